@@ -3,7 +3,7 @@
 //! Output waits for the serial port; it is for messages, not for data. Input is
 //! interrupt-driven: the handler puts bytes into a ring of [`RING`] bytes and
 //! wakes the readers; what does not fit is dropped, as by any terminal that
-//! nobody reads from.
+//! is not read.
 
 use core::fmt;
 

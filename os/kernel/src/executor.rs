@@ -30,8 +30,8 @@ pub(crate) const LEAST_URGENT_WORK: Level = Level::at::<62>();
 /// many calls as they may have. With more it grows, and stays so.
 const COROUTINES: usize = 8192;
 
-/// While polls take less, the scheduler reads the clock at every fourth only: nobody
-/// reads its accounts. In microseconds.
+/// While polls take less, the scheduler reads the clock at every fourth only: its
+/// accounts are not read. In microseconds.
 const COARSE_BELOW_MICROS: u64 = 20;
 
 static DOMAIN: Once<Domain<KernelHost>> = Once::new();
@@ -167,7 +167,7 @@ pub(crate) fn has_more_urgent(level: Level) -> bool {
 ///
 /// The scheduler tells the host of a wake only if the vCPU is parked; a hart in
 /// user mode is not, it is in the middle of a poll that may take for ever. So
-/// whoever has woken something looks, after its poll or before it goes to user
+/// the hart that has woken something looks, after its poll or before it goes to user
 /// mode, at the harts in user mode; the one that is interrupted takes the
 /// coroutine from wherever it is. Such a hart has set its bit before it looked at
 /// the queues for the last time (`switching.rs`), and the waker has filled the

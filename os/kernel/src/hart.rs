@@ -104,7 +104,7 @@ pub(crate) fn wait_online(index: usize) -> bool {
     true
 }
 
-/// Hart `index` is in user mode from now on, or about to be: whoever makes something
+/// Hart `index` is in user mode from now on, or about to be: the hart that makes something
 /// more urgent ready takes this down ([`takes_from_user`]) and sends an IPI.
 /// Sequentially consistent, like the others.
 pub(crate) fn enters_user(index: usize) {

@@ -15,21 +15,22 @@
 //! be too urgent for one empty poll, but never too lax. Both happen under the
 //! lock of the queue, so a raise cannot be overwritten by an older lowering.
 
+mod lists;
+mod place;
+
 use alloc::boxed::Box;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::{AtomicU8, AtomicU64};
 
-use os_abi::Error;
-use upshift_core::{CoroutineId, LEVELS, Level};
+use upshift_core::{LEVELS, Level};
 
 use crate::arch::hart_index;
 use crate::arch::lock::IrqLock;
-use crate::process::share::{Resource, Taken};
-use crate::process::{Process, Share, Thread};
+use crate::process::{Process, Thread};
 use crate::trace::{self, Entered};
-use crate::{MAX_HARTS, chaos, executor, global, hart, settings};
+use crate::{MAX_HARTS, global, hart, settings};
+pub(crate) use place::{PendingLevel, Place};
 
 /// No place.
 const NONE: u16 = u16::MAX;
@@ -116,174 +117,6 @@ pub(crate) fn init() {
     };
     let places = core::iter::repeat_with(free).take(settings::threads());
     USERS.lock().places = places.collect();
-}
-
-/// A thread's place, for as long as there is the thread.
-pub(crate) struct Place {
-    index: u16,
-    _taken: Taken,
-}
-
-impl Place {
-    /// A place for a new thread.
-    ///
-    /// # Errors
-    /// [`Error::TooMany`]: there are as many as there may be, in all or in the share.
-    pub(crate) fn reserve(share: &Arc<Share>) -> Result<Place, Error> {
-        let taken = share.take(Resource::Threads, 1)?;
-        let mut users = USERS.lock();
-        let index = match users.free {
-            NONE if usize::from(users.fresh) < users.places.len() => {
-                users.fresh += 1;
-                users.fresh - 1
-            }
-            NONE => return Err(Error::TooMany),
-            free => {
-                users.free = users.places[usize::from(free)].next;
-                free
-            }
-        };
-        Ok(Place {
-            index,
-            _taken: taken,
-        })
-    }
-
-    /// Its index.
-    pub(crate) fn index(&self) -> u16 {
-        self.index
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut users = USERS.lock();
-        users.places[usize::from(self.index)].next = users.free;
-        users.free = self.index;
-    }
-}
-
-/// A level that was meant for a thread of a process when none was in the queue: one that runs,
-/// is between its hart and the queue, or waits for a call, is raised when it becomes ready.
-/// Set and applied under the lock of the queue; the most urgent one counts.
-pub(crate) struct PendingLevel(AtomicU8);
-
-impl PendingLevel {
-    pub(crate) const fn new() -> PendingLevel {
-        PendingLevel(AtomicU8::new(NOTHING))
-    }
-
-    fn set(&self, level: Level) {
-        self.0.fetch_min(level.get(), Relaxed);
-    }
-
-    /// What is pending is not any more.
-    pub(crate) fn take(&self) -> Option<Level> {
-        match self.0.load(Relaxed) {
-            NOTHING => None,
-            _ => Level::new(self.0.swap(NOTHING, Relaxed)).ok(),
-        }
-    }
-}
-
-impl Users {
-    fn link(&mut self, thread: Box<Thread>, front: bool) {
-        let place = thread.place.index();
-        let level = thread.level.get();
-        let list = self.lists[usize::from(level)];
-        let (prev, next) = if front {
-            (NONE, list.head)
-        } else {
-            (list.tail, NONE)
-        };
-        self.places[usize::from(place)] = Entry {
-            thread: Some(thread),
-            level,
-            next,
-            prev,
-        };
-        self.join(level, prev, place);
-        self.join(level, place, next);
-        READY.store(ready() | 1 << level, Release);
-    }
-
-    /// Makes two places of a list neighbours; `NONE` stands for its ends.
-    fn join(&mut self, level: u8, before: u16, after: u16) {
-        match before {
-            NONE => self.lists[usize::from(level)].head = after,
-            place => self.places[usize::from(place)].next = after,
-        }
-        match after {
-            NONE => self.lists[usize::from(level)].tail = before,
-            place => self.places[usize::from(place)].prev = before,
-        }
-    }
-
-    fn unlink(&mut self, place: u16) -> Option<Box<Thread>> {
-        let Entry {
-            thread,
-            level,
-            next,
-            prev,
-        } = &mut self.places[usize::from(place)];
-        let thread = thread.take()?;
-        let (level, next, prev) = (*level, *next, *prev);
-        self.join(level, prev, next);
-        if self.lists[usize::from(level)].head == NONE {
-            READY.store(ready() & !(1 << level), Release);
-        }
-        Some(thread)
-    }
-
-    /// The most urgent level that has a ready thread; 64 without one.
-    fn most_urgent(&self) -> u8 {
-        ready().trailing_zeros() as u8
-    }
-
-    /// A thread of this level runs on a hart, or [`NOTHING`] does.
-    fn set_running(&mut self, index: usize, level: u8) {
-        self.harts[index].running = level;
-        RUNNING[index].store(level, Release);
-    }
-
-    /// Sets the level of a hart's switching coroutine. Under the queue's lock;
-    /// the scheduler's own locks come after it.
-    fn set_level(&mut self, index: usize, level: u8) {
-        if core::mem::replace(&mut self.harts[index].level, level) == level {
-            return;
-        }
-        let switching = hart::at(index).switching.load(Relaxed);
-        if let Ok(level) = Level::new(level) {
-            // It never ends, so it is not dead.
-            let _ = executor::domain().reprio(CoroutineId::from_u64(switching), level);
-        }
-    }
-
-    /// A thread of this level has become ready: raises the harts, and answers
-    /// which one is to be interrupted for it, if any: an idle one, else the one
-    /// that runs the least urgent thread, if that is less urgent.
-    fn announce(&mut self, level: u8) -> Option<usize> {
-        let online = hart::online().len();
-        for index in 0..online {
-            if self.harts[index].level > level {
-                self.set_level(index, level);
-            }
-        }
-        // The nearest one, or whichever chaos wants.
-        let first = chaos::below(online);
-        let mut idle = (0..online).map(|n| (n + first) % online);
-        if let Some(index) = idle.find(|index| self.harts[*index].idle) {
-            self.harts[index].idle = false;
-            return Some(index);
-        }
-        let runs = |index: &usize| match self.harts[*index].running {
-            NOTHING => 0,
-            running => running,
-        };
-        (0..online)
-            .max_by_key(runs)
-            .filter(|index| runs(index) > level)
-    }
 }
 
 fn push(mut thread: Box<Thread>, front: bool) {

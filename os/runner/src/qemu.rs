@@ -196,7 +196,7 @@ pub(crate) fn run_on(
     boot(image, machine, disk, limit, &AtomicBool::new(false))
 }
 
-/// The same, without a disk, until nobody wants anything of the machine any more: then it is ended.
+/// The same, without a disk, until `is_unwanted` is set: then it is ended.
 pub(crate) fn run_until(
     image: &Image,
     machine: &Machine,

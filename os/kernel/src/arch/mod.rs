@@ -60,7 +60,7 @@ impl<T: Copy> Register<T> {
     }
 
     pub(crate) fn write(self, value: T) {
-        // SAFETY: as above; and it does no harm to memory, says who made it.
+        // SAFETY: as above; and it does no harm to memory, says the caller of `new`.
         unsafe { write_volatile(self.0, value) };
     }
 }

@@ -148,8 +148,8 @@ impl UserContext {
     }
 
     /// Runs the program on this hart until it traps, with the page table that is
-    /// installed. Interrupts are masked from the call on, and when it returns; whoever
-    /// looks before whether to run it masks them before that.
+    /// installed. Interrupts are masked from the call on, and when it returns; a caller
+    /// that first looks whether to run it masks them before that.
     pub(crate) fn run(&mut self) -> Trap {
         csr::interrupts_off();
         // SAFETY: interrupts are masked, so no handler meets a hart that is between

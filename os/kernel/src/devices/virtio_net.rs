@@ -91,8 +91,8 @@ impl Card {
         }
     }
 
-    /// Shall it interrupt? Where the event index says so, that is not asked. Whoever wants it
-    /// to looks once more then.
+    /// Shall it interrupt? Where the event index says so, that is not asked. A caller that
+    /// wants it to looks once more afterwards.
     pub(crate) fn set_interrupts(&mut self, wanted: bool) {
         match wanted {
             true => self.raw.enable_interrupts(),

@@ -73,8 +73,8 @@ fn place(layout: Layout) -> Place {
 
 impl Heap {
     fn header(&mut self, page: usize) -> &mut Header {
-        // SAFETY: called only for pages of cells, which start with a header that nobody
-        // else touches; the borrow of `self` keeps two of these from existing at once.
+        // SAFETY: called only for pages of cells, which start with a header that only
+        // this heap touches; the borrow of `self` keeps two of these from existing at once.
         unsafe { &mut *(page as *mut Header) }
     }
 

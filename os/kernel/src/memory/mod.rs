@@ -98,8 +98,8 @@ pub(crate) fn boot_bytes(start: PhysAddr, len: usize) -> Option<&'static [u8]> {
     if start.get() < mapped.start || end > mapped.end || end > isize::MAX as usize {
         return None;
     }
-    // SAFETY: mapped, and kept out of the frame allocator by `init`, so nobody
-    // ever writes there.
+    // SAFETY: mapped, and kept out of the frame allocator by `init`, so it is
+    // never written.
     Some(unsafe { core::slice::from_raw_parts(start.direct() as *const u8, len) })
 }
 

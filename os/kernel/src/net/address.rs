@@ -89,8 +89,9 @@ impl Stack {
             answer.emit(&mut ArpPacket::new_unchecked(ethernet.payload_mut()));
             // An answer is not answered.
             let mut port = self.link.port(Some(&frame), LEAST_URGENT_WORK);
-            let nobody = &mut self.nobody;
-            self.interface.poll_ingress_single(now(), &mut port, nobody);
+            let unowned = &mut self.unowned;
+            self.interface
+                .poll_ingress_single(now(), &mut port, unowned);
         }
     }
 

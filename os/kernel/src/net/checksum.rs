@@ -78,7 +78,7 @@ fn parts(frame: &[u8]) -> Option<Parts> {
     })
 }
 
-/// Has a frame no checksum that is wrong? A fragment has one of more than itself, which nobody puts together.
+/// Has a frame no checksum that is wrong? That of a fragment is over more than the fragment, and fragments are not reassembled.
 pub(super) fn is_right(frame: &[u8]) -> bool {
     let Some(parts) = parts(frame) else {
         // Not IPv4, or `smoltcp` takes it for nothing.

@@ -215,7 +215,7 @@ impl Link {
     }
 
     /// Does a frame that the card has brought speak for the machine itself? One that does would
-    /// tell `smoltcp`, say, that somebody else has 127.0.0.1.
+    /// tell `smoltcp`, say, that another machine has 127.0.0.1.
     pub(super) fn is_lie(&self, frame: &Frame) -> bool {
         matches!(frame, Frame::Card(_)) && speaks_for(frame.bytes(), self.own)
     }
@@ -350,7 +350,7 @@ impl Device for Port<'_> {
         capabilities
     }
 
-    /// Whoever took the frame has seen to there being room for an answer.
+    /// There is room for an answer: the frame is taken only then.
     fn receive(&mut self, _: Instant) -> Option<(In<'_>, Out<'_>)> {
         let frame = self.frame.take()?;
         let out = Out {

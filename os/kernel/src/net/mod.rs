@@ -21,6 +21,8 @@
 
 mod address;
 mod checksum;
+mod connections;
+mod coroutines;
 mod deadlines;
 mod link;
 mod lists;
@@ -30,13 +32,10 @@ mod socket;
 mod table;
 
 use alloc::vec::Vec;
-use core::future::Future;
-use core::pin::Pin;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
-use core::task::{Context, Poll};
 
-use smoltcp::iface::{Config, Interface, PollResult, SocketHandle, SocketSet};
+use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
 use smoltcp::socket::tcp;
 use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{EthernetAddress, HardwareAddress};
@@ -46,21 +45,21 @@ use crate::arch::lock::{IrqLock, Once};
 use crate::devices::{Line, Network};
 use crate::levels::{Follower, Levels};
 use crate::machine::Machine;
-use crate::sleep::{Sleep, sleep_until};
 use crate::{clock, executor, println};
-use link::{FRAME, Link};
+use coroutines::{Receiver, Sender};
+use link::Link;
 use lists::Index;
 pub(crate) use socket::Socket;
-use table::{Key, Kind, Owner, Table, key_of};
+use table::{Key, Owner, Table};
 
 /// Sockets of all programs, those that wait for a connection included.
 pub(crate) const SOCKETS: usize = 1024;
 /// Frames a poll.
 const BUDGET: usize = 16;
 /// Frames that a socket sends before it is the turn of others of its level: as many as its buffer fills. So what was written
-/// at once is there at once for whoever reads it.
+/// at once can be read at once.
 const TURN: usize = 3;
-/// A connection that nobody has any more is reset when its peer says nothing for so long: a
+/// A connection without an owner is reset when its peer says nothing for so long: a
 /// few times the first time-out for a frame that is lost, which is a second. So is one that
 /// the peer has begun and does not confirm.
 const LINGER: Duration = Duration::from_secs(5);
@@ -68,7 +67,7 @@ const LINGER: Duration = Duration::from_secs(5);
 const ASK: Duration = Duration::from_secs(60);
 /// It is also gone if it takes none of what waits for it for so long, though it speaks.
 const GONE: Duration = Duration::from_secs(180);
-/// A connection that nobody has any more is reset after so long, whatever its peer says: one
+/// A connection without an owner is reset after so long, whatever its peer says: one
 /// whose window stays 0 would keep it for ever.
 const FAREWELL: Duration = Duration::from_secs(60);
 /// What could not be sent, though there is room, is tried again.
@@ -80,7 +79,7 @@ struct Stack {
     link: Link,
     table: Table,
     /// What takes the frames that are for no socket.
-    nobody: SocketSet<'static>,
+    unowned: SocketSet<'static>,
     /// Sockets that could not send at their last turn.
     silent: Vec<Index>,
     /// Whose turn it is to send, and how many frames it has sent in it.
@@ -124,7 +123,7 @@ pub(crate) fn init(machine: &Machine, address: Option<&str>) {
         interface,
         link,
         table: Table::new(clock::now()),
-        nobody: SocketSet::new(Vec::new()),
+        unowned: SocketSet::new(Vec::new()),
         silent: Vec::with_capacity(SOCKETS),
         turn: (0, 0),
         waiting: Levels::new(),
@@ -247,7 +246,7 @@ impl Stack {
                 let level = slot.level();
                 (&mut slot.set, level)
             }
-            None => (&mut self.nobody, urgent),
+            None => (&mut self.unowned, urgent),
         };
         let mut port = self.link.port(Some(bytes), level);
         self.interface.poll_ingress_single(now(), &mut port, set);
@@ -269,7 +268,7 @@ impl Stack {
     /// The socket that a frame is for.
     ///
     /// A listener that has no place for one more connection drops, for it, the one that waits
-    /// longest to be confirmed: a flood of those that never are keeps nobody out who confirms
+    /// longest to be confirmed: a flood of those that never are keeps out no peer that confirms
     /// sooner than so many others come.
     fn recipient(&mut self, frame: &[u8]) -> Option<Index> {
         let key = Key::of(frame)?;
@@ -318,8 +317,8 @@ impl Stack {
             return true;
         }
         let slot = self.table.slot(index);
-        if slot.owner == Owner::Nobody && self.tcp(index).state() == tcp::State::Closed {
-            // There is no way to its peer, who would be told that it is reset.
+        if slot.owner == Owner::None && self.tcp(index).state() == tcp::State::Closed {
+            // There is no way to its peer, to which a reset would be sent.
             self.remove(index);
             return true;
         }
@@ -336,241 +335,5 @@ impl Stack {
             self.schedule(index);
         }
         true
-    }
-
-    /// Something has happened to a socket. False: it is gone.
-    fn changed(&mut self, index: Index) -> bool {
-        match self.table.slot(index).kind {
-            Kind::Stream => {
-                if !self.stream_changed(index) {
-                    return false;
-                }
-            }
-            Kind::Datagrams => {}
-            Kind::Dhcp => self.address_changed(index),
-        }
-        self.schedule(index);
-        true
-    }
-
-    fn stream_changed(&mut self, index: Index) -> bool {
-        let owner = self.table.slot(index).owner;
-        let is_ending = self.table.slot(index).is_ending;
-        let socket = self.tcp(index);
-        match owner {
-            Owner::Listener(port) => {
-                let is_half_open = socket.state() == tcp::State::SynReceived;
-                if socket.state() == tcp::State::Closed {
-                    // Reset, or dropped for another. The port is not 0.
-                    let _ = socket.listen(port);
-                }
-                socket.set_timeout(is_half_open.then_some(LINGER));
-                self.table.set_half_open(index, port, is_half_open);
-            }
-            // See `end`.
-            _ if is_ending
-                && (socket.state() != tcp::State::CloseWait || socket.send_queue() == 0) =>
-            {
-                socket.close();
-                self.table.slot(index).is_ending = false;
-            }
-            _ => {}
-        }
-        if owner == Owner::Nobody {
-            if self.is_over(index) {
-                self.remove(index);
-                return false;
-            }
-            let socket = self.tcp(index);
-            if socket.recv_queue() > 0 {
-                // Nobody will read it.
-                socket.abort();
-            }
-        }
-        let socket = self.tcp(index);
-        let key = key_of(socket);
-        self.table.set_key(index, key);
-        true
-    }
-
-    /// When it is its turn to send: now, or when the clock says so.
-    fn schedule(&mut self, index: Index) {
-        let now = now();
-        let at = self.interface.poll_at(now, &self.table.slot(index).set);
-        let is_due = at.is_some_and(|at| at <= now);
-        self.table.sends(index, is_due);
-        let at = match self.patience(index, now) {
-            Some(end) => Some(at.map_or(end, |at| at.min(end))),
-            None => at,
-        };
-        self.table.deadlines.set(index, at.filter(|_| !is_due));
-    }
-
-    /// When the patience with the peer of a connection ends, if there is something to wait for.
-    fn patience(&mut self, index: Index, now: Instant) -> Option<Instant> {
-        let slot = self.table.slot(index);
-        let (is_orphan, limit) = match (slot.kind, slot.owner) {
-            (Kind::Stream, Owner::Program) => (false, GONE),
-            (Kind::Stream, Owner::Nobody) => (true, FAREWELL),
-            _ => return None,
-        };
-        let left = slot.set.get::<tcp::Socket<'_>>(SocketHandle::default());
-        let left = left.send_queue();
-        let since = match slot.waits {
-            // It has taken nothing, or that is too late.
-            Some((since, before)) if is_orphan || left >= before => since,
-            _ => now,
-        };
-        slot.waits = (is_orphan || left > 0).then_some((since, left));
-        slot.waits.map(|(since, _)| since + limit)
-    }
-
-    /// Lets sockets that are due send. False: some still are.
-    fn look_at_clock(&mut self) -> bool {
-        let now = now();
-        for _ in 0..BUDGET {
-            match self.table.deadlines.first() {
-                Some((deadline, index)) if deadline <= now => {
-                    if self.patience(index, now).is_some_and(|end| end <= now) {
-                        // Its peer is told so.
-                        self.tcp(index).abort();
-                        self.table.slot(index).waits = None;
-                        self.changed(index);
-                    } else {
-                        self.schedule(index);
-                    }
-                }
-                _ => return true,
-            }
-        }
-        false
-    }
-
-    fn tcp(&mut self, index: Index) -> &mut tcp::Socket<'static> {
-        self.table.socket(index)
-    }
-
-    /// Nothing more will be written to a socket.
-    ///
-    /// If its peer has ended, too, not before all is acknowledged: in LAST-ACK `smoltcp` does
-    /// not look at a window that the peer opens again.
-    fn end(&mut self, index: Index) {
-        let socket = self.tcp(index);
-        if socket.state() != tcp::State::CloseWait || socket.send_queue() == 0 {
-            socket.close();
-        } else {
-            self.table.slot(index).is_ending = true;
-        }
-    }
-
-    /// Is the connection over? What TIME-WAIT is for is left to the peer, once the end that it
-    /// has sent is acknowledged; a reset has been sent when nothing is known of the peer any
-    /// more.
-    fn is_over(&mut self, index: Index) -> bool {
-        let socket = self.tcp(index);
-        match socket.state() {
-            tcp::State::Closed => socket.remote_endpoint().is_none(),
-            tcp::State::TimeWait => {
-                let now = now();
-                let at = self.interface.poll_at(now, &self.table.slot(index).set);
-                at.is_none_or(|at| at > now)
-            }
-            _ => false,
-        }
-    }
-
-    fn remove(&mut self, index: Index) {
-        if self.table.slot(index).is_silent {
-            self.silent.retain(|silent| *silent != index);
-        }
-        self.table.remove(index);
-        // Without anything that waits for the clock the receiver keeps no timer: a hart gives
-        // the memory of its timers back when it has none.
-        if self.alarm.is_some() && self.table.deadlines.first().is_none() {
-            self.receiver.wake();
-        }
-    }
-}
-
-/// The coroutine that takes frames, and looks at the clock.
-#[derive(Default)]
-struct Receiver {
-    sleep: Option<Sleep>,
-    /// It was said that there are frames that are too long.
-    has_told: bool,
-}
-
-impl Future for Receiver {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(net) = NET.try_get() else {
-            return Poll::Pending;
-        };
-        let mut left = BUDGET;
-        while left > 0 && net.lock().take_frame() {
-            left -= 1;
-        }
-        if !self.has_told && net.lock().link.too_long() > 0 {
-            self.has_told = true;
-            println!("upshift: frames above {FRAME} bytes come in, and are dropped");
-        }
-        let mut stack = net.lock();
-        let in_time = stack.look_at_clock();
-        let is_more = left == 0 || !in_time || stack.link.leave();
-        // Room that there is since it has begun was not told to the sender.
-        stack.go_on_sending();
-        if is_more {
-            // More, after others of its level.
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        stack.settle_receiver();
-        // An alarm that is early is left as it is.
-        let next = stack.table.deadlines.first().map(|(deadline, _)| deadline);
-        let is_early = |alarm| alarm > now() && next.is_some_and(|next| alarm <= next);
-        let is_kept = stack.alarm.is_some_and(is_early);
-        stack.alarm = if is_kept { stack.alarm } else { next };
-        drop(stack);
-        if !is_kept {
-            self.sleep = next.map(|next| {
-                let left = next.total_micros() - now().total_micros();
-                sleep_until(clock::now() + clock::from_micros(u64::try_from(left).unwrap_or(0)))
-            });
-        }
-        // One that found no memory for its entry has asked for this poll.
-        if let Some(sleep) = &mut self.sleep
-            && !sleep.is_armed()
-            && Pin::new(sleep).poll(cx).is_ready()
-        {
-            cx.waker().wake_by_ref();
-        }
-        Poll::Pending
-    }
-}
-
-/// The coroutine that sends.
-struct Sender;
-
-impl Future for Sender {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(net) = NET.try_get() else {
-            return Poll::Pending;
-        };
-        let mut left = BUDGET;
-        while left > 0 && net.lock().send_frame() {
-            left -= 1;
-        }
-        let mut stack = net.lock();
-        let levels = stack.table.levels();
-        stack.sender.follow(levels);
-        stack.go_on_receiving();
-        if left == 0 {
-            // More, after others of its level.
-            cx.waker().wake_by_ref();
-        }
-        Poll::Pending
     }
 }

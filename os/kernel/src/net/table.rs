@@ -98,8 +98,8 @@ pub(super) enum Owner {
     Program,
     /// A listener has it, at this port, until it is a connection that is accepted.
     Listener(u16),
-    /// Nobody: it goes when its connection is over.
-    Nobody,
+    /// No program: it goes when its connection is over.
+    None,
 }
 
 /// What speaks through a socket.
@@ -124,7 +124,7 @@ pub(super) struct Slot {
     /// `smoltcp` may keep it silent for a peer whose address it has not found.
     pub(super) lacks_neighbour: bool,
     /// Since when the peer has taken nothing of what waits for it, and how much that was when it
-    /// was last looked at; of a socket of nobody, since when it has been one.
+    /// was last looked at; of a socket without an owner, since when it has had none.
     pub(super) waits: Option<(Instant, usize)>,
     /// The levels of the calls that have concerned it since it last had nothing to send.
     calls: u64,

@@ -114,7 +114,7 @@ impl Process {
     ///
     /// A parked thread goes on, at that level; it holds the word `DRAINING`, so
     /// further completions interrupt no thread until it has taken all out. Without one,
-    /// and with no thread that takes completions out, one is interrupted. Whoever takes
+    /// and with no thread that takes completions out, one is interrupted. A thread that takes
     /// them out is as urgent as they are meanwhile.
     pub(crate) fn complete(&self, entry: [u64; ENTRY_WORDS], level: Level) {
         let Ok(space) = self.space() else {

@@ -313,7 +313,7 @@ impl Process {
             .compare_exchange(range.end, range.start, SeqCst, SeqCst);
     }
 
-    /// Ends the process with a status, unless it has ended before, for somebody of this
+    /// Ends the process with a status, unless it has ended before, for a caller of this
     /// level. From any hart; not from an interrupt handler.
     pub(crate) fn end(&self, status: isize, level: Level) {
         if self.ended.swap(true, SeqCst) {
@@ -333,7 +333,7 @@ impl Process {
 
     /// Takes everything out of a process that has ended.
     ///
-    /// The coroutines of its calls end in their turn, at least as urgent as `level`: who
+    /// The coroutines of its calls end in their turn, at least as urgent as `level`: a caller that
     /// ends a process does not wait for what is less urgent.
     fn clear(&self, level: Level) {
         let calls = core::mem::replace(&mut *self.calls.lock(), Calls::new());

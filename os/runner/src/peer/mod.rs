@@ -54,7 +54,7 @@ pub(crate) fn speak(port: u16) -> Result<(), String> {
     // One that reads nothing, until all others are done, and some that vanish.
     let slow = unread(port)?;
     for _ in 0..RUDE {
-        // Closed with bytes that nobody has read: it is reset.
+        // Closed with bytes that were not read: it is reset.
         drop(unread(port)?);
     }
     let all: Vec<_> = (0..CONNECTIONS)

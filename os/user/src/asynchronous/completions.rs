@@ -91,7 +91,7 @@ fn take_completions() {
 /// thread is to `stop`.
 ///
 /// No wake is lost: from `upshift_prepare_park` on each ends the wait that follows, and
-/// the kernel does not let the thread wait while the ring has something that nobody
+/// the kernel does not let the thread wait while the ring has something that no thread
 /// takes out. A thread that goes on for a completion has been given the word `DRAINING`.
 pub(crate) fn wait_until_ready(stop: &impl Fn() -> bool) {
     if vdso::upshift_prepare_park() != 0 && !stop() {

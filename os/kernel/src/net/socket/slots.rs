@@ -50,7 +50,7 @@ impl Stack {
     /// The socket has no owner any more.
     pub(in crate::net) fn give_up(&mut self, index: Index, level: Level) {
         let slot = self.table.slot(index);
-        let owner = core::mem::replace(&mut slot.owner, Owner::Nobody);
+        let owner = core::mem::replace(&mut slot.owner, Owner::None);
         slot.waits = None;
         if slot.kind != Kind::Stream {
             self.remove(index);

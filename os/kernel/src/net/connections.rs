@@ -1,0 +1,164 @@
+//! What becomes of sockets between their frames: when each sends next, how long it has patience with its peer, and when it is over.
+
+use smoltcp::iface::SocketHandle;
+use smoltcp::socket::tcp;
+use smoltcp::time::Instant;
+
+use super::lists::Index;
+use super::table::{Kind, Owner, key_of};
+use super::{BUDGET, FAREWELL, GONE, LINGER, Stack, now};
+
+impl Stack {
+    /// Something has happened to a socket. False: it is gone.
+    pub(super) fn changed(&mut self, index: Index) -> bool {
+        match self.table.slot(index).kind {
+            Kind::Stream => {
+                if !self.stream_changed(index) {
+                    return false;
+                }
+            }
+            Kind::Datagrams => {}
+            Kind::Dhcp => self.address_changed(index),
+        }
+        self.schedule(index);
+        true
+    }
+
+    pub(super) fn stream_changed(&mut self, index: Index) -> bool {
+        let owner = self.table.slot(index).owner;
+        let is_ending = self.table.slot(index).is_ending;
+        let socket = self.tcp(index);
+        match owner {
+            Owner::Listener(port) => {
+                let is_half_open = socket.state() == tcp::State::SynReceived;
+                if socket.state() == tcp::State::Closed {
+                    // Reset, or dropped for another. The port is not 0.
+                    let _ = socket.listen(port);
+                }
+                socket.set_timeout(is_half_open.then_some(LINGER));
+                self.table.set_half_open(index, port, is_half_open);
+            }
+            // See `end`.
+            _ if is_ending
+                && (socket.state() != tcp::State::CloseWait || socket.send_queue() == 0) =>
+            {
+                socket.close();
+                self.table.slot(index).is_ending = false;
+            }
+            _ => {}
+        }
+        if owner == Owner::None {
+            if self.is_over(index) {
+                self.remove(index);
+                return false;
+            }
+            let socket = self.tcp(index);
+            if socket.recv_queue() > 0 {
+                // It will not be read.
+                socket.abort();
+            }
+        }
+        let socket = self.tcp(index);
+        let key = key_of(socket);
+        self.table.set_key(index, key);
+        true
+    }
+
+    /// When it is its turn to send: now, or when the clock says so.
+    pub(super) fn schedule(&mut self, index: Index) {
+        let now = now();
+        let at = self.interface.poll_at(now, &self.table.slot(index).set);
+        let is_due = at.is_some_and(|at| at <= now);
+        self.table.sends(index, is_due);
+        let at = match self.patience(index, now) {
+            Some(end) => Some(at.map_or(end, |at| at.min(end))),
+            None => at,
+        };
+        self.table.deadlines.set(index, at.filter(|_| !is_due));
+    }
+
+    /// When the patience with the peer of a connection ends, if there is something to wait for.
+    pub(super) fn patience(&mut self, index: Index, now: Instant) -> Option<Instant> {
+        let slot = self.table.slot(index);
+        let (is_orphan, limit) = match (slot.kind, slot.owner) {
+            (Kind::Stream, Owner::Program) => (false, GONE),
+            (Kind::Stream, Owner::None) => (true, FAREWELL),
+            _ => return None,
+        };
+        let left = slot.set.get::<tcp::Socket<'_>>(SocketHandle::default());
+        let left = left.send_queue();
+        let since = match slot.waits {
+            // It has taken nothing, or that is too late.
+            Some((since, before)) if is_orphan || left >= before => since,
+            _ => now,
+        };
+        slot.waits = (is_orphan || left > 0).then_some((since, left));
+        slot.waits.map(|(since, _)| since + limit)
+    }
+
+    /// Lets sockets that are due send. False: some still are.
+    pub(super) fn look_at_clock(&mut self) -> bool {
+        let now = now();
+        for _ in 0..BUDGET {
+            match self.table.deadlines.first() {
+                Some((deadline, index)) if deadline <= now => {
+                    if self.patience(index, now).is_some_and(|end| end <= now) {
+                        // Its peer is told so.
+                        self.tcp(index).abort();
+                        self.table.slot(index).waits = None;
+                        self.changed(index);
+                    } else {
+                        self.schedule(index);
+                    }
+                }
+                _ => return true,
+            }
+        }
+        false
+    }
+
+    pub(super) fn tcp(&mut self, index: Index) -> &mut tcp::Socket<'static> {
+        self.table.socket(index)
+    }
+
+    /// Nothing more will be written to a socket.
+    ///
+    /// If its peer has ended, too, not before all is acknowledged: in LAST-ACK `smoltcp` does
+    /// not look at a window that the peer opens again.
+    pub(super) fn end(&mut self, index: Index) {
+        let socket = self.tcp(index);
+        if socket.state() != tcp::State::CloseWait || socket.send_queue() == 0 {
+            socket.close();
+        } else {
+            self.table.slot(index).is_ending = true;
+        }
+    }
+
+    /// Is the connection over? What TIME-WAIT is for is left to the peer, once the end that it
+    /// has sent is acknowledged; a reset has been sent when nothing is known of the peer any
+    /// more.
+    pub(super) fn is_over(&mut self, index: Index) -> bool {
+        let socket = self.tcp(index);
+        match socket.state() {
+            tcp::State::Closed => socket.remote_endpoint().is_none(),
+            tcp::State::TimeWait => {
+                let now = now();
+                let at = self.interface.poll_at(now, &self.table.slot(index).set);
+                at.is_none_or(|at| at > now)
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn remove(&mut self, index: Index) {
+        if self.table.slot(index).is_silent {
+            self.silent.retain(|silent| *silent != index);
+        }
+        self.table.remove(index);
+        // Without anything that waits for the clock the receiver keeps no timer: a hart gives
+        // the memory of its timers back when it has none.
+        if self.alarm.is_some() && self.table.deadlines.first().is_none() {
+            self.receiver.wake();
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The card: how often it interrupts.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::super::{BROUGHT, INTERRUPTS, NET};
+use super::frames::arp;
+use super::{LOOK_MICROS, LOOKS, rest, wait};
+use crate::selftest::Outcome;
+use crate::{ensure, executor};
+
+/// Questions for the address of QEMU's gateway, as many as there is room for, at most so many;
+/// so many have been asked. `None`: there is no card.
+fn ask_gateway(most: usize) -> Option<usize> {
+    const GATEWAY: u32 = 0x0a00_0202;
+    const OURS: u32 = 0x0a00_020f;
+    let mut stack = NET.get().lock();
+    let mut question = arp(OURS, false);
+    let ours = stack.link.address();
+    question[6..12].copy_from_slice(&ours);
+    question[22..28].copy_from_slice(&ours);
+    question[38..].copy_from_slice(&GATEWAY.to_be_bytes());
+    let card = stack.link.card.as_mut()?;
+    let mut asked = 0;
+    while asked < most && card.can_send() {
+        card.send(question.len(), |to| to.copy_from_slice(&question))?;
+        asked += 1;
+    }
+    Some(asked)
+}
+
+/// Interrupts of the card, and frames that it has brought.
+fn card_counts() -> (usize, usize) {
+    (INTERRUPTS.load(Relaxed), BROUGHT.load(Relaxed))
+}
+
+/// So many questions, at most so many at a time; the interrupts, and the frames both ways.
+async fn ask(questions: usize, at_once: usize) -> Result<(usize, usize), alloc::string::String> {
+    let before = card_counts();
+    let mut asked = 0;
+    while asked < questions {
+        let Some(count) = ask_gateway(at_once) else {
+            return Ok((0, 0));
+        };
+        asked += count;
+        // Those that are asked at once are answered while others are asked.
+        let behind = if at_once == 1 { 0 } else { asked };
+        for _ in 0..LOOKS {
+            if card_counts().1 - before.1 + behind >= asked {
+                break;
+            }
+            rest().await;
+        }
+        executor::yield_now().await;
+    }
+    for _ in 0..LOOKS {
+        if card_counts().1 - before.1 >= asked {
+            break;
+        }
+        wait(LOOK_MICROS).await;
+    }
+    let after = card_counts();
+    let (interrupts, brought) = (after.0 - before.0, after.1 - before.1);
+    crate::println!(
+        "figure: card, {at_once} at once: {asked} sent, {brought} brought, {interrupts} interrupts"
+    );
+    ensure!(brought >= asked, "{brought} answers to {asked} questions");
+    Ok((interrupts, asked + brought))
+}
+
+/// While there are frames to be handled none interrupts, and a frame that is out does only if
+/// somebody may wait for its buffer.
+pub(crate) async fn card_interrupts_no_more_than_it_must() -> Outcome {
+    let (interrupts, frames) = ask(2_000, 16).await?;
+    ensure!(
+        interrupts * 16 <= frames,
+        "a flood: {interrupts} interrupts for {frames} frames"
+    );
+    let (interrupts, frames) = ask(500, 1).await?;
+    ensure!(
+        interrupts * 8 <= frames * 5,
+        "one by one: {interrupts} interrupts for {frames} frames"
+    );
+    Ok(())
+}
+
+/// How often it would interrupt if nothing kept it from that: with the event index hardly more often, for that names the next frame.
+pub(crate) async fn card_interrupts_less_while_it_is_attended() -> Outcome {
+    NET.get().lock().link.is_never_attended = true;
+    let without = ask(2_000, 16).await;
+    NET.get().lock().link.is_never_attended = false;
+    let (without, frames) = without?;
+    let (with, _) = ask(2_000, 16).await?;
+    ensure!(
+        with <= without + frames / 64,
+        "{with} interrupts for {frames} frames, {without} for as many without suppression"
+    );
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! Frames that no machine of good will sends, and floods of them.
+
+use alloc::format;
+use alloc::vec::Vec;
+
+use smoltcp::wire::TcpControl;
+
+use super::super::link::{FRAME, speaks_for};
+use super::super::{LINGER, NET, Socket};
+use super::frames::{arp, datagram, echo_request, segment};
+use super::{PORT, SELF, comes_back, connected, in_use, inject, rest, speaks, wait};
+use crate::process::share::machine;
+use crate::selftest::{Outcome, is_icount};
+use crate::{clock, ensure};
+
+/// A generator that is the same in each run (xorshift).
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound.max(1) as u64) as usize
+    }
+}
+
+/// Frames of every kind, with bytes changed, cut off or added, or nothing right at all.
+pub(crate) async fn garbage_harms_nothing() -> Outcome {
+    const ROUNDS: usize = 6_000;
+    let before = in_use().await;
+    let (listener, client, server) = connected(PORT).await?;
+    let datagrams = Socket::datagrams(&machine());
+    datagrams.bind(PORT).map_err(|error| format!("{error}"))?;
+    let mut numbers = Numbers(0x5eed);
+    let from = (SELF + 5, 1234);
+    let mut corpus = Vec::from([
+        arp(SELF + 5, false),
+        arp(SELF + 6, true),
+        echo_request(SELF + 5, 55),
+        datagram(from, PORT, b"hello"),
+        datagram(from, 68, &[2; 300]),
+        datagram(from, PORT + 1, &[0; 1400]),
+    ]);
+    let controls = [
+        TcpControl::Syn,
+        TcpControl::Fin,
+        TcpControl::Rst,
+        TcpControl::Psh,
+        TcpControl::None,
+    ];
+    for control in controls {
+        for ack in [false, true] {
+            corpus.push(segment(from, PORT, control, ack, b"data"));
+        }
+    }
+    for _ in 0..ROUNDS {
+        let at = numbers.below(corpus.len());
+        let mut frame = corpus[at].clone();
+        match numbers.below(5) {
+            0 => frame.truncate(numbers.below(frame.len() + 1)),
+            1 => frame.resize(1 + numbers.below(1514), 0xa5),
+            2 => frame[14..]
+                .iter_mut()
+                .for_each(|byte| *byte = numbers.next() as u8),
+            _ => {}
+        }
+        for _ in 0..numbers.below(6) {
+            let at = numbers.below(frame.len());
+            if let Some(byte) = frame.get_mut(at) {
+                *byte ^= 1 << numbers.below(8);
+            }
+        }
+        inject(&frame).await;
+        // Nobody reads them all.
+        let _ = datagrams.receive_from(|_, _, bytes| Ok(bytes.len()));
+    }
+    wait(20_000).await;
+    ensure!(
+        client.write(1, true, |_, _| Ok(())) == Some(Ok(1)),
+        "the connection is broken"
+    );
+    server.readable().await;
+    drop((listener, client, server, datagrams, corpus));
+    speaks(PORT + 2).await?;
+    comes_back(before).await
+}
+
+/// A frame of 1,514 bytes is taken; longer ones are dropped, whatever is in them, and counted.
+pub(crate) async fn frames_that_are_too_long_are_dropped() -> Outcome {
+    /// What a frame has around the bytes of a datagram.
+    const HEADERS: usize = 14 + 20 + 8;
+    let before = in_use().await;
+    let counted = NET.get().lock().link.too_long();
+    let datagrams = Socket::datagrams(&machine());
+    datagrams.bind(PORT).map_err(|error| format!("{error}"))?;
+    let received = || datagrams.receive_from(|_, _, bytes| Ok(bytes.len()));
+    let mut dropped = 0;
+    for len in [1513, 1514, 1515, 1600, 2048, 4000, 4084, 1514] {
+        inject(&datagram(
+            (SELF + 5, 1234),
+            PORT,
+            &[7; 4096][..len - HEADERS],
+        ))
+        .await;
+        inject(&echo_request(SELF + 5, len)).await;
+        // The loopback keeps its order.
+        inject(&datagram((SELF + 5, 1234), PORT, b"last")).await;
+        let mut all = Vec::new();
+        while all.last() != Some(&4) {
+            match received() {
+                Some(Ok(count)) => all.push(count),
+                Some(Err(error)) => return Err(format!("{len}: {error}")),
+                None => rest().await,
+            }
+        }
+        let is_taken = len <= FRAME;
+        dropped += 2 * u64::from(!is_taken);
+        let right = if is_taken {
+            &[len - HEADERS, 4][..]
+        } else {
+            &[4]
+        };
+        ensure!(all == right, "of {len} bytes {all:?} came");
+        let count = NET.get().lock().link.too_long() - counted;
+        ensure!(count == dropped, "{count} instead of {dropped} are counted");
+    }
+    drop(datagrams);
+    comes_back(before).await
+}
+
+/// What the card brings is not from us, and not for 127.0.0.0/8.
+pub(crate) async fn frames_from_outside_do_not_speak_for_us() -> Outcome {
+    const OWN: u32 = 0x0a00_020f;
+    const OTHER: u32 = 0x0a00_0202;
+    let own = Some(OWN.to_be_bytes());
+    for (from, is_lie) in [(SELF, true), (SELF + 9, true), (OWN, true), (OTHER, false)] {
+        // They ask, or answer, for 127.0.0.1: that is no matter of who has that.
+        for frame in [arp(from, false), arp(from, true)] {
+            ensure!(speaks_for(&frame, own) == is_lie, "{from:x}: {frame:?}");
+        }
+        let mut frame = segment((from, 9), PORT, TcpControl::Syn, false, b"");
+        ensure!(speaks_for(&frame, own), "{from:x} to 127.0.0.1: {frame:?}");
+        frame[30..34].copy_from_slice(&OWN.to_be_bytes());
+        ensure!(
+            speaks_for(&frame, own) == is_lie,
+            "{from:x} to us: {frame:?}"
+        );
+        for len in 0..frame.len().min(34) {
+            let _ = speaks_for(&frame[..len], own);
+        }
+    }
+    ensure!(!speaks_for(&arp(OWN, true), None), "it is nobody's");
+    Ok(())
+}
+
+/// A thousand connections are begun and never confirmed, and one is.
+pub(crate) async fn flood_of_beginnings_keeps_nobody_out() -> Outcome {
+    let before = in_use().await;
+    let listener = Socket::stream(&machine());
+    listener.bind(PORT).map_err(|error| format!("{error}"))?;
+    listener.listen(4).map_err(|error| format!("{error}"))?;
+    for n in 0..1_000u16 {
+        let from = (SELF + 100 + u32::from(n), 5000 + n);
+        inject(&segment(from, PORT, TcpControl::Syn, false, b"")).await;
+        if n % 250 == 249 {
+            let client = Socket::stream(&machine());
+            let start = clock::now();
+            let connected = client.connect(SELF, PORT).await;
+            let micros = (clock::now() - start) / clock::from_micros(1);
+            ensure!(connected == Ok(()), "after {n}: {connected:?}");
+            // Not behind the questions for those who have begun, of which there is one a second.
+            ensure!(
+                !is_icount() || micros < 10_000,
+                "after {n}: it takes {micros} µs"
+            );
+            let accepted = listener.accept().await;
+            ensure!(accepted.is_ok(), "after {n}: it is not accepted");
+        }
+    }
+    rest().await;
+    let half_open = |stack: &super::super::Stack| stack.table.oldest_half_open(PORT).is_some();
+    ensure!(half_open(&NET.get().lock()), "nothing is half-open");
+    if is_icount() {
+        wait(2 * LINGER.total_micros()).await;
+        ensure!(!half_open(&NET.get().lock()), "what is half-open stays so");
+    }
+    drop(listener);
+    comes_back(before).await
+}

@@ -1,0 +1,213 @@
+//! How long a peer is waited for, and what is left of a connection after it.
+
+use alloc::format;
+use alloc::vec::Vec;
+use core::future::{Future, poll_fn};
+use core::pin::pin;
+use core::task::Poll;
+
+use os_abi::Error;
+use smoltcp::time::Duration;
+
+use super::super::table::Key;
+use super::super::{FAREWELL, GONE, NET, Socket};
+use super::{PORT, SELF, comes_back, connected, in_use, inject, streams, wait};
+use crate::process::share::machine;
+use crate::selftest::{Outcome, is_icount};
+use crate::sleep::sleep_until;
+use crate::{chaos, clock, ensure, executor};
+
+/// A connection whose buffers are full both ways: its reading end takes nothing. The frames of
+/// that end are tapped.
+async fn stuck() -> Result<(Socket, Socket), alloc::string::String> {
+    let (listener, client, server) = connected(PORT).await?;
+    drop(listener);
+    let fill = |_: usize, to: &mut [u8]| {
+        to.fill(1);
+        Ok(())
+    };
+    let mut written = 0;
+    for _ in 0..100 {
+        match client.write(1000, false, fill) {
+            Some(count) => written += count.map_err(|error| format!("{error}"))?,
+            None => wait(1_000).await,
+        }
+    }
+    ensure!(written == 2 * 4096, "{written} bytes");
+    NET.get().lock().link.tap = Some((PORT, Vec::new()));
+    Ok((client, server))
+}
+
+/// A window that stays 0, though its owner speaks: whoever writes hears that the peer is gone.
+pub(crate) async fn window_that_stays_closed_ends_the_writer() -> Outcome {
+    if !minutes_take_no_time() {
+        return Ok(());
+    }
+    let before = in_use().await;
+    let (client, server) = stuck().await?;
+    let start = clock::now();
+    client.writable().await;
+    let written = client.write(1, false, |_, _| Ok(()));
+    ensure!(written == Some(Err(Error::BrokenPipe)), "{written:?}");
+    ensure!(took_about(start, GONE), "not after {GONE}");
+    NET.get().lock().link.tap = None;
+    drop((client, server));
+    comes_back(before).await
+}
+
+/// The same, and the writer is gone: nothing stays for a peer that repeats for ever what it has
+/// said last, each second.
+pub(crate) async fn window_that_stays_closed_keeps_nothing() -> Outcome {
+    if !minutes_take_no_time() {
+        return Ok(());
+    }
+    let before = in_use().await;
+    let (client, server) = stuck().await?;
+    // It is asked whether there is room.
+    wait(5_000_000).await;
+    let tap = NET.get().lock().link.tap.take();
+    let said = tap.ok_or("nothing is tapped")?.1;
+    ensure!(Key::of(&said).is_some(), "it has said nothing");
+    let start = clock::now();
+    drop(client);
+    for _ in 0..100 {
+        if streams() == 1 {
+            break;
+        }
+        inject(&said).await;
+        wait(1_000_000).await;
+    }
+    ensure!(streams() == 1, "{} sockets are left", streams());
+    ensure!(took_about(start, FAREWELL), "not after {FAREWELL}");
+    // It has been told.
+    server.readable().await;
+    let sent = server.write(1, false, |_, _| Ok(()));
+    ensure!(sent == Some(Err(Error::BrokenPipe)), "{sent:?}");
+    drop((server, said));
+    comes_back(before).await
+}
+
+/// Is it nothing to wait for minutes? Only where instructions count as time, and not beside
+/// devices: what makes QEMU see to these happens 10,000 times a second.
+fn minutes_take_no_time() -> bool {
+    is_icount() && NET.get().lock().link.card.is_none()
+}
+
+/// So long, and less than two seconds more.
+fn took_about(start: u64, limit: Duration) -> bool {
+    let micros = (clock::now() - start) / clock::from_micros(1);
+    let limit = limit.total_micros();
+    (limit - 100_000..limit + 2_000_000).contains(&micros)
+}
+
+/// A peer that takes its time, but takes, is waited for.
+pub(crate) async fn slow_reader_is_not_gone() -> Outcome {
+    if !minutes_take_no_time() {
+        return Ok(());
+    }
+    let before = in_use().await;
+    let (listener, client, server) = connected(PORT).await?;
+    let mut read = 0;
+    for _ in 0..8 {
+        while client.write(1000, false, |_, _| Ok(())).is_some() {
+            wait(1_000).await;
+        }
+        wait(GONE.total_micros() * 3 / 4).await;
+        let count = server.read(usize::MAX, |_, _| Ok(()));
+        read += count.unwrap_or(Ok(0)).map_err(|error| format!("{error}"))?;
+        wait(1_000_000).await;
+    }
+    let sent = client.write(1, false, |_, _| Ok(()));
+    ensure!(sent == Some(Ok(1)), "{sent:?} after {read} bytes");
+    drop((listener, client, server));
+    comes_back(before).await
+}
+
+/// One end resets in each state that the other may be in.
+pub(crate) async fn resets_leave_nothing_behind() -> Outcome {
+    let before = in_use().await;
+    for state in 0..6 {
+        let (listener, client, server) = connected(PORT).await?;
+        let fill = |_: usize, to: &mut [u8]| {
+            to.fill(1);
+            Ok(())
+        };
+        match state {
+            // Established, with and without something to send.
+            0 => {}
+            1 => ensure!(client.write(4096, true, fill).is_some(), "no room"),
+            // FIN-WAIT, CLOSE-WAIT, and both.
+            2 => client
+                .shutdown(executor::level())
+                .map_err(|error| format!("{error}"))?,
+            3 => server
+                .shutdown(executor::level())
+                .map_err(|error| format!("{error}"))?,
+            4 => {
+                ensure!(client.write(4096, true, fill).is_some(), "no room");
+                client
+                    .shutdown(executor::level())
+                    .map_err(|error| format!("{error}"))?;
+                server
+                    .shutdown(executor::level())
+                    .map_err(|error| format!("{error}"))?;
+            }
+            // Not accepted yet.
+            _ => {
+                let late = Socket::stream(&machine());
+                ensure!(late.connect(SELF, PORT).await.is_ok(), "no connection");
+                drop(late);
+            }
+        }
+        if state % 2 == 0 {
+            wait(1_000).await;
+        }
+        // What is closed with bytes that nobody has read is reset.
+        ensure!(
+            state == 2 || state == 4 || client.write(1, false, fill).is_some() || state == 1,
+            "state {state}: no room"
+        );
+        wait(1_000).await;
+        drop(server);
+        client.readable().await;
+        drop((client, listener));
+    }
+    comes_back(before).await
+}
+
+/// 10.0.2.99: where nobody answers, on the network of the card if there is one, and where no route leads if there is none. A router would
+/// say that there is no such place, and nothing would be left to wait for.
+const NOWHERE: u32 = 0x0a00_0263;
+
+/// A socket that waits for the clock is not forgotten when there is no memory for the alarm.
+pub(crate) async fn alarm_that_found_no_memory_is_set_later() -> Outcome {
+    let before = in_use().await;
+    let mut pause = pin!(sleep_until(clock::now() + clock::from_micros(20_000)));
+    let socket = Socket::stream(&machine());
+    let left = {
+        // It waits to the end: by its level the network runs.
+        let mut connects = pin!(socket.connect(NOWHERE, PORT));
+        let waits = poll_fn(|cx| {
+            // The test's own timer is set before there is none for others.
+            let _ = pause.as_mut().poll(cx);
+            Poll::Ready(connects.as_mut().poll(cx).is_pending())
+        });
+        ensure!(waits.await, "it does not wait");
+        // The sender finds no way to the peer, and the clock is to look again.
+        chaos::refuse_memory(1);
+        pause.await;
+        // If an alarm was set before, it is the next that finds none.
+        let until = clock::now() + clock::from_micros(5_000_000);
+        while chaos::refusals_left() != 0 && clock::now() < until {
+            executor::yield_now().await;
+        }
+        let left = chaos::refusals_left();
+        chaos::refuse_memory(0);
+        left
+    };
+    ensure!(left == 0, "no alarm was set");
+    let ended = socket.shutdown(executor::level());
+    ended.map_err(|error| format!("{error}"))?;
+    drop(socket);
+    comes_back(before).await
+}
