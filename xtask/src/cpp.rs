@@ -1,7 +1,7 @@
 //! `cargo xtask cpp`, and the step `cpp` of the suite: the C ABI, the headers of C++20, their tests and programs.
 //!
 //! The command builds with --release, tests with the compilers that are there and with their sanitizers, installs into a prefix, and builds a program against what was
-//! installed, by CMake and by pkg-config. The step does the same with the libraries of `cargo build`, which the steps before it have nearly built, and with two builds instead
+//! installed, by CMake and by pkg-config. The step does the same with the libraries of the debug build, and with two builds instead
 //! of four: the first compiler without sanitizers, the last one with them.
 //!
 //! ThreadSanitizer must see both sides of each hand-over, so the Rust library, with its `std`, is built for it by nightly. That takes clang++: the runtime of g++ 12 lacks functions
@@ -119,18 +119,18 @@ impl<'a> Build<'a> {
         self.target.join("cpp").join(name)
     }
 
-    fn cargo(&self, profile: &str) -> Result<(), String> {
+    /// The command, and the libraries as they are shipped.
+    fn release(&self) -> Result<(), String> {
         let mut command = setup::cargo(self.root);
-        command.args(["build", "--profile", profile]);
-        command.args([
-            "-p",
-            "upshift-c-library",
-            "-p",
-            "upshift-mixed",
-            "-p",
-            "upshift-cli",
-        ]);
+        command.args(["build", "--release"]);
+        let packages = ["upshift-c-library", "upshift-mixed", "upshift-cli"];
+        command.args(packages.iter().flat_map(|name| ["-p", name]));
         (self.run)(command, Duration::from_secs(900))
+    }
+
+    /// Those of the suite.
+    fn debug(&self) -> Result<(), String> {
+        (self.run)(setup::debug_build(self.root), Duration::from_secs(900))
     }
 
     /// The same with the libraries made for ThreadSanitizer.
@@ -307,7 +307,7 @@ pub(crate) fn command(root: &Path, prefix: Option<PathBuf>) -> ExitCode {
         .iter()
         .all(|tool| tools.has(*tool));
     let done = build
-        .cargo("release")
+        .release()
         .and_then(|()| build.all(&flavours(), &prefix))
         .and_then(|()| match thread_sanitizing() {
             Ok(_) if sanitizing => build.threads(0),
@@ -343,7 +343,7 @@ pub(crate) fn soak(context: &Context<'_>) -> Verdict {
     }
     let run = |command: Command, limit: Duration| context.run(command, limit);
     let build = Build::new(context.root, context.target, "debug", &run);
-    build.cargo("dev")?;
+    build.debug()?;
     build.threads(50)?;
     context.tests_passed()
 }
@@ -358,7 +358,7 @@ pub(crate) fn step(context: &Context<'_>) -> Verdict {
     }
     let run = |command: Command, limit: Duration| context.run(command, limit);
     let build = Build::new(context.root, context.target, "debug", &run);
-    build.cargo("dev")?;
+    build.debug()?;
     let mut chosen = flavours();
     chosen.drain(1..chosen.len().saturating_sub(1));
     build.all(&chosen, &context.target.join("cpp/prefix"))?;

@@ -35,13 +35,6 @@ fn cargo(root: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// One of the tests starts a daemon.
-fn daemon(root: &Path) -> Command {
-    let mut command = setup::cargo(root);
-    command.args(["build", "-p", "upshift-cli"]);
-    command
-}
-
 /// What is missing, in words.
 fn absence() -> Option<String> {
     let missing: Vec<_> = packages::MPI
@@ -67,7 +60,8 @@ pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
     }
     let steps = match args.split_first() {
         None => vec![
-            daemon(root),
+            // One of the tests starts a daemon.
+            setup::debug_build(root),
             cargo(root, &CLIPPY),
             cargo(root, &TESTS),
             cargo(root, &["build", "--workspace", "--release"]),
@@ -112,7 +106,7 @@ pub(crate) fn step(context: &Context<'_>) -> Verdict {
         return Ok(Done::Skipped(reason.clone()));
     }
     let minutes = |n: u64| Duration::from_secs(60 * n);
-    context.run(daemon(context.root), minutes(8))?;
+    context.run(setup::debug_build(context.root), minutes(8))?;
     context.run(cargo(context.root, &CLIPPY), minutes(5))?;
     context.run(cargo(context.root, &TESTS), minutes(8))?;
     context.tests_passed()

@@ -307,6 +307,16 @@ pub(crate) fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path))
 }
 
+/// Builds what the steps of the suite use of the debug build: the command, the libraries, the examples.
+///
+/// The whole workspace is named, and examples are, so that the features of all dependencies are those with which the tests are built: one
+/// package alone would have others, and cargo would build a second copy of most of the tree.
+pub(crate) fn debug_build(root: &Path) -> Command {
+    let mut command = cargo(root);
+    command.args(["build", "--workspace", "--lib", "--bins", "--examples"]);
+    command
+}
+
 /// A cargo command in `root`, free of the variables that the outer `cargo run` has set about this crate.
 pub(crate) fn cargo(root: &Path) -> Command {
     let mut command = Command::new("cargo");

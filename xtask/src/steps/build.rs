@@ -10,7 +10,7 @@ use crate::mpi;
 use crate::os;
 use crate::package;
 use crate::packages;
-use crate::setup::{BARE_TARGET, DENY, Tool};
+use crate::setup::{self, BARE_TARGET, DENY, Tool};
 use crate::suite::{Context, Done, Verdict};
 
 fn has_bench(context: &Context<'_>) -> bool {
@@ -117,7 +117,7 @@ pub(super) fn package(context: &Context<'_>) -> Verdict {
     if !host::has_program("dpkg-deb") {
         return Ok(Done::Skipped("dpkg-deb is not there".to_owned()));
     }
-    context.run(cargo(context, ["build", "-p", "upshift-cli"]), minutes(8))?;
+    context.run(setup::debug_build(context.root), minutes(8))?;
     let binary = context.target.join("debug/upshift");
     let packaged = package::package(context.root, &binary);
     let (_, tried) = packaged.map_err(|error| error.to_string())?;

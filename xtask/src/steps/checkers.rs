@@ -4,43 +4,40 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{SHOW_SKIPS, all, cargo, default_env, minutes, need, rust_files, stem};
+use super::{SHOW_SKIPS, cargo, default_env, minutes, need, rust_files, stem};
 use crate::setup::Tool;
 use crate::suite::{Context, Done, Verdict};
 
 const SANITIZED: [&str; 2] = ["upshift-ring", "upshift"];
 
-/// Optimized, because the checker runs each model thousands of times; with assertions, because they are what it checks.
+/// Optimized, because the checker runs each model thousands of times; with assertions, because they are what it checks. All crates in one
+/// command, so that they share what they are built on.
 pub(super) fn loom(context: &Context<'_>) -> Verdict {
     let crates =
         crates_with_loom_tests(&context.root.join("crates")).map_err(|error| error.to_string())?;
     if crates.is_empty() {
         return Ok(Done::Skipped("no crates/*/tests/loom*.rs".to_owned()));
     }
-    all(crates.iter().map(|path| {
-        let manifest = path.join("Cargo.toml");
-        let mut command = cargo(
-            context,
-            [
-                "test",
-                "--release",
-                "--no-fail-fast",
-                "--test",
-                "loom*",
-                "--manifest-path",
-            ],
-        );
-        command
-            .arg(manifest.strip_prefix(context.root).unwrap_or(&manifest))
-            .args(SHOW_SKIPS)
-            .env("RUSTFLAGS", "--cfg loom")
-            .env("CARGO_TARGET_DIR", context.target.join("loom"))
-            .env("CARGO_PROFILE_RELEASE_LTO", "off")
-            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
-            .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
-        default_env(&mut command, "LOOM_MAX_PREEMPTIONS", "3");
-        context.run(command, minutes(6))
-    }))?;
+    let mut command = cargo(context, ["test", "--release", "--no-fail-fast"]);
+    command.args(["--test", "loom*"]);
+    for path in &crates {
+        let manifest = fs::read_to_string(path.join("Cargo.toml"));
+        let manifest = manifest.map_err(|error| error.to_string())?;
+        let mut names = manifest
+            .lines()
+            .filter_map(|line| line.strip_prefix("name = "));
+        let name = names.next().ok_or("a package without a name")?;
+        command.args(["-p", name.trim_matches('"')]);
+    }
+    command
+        .args(SHOW_SKIPS)
+        .env("RUSTFLAGS", "--cfg loom")
+        .env("CARGO_TARGET_DIR", context.target.join("loom"))
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+        .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
+    default_env(&mut command, "LOOM_MAX_PREEMPTIONS", "3");
+    context.run(command, minutes(12))?;
     context.tests_passed()
 }
 

@@ -1,9 +1,12 @@
 //! Tests, examples and programs that are run to their end.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::process::Command;
 use std::time::Duration;
+
+use serde_json::Value;
 
 use super::{SHOW_SKIPS, all, cargo, minutes, need, rust_files, stem};
 use crate::confine;
@@ -50,6 +53,9 @@ pub(super) fn tests(context: &Context<'_>, which: &[&str], limit: Duration) -> V
 
 /// The tests of what does I/O, on the driver for where there is no io_uring. Those that are about io_uring say so, and are counted.
 /// Then those of ring, and of the runtime's sockets and files, as a user without rights.
+///
+/// The whole workspace is named, without the core, so that the features are those of `unit` and nothing is built again; the unit tests of
+/// the other libraries take a second.
 pub(super) fn readiness(context: &Context<'_>) -> Verdict {
     let run = |of: &[&str], humble: bool| {
         let mut command = cargo(context, ["test", "--no-fail-fast"]);
@@ -57,16 +63,59 @@ pub(super) fn readiness(context: &Context<'_>) -> Verdict {
         confine::tests(&mut command, context.root, humble)?;
         context.run(command, minutes(10))
     };
-    let whole = ["-p", "upshift-ring", "-p", "upshift", "--lib", "--tests"];
-    let some = HUMBLE.iter().flat_map(|name| ["--test", name]);
-    let humble: Vec<_> = ["-p", "upshift"].into_iter().chain(some).collect();
-    let mut results = vec![run(&whole, false)];
+    const ALL: [&str; 3] = ["--workspace", "--exclude", "upshift-core"];
+    let ring = test_programs(context, "upshift-ring")?;
+    let runtime = test_programs(context, "upshift")?;
+    let with_io = ring.iter().chain(&runtime).map(String::as_str);
+    let mut results = vec![run(
+        &[&ALL[..], &["--lib"], &named(with_io)].concat(),
+        false,
+    )];
     if is_root() && has_setpriv() {
-        results.push(run(&["-p", "upshift-ring", "--tests"], true));
-        results.push(run(&humble, true));
+        let some = ring.iter().map(String::as_str).chain(HUMBLE);
+        results.push(run(&["-p", "upshift-ring", "--lib"], true));
+        results.push(run(&[&ALL[..], &named(some)].concat(), true));
     }
     all(results)?;
     context.tests_passed()
+}
+
+/// `--test NAME` for each, once.
+fn named<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let names: BTreeSet<_> = names.collect();
+    names
+        .into_iter()
+        .flat_map(|name| ["--test", name])
+        .collect()
+}
+
+/// The names of a package's test programs.
+fn test_programs(context: &Context<'_>, package: &str) -> Result<Vec<String>, String> {
+    let mut command = cargo(
+        context,
+        [
+            "metadata",
+            "--format-version",
+            "1",
+            "--no-deps",
+            "--offline",
+        ],
+    );
+    let output = command
+        .output()
+        .map_err(|error| format!("cargo metadata: {error}"))?;
+    let found: Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("cargo metadata: {error}"))?;
+    let of = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let packages = of(&found["packages"]);
+    let package = packages.iter().find(|found| found["name"] == package);
+    let targets = package.map_or_else(Vec::new, |package| of(&package["targets"]));
+    let is_test = |target: &&Value| of(&target["kind"]).iter().any(|kind| kind == "test");
+    let names = targets
+        .iter()
+        .filter(is_test)
+        .filter_map(|target| target["name"].as_str());
+    Ok(names.map(str::to_owned).collect())
 }
 
 fn is_root() -> bool {
@@ -84,10 +133,7 @@ pub(super) fn os(context: &Context<'_>) -> Verdict {
 }
 
 pub(super) fn examples(context: &Context<'_>) -> Verdict {
-    context.run(
-        cargo(context, ["build", "--workspace", "--examples"]),
-        minutes(5),
-    )?;
+    context.run(setup::debug_build(context.root), minutes(8))?;
     if let Err(reason) = context.io_uring {
         return Ok(Done::Skipped(format!("{reason}: built, not run")));
     }
