@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use upshift_elevate::dispatch::Permit;
 
 use super::roles::{FIRST, HOME, NONE};
+use super::slice::Punctual;
 use super::thread::Thread;
 use super::vcpu::Preemptible;
 use crate::clock;
@@ -30,6 +31,7 @@ struct Here {
 pub(super) struct Registered<'a> {
     before: (Here, permit::Before),
     thread: &'a Thread,
+    _punctual: Punctual,
 }
 
 impl<'a> Registered<'a> {
@@ -64,6 +66,7 @@ impl<'a> Registered<'a> {
         Ok(Registered {
             before: (here, permit),
             thread,
+            _punctual: Punctual::begin(),
         })
     }
 }
@@ -120,6 +123,7 @@ fn wait_here(permit: &Permit) {
 fn goes_on(vcpu: &Preemptible, thread: &Thread) {
     let woken = thread.woken.swap(0, Relaxed);
     if woken != 0 {
+        vcpu.settle();
         thread.resumed.store(clock::ticks(), Relaxed);
         vcpu.resuming.add(clock::now().saturating_sub(woken));
     }

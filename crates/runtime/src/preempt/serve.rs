@@ -28,6 +28,7 @@ impl Preemptible {
         unsafe { worker.ring.adopt() };
         let stopped_at = self.stopped_at.swap(0, Relaxed);
         if stopped_at != 0 {
+            self.settle();
             self.stopping.add(clock::now().saturating_sub(stopped_at));
         }
         self.keep_a_spare();
