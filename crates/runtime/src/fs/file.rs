@@ -86,7 +86,7 @@ impl File {
     }
 
     /// Reads at a position, in bytes, at most what the buffer holds. 0 bytes: the
-    /// end of the file. What the page cache holds is read without the ring.
+    /// end of the file. What the page cache holds is read without the ring. `u64::MAX` is the file's own position: for pipes and the like.
     ///
     /// # Errors
     /// What `pread` would answer; and outside a runtime.

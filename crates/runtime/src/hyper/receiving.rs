@@ -7,7 +7,10 @@
 //! * one part in [`SHARE`] of the time; where more than [`MANY`] connections are open, of these shares together one part in [`ALL`],
 //! * [`POLL`] with each poll of its requests at a level of their own: what has come of receiving pays for it.
 //!
-//! It holds [`MOST`] at most, and is full at first. When it is empty the connection is received at a level *beyond*, until it holds [`POLL`] again.
+//! A poll is paid at what it takes, at most [`POLL`]: reading ends then, and one that took longer was most likely kept from the CPU by others. So a client
+//! whose requests are answered is not received beyond, however busy the machine.
+//!
+//! An account holds [`MOST`] at most, and is full at first. When it is empty the connection is received at a level *beyond*, until it holds [`POLL`] again.
 //!
 //! So, while something of level *L* is ready, the connections that have no request of *L* or of a more urgent level take from it, by receiving, at most
 //! 2 [`MOST`] and a poll each, and a tenth of the time all together.
@@ -134,8 +137,10 @@ impl Allowance {
         }
     }
 
+    /// Pays for a poll that took so long.
     #[inline]
-    fn spend(&self, price: u64) {
+    fn pay(&self, took: u64) {
+        let price = took.clamp(1, self.receiving.poll);
         let held = self.held.load(Relaxed);
         self.held.store(held.saturating_sub(price), Relaxed);
     }
@@ -226,8 +231,7 @@ impl<F: Future> Future for Held<F> {
         if requested {
             this.allowance.earn();
         } else if pays && request & BOTH == 0 {
-            this.allowance
-                .spend(clock::ticks().saturating_sub(began).max(1));
+            this.allowance.pay(clock::ticks().saturating_sub(began));
         }
         polled
     }
@@ -303,20 +307,32 @@ mod tests {
         let allowance = receiving.open();
         let (most, poll) = (receiving.most, receiving.poll);
         let start = allowance.at.load(Relaxed);
-        allowance.spend(most - 1);
+        allowance.held.store(1, Relaxed);
         assert!(allowance.holds(1, start) && !allowance.holds(2, start));
-        allowance.spend(most);
+        allowance.pay(1);
         assert!(!allowance.holds(1, start + SHARE - 1));
         assert!(allowance.holds(1, start + SHARE));
         assert!(!allowance.holds(poll, start + (poll - 1) * SHARE));
         assert!(allowance.holds(poll, start + poll * SHARE));
-        allowance.spend(most);
+        allowance.held.store(0, Relaxed);
         allowance.earn();
         assert_eq!(allowance.held.load(Relaxed), poll);
         for _ in 0..100 {
             allowance.earn();
         }
         assert_eq!(allowance.held.load(Relaxed), most);
+    }
+
+    /// Each of its polls may be kept from the CPU for long.
+    #[test]
+    fn a_client_whose_requests_are_answered_is_never_without() {
+        let receiving = receiving();
+        let allowance = receiving.open();
+        for _ in 0..1_000 {
+            allowance.pay(100 * receiving.most);
+            assert!(allowance.held.load(Relaxed) != 0);
+            allowance.earn();
+        }
     }
 
     #[test]

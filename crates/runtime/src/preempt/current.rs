@@ -121,9 +121,13 @@ fn wait_here(permit: &Permit) {
 
 /// The calling thread goes on with its poll.
 fn goes_on(vcpu: &Preemptible, thread: &Thread) {
+    if thread.woken.load(Relaxed) == 0 {
+        return;
+    }
+    // While it is still to wake: else the watcher would see a poll that sleeps, and set it aside.
+    vcpu.settle();
     let woken = thread.woken.swap(0, Relaxed);
     if woken != 0 {
-        vcpu.settle();
         thread.resumed.store(clock::ticks(), Relaxed);
         vcpu.resuming.add(clock::now().saturating_sub(woken));
     }
