@@ -68,8 +68,8 @@ fn operation(token: usize) -> Option<&'static Operation> {
     Some(&batch[token % BATCH])
 }
 
-/// Makes another batch of operations; returns the first token of it.
-fn grow() -> Option<usize> {
+/// Makes another batch of operations. `None`: there is room for no more.
+fn grow() -> Option<()> {
     let batch = Box::into_raw(Box::new(
         [const {
             Operation {
@@ -80,10 +80,10 @@ fn grow() -> Option<usize> {
             }
         }; BATCH],
     ));
-    for (index, place) in BATCHES.iter().enumerate() {
+    for place in &BATCHES {
         let made = place.compare_exchange(null_mut(), batch, AcqRel, Acquire);
         if made.is_ok() {
-            return Some(index * BATCH);
+            return Some(());
         }
     }
     // SAFETY: just boxed, and not shared yet.
@@ -106,22 +106,22 @@ pub(super) struct Taken {
     operation: &'static Operation,
 }
 
-/// Takes a free operation, from the one that was taken last on; makes more if there is
-/// none.
+/// Takes a free operation, from the one that was taken last on; makes more as long as there is
+/// none. `None`: there are as many as there may be.
 pub(super) fn take() -> Option<Taken> {
-    let start = HINT.load(Relaxed) as usize;
-    let made = BATCHES
-        .iter()
-        .take_while(|batch| !batch.load(Relaxed).is_null());
-    let count = made.count() * BATCH;
-    let free = (start..start + count)
-        .map(|at| at % count)
-        .find(|token| claim(*token));
-    let token = match free {
-        Some(token) => token,
-        None => {
-            let first = grow()?;
-            (first..first + BATCH).find(|token| claim(*token))?
+    let token = loop {
+        let start = HINT.load(Relaxed) as usize;
+        let made = BATCHES
+            .iter()
+            .take_while(|batch| !batch.load(Relaxed).is_null());
+        let count = made.count() * BATCH;
+        let free = (start..start + count)
+            .map(|at| at % count)
+            .find(|token| claim(*token));
+        match free {
+            Some(token) => break token,
+            // A thread that is stopped here finds the batch that it has made taken by others.
+            None => grow()?,
         }
     };
     HINT.store(token as u32 + 1, Relaxed);
