@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use upshift_elevate::dispatch::Permit;
 
 use super::roles::{FIRST, HOME, NONE};
-use super::slice::Punctual;
+use super::slice::{self, Punctual};
 use super::thread::Thread;
 use super::vcpu::Preemptible;
 use crate::clock;
@@ -125,7 +125,7 @@ fn goes_on(vcpu: &Preemptible, thread: &Thread) {
         return;
     }
     // While it is still to wake: else the watcher would see a poll that sleeps, and set it aside.
-    vcpu.settle();
+    slice::settle();
     let woken = thread.woken.swap(0, Relaxed);
     if woken != 0 {
         thread.resumed.store(clock::ticks(), Relaxed);

@@ -12,6 +12,7 @@ use upshift_core::{Picked, Polled, Running, Yielded};
 use super::alarm::NEVER;
 use super::current::with_current;
 use super::roles::{FIRST, HOME, NONE, Role};
+use super::slice;
 use super::thread::Thread;
 use super::vcpu::Preemptible;
 use crate::budget;
@@ -28,7 +29,7 @@ impl Preemptible {
         unsafe { worker.ring.adopt() };
         let stopped_at = self.stopped_at.swap(0, Relaxed);
         if stopped_at != 0 {
-            self.settle();
+            slice::settle();
             self.stopping.add(clock::now().saturating_sub(stopped_at));
         }
         self.keep_a_spare();

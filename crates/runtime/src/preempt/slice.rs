@@ -48,20 +48,16 @@ fn is_ordinary(attributes: &Attributes) -> bool {
 /// For the watcher. With the right to, the least real-time priority: then it runs when it wakes, whatever it has used of the CPU before.
 /// It polls nothing, and what it does is bounded. Without, and if the kernel knows of slices, a short one; so also with a `daemon`, which
 /// elevates it above all that computes, when others compete, and leaves alone what has a real-time priority of its own.
-///
-/// True: it has a real-time priority.
-pub(super) fn of_watcher(daemon: bool) -> bool {
+pub(super) fn of_watcher(daemon: bool) {
     let mut real_time = Attributes {
         policy: libc::SCHED_FIFO as u32,
         flags: RESET_ON_FORK,
         priority: 1,
         ..Attributes::default()
     };
-    let is_real_time = !daemon && set(&mut real_time);
-    if !is_real_time {
+    if daemon || !set(&mut real_time) {
         shorten();
     }
-    is_real_time
 }
 
 /// For a thread that mostly waits, and wakes coroutines.
@@ -85,8 +81,8 @@ fn shorten() {
 /// Sleeps for an instant, before a poll that may be long. Async-signal-safe.
 ///
 /// A thread that goes to sleep when it has had more than its share of the CPU, as one that was stopped has, stays in the kernel's queue until
-/// the kernel picks it and finds that it sleeps. Until then the watcher, when it wakes, is compared with it instead of with the poll, and is
-/// left to wait for the tick. The kernel picks when the CPU changes hands: so it does here. To yield would do it, too, and give up the rest of
+/// the kernel picks it and finds that it sleeps. Until then any thread that wakes, the watcher without real-time priority or the next worker, is compared with it
+/// instead of with the poll, and is left to wait for the tick. The kernel picks when the CPU changes hands: so it does here. To yield would do it, too, and give up the rest of
 /// the slice to other processes.
 pub(super) fn settle() {
     let instant = libc::timespec {

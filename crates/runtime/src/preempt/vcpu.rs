@@ -109,8 +109,6 @@ pub(crate) struct Preemptible {
     pub(super) looks: AtomicU64,
     pub(super) useless: AtomicU64,
     pub(super) setbacks: AtomicU64,
-    /// The watcher has no real-time priority: see [`slice::settle`].
-    settles: AtomicBool,
     /// The watcher is to end.
     pub(super) ended: AtomicBool,
     joins: Mutex<Vec<thread::JoinHandle<()>>>,
@@ -198,7 +196,6 @@ impl Preemptible {
             looks: AtomicU64::new(0),
             useless: AtomicU64::new(0),
             setbacks: AtomicU64::new(0),
-            settles: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             joins: Mutex::new(Vec::new()),
             settings,
@@ -223,8 +220,7 @@ impl Preemptible {
     fn start_watcher(self: &Arc<Preemptible>) -> io::Result<()> {
         let vcpu = self.clone();
         self.start_thread("watcher", move || {
-            let is_real_time = slice::of_watcher(vcpu.eyes.is_some());
-            vcpu.settles.store(!is_real_time, Relaxed);
+            slice::of_watcher(vcpu.eyes.is_some());
             vcpu.enlist(board::Role::Dispatcher);
             watcher::run(&vcpu);
         })
@@ -317,13 +313,6 @@ impl Preemptible {
         let rule = self.settings.rule;
         let lately = self.stopping.get() + self.resuming.get();
         rule.at_cost(rule.cost.max(lately.min(TURN)))
-    }
-
-    /// The calling thread has taken the CPU from a stopped one, and is about to poll.
-    pub(super) fn settle(&self) {
-        if self.settles.load(Relaxed) {
-            slice::settle();
-        }
     }
 
     /// The vCPU with its ring. Only for the current thread, and for what is `Sync` of it.
