@@ -131,7 +131,7 @@ impl upshift_bytes {
 /// Gives received bytes back. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_bytes_free(bytes: *mut upshift_bytes) {
-    // SAFETY: what it holds is the caller's, who gives it away.
+    // SAFETY: what it holds is the caller's, and is given away with the call.
     quietly(|| drop(unsafe { bytes.read() }.into_inner()));
 }
 

@@ -205,7 +205,7 @@ fn several_processes_are_listed_and_dead_ones_passed_over() {
 #[test]
 fn root_looks_at_the_process_of_another_user() {
     use std::os::unix::process::CommandExt;
-    /// In use by nobody else.
+    /// No other test uses it.
     const USER: u32 = 61_234;
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root, which starts a program as another user");

@@ -49,7 +49,7 @@ impl Account {
         (lacks * self.share).saturating_sub(now.saturating_sub(self.at))
     }
 
-    /// Spends so much. Who has not asked [`Account::wait`] owes at most this price after it, however often: what asks waits for no more than that.
+    /// Spends so much. A caller that has not asked [`Account::wait`] owes at most this price after it, however often it spends: one that asks waits for no more than that.
     pub fn spend(&mut self, price: u64, now: u64) {
         self.refresh(now);
         self.owed = self.owed.max(price.saturating_sub(self.held));

@@ -115,7 +115,7 @@ impl Policy {
         self.looking.earn(rule.cost / 2);
     }
 
-    /// The vCPU has had nothing to do for so long: looks may have a part of what nobody needed.
+    /// The vCPU has had nothing to do for so long: looks may have a part of that time.
     pub fn has_idled(&mut self, time: u64) {
         self.looking.earn(time / (2 * SHARE));
     }

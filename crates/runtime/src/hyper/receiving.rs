@@ -8,7 +8,7 @@
 //! * [`POLL`] with each poll of its requests at a level of their own: what has come of receiving pays for it.
 //!
 //! A poll is paid at what it takes, at most half of what an account can hold: one that takes longer was most likely kept from the CPU by others. So a client
-//! whose requests are answered, each after at most two such polls, is not received beyond, however busy the machine.
+//! with a request answered for each such poll is not received beyond, however busy the machine; a full account lasts for one more of them.
 //!
 //! An account holds [`MOST`] at most, and is full at first. When it is empty the connection is received at a level *beyond*, until it holds [`POLL`] again.
 //!

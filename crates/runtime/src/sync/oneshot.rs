@@ -283,7 +283,7 @@ impl<T> Future for Receiver<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        // What is over has nobody to tell: the sender is done, or has been told.
+        // Nothing is left to tell: the sender is done, or has been told.
         if !self.over {
             self.shut(true);
         }
