@@ -71,7 +71,7 @@ fn hundreds_of_killed_daemons_leave_nobody_elevated_and_clients_rejoin() {
     if !permitted() {
         return;
     }
-    let rounds = drawn("UPSHIFT_DAEMON_DEATHS", 420);
+    let rounds = drawn("UPSHIFT_DAEMON_DEATHS", 200);
     let path = socket("deaths");
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let elevator = Elevator::with_guardian().unwrap();
