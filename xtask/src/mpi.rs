@@ -97,17 +97,36 @@ pub(crate) fn fmt(context: &Context<'_>) -> Result<(), String> {
     context.run(command, Duration::from_secs(60))
 }
 
-/// Lints and tests. What is missing has been installed by now if it could be.
-pub(crate) fn step(context: &Context<'_>) -> Verdict {
-    if let Some(absence) = absence() {
-        return Ok(Done::Skipped(absence));
+/// Why nothing is tested here.
+fn untestable(context: &Context<'_>) -> Option<String> {
+    absence().or_else(|| context.io_uring.clone().err())
+}
+
+const fn minutes(n: u64) -> Duration {
+    Duration::from_secs(60 * n)
+}
+
+/// Lints, and what the tests are built from.
+///
+/// # Errors
+/// Those of the commands.
+pub(crate) fn build(context: &Context<'_>) -> Result<(), String> {
+    if untestable(context).is_some() {
+        return Ok(());
     }
-    if let Err(reason) = context.io_uring {
-        return Ok(Done::Skipped(reason.clone()));
-    }
-    let minutes = |n: u64| Duration::from_secs(60 * n);
-    context.run(setup::debug_build(context.root), minutes(8))?;
     context.run(cargo(context.root, &CLIPPY), minutes(5))?;
+    let mut command = cargo(context.root, &TESTS);
+    command.arg("--no-run");
+    context.run(command, minutes(8))
+}
+
+/// The tests. What is missing has been installed by now if it could be.
+pub(crate) fn step(context: &Context<'_>) -> Verdict {
+    if let Some(why) = untestable(context) {
+        return Ok(Done::Skipped(why));
+    }
+    // One of the tests starts a daemon.
+    context.run(setup::debug_build(context.root), minutes(8))?;
     context.run(cargo(context.root, &TESTS), minutes(8))?;
     context.tests_passed()
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::packages::QEMU;
-use crate::setup::{self, BARE_TARGET};
+use crate::setup::{self, BARE_TARGET, Tool};
 use crate::suite::{Context, Done, Verdict};
 
 const PACKAGES: [&str; 6] = [
@@ -67,8 +67,20 @@ pub(crate) fn clippy(context: &Context<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Tests what runs here; then builds kernel and programs, boots them, and fails on a panic, a time-out or a missing last
-/// line.
+/// Builds what runs here, kernel and programs.
+///
+/// # Errors
+/// Those of the commands.
+pub(crate) fn build(context: &Context<'_>) -> Result<(), String> {
+    if !context.tools.has(Tool::BareTarget) {
+        return Ok(());
+    }
+    context.run(cargo(context, &["test", "--quiet", "--no-run"]), minutes(3))?;
+    let build = ["run", "--quiet", "-p", "os-runner", "--", "build"];
+    context.run(cargo(context, &build), minutes(10))
+}
+
+/// Tests what runs here; then boots kernel and programs, and fails on a panic, a time-out or a missing last line.
 pub(crate) fn test(context: &Context<'_>) -> Verdict {
     context.run(cargo(context, &["test", "--quiet"]), minutes(3))?;
     if !QEMU.is_there() {

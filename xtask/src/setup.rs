@@ -328,6 +328,10 @@ pub(crate) fn cargo(root: &Path) -> Command {
         command.env("PATH", path);
     }
     without_cargo_run(&mut command);
+    // What is built once is built faster without: a test program by a quarter.
+    if host::is_ci() && std::env::var_os("CARGO_INCREMENTAL").is_none() {
+        command.env("CARGO_INCREMENTAL", "0");
+    }
     command
 }
 

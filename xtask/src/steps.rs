@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use crate::cpp;
 use crate::mpi;
+use crate::os;
 use crate::setup;
 use crate::suite::{Context, Done, Verdict};
 
@@ -27,7 +28,46 @@ pub(crate) struct Step {
     pub(crate) what: &'static str,
     /// Left out by `--quick`.
     pub(crate) slow: bool,
+    /// What of it runs beside others.
+    pub(crate) beside: Option<Beside>,
     pub(crate) run: fn(&Context<'_>) -> Verdict,
+}
+
+/// What of a step neither measures time nor depends on it, so that it runs beside that of another one; with the folder that it
+/// builds in, a word for each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Beside {
+    Whole(&'static str),
+    /// What it runs is built ahead; its tests have the machine to themselves.
+    Build(&'static str, fn(&Context<'_>) -> Result<(), String>),
+}
+
+impl Beside {
+    pub(crate) fn folder(&self) -> &'static str {
+        match self {
+            Self::Whole(folder) | Self::Build(folder, _) => folder,
+        }
+    }
+}
+
+impl Step {
+    const fn whole(self, folder: &'static str) -> Step {
+        Step {
+            beside: Some(Beside::Whole(folder)),
+            ..self
+        }
+    }
+
+    const fn built_by(
+        self,
+        folder: &'static str,
+        build: fn(&Context<'_>) -> Result<(), String>,
+    ) -> Step {
+        Step {
+            beside: Some(Beside::Build(folder, build)),
+            ..self
+        }
+    }
 }
 
 const fn step(name: &'static str, what: &'static str, run: fn(&Context<'_>) -> Verdict) -> Step {
@@ -35,6 +75,7 @@ const fn step(name: &'static str, what: &'static str, run: fn(&Context<'_>) -> V
         name,
         what,
         slow: false,
+        beside: None,
         run,
     }
 }
@@ -44,55 +85,67 @@ const fn slow(name: &'static str, what: &'static str, run: fn(&Context<'_>) -> V
         name,
         what,
         slow: true,
+        beside: None,
         run,
     }
 }
 
 pub(crate) static STEPS: [Step; 19] = [
+    // What is whole beside others; the longest of one thread first.
     step(
         "fmt",
         "formatting, bench/, compat/, examples/, mpi/ and os/ too",
         build::fmt,
-    ),
+    )
+    .whole("none"),
+    slow("miri", "core under Miri, strict provenance", checkers::miri).whole("miri"),
     step(
         "clippy",
         "lints, os/ too, warnings are errors",
         build::clippy,
-    ),
+    )
+    .whole("debug"),
+    slow(
+        "loom",
+        "concurrency models, all interleavings",
+        checkers::loom,
+    )
+    .whole("loom"),
     step(
         "deny",
         "licences, sources and advisories of dependencies",
         build::deny,
-    ),
-    step("unit", "unit and integration tests", tests::unit),
+    )
+    .whole("none"),
+    step(
+        "docs",
+        "documentation and its links, no warnings",
+        build::docs,
+    )
+    .whole("debug"),
+    step(
+        "no_std",
+        "core builds without an operating system",
+        build::no_std,
+    )
+    .whole("bare"),
+    slow("bench", "the benchmark driver compiles", build::bench).whole("bench"),
+    // What has the machine to itself, but for what it builds.
+    step("unit", "unit and integration tests", tests::unit).built_by("debug", tests::build),
     step("doc", "examples in the documentation", tests::doc_tests),
     step(
         "readiness",
         "ring and runtime where io_uring is forbidden, also without rights",
         tests::readiness,
     ),
-    step(
-        "no_std",
-        "core builds without an operating system",
-        build::no_std,
-    ),
-    slow(
-        "loom",
-        "concurrency models, all interleavings",
-        checkers::loom,
-    ),
-    slow("miri", "core under Miri, strict provenance", checkers::miri),
     slow(
         "asan",
         "ring and runtime under AddressSanitizer",
         checkers::asan,
-    ),
-    step("examples", "every example runs to its end", tests::examples),
-    step(
-        "docs",
-        "documentation and its links, no warnings",
-        build::docs,
-    ),
+    )
+    .built_by("asan", checkers::build_asan),
+    step("examples", "every example runs to its end", tests::examples)
+        .built_by("debug", tests::build_examples),
     slow(
         "package",
         "a Debian package, installed and removed on trial",
@@ -103,23 +156,25 @@ pub(crate) static STEPS: [Step; 19] = [
         "C++20 over the C ABI: compilers, sanitizers, servers",
         cpp::step,
     ),
-    step("os", "the kernel in QEMU, at 1, 2 and 4 harts", tests::os),
+    step("os", "the kernel in QEMU, at 1, 2 and 4 harts", tests::os).built_by("os", os::build),
     step(
         "mpi",
         "ranks on Open MPI: lints, tests with mpirun",
         mpi::step,
-    ),
+    )
+    .built_by("mpi", mpi::build),
     slow(
         "demo",
         "upshift demo --quick writes its report",
         tests::demo,
-    ),
+    )
+    .built_by("quick", tests::build_demo),
     slow(
         "counts",
         "instructions of operations, against the table",
         build::counts,
-    ),
-    slow("bench", "the benchmark driver compiles", build::bench),
+    )
+    .built_by("release", build::build_counts),
 ];
 
 /// What `cargo xtask soak` runs: the same things for long.

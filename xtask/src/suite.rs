@@ -1,15 +1,20 @@
-//! `cargo xtask test`: runs the steps one after another, each within its time, and counts.
+//! `cargo xtask test`: runs the steps, each within its time, and counts: first what measures no time, two beside each other, then what
+//! does, one after another with the machine to itself.
 //!
 //! Invariants: a step that fails does not keep the next from running; a step that was not run in full is *skipped* and
 //! listed, never passed; the last line of standard output is `N passed, N failed, N skipped`; the whole run ends within
 //! its minutes, since every process gets at most what is left of them.
 
+mod lanes;
 mod log;
 
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -18,7 +23,8 @@ use crate::host;
 use crate::packages;
 use crate::run::{Ending, Stop, run, shown};
 use crate::setup::{self, Tools, install_h2spec};
-use crate::steps::{SOAKS, STEPS, Step};
+use crate::steps::{Beside, SOAKS, STEPS, Step};
+use lanes::{Job, Lanes};
 use log::{count_tests, excerpt, skipped_tests};
 
 #[derive(Args)]
@@ -256,47 +262,47 @@ fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
     }
     let io_uring = host::io_uring();
 
-    let mut tally = Tally::default();
+    let mut chosen = Vec::new();
     for (index, step) in steps.iter().enumerate() {
         if !options.chooses(step) {
             continue;
         }
-        print!(
-            "[{:2}/{}] {:8} {:<44} ",
-            index + 1,
-            steps.len(),
-            step.name,
-            step.what
-        );
-        if options.verbose || io::stdout().is_terminal() {
-            println!();
-        }
-        io::stdout().flush()?;
         let log = logs.join(format!("{}.log", step.name));
         File::create(&log)?;
-        let context = Context {
-            root,
-            target: &target,
-            tools: &tools,
-            io_uring: &io_uring,
-            log: log.clone(),
-            verbose: options.verbose,
-            deadline,
-            stop: &stop,
+        chosen.push(Chosen {
+            step,
+            title: format!(
+                "[{:2}/{}] {:8} {:<44} ",
+                index + 1,
+                steps.len(),
+                step.name,
+                step.what
+            ),
+            left_out: options.quick && step.slow,
+            context: Context {
+                root,
+                target: &target,
+                tools: &tools,
+                io_uring: &io_uring,
+                log,
+                verbose: options.verbose,
+                deadline,
+                stop: &stop,
+            },
+        });
+    }
+    let mut early = beside(&chosen, options.verbose);
+    let mut tally = Tally::default();
+    for (place, chosen) in chosen.iter().enumerate() {
+        let verdict = match (chosen.step.beside, early.remove(&place)) {
+            (Some(Beside::Whole(_)), Some((verdict, _))) => verdict,
+            (_, built) => chosen.run_alone(built)?,
         };
-        let begun = Instant::now();
-        let verdict = if stop.is_set() {
-            Err("not run: interrupted".to_owned())
-        } else if options.quick && step.slow {
-            Ok(Done::Skipped("takes minutes (--quick)".to_owned()))
-        } else {
-            (step.run)(&context)
-        };
-        report(&verdict, begun.elapsed(), &log, options.verbose);
-        tally.add(step.name, &verdict);
-        if let Ok(text) = fs::read(&log) {
+        let name = chosen.step.name;
+        tally.add(name, &verdict);
+        if let Ok(text) = fs::read(&chosen.context.log) {
             let skipped = skipped_tests(&String::from_utf8_lossy(&text));
-            let named = skipped.iter().map(|line| format!("{}: {line}", step.name));
+            let named = skipped.iter().map(|line| format!("{name}: {line}"));
             tally.skipped_tests.extend(named);
         }
     }
@@ -309,16 +315,117 @@ fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
     Ok(tally.failed.is_empty())
 }
 
-fn report(verdict: &Verdict, took: Duration, log: &Path, verbose: bool) {
-    let took = took.as_secs_f64();
-    match verdict {
-        Ok(Done::Passed(detail)) if detail.is_empty() => println!("ok {took:.1} s"),
-        Ok(Done::Passed(detail)) => println!("ok {took:.1} s ({detail})"),
-        Ok(Done::Skipped(reason)) => println!("SKIPPED {took:.1} s: {reason}"),
-        Err(reason) => {
-            println!("FAILED {took:.1} s: {reason}");
+/// A step that was asked for.
+struct Chosen<'a> {
+    step: &'a Step,
+    /// The first half of its line.
+    title: String,
+    /// Not to be run: it is slow, and that was not wanted.
+    left_out: bool,
+    context: Context<'a>,
+}
+
+impl Chosen<'_> {
+    /// The verdict of what is not even begun.
+    fn unrun(&self) -> Option<Verdict> {
+        if self.context.stop.is_set() {
+            Some(Err("not run: interrupted".to_owned()))
+        } else if self.left_out {
+            Some(Ok(Done::Skipped("takes minutes (--quick)".to_owned())))
+        } else {
+            None
+        }
+    }
+
+    /// Runs the rest of the step with the machine to itself. What was built of it has ended with this verdict, after so long.
+    fn run_alone(&self, built: Option<(Verdict, Duration)>) -> io::Result<Verdict> {
+        print!("{}", self.title);
+        if self.context.verbose || io::stdout().is_terminal() {
+            println!();
+        }
+        io::stdout().flush()?;
+        let begun = Instant::now();
+        let (built, took) = built.unzip();
+        let verdict = match built {
+            Some(Err(reason)) => Err(reason),
+            _ => self
+                .unrun()
+                .unwrap_or_else(|| (self.step.run)(&self.context)),
+        };
+        let took = Took {
+            run: begun.elapsed(),
+            built: took,
+        };
+        report(&verdict, took, &self.context);
+        Ok(verdict)
+    }
+}
+
+/// Runs what of the steps may run beside others: for each its verdict, and how long it took. What is done with that says so.
+fn beside(chosen: &[Chosen<'_>], verbose: bool) -> BTreeMap<usize, (Verdict, Duration)> {
+    let jobs = chosen.iter().enumerate().filter_map(|(index, chosen)| {
+        let beside = chosen.step.beside?;
+        Some(Job { index, beside })
+    });
+    let lanes = if verbose { Lanes::One } else { Lanes::All };
+    let printing = Mutex::new(());
+    let ended = lanes::run(jobs.collect(), lanes, |job| {
+        let chosen = &chosen[job.index];
+        let context = &chosen.context;
+        if verbose {
+            println!("{}", chosen.title);
+        }
+        let begun = Instant::now();
+        let verdict = chosen.unrun().unwrap_or_else(|| match job.beside {
+            Beside::Whole(_) => (chosen.step.run)(context),
+            Beside::Build(_, build) => build(context).map(|()| Done::Passed(String::new())),
+        });
+        if let Beside::Whole(_) = job.beside {
+            let took = Took {
+                run: begun.elapsed(),
+                built: None,
+            };
+            // Begun only now: lines of two that run would meet.
+            let _line = printing.lock();
             if !verbose {
-                print_excerpt_of(log);
+                print!("{}", chosen.title);
+            }
+            report(&verdict, took, context);
+        }
+        verdict
+    });
+    let by_place = ended
+        .into_iter()
+        .map(|(place, verdict, took)| (place, (verdict, took)));
+    by_place.collect()
+}
+
+/// How long a step took.
+struct Took {
+    run: Duration,
+    /// What was built of it beside others.
+    built: Option<Duration>,
+}
+
+impl Display for Took {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} s", self.run.as_secs_f64())?;
+        match self.built {
+            Some(built) => write!(f, " and {:.1} s to build", built.as_secs_f64()),
+            None => Ok(()),
+        }
+    }
+}
+
+fn report(verdict: &Verdict, took: Took, context: &Context<'_>) {
+    match verdict {
+        Ok(Done::Passed(detail)) if detail.is_empty() => println!("ok {took}"),
+        Ok(Done::Passed(detail)) => println!("ok {took} ({detail})"),
+        Ok(Done::Skipped(reason)) => println!("SKIPPED {took}: {reason}"),
+        Err(reason) => {
+            println!("FAILED {took}: {reason}");
+            if !context.verbose {
+                print_excerpt_of(&context.log);
             }
         }
     }

@@ -35,6 +35,7 @@ use evaluate::What;
 const USAGE: &str = "usage: os-runner TASK [OPTIONS]
 
 tasks:
+  build                                 what the tests boot, and nothing else
   run [--smp N] [--disk FILE] [KERNEL ARGUMENTS...]
                                         boot, console on the terminal
   test [--smp N,N,...] [--seeds N] [--seed N] [--only TEXT]
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let outcome = match task.as_str() {
+        "build" => build(arguments),
         "run" => run(arguments),
         "bench" => arguments.end().and_then(|()| bench::run()),
         "evaluate" => evaluate(arguments),
@@ -84,6 +86,12 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+fn build(arguments: Arguments) -> Result<ExitCode, String> {
+    arguments.end()?;
+    build::with_kernel_threads()?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn test(mut arguments: Arguments) -> Result<ExitCode, String> {

@@ -132,13 +132,27 @@ pub(super) fn package(context: &Context<'_>) -> Verdict {
     }
 }
 
+/// Why instructions cannot be counted here.
+fn uncountable(context: &Context<'_>) -> Option<String> {
+    if let Err(reason) = context.io_uring {
+        return Some(reason.clone());
+    }
+    let valgrind = &packages::VALGRIND;
+    (!valgrind.is_there()).then(|| valgrind.absence())
+}
+
+pub(super) fn build_counts(context: &Context<'_>) -> Result<(), String> {
+    if uncountable(context).is_some() {
+        return Ok(());
+    }
+    let args = ["build", "--release", "-p", "upshift-counts"];
+    context.run(cargo(context, args), minutes(10))
+}
+
 /// `crates/counts` against its table.
 pub(super) fn counts(context: &Context<'_>) -> Verdict {
-    if let Err(reason) = context.io_uring {
-        return Ok(Done::Skipped(reason.clone()));
-    }
-    if !packages::VALGRIND.is_there() {
-        return Ok(Done::Skipped(packages::VALGRIND.absence()));
+    if let Some(why) = uncountable(context) {
+        return Ok(Done::Skipped(why));
     }
     let args = ["run", "--release", "-p", "upshift-counts", "--", "check"];
     context.run(cargo(context, args), minutes(10))?;

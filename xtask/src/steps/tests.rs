@@ -29,8 +29,18 @@ const EXAMPLE_LIMIT: Duration = Duration::from_secs(20);
 
 const DEMO_LIMIT: Duration = Duration::from_secs(120);
 
+/// What `unit` runs.
+const UNIT: [&str; 3] = ["--lib", "--bins", "--tests"];
+
 pub(super) fn unit(context: &Context<'_>) -> Verdict {
-    tests(context, &["--lib", "--bins", "--tests"], minutes(15))
+    tests(context, &UNIT, minutes(15))
+}
+
+/// Builds the tests.
+pub(super) fn build(context: &Context<'_>) -> Result<(), String> {
+    let mut command = cargo(context, ["test", "--workspace", "--no-run"]);
+    command.args(UNIT);
+    context.run(command, minutes(15))
 }
 
 pub(super) fn doc_tests(context: &Context<'_>) -> Verdict {
@@ -132,8 +142,12 @@ pub(super) fn os(context: &Context<'_>) -> Verdict {
     os::test(context)
 }
 
+/// Builds them, and the rest of what the steps use of the debug build.
+pub(super) fn build_examples(context: &Context<'_>) -> Result<(), String> {
+    context.run(setup::debug_build(context.root), minutes(8))
+}
+
 pub(super) fn examples(context: &Context<'_>) -> Verdict {
-    context.run(setup::debug_build(context.root), minutes(8))?;
     if let Err(reason) = context.io_uring {
         return Ok(Done::Skipped(format!("{reason}: built, not run")));
     }
@@ -163,12 +177,18 @@ pub(super) fn examples(context: &Context<'_>) -> Verdict {
     Ok(Done::Passed(format!("{ran} examples")))
 }
 
+/// Built before it runs, so that the limit of the demo is not spent on the compiler.
+pub(super) fn build_demo(context: &Context<'_>) -> Result<(), String> {
+    if context.io_uring.is_err() {
+        return Ok(());
+    }
+    context.run(cargo(context, ["build", "--profile", "quick"]), minutes(8))
+}
+
 pub(super) fn demo(context: &Context<'_>) -> Verdict {
     if let Err(reason) = context.io_uring {
         return Ok(Done::Skipped(reason.clone()));
     }
-    // Built first, so that the limit of the demo is not spent on the compiler.
-    context.run(cargo(context, ["build", "--profile", "quick"]), minutes(8))?;
     let report = context.target.join("demo-report.html");
     match fs::remove_file(&report) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
