@@ -82,7 +82,7 @@ pub(super) fn miri(context: &Context<'_>) -> Verdict {
     default_env(&mut command, "PROPTEST_CASES", "2");
     // Saving a failing case reads the working directory, which Miri refuses.
     default_env(&mut command, "PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
-    context.run(command, minutes(10))?;
+    context.run(command, minutes(15))?;
     context.tests_passed()
 }
 
