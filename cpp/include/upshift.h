@@ -364,7 +364,8 @@ extern "C" {
 
 /*
  Polls a task once, on a thread for functions that block, at the level of the caller; it must finish in that poll, and `cx` is null. Awaited like a
- coroutine. Owns the task. It is not ended early once it runs. In a coroutine; elsewhere -ENOTRECOVERABLE.
+ coroutine. Owns the task, also when it fails: -EAGAIN (no thread can be started for it), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). It is
+ not ended early once it runs. In a coroutine.
  */
 int upshift_spawn_blocking(struct upshift_task task,
                            struct upshift_join *join);
@@ -468,7 +469,7 @@ int upshift_open(struct upshift_op *op,
                  uint32_t mode);
 
 /*
- Takes an open file over: its descriptor is the file's from the call on. Null for a negative one. Any thread.
+ Takes an open file over: its descriptor is the file's from the call on. Null for one that is not open. Any thread.
  */
 struct upshift_file *upshift_file_from_fd(int fd);
 
@@ -588,9 +589,10 @@ int upshift_listen_tcp(const char *address,
                        struct upshift_listener **listener);
 
 /*
- Binds a path and listens. 0 or a negative errno. Any thread.
+ Binds a path and listens. 0 or a negative errno; -EINVAL: the path is empty, or has more than 107 bytes. Any thread.
  */
-int upshift_listen_unix(const char *path, struct upshift_listener **listener);
+int upshift_listen_unix(const char *path,
+                        struct upshift_listener **listener);
 
 /*
  The listener's descriptor, which stays its own.
@@ -620,8 +622,8 @@ int upshift_connect_tcp(struct upshift_op *op, struct upshift_cx *cx, const char
 int upshift_connect_unix(struct upshift_op *op, struct upshift_cx *cx, const char *path);
 
 /*
- Takes a connected stream socket over, TCP or Unix: its descriptor is the connection's from the call on, also when it fails. 0 or a negative errno. Any
- thread.
+ Takes a connected stream socket over, TCP or Unix: its descriptor is the connection's from the call on, also when it fails. 0 or a negative errno: -EBADF (no
+ open descriptor), -ENOTSOCK, -EPROTOTYPE (a socket that is no stream), -EAFNOSUPPORT (neither TCP nor Unix), -EINVAL (it listens). Any thread.
  */
 int upshift_stream_from_fd(int fd,
                            struct upshift_reader **reader,
@@ -732,7 +734,8 @@ int upshift_runtime_new(const struct upshift_config *config,
 
 /*
  Runs a task as the main coroutine on the calling thread, until it has finished: 0, and its data, finished, is the caller's to destroy. Owns the task:
- on a negative errno it has been dropped (-ENOTRECOVERABLE: called in a coroutine, or Rust code in it has panicked).
+ on a negative errno it has been dropped (-ECANCELED: the main coroutine was cancelled by its id; -ENOTRECOVERABLE: called in a coroutine, or Rust code in it
+ has panicked).
  */
 int upshift_runtime_block_on(struct upshift_runtime *runtime,
                              struct upshift_task task,

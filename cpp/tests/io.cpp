@@ -1,5 +1,6 @@
 // Sockets, files, channels, mutexes; buffers in flight; cancellation at random.
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -173,6 +174,55 @@ TEST(unix_sockets_and_halves) {
     co_await sending;
     co_await server;
     std::filesystem::remove(path);
+  }());
+}
+
+TEST(an_empty_path_is_none) {
+  for (const std::string& path : {std::string(), std::string(108, 'x')}) CHECK(u::listener::unix_path(path, u::as_result).error() == std::errc::invalid_argument);
+  on_one_vcpu([]() -> u::task<> {
+    CHECK((co_await u::connect_unix("", u::as_result)).error() == std::errc::invalid_argument);
+    CHECK((co_await u::connect_unix(std::string(108, 'x'), u::as_result)).error() == std::errc::invalid_argument);
+    bool caught = false;
+    try {
+      (void)u::listener::unix_path("");
+    } catch (const std::system_error& error) {
+      caught = error.code() == std::errc::invalid_argument;
+    }
+    CHECK(caught);
+  }());
+}
+
+TEST(what_is_no_stream_is_not_taken_over) {
+  const auto taken = [](int fd) { return u::stream::from_fd(fd, u::as_result).error().value(); };
+  // Closed also when it fails.
+  const auto refused = [&](int fd) {
+    CHECK(fd >= 0);
+    const int code = taken(fd);
+    CHECK(fcntl(fd, F_GETFD) == -1);
+    return code;
+  };
+  CHECK(taken(-1) == EBADF);
+  CHECK(taken(1 << 20) == EBADF);
+  CHECK(refused(open("/dev/null", O_RDWR)) == ENOTSOCK);
+  CHECK(refused(socket(AF_INET, SOCK_DGRAM, 0)) == EPROTOTYPE);
+  CHECK(refused(socket(AF_UNIX, SOCK_DGRAM, 0)) == EPROTOTYPE);
+  CHECK(refused(socket(AF_UNIX, SOCK_SEQPACKET, 0)) == EPROTOTYPE);
+  const int listening = socket(AF_INET, SOCK_STREAM, 0);
+  CHECK(listen(listening, 1) == 0);
+  CHECK(refused(listening) == EINVAL);
+  // One that is not connected is known to be none when it is used.
+  on_one_vcpu([](u::stream loose) -> u::task<> {
+    CHECK((co_await loose.recv(u::as_result)).error() == std::errc::not_connected);
+  }(u::stream::from_fd(socket(AF_INET, SOCK_STREAM, 0))));
+}
+
+TEST(what_is_not_open_is_no_file) {
+  CHECK(upshift_file_from_fd(-1) == nullptr);
+  CHECK(upshift_file_from_fd(1 << 20) == nullptr);
+  on_one_vcpu([]() -> u::task<> {
+    u::file directory(upshift_file_from_fd(open("/", O_RDONLY)));
+    auto listed = co_await directory.read_at(u::buffer(16), 0, u::as_result);
+    CHECK(listed.count.error() == std::errc::is_a_directory);
   }());
 }
 

@@ -1,7 +1,11 @@
 // What comes from outside of coroutines: wakes, other threads, functions that block, the runtime itself.
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <string>
 #include <thread>
 
+#include "refuse.hpp"
 #include "runtime.hpp"
 
 TEST(a_wake_by_id_ends_a_park) {
@@ -136,6 +140,117 @@ TEST(without_io_uring_coroutines_do_the_same) {
     co_await other.write_all(u::buffer("epoll"));
     CHECK(co_await reading == "epoll");
   }());
+}
+
+TEST(without_a_thread_a_function_that_blocks_is_an_error) {
+  if (!can_refuse()) return;
+  // In a thread, because what is refused stays so.
+  std::thread([] {
+    on_one_vcpu([]() -> u::task<> {
+      refuse({SYS_clone, SYS_clone3}, EAGAIN);
+      counted kept;
+      auto work = [kept] { return 1; };
+      CHECK(u::blocking(work, u::as_result).error() == std::errc::resource_unavailable_try_again);
+      bool caught = false;
+      try {
+        auto made = u::blocking(work);
+        made.detach();
+      } catch (const std::system_error& error) {
+        caught = error.code().value() == EAGAIN;
+      }
+      CHECK(caught && counted::alive == 2);
+      // It goes on.
+      CHECK(co_await twice(1) == 2);
+    }());
+  }).join();
+  CHECK(counted::alive == 0);
+}
+
+TEST(a_function_that_blocks_outside_a_runtime_is_an_error) {
+  CHECK(u::blocking([] { return 1; }, u::as_result).error().value() == ENXIO);
+}
+
+TEST(a_runtime_that_cannot_be_built_says_why) {
+  if (!can_refuse()) return;
+  struct case_t {
+    long call;
+    std::initializer_list<int> codes;
+    std::uint32_t vcpus, driver, preemption;
+  };
+  const case_t cases[] = {
+      {SYS_io_uring_setup, {EPERM, EACCES, ENOSYS, ENOMEM, EMFILE, ENFILE}, 1, 1, 0},
+      {SYS_io_uring_setup, {EMFILE, ENFILE}, 1, 0, 0},
+      {SYS_epoll_create1, {EMFILE, ENFILE, ENOMEM}, 1, 2, 0},
+      {SYS_eventfd2, {EMFILE, ENFILE, ENOMEM}, 1, 1, 0},
+      {SYS_eventfd2, {EMFILE, ENFILE, ENOMEM}, 1, 2, 0},
+      {SYS_timerfd_create, {EMFILE, ENFILE, ENOMEM}, 1, 1, 2},
+      {SYS_clone3, {EAGAIN, EPERM}, 2, 1, 0},
+      {SYS_clone3, {EAGAIN}, 2, 2, 0},
+      {SYS_clone3, {EAGAIN}, 1, 1, 2},
+  };
+  for (const auto& one : cases) {
+    for (const int code : one.codes) {
+      std::thread([&one, code] {
+        u::config settings;
+        settings.vcpus = one.vcpus;
+        settings.driver = one.driver;
+        settings.preemption = one.preemption;
+        refuse({one.call}, code);
+        const int found = u::runtime::make(settings).error().value();
+        if (found != code) std::fprintf(stderr, "call %ld, error %d, driver %u, preemption %u: %d\n", one.call, code, one.driver, one.preemption, found);
+        CHECK(found == code);
+      }).join();
+    }
+  }
+}
+
+TEST(without_descriptors_a_runtime_says_so) {
+  struct rlimit before;
+  CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const int first = dup(0);
+  CHECK(first >= 0);
+  close(first);
+  for (const auto& [driver, preemption] : {std::pair{1u, 0u}, {2u, 0u}, {0u, 2u}}) {
+    u::config settings;
+    settings.vcpus = 2;
+    settings.driver = driver;
+    settings.preemption = preemption;
+    int more = 0;
+    for (;; ++more) {
+      struct rlimit tight = before;
+      tight.rlim_cur = static_cast<rlim_t>(first + more);
+      CHECK(setrlimit(RLIMIT_NOFILE, &tight) == 0);
+      const auto made = u::runtime::make(settings);
+      CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+      if (made) break;
+      if (made.error().value() != EMFILE) std::fprintf(stderr, "driver %u, preemption %u, %d descriptors: %s\n", driver, preemption, more, made.error().message().c_str());
+      CHECK(made.error().value() == EMFILE && more < 64);
+    }
+    CHECK(more > 0);
+  }
+}
+
+TEST(a_main_coroutine_that_is_cancelled_is_an_error) {
+  u::config settings;
+  settings.vcpus = 1;
+  u::runtime runtime(settings);
+  const auto cancels_itself = [](counted) -> u::task<int> {
+    CHECK(u::cancel(u::get_cid()));
+    co_await u::sleep(1h);
+    co_return 1;
+  };
+  CHECK(runtime.block_on(cancels_itself(counted()), u::as_result).error() == std::errc::operation_canceled);
+  CHECK(counted::alive == 0);
+  bool caught = false;
+  try {
+    (void)runtime.block_on(cancels_itself(counted()));
+  } catch (const u::cancelled&) {
+    caught = true;
+  }
+  CHECK(caught && counted::alive == 0);
+  // The runtime goes on.
+  CHECK(runtime.block_on(twice(1)) == 2);
+  CHECK(*runtime.block_on(twice(2), u::as_result) == 4);
 }
 
 TEST(versions_agree) {

@@ -232,7 +232,7 @@ impl<'a> Build<'a> {
             .arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
         (self.run)(command, LIMIT)?;
         self.build(&folder)?;
-        for program in ["consumer_static", "consumer_shared"] {
+        for program in ["consumer_static", "consumer_shared", "consumer_c"] {
             (self.run)(Command::new(folder.join(program)), Duration::from_secs(30))?;
         }
         if !host::has_program("pkg-config") {

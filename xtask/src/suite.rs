@@ -136,8 +136,11 @@ impl Context<'_> {
         };
         written.map_err(|error| format!("cannot write {}: {error}", self.log.display()))?;
         let output = (!self.verbose).then_some(&log);
+        let begun = Instant::now();
         let ending = run(&mut command, limit.min(left), output, self.stop)
             .map_err(|error| error.to_string())?;
+        // Where the time of a step goes; a log that cannot be written has said so above.
+        let _ = writeln!(log, "$ took {:.1} s", begun.elapsed().as_secs_f64());
         match ending.success() {
             Ok(()) => Ok(()),
             Err(reason) if matches!(ending, Ending::TimedOut(_)) && left < limit => Err(format!(

@@ -39,19 +39,28 @@ class runtime {
     if (raw_ != nullptr) upshift_runtime_free(raw_);
   }
 
-  /// Runs a task as the main coroutine on the calling thread; its result, or what it threw.
-  template <class T>
-  T block_on(task<T> main) {
+  /// Runs a task as the main coroutine on the calling thread; its result, or what it threw; or `cancelled`, which is the error ECANCELED in the form of a
+  /// result.
+  template <class T, error_mode M = throwing_t>
+  auto block_on(task<T> main, M = {}) {
     const upshift_task root = detail::as_root(std::move(main));
-    if (root.data == nullptr) detail::no_memory();
+    if constexpr (M::throws) {
+      if (root.data == nullptr) detail::no_memory();
+    }
     void* data = nullptr;
-    const int code = upshift_runtime_block_on(raw_, root, &data);
-    if (code < 0) detail::raise(code);
-    struct guard {
-      void* data;
-      ~guard() { detail::root_base::drop(data); }
-    } guard{data};
-    return detail::rooted<T>::take(data);
+    const int code = root.data == nullptr ? -ENOMEM : upshift_runtime_block_on(raw_, root, &data);
+#if UPSHIFT_EXCEPTIONS
+    if constexpr (M::throws) {
+      if (code == -ECANCELED) throw cancelled();
+    }
+#endif
+    return detail::checked<M>(code, [data]() -> T {
+      struct guard {
+        void* data;
+        ~guard() { detail::root_base::drop(data); }
+      } guard{data};
+      return detail::rooted<T>::take(data);
+    });
   }
 
   handle get_handle() const noexcept { return handle(upshift_runtime_handle(raw_)); }

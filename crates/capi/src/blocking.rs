@@ -2,11 +2,12 @@
 
 use std::ffi::c_int;
 
-use crate::error::wall;
+use crate::error::{errno, wall};
 use crate::task::{Foreign, upshift_join, upshift_task};
 
 /// Polls a task once, on a thread for functions that block, at the level of the caller; it must finish in that poll, and `cx` is null. Awaited like a
-/// coroutine. Owns the task. It is not ended early once it runs. In a coroutine; elsewhere -ENOTRECOVERABLE.
+/// coroutine. Owns the task, also when it fails: -EAGAIN (no thread can be started for it), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). It is
+/// not ended early once it runs. In a coroutine.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_spawn_blocking(
     task: upshift_task,
@@ -15,8 +16,10 @@ pub unsafe extern "C" fn upshift_spawn_blocking(
     wall(|| {
         // SAFETY: by contract.
         let task = unsafe { Foreign::new(task) };
-        let handle = upshift::spawn_blocking(move || task.run_once());
-        // SAFETY: passed on.
-        unsafe { crate::task::give(join, Ok(handle)) }
+        match upshift::try_spawn_blocking(move || task.run_once()) {
+            // SAFETY: passed on.
+            Ok(handle) => unsafe { crate::task::give(join, Ok(handle)) },
+            Err(error) => errno(&error),
+        }
     })
 }

@@ -4,13 +4,18 @@ use std::ffi::c_int;
 use std::io::{Error, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use upshift::SpawnError;
+
 /// What a panic below the ABI is reported as.
 pub(crate) const PANICKED: c_int = -libc::ENOTRECOVERABLE;
 
 /// The negative errno of an error.
 pub(crate) fn errno(error: &Error) -> c_int {
-    if let Some(code) = error.raw_os_error() {
+    if let Some(code) = upshift::errno_of(error) {
         return -code;
+    }
+    if let Some(refused) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        return refusal(*refused);
     }
     -match error.kind() {
         ErrorKind::NotFound => libc::ENOENT,
@@ -31,6 +36,15 @@ pub(crate) fn errno(error: &Error) -> c_int {
         ErrorKind::Unsupported => libc::EOPNOTSUPP,
         ErrorKind::OutOfMemory => libc::ENOMEM,
         _ => libc::EIO,
+    }
+}
+
+/// That of a coroutine that could not be started.
+pub(crate) fn refusal(error: SpawnError) -> c_int {
+    -match error {
+        SpawnError::OutOfMemory => libc::ENOMEM,
+        SpawnError::Closed => libc::ESHUTDOWN,
+        SpawnError::NoVcpu => libc::ENXIO,
     }
 }
 

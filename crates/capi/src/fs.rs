@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::ptr::null_mut;
 
@@ -11,7 +11,7 @@ use upshift::fs::{File, OpenOptions};
 use crate::buf::{Buf, upshift_buf};
 use crate::cx::upshift_cx;
 use crate::error::quietly;
-use crate::net::text;
+use crate::net::{owned, text};
 use crate::op::{Handles, start, upshift_op};
 
 /// An open file. Any thread, several at once; it outlives its operations.
@@ -68,14 +68,13 @@ pub unsafe extern "C" fn upshift_open(
     unsafe { start(op, cx, open) }
 }
 
-/// Takes an open file over: its descriptor is the file's from the call on. Null for a negative one. Any thread.
+/// Takes an open file over: its descriptor is the file's from the call on. Null for one that is not open. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_file_from_fd(fd: c_int) -> *mut upshift_file {
-    if fd < 0 {
-        return null_mut();
-    }
     // SAFETY: the caller gives it away.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let Ok(fd) = (unsafe { owned(fd) }) else {
+        return null_mut();
+    };
     Box::into_raw(Box::new(upshift_file(File::from_std(fd.into()))))
 }
 

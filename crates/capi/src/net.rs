@@ -105,7 +105,7 @@ pub unsafe extern "C" fn upshift_listen_tcp(
     })
 }
 
-/// Binds a path and listens. 0 or a negative errno. Any thread.
+/// Binds a path and listens. 0 or a negative errno; -EINVAL: the path is empty, or has more than 107 bytes. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_listen_unix(
     path: *const c_char,
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn upshift_listen_unix(
 ) -> c_int {
     wall(|| {
         // SAFETY: by contract.
-        match unsafe { text(path) }.and_then(UnixListener::bind) {
+        match unsafe { text(path) }.and_then(bind_unix) {
             Ok(bound) => {
                 let bound = Box::into_raw(Box::new(upshift_listener(Listener::Unix(bound))));
                 // SAFETY: by contract room for it.
@@ -123,6 +123,14 @@ pub unsafe extern "C" fn upshift_listen_unix(
             Err(error) => errno(&error),
         }
     })
+}
+
+/// The standard library gives an empty path a name that nobody knows.
+fn bind_unix(path: String) -> io::Result<UnixListener> {
+    match path.is_empty() {
+        true => Err(io::ErrorKind::InvalidInput.into()),
+        false => UnixListener::bind(path),
+    }
 }
 
 /// The listener's descriptor, which stays its own.
@@ -190,8 +198,8 @@ pub unsafe extern "C" fn upshift_connect_unix(
     unsafe { start::<Pin<Box<dyn Future<Output = io::Result<Handles>> + Send>>>(op, cx, connect) }
 }
 
-/// Takes a connected stream socket over, TCP or Unix: its descriptor is the connection's from the call on, also when it fails. 0 or a negative errno. Any
-/// thread.
+/// Takes a connected stream socket over, TCP or Unix: its descriptor is the connection's from the call on, also when it fails. 0 or a negative errno: -EBADF (no
+/// open descriptor), -ENOTSOCK, -EPROTOTYPE (a socket that is no stream), -EAFNOSUPPORT (neither TCP nor Unix), -EINVAL (it listens). Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_stream_from_fd(
     fd: c_int,
@@ -199,12 +207,8 @@ pub unsafe extern "C" fn upshift_stream_from_fd(
     writer: *mut *mut upshift_writer,
 ) -> c_int {
     wall(|| {
-        if fd < 0 {
-            return -libc::EBADF;
-        }
         // SAFETY: the caller gives it away.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        match stream_of(fd) {
+        match unsafe { owned(fd) }.and_then(stream_of) {
             Ok(Handles(read, write)) => {
                 // SAFETY: by contract room for both.
                 unsafe {
@@ -218,25 +222,50 @@ pub unsafe extern "C" fn upshift_stream_from_fd(
     })
 }
 
+/// A descriptor of the other side, if it is open.
+///
+/// # Safety
+/// It is given away.
+pub(crate) unsafe fn owned(fd: c_int) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: open, and by contract nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 fn stream_of(fd: OwnedFd) -> io::Result<Handles> {
-    let (mut domain, mut length): (c_int, libc::socklen_t) = (0, size_of::<c_int>() as _);
+    let refused = |code| Err(io::Error::from_raw_os_error(code));
+    if asked(&fd, libc::SO_TYPE)? != libc::SOCK_STREAM {
+        return refused(libc::EPROTOTYPE);
+    }
+    if asked(&fd, libc::SO_ACCEPTCONN)? != 0 {
+        return refused(libc::EINVAL);
+    }
+    match asked(&fd, libc::SO_DOMAIN)? {
+        libc::AF_UNIX => UnixStream::from_std(fd.into()).map(of_unix),
+        libc::AF_INET | libc::AF_INET6 => TcpStream::from_std(fd.into()).map(of_tcp),
+        _ => refused(libc::EAFNOSUPPORT),
+    }
+}
+
+/// What a socket is.
+fn asked(socket: &OwnedFd, option: c_int) -> io::Result<c_int> {
+    let (mut value, mut length): (c_int, libc::socklen_t) = (0, size_of::<c_int>() as _);
     // SAFETY: both are room for what is asked for.
     let answer = unsafe {
         libc::getsockopt(
-            fd.as_raw_fd(),
+            socket.as_raw_fd(),
             libc::SOL_SOCKET,
-            libc::SO_DOMAIN,
-            (&raw mut domain).cast(),
+            option,
+            (&raw mut value).cast(),
             &raw mut length,
         )
     };
-    if answer != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    if domain == libc::AF_UNIX {
-        UnixStream::from_std(fd.into()).map(of_unix)
-    } else {
-        TcpStream::from_std(fd.into()).map(of_tcp)
+    match answer {
+        0 => Ok(value),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -173,7 +173,8 @@ pub unsafe extern "C" fn upshift_runtime_new(
 }
 
 /// Runs a task as the main coroutine on the calling thread, until it has finished: 0, and its data, finished, is the caller's to destroy. Owns the task:
-/// on a negative errno it has been dropped (-ENOTRECOVERABLE: called in a coroutine, or Rust code in it has panicked).
+/// on a negative errno it has been dropped (-ECANCELED: the main coroutine was cancelled by its id; -ENOTRECOVERABLE: called in a coroutine, or Rust code in it
+/// has panicked).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_block_on(
     runtime: *mut upshift_runtime,
@@ -183,7 +184,9 @@ pub unsafe extern "C" fn upshift_runtime_block_on(
     wall(|| {
         // SAFETY: by contract.
         let (runtime, future) = unsafe { (&*runtime, Foreign::new(task)) };
-        let frame = runtime.0.block_on(future);
+        let Ok(frame) = runtime.0.try_block_on(future) else {
+            return -libc::ECANCELED;
+        };
         // SAFETY: by contract room for it.
         unsafe { data.write(frame.into_data()) };
         0

@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use upshift::{CoroutineId, JoinHandle, Level, Priority, SpawnError};
 
 use crate::cx::{context, token, upshift_cx};
-use crate::error::{PANICKED, errno, quietly, wall};
+use crate::error::{PANICKED, errno, quietly, refusal, wall};
 use crate::runtime::upshift_handle;
 
 /// The level of the spawner.
@@ -108,14 +108,6 @@ pub(crate) fn priority(level: c_int) -> Option<Priority> {
     }
     let level = Level::new(u8::try_from(level).ok()?).ok()?;
     Some(Priority::At(level))
-}
-
-fn refusal(error: SpawnError) -> c_int {
-    -match error {
-        SpawnError::OutOfMemory => libc::ENOMEM,
-        SpawnError::Closed => libc::ESHUTDOWN,
-        SpawnError::NoVcpu => libc::ENXIO,
-    }
 }
 
 /// Writes a join handle, or detaches the coroutine if there is no room for one.

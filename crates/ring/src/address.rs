@@ -42,15 +42,16 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` if the path has 108 bytes or more, or a NUL byte.
+    /// `InvalidInput` if the path is empty, has 108 bytes or more, or a NUL byte.
     pub fn unix(path: &Path) -> io::Result<Self> {
         // SAFETY: all zeroes is a valid value.
         let mut raw: libc::sockaddr_un = unsafe { mem::zeroed() };
         let bytes = path.as_os_str().as_bytes();
-        if bytes.len() >= raw.sun_path.len() || bytes.contains(&0) {
+        // An empty one would be a name in the abstract namespace.
+        if bytes.is_empty() || bytes.len() >= raw.sun_path.len() || bytes.contains(&0) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "the path of a Unix socket must have less than 108 bytes and no NUL",
+                "the path of a Unix socket must have 1 to 107 bytes and no NUL",
             ));
         }
         raw.sun_family = libc::AF_UNIX as libc::sa_family_t;
@@ -216,6 +217,7 @@ mod tests {
     #[test]
     fn a_unix_path_that_is_too_long_is_an_error() {
         assert!(Address::unix(Path::new("/tmp/x")).is_ok());
+        assert!(Address::unix(Path::new("")).is_err());
         assert!(Address::unix(Path::new(&"x".repeat(108))).is_err());
     }
 }

@@ -4,6 +4,8 @@ use std::io;
 use std::os::unix::thread::JoinHandleExt;
 use std::thread::JoinHandle;
 
+use crate::notice::told;
+
 /// The CPUs of a thread.
 #[derive(Clone)]
 pub(crate) struct Mask(libc::cpu_set_t);
@@ -29,7 +31,7 @@ pub(crate) fn current() -> io::Result<Mask> {
     } else {
         let error = io::Error::last_os_error();
         let text = format!("cannot ask for this thread's CPUs (sched_getaffinity): {error}");
-        Err(io::Error::new(error.kind(), text))
+        Err(told(&error, text))
     }
 }
 

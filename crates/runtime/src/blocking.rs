@@ -1,29 +1,30 @@
 //! Functions that block, as coroutines wait for them.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use upshift_core::Level;
+use upshift_core::SpawnError;
 
 use crate::context;
 use crate::host;
-use crate::pool::{Job, Pool};
+use crate::pool::Job;
 use crate::sync::oneshot;
 
-/// Queues a function; its result, or its panic, comes through the channel,
-/// which closes without one if no thread can be had.
-pub(crate) fn run_in<R: Send + 'static>(
-    pool: &Pool,
-    level: Level,
+/// A result, or a panic, that is to come.
+pub(crate) type Coming<R> = oneshot::Receiver<std::thread::Result<R>>;
+
+/// A function as a job; its result, or its panic, comes through the channel,
+/// which closes without one if the job is dropped.
+pub(crate) fn job<R: Send + 'static>(
     function: impl FnOnce() -> R + Send + 'static,
-) -> oneshot::Receiver<std::thread::Result<R>> {
+) -> (Job, Coming<R>) {
     let (sender, receiver) = oneshot::channel();
-    let job: Job = Box::new(move || {
+    let job = Box::new(move || {
         let result = catch_unwind(AssertUnwindSafe(function));
         // Nothing waits any more: the result is dropped.
         let _ = sender.send(result);
     });
-    pool.take(level, job);
-    receiver
+    (job, receiver)
 }
 
 /// Runs a function that blocks, at the level of the calling coroutine; its panic
@@ -33,16 +34,16 @@ pub(crate) fn run_in<R: Send + 'static>(
 /// # Errors
 /// The function's own; outside a runtime, and if no thread can be had.
 pub(crate) async fn run<R: Send + 'static>(
-    function: impl FnOnce() -> std::io::Result<R> + Send + 'static,
-) -> std::io::Result<R> {
+    function: impl FnOnce() -> io::Result<R> + Send + 'static,
+) -> io::Result<R> {
     let level = host::current_level().unwrap_or_default();
-    let result = context::with_open(|worker| run_in(&worker.shared.pool, level, function));
-    let result = result.ok_or_else(context::outside)?;
+    let pool = context::with_open(|worker| worker.shared.pool.clone());
+    let pool = pool.ok_or_else(context::outside)?;
+    let (job, result) = job(function);
+    pool.take(level, job).map_err(|refused| refused.why)?;
     match result.await {
         Ok(Ok(result)) => result,
         Ok(Err(panic)) => std::panic::resume_unwind(panic),
-        Err(_) => Err(std::io::Error::other(
-            "no thread for a blocking call could be started: raise the limit of threads (RLIMIT_NPROC, pids.max)",
-        )),
+        Err(_) => Err(io::Error::other(SpawnError::Closed)),
     }
 }

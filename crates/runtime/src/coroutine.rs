@@ -9,10 +9,11 @@ use std::panic::Location;
 
 use upshift_core::{CoroutineId, Dead, Level, Priority, SpawnError};
 
-use crate::blocking::run_in;
+use crate::blocking;
 use crate::context;
 use crate::host;
 use crate::observe::traced;
+use crate::pool::Refused;
 use crate::task::{JoinError, JoinHandle};
 
 const OUTSIDE: &str =
@@ -166,7 +167,9 @@ impl<T> Future for LocalHandle<T> {
 }
 
 /// Runs a blocking function on a thread of its own kind, more urgent ones first,
-/// and returns the right to its result. It cannot be cancelled once it runs.
+/// and returns the right to its result. It cannot be cancelled once it runs. If no
+/// thread can be started for it the handle reports a panic; [`try_spawn_blocking`]
+/// returns an error.
 ///
 /// # Panics
 /// As [`spawn`].
@@ -174,21 +177,61 @@ impl<T> Future for LocalHandle<T> {
 pub fn spawn_blocking<R: Send + 'static>(
     function: impl FnOnce() -> R + Send + 'static,
 ) -> JoinHandle<R> {
-    let level = host::current_level().unwrap_or_default();
-    let result = match context::with_open(|worker| run_in(&worker.shared.pool, level, function)) {
-        Some(result) => result,
+    match block_here(function, Location::caller()) {
+        // A function that was refused is dropped here, and what waits for it panics.
+        Some(Ok((handle, _queued))) => handle,
+        Some(Err(error)) => panic!("{error}"),
         None => panic!("{OUTSIDE}"),
+    }
+}
+
+/// As [`spawn_blocking`], with a refusal as an error; the function is dropped then, and has not run.
+///
+/// # Errors
+/// If there is no thread for it and none can be started, what the kernel answered, with what to change
+/// ([`errno_of`](crate::errno_of) is `EAGAIN`, mostly). Where [`try_spawn`] fails, its [`SpawnError`] as [`io::Error::other`].
+#[track_caller]
+pub fn try_spawn_blocking<R: Send + 'static>(
+    function: impl FnOnce() -> R + Send + 'static,
+) -> io::Result<JoinHandle<R>> {
+    let spawned = block_here(function, Location::caller()).unwrap_or(Err(SpawnError::NoVcpu));
+    match spawned.map_err(io::Error::other)? {
+        (handle, Ok(())) => Ok(handle),
+        (handle, Err(refused)) => {
+            // Before the function is dropped: what waits for it is not to run again.
+            handle.cancel();
+            Err(refused.why)
+        }
+    }
+}
+
+/// `None`: outside a runtime.
+#[expect(
+    clippy::type_complexity,
+    reason = "two ways to fail, one of which leaves a handle"
+)]
+fn block_here<R: Send + 'static>(
+    function: impl FnOnce() -> R + Send + 'static,
+    location: &'static Location<'static>,
+) -> Option<Result<(JoinHandle<R>, Result<(), Refused>), SpawnError>> {
+    let level = host::current_level().unwrap_or_default();
+    let pool = context::with_open(|worker| worker.shared.pool.clone())?;
+    let (job, result) = blocking::job(function);
+    // First, because what has been queued may have begun.
+    let waits = async move {
+        match result.await {
+            Ok(Ok(value)) => value,
+            Ok(Err(panic)) => std::panic::resume_unwind(panic),
+            Err(_) => panic!(
+                "the function was dropped before it began: no thread could be started for it, or the runtime shuts down"
+            ),
+        }
     };
-    spawn(
-        async move {
-            match result.await {
-                Ok(Ok(value)) => value,
-                Ok(Err(panic)) => std::panic::resume_unwind(panic),
-                Err(_) => panic!("the thread of a blocking function could not be started"),
-            }
-        },
-        level,
-    )
+    let handle = match spawn_here(waits, level.into(), location)? {
+        Ok(handle) => handle,
+        Err(error) => return Some(Err(error)),
+    };
+    Some(Ok((handle, pool.take(level, job))))
 }
 
 /// The id of the coroutine that calls; `None` outside one.

@@ -114,11 +114,12 @@ pub use builder::Builder;
 pub use coop::{YieldIfNeeded, need_preempt, yield_if_needed, yield_now};
 pub use coroutine::{
     LocalHandle, alloc_cpu, current_level, get_cid, release_cpu, reprio, spawn, spawn_blocking,
-    spawn_local, try_spawn, wake,
+    spawn_local, try_spawn, try_spawn_blocking, wake,
 };
 pub use driver::Report;
 pub use handle::Handle;
 pub use host::Linux;
+pub use notice::errno_of;
 pub use preempt::{Preemption, PreemptionStats, no_suspend};
 pub use runtime::Runtime;
 pub use stats::LevelStats;

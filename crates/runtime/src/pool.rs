@@ -7,18 +7,27 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use upshift_core::Level;
+use upshift_core::{Level, SpawnError};
 
 use crate::affinity::{self, Mask};
 use crate::metrics::BlockingMetrics;
+use crate::notice::no_thread;
 use crate::permit::Critical;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
+
+/// A job that no thread will do.
+pub(crate) struct Refused {
+    pub(crate) why: io::Error,
+    #[expect(dead_code, reason = "its owner is to drop it")]
+    pub(crate) job: Job,
+}
 
 #[derive(Default)]
 struct Queue {
@@ -69,19 +78,14 @@ impl Pool {
         }
     }
 
-    /// Queues a job, or drops it if no thread can be had.
-    pub(crate) fn take(&self, level: Level, job: Job) {
-        let refused = self.queue(level, job);
-        // It is code of users: neither with the lock nor in what must not be suspended.
-        drop(refused);
-    }
-
-    /// Queues a job and sees to it that there is a thread for it, or gives it back.
-    fn queue(&self, level: Level, job: Job) -> Option<Job> {
+    /// Queues a job and sees to it that there is a thread for it, or gives it back: it is code of users, to be dropped neither with the lock
+    /// nor in what must not be suspended.
+    pub(crate) fn take(&self, level: Level, job: Job) -> Result<(), Refused> {
         let _critical = Critical::enter();
         let mut queue = self.shared.queue();
         if queue.closed {
-            return Some(job);
+            let why = io::Error::other(SpawnError::Closed);
+            return Err(Refused { why, job });
         }
         let sequence = queue.sequence;
         queue.sequence += 1;
@@ -104,10 +108,15 @@ impl Pool {
                 }
                 // Others will come to it; without others it cannot be done.
                 Err(_) if queue.threads > 0 => {}
-                Err(_) => return queue.jobs.remove(&(level, sequence)),
+                Err(error) => {
+                    if let Some(job) = queue.jobs.remove(&(level, sequence)) {
+                        let why = no_thread("a blocking call", &error);
+                        return Err(Refused { why, job });
+                    }
+                }
             }
         }
-        None
+        Ok(())
     }
 
     pub(crate) fn metrics(&self) -> BlockingMetrics {

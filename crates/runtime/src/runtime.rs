@@ -10,6 +10,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
+use std::panic::Location;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -29,6 +30,7 @@ use crate::notice::notice;
 use crate::observe::Watchdog;
 use crate::preempt::Preemptible;
 use crate::shared::{Other, Shared};
+use crate::task::JoinError;
 use crate::worker::Worker;
 
 /// Vcpus, threads and rings: everything coroutines need. See the [crate].
@@ -96,11 +98,35 @@ impl Runtime {
     /// If the future panics, with its payload; if the main coroutine is cancelled by its id; or if called inside a coroutine.
     #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        match self.run_main(future, Location::caller()) {
+            Ok(output) => output,
+            Err(_) => panic!("the main coroutine was cancelled"),
+        }
+    }
+
+    /// As [`block_on`](Runtime::block_on), for a main coroutine that may be cancelled by its id.
+    ///
+    /// # Errors
+    /// That it was cancelled.
+    ///
+    /// # Panics
+    /// If the future panics, with its payload; or if called inside a coroutine.
+    #[track_caller]
+    pub fn try_block_on<F: Future>(&self, future: F) -> Result<F::Output, JoinError> {
+        self.run_main(future, Location::caller())
+    }
+
+    #[track_caller]
+    fn run_main<F: Future>(
+        &self,
+        future: F,
+        location: &'static Location<'static>,
+    ) -> Result<F::Output, JoinError> {
         assert!(
             host::current_id().is_none(),
             "block_on inside a coroutine would stop its vCPU: use `.await`"
         );
-        let location = std::panic::Location::caller();
+        let id;
         let mut output = None;
         let done = Cell::new(false);
         {
@@ -124,6 +150,7 @@ impl Runtime {
             };
             match spawned {
                 Ok(handle) => {
+                    id = handle.id();
                     match &self.engine {
                         Engine::Preemptible(vcpu) => vcpu.stay_home(false, &|| done.get()),
                         Engine::Inline(_) => self.worker().run(|| done.get()),
@@ -140,9 +167,9 @@ impl Runtime {
             }
         }
         match output {
-            Some(Ok(output)) => output,
+            Some(Ok(output)) => Ok(output),
             Some(Err(panic)) => std::panic::resume_unwind(panic),
-            None => panic!("the main coroutine was cancelled"),
+            None => Err(JoinError::cancelled(id)),
         }
     }
 

@@ -129,7 +129,7 @@ impl Shared {
                 worker.run(|| stop.load(Ordering::Relaxed) && !worker.has_stopped_polls());
                 worker.retire();
             })
-            .map_err(no_thread)?;
+            .map_err(|error| no_thread("a vCPU", &error))?;
         let (stop, preemptible) = is_ready
             .recv()
             .map_err(|_| io::Error::other("the thread of a vCPU ended before it began"))??;

@@ -30,6 +30,30 @@ fn block_on_returns_what_the_main_coroutine_returns_and_may_borrow() {
 }
 
 #[test]
+fn a_cancelled_main_coroutine_is_an_error() {
+    let runtime = one();
+    let cancels_itself = async || {
+        let me = upshift::get_cid().unwrap();
+        upshift::Handle::current().unwrap().cancel(me).unwrap();
+        std::future::pending::<()>().await;
+    };
+    let error = runtime.try_block_on(cancels_itself()).unwrap_err();
+    assert!(error.is_cancelled(), "{error}");
+    assert_eq!(runtime.try_block_on(async { 2 }).unwrap(), 2);
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        runtime.block_on(cancels_itself());
+    }));
+    assert!(caught.is_err());
+}
+
+#[test]
+fn a_function_that_blocks_outside_a_runtime_is_an_error() {
+    let error = upshift::try_spawn_blocking(|| 1).unwrap_err();
+    let inner = error.get_ref().unwrap().downcast_ref();
+    assert_eq!(inner, Some(&upshift::SpawnError::NoVcpu));
+}
+
+#[test]
 fn a_panic_of_the_main_coroutine_comes_out_of_block_on() {
     let runtime = one();
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::io::{ErrorKind, Read, Write};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
@@ -119,6 +120,50 @@ fn where_little_memory_may_be_locked_the_open_choice_is_readiness() {
         assert!(runtime.report().why().contains("RLIMIT_MEMLOCK"));
         runtime.block_on(time::sleep(Duration::from_millis(1)));
     }
+}
+
+/// No memory can be had for the stack of a thread.
+#[test]
+fn where_no_thread_can_be_started_a_function_that_blocks_is_an_error() {
+    let name = "where_no_thread_can_be_started_a_function_that_blocks_is_an_error";
+    if let Some(out) = again(name, "auto") {
+        assert!(out.contains("1 passed"), "{out}");
+        return;
+    }
+    let runtime = Runtime::builder().vcpus(1).build().unwrap();
+    runtime.block_on(async {
+        let kept = Arc::new(());
+        let function = {
+            let kept = kept.clone();
+            move || drop(kept)
+        };
+        let mut before = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: a pointer to a local.
+        let asked = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut before) };
+        assert_eq!(asked, 0);
+        let none = libc::rlimit {
+            rlim_cur: 1,
+            ..before
+        };
+        // SAFETY: pointers to locals.
+        let refused = unsafe {
+            assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &raw const none), 0);
+            let refused = upshift::try_spawn_blocking(function);
+            assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &raw const before), 0);
+            refused
+        };
+        let error = refused.unwrap_err();
+        assert_eq!(upshift::errno_of(&error), Some(libc::EAGAIN), "{error}");
+        assert!(error.to_string().contains("RLIMIT_NPROC"), "{error}");
+        // Nothing waits for it.
+        upshift::yield_now().await;
+        assert_eq!(Arc::strong_count(&kept), 1);
+        let done = upshift::try_spawn_blocking(|| 3).unwrap();
+        assert_eq!(done.await.unwrap(), 3);
+    });
 }
 
 /// Nothing but its own turns shows a vCPU that is never idle what has arrived.

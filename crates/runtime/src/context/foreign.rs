@@ -108,14 +108,19 @@ fn a_refused_coroutine_is_dropped_outside_of_uses() {
 
 #[test]
 fn a_refused_blocking_function_is_dropped_outside_of_uses() {
-    outside_of_uses(1, async |user| {
-        let user = user.another();
+    outside_of_uses(2, async |user| {
         crate::context::with(|worker| worker.shared.clone())
             .unwrap()
             .pool
             .shut_down();
-        let function = move || drop(user);
+        let one = user.another();
+        let function = move || drop(one);
         assert!(crate::spawn_blocking(function).await.is_err());
+        let other = user.another();
+        let function = move || drop(other);
+        let error = crate::try_spawn_blocking(function).unwrap_err();
+        let inner = error.get_ref().unwrap().downcast_ref();
+        assert_eq!(inner, Some(&SpawnError::Closed));
     });
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use upshift_core::preempt::KEPT;
 
 use crate::clock;
+use crate::notice::told;
 
 /// No timer is set.
 pub(super) const NEVER: u64 = u64::MAX;
@@ -36,10 +37,8 @@ impl Alarm {
         let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
         if fd < 0 {
             let error = io::Error::last_os_error();
-            return Err(io::Error::new(
-                error.kind(),
-                format!("no preemption: the watcher's timer: {error}"),
-            ));
+            let words = format!("no preemption: the watcher's timer: {error}");
+            return Err(told(&error, words));
         }
         Ok(Alarm {
             // SAFETY: just made, and ours.

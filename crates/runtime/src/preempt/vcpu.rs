@@ -248,7 +248,7 @@ impl Preemptible {
                 let _ = affinity::pin(cpu);
                 main();
             })
-            .map_err(no_thread)?;
+            .map_err(|error| no_thread("a vCPU", &error))?;
         self.joins().push(thread);
         Ok(())
     }

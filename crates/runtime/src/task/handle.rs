@@ -147,6 +147,11 @@ pub struct JoinError {
 }
 
 impl JoinError {
+    pub(crate) fn cancelled(id: Id) -> JoinError {
+        let error = upshift_core::JoinError::Cancelled;
+        JoinError { id, error }
+    }
+
     /// Was it cancelled?
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
