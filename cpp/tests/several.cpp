@@ -61,7 +61,7 @@ TEST(a_task_that_is_late_ends_with_its_frames) {
 
 TEST(a_coroutine_that_is_late_goes_on) {
   on_one_vcpu([]() -> u::task<> {
-    auto handle = u::spawn(after(20ms, 3));
+    auto handle = u::spawn(after(300ms, 3));
     CHECK(!co_await u::timeout(1ms, handle));
     CHECK(!co_await u::timeout(1ms, handle.join()));
     auto tried = co_await u::timeout(1ms, handle.join(u::as_result));
@@ -80,7 +80,7 @@ TEST(a_coroutine_that_is_late_goes_on) {
 
 TEST(a_cancelled_wait_for_a_coroutine_does_not_cancel_it) {
   on_one_vcpu([]() -> u::task<> {
-    auto handle = u::spawn(after(20ms, 3));
+    auto handle = u::spawn(after(300ms, 3));
     auto waits = u::spawn([&handle]() -> u::task<> { (void)co_await u::when_any(handle.join(), u::sleep(1h)); });
     co_await u::sleep(1ms);
     waits.cancel();
@@ -92,9 +92,9 @@ TEST(a_cancelled_wait_for_a_coroutine_does_not_cancel_it) {
 TEST(all_are_waited_for_and_run_at_once) {
   on_one_vcpu([]() -> u::task<> {
     const auto begun = std::chrono::steady_clock::now();
-    auto [a, b, nothing, c] = co_await u::when_all(after(30ms, 1), after(20ms, 2), u::sleep(25ms), after(1ms, 3));
-    // One after the other they would sleep for 76 ms.
-    CHECK(std::chrono::steady_clock::now() - begun < 70ms);
+    auto [a, b, nothing, c] = co_await u::when_all(after(300ms, 1), after(200ms, 2), u::sleep(250ms), after(10ms, 3));
+    // One after the other they would sleep for 760 ms.
+    CHECK(std::chrono::steady_clock::now() - begun < 700ms);
     CHECK(a == 1 && b == 2 && c == 3);
     (void)nothing;
     auto [one, other] = connected();

@@ -188,6 +188,11 @@ impl<'a> Build<'a> {
         if let Some(prefix) = prefix {
             command.arg(format!("-DCMAKE_INSTALL_PREFIX={}", prefix.display()));
         }
+        // Some thirty programs are linked with a library of 100 MB: 0.3 s each instead of 1.5.
+        if let Some(linker) = setup::rust_linker() {
+            let flags = format!("-B{} -fuse-ld=lld", linker.display());
+            command.arg(format!("-DCMAKE_EXE_LINKER_FLAGS={flags}"));
+        }
         (self.run)(command, LIMIT)
     }
 

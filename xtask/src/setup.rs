@@ -237,6 +237,16 @@ fn sysroot(mut rustc: Command) -> Option<PathBuf> {
     (output.status.success() && !path.trim().is_empty()).then(|| PathBuf::from(path.trim()))
 }
 
+/// The folder of the linker that comes with the current Rust, by the name that C compilers look for.
+pub(crate) fn rust_linker() -> Option<PathBuf> {
+    let machine = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let folder = sysroot(Command::new("rustc"))?
+        .join("lib/rustlib")
+        .join(machine)
+        .join("bin/gcc-ld");
+    folder.join("ld.lld").exists().then_some(folder)
+}
+
 /// `cargo xtask setup`.
 pub(crate) fn command(root: &Path) -> ExitCode {
     let stop = match Stop::on_signals() {
