@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 
+use crate::connection::Conn;
 use crate::files::{FileBody, Squeezed};
 
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
@@ -48,6 +50,13 @@ impl Body {
 
     pub(crate) fn file(file: FileBody) -> Body {
         Body(Kind::File(file))
+    }
+
+    /// The bytes of a file may go to the socket without a copy, past what the HTTP library writes.
+    pub(crate) fn go_past(&mut self, conn: &Arc<Conn>) {
+        if let Kind::File(file) = &mut self.0 {
+            file.go_past(conn);
+        }
     }
 
     pub(crate) fn squeezed(file: Squeezed) -> Body {

@@ -14,6 +14,7 @@ use std::time::Duration;
 use upshift::CoroutineId;
 
 use crate::config::Limits;
+use crate::direct::Direct;
 use crate::sending::Sending;
 use crate::streams::Streams;
 
@@ -75,6 +76,8 @@ pub(crate) struct Conn {
     /// Of HTTP/2.
     pub(crate) streams: Streams,
     pub(crate) sending: Sending,
+    /// Of HTTP/1 without TLS.
+    pub(crate) direct: Direct,
 }
 
 impl Conn {
@@ -100,6 +103,7 @@ impl Conn {
             full: AtomicBool::new(false),
             streams: Streams::default(),
             sending: Sending::default(),
+            direct: Direct::default(),
         }
     }
 

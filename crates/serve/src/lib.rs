@@ -48,6 +48,7 @@
 //! | `service`, `in_flight` | a request from head to end, and its `reprio` |
 //! | `frames`, `streams`, `sending` | `PRIORITY_UPDATE` of HTTP/2; which stream sends first |
 //! | `builtin`, `files`, `pages`, `reply`, `body` | responses |
+//! | `direct` | files that go to the socket without a copy |
 //! | `request_body` | what a handler reads |
 //! | `metrics`, `access_log`, `notice`, `control` | what the operator sees and says |
 
@@ -66,6 +67,7 @@ mod config;
 mod connection;
 mod control;
 mod dictionary;
+mod direct;
 mod files;
 mod frames;
 #[cfg(test)]

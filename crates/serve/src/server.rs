@@ -28,6 +28,7 @@ use crate::body::{Body, BoxError};
 use crate::config::{Config, Limits};
 use crate::connection::Conn;
 use crate::control::Commands;
+use crate::direct::SendFile;
 use crate::in_flight::InFlight;
 use crate::metrics::Metrics;
 use crate::notice::Notices;
@@ -396,7 +397,7 @@ impl Entered {
 
     async fn speak<I>(&self, io: I, two: bool, limits: &Limits) -> hyper::Result<()>
     where
-        I: Read + Fill + Write + Unpin + Send + 'static,
+        I: Read + Fill + SendFile + Write + Unpin + Send + 'static,
     {
         let service = Http {
             shared: self.shared.clone(),

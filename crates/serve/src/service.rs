@@ -270,6 +270,9 @@ impl Future for Exchanging {
         }
         exchange.status = response.status().as_u16();
         exchange.follow(&response);
+        if exchange.version < Version::HTTP_2 && exchange.conn.tls.get().is_none() {
+            response.body_mut().go_past(&exchange.conn);
+        }
         if exchange.version < Version::HTTP_2 && exchange.shared.is_leaving() {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);

@@ -8,10 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 
+use bytes::{Buf, Bytes};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use upshift::hyper::Io;
 
 use crate::connection::Conn;
+use crate::direct::{self, SendFile};
+use crate::files::{Reading, read_later, read_now};
 use crate::frames::{Frames, Heard};
 use crate::priority::Urgency;
 use crate::shared::Shared;
@@ -50,6 +53,9 @@ pub(crate) struct Watched<I> {
     conn: Arc<Conn>,
     /// Of HTTP/2.
     two: Option<Box<Two>>,
+    /// Of the piece of a file that is being sent, what had to be read.
+    read: Bytes,
+    reading: Option<Reading>,
 }
 
 struct Two {
@@ -65,6 +71,8 @@ impl<I> Watched<I> {
             io,
             conn,
             two: None,
+            read: Bytes::new(),
+            reading: None,
         }
     }
 
@@ -78,6 +86,8 @@ impl<I> Watched<I> {
             io,
             conn,
             two: Some(Box::new(two)),
+            read: Bytes::new(),
+            reading: None,
         }
     }
 }
@@ -159,23 +169,63 @@ impl<I: Read + Fill + Unpin> Read for Watched<I> {
 impl<I> Watched<I> {
     #[inline]
     fn has_written(&self, result: &Poll<io::Result<usize>>) {
-        self.conn.wrote(result.is_pending());
+        // The device is not the client.
+        self.conn
+            .wrote(result.is_pending() && self.reading.is_none());
         if let (Some(_), Poll::Ready(Ok(bytes))) = (&self.two, result) {
             self.conn.sending.wrote(*bytes);
         }
     }
 }
 
-impl<I: Write + Unpin> Write for Watched<I> {
+impl<I: Write + SendFile + Unpin> Watched<I> {
+    /// Sends of a file what these bytes stand for.
+    fn poll_file(&mut self, cx: &mut Context<'_>, stand_in: &[u8]) -> Poll<io::Result<usize>> {
+        let direct = &self.conn.direct;
+        let piece = direct.piece_of(stand_in)?;
+        loop {
+            if !self.read.is_empty() {
+                let count = ready!(Pin::new(&mut self.io).poll_write(cx, &self.read))?;
+                self.read.advance(count);
+                direct.sent(&piece, count);
+                return Poll::Ready(Ok(count));
+            }
+            if let Some(reading) = &mut self.reading {
+                let read = ready!(reading.as_mut().poll(cx));
+                self.reading = None;
+                self.read = read?;
+                continue;
+            }
+            let (at, left) = piece.rest();
+            match ready!(self.io.poll_send_file(cx, piece.fd(), at, left))? {
+                Some(0) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                Some(count) => {
+                    direct.sent(&piece, count);
+                    return Poll::Ready(Ok(count));
+                }
+                None => {
+                    piece.end_source();
+                    match read_now(piece.file(), at, left as u64)? {
+                        Some(bytes) => self.read = bytes,
+                        None => {
+                            let file = upshift::fs::File::from_std(piece.file().try_clone()?);
+                            self.reading = Some(Box::pin(read_later(file, at, left as u64)));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<I: Write + SendFile + Unpin> Write for Watched<I> {
     #[inline]
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.io).poll_write(cx, bytes);
-        self.has_written(&result);
-        result
+        self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
     }
 
     #[inline]
@@ -184,8 +234,18 @@ impl<I: Write + Unpin> Write for Watched<I> {
         cx: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.io).poll_write_vectored(cx, pieces);
-        self.has_written(&result);
+        let this = &mut *self;
+        if this.conn.direct.is_broken() {
+            return Poll::Ready(Err(direct::out_of_order()));
+        }
+        let result = match pieces.iter().position(|piece| direct::stands_in(piece)) {
+            Some(0) => this.poll_file(cx, &pieces[0]),
+            at => {
+                let pieces = &pieces[..at.unwrap_or(pieces.len())];
+                Pin::new(&mut this.io).poll_write_vectored(cx, pieces)
+            }
+        };
+        this.has_written(&result);
         result
     }
 

@@ -17,6 +17,8 @@
 //! A `sendmsg` copies what it sends, some 10 µs for 64 KiB, and the socket may take megabytes; nothing stops it on the way. So it
 //! gets [`PIECE`] bytes at most, and before each the poll asks whether it should give way.
 //!
+//! Of a file that the kernel has in memory, [`Io::poll_send_file`] sends as much, at as many looks, without a copy.
+//!
 //! A write is accepted once the one before it has completed, so at most one buffer of
 //! [`Io::COPIED`] bytes is under way; a flush does not wait for it, a shutdown does, and a
 //! drop leaves it to a coroutine of its own, for [`LINGER`] at most: a peer that reads
@@ -27,7 +29,7 @@ use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::mem;
 use std::net::Shutdown;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -36,6 +38,7 @@ use ::hyper::rt::{Read, ReadBufCursor, Write};
 use upshift_core::Priority;
 use upshift_ring::{Fd, Submission, op};
 
+use super::send_file;
 use crate::context;
 use crate::coop;
 use crate::errand::Errand;
@@ -61,6 +64,8 @@ pub struct Io {
     read_in: u64,
     /// What a read gives at most.
     most: usize,
+    /// The socket refuses to wait.
+    sends_files: bool,
 }
 
 enum Writing {
@@ -86,6 +91,7 @@ impl Io {
             spare: Vec::new(),
             read_in: 0,
             most: usize::MAX,
+            sends_files: false,
         }
     }
 
@@ -230,8 +236,47 @@ impl Io {
             return Poll::Ready(Ok(length));
         }
         ready!(coop::poll_piece(cx));
+        self.poll_until_taken(cx, |fd| send_now(fd, pieces))
+    }
+
+    /// Sends up to 64 KiB of a file, `most` bytes from `at` on at most, from the kernel's memory without a copy through this process, once what was written
+    /// before has gone. 0: the file ends there. None: the kernel may not have all of it in memory, or does not say so to this process (before
+    /// Linux 6.5; a file of others that this process may not write; where `SIGPIPE` ends it): read it, and write what was read.
+    ///
+    /// The pages go as they are: what is written to the file before the peer has them may be seen, as with every `sendfile`.
+    ///
+    /// # Errors
+    /// As a write.
+    pub fn poll_send_file(
+        &mut self,
+        cx: &mut Context<'_>,
+        file: BorrowedFd<'_>,
+        at: u64,
+        most: usize,
+    ) -> Poll<io::Result<Option<usize>>> {
+        ready!(self.poll_idle(cx))?;
+        if !self.sends_files {
+            self.sends_files = send_file::prepare(self.stream.fd().as_raw_fd());
+            if !self.sends_files {
+                return Poll::Ready(Ok(None));
+            }
+        }
+        ready!(coop::poll_piece(cx));
+        let count = most.min(PIECE);
+        self.poll_until_taken(cx, |fd| {
+            send_file::send_file(fd.as_raw_fd(), file, at, count)
+        })
+    }
+
+    /// Waits for the socket while it is full.
+    #[inline]
+    fn poll_until_taken<R>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut send: impl FnMut(&Fd) -> io::Result<R>,
+    ) -> Poll<io::Result<R>> {
         loop {
-            match send_now(self.stream.fd(), pieces) {
+            match send(self.stream.fd()) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let writable = op::PollAdd::new(self.stream.fd().clone(), libc::POLLOUT as u32);

@@ -1,7 +1,8 @@
 //! Reading files: what is in the page cache at once, in the poll; the rest over the ring.
 //!
 //! A piece is read into a buffer from a small pool of the thread, which is not cleared each
-//! time and goes back when the piece has been sent.
+//! time and goes back when the piece has been sent. Where nothing but a socket is between a body and its client, the pieces after the first one
+//! are not read at all, as long as the page cache has them: [`crate::direct`].
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -9,13 +10,19 @@ use std::future::Future;
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
+use crate::connection::Conn;
+use crate::direct;
+
 /// Bytes read at once. Larger ones would leave the allocator's cache, and the CPU's.
-pub(super) const PIECE: usize = 64 * 1024;
+pub(crate) const PIECE: usize = 64 * 1024;
+/// What is copied of a file whose rest is not: it goes with the head, in one call.
+const FIRST: u64 = 16 * 1024;
 /// Buffers that a thread keeps.
 const KEPT: usize = 16;
 
@@ -59,7 +66,7 @@ impl Drop for Buffer {
 
 /// The bytes of a file that are in the page cache, from `at` on, at most `most`; `None` if
 /// reading would have to wait.
-fn read_now(file: &File, at: u64, most: u64) -> io::Result<Option<Bytes>> {
+pub(crate) fn read_now(file: &File, at: u64, most: u64) -> io::Result<Option<Bytes>> {
     let mut buffer = Buffer::take();
     let most = usize::try_from(most).map_or(PIECE, |most| most.min(PIECE));
     let room = &mut [IoSliceMut::new(&mut buffer.bytes[..most])];
@@ -76,7 +83,7 @@ fn read_now(file: &File, at: u64, most: u64) -> io::Result<Option<Bytes>> {
 }
 
 /// As [`read_now`], over the ring.
-async fn read_later(file: upshift::fs::File, at: u64, most: u64) -> io::Result<Bytes> {
+pub(crate) async fn read_later(file: upshift::fs::File, at: u64, most: u64) -> io::Result<Bytes> {
     let most = usize::try_from(most).map_or(PIECE, |most| most.min(PIECE));
     let (result, mut buffer) = file.read_at(Vec::with_capacity(most), at).await;
     match result? {
@@ -98,7 +105,7 @@ pub(super) fn small(file: &File, range: &Range<u64>) -> Option<Bytes> {
     (bytes.len() as u64 == length).then_some(bytes)
 }
 
-type Reading = Pin<Box<dyn Future<Output = io::Result<Bytes>> + Send>>;
+pub(crate) type Reading = Pin<Box<dyn Future<Output = io::Result<Bytes>> + Send>>;
 
 /// A range of a file as a body. A file that becomes shorter meanwhile ends the response with an
 /// error, so the client sees that something is missing.
@@ -106,10 +113,15 @@ pub(crate) struct FileBody {
     file: Source,
     range: Range<u64>,
     reading: Option<Reading>,
+    /// The connection whose socket its bytes may go to directly.
+    past: Option<Arc<Conn>>,
+    begun: bool,
 }
 
 enum Source {
     Plain(File),
+    /// Sent without being read.
+    Past(Arc<direct::Source>),
     /// Something had to wait: everything goes over the ring from then on.
     Ring(upshift::fs::File),
     Taken,
@@ -121,6 +133,15 @@ impl FileBody {
             file: Source::Plain(file),
             range,
             reading: None,
+            past: None,
+            begun: false,
+        }
+    }
+
+    /// Its bytes may go to the socket directly.
+    pub(crate) fn go_past(&mut self, conn: &Arc<Conn>) {
+        if self.left() > FIRST {
+            self.past = Some(conn.clone());
         }
     }
 
@@ -134,8 +155,18 @@ impl FileBody {
             return Poll::Ready(None);
         }
         if self.reading.is_none() {
-            if let Source::Plain(file) = &self.file {
-                match read_now(file, self.range.start, self.left()) {
+            if let Some(bytes) = self.hand_past() {
+                return Poll::Ready(Some(Ok(bytes)));
+            }
+            let plain = match &self.file {
+                Source::Plain(file) => Some(file),
+                Source::Past(source) => Some(&source.file),
+                Source::Ring(_) | Source::Taken => None,
+            };
+            if let Some(file) = plain {
+                let first = self.past.is_some() && !self.begun;
+                let most = if first { FIRST } else { u64::MAX };
+                match read_now(file, self.range.start, self.left().min(most)) {
                     Ok(Some(bytes)) => return Poll::Ready(Some(Ok(self.advance(bytes)))),
                     Ok(None) => {}
                     Err(error) => return Poll::Ready(Some(Err(self.fail(error)))),
@@ -143,6 +174,10 @@ impl FileBody {
             }
             let file = match std::mem::replace(&mut self.file, Source::Taken) {
                 Source::Plain(file) => upshift::fs::File::from_std(file),
+                Source::Past(source) => match source.file.try_clone() {
+                    Ok(file) => upshift::fs::File::from_std(file),
+                    Err(error) => return Poll::Ready(Some(Err(self.fail(error)))),
+                },
                 Source::Ring(file) => file,
                 Source::Taken => return Poll::Ready(None),
             };
@@ -160,7 +195,27 @@ impl FileBody {
         }))
     }
 
+    /// The next piece, if it may go past: a stand-in.
+    fn hand_past(&mut self) -> Option<Bytes> {
+        let conn = self.past.as_ref().filter(|_| self.begun)?;
+        if let Source::Plain(_) = self.file {
+            let Source::Plain(file) = std::mem::replace(&mut self.file, Source::Taken) else {
+                return None;
+            };
+            self.file = Source::Past(direct::Source::new(file));
+        }
+        match &self.file {
+            Source::Past(source) if !source.has_ended() => {
+                let most = usize::try_from(self.left()).map_or(PIECE, |left| left.min(PIECE));
+                let bytes = direct::hand_out(conn, source, self.range.start, most);
+                Some(self.advance(bytes))
+            }
+            _ => None,
+        }
+    }
+
     fn advance(&mut self, bytes: Bytes) -> Bytes {
+        self.begun = true;
         self.range.start = self.range.end.min(self.range.start + bytes.len() as u64);
         bytes
     }

@@ -1,6 +1,9 @@
 //! Files: bytes, ranges, conditions, encodings, folders, and what must not be reached.
 
-use crate::harness::{Folder, Running};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+
+use crate::harness::{Answer, Folder, Running};
 
 fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|n| (n * 31 % 251) as u8).collect()
@@ -216,13 +219,28 @@ fn files_are_only_read() {
     }
 }
 
+/// Does the server end the connection, instead of being silent?
+fn closes(stream: &mut TcpStream) -> (usize, bool) {
+    let mut some = [0; 65_536];
+    let mut count = 0;
+    loop {
+        match stream.read(&mut some) {
+            Ok(0) => return (count, true),
+            Ok(more) => count += more,
+            Err(error) => return (count, error.kind() == ErrorKind::ConnectionReset),
+        }
+    }
+}
+
 #[test]
 fn a_file_that_shrinks_while_it_is_sent_ends_the_response_early() {
     let folder = Folder::new();
     let path = folder.write("big.bin", vec![7; 64 << 20]);
     let server = Running::files(&folder.0);
     let mut stream = server.connect();
-    std::io::Write::write_all(&mut stream, b"GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    stream
+        .write_all(b"GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n")
+        .unwrap();
     std::thread::sleep(std::time::Duration::from_millis(200));
     std::fs::File::options()
         .write(true)
@@ -230,7 +248,133 @@ fn a_file_that_shrinks_while_it_is_sent_ends_the_response_early() {
         .unwrap()
         .set_len(10)
         .unwrap();
-    let got = crate::harness::rest(&mut stream);
-    assert!(got.len() < 64 << 20, "{}", got.len());
+    let (got, closed) = closes(&mut stream);
+    assert!(got < 64 << 20 && closed, "{got}");
+    assert!(server.is_well());
+}
+
+/// The next response.
+fn next(stream: &mut TcpStream, has_body: bool) -> Answer {
+    let mut bytes = Vec::new();
+    let mut byte = [0];
+    while !bytes.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).unwrap();
+        bytes.push(byte[0]);
+    }
+    let mut answer = Answer::of(bytes);
+    let length = answer.header("content-length").unwrap_or("0");
+    if has_body {
+        answer.body = vec![0; length.parse().unwrap()];
+        stream.read_exact(&mut answer.body).unwrap();
+    }
+    answer
+}
+
+#[test]
+fn responses_large_and_small_follow_each_other_on_a_connection() {
+    let folder = Folder::new();
+    let big = bytes(3_000_007);
+    folder.write("big.bin", &big);
+    folder.write("small.bin", b"small");
+    let server = Running::files(&folder.0);
+    let tag = server.get("/big.bin", "range: bytes=0-0\r\n");
+    let tag = format!("if-none-match: {}\r\n", tag.header("etag").unwrap());
+    let requests = [
+        ("GET", "big.bin", "", 200, &big[..]),
+        ("HEAD", "big.bin", "", 200, &[]),
+        ("GET", "small.bin", "", 200, b"small"),
+        (
+            "GET",
+            "big.bin",
+            "range: bytes=1-2000000\r\n",
+            206,
+            &big[1..=2_000_000],
+        ),
+        ("GET", "big.bin", &tag, 304, &[]),
+        (
+            "GET",
+            "big.bin",
+            "range: bytes=-16385\r\n",
+            206,
+            &big[2_983_622..],
+        ),
+        ("GET", "big.bin", "", 200, &big),
+        ("GET", "missing.bin", "", 404, b"there is no such file\n"),
+        ("GET", "big.bin", "", 200, &big),
+    ];
+    // All at once; and one after the other.
+    for pipelined in [true, false] {
+        let mut stream = server.connect();
+        let mut other = stream.try_clone().unwrap();
+        let texts = requests.map(|(method, path, more, _, _)| {
+            format!("{method} /{path} HTTP/1.1\r\nhost: x\r\n{more}\r\n")
+        });
+        if pipelined {
+            stream.write_all(texts.concat().as_bytes()).unwrap();
+        }
+        for ((method, path, more, status, body), text) in requests.iter().zip(&texts) {
+            if !pipelined {
+                other.write_all(text.as_bytes()).unwrap();
+            }
+            let answer = next(&mut stream, *method == "GET");
+            assert_eq!(answer.status, *status, "{method} {path} {more}");
+            assert!(answer.body == *body, "{method} {path} {more}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_cached_any_more_is_read_and_a_slow_reader_gets_it_all() {
+    use rustix::fs::{Advice, fadvise};
+    let folder = Folder::new();
+    let big = bytes(64 << 20);
+    let path = folder.write("big.bin", &big);
+    let file = std::fs::File::open(path).unwrap();
+    file.sync_all().unwrap();
+    // A page in the middle of a piece; all of it; nothing, but the server is told to end meanwhile.
+    let page = std::num::NonZeroU64::new(4096);
+    for forget in [Some((40 << 20 | 0x9000, page)), Some((0, None)), None] {
+        let server = Running::files(&folder.0);
+        let mut stream = server.connect();
+        stream
+            .write_all(b"GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n")
+            .unwrap();
+        let mut got = vec![0; 1 << 20];
+        stream.read_exact(&mut got).unwrap();
+        // The sockets are full.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        match forget {
+            Some((at, length)) => fadvise(&file, at, length, Advice::DontNeed).unwrap(),
+            None => server.control.drain(),
+        }
+        let mut some = vec![0; 300_000];
+        while got.len() < big.len() {
+            let count = stream.read(&mut some).unwrap();
+            assert_ne!(count, 0, "after {} bytes", got.len());
+            got.extend_from_slice(&some[..count]);
+        }
+        let body = got.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+        let left = body + big.len() - got.len();
+        got.resize(body + big.len(), 0);
+        let end = got.len() - left;
+        stream.read_exact(&mut got[end..]).unwrap();
+        assert!(got[body..] == big);
+        assert_eq!(server.end(), 0);
+    }
+}
+
+#[test]
+fn a_reader_that_goes_in_the_middle_of_a_large_file_is_let_go() {
+    let folder = Folder::new();
+    folder.write("big.bin", vec![7; 64 << 20]);
+    let server = Running::files(&folder.0);
+    for _ in 0..20 {
+        let mut stream = server.connect();
+        stream
+            .write_all(b"GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n")
+            .unwrap();
+        stream.read_exact(&mut [0; 100_000]).unwrap();
+    }
+    server.wait_until_idle();
     assert!(server.is_well());
 }

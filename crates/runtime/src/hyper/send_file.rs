@@ -1,0 +1,218 @@
+//! From the page cache to a socket without a copy through this process: `sendfile`, but never of what has to be fetched first.
+//!
+//! `sendfile` waits for the device where a page is not in the cache, and no flag forbids it. So the kernel is asked before: `cachestat`
+//! says how many pages of the piece there are, and a read of the last byte that does not wait (`RWF_NOWAIT`) whether they have been
+//! fetched, for what is being read ahead counts as there. Between question and call a page may be evicted: then the vCPU waits for the device, once.
+//!
+//! `cachestat` came with Linux 6.5, and since 6.14 it answers only those who own the file or may write it. Who gets no answer
+//! reads and writes as ever: to ask page by page costs most of what is won.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use crate::preempt::at_once;
+
+/// The same on all architectures but alpha.
+const CACHESTAT: libc::c_long = 451;
+
+#[repr(C)]
+struct Range {
+    offset: u64,
+    length: u64,
+}
+
+/// Pages.
+#[repr(C)]
+#[derive(Default)]
+struct Cached {
+    cached: u64,
+    dirty: u64,
+    writeback: u64,
+    evicted: u64,
+    recently_evicted: u64,
+}
+
+/// Sends what the socket takes without waiting, `count` bytes from `at` on at most. None: that might have to be fetched.
+pub(super) fn send_file(
+    socket: RawFd,
+    file: BorrowedFd<'_>,
+    at: u64,
+    count: usize,
+) -> io::Result<Option<usize>> {
+    let (Ok(mut offset), true) = (i64::try_from(at), is_cached(file, at, count)) else {
+        return Ok(None);
+    };
+    // SAFETY: `offset` is valid during the call.
+    let sent =
+        at_once(|| unsafe { libc::sendfile(socket, file.as_raw_fd(), &raw mut offset, count) });
+    if let Ok(sent) = usize::try_from(sent) {
+        return Ok(Some(sent));
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        // A kind of file, or a kernel, that cannot.
+        Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP) => Ok(None),
+        _ => Err(error),
+    }
+}
+
+/// Is all of it in the page cache, as far as the kernel tells?
+fn is_cached(file: BorrowedFd<'_>, at: u64, count: usize) -> bool {
+    static NEVER: AtomicBool = AtomicBool::new(false);
+    if count == 0 || NEVER.load(Relaxed) {
+        return false;
+    }
+    let range = Range {
+        offset: at,
+        length: count as u64,
+    };
+    let mut cached = Cached::default();
+    // SAFETY: both are valid during the call, and laid out as the kernel has them.
+    let asked = unsafe {
+        libc::syscall(
+            CACHESTAT,
+            file.as_raw_fd(),
+            &raw const range,
+            &raw mut cached,
+            0,
+        )
+    };
+    if asked != 0 {
+        let error = io::Error::last_os_error().raw_os_error();
+        // Or a filter that answers so.
+        if error == Some(libc::ENOSYS) {
+            NEVER.store(true, Relaxed);
+        }
+        return false;
+    }
+    let page = page_size();
+    let last = at + count as u64 - 1;
+    cached.cached > last / page - at / page && has_at_hand(file, last)
+}
+
+/// Can this byte be read without waiting?
+fn has_at_hand(file: BorrowedFd<'_>, at: u64) -> bool {
+    let mut byte = 0u8;
+    let room = libc::iovec {
+        iov_base: (&raw mut byte).cast(),
+        iov_len: 1,
+    };
+    let Ok(at) = libc::off64_t::try_from(at) else {
+        return false;
+    };
+    // SAFETY: the room is valid during the call.
+    unsafe { libc::preadv2(file.as_raw_fd(), &raw const room, 1, at, libc::RWF_NOWAIT) == 1 }
+}
+
+fn page_size() -> u64 {
+    static SIZE: OnceLock<u64> = OnceLock::new();
+    *SIZE.get_or_init(|| {
+        // SAFETY: a query.
+        let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        u64::try_from(size).unwrap_or(4096)
+    })
+}
+
+/// Has the socket refuse to wait, which `sendfile` cannot be told. False: it must not be used.
+pub(super) fn prepare(socket: RawFd) -> bool {
+    // `sendfile` knows no MSG_NOSIGNAL. Rust programs ignore the signal.
+    // SAFETY: a query into memory that may be all zeroes.
+    let ends = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut action) != 0
+            || action.sa_sigaction == libc::SIG_DFL
+    };
+    if ends {
+        return false;
+    }
+    // SAFETY: flags of a descriptor that the caller owns. The operations of both drivers on a stream wait, or not, whatever it says.
+    unsafe {
+        let flags = libc::fcntl(socket, libc::F_GETFL);
+        flags >= 0
+            && (flags & libc::O_NONBLOCK != 0
+                || libc::fcntl(socket, libc::F_SETFL, flags | libc::O_NONBLOCK) == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{Read, Write};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn file(bytes: &[u8]) -> File {
+        let path = std::env::temp_dir().join(format!(
+            "upshift-send-file-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        ));
+        let mut file = File::options()
+            .create(true)
+            .truncate(true)
+            .read(true)
+            .write(true)
+            .open(&path)
+            .unwrap();
+        std::fs::remove_file(path).unwrap();
+        file.write_all(bytes).unwrap();
+        file.sync_all().unwrap();
+        file
+    }
+
+    #[test]
+    fn what_is_cached_is_sent_until_the_socket_is_full_and_what_is_not_is_left() {
+        let bytes: Vec<u8> = (0..1 << 20).map(|n| (n % 251) as u8).collect();
+        let file = file(&bytes);
+        let (to, mut from) = UnixStream::pair().unwrap();
+        assert!(prepare(to.as_raw_fd()));
+        if !is_cached(file.as_fd(), 0, 1) {
+            println!("skipped: cachestat is not there, or not for this file");
+            return;
+        }
+        let mut sent = 0;
+        loop {
+            match send_file(to.as_raw_fd(), file.as_fd(), sent as u64 + 3, 65_536) {
+                Ok(Some(count)) => sent += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                other => panic!("{other:?} after {sent}"),
+            }
+        }
+        let mut got = vec![0; sent];
+        from.read_exact(&mut got).unwrap();
+        assert!(got == bytes[3..sent + 3]);
+        // Beyond its end.
+        let end = bytes.len() as u64;
+        assert!(is_cached(file.as_fd(), end - 1, 1));
+        assert!(!is_cached(file.as_fd(), end - 1, 2));
+        assert!(!is_cached(file.as_fd(), end, 1));
+        // Out of the cache with one page in the middle.
+        // SAFETY: advice.
+        let dropped =
+            unsafe { libc::posix_fadvise(file.as_raw_fd(), 8192, 4096, libc::POSIX_FADV_DONTNEED) };
+        assert_eq!(dropped, 0);
+        if has_at_hand(file.as_fd(), 8192) {
+            println!("skipped: this file system keeps its pages");
+            return;
+        }
+        assert!(!is_cached(file.as_fd(), 0, 65_536));
+        let sent = send_file(to.as_raw_fd(), file.as_fd(), 0, 65_536);
+        assert_eq!(sent.unwrap(), None);
+    }
+
+    #[test]
+    fn a_reader_that_has_gone_is_an_error() {
+        let file = file(&[1; 100]);
+        let (to, from) = UnixStream::pair().unwrap();
+        assert!(prepare(to.as_raw_fd()));
+        drop(from);
+        match send_file(to.as_raw_fd(), file.as_fd(), 0, 100) {
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::BrokenPipe),
+            other => assert_eq!(other.unwrap(), None, "cachestat is not there"),
+        }
+    }
+}
