@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 use crate::micro::Cup;
 
 /// Iterations of each kind; one more comes before them and is thrown away.
-const ITERATIONS: usize = 35;
+pub const ITERATIONS: usize = 35;
 /// How long the neighbour computes.
-const COMPUTE: Duration = Duration::from_millis(20);
+pub const COMPUTE: Duration = Duration::from_millis(20);
 /// Until everything has parked.
-const SETTLE: Duration = Duration::from_millis(2);
+pub const SETTLE: Duration = Duration::from_millis(2);
 /// The timer: due some 8 ms after the neighbour has begun to compute.
-const TIMER: Duration = Duration::from_millis(10);
+pub const TIMER: Duration = Duration::from_millis(10);
 /// The byte is written when the neighbour has computed for so long.
-const WRITE: Duration = Duration::from_millis(5);
+pub const WRITE: Duration = Duration::from_millis(5);
 
 /// What a runtime with two workers must offer to be measured. Every function is called from inside it.
 pub trait Conserve: 'static {
@@ -80,11 +80,13 @@ pub async fn conserve<H: Conserve>(peer: &str) {
             over.empty().await;
             samples.push(*waited.lock().expect("no panic while locked"));
         }
-        println!(
-            r#"{{"bench":"{name}","peer":"{peer}","samples":{:?}}}"#,
-            &samples[1..]
-        );
+        print_samples(name, peer, &samples[1..]);
     }
+}
+
+/// A line of all samples of a kind, in ns.
+pub fn print_samples(kind: &str, peer: &str, samples: &[u128]) {
+    println!(r#"{{"bench":"{kind}","peer":"{peer}","samples":{samples:?}}}"#);
 }
 
 /// One iteration: how long the other task waited.

@@ -4,6 +4,7 @@
 //! The trait is the whole difference between them.
 
 use alloc::boxed::Box;
+use core::alloc::Layout;
 use core::any::Any;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -24,7 +25,7 @@ pub type Panic = Box<dyn Any + Send + 'static>;
 ///
 /// # Safety
 /// [`Host::current`] names a vCPU only to a thread that has its
-/// [`Executor`](crate::Executor), and no other. [`Host::waker_table`] is by [`waker_table!`](crate::waker_table), for this type.
+/// [`Executor`](crate::Executor), and no other. [`Host::allocate`] gives memory of the layout that it is asked for. [`Host::waker_table`] is by [`waker_table!`](crate::waker_table), for this type.
 pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// The table of the wakers of this host's coroutines, by [`waker_table!`](crate::waker_table).
     fn waker_table() -> &'static RawWakerVTable;
@@ -95,6 +96,26 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// [`Host::leave`]: be brief.
     fn watched(&self, index: usize, poll: &Poll, ended: u64) {
         let _ = (index, poll, ended);
+    }
+
+    /// Memory for a control block and its future; null if there is none. The global allocator's, unless the host knows better.
+    ///
+    /// # Safety
+    /// The layout is not empty.
+    #[inline]
+    unsafe fn allocate(layout: Layout) -> *mut u8 {
+        // SAFETY: passed on.
+        unsafe { alloc::alloc::alloc(layout) }
+    }
+
+    /// Takes it back, on whatever thread.
+    ///
+    /// # Safety
+    /// It came from [`Host::allocate`] with this layout, and is not used any more.
+    #[inline]
+    unsafe fn free(memory: *mut u8, layout: Layout) {
+        // SAFETY: passed on.
+        unsafe { alloc::alloc::dealloc(memory, layout) }
     }
 
     /// Runs `f` and returns what it returned, or what it threw. A host whose

@@ -1,5 +1,6 @@
 //! A Linux process as a host of the scheduler.
 
+use std::alloc::Layout;
 use std::cell::Cell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,6 +12,7 @@ use upshift_core::preempt::Waits;
 use upshift_core::{Change, CoroutineId, Domain, Host, Level, MAX_VCPUS, Panic, Poll, Vcpu};
 use upshift_ring::{Remote, Watch};
 
+use crate::cells;
 use crate::clock;
 use crate::observe::Longest;
 use crate::permit::{self, Critical};
@@ -231,6 +233,18 @@ unsafe impl Host for Linux {
         if let Some(longest) = self.longest.get() {
             longest.ended(index, poll, ended);
         }
+    }
+
+    #[inline]
+    unsafe fn allocate(layout: Layout) -> *mut u8 {
+        // SAFETY: passed on.
+        unsafe { cells::allocate(layout) }
+    }
+
+    #[inline]
+    unsafe fn free(memory: *mut u8, layout: Layout) {
+        // SAFETY: passed on.
+        unsafe { cells::free(memory, layout) }
     }
 
     #[inline]

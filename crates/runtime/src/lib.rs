@@ -69,6 +69,7 @@ mod blocking;
 mod board;
 mod budget;
 mod builder;
+mod cells;
 mod clock;
 mod context;
 mod coop;

@@ -248,9 +248,11 @@ pub(super) const TWO_WORKERS: &[(&str, Source, &[&str])] = &[
     ("go", Source::Go("micro/go", "micro-go"), &[]),
     ("smol", Source::Bench("micro-smol"), &[]),
     ("glommio", Source::Bench("micro-glommio"), &[]),
+    ("threads", Source::Bench("micro-threads"), &[]),
 ];
-/// Of [`TWO_WORKERS`], not in `multi`: preemption is not what it compares, and tasks of glommio never leave their thread.
-pub(super) const NOT_MULTI: [&str; 2] = ["upshift-preempt", "glommio"];
+/// Of [`TWO_WORKERS`], not in `multi`: preemption is not what it compares, tasks of glommio never leave their thread, and threads are not
+/// tasks.
+pub(super) const NOT_MULTI: [&str; 3] = ["upshift-preempt", "glommio", "threads"];
 
 /// What measures policies over processes.
 pub(super) const SCHED: Source = Source::Bench("bench-sched");

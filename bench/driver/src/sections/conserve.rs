@@ -16,6 +16,9 @@ const KINDS: [&str; 4] = ["spawn", "wake", "timer", "data"];
 /// Ours, without preemption: the other coroutine as urgent as the one that computes, less and more urgent.
 const OURS: [&str; 3] = ["upshift", "upshift, less urgent", "upshift, more urgent"];
 
+/// Named beside: other runtimes, and threads bound to the idle CPU, which are the floor.
+const OTHERS: [&str; 5] = ["tokio-mt", "go", "smol", "a thread", "a thread, epoll"];
+
 /// The samples of one kind in one round, in ns.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Samples {
@@ -117,7 +120,7 @@ pub(crate) fn table(found: &SectionResults) -> String {
     }
     let mut page = String::from(
         "µs from spawn, wake, deadline or write until the other task runs, while a task on its worker computes for 20 ms and \
-         the other worker idles: p50 (smallest–largest of the rounds) / p99 / largest.\n\n",
+         the other worker idles: p50 (smallest–largest of the rounds) / p99 / largest. `a thread` is bound to the idle CPU: the floor.\n\n",
     );
     page += &format!("| runtime | {} |\n", kinds.join(" | "));
     page += &format!("|---{}|\n", "|---".repeat(kinds.len()));
@@ -152,7 +155,7 @@ pub(crate) fn rows(section: &SectionResults, rows: &mut Vec<Row>) {
                 Some(figure.ns / 1e3)
             };
             let ours: Option<Vec<f64>> = OURS.iter().map(|peer| of(peer)).collect();
-            let others = ["tokio-mt", "go", "smol"]
+            let others = OTHERS
                 .into_iter()
                 .filter_map(|peer| Some(format!("{peer} {:.0}", of(peer)?)));
             let others: Vec<String> = others.collect();

@@ -1,14 +1,20 @@
 //! The same operations with threads of the standard library: a thread per task.
 
+mod workers;
+
 use std::sync::mpsc::sync_channel;
 use std::thread::{spawn, yield_now};
 
 use bench_kit::micro::{Part, Samples, part, print_figure, resident};
+use bench_kit::workers::{TwoWorkers, two_workers};
 
 const PEER: &str = "threads";
 const IDLE: usize = 2_000;
 
 fn main() {
+    if let Some((TwoWorkers::Conserve, _)) = two_workers() {
+        return workers::conserve();
+    }
     match part(&["default"]).0 {
         Part::OneThread => one_cpu(),
         Part::TwoThreads => hops("cross-wake", 2_000),

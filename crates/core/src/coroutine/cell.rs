@@ -1,6 +1,5 @@
 //! The allocation of a coroutine: its [`Header`] and its future, later the output; and the calls that know the future's type.
 
-use alloc::alloc::{alloc, dealloc};
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::future::Future;
@@ -131,7 +130,7 @@ impl<F: Future + 'static, H: Host> Cell<F, H> {
     unsafe fn free(header: NonNull<Header<H>>) {
         // SAFETY: allocated by `new` with this layout; header and body have
         // nothing left that needs dropping.
-        unsafe { dealloc(header.as_ptr().cast(), Layout::new::<Self>()) };
+        unsafe { H::free(header.as_ptr().cast(), Layout::new::<Self>()) };
     }
 }
 
@@ -151,7 +150,7 @@ pub(crate) fn allocate<F: Future + 'static, H: Host>(
     birth: &Birth<H>,
 ) -> Result<NonNull<Header<H>>, F> {
     // SAFETY: the layout is not empty.
-    let memory = unsafe { alloc(Layout::new::<Cell<F, H>>()) }.cast::<Cell<F, H>>();
+    let memory = unsafe { H::allocate(Layout::new::<Cell<F, H>>()) }.cast::<Cell<F, H>>();
     let Some(cell) = NonNull::new(memory) else {
         return Err(future);
     };

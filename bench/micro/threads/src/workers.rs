@@ -1,0 +1,192 @@
+//! What a thread on the idle CPU waits for, beside one that computes on the other: the floor of `conserve`. No runtime that sleeps in the
+//! kernel wakes up sooner than a thread does.
+//!
+//! The *neighbour* is bound to CPU 0, the *other* thread to CPU 1. It sleeps until an instant (`clock_nanosleep`, or `epoll_wait` for a
+//! timerfd), waits for the neighbour (`futex`), or for a byte that a third thread writes (`read`, or `epoll_wait`).
+
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bench_kit::conserve::{COMPUTE, ITERATIONS, SETTLE, TIMER, WRITE, print_samples};
+
+/// How the other thread waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    /// In the call that is made for it.
+    Alone,
+    /// In `epoll_wait`, as a runtime does.
+    Epoll,
+}
+
+/// Measures.
+pub(crate) fn conserve() {
+    for (waits, peer) in [
+        (Waits::Alone, "a thread"),
+        (Waits::Epoll, "a thread, epoll"),
+    ] {
+        print_samples("timer", peer, &samples(|| timer(waits)));
+        if waits == Waits::Alone {
+            print_samples("wake", peer, &samples(wake));
+        }
+        print_samples("data", peer, &samples(|| data(waits)));
+    }
+}
+
+fn samples(mut run: impl FnMut() -> Duration) -> Vec<u128> {
+    (0..=ITERATIONS)
+        .map(|_| run().as_nanos())
+        .skip(1)
+        .collect()
+}
+
+fn bind(cpu: usize) {
+    // SAFETY: an empty set, of which a bit is set, for the calling thread.
+    let bound = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
+    };
+    assert_eq!(bound, 0, "two CPUs are needed");
+}
+
+/// Runs `other` on CPU 1 and the neighbour on CPU 0, which calls `release` and computes. Returns how late the other one was: both say
+/// an instant.
+fn beside(
+    other: impl FnOnce() -> Times + Send + 'static,
+    release: impl FnOnce(&thread::Thread) -> Option<Instant> + Send + 'static,
+) -> Duration {
+    let other = thread::spawn(move || {
+        bind(1);
+        other()
+    });
+    let thread = other.thread().clone();
+    let neighbour = thread::spawn(move || {
+        bind(0);
+        thread::sleep(SETTLE);
+        let ready = release(&thread);
+        let began = Instant::now();
+        while began.elapsed() < COMPUTE {
+            std::hint::spin_loop();
+        }
+        ready
+    });
+    let times = other.join().expect("it does not panic");
+    let ready = neighbour.join().expect("it does not panic");
+    let ready = ready.or(times.ready).expect("one of them knows");
+    times.ran.saturating_duration_since(ready)
+}
+
+struct Times {
+    ready: Option<Instant>,
+    ran: Instant,
+}
+
+fn timer(waits: Waits) -> Duration {
+    let other = move || {
+        let due = Instant::now() + TIMER;
+        match waits {
+            Waits::Alone => thread::sleep(TIMER),
+            Waits::Epoll => epoll_wait(&timerfd(TIMER)),
+        }
+        Times {
+            ready: Some(due),
+            ran: Instant::now(),
+        }
+    };
+    beside(other, |_| None)
+}
+
+fn wake() -> Duration {
+    let (tell, told) = mpsc::channel();
+    let other = move || {
+        thread::park();
+        let ran = Instant::now();
+        Times {
+            ready: told.recv().ok(),
+            ran,
+        }
+    };
+    beside(other, move |other| {
+        let now = Instant::now();
+        other.unpark();
+        let _ = tell.send(now);
+        Some(now)
+    })
+}
+
+fn data(waits: Waits) -> Duration {
+    let (mut outside, mut inside) = UnixStream::pair().expect("a pair of sockets");
+    let (tell, told) = mpsc::channel();
+    let other = move || {
+        if waits == Waits::Epoll {
+            epoll_wait(&inside);
+        }
+        let _ = inside.read(&mut [0]);
+        let ran = Instant::now();
+        Times {
+            ready: told.recv().ok(),
+            ran,
+        }
+    };
+    beside(other, move |_| {
+        thread::spawn(move || {
+            bind(1);
+            thread::sleep(WRITE);
+            let now = Instant::now();
+            let _ = outside.write_all(b"!");
+            let _ = tell.send(now);
+        });
+        None
+    })
+}
+
+/// Due after `time`.
+fn timerfd(time: Duration) -> std::fs::File {
+    use std::os::fd::FromRawFd;
+    let once = libc::itimerspec {
+        it_interval: libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        },
+        it_value: libc::timespec {
+            tv_sec: 0,
+            tv_nsec: time.subsec_nanos().into(),
+        },
+    };
+    // SAFETY: a fresh descriptor, which is owned from here on.
+    let timer = unsafe {
+        let timer = libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC);
+        assert!(timer >= 0, "a timerfd");
+        std::fs::File::from_raw_fd(timer)
+    };
+    // SAFETY: both structures are valid for the call.
+    let set = unsafe {
+        libc::timerfd_settime(timer.as_raw_fd(), 0, &raw const once, std::ptr::null_mut())
+    };
+    assert_eq!(set, 0, "the timer can be set");
+    timer
+}
+
+/// Until it can be read.
+fn epoll_wait(fd: &impl AsRawFd) {
+    let mut event = libc::epoll_event {
+        events: libc::EPOLLIN as u32,
+        u64: 0,
+    };
+    // SAFETY: descriptors that are open, and one valid event.
+    unsafe {
+        let epoll = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+        libc::epoll_ctl(
+            epoll,
+            libc::EPOLL_CTL_ADD,
+            fd.as_raw_fd(),
+            &raw mut event,
+        );
+        libc::epoll_wait(epoll, &raw mut event, 1, -1);
+        libc::close(epoll);
+    }
+}
