@@ -37,10 +37,7 @@ pub(crate) fn conserve() {
 }
 
 fn samples(mut run: impl FnMut() -> Duration) -> Vec<u128> {
-    (0..=ITERATIONS)
-        .map(|_| run().as_nanos())
-        .skip(1)
-        .collect()
+    (0..=ITERATIONS).map(|_| run().as_nanos()).skip(1).collect()
 }
 
 fn bind(cpu: usize) {
@@ -180,12 +177,7 @@ fn epoll_wait(fd: &impl AsRawFd) {
     // SAFETY: descriptors that are open, and one valid event.
     unsafe {
         let epoll = libc::epoll_create1(libc::EPOLL_CLOEXEC);
-        libc::epoll_ctl(
-            epoll,
-            libc::EPOLL_CTL_ADD,
-            fd.as_raw_fd(),
-            &raw mut event,
-        );
+        libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event);
         libc::epoll_wait(epoll, &raw mut event, 1, -1);
         libc::close(epoll);
     }
