@@ -23,6 +23,8 @@ use crate::direct;
 pub(crate) const PIECE: usize = 64 * 1024;
 /// What is copied of a file whose rest is not: it goes with the head, in one call.
 const FIRST: u64 = 16 * 1024;
+/// More is not copied. Of less, the system calls cost what the copies do.
+const LARGE: u64 = 2 * PIECE as u64;
 /// Buffers that a thread keeps.
 const KEPT: usize = 16;
 
@@ -140,7 +142,7 @@ impl FileBody {
 
     /// Its bytes may go to the socket directly.
     pub(crate) fn go_past(&mut self, conn: &Arc<Conn>) {
-        if self.left() > FIRST {
+        if self.left() > LARGE {
             self.past = Some(conn.clone());
         }
     }
