@@ -1,6 +1,6 @@
 //! Where a coroutine that gives way goes on: before its equals, until its quantum is used.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -124,7 +124,7 @@ fn a_quantum_goes_over_all_polls_of_a_turn() {
     let builder = Runtime::builder()
         .vcpus(1)
         .quantum(Duration::from_millis(20));
-    let others = builder.build().unwrap().block_on(async {
+    let both = builder.build().unwrap().block_on(async {
         let called = Arc::new(Notify::new());
         let hears = called.clone();
         let urgent = upshift::spawn(
@@ -136,25 +136,28 @@ fn a_quantum_goes_over_all_polls_of_a_turn() {
             URGENT,
         );
         upshift::yield_now().await;
+        // Until the other one has run, however slow the machine is.
+        let has_run = Arc::new(AtomicBool::new(false));
         let (done, mut ended) = mpsc::channel(2);
-        let tells = done.clone();
+        let (tells, seen) = (done.clone(), has_run.clone());
         let busy = async move {
-            let began = std::time::Instant::now();
-            while began.elapsed() < Duration::from_millis(500) {
+            let began = Instant::now();
+            while !seen.load(Ordering::SeqCst) && began.elapsed() < Duration::from_secs(20) {
                 called.notify_one();
                 upshift::yield_if_needed().await;
             }
-            tells.send(began.elapsed()).await.unwrap();
+            tells.send(seen.load(Ordering::SeqCst)).await.unwrap();
         };
-        let began = std::time::Instant::now();
         upshift::spawn(busy, EQUALS).detach();
-        let waits = async move { done.send(began.elapsed()).await.unwrap() };
+        let waits = async move {
+            has_run.store(true, Ordering::SeqCst);
+            done.send(true).await.unwrap();
+        };
         upshift::spawn(waits, EQUALS).detach();
-        let first = ended.recv().await.unwrap();
-        ended.recv().await.unwrap();
+        let both = [ended.recv().await, ended.recv().await];
         urgent.cancel();
-        first
+        both
     });
-    // It would be 500 ms without the quantum.
-    assert!(others < Duration::from_millis(400), "{others:?}");
+    // Without the quantum the first one would give up first.
+    assert_eq!(both, [Some(true); 2]);
 }
