@@ -11,11 +11,13 @@
 //! thread, not per poll. Nothing of tokio's insides is used.
 //!
 //! At the end of the runtime the vCPUs leave first, and cancel what is left within tokio's
-//! runtime; then that is shut down without waiting for blocking calls.
+//! runtime; then that is shut down: for [`GRACE`] it is waited for, so that its tasks have been dropped; for blocking calls no longer.
 
 use std::cell::RefCell;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use tokio::runtime::{self, EnterGuard, Handle};
 
@@ -23,6 +25,9 @@ use crate::around::Around;
 use crate::context::{self, Home};
 use crate::preempt;
 use crate::shared::Shared;
+
+/// How long tasks that are dropped, and blocking calls, are waited for.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// tokio's runtime, for as long as ours lives.
 pub(crate) struct Beside {
@@ -63,8 +68,30 @@ impl Beside {
 
 impl Drop for Beside {
     fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+        let Some(runtime) = self.runtime.take() else {
+            return;
+        };
+        // To wait is not allowed where this thread is within a runtime of tokio's.
+        let runtime = Arc::new(Mutex::new(Some(runtime)));
+        let take = |from: &Mutex<Option<runtime::Runtime>>| {
+            from.lock().unwrap_or_else(PoisonError::into_inner).take()
+        };
+        let theirs = runtime.clone();
+        let waits = thread::Builder::new().spawn(move || {
+            if let Some(runtime) = take(&theirs) {
+                runtime.shutdown_timeout(GRACE);
+            }
+        });
+        match waits {
+            Ok(thread) => {
+                // A panic of a task's destructor is tokio's to report.
+                let _ = thread.join();
+            }
+            Err(_) => {
+                if let Some(runtime) = take(&runtime) {
+                    runtime.shutdown_background();
+                }
+            }
         }
     }
 }

@@ -153,7 +153,10 @@ impl Runtime {
                     id = handle.id();
                     match &self.engine {
                         Engine::Preemptible(vcpu) => vcpu.stay_home(false, &|| done.get()),
-                        Engine::Inline(_) => self.worker().run(|| done.get()),
+                        Engine::Inline(_) => {
+                            self.worker().run(|| done.get());
+                            self.worker().hand_in();
+                        }
                     }
                     std::mem::forget(abort);
                     // The output of a coroutine whose future is dropped is there,

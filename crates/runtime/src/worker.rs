@@ -168,6 +168,18 @@ impl Worker {
         }
     }
 
+    /// Sees to it that what was dropped last is given up: a receive under way keeps its socket open, until the kernel has been told that it is
+    /// cancelled and has said so. Polls nothing. For an inline vCPU, after [`Worker::run`].
+    pub(crate) fn hand_in(&self) {
+        let _entered = context::enter(self);
+        // One to tell it, one to hear of it.
+        for _ in 0..2 {
+            if self.ring.is_due(true) {
+                self.turn();
+            }
+        }
+    }
+
     /// The others may stand in for this vCPU, if there are others.
     fn reachable(&self) -> Option<Reachable<'_>> {
         if self.executor.domain().active_vcpus() < 2 {

@@ -125,3 +125,26 @@ fn on_preemptible_vcpus() {
 fn with_few_receive_buffers() {
     drop_them_all(&Runtime::builder().vcpus(2).buffers(4, 64).build().unwrap());
 }
+
+/// A receive holds its socket until the kernel has given it up, also when nothing is polled any more.
+#[test]
+fn what_is_dropped_last_is_closed_when_block_on_returns() {
+    use std::io::{Read, Write};
+    for vcpus in [1, 2] {
+        let runtime = Runtime::builder().vcpus(vcpus).build().unwrap();
+        let bound = runtime.block_on(async { TcpListener::bind("127.0.0.1:0") });
+        let listener = bound.unwrap();
+        let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        client.write_all(b"hi").unwrap();
+        runtime.block_on(async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            assert_eq!(&stream.recv().await.unwrap()[..], b"hi");
+            stream.write_all("bye").await.0.unwrap();
+        });
+        let patience = std::time::Duration::from_secs(10);
+        client.set_read_timeout(Some(patience)).unwrap();
+        let mut all = Vec::new();
+        client.read_to_end(&mut all).expect("it was never closed");
+        assert_eq!(all, b"bye");
+    }
+}

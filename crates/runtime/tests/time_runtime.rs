@@ -383,3 +383,34 @@ fn the_futures_cross_threads() {
     crosses::<Timeout<std::future::Ready<()>>>(&timeout(MILLI, std::future::ready(())));
     crosses(&interval(MILLI));
 }
+
+#[test]
+#[should_panic(expected = "without preemption")]
+fn time_is_not_paused_where_polls_are_preempted() {
+    let builder = Runtime::builder().vcpus(1);
+    let runtime = builder.preemption(upshift::Preemption::Preferred).build();
+    let runtime = runtime.unwrap();
+    assert_eq!(
+        runtime.handle().preemption_stats().vcpus,
+        1,
+        "without preemption"
+    );
+    runtime.block_on(async { upshift::time::pause() });
+}
+
+#[test]
+fn time_that_was_moved_as_far_as_it_goes_ends_no_far_sleep() {
+    one().block_on(async {
+        upshift::time::pause();
+        upshift::time::advance(Duration::from_secs(1 << 40)).await;
+        let far = sleep(Duration::MAX);
+        let mut far = pin!(far);
+        assert!(poll_once(far.as_mut()).await.is_none());
+        sleep(HOUR).await;
+        assert!(poll_once(far.as_mut()).await.is_none());
+        upshift::time::resume();
+        assert!(poll_once(far.as_mut()).await.is_none());
+        sleep(MILLI).await;
+        assert!(poll_once(far.as_mut()).await.is_none());
+    });
+}

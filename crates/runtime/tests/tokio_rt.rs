@@ -213,3 +213,32 @@ fn each_thread_that_polls_is_told_of_before_and_after() {
         assert!(begun >= 2 && begun == ended, "{begun} and {ended}");
     }
 }
+
+/// Beside one that blocks for long.
+#[test]
+fn tasks_of_tokio_have_been_dropped_when_the_runtime_has() {
+    struct Counts(Arc<AtomicUsize>);
+    impl Drop for Counts {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+    for runtime in runtimes() {
+        let alive = Arc::new(AtomicUsize::new(0));
+        runtime.block_on(async {
+            for _ in 0..500 {
+                alive.fetch_add(1, Ordering::SeqCst);
+                let counts = Counts(alive.clone());
+                tokio::spawn(async move {
+                    let _counts = counts;
+                    std::future::pending::<()>().await;
+                });
+            }
+            drop(tokio::task::spawn_blocking(|| {
+                std::thread::sleep(Duration::from_millis(300))
+            }));
+        });
+        drop(runtime);
+        assert_eq!(alive.load(Ordering::SeqCst), 0);
+    }
+}

@@ -22,6 +22,11 @@ use crate::{clock, context};
 /// How long nothing must be ready before the mover moves: enough for two looks at the ring.
 const IDLE_BEFORE_MOVE: Duration = Duration::from_micros(50);
 
+/// It is not moved further, ns: some 146 years.
+const FARTHEST: u64 = u64::MAX / 4;
+/// A deadline beyond is never reached.
+const NEVER: u64 = u64::MAX / 2;
+
 /// The deadline, and a number that tells equals apart.
 pub(super) type Key = (u64, u64);
 
@@ -117,6 +122,14 @@ pub(super) fn cancel(key: Key) -> Option<Waker> {
 }
 
 impl Paused {
+    /// The next deadline that is ever reached.
+    fn next(&self) -> Option<u64> {
+        let first = self.timers.first_key_value();
+        first
+            .map(|(key, _)| key.0)
+            .filter(|deadline| *deadline <= NEVER)
+    }
+
     fn due(&mut self) -> Vec<Waker> {
         let later = self
             .now
@@ -154,13 +167,16 @@ impl Paused {
 pub fn pause() {
     let found = context::with(|worker| {
         let alone = worker.shared.domain.active_vcpus() == 1;
-        (worker.shared.number.get(), alone)
+        (
+            worker.shared.number.get(),
+            alone && worker.preemptible.get().is_none(),
+        )
     });
     let Some((runtime, alone)) = found else {
         panic!("time is paused in a coroutine");
     };
     assert!(
-        alone && !crate::preempt::may_move(),
+        alone,
         "time can be paused in a runtime with one vCPU and without preemption"
     );
     let before = with(|paused| {
@@ -209,14 +225,17 @@ pub fn resume() {
     }
 }
 
-/// Moves the time by a duration: what is due by then goes off, and runs before this returns.
+/// Moves the time by a duration: what is due by then goes off, and runs before this returns. It moves no further than 146 years in all.
 ///
 /// # Panics
 /// If the time is not paused.
 pub async fn advance(duration: Duration) {
     let woken = with(|paused| {
         paused.resumed.is_none().then(|| {
-            paused.now = paused.now.saturating_add(clock::nanos(duration));
+            paused.now = paused
+                .now
+                .saturating_add(clock::nanos(duration))
+                .min(FARTHEST);
             paused.due()
         })
     });
@@ -237,7 +256,7 @@ async fn mover() {
         }
         let woken = with(|paused| {
             if paused.resumed.is_none()
-                && let Some((&(next, _), _)) = paused.timers.first_key_value()
+                && let Some(next) = paused.next()
             {
                 paused.now = paused.now.max(next);
                 return paused.due();
@@ -251,7 +270,7 @@ async fn mover() {
 fn has_timer(cx: &mut Context<'_>) -> Poll<()> {
     let waker = cx.waker().clone();
     let armed = with(|paused| {
-        let armed = !paused.timers.is_empty();
+        let armed = paused.next().is_some();
         if !armed {
             paused.mover = Some(waker);
         }
