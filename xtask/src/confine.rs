@@ -11,6 +11,8 @@ use std::process::{Command, ExitCode};
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
+use crate::host;
+
 /// `io_uring_setup`, `io_uring_enter`, `io_uring_register`: the same numbers on all architectures.
 const IO_URING: [i64; 3] = [425, 426, 427];
 const EPERM: u32 = 1;
@@ -51,7 +53,7 @@ fn forbid_io_uring() -> Result<(), seccompiler::Error> {
 /// # Errors
 /// If this program does not know where it is.
 pub(crate) fn tests(cargo: &mut Command, root: &Path, humble: bool) -> Result<(), String> {
-    let here = std::env::current_exe().map_err(|error| error.to_string())?;
+    let here = host::this_program()?;
     let confined = format!("{} confine --", here.display());
     let runner = if humble {
         let user = format!("setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups");

@@ -141,7 +141,7 @@ impl<'a> Build<'a> {
         command
             .args(["+nightly", "build", "-Zbuild-std", "--target", &machine])
             .args(["-p", "upshift-c-library", "-p", "upshift-mixed"])
-            .env("RUSTFLAGS", "-Zsanitizer=thread")
+            .env("RUSTFLAGS", "-Zsanitizer=thread --cfg sanitized")
             .env("CARGO_TARGET_DIR", &target);
         (self.run)(command, Duration::from_secs(900))?;
         Ok(Build {

@@ -1,6 +1,7 @@
 //! What the machine can do, asked of the kernel rather than guessed from versions.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 /// `Ok` when this process may create an io_uring.
 ///
@@ -28,4 +29,34 @@ pub(crate) fn has_program(name: &str) -> bool {
 /// Whether this is a continuous-integration run: `CI` is `true` or `1`.
 pub(crate) fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true" || value == "1")
+}
+
+/// Where this program is: also when cargo has built it anew since it was started, and the kernel says that it was deleted.
+///
+/// # Errors
+/// The kernel does not say.
+pub(crate) fn this_program() -> Result<PathBuf, String> {
+    let here = std::env::current_exe().map_err(|error| error.to_string())?;
+    Ok(undeleted(&here))
+}
+
+fn undeleted(path: &Path) -> PathBuf {
+    let name = path.as_os_str().to_string_lossy();
+    match name.strip_suffix(" (deleted)") {
+        Some(before) if !path.exists() => PathBuf::from(before),
+        _ => path.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_was_built_anew_is_where_it_was() {
+        let path = Path::new("/nowhere/xtask (deleted)");
+        assert_eq!(undeleted(path), Path::new("/nowhere/xtask"));
+        let path = Path::new("/nowhere/xtask");
+        assert_eq!(undeleted(path), path);
+    }
 }

@@ -124,6 +124,7 @@ fn where_little_memory_may_be_locked_the_open_choice_is_readiness() {
 
 /// No memory can be had for the stack of a thread.
 #[test]
+#[cfg_attr(sanitized, ignore = "a sanitizer asks for memory meanwhile")]
 fn where_no_thread_can_be_started_a_function_that_blocks_is_an_error() {
     let name = "where_no_thread_can_be_started_a_function_that_blocks_is_an_error";
     if let Some(out) = again(name, "auto") {

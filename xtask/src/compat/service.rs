@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::servers::Servers;
 use crate::confine::NOBODY;
+use crate::host;
 use crate::run::{Stop, run};
 use crate::setup;
 
@@ -76,7 +77,7 @@ fn as_nobody(program: &Path) -> Command {
 /// This program again, inside. What made the namespaces has all rights in them; a second user namespace takes them away again, and gives
 /// the user a number that postgres accepts.
 fn container(target: &Path) -> Result<Command, String> {
-    let here = std::env::current_exe().map_err(|error| error.to_string())?;
+    let here = host::this_program()?;
     let inner = "ip link set lo up && exec unshare --user --map-user=1000 --map-group=1000 \"$0\" confine -- \"$0\" compat service --inside container";
     let mut command = match rustix::process::geteuid().is_root() {
         true => as_nobody(Path::new("unshare")),

@@ -104,7 +104,7 @@ fn asan_tests(context: &Context<'_>, target: &str) -> Command {
     let mut command = cargo(context, args);
     command
         .args(SANITIZED.iter().flat_map(|name| ["-p", name]))
-        .env("RUSTFLAGS", "-Zsanitizer=address")
+        .env("RUSTFLAGS", "-Zsanitizer=address --cfg sanitized")
         .env("CARGO_TARGET_DIR", context.target.join("asan"));
     default_env(&mut command, "ASAN_OPTIONS", "detect_leaks=0");
     command
@@ -138,7 +138,7 @@ pub(super) fn tsan(context: &Context<'_>) -> Verdict {
     command
         .args(["--target", &target, "-p", "upshift"])
         .args(["--test", "preempting", "order::"])
-        .env("RUSTFLAGS", "-Zsanitizer=thread")
+        .env("RUSTFLAGS", "-Zsanitizer=thread --cfg sanitized")
         .env("CARGO_TARGET_DIR", context.target.join("tsan"));
     context.run(command, minutes(20))?;
     context.tests_passed()
