@@ -78,6 +78,12 @@ fn permitted() -> bool {
         skipped("needs root");
         return false;
     }
+    if hides_processes() {
+        skipped(
+            "/proc is mounted with hidepid, which hides the processes of others: `mount -o remount,hidepid=0 /proc`",
+        );
+        return false;
+    }
     match Rights::probe().require(Priority::MAX) {
         Ok(()) => true,
         Err(missing) => {
@@ -85,6 +91,21 @@ fn permitted() -> bool {
             false
         }
     }
+}
+
+/// Does `/proc` hide the processes of other users from ordinary ones, as whom some of these tests run?
+fn hides_processes() -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let options = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ');
+        (fields.nth(1) == Some("/proc")).then(|| fields.nth(1))?
+    });
+    let hides = |option: &str| {
+        option.starts_with("hidepid=") && option != "hidepid=0" && option != "hidepid=off"
+    };
+    options
+        .last()
+        .is_some_and(|options| options.split(',').any(hides))
 }
 
 /// A path for a socket of the calling test's own.

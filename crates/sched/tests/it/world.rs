@@ -27,6 +27,12 @@ pub(crate) fn skipped(why: impl Display) {
 pub(crate) fn turn() -> Option<MutexGuard<'static, ()>> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    if hides_processes() {
+        skipped(
+            "/proc is mounted with hidepid, which hides the processes of others: `mount -o remount,hidepid=0 /proc`",
+        );
+        return None;
+    }
     match Rights::probe().require(Priority::MAX) {
         Ok(()) => Some(turn),
         Err(missing) => {
@@ -34,6 +40,21 @@ pub(crate) fn turn() -> Option<MutexGuard<'static, ()>> {
             None
         }
     }
+}
+
+/// Does `/proc` hide the processes of other users from ordinary ones, as whom some of these tests run?
+fn hides_processes() -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let options = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ');
+        (fields.nth(1) == Some("/proc")).then(|| fields.nth(1))?
+    });
+    let hides = |option: &str| {
+        option.starts_with("hidepid=") && option != "hidepid=0" && option != "hidepid=off"
+    };
+    options
+        .last()
+        .is_some_and(|options| options.split(',').any(hides))
 }
 
 /// The last CPU this process may use: the first one has most of the interrupts.
