@@ -255,10 +255,15 @@ impl Drop for Runtime {
         }
         // Cancelled coroutines exit on their vCPUs; this thread serves its own, or what is pinned to it.
         while shared.domain.cancel_all() != 0 && !is_over() {
-            let turns = Cell::new(0);
+            // Those that have come since, and those that were being polled, are cancelled when no more exit: to go over all costs as much as there are.
+            let (turns, exits) = (Cell::new(0), Cell::new(0));
             let done = |most| {
+                let exited = self.worker().executor.exits().0;
+                if exits.replace(exited) != exited {
+                    turns.set(0);
+                }
                 turns.set(turns.get() + 1);
-                turns.get() > most || shared.domain.bitmap() == 0
+                turns.get() > most || shared.domain.bitmap() == 0 || is_over()
             };
             match &self.engine {
                 Engine::Preemptible(vcpu) => vcpu.stay_home(true, &|| done(1)),

@@ -148,3 +148,25 @@ fn what_is_dropped_last_is_closed_when_block_on_returns() {
         assert_eq!(all, b"bye");
     }
 }
+
+/// Not again and again over all that are left.
+#[test]
+fn a_runtime_of_many_coroutines_ends_in_about_the_time_that_it_took_to_spawn_them() {
+    for preemption in [Preemption::Off, Preemption::Preferred] {
+        let builder = Runtime::builder().vcpus(1).preemption(preemption);
+        let runtime = builder.build().unwrap();
+        let began = std::time::Instant::now();
+        runtime.block_on(async {
+            for _ in 0..150_000 {
+                upshift::spawn(std::future::pending::<()>(), Priority::Inherit).detach();
+            }
+            upshift::yield_now().await;
+        });
+        let spawned = began.elapsed();
+        let began = std::time::Instant::now();
+        drop(runtime);
+        let dropped = began.elapsed();
+        let most = 20 * spawned + std::time::Duration::from_secs(1);
+        assert!(dropped < most, "{dropped:?} after {spawned:?}");
+    }
+}
