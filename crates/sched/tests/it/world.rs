@@ -45,7 +45,7 @@ pub(crate) fn turn() -> Option<MutexGuard<'static, ()>> {
 /// Does `/proc` hide the processes of other users from ordinary ones, as whom some of these tests run?
 fn hides_processes() -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let options = mounts.lines().filter_map(|line| {
+    let mut options = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ');
         (fields.nth(1) == Some("/proc")).then(|| fields.nth(1))?
     });
@@ -53,7 +53,7 @@ fn hides_processes() -> bool {
         option.starts_with("hidepid=") && option != "hidepid=0" && option != "hidepid=off"
     };
     options
-        .last()
+        .next_back()
         .is_some_and(|options| options.split(',').any(hides))
 }
 
