@@ -19,6 +19,31 @@ pub(crate) struct Package {
 }
 
 impl Package {
+    /// One that the tests need.
+    const fn new(name: &'static str, purpose: &'static str, is_there: fn() -> bool) -> Package {
+        Package {
+            name,
+            purpose,
+            install: true,
+            tests: true,
+            is_there,
+        }
+    }
+
+    const fn for_benchmarks(self) -> Package {
+        Package {
+            tests: false,
+            ..self
+        }
+    }
+
+    const fn optional(self) -> Package {
+        Package {
+            install: false,
+            ..self.for_benchmarks()
+        }
+    }
+
     pub(crate) fn is_there(&self) -> bool {
         (self.is_there)()
     }
@@ -33,155 +58,118 @@ impl Package {
 }
 
 /// The emulator of the kernel's tests.
-pub(crate) static QEMU: Package = Package {
-    name: "qemu-system-misc",
-    purpose: "the kernel's tests, `qemu-system-riscv64`",
-    install: true,
-    tests: true,
-    is_there: || host::has_program("qemu-system-riscv64"),
-};
+pub(crate) static QEMU: Package = Package::new(
+    "qemu-system-misc",
+    "the kernel's tests, `qemu-system-riscv64`",
+    || host::has_program("qemu-system-riscv64"),
+);
 
 /// What counts instructions.
-pub(crate) static VALGRIND: Package = Package {
-    name: "valgrind",
-    purpose: "callgrind, which counts the instructions of operations",
-    install: true,
-    tests: true,
-    is_there: || host::has_program("valgrind"),
-};
+pub(crate) static VALGRIND: Package = Package::new(
+    "valgrind",
+    "callgrind, which counts the instructions of operations",
+    || host::has_program("valgrind"),
+);
 
-static LIBURING: Package = Package {
-    name: "liburing-dev",
-    purpose: "the benchmarks' peer in C",
-    install: true,
-    tests: false,
-    is_there: || Path::new("/usr/include/liburing.h").exists(),
-};
+static LIBURING: Package = Package::new("liburing-dev", "the benchmarks' peer in C", || {
+    Path::new("/usr/include/liburing.h").exists()
+})
+.for_benchmarks();
 
-static WRK: Package = Package {
-    name: "wrk",
-    purpose: "load generator that asks the web server, in its tests",
-    install: true,
-    tests: true,
-    is_there: || host::has_program("wrk"),
-};
+static WRK: Package = Package::new(
+    "wrk",
+    "load generator that asks the web server, in its tests",
+    || host::has_program("wrk"),
+);
 
-static CURL: Package = Package {
-    name: "curl",
-    purpose: "client that asks the web server, in its tests",
-    install: true,
-    tests: true,
-    is_there: || host::has_program("curl"),
-};
+static CURL: Package = Package::new(
+    "curl",
+    "client that asks the web server, in its tests",
+    || host::has_program("curl"),
+);
 
-static AB: Package = Package {
-    name: "apache2-utils",
-    purpose: "`ab`, which asks the web server, in its tests",
-    install: true,
-    tests: true,
-    is_there: || host::has_program("ab"),
-};
+static AB: Package = Package::new(
+    "apache2-utils",
+    "`ab`, which asks the web server, in its tests",
+    || host::has_program("ab"),
+);
 
-static NGHTTP2: Package = Package {
-    name: "nghttp2-client",
-    purpose: "`h2load` and `nghttp`, which ask the web server, in its tests",
-    install: true,
-    tests: true,
-    is_there: || host::has_program("h2load"),
-};
+static NGHTTP2: Package = Package::new(
+    "nghttp2-client",
+    "`h2load` and `nghttp`, which ask the web server, in its tests",
+    || host::has_program("h2load"),
+);
 
-static NGINX: Package = Package {
-    name: "nginx-light",
-    purpose: "the benchmarks' web server to compare with",
-    install: true,
-    tests: false,
-    is_there: || host::has_program("nginx") || Path::new("/usr/sbin/nginx").exists(),
-};
+static NGINX: Package = Package::new(
+    "nginx-light",
+    "the benchmarks' web server to compare with",
+    || host::has_program("nginx") || Path::new("/usr/sbin/nginx").exists(),
+)
+.for_benchmarks();
 
-static REDIS: Package = Package {
-    name: "redis-server",
-    purpose: "one of the unmodified servers of the benchmarks",
-    install: true,
-    tests: false,
-    is_there: || host::has_program("redis-server"),
-};
+static REDIS: Package = Package::new(
+    "redis-server",
+    "one of the unmodified servers of the benchmarks",
+    || host::has_program("redis-server"),
+)
+.for_benchmarks();
 
-static POSTGRESQL: Package = Package {
-    name: "postgresql",
-    purpose: "one of the unmodified servers of the benchmarks",
-    install: true,
-    tests: false,
-    is_there: || Path::new("/usr/lib/postgresql").exists(),
-};
+static POSTGRESQL: Package = Package::new(
+    "postgresql",
+    "one of the unmodified servers of the benchmarks",
+    || Path::new("/usr/lib/postgresql").exists(),
+)
+.for_benchmarks();
 
 /// A server of queues.
-pub(crate) static RABBITMQ: Package = Package {
-    name: "rabbitmq-server",
-    // It brings Erlang, and Debian starts it as a service.
-    purpose: "optional, the server of `cargo xtask compat programs lapin`",
-    install: false,
-    tests: false,
-    is_there: || Path::new("/usr/lib/rabbitmq/bin/rabbitmq-server").exists(),
-};
+// It brings Erlang, and Debian starts it as a service.
+pub(crate) static RABBITMQ: Package = Package::new(
+    "rabbitmq-server",
+    "optional, the server of `cargo xtask compat programs lapin`",
+    || Path::new("/usr/lib/rabbitmq/bin/rabbitmq-server").exists(),
+)
+.optional();
 
-static GO: Package = Package {
-    name: "golang-go",
-    // Some 300 MB, and many machines have a newer Go from elsewhere.
-    purpose: "optional, the benchmarks' peer in Go",
-    install: false,
-    tests: false,
-    is_there: || host::has_program("go"),
-};
+// Some 300 MB, and many machines have a newer Go from elsewhere.
+static GO: Package = Package::new("golang-go", "optional, the benchmarks' peer in Go", || {
+    host::has_program("go")
+})
+.optional();
 
-static OPENMPI: Package = Package {
-    name: "openmpi-bin",
-    purpose: "`mpirun`, which starts the ranks of mpi/",
-    install: true,
-    tests: true,
-    is_there: || host::has_program("mpirun"),
-};
+static OPENMPI: Package = Package::new(
+    "openmpi-bin",
+    "`mpirun`, which starts the ranks of mpi/",
+    || host::has_program("mpirun"),
+);
 
-static LIBOPENMPI: Package = Package {
-    name: "libopenmpi-dev",
-    purpose: "`mpi.h` and the library for mpi/",
-    install: true,
-    tests: true,
-    is_there: || host::has_program("mpicc") && has_mpi_header(),
-};
+static LIBOPENMPI: Package =
+    Package::new("libopenmpi-dev", "`mpi.h` and the library for mpi/", || {
+        host::has_program("mpicc") && has_mpi_header()
+    });
 
-static LIBCLANG: Package = Package {
-    name: "libclang-dev",
-    purpose: "reads `mpi.h` when mpi/ is built",
-    install: true,
-    tests: true,
-    is_there: has_libclang,
-};
+static LIBCLANG: Package = Package::new(
+    "libclang-dev",
+    "reads `mpi.h` when mpi/ is built",
+    has_libclang,
+);
 
 /// A compiler of C++20.
-pub(crate) static GXX: Package = Package {
-    name: "g++",
-    purpose: "the tests of the headers of C++20, version 12 or newer",
-    install: true,
-    tests: true,
-    is_there: || host::has_program("g++") || host::has_program("clang++"),
-};
+pub(crate) static GXX: Package = Package::new(
+    "g++",
+    "the tests of the headers of C++20, version 12 or newer",
+    || host::has_program("g++") || host::has_program("clang++"),
+);
 
 /// What the headers of C++20 are tested and installed with.
-pub(crate) static CMAKE: Package = Package {
-    name: "cmake",
-    purpose: "the tests of the headers of C++20",
-    install: true,
-    tests: true,
-    is_there: || host::has_program("cmake"),
-};
+pub(crate) static CMAKE: Package =
+    Package::new("cmake", "the tests of the headers of C++20", || {
+        host::has_program("cmake")
+    });
 
-static LIBASIO: Package = Package {
-    name: "libasio-dev",
-    purpose: "the benchmarks' peers of C++20",
-    install: true,
-    tests: false,
-    is_there: || Path::new("/usr/include/asio.hpp").exists(),
-};
+static LIBASIO: Package = Package::new("libasio-dev", "the benchmarks' peers of C++20", || {
+    Path::new("/usr/include/asio.hpp").exists()
+})
+.for_benchmarks();
 
 /// What mpi/ is built with and started by.
 pub(crate) static MPI: [&Package; 3] = [&OPENMPI, &LIBOPENMPI, &LIBCLANG];

@@ -34,6 +34,21 @@ pub fn elevated_threads(pid: Tid) -> Vec<Tid> {
         .collect()
 }
 
+/// Does `/proc` hide the processes of other users from ordinary ones?
+pub fn hides_processes() -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mut options = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ');
+        (fields.nth(1) == Some("/proc")).then(|| fields.nth(1))?
+    });
+    let hides = |option: &str| {
+        option.starts_with("hidepid=") && option != "hidepid=0" && option != "hidepid=off"
+    };
+    options
+        .next_back()
+        .is_some_and(|options| options.split(',').any(hides))
+}
+
 /// A small random number generator (xorshift), so that a failing seed can be repeated. Seeds are not 0.
 #[derive(Debug, Clone)]
 pub struct Random(pub u64);

@@ -107,6 +107,21 @@ fn waits<F: Future>(future: Pin<&mut F>) {
     );
 }
 
+/// `first` waits and is dropped while what is `held` is given back; `next` gets it.
+fn dropped_while_let_in(
+    held: impl Sized,
+    first: impl Future + Send + 'static,
+    next: impl FnOnce() + Send + 'static,
+) {
+    let mut first = Box::pin(first);
+    waits(first.as_mut());
+    let next = thread::spawn(next);
+    let dropper = thread::spawn(move || drop(first));
+    drop(held);
+    dropper.join().unwrap();
+    next.join().unwrap();
+}
+
 /// One more; `loom` fails if another thread has access.
 fn add_one(cell: &UnsafeCell<u32>) {
     cell.with_mut(|value| {
@@ -160,13 +175,7 @@ fn a_waiter_dropped_while_the_mutex_is_handed_over_leaves_it_to_the_next() {
         let mutex = Arc::new(Mutex::new(()));
         let shared: &'static Mutex<()> = leak(&mutex);
         let guard = shared.try_lock().unwrap();
-        let mut first = Box::pin(shared.lock());
-        waits(first.as_mut());
-        let next = thread::spawn(move || drop(block_on(shared.lock())));
-        let dropper = thread::spawn(move || drop(first));
-        drop(guard);
-        dropper.join().unwrap();
-        next.join().unwrap();
+        dropped_while_let_in(guard, shared.lock(), || drop(block_on(shared.lock())));
         assert!(mutex.try_lock().is_ok());
         unleak(&mutex);
     });
@@ -179,13 +188,9 @@ fn permits_of_a_dropped_waiter_go_to_the_next() {
         let semaphore = Arc::new(Semaphore::new(1));
         let shared: &'static Semaphore = leak(&semaphore);
         let permit = shared.try_acquire().unwrap();
-        let mut first = Box::pin(shared.acquire());
-        waits(first.as_mut());
-        let next = thread::spawn(move || drop(block_on(shared.acquire()).unwrap()));
-        let dropper = thread::spawn(move || drop(first));
-        drop(permit);
-        dropper.join().unwrap();
-        next.join().unwrap();
+        dropped_while_let_in(permit, shared.acquire(), || {
+            drop(block_on(shared.acquire()).unwrap());
+        });
         assert_eq!(semaphore.available_permits(), 1);
         unleak(&semaphore);
     });
@@ -311,13 +316,7 @@ fn a_writer_dropped_while_it_is_let_in_leaves_the_lock_to_the_next() {
         let lock = Arc::new(RwLock::new(()));
         let shared: &'static RwLock<()> = leak(&lock);
         let reader = shared.try_read().unwrap();
-        let mut first = Box::pin(shared.write());
-        waits(first.as_mut());
-        let next = thread::spawn(move || drop(block_on(shared.read())));
-        let dropper = thread::spawn(move || drop(first));
-        drop(reader);
-        dropper.join().unwrap();
-        next.join().unwrap();
+        dropped_while_let_in(reader, shared.write(), || drop(block_on(shared.read())));
         assert!(lock.try_write().is_ok());
         unleak(&lock);
     });

@@ -39,6 +39,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use upshift_daemon::{Config, Daemon};
+use upshift_elevate::testing::hides_processes;
 use upshift_elevate::{Priority, Rights};
 
 static TURN: Mutex<()> = Mutex::new(());
@@ -91,21 +92,6 @@ fn permitted() -> bool {
             false
         }
     }
-}
-
-/// Does `/proc` hide the processes of other users from ordinary ones, as whom some of these tests run?
-fn hides_processes() -> bool {
-    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let mut options = mounts.lines().filter_map(|line| {
-        let mut fields = line.split(' ');
-        (fields.nth(1) == Some("/proc")).then(|| fields.nth(1))?
-    });
-    let hides = |option: &str| {
-        option.starts_with("hidepid=") && option != "hidepid=0" && option != "hidepid=off"
-    };
-    options
-        .next_back()
-        .is_some_and(|options| options.split(',').any(hides))
 }
 
 /// A path for a socket of the calling test's own.

@@ -172,39 +172,47 @@ impl<T> OnceCell<T> {
     }
 }
 
-impl<T> Default for OnceCell<T> {
-    fn default() -> OnceCell<T> {
-        OnceCell::new()
-    }
-}
+/// What a cell has whose value may be missing: `Default`, `From` the value, and those that look at the value.
+macro_rules! cell_traits {
+    ($cell:ident) => {
+        impl<T> Default for $cell<T> {
+            fn default() -> $cell<T> {
+                $cell::new()
+            }
+        }
 
-impl<T> From<T> for OnceCell<T> {
-    fn from(value: T) -> OnceCell<T> {
-        OnceCell::const_new_with(value)
-    }
-}
+        impl<T> From<T> for $cell<T> {
+            fn from(value: T) -> $cell<T> {
+                $cell::const_new_with(value)
+            }
+        }
 
-impl<T: Clone> Clone for OnceCell<T> {
-    fn clone(&self) -> OnceCell<T> {
-        OnceCell::new_with(self.get().cloned())
-    }
-}
+        impl<T: Clone> Clone for $cell<T> {
+            fn clone(&self) -> $cell<T> {
+                $cell::new_with(self.get().cloned())
+            }
+        }
 
-impl<T: PartialEq> PartialEq for OnceCell<T> {
-    fn eq(&self, other: &OnceCell<T>) -> bool {
-        self.get() == other.get()
-    }
-}
+        impl<T: PartialEq> PartialEq for $cell<T> {
+            fn eq(&self, other: &$cell<T>) -> bool {
+                self.get() == other.get()
+            }
+        }
 
-impl<T: Eq> Eq for OnceCell<T> {}
+        impl<T: Eq> Eq for $cell<T> {}
 
-impl<T: fmt::Debug> fmt::Debug for OnceCell<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OnceCell")
-            .field("value", &self.get())
-            .finish()
-    }
+        impl<T: fmt::Debug> fmt::Debug for $cell<T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($cell))
+                    .field("value", &self.get())
+                    .finish()
+            }
+        }
+    };
 }
+pub(super) use cell_traits;
+
+cell_traits!(OnceCell);
 
 /// Why [`OnceCell::set`] failed; the value is inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

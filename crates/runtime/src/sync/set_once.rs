@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 
 use super::atomic::const_fn;
+use super::once_cell::cell_traits;
 use super::{Notify, OnceCell};
 
 /// A cell that is set once; what needs the value waits for it.
@@ -103,39 +104,7 @@ impl<T> SetOnce<T> {
     }
 }
 
-impl<T> Default for SetOnce<T> {
-    fn default() -> SetOnce<T> {
-        SetOnce::new()
-    }
-}
-
-impl<T> From<T> for SetOnce<T> {
-    fn from(value: T) -> SetOnce<T> {
-        SetOnce::const_new_with(value)
-    }
-}
-
-impl<T: Clone> Clone for SetOnce<T> {
-    fn clone(&self) -> SetOnce<T> {
-        SetOnce::new_with(self.get().cloned())
-    }
-}
-
-impl<T: PartialEq> PartialEq for SetOnce<T> {
-    fn eq(&self, other: &SetOnce<T>) -> bool {
-        self.get() == other.get()
-    }
-}
-
-impl<T: Eq> Eq for SetOnce<T> {}
-
-impl<T: fmt::Debug> fmt::Debug for SetOnce<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SetOnce")
-            .field("value", &self.get())
-            .finish()
-    }
-}
+cell_traits!(SetOnce);
 
 /// There is a value already; here is the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

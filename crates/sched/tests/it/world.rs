@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use upshift_elevate::sys::{CpuSet, Linux, SchedAttr, Sys};
+use upshift_elevate::testing::hides_processes;
 use upshift_elevate::{Elevator, Priority, Rights};
 use upshift_sched::{Config, Engine, Policy, Processes, SchedError, Scheduler, Watch};
 
@@ -40,21 +41,6 @@ pub(crate) fn turn() -> Option<MutexGuard<'static, ()>> {
             None
         }
     }
-}
-
-/// Does `/proc` hide the processes of other users from ordinary ones, as whom some of these tests run?
-fn hides_processes() -> bool {
-    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let mut options = mounts.lines().filter_map(|line| {
-        let mut fields = line.split(' ');
-        (fields.nth(1) == Some("/proc")).then(|| fields.nth(1))?
-    });
-    let hides = |option: &str| {
-        option.starts_with("hidepid=") && option != "hidepid=0" && option != "hidepid=off"
-    };
-    options
-        .next_back()
-        .is_some_and(|options| options.split(',').any(hides))
 }
 
 /// The last CPU this process may use: the first one has most of the interrupts.

@@ -103,41 +103,25 @@ unsafe impl<T: Send + Sync, U: ?Sized + Send + Sync> Sync for OwnedRwLockReadGua
 
 /// [`RwLockWriteGuard`](super::RwLockWriteGuard) that keeps its [`RwLock`] alive.
 #[must_use = "the lock is given back when the guard is dropped"]
-pub struct OwnedRwLockWriteGuard<T> {
-    lock: Arc<RwLock<T>>,
-    value: *mut T,
-    access: PhantomData<T>,
-}
+pub struct OwnedRwLockWriteGuard<T>(OwnedRwLockMappedWriteGuard<T>);
 
 impl<T> OwnedRwLockWriteGuard<T> {
     /// The caller is inside.
     pub(super) fn new(lock: Arc<RwLock<T>>) -> OwnedRwLockWriteGuard<T> {
         let value = lock.value.get();
-        OwnedRwLockWriteGuard {
+        OwnedRwLockWriteGuard(OwnedRwLockMappedWriteGuard {
             lock,
             value,
             access: PhantomData,
-        }
-    }
-
-    /// The right to be inside, without a guard.
-    fn into_lock(self) -> Arc<RwLock<T>> {
-        let this = ManuallyDrop::new(self);
-        // SAFETY: read once, since the guard is not dropped.
-        unsafe { ptr::read(&raw const this.lock) }
+        })
     }
 
     /// Of a part of the value only.
     pub fn map<U: ?Sized>(
-        mut this: Self,
+        this: Self,
         part: impl FnOnce(&mut T) -> &mut U,
     ) -> OwnedRwLockMappedWriteGuard<T, U> {
-        let value: *mut U = part(&mut this);
-        OwnedRwLockMappedWriteGuard {
-            lock: this.into_lock(),
-            value,
-            access: PhantomData,
-        }
+        OwnedRwLockMappedWriteGuard::map(this.0, part)
     }
 
     /// Of a part of the value only, if there is one.
@@ -145,23 +129,15 @@ impl<T> OwnedRwLockWriteGuard<T> {
     /// # Errors
     /// The guard of the whole, if there is not.
     pub fn try_map<U: ?Sized>(
-        mut this: Self,
+        this: Self,
         part: impl FnOnce(&mut T) -> Option<&mut U>,
     ) -> Result<OwnedRwLockMappedWriteGuard<T, U>, Self> {
-        let Some(value) = part(&mut this) else {
-            return Err(this);
-        };
-        let value: *mut U = value;
-        Ok(OwnedRwLockMappedWriteGuard {
-            lock: this.into_lock(),
-            value,
-            access: PhantomData,
-        })
+        OwnedRwLockMappedWriteGuard::try_map(this.0, part).map_err(OwnedRwLockWriteGuard)
     }
 
     /// Makes the writer a reader: no other writer comes between.
     pub fn downgrade(self) -> OwnedRwLockReadGuard<T> {
-        let lock = self.into_lock();
+        let lock = self.0.into_lock();
         lock.raw.downgrade();
         OwnedRwLockReadGuard::new(lock)
     }
@@ -170,15 +146,13 @@ impl<T> OwnedRwLockWriteGuard<T> {
 impl<T> Deref for OwnedRwLockWriteGuard<T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: it is the only guard, and keeps the lock.
-        unsafe { &*self.value }
+        &self.0
     }
 }
 
 impl<T> DerefMut for OwnedRwLockWriteGuard<T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and it is borrowed exclusively.
-        unsafe { &mut *self.value }
+        &mut self.0
     }
 }
 
@@ -193,17 +167,6 @@ impl<T: fmt::Display> fmt::Display for OwnedRwLockWriteGuard<T> {
         (**self).fmt(f)
     }
 }
-
-impl<T> Drop for OwnedRwLockWriteGuard<T> {
-    fn drop(&mut self) {
-        self.lock.raw.leave(Side::Write);
-    }
-}
-
-// SAFETY: as a reference to the value beside an owner of the lock.
-unsafe impl<T: Send + Sync> Send for OwnedRwLockWriteGuard<T> {}
-// SAFETY: through a shared guard there is shared access only.
-unsafe impl<T: Send + Sync> Sync for OwnedRwLockWriteGuard<T> {}
 
 /// Exclusive access to a part of the value of an [`RwLock`], which it keeps alive.
 #[must_use = "the lock is given back when the guard is dropped"]
