@@ -127,6 +127,8 @@ pub(crate) fn step(context: &Context<'_>) -> Verdict {
     }
     // One of the tests starts a daemon.
     context.run(setup::debug_build(context.root), minutes(8))?;
-    context.run(cargo(context.root, &TESTS), minutes(8))?;
+    let mut command = cargo(context.root, &TESTS);
+    command.args(["--no-fail-fast", "--", "--show-output"]);
+    context.run_tests(command, minutes(8))?;
     context.tests_passed()
 }

@@ -5,6 +5,7 @@
 //! listed, never passed; the last line of standard output is `N passed, N failed, N skipped`; the whole run ends within
 //! its minutes, since every process gets at most what is left of them.
 
+mod again;
 mod lanes;
 mod log;
 
@@ -25,7 +26,7 @@ use crate::run::{Ending, Stop, run, shown};
 use crate::setup::{self, Tools, install_h2spec};
 use crate::steps::{Beside, SOAKS, STEPS, Step};
 use lanes::{Job, Lanes};
-use log::{count_tests, excerpt, skipped_tests};
+use log::{count_tests, excerpt, failures, skipped_tests, unstable_tests};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -117,7 +118,11 @@ impl Context<'_> {
     /// # Errors
     /// Says how the command ended, and the command as one would type it.
     pub(crate) fn run(&self, mut command: Command, limit: Duration) -> Result<(), String> {
-        let failed = |reason: String| Err(format!("{reason}: `{}`", shown(&command)));
+        self.run_once(&mut command, limit)
+    }
+
+    fn run_once(&self, command: &mut Command, limit: Duration) -> Result<(), String> {
+        let failed = |reason: String| Err(format!("{reason}: `{}`", shown(command)));
         if self.stop.is_set() {
             return failed("not started, interrupted".to_owned());
         }
@@ -128,7 +133,7 @@ impl Context<'_> {
         let log = File::options().create(true).append(true).open(&self.log);
         let mut log =
             log.map_err(|error| format!("cannot write {}: {error}", self.log.display()))?;
-        let headline = format!("$ {}\n", shown(&command));
+        let headline = format!("$ {}\n", shown(command));
         let written = if self.verbose {
             io::stdout().write_all(headline.as_bytes())
         } else {
@@ -137,18 +142,49 @@ impl Context<'_> {
         written.map_err(|error| format!("cannot write {}: {error}", self.log.display()))?;
         let output = (!self.verbose).then_some(&log);
         let begun = Instant::now();
-        let ending = run(&mut command, limit.min(left), output, self.stop)
-            .map_err(|error| error.to_string())?;
+        let ending =
+            run(command, limit.min(left), output, self.stop).map_err(|error| error.to_string())?;
         // Where the time of a step goes; a log that cannot be written has said so above.
         let _ = writeln!(log, "$ took {:.1} s", begun.elapsed().as_secs_f64());
         match ending.success() {
             Ok(()) => Ok(()),
             Err(reason) if matches!(ending, Ending::TimedOut(_)) && left < limit => Err(format!(
                 "{reason}, the suite's time is used up (--minutes): `{}`",
-                shown(&command)
+                shown(command)
             )),
-            Err(reason) => Err(format!("{reason}: `{}`", shown(&command))),
+            Err(reason) => Err(format!("{reason}: `{}`", shown(command))),
         }
+    }
+
+    /// Runs `cargo test` with arguments for its test programs; what fails is run once more, as [`again`] says.
+    ///
+    /// # Errors
+    /// Those of [`Context::run`]; that of the first run if a test failed twice.
+    pub(crate) fn run_tests(&self, mut command: Command, limit: Duration) -> Result<(), String> {
+        let before = self.said().len();
+        let Err(reason) = self.run_once(&mut command, limit) else {
+            return Ok(());
+        };
+        let said = self.said();
+        let Some(tests) = again::candidates(said.get(before..).unwrap_or("")) else {
+            return Err(reason);
+        };
+        let second = self.run(again::command(&command, &tests), limit);
+        let said_again = self.said();
+        let said_again = said_again.get(said.len()..).unwrap_or("");
+        if second.is_err() || !again::all_passed(said_again, tests.len()) {
+            return Err(reason);
+        }
+        let lines = tests.iter().map(|test| again::line(test));
+        let log = File::options().append(true).open(&self.log);
+        log.and_then(|mut log| log.write_all(lines.collect::<String>().as_bytes()))
+            .map_err(|error| format!("cannot write {}: {error}", self.log.display()))
+    }
+
+    /// The log so far.
+    fn said(&self) -> String {
+        let bytes = fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// The verdict of a step whose commands have ended well: how many tests ran, and no pass when none did.
@@ -157,9 +193,7 @@ impl Context<'_> {
             // The output was not kept.
             return Ok(Done::Passed(String::new()));
         }
-        let log = fs::read_to_string(&self.log)
-            .map_err(|error| format!("cannot read {}: {error}", self.log.display()))?;
-        Ok(count_tests(&log).map_or_else(
+        Ok(count_tests(&self.said()).map_or_else(
             || Done::Skipped("there is no such test yet".to_owned()),
             Done::Passed,
         ))
@@ -174,6 +208,8 @@ struct Tally {
     skipped: Vec<String>,
     /// Tests of steps that passed.
     skipped_tests: Vec<String>,
+    /// Tests that failed and passed when they were run again.
+    unstable_tests: Vec<String>,
 }
 
 impl Tally {
@@ -192,6 +228,10 @@ impl Tally {
             ("failed", &self.failed),
             ("skipped (not run in full, so no pass)", &self.skipped),
             ("tests that skipped themselves", &self.skipped_tests),
+            (
+                "tests that failed once and passed alone",
+                &self.unstable_tests,
+            ),
         ] {
             if !lines.is_empty() {
                 text += &format!("{title}, {}:\n  {}\n", lines.len(), lines.join("\n  "));
@@ -303,11 +343,13 @@ fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
         };
         let name = chosen.step.name;
         tally.add(name, &verdict);
-        if let Ok(text) = fs::read(&chosen.context.log) {
-            let skipped = skipped_tests(&String::from_utf8_lossy(&text));
-            let named = skipped.iter().map(|line| format!("{name}: {line}"));
-            tally.skipped_tests.extend(named);
-        }
+        let log = chosen.context.said();
+        let named = |line: &str| format!("{name}: {line}");
+        let skipped = skipped_tests(&log);
+        tally
+            .skipped_tests
+            .extend(skipped.iter().map(|line| named(line)));
+        tally.unstable_tests.extend(unstable_tests(&log).map(named));
     }
     println!(
         "{:.0} s in all, logs in {}",
@@ -425,27 +467,25 @@ fn report(verdict: &Verdict, took: Took, context: &Context<'_>) {
         Ok(Done::Passed(detail)) if detail.is_empty() => println!("ok {took}"),
         Ok(Done::Passed(detail)) => println!("ok {took} ({detail})"),
         Ok(Done::Skipped(reason)) => println!("SKIPPED {took}: {reason}"),
-        Err(reason) => {
-            println!("FAILED {took}: {reason}");
-            if !context.verbose {
-                print_excerpt_of(&context.log);
-            }
-        }
+        Err(reason) => println!("FAILED {took}: {reason}"),
     }
-}
-
-/// Prints what of the log says why the step failed.
-fn print_excerpt_of(log: &Path) {
-    let bytes = fs::read(log).unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes);
-    for line in excerpt(&text) {
+    if context.verbose {
+        return;
+    }
+    let log = context.said();
+    let lines = match verdict {
+        Err(_) => excerpt(&log),
+        Ok(_) if unstable_tests(&log).next().is_some() => {
+            failures(&log.lines().collect::<Vec<_>>())
+        }
+        Ok(_) => return,
+    };
+    // Why it failed, or what it said of a test that passed the second time.
+    for line in lines {
         println!("    | {line}");
     }
-    println!(
-        "    | (all {} lines: {})",
-        text.lines().count(),
-        log.display()
-    );
+    let (all, log) = (log.lines().count(), context.log.display());
+    println!("    | (all {all} lines: {log})");
 }
 
 #[cfg(test)]

@@ -171,6 +171,7 @@ pub fn poll_piece(cx: &mut Context<'_>) -> Poll<()> {
 
 /// [`poll_piece`] of transfers with pieces so short that it costs something: the first one in a poll is not asked about. `in_poll` is
 /// when the poll of the last piece began.
+#[cfg(feature = "hyper")]
 #[inline]
 pub(crate) fn poll_next_piece(cx: &mut Context<'_>, in_poll: &mut u64) -> Poll<()> {
     let began = context::with(|worker| worker.executor.clock()).unwrap_or(0);

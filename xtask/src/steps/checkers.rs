@@ -126,7 +126,7 @@ pub(super) fn asan(context: &Context<'_>) -> Verdict {
     };
     let mut command = asan_tests(context, &target);
     command.arg("--no-fail-fast").args(SHOW_SKIPS);
-    context.run(command, minutes(12))?;
+    context.run_tests(command, minutes(12))?;
     context.tests_passed()
 }
 

@@ -52,7 +52,7 @@ pub(super) fn tests(context: &Context<'_>, which: &[&str], limit: Duration) -> V
     let mut command = cargo(context, ["test", "--workspace", "--no-fail-fast"]);
     command.args(which);
     command.args(SHOW_SKIPS);
-    context.run(command, limit)?;
+    context.run_tests(command, limit)?;
     match context.io_uring {
         Ok(()) => context.tests_passed(),
         Err(reason) => Ok(Done::Skipped(format!(
@@ -71,7 +71,7 @@ pub(super) fn readiness(context: &Context<'_>) -> Verdict {
         let mut command = cargo(context, ["test", "--no-fail-fast"]);
         command.args(of).args(SHOW_SKIPS);
         confine::tests(&mut command, context.root, humble)?;
-        context.run(command, minutes(10))
+        context.run_tests(command, minutes(10))
     };
     const ALL: [&str; 3] = ["--workspace", "--exclude", "upshift-core"];
     let ring = test_programs(context, "upshift-ring")?;

@@ -1,12 +1,21 @@
 //! Reading the log of a step: how many tests passed, which skipped themselves, and what to show of a failure.
 
+use super::again::UNSTABLE;
+
 /// Lines that are printed of a failed step's log: of what its tests said, and of the end.
 const SHOWN_FAILURES: usize = 150;
 const SHOWN_END: usize = 50;
 
-/// Adds up the lines `test result: ok. 3 passed; 0 failed; 1 ignored; …`; none when no test passed.
-pub(super) fn count_tests(log: &str) -> Option<String> {
-    let (mut passed, mut ignored) = (0_u64, 0_u64);
+/// Tests of which a log speaks.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Count {
+    pub(super) passed: u64,
+    pub(super) ignored: u64,
+}
+
+/// Adds up the lines `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+pub(super) fn count_passed(log: &str) -> Count {
+    let mut count = Count::default();
     let harness = by_test(log).filter(|(test, _)| test.is_none());
     for line in harness.filter_map(|(_, line)| line.strip_prefix("test result: ")) {
         for part in line.split([';', '.']) {
@@ -16,18 +25,29 @@ pub(super) fn count_tests(log: &str) -> Option<String> {
                 .and_then(|word| word.parse::<u64>().ok())
                 .unwrap_or(0);
             match words.next() {
-                Some("passed") => passed += number,
-                Some("ignored") => ignored += number,
+                Some("passed") => count.passed += number,
+                Some("ignored") => count.ignored += number,
                 _ => {}
             }
         }
     }
+    count
+}
+
+/// Says how many tests a log has; none when no test passed.
+pub(super) fn count_tests(log: &str) -> Option<String> {
+    let Count { passed, ignored } = count_passed(log);
     if passed == 0 {
         return None;
     }
     let mut count = format!("{passed} tests");
     let skipped = skipped_tests(log).len() as u64;
-    for (number, what) in [(ignored, "ignored"), (skipped, "of them skipped")] {
+    let unstable = unstable_tests(log).count() as u64;
+    for (number, what) in [
+        (ignored, "ignored"),
+        (skipped, "of them skipped"),
+        (unstable, "unstable"),
+    ] {
         if number != 0 {
             count += &format!(", {number} {what}");
         }
@@ -58,6 +78,24 @@ pub(super) fn skipped_tests(log: &str) -> Vec<String> {
     found
 }
 
+/// The tests that failed and passed when they were run again.
+pub(super) fn unstable_tests(log: &str) -> impl Iterator<Item = &str> {
+    log.lines().filter_map(|line| line.strip_prefix(UNSTABLE))
+}
+
+/// The tests that failed, as the lists at the end of each test program have them.
+pub(super) fn failed_tests(log: &str) -> Vec<&str> {
+    let mut is_in_list = false;
+    let mut failed = Vec::new();
+    for line in log.lines() {
+        match line.strip_prefix("    ") {
+            Some(name) if is_in_list => failed.push(name),
+            _ => is_in_list = line == "failures:",
+        }
+    }
+    failed
+}
+
 /// The lines of a log, each with the test that has printed it, if the harness shows it as output of one.
 fn by_test(log: &str) -> impl Iterator<Item = (Option<&str>, &str)> {
     let mut test = None;
@@ -72,13 +110,11 @@ fn by_test(log: &str) -> impl Iterator<Item = (Option<&str>, &str)> {
     })
 }
 
-/// What failed tests said, wherever it is, and the end.
-pub(super) fn excerpt(text: &str) -> Vec<&str> {
-    let lines: Vec<_> = text.lines().collect();
-    let end = lines.len().saturating_sub(SHOWN_END);
+/// What failed tests said.
+pub(super) fn failures<'a>(lines: &[&'a str]) -> Vec<&'a str> {
     let mut shown = Vec::new();
     let mut is_of_failure = false;
-    for line in &lines[..end] {
+    for line in lines {
         is_of_failure |= *line == "failures:";
         if is_of_failure {
             shown.push(*line);
@@ -89,6 +125,14 @@ pub(super) fn excerpt(text: &str) -> Vec<&str> {
         shown.truncate(SHOWN_FAILURES);
         shown.push("(more failures are in the log)");
     }
+    shown
+}
+
+/// What failed tests said, wherever it is, and the end.
+pub(super) fn excerpt(text: &str) -> Vec<&str> {
+    let lines: Vec<_> = text.lines().collect();
+    let end = lines.len().saturating_sub(SHOWN_END);
+    let mut shown = failures(&lines[..end]);
     if !shown.is_empty() {
         shown.push("(the end:)");
     }

@@ -3,8 +3,10 @@
 //! in which the machine must fail.
 //!
 //! A run passes if the machine exits with the right status, the last line is there, no
-//! line speaks of a panic, and what else is asked of its output holds.
+//! line speaks of a panic, and what else is asked of its output holds. What has failed is said
+//! again at the end.
 
+mod failure;
 mod matrix;
 mod power_cut;
 mod wrong;
@@ -17,6 +19,7 @@ use std::time::Duration;
 use crate::build::{self, Image};
 use crate::qemu::{self, Machine, Network, Outcome};
 use crate::state;
+use failure::Failure;
 use matrix::{chaos, fuzz, matrix, tests_in_turns};
 
 /// Generous: the host may be slow, and a hang is rare.
@@ -110,20 +113,22 @@ pub(crate) fn run(smp: &[u32], seeds: Seeds, only: Option<&str>) -> Result<ExitC
     if let Some(part) = only {
         runs.retain(|run| run.name.contains(part));
     }
-    let mut code = run_all(&image, runs.into_iter())?;
-    if let Seeds::First(_) = seeds
-        && only.is_none_or(|only| power_cut::NAME.contains(only))
-        && !power_cut::run(&image, POWER_CUTS)?
-    {
-        code = ExitCode::FAILURE;
-    }
+    let failures = run_all(&image, runs.into_iter())?;
+    let is_cut =
+        matches!(seeds, Seeds::First(_)) && only.is_none_or(|only| power_cut::NAME.contains(only));
+    let survived = !is_cut || power_cut::run(&image, POWER_CUTS)?;
     if let (Seeds::First(count), None) = (seeds, only) {
         println!(
             "chaos: {count} seeds; `cargo xtask os -- soak` runs those up to {SOAK_SEEDS}, and \
              {FUZZ_SEEDS} of programs that make any calls"
         );
     }
-    Ok(code)
+    let failures = failure::fail_again(&image, failures)?;
+    Ok(code(failure::none_of(&failures) && survived))
+}
+
+fn code(is_right: bool) -> ExitCode {
+    ExitCode::from(u8::from(!is_right))
 }
 
 /// All tests, so many times; then the seeds that the matrix leaves out. Or of all that only what
@@ -144,40 +149,38 @@ pub(crate) fn soak(smp: u32, runs: u64, only: Option<&str>) -> Result<ExitCode, 
         .flat_map(|first| [(1, true), (2, false), (4, false)].map(|with| fuzz(first, with)));
     let others = turns.into_iter().chain(fuzz).chain(seeds);
     let survived = !is_wanted(power_cut::NAME) || power_cut::run(&image, SOAK_POWER_CUTS)?;
-    let first = run_some(&image, again.filter(|run| is_wanted(&run.name)), 1)?;
-    let then = run_all(&image, others.filter(|run| is_wanted(&run.name)))?;
-    Ok(match survived && first == ExitCode::SUCCESS {
-        true => then,
-        false => ExitCode::FAILURE,
-    })
+    let mut failures = run_some(&image, again.filter(|run| is_wanted(&run.name)), 1)?;
+    failures.extend(run_all(&image, others.filter(|run| is_wanted(&run.name)))?);
+    Ok(code(failure::none_of(&failures) && survived))
 }
 
 /// Power cuts, and nothing else: as many as a soak has, or so many.
 pub(crate) fn power_cuts(seeds: Option<u64>) -> Result<ExitCode, String> {
     let image = build::image()?;
     let survived = power_cut::run(&image, seeds.unwrap_or(SOAK_POWER_CUTS))?;
-    Ok(ExitCode::from(u8::from(!survived)))
+    Ok(code(survived))
 }
 
-fn run_all(image: &Image, runs: impl Iterator<Item = Run> + Send) -> Result<ExitCode, String> {
+fn run_all(image: &Image, runs: impl Iterator<Item = Run> + Send) -> Result<Vec<Failure>, String> {
     run_some(image, runs, AT_ONCE)
 }
 
-/// Runs them, so many at the same time, and prints what their tests say when they have ended.
+/// Runs them, so many at the same time, and prints what their tests say when they have ended: those that failed.
 fn run_some(
     image: &Image,
     runs: impl Iterator<Item = Run> + Send,
     at_once: usize,
-) -> Result<ExitCode, String> {
+) -> Result<Vec<Failure>, String> {
     let runs = Mutex::new(runs);
-    let counts = Mutex::new((0, 0));
+    let ended = Mutex::new((Counts::default(), Vec::new()));
     let next = || runs.lock().map_or(None, |mut runs| runs.next());
     let work = || -> Result<(), String> {
         while let Some(run) = next() {
-            let (passed, failed) = run_one(image, &run)?;
-            if let Ok(mut counts) = counts.lock() {
-                counts.0 += passed;
-                counts.1 += failed;
+            let (counts, failure) = run_one(image, run)?;
+            if let Ok(mut ended) = ended.lock() {
+                ended.0.passed += counts.passed;
+                ended.0.failed += counts.failed;
+                ended.1.extend(failure);
             }
         }
         Ok(())
@@ -187,13 +190,21 @@ fn run_some(
         let mut ended = workers.into_iter().map(|worker| worker.join());
         ended.try_for_each(|end| end.unwrap_or(Err("a runner panicked".to_owned())))
     })?;
-    let (passed, failed) = counts.into_inner().unwrap_or((0, 1));
+    let ended = ended.into_inner();
+    let (Counts { passed, failed }, failures) = ended.map_err(|_| "a runner panicked")?;
     println!("{passed} passed, {failed} failed");
-    Ok(ExitCode::from(u8::from(failed != 0)))
+    Ok(failures)
 }
 
-/// One machine: how many tests passed and failed, its end included.
-fn run_one(image: &Image, run: &Run) -> Result<(u32, u32), String> {
+/// Of tests; the end of a machine is one.
+#[derive(Default)]
+struct Counts {
+    passed: u32,
+    failed: u32,
+}
+
+/// One machine.
+fn run_one(image: &Image, run: Run) -> Result<(Counts, Option<Failure>), String> {
     let image = run.image.as_ref().unwrap_or(image);
     let network = run.machine.network;
     let peer = run
@@ -204,26 +215,27 @@ fn run_one(image: &Image, run: &Run) -> Result<(u32, u32), String> {
         peer.join().unwrap_or(Err("it panicked".into()))
     });
     let name = &run.name;
-    let (mut passed, mut failed) = (0, 0);
+    let mut counts = Counts::default();
     // Nothing of another machine in between.
     let mut report = std::io::stdout().lock();
     let tests = outcome.output.lines();
     for line in tests.filter(|line| line.starts_with("test ")) {
         let _ = writeln!(report, "{name}: {line}");
         match line.ends_with(" ok") {
-            true => passed += 1,
-            false => failed += 1,
+            true => counts.passed += 1,
+            false => counts.failed += 1,
         }
     }
     let took = outcome.took;
-    let verdict = verdict(run, &outcome);
-    match verdict.and(peer.map_err(|error| format!("the peer: {error}"))) {
+    let verdict = verdict(&run, &outcome);
+    let reason = match verdict.and(peer.map_err(|error| format!("the peer: {error}"))) {
         Ok(()) => {
-            passed += 1;
+            counts.passed += 1;
             let _ = writeln!(report, "{name}: test ends_as_it_should ... ok ({took:.1?})");
+            None
         }
         Err(reason) => {
-            failed += 1;
+            counts.failed += 1;
             let output = &outcome.output;
             let _ = writeln!(
                 report,
@@ -233,9 +245,16 @@ fn run_one(image: &Image, run: &Run) -> Result<(u32, u32), String> {
             if let Some(repeat) = &run.repeat {
                 let _ = writeln!(report, "{name}: to repeat it: {repeat}");
             }
+            Some(reason)
         }
-    }
-    Ok((passed, failed))
+    };
+    let output = outcome.output;
+    let failure = (counts.failed != 0).then_some(Failure {
+        run,
+        reason,
+        output,
+    });
+    Ok((counts, failure))
 }
 
 /// Keeps what is known of a run that has failed, and says where each hart was.

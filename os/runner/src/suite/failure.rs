@@ -1,0 +1,109 @@
+//! What is said in the end of the machines that have failed, and their second run.
+//!
+//! Under emulation the host decides when a hart runs, so a test that waits for a time can fail where nothing is wrong. A machine that
+//! fails and passes alone is *unstable*: named and counted, and no failure. Several at once are one. A soak runs nothing twice.
+
+use super::{Run, run_one};
+use crate::build::Image;
+
+/// Machines of one suite that may be run a second time.
+const SECOND_RUNS: usize = 3;
+
+/// Lines of the console that are said before a test that has failed, and at the end.
+const BEFORE: usize = 8;
+
+/// A machine that has failed.
+pub(super) struct Failure {
+    pub(super) run: Run,
+    /// What was wrong with its end.
+    pub(super) reason: Option<String>,
+    /// Everything on its console.
+    pub(super) output: String,
+}
+
+impl Failure {
+    /// What of the console says why: its tests that failed with the lines before them, and the end.
+    fn excerpt(&self) -> Vec<&str> {
+        let lines: Vec<_> = self.output.lines().collect();
+        let is_shown = |at: usize| {
+            let next = lines[at..].iter().take(BEFORE);
+            next.clone().count() < BEFORE || next.into_iter().any(|line| is_of_failure(line))
+        };
+        let shown = (0..lines.len()).filter(|at| is_shown(*at));
+        shown.map(|at| lines[at]).collect()
+    }
+
+    /// The names of its tests that failed; its end is one.
+    fn tests(&self) -> String {
+        let failed = self.output.lines().filter(|line| is_of_failure(line));
+        let names = failed.filter_map(|line| line.strip_prefix("test ")?.split(' ').next());
+        let end = self.reason.as_ref().map(|_| "ends_as_it_should");
+        names.chain(end).collect::<Vec<_>>().join(", ")
+    }
+}
+
+fn is_of_failure(line: &str) -> bool {
+    line.starts_with("test ") && !line.ends_with(" ok")
+}
+
+/// Says which machines have failed, in the form of cargo's tests. True: none.
+pub(super) fn none_of(failures: &[Failure]) -> bool {
+    if failures.is_empty() {
+        return true;
+    }
+    println!("\nfailures:\n");
+    for failure in failures {
+        let name = &failure.run.name;
+        println!("---- {name} ----");
+        for line in failure.excerpt() {
+            println!("{line}");
+        }
+        println!("{}\n", failure.reason.as_deref().unwrap_or(""));
+    }
+    println!("failures:");
+    for failure in failures {
+        println!("    {}: {}", failure.run.name, failure.tests());
+    }
+    println!("\ntest result: FAILED. {} machines failed", failures.len());
+    false
+}
+
+/// Runs those that failed once more, one at a time; those that fail again.
+pub(super) fn fail_again(image: &Image, failures: Vec<Failure>) -> Result<Vec<Failure>, String> {
+    if failures.len() > SECOND_RUNS {
+        return Ok(failures);
+    }
+    // What the first run said, whatever comes of the second.
+    none_of(&failures);
+    let mut again = Vec::new();
+    for failure in failures {
+        let (name, tests) = (failure.run.name.clone(), failure.tests());
+        match run_one(image, failure.run)? {
+            (_, Some(failure)) => again.push(failure),
+            (_, None) => println!("unstable: {name}: {tests}: passed when it was run again"),
+        }
+    }
+    Ok(again)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::run_of;
+    use super::*;
+
+    #[test]
+    fn an_excerpt_has_what_failed_and_the_end() {
+        let passed = "test a ... ok\n".repeat(50);
+        let failure = Failure {
+            run: run_of("smp 1".to_owned(), 1, "init=tests"),
+            reason: Some("exit status 1 instead of exit status 0".to_owned()),
+            output: format!("{passed}it leaks\ntest b ... FAILED: leaked 2 pages\n{passed}end\n"),
+        };
+        let shown = failure.excerpt();
+        assert!(shown.contains(&"it leaks"));
+        assert!(shown.contains(&"test b ... FAILED: leaked 2 pages"));
+        assert_eq!(shown.last(), Some(&"end"));
+        assert!(shown.len() < 3 * BEFORE, "{shown:?}");
+        assert_eq!(failure.tests(), "b, ends_as_it_should");
+    }
+}

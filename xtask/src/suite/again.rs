@@ -1,0 +1,95 @@
+//! The second run of a test that has failed.
+//!
+//! What waits for threads, processes and timers on a machine that others use can fail where nothing is wrong. A test that fails
+//! and passes alone is *unstable*: named and counted, its output shown, and no failure. More than a few at once are one, and so is
+//! a test program that ended without saying which test failed. A soak runs nothing twice.
+
+use std::process::Command;
+
+use super::log::{self, count_passed};
+
+/// Tests of one command that may be run a second time.
+const SECOND_RUNS: usize = 3;
+
+/// What a line in the log begins with that names such a test.
+pub(super) const UNSTABLE: &str = "unstable: ";
+
+/// The names of the tests that failed, if it is for them alone that `cargo test` has, and they may be run again.
+pub(super) fn candidates(log: &str) -> Option<Vec<&str>> {
+    let failed = log::failed_tests(log);
+    // A program that was killed has no list.
+    let programs = log.lines().rev().find_map(|line| {
+        let (count, rest) = line.strip_prefix("error: ")?.split_once(' ')?;
+        let is_count = matches!(rest, "target failed:" | "targets failed:");
+        count.parse::<usize>().ok().filter(|_| is_count)
+    });
+    let lists = log
+        .lines()
+        .filter(|line| line.starts_with("test result: FAILED."));
+    let is_told = programs == Some(lists.count());
+    ((1..=SECOND_RUNS).contains(&failed.len()) && is_told).then_some(failed)
+}
+
+/// The same command for these tests alone, one after another. It has arguments for the test programs already.
+pub(super) fn command(of: &Command, tests: &[&str]) -> Command {
+    let mut command = Command::new(of.get_program());
+    command.args(of.get_args());
+    command.args(["--test-threads=1", "--exact"]).args(tests);
+    for (name, value) in of.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    if let Some(folder) = of.get_current_dir() {
+        command.current_dir(folder);
+    }
+    command
+}
+
+/// What the log says of such a test that passed then.
+pub(super) fn line(test: &str) -> String {
+    format!("{UNSTABLE}{test}: passed when it was run again\n")
+}
+
+/// Did each of so many tests run, and pass?
+pub(super) fn all_passed(log: &str, tests: usize) -> bool {
+    count_passed(log).passed >= tests as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAILED: &str = "running 2 tests\ntest a ... ok\ntest m::b ... FAILED\n\nfailures:\n\n---- m::b stdout ----\nlate\n\n\
+                          failures:\n    m::b\n\ntest result: FAILED. 1 passed; 1 failed; 0 ignored\n\n\
+                          error: test failed, to rerun pass `-p p --test it`\n";
+
+    #[test]
+    fn what_failed_is_run_again_if_it_is_known() {
+        let log = format!("{FAILED}error: 1 target failed:\n    `-p p --test it`\n");
+        assert_eq!(candidates(&log), Some(vec!["m::b"]));
+        // A second program was killed by a signal.
+        let log = format!("{FAILED}error: 2 targets failed:\n    `-p p --test it`\n");
+        assert_eq!(candidates(&log), None);
+        let log = format!("{log}error: 4 targets failed:\n").replace("FAILED.", "ok.");
+        assert_eq!(candidates(&log), None);
+        assert_eq!(candidates("error: could not compile `p`\n"), None);
+        let names: String = (0..9).map(|n| format!("    t{n}\n")).collect();
+        let log = FAILED.replace("    m::b\n", &names);
+        assert_eq!(candidates(&format!("{log}error: 1 target failed:\n")), None);
+    }
+
+    #[test]
+    fn the_second_command_is_the_first_with_the_names() {
+        let mut first = Command::new("cargo");
+        first.args(["test", "-p", "p", "--", "--show-output"]);
+        first.env("A", "1").env_remove("B").current_dir("/tmp");
+        let again = command(&first, &["m::b"]);
+        let args: Vec<_> = again.get_args().skip(3).collect();
+        let expected = ["--", "--show-output", "--test-threads=1", "--exact", "m::b"];
+        assert_eq!(args, expected);
+        assert!(again.get_envs().eq(first.get_envs()));
+        assert_eq!(again.get_current_dir(), first.get_current_dir());
+    }
+}
