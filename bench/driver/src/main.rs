@@ -75,8 +75,13 @@ fn run(options: &Options) -> Result<(), String> {
     let mut results = Results::load(&options.out)?;
     let built = peers::build(options);
     for &section in &options.only {
-        if let Some(measured) = sections::run(section, options, &built) {
+        if let Some(mut measured) = sections::run(section, options, &built) {
             need_commit(options, &measured.commit)?;
+            if !options.peers.is_empty()
+                && let Some(before) = results.sections.remove(section.name())
+            {
+                measured.take_over(before);
+            }
             // After each section, so that an interrupted run loses only the one it was in.
             measured.save(&options.out, section.name())?;
             results.sections.insert(section.name().to_owned(), measured);

@@ -17,7 +17,8 @@ usage: upshift-bench run [options]         measure, then write results/SECTION.j
   --only A,B     sections: plaintext, pipelined, matrix, single, vcpus, levels, preemption, processes,
                  assign, sched, serve, files, cpp, micro, conserve, multi
                  (default: all)
-  --peers A,B    only these servers, such as upshift,tokio-ct,c-uring (default: all that can be built)
+  --peers A,B    only these servers, such as upshift,tokio-ct,c-uring (default: all that can be built); in assign
+                 nginx, redis, postgres
   --rounds N     runs of each cell (default 3; 5 in preemption and multi)
   --seconds S    length of a run (default 2; 3 in preemption)
   --quick        1 round of 0.5 s, fewer cells, disturbed runs kept, written to bench/target/quick: to try the benchmarks,
@@ -27,7 +28,8 @@ usage: upshift-bench run [options]         measure, then write results/SECTION.j
                  conserve, multi (default: plaintext, micro, multi: some ten minutes)
   --out DIR      where RESULTS.md and results/ are (default: bench/)
 
-A partial run replaces its own sections and leaves the others as they are. Needs two CPUs that are otherwise idle, and a
+A partial run replaces its own sections and leaves the others as they are; with --peers it also leaves the other servers of the
+same commit. Needs two CPUs that are otherwise idle, and a
 committed tree: what cannot be repeated is not written to bench/ (with --quick or --out it is measured, and marked).
 ";
 

@@ -6,7 +6,7 @@ use crate::machine;
 use crate::peers::{RAW_C, UPSHIFT};
 use crate::results::{Cell, Results, Run, SectionResults, Spread};
 use crate::section::Section;
-use crate::sections::{conserve, files, preemption, rows, sched};
+use crate::sections::{assign, conserve, files, preemption, rows, sched};
 use crate::verdict::{Verdict, best_peer};
 
 /// What a row of a table is compared by.
@@ -120,12 +120,15 @@ fn write_section(section: Section, found: &SectionResults, page: &mut String) {
     if section == Section::Preemption {
         page.push_str(&preemption::summary::table(found));
     }
-    if section == Section::Files {
-        page.push_str(&files::tables(found));
-    }
+    let tables = match section {
+        Section::Files => Some(files::tables(found)),
+        Section::Assign => Some(assign::table(found)),
+        _ => None,
+    };
+    page.push_str(tables.as_deref().unwrap_or_default());
     let cases = found.cases().into_iter();
-    for case in cases.filter(|_| section != Section::Files) {
-        let by_class = matches!(section, Section::Processes | Section::Assign)
+    for case in cases.filter(|_| tables.is_none()) {
+        let by_class = section == Section::Processes
             || (section == Section::Preemption && case != preemption::cases::COST);
         if by_class {
             classes(found, case, page);

@@ -199,6 +199,35 @@ impl SectionResults {
         self.cells.iter().find(|c| c.case == case && c.peer == peer)
     }
 
+    /// What was measured `before` of the same commit on the same machine, and has not been again: other servers.
+    pub(crate) fn take_over(&mut self, before: SectionResults) {
+        if (&before.commit, &before.machine) != (&self.commit, &self.machine) {
+            return;
+        }
+        let is_new = |cell: &Cell| self.cell(&cell.case, &cell.peer).is_none();
+        let mut cells: Vec<Cell> = before.cells.into_iter().filter(is_new).collect();
+        cells.append(&mut self.cells);
+        self.cells = cells;
+        for (own, old) in [
+            (&mut self.versions, before.versions),
+            (&mut self.commands, before.commands),
+            (&mut self.notes, before.notes),
+        ] {
+            let new = std::mem::replace(own, old);
+            own.extend(new);
+            let mut seen = std::collections::HashSet::new();
+            own.retain(|line| seen.insert(line.clone()));
+        }
+        let is_new = |it: &Figure| {
+            !self
+                .figures
+                .iter()
+                .any(|own| (&own.bench, &own.peer) == (&it.bench, &it.peer))
+        };
+        let old: Vec<Figure> = before.figures.into_iter().filter(is_new).collect();
+        self.figures.splice(0..0, old);
+    }
+
     /// The loads, in the order measured.
     pub(crate) fn cases(&self) -> Vec<&str> {
         let mut cases: Vec<&str> = Vec::new();
@@ -311,6 +340,31 @@ mod tests {
         };
         assert_eq!(spread, Some(expected));
         assert_eq!(cell(&[]).median(Run::cpu), None);
+    }
+
+    #[test]
+    fn a_run_of_some_servers_keeps_the_others_of_the_same_commit() {
+        let section = |commit: &str, peer: &str, rate: f64| SectionResults {
+            commit: commit.into(),
+            commands: vec![format!("--peers {peer}"), "the same".into()],
+            cells: vec![Cell {
+                peer: peer.into(),
+                ..cell(&[rate])
+            }],
+            ..SectionResults::default()
+        };
+        let mut now = section("abc", "c", 3.0);
+        now.take_over(section("abc", "b", 1.0));
+        now.take_over(section("abc", "c", 2.0));
+        now.take_over(section("abd", "d", 2.0));
+        let peers: Vec<_> = now.cells.iter().map(|it| it.peer.as_str()).collect();
+        assert_eq!(peers, ["b", "c"]);
+        assert_eq!(
+            now.cell("a", "c")
+                .and_then(|it| it.median(|r| r.per_second)),
+            Some(3.0)
+        );
+        assert_eq!(now.commands, ["--peers c", "the same", "--peers b"]);
     }
 
     #[test]

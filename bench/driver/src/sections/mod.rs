@@ -32,8 +32,12 @@ pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<
     for (id, why) in &built.skipped {
         results.notes.push(format!("{id} was not built: {why}"));
     }
+    let peers = match options.peers.is_empty() {
+        true => String::new(),
+        false => format!(" --peers {}", options.peers.join(",")),
+    };
     results.commands.push(format!(
-        "cargo xtask bench --only {} --rounds {} --seconds {}",
+        "cargo xtask bench --only {}{peers} --rounds {} --seconds {}",
         section.name(),
         options.rounds_of(section),
         options.time_of(section).as_secs_f64()

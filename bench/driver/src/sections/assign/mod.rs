@@ -1,9 +1,9 @@
 //! The section `assign`: nginx, redis and postgres as Debian packages them, beside a batch process with two threads per CPU, under what the
-//! kernel can do for them and under an `[[assign]]` rule of the daemon.
+//! kernel can do for them, under an `[[assign]]` rule of the daemon, and under `upshift sched`.
 //!
 //! 1,000 requests per second over four connections, at their times whether answers have come or not; the client runs in SCHED_FIFO above everything.
-//! Server and batch run on all CPUs. For each run a second row, `NAME: the batch`, gives in ms per second how much CPU time's worth of
-//! work the batch got done. The last case has redis and the batch each in a cgroup of its own, as services are: there a nice value
+//! Server and batch run on all CPUs. What the batch did is kept as a second row, `NAME: the batch`, in ms of CPU time's worth of work per
+//! second. The last case has redis and the batch each in a cgroup of its own, as services are: there a nice value
 //! counts within the cgroup only.
 //!
 //! | file | concern |
@@ -16,14 +16,17 @@ mod client;
 mod remedies;
 mod servers;
 
-use std::time::Duration;
+use std::fmt::Write;
+use std::time::{Duration, Instant};
 
 use upshift_load::Awake;
+use upshift_load::cpu::Reading;
 
 use crate::measure::{Drive, Measured};
 use crate::options::Options;
 use crate::peers::{Built, Program};
-use crate::results::{Run, SectionResults};
+use crate::render::spread;
+use crate::results::{Cell, Run, SectionResults};
 use crate::rounds::{self, Entry};
 use crate::sections::processes::Batch;
 use crate::verdict::{Row, at_most, row};
@@ -76,7 +79,12 @@ impl Case {
     /// `None`: alone.
     fn remedies(self) -> Vec<Option<Remedy>> {
         let all: &[Remedy] = match self.grouped {
-            true => &[Remedy::Nothing, Remedy::Nice, Remedy::Daemon],
+            true => &[
+                Remedy::Nothing,
+                Remedy::Nice,
+                Remedy::Weight,
+                Remedy::Daemon,
+            ],
             false => &Remedy::ALL,
         };
         let alone = (!self.grouped).then_some(None);
@@ -91,8 +99,11 @@ fn row_of(remedy: Option<Remedy>) -> &'static str {
     remedy.map_or(ALONE, Remedy::name)
 }
 
+/// What the name of a row of the batch ends with.
+const BATCH: &str = ": the batch";
+
 fn batch_row(name: &str) -> String {
-    format!("{name}: the batch")
+    format!("{name}{BATCH}")
 }
 
 /// One run.
@@ -108,7 +119,10 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     let Some(upshift) = built.upshift(&[]) else {
         return;
     };
-    for case in Case::ALL {
+    let wanted = |case: &Case| {
+        options.peers.is_empty() || options.peers.iter().any(|it| it == case.kind.name())
+    };
+    for case in Case::ALL.into_iter().filter(wanted) {
         match case.kind.version() {
             Ok(version) if !results.versions.contains(&version) => results.versions.push(version),
             Ok(_) => {}
@@ -140,7 +154,7 @@ impl Drive for Load {
         let remedy = self.remedy.unwrap_or(Remedy::Nothing);
         let daemon = remedy.daemon(upshift, self.case.kind)?;
         let groups = match self.case.grouped || remedy == Remedy::Weight {
-            true => Some([Cgroup::new("server")?, Cgroup::new("batch")?]),
+            true => Some([Cgroup::new("server", true)?, Cgroup::new("batch", false)?]),
             false => None,
         };
         let server = Server::start(self.case.kind, remedy.prefix())?;
@@ -164,9 +178,17 @@ impl Drive for Load {
             }
         }
         let connections = client::connect(&server)?;
-        remedy.apply(&server)?;
-        let all = client::drive(connections, self.time);
-        drop((awake, daemon));
+        let applied = remedy.apply(upshift, &server)?;
+        let serving = server.serving();
+        let (began, before) = (Instant::now(), readings(&serving));
+        let mut all = client::drive(connections, self.time)?;
+        let after = readings(&serving);
+        let each = before.iter().zip(&after);
+        let used: Duration = each
+            .filter_map(|(before, after)| Some(before.as_ref()?.until(after.as_ref()?).total()))
+            .sum();
+        all.server_busy = used.as_secs_f64() / began.elapsed().as_secs_f64();
+        drop((awake, applied, daemon));
         let mut groups_of = vec![];
         if let Some(batch) = batch {
             groups_of.push(batch.end()?);
@@ -174,7 +196,7 @@ impl Drive for Load {
         drop(server);
         drop(groups);
         Ok(Measured {
-            all: all?,
+            all,
             groups: groups_of,
         })
     }
@@ -192,6 +214,52 @@ impl Drive for Load {
             .chain(batch)
             .collect()
     }
+}
+
+/// What each has used; `None`: it has ended.
+fn readings(pids: &[u32]) -> Vec<Option<Reading>> {
+    pids.iter().map(|&pid| Reading::of(pid).ok()).collect()
+}
+
+/// The tables of the section: a row for each remedy, with what the batch did beside it.
+pub(crate) fn table(section: &SectionResults) -> String {
+    let mut page = String::new();
+    for case in section.cases() {
+        let p99 = |cell: &Cell| cell.median(|run| run.p99);
+        // The server is the first word; grouped cases have no row of their own.
+        let server = case.split(',').next().unwrap_or_default();
+        let alone = section.cells.iter();
+        let alone = alone
+            .filter(|it| it.peer == ALONE && it.case.split(',').next() == Some(server))
+            .find_map(p99);
+        let _ = write!(
+            page,
+            "### {case}\n\n\
+             | | served /s | p50 µs | p99 µs | p99.9 µs | p99 × alone | server busy | client late µs | batch ms/s | runs |\n\
+             |---|---|---|---|---|---|---|---|---|---|\n",
+        );
+        let servers = section.cells.iter().filter(|it| it.case == case);
+        for cell in servers.filter(|it| !it.peer.ends_with(BATCH)) {
+            let batch = section.cell(case, &batch_row(&cell.peer));
+            let times = p99(cell).zip(alone).map(|(own, alone)| own / alone);
+            let _ = writeln!(
+                page,
+                "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+                cell.peer,
+                spread(cell.spread(|r| r.per_second), 0),
+                spread(cell.spread(|r| r.p50), 0),
+                spread(cell.spread(|r| r.p99), 0),
+                spread(cell.spread(|r| r.p999), 0),
+                times.map_or("–".into(), |times| format!("{times:.2}")),
+                spread(cell.spread(|r| r.server_busy), 2),
+                spread(cell.spread(|r| r.send_lag), 0),
+                spread(batch.and_then(|it| it.spread(|r| r.per_second)), 0),
+                cell.runs.len(),
+            );
+        }
+        page.push('\n');
+    }
+    page
 }
 
 /// What was to be reached: with the daemon, p99 at most half again as long as alone.

@@ -2,6 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
+
+use upshift_load::child::Child;
 
 use super::servers::{Kind, Server};
 use crate::peers::Program;
@@ -22,19 +25,22 @@ pub(super) enum Remedy {
     Deadline,
     /// A rule of the daemon: level 8, else as by default.
     Daemon,
+    /// `upshift sched priority` over all CPUs, all its processes at level 0.
+    Sched,
 }
 
 /// ns.
 const PERIOD: usize = 10_000_000;
 
 impl Remedy {
-    pub(super) const ALL: [Remedy; 6] = [
+    pub(super) const ALL: [Remedy; 7] = [
         Remedy::Nothing,
         Remedy::Nice,
         Remedy::Weight,
         Remedy::Fifo,
         Remedy::Deadline,
         Remedy::Daemon,
+        Remedy::Sched,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -45,6 +51,7 @@ impl Remedy {
             Remedy::Fifo => "chrt -f",
             Remedy::Deadline => "SCHED_DEADLINE",
             Remedy::Daemon => "upshift daemon",
+            Remedy::Sched => "upshift sched",
         }
     }
 
@@ -64,23 +71,41 @@ impl Remedy {
         daemon.transpose()
     }
 
-    /// What can be done only when the connections are there.
-    pub(super) fn apply(self, server: &Server) -> Result<(), String> {
+    /// What can be done only when the connections are there; it lasts as long as what is returned.
+    pub(super) fn apply(self, upshift: &Program, server: &Server) -> Result<Option<Child>, String> {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         match self {
             Remedy::Deadline => {
                 let serving = server.serving();
-                let cpus = std::thread::available_parallelism().map_or(1, usize::from);
                 let runtime = (PERIOD * cpus * 7 / 10 / serving.len().max(1)).min(PERIOD * 8 / 10);
                 serving
                     .into_iter()
-                    .try_for_each(|pid| reserve(pid, runtime))
+                    .try_for_each(|pid| reserve(pid, runtime))?;
+                Ok(None)
             }
             // It hears of processes at once; what is in between is a thread that has to run.
             Remedy::Daemon => {
-                std::thread::sleep(std::time::Duration::from_millis(100));
-                Ok(())
+                std::thread::sleep(Duration::from_millis(100));
+                Ok(None)
             }
-            _ => Ok(()),
+            Remedy::Sched => {
+                let cpus: Vec<String> = (0..cpus).map(|cpu| cpu.to_string()).collect();
+                let mut command = Command::new(&upshift.file);
+                command.args(["sched", "priority", "--json", "--cpu"]);
+                command.arg(cpus.join(","));
+                for pid in server.processes() {
+                    command.args(["--pid", &format!("{pid}=0")]);
+                }
+                let mut child =
+                    Child::start(&mut command).map_err(|e| format!("cannot start sched: {e}"))?;
+                // It measures timers first, for 0.2 s where nothing is in its way.
+                std::thread::sleep(Duration::from_millis(700));
+                match child.try_wait() {
+                    Ok(None) => Ok(Some(child)),
+                    _ => Err("upshift sched has ended".into()),
+                }
+            }
+            _ => Ok(None),
         }
     }
 }
@@ -105,7 +130,8 @@ fn reserve(pid: u32, runtime: usize) -> Result<(), String> {
 pub(super) struct Cgroup(PathBuf);
 
 impl Cgroup {
-    pub(super) fn new(name: &str) -> Result<Cgroup, String> {
+    /// `urgent`: real-time threads may be in it.
+    pub(super) fn new(name: &str, urgent: bool) -> Result<Cgroup, String> {
         let name = format!("upshift-bench-{}-{name}", std::process::id());
         // The second version gives its groups the controller only if it is asked to.
         let _ = std::fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu");
@@ -119,8 +145,12 @@ impl Cgroup {
                 .iter()
                 .any(|file| it.0.join(file).exists())
             {
-                // Where real-time is shared out by cgroup, a part of it is needed, too.
-                let _ = std::fs::write(it.0.join("cpu.rt_runtime_us"), "400000");
+                // Where real-time is shared out by cgroup, a part of it is needed, too; elsewhere there is no such file.
+                let share = it.0.join("cpu.rt_runtime_us");
+                if urgent && share.exists() {
+                    std::fs::write(&share, "400000")
+                        .map_err(|e| format!("{}: {e}", share.display()))?;
+                }
                 return Ok(it);
             }
         }
