@@ -36,6 +36,8 @@ use servers::{Kind, Server};
 
 /// The row without a batch.
 const ALONE: &str = "alone";
+/// The same, with CPUs that halt when there is nothing to do.
+const HALTING: &str = "alone, CPUs halt";
 
 /// A case: a server, and whether server and batch are in cgroups of their own.
 #[derive(Clone, Copy)]
@@ -76,8 +78,8 @@ impl Case {
         )
     }
 
-    /// `None`: alone.
-    fn remedies(self) -> Vec<Option<Remedy>> {
+    /// The rows, each with what is done; `None`: alone.
+    fn rows(self) -> Vec<(&'static str, Option<Remedy>)> {
         let all: &[Remedy] = match self.grouped {
             true => &[
                 Remedy::Nothing,
@@ -87,16 +89,13 @@ impl Case {
             ],
             false => &Remedy::ALL,
         };
-        let alone = (!self.grouped).then_some(None);
-        alone
-            .into_iter()
-            .chain(all.iter().map(|&it| Some(it)))
-            .collect()
+        let mut rows = match self.grouped {
+            true => vec![],
+            false => vec![(ALONE, None), (HALTING, None)],
+        };
+        rows.extend(all.iter().map(|&it| (it.name(), Some(it))));
+        rows
     }
-}
-
-fn row_of(remedy: Option<Remedy>) -> &'static str {
-    remedy.map_or(ALONE, Remedy::name)
 }
 
 /// What the name of a row of the batch ends with.
@@ -111,6 +110,8 @@ fn batch_row(name: &str) -> String {
 struct Load {
     case: Case,
     remedy: Option<Remedy>,
+    /// CPUs are kept from halting.
+    awake: bool,
     time: Duration,
 }
 
@@ -133,14 +134,15 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
             }
         }
         let rows: Vec<_> = case
-            .remedies()
+            .rows()
             .into_iter()
-            .map(|remedy| Entry {
-                name: row_of(remedy).to_owned(),
+            .map(|(name, remedy)| Entry {
+                name: name.to_owned(),
                 program: &upshift,
                 load: Load {
                     case,
                     remedy,
+                    awake: name == ALONE,
                     time: options.time,
                 },
             })
@@ -162,10 +164,10 @@ impl Drive for Load {
             Some(_) => Some(Batch::start(upshift, &["--model", "thread"])?),
             None => None,
         };
-        let awake: Vec<Awake> = match batch {
+        let awake: Vec<Awake> = match self.awake {
             // As in the other sections: a halted virtual CPU would hide everything else.
-            None => (0..2).filter_map(|cpu| Awake::on(cpu).ok()).collect(),
-            Some(_) => Vec::new(),
+            true => (0..2).filter_map(|cpu| Awake::on(cpu).ok()).collect(),
+            false => Vec::new(),
         };
         if let Some([of_server, of_batch]) = &groups {
             server
@@ -265,31 +267,32 @@ pub(crate) fn table(section: &SectionResults) -> String {
 /// What was to be reached: with the daemon, p99 at most half again as long as alone.
 pub(crate) fn rows(section: &SectionResults, rows: &mut Vec<Row>) {
     for case in Case::ALL {
-        let p99 = |case: Case, remedy| {
+        let p99 = |case: Case, row| {
             section
-                .cell(&case.name(), row_of(remedy))?
+                .cell(&case.name(), row)?
                 .median(|run: &Run| run.honest(run.p99, 0.99))
         };
         let plain = Case {
             grouped: false,
             ..case
         };
-        let found = p99(case, Some(Remedy::Daemon)).zip(p99(plain, None));
-        let found = found.map(|(ours, alone)| {
-            let others = case.remedies().into_iter().flatten();
+        let ours = Remedy::Daemon.name();
+        let found = p99(case, ours).zip(p99(plain, ALONE));
+        let found = found.map(|(own, alone)| {
+            let others = case.rows().into_iter();
             let others: Vec<String> = others
-                .filter(|&it| it != Remedy::Daemon)
-                .map(|it| {
-                    let value = p99(case, Some(it)).map_or("–".into(), |us| format!("{us:.0}"));
-                    format!("{} {value}", it.name())
+                .filter(|&(row, _)| row != ours && row != ALONE)
+                .map(|(row, _)| {
+                    let value = p99(case, row).map_or("–".into(), |us| format!("{us:.0}"));
+                    format!("{row} {value}")
                 })
                 .collect();
             let text = format!(
-                "{:.2} × ({ours:.0} against {alone:.0} µs; {})",
-                ours / alone,
+                "{:.2} × ({own:.0} against {alone:.0} µs; {})",
+                own / alone,
                 others.join(", ")
             );
-            (text, at_most(ours / alone, 1.5))
+            (text, at_most(own / alone, 1.5))
         });
         rows.push(row(
             format!("assign, {}: p99 with the daemon ≤ 1.5 × alone", case.name()),
