@@ -27,6 +27,8 @@ impl Global {
         let page = Mapping::global(file.as_fd())?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&file, seals)?;
+        // Only the daemon can open it again for writing, or hang attributes on it, which would stay as long as the daemon does.
+        rustix::fs::fchmod(&file, Mode::RUSR)?;
         let reopened = rustix::fs::open(
             format!("/proc/self/fd/{}", file.as_raw_fd()),
             OFlags::RDONLY | OFlags::CLOEXEC,

@@ -65,6 +65,7 @@ mod cpu;
 mod daemon;
 mod global;
 mod listen;
+mod living;
 mod log;
 pub mod machine;
 mod metrics;

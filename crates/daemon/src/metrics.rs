@@ -1,21 +1,28 @@
 //! Figures for Prometheus: the census as its text format, over HTTP, on a socket of their own.
 //!
-//! An ordinary thread that asks the daemon as any client does, and answers one at a time: a client is given up [`PATIENCE`] after it was
+//! An ordinary thread that asks the daemon as any client does, and answers some side by side: a client is given up [`PATIENCE`] after it was
 //! taken. Nothing here can hold up what schedules. `metrics` of the configuration says where: a path for a Unix socket, or an
 //! address and port.
 
-use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::collections::VecDeque;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::{RecvFlags, SendFlags};
 use serde_json::Value;
 use upshift_trace::prometheus::{CONTENT_TYPE, Text};
 
 /// How long a client may take, to ask and to read.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Clients at once.
+const CLIENTS: usize = 32;
 
 /// The longest request.
 const REQUEST: usize = 8192;
@@ -55,27 +62,62 @@ pub(crate) fn serve(place: &str, daemon: PathBuf) -> io::Result<Place> {
             std::fs::remove_file(path)?;
         }
         let listener = UnixListener::bind(path)?;
+        listener.set_nonblocking(true)?;
         let place = Place(Some((path.to_path_buf(), identity(path)?)));
-        start(move || answer_all(|| Ok(listener.accept()?.0), &daemon))?;
+        start(listener, |it| Ok(it.accept()?.0.into()), daemon)?;
         Ok(place)
     } else {
         let listener = TcpListener::bind(place)?;
-        start(move || answer_all(|| Ok(listener.accept()?.0), &daemon))?;
+        listener.set_nonblocking(true)?;
+        start(listener, |it| Ok(it.accept()?.0.into()), daemon)?;
         Ok(Place(None))
     }
 }
 
-fn start(body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+fn start<L: AsFd + Send + 'static>(
+    listener: L,
+    accept: fn(&L) -> io::Result<OwnedFd>,
+    daemon: PathBuf,
+) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("upshift-metrics".into());
-    thread.spawn(body).map(drop)
+    thread
+        .spawn(move || answer_all(listener.as_fd(), || accept(&listener), &daemon))
+        .map(drop)
 }
 
-fn answer_all<S: Stream>(accept: impl Fn() -> io::Result<S>, daemon: &Path) {
+/// Serves clients side by side; beyond [`CLIENTS`] the one that has been there longest goes.
+fn answer_all(listener: BorrowedFd<'_>, accept: impl Fn() -> io::Result<OwnedFd>, daemon: &Path) {
     let mut figures = Figures { daemon, last: None };
+    let mut clients: VecDeque<Client> = VecDeque::new();
     loop {
-        match accept() {
-            Ok(stream) => drop(answer(stream, &mut figures)),
-            Err(_) => std::thread::sleep(PAUSE),
+        let now = Instant::now();
+        clients.retain(|client| now < client.until);
+        let next = clients.front().map(|client| client.until - now);
+        let timeout = next.and_then(|next| Timespec::try_from(next).ok());
+        let mut fds = vec![PollFd::from_borrowed_fd(listener, PollFlags::IN)];
+        fds.extend(clients.iter().map(Client::awaits));
+        // Interrupted or not: who has nothing to say is left alone below.
+        let _ = rustix::event::poll(&mut fds, timeout.as_ref());
+        drop(fds);
+        clients.retain_mut(|client| client.go_on(&mut figures));
+        for _ in 0..CLIENTS {
+            match accept() {
+                Ok(socket) => {
+                    let mut client = Client::new(socket);
+                    if !client.go_on(&mut figures) {
+                        continue;
+                    }
+                    if clients.len() >= CLIENTS {
+                        clients.pop_front();
+                    }
+                    clients.push_back(client);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => {
+                    std::thread::sleep(PAUSE);
+                    break;
+                }
+            }
         }
     }
 }
@@ -105,71 +147,68 @@ impl Figures<'_> {
     }
 }
 
-/// A connection, of either kind.
-trait Stream: Read + Write {
-    /// How long a call may take.
-    fn limit(&self, time: Duration) -> io::Result<()>;
-}
-
-impl Stream for UnixStream {
-    fn limit(&self, time: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(time))?;
-        self.set_write_timeout(Some(time))
-    }
-}
-
-impl Stream for TcpStream {
-    fn limit(&self, time: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(time))?;
-        self.set_write_timeout(Some(time))
-    }
-}
-
-/// A stream that is given up when the time of its client is over, however little each call takes.
-struct Limited<S> {
-    stream: S,
+/// One connection: it asks, is answered, and ends.
+struct Client {
+    socket: OwnedFd,
     until: Instant,
+    request: Vec<u8>,
+    /// What is left of the answer.
+    answer: Option<VecDeque<u8>>,
 }
 
-impl<S: Stream> Limited<S> {
-    fn within(&mut self) -> io::Result<&mut S> {
-        let left = self.until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        self.stream.limit(left)?;
-        Ok(&mut self.stream)
-    }
-}
-
-impl<S: Stream> Read for Limited<S> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.within()?.read(buffer)
-    }
-}
-
-impl<S: Stream> Write for Limited<S> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.within()?.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush()
-    }
-}
-
-/// One request and its answer; the connection ends with it.
-fn answer(stream: impl Stream, figures: &mut Figures<'_>) -> io::Result<()> {
-    let until = Instant::now() + PATIENCE;
-    let mut stream = Limited { stream, until };
-    let mut request = Vec::new();
-    let mut part = [0u8; 1024];
-    while !request.windows(4).any(|it| it == b"\r\n\r\n") && request.len() < REQUEST {
-        match stream.read(&mut part)? {
-            0 => break,
-            length => request.extend_from_slice(&part[..length]),
+impl Client {
+    fn new(socket: OwnedFd) -> Client {
+        Client {
+            socket,
+            until: Instant::now() + PATIENCE,
+            request: Vec::new(),
+            answer: None,
         }
     }
+
+    fn awaits(&self) -> PollFd<'_> {
+        let what = match self.answer {
+            None => PollFlags::IN,
+            Some(_) => PollFlags::OUT,
+        };
+        PollFd::new(&self.socket, what)
+    }
+
+    /// As far as it goes without waiting; `false`: it is over.
+    fn go_on(&mut self, figures: &mut Figures<'_>) -> bool {
+        match self.try_go_on(figures) {
+            Ok(over) => !over,
+            Err(error) => matches!(
+                error.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+            ),
+        }
+    }
+
+    fn try_go_on(&mut self, figures: &mut Figures<'_>) -> io::Result<bool> {
+        let mut part = [0u8; 1024];
+        while self.answer.is_none() {
+            let (length, _) = rustix::net::recv(&self.socket, &mut part, RecvFlags::DONTWAIT)?;
+            self.request.extend_from_slice(&part[..length]);
+            let whole = self.request.windows(4).any(|it| it == b"\r\n\r\n");
+            if whole || length == 0 || self.request.len() >= REQUEST {
+                self.answer = Some(answer(&self.request, figures)?.into());
+            }
+        }
+        let Some(answer) = &mut self.answer else {
+            return Ok(true);
+        };
+        while !answer.is_empty() {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let sent = rustix::net::send(&self.socket, answer.as_slices().0, flags)?;
+            answer.drain(..sent);
+        }
+        Ok(true)
+    }
+}
+
+/// What a request is answered.
+fn answer(request: &[u8], figures: &mut Figures<'_>) -> io::Result<Vec<u8>> {
     let (status, body) = match request.starts_with(b"GET ") {
         true => figures.now()?,
         false => ("405 Method Not Allowed", "GET only\n"),
@@ -178,7 +217,7 @@ fn answer(stream: impl Stream, figures: &mut Figures<'_>) -> io::Result<()> {
         "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    stream.write_all((head + body).as_bytes())
+    Ok((head + body).into_bytes())
 }
 
 /// The census as figures.

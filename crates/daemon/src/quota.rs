@@ -207,7 +207,7 @@ impl Clerk {
 
     /// The accounts that the threads of process `pid` are charged to; none if nothing limits it, or it has ended.
     fn of(&mut self, pid: i32) -> io::Result<Accounts> {
-        let groups = read_if_there(format!("/proc/{pid}/cgroup"))?.unwrap_or_default();
+        let groups = if_there(crate::living::read(pid, "cgroup"))?.unwrap_or_default();
         if groups.contains(char::REPLACEMENT_CHARACTER) {
             // There is no such directory, so what limits it is not known.
             return Err(io::ErrorKind::InvalidData.into());
@@ -244,7 +244,11 @@ fn is_absence(error: &io::Error) -> bool {
 
 /// `None`: there is no such file, or the process has ended.
 fn read_if_there(path: impl AsRef<Path>) -> io::Result<Option<String>> {
-    match read_at_once(path) {
+    if_there(read_at_once(path))
+}
+
+fn if_there(read: io::Result<String>) -> io::Result<Option<String>> {
+    match read {
         Ok(text) => Ok(Some(text)),
         Err(error) if is_absence(&error) => Ok(None),
         // A lease, or no descriptors are left.

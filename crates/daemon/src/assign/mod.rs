@@ -283,7 +283,7 @@ impl Work {
                 }
                 Event::Ended { process, thread } => {
                     if let Some(known) = self.processes.get_mut(&process)
-                        && known.lose(thread)
+                        && known.lose(thread, &self.shared)
                     {
                         self.forget(process, now);
                     }

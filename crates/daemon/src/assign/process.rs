@@ -217,6 +217,7 @@ impl Process {
         self.width = domains.width(&self.cpus);
         self.threads
             .retain(|tid, thread| tids.contains(tid) || thread.since >= then);
+        self.note_main_thread(shared);
         let most = self.threads.len() + room;
         let main = tids.get(&self.pid);
         for &tid in main.into_iter().chain(tids) {
@@ -279,9 +280,21 @@ impl Process {
     }
 
     /// A thread has ended; whether that was the last one.
-    pub(super) fn lose(&mut self, tid: Tid) -> bool {
+    pub(super) fn lose(&mut self, tid: Tid, shared: &Shared) -> bool {
         self.threads.remove(&tid);
+        self.note_main_thread(shared);
         self.threads.is_empty()
+    }
+
+    /// With the main thread the reservation ends, and the budget is for what is left.
+    fn note_main_thread(&mut self, shared: &Shared) {
+        if self.reserved && !self.threads.contains_key(&self.pid) {
+            self.reserved = false;
+            self.reserve = None;
+            let now = Instant::now();
+            (self.began, self.before, self.due) = (now, self.total(shared), now);
+            self.carried = Duration::ZERO;
+        }
     }
 
     /// What it has used so far, by threads that live and by those that have ended.

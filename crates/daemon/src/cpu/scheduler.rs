@@ -141,7 +141,7 @@ impl Scheduler {
             self.worked = Duration::ZERO;
         }
         self.worked += now - began;
-        self.watch.worked(now - began);
+        self.watch.worked(now - began, now);
         if self.worked >= BUDGET && self.shared.enforcing() {
             let rest = (self.window + WINDOW).saturating_duration_since(now);
             std::thread::sleep(self.timeout(now).map_or(rest, |due| due.min(rest)));

@@ -64,6 +64,10 @@ pub(super) struct Watch {
     /// What the scheduler itself has taken since the last look.
     own: Duration,
     breath_until: Option<Instant>,
+    /// A piece begins when the scheduler has placed everything for it.
+    begins: bool,
+    /// What the scheduler has taken of the piece under way.
+    own_of_piece: Duration,
     /// Pieces of the breath under way so far, and what others have had of them.
     pieces: u32,
     theirs: Duration,
@@ -96,6 +100,8 @@ impl Watch {
             owed: Duration::ZERO,
             own: Duration::ZERO,
             breath_until: None,
+            begins: false,
+            own_of_piece: Duration::ZERO,
             pieces: 0,
             theirs: Duration::ZERO,
             intrusions: 0,
@@ -148,9 +154,20 @@ impl Watch {
         self.looked = self.looked.max(now - self.every);
     }
 
-    /// The scheduler has worked for so long, which no other thread has had.
-    pub(super) fn worked(&mut self, time: Duration) {
+    /// The scheduler has worked for so long until `now`, which no other thread has had.
+    pub(super) fn worked(&mut self, time: Duration, now: Instant) {
         self.own += time;
+        self.own_of_piece += time;
+        if std::mem::take(&mut self.begins) {
+            self.own_of_piece = Duration::ZERO;
+            self.breath_until = Some(now + self.breath);
+        }
+    }
+
+    /// The next piece is for others.
+    fn breathe(&mut self, now: Instant) {
+        self.begins = true;
+        self.breath_until = Some(now + self.breath);
     }
 
     /// Counts that others had all but `used` of the time since the last look; whether a breath is due.
@@ -161,7 +178,7 @@ impl Watch {
     }
 
     pub(super) fn is_breathing(&self, now: Instant) -> bool {
-        self.breath_until.is_some_and(|until| now < until)
+        self.begins || self.breath_until.is_some_and(|until| now < until)
     }
 
     pub(super) fn breath_ends(&self) -> Option<Instant> {
@@ -210,7 +227,7 @@ impl Scheduler {
         if intruded {
             intruders.into_iter().for_each(|charge| charge.burns = true);
         }
-        let theirs = length.saturating_sub(Duration::from_nanos(used));
+        let theirs = length.saturating_sub(Duration::from_nanos(used) + self.watch.own_of_piece);
         if intruded && self.watch.intrusions < PIECES {
             self.watch.intrusions += 1;
         } else {
@@ -221,7 +238,7 @@ impl Scheduler {
         let wanted = self.watch.pieces < 2 || self.watch.theirs * 4 > self.watch.breath;
         let had = self.watch.theirs * 10 > self.watch.breath * 9;
         if (intruded || (wanted && !had)) && self.watch.pieces < PIECES {
-            self.watch.breath_until = Some(now + self.watch.breath);
+            self.watch.breathe(now);
             return;
         }
         self.watch.breath_until = None;
@@ -359,7 +376,7 @@ impl Scheduler {
         self.watch.owed = Duration::ZERO;
         (self.watch.pieces, self.watch.theirs) = (0, Duration::ZERO);
         self.watch.intrusions = 0;
-        self.watch.breath_until = Some(now + self.watch.breath);
+        self.watch.breathe(now);
         for entry in &mut self.entries {
             let mut burns = false;
             for charge in &mut entry.charges {

@@ -70,13 +70,21 @@ fn plays_a_role() {
         "legion" => crate::villain::legion(),
         "asker" => crate::guises::asker(),
         "joiner" => crate::villain::joiner(),
+        "headless" => crate::wiles::headless(),
+        "torrent" => crate::wiles::torrent(),
+        "namer" => crate::wiles::namer(),
+        "knocker" => crate::wiles::knocker(),
+        "mute" => crate::wiles::mute(),
+        "updater" => crate::wiles::updater(),
+        "switcher" => crate::wiles::switcher(),
+        "hanger" => crate::wiles::hanger(),
         "daemon that panics" => daemon(crate::faults::panics()),
         other => panic!("no role {other}"),
     }
 }
 
 /// Programs that know nothing of the daemon. They end by themselves, soon.
-const PROGRAMS: [&str; 8] = [
+const PROGRAMS: [&str; 9] = [
     "gap",
     "spinners",
     "churner",
@@ -85,6 +93,7 @@ const PROGRAMS: [&str; 8] = [
     "sleepers",
     "sleeping parent",
     "stormer",
+    "headless",
 ];
 
 /// This process is killed when it keeps a CPU in SCHED_FIFO for so many µs.

@@ -32,6 +32,7 @@ mod tricks;
 mod trickster;
 mod upheaval;
 mod villain;
+mod wiles;
 
 use std::fmt::Display;
 use std::io::Write;
