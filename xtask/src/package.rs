@@ -174,7 +174,13 @@ pub(crate) fn package(root: &Path, binary: &Path) -> io::Result<(PathBuf, String
     let license = fs::read_to_string(root.join("LICENSE-MIT"))?;
     let license = format!("{COPYRIGHT}{license}");
     tree.put(license.as_bytes(), &format!("{doc}/copyright"), 0o644)?;
-    for page in ["daemon.md", "threat-model.md", "sched.md"] {
+    for page in [
+        "daemon.md",
+        "observe.md",
+        "sched.md",
+        "serve.md",
+        "threat-model.md",
+    ] {
         tree.copy(&root.join("docs").join(page), &format!("{doc}/{page}"))?;
     }
     tree.copy(&of_sched.join("sched.toml"), &format!("{doc}/sched.toml"))?;

@@ -5,10 +5,12 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
+use signal_hook::consts::SIGXFSZ;
 use upshift::signal::{SIGHUP, SIGINT, SIGTERM, Signal};
 use upshift::{Level, Preemption, Runtime};
 use upshift_serve::{Config, Control, Server, ask};
@@ -45,6 +47,8 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     if let Some(quantum) = args.quantum {
         builder = builder.quantum(quantum);
     }
+    // A file that may not grow is an error of the write, as a full disk is, not the end of the process.
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).context("SIGXFSZ")?;
     let sockets = inherited()?;
     let runtime = builder.build().context("cannot start the runtime")?;
     let flags = args.clone();
@@ -82,6 +86,10 @@ fn command_to(socket: &Path, command: &str) -> Result<()> {
 
 /// The sockets that a service manager has opened for us (`LISTEN_FDS`).
 fn inherited() -> Result<Vec<OwnedFd>> {
+    // Without it they are of a process above.
+    if std::env::var_os("LISTEN_PID").is_none() {
+        return Ok(Vec::new());
+    }
     let mut given = ListenFd::from_env();
     let mut sockets = Vec::new();
     for at in 0..given.len() {

@@ -21,7 +21,7 @@ pub(crate) fn read(files: &TlsFiles) -> Result<Arc<CertifiedKey>, String> {
     let wrong = |error: &dyn std::fmt::Display| format!("certificate {certificate}: {error}");
     let chain: Vec<_> = CertificateDer::pem_file_iter(&files.certificate)
         .and_then(Iterator::collect)
-        .map_err(|error| wrong(&error))?;
+        .map_err(|error| wrong(&said(&error)))?;
     if chain.is_empty() {
         let found = match PrivateKeyDer::from_pem_file(&files.certificate) {
             Ok(_) => "this is a key; are the two files mixed up?",
@@ -42,10 +42,25 @@ pub(crate) fn read(files: &TlsFiles) -> Result<Arc<CertifiedKey>, String> {
         })
 }
 
+/// What is wrong with a PEM file, with its text as text.
+fn said(error: &pem::Error) -> String {
+    match error {
+        pem::Error::MissingSectionEnd { end_marker } => {
+            let end = String::from_utf8_lossy(end_marker);
+            format!("it ends before `-----END {end}-----`: is it cut short?")
+        }
+        pem::Error::IllegalSectionStart { line } => {
+            let line = String::from_utf8_lossy(line);
+            format!("`{}` begins no section of PEM", line.trim_end())
+        }
+        error => error.to_string(),
+    }
+}
+
 /// What is wrong with the file of a key.
 fn explain(path: &Path, error: &pem::Error) -> String {
     if !matches!(error, pem::Error::NoItemsFound) {
-        return error.to_string();
+        return said(error);
     }
     let text = std::fs::read_to_string(path).unwrap_or_default();
     if text.contains("ENCRYPTED") {

@@ -89,6 +89,9 @@ fn converse(mut stream: UnixStream, control: &Control) -> io::Result<()> {
 fn obey(line: &str, control: &Control) -> Result<String, String> {
     let (command, rest) = line.split_once(' ').unwrap_or((line, ""));
     let ok = |done: Reloaded| format!("ok: {done}\n");
+    if !rest.is_empty() && !matches!(command, "reprio" | "priority") {
+        return Err(format!("`{command}` takes nothing; it has `{rest}`"));
+    }
     match command {
         "help" | "" => Ok(HELP.to_owned()),
         "status" => Ok(format!(

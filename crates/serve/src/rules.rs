@@ -116,17 +116,22 @@ impl FromStr for Rule {
             level: level_of(level)?,
         };
         for word in conditions.split_whitespace() {
-            if word.starts_with('/') {
-                rule.path = Some(word.to_owned());
+            let (kind, had) = if word.starts_with('/') {
+                ("path", rule.path.replace(word.to_owned()).is_some())
             } else if let Some(network) = word.strip_prefix("peer:") {
-                rule.peer = Some(network.parse()?);
+                ("network", rule.peer.replace(network.parse()?).is_some())
             } else if let Some(header) = word.strip_prefix("header:") {
-                rule.header = Some(header_of(header)?);
+                ("header", rule.header.replace(header_of(header)?).is_some())
             } else if word.chars().all(|c| c.is_ascii_uppercase() || c == '-') {
-                rule.method = Some(method_of(word)?);
+                ("method", rule.method.replace(method_of(word)?).is_some())
             } else {
                 return Err(format!(
                     "`{word}` is no condition: use a path (/api), a method (POST), header:NAME[:VALUE] or peer:NETWORK"
+                ));
+            };
+            if had {
+                return Err(format!(
+                    "`{word}`: a rule has one {kind} at most; write a rule for each"
                 ));
             }
         }
@@ -364,6 +369,10 @@ mod tests {
             ("/api=64", "0 (most urgent) to 63"),
             ("api=3", "is no condition"),
             ("peer:nowhere=3", "is not a network"),
+            ("GET POST=3", "`POST`: a rule has one method at most"),
+            ("/a /b=3", "one path"),
+            ("peer:::1 peer:::2=3", "one network"),
+            ("header:a header:b=3", "one header"),
         ] {
             let error = rule.parse::<Rule>().unwrap_err();
             assert!(error.contains(says), "{error}");

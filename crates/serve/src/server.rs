@@ -75,7 +75,7 @@ impl Server {
     /// As [`bind`](Server::bind).
     pub fn bind_to(config: Config, sockets: Vec<OwnedFd>) -> Result<Server, String> {
         let runtime = upshift::Handle::current().map_err(|error| error.to_string())?;
-        raise_descriptors();
+        let descriptors = raise_descriptors();
         let log = match &config.access_log {
             None => None,
             Some(path) => Some(
@@ -91,6 +91,7 @@ impl Server {
             sockets.into_iter().map(Listener::shared).collect()
         };
         let listeners = listeners.map_err(|error| error.to_string())?;
+        let connections = Connections::within(descriptors);
         let receive = Level::new(live.config.receive_level).map_err(|error| error.to_string())?;
         Ok(Server {
             shared: Shared {
@@ -102,7 +103,7 @@ impl Server {
                 gates: Gates::new(),
                 rates: Rates::default(),
                 metrics: Metrics::new(),
-                connections: Connections::default(),
+                connections,
                 in_flight: InFlight::default(),
                 runtime,
                 app: None,
@@ -250,8 +251,8 @@ fn failed(error: BoxError) -> Response<Body> {
     reply::text(StatusCode::INTERNAL_SERVER_ERROR, "the service failed\n")
 }
 
-/// As many descriptors as the process may have.
-fn raise_descriptors() {
+/// Raises the limit of descriptors as far as it may; what it is then.
+fn raise_descriptors() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(
         Resource::Nofile,
@@ -260,6 +261,7 @@ fn raise_descriptors() {
             maximum: limit.maximum,
         },
     );
+    getrlimit(Resource::Nofile).current
 }
 
 /// Has the connections finish, and cuts off those that do not in time.
@@ -321,6 +323,7 @@ fn admit(shared: &Arc<Shared>, io: Io, peer: SocketAddr) {
         .connections
         .enter(&conn, limits.connections, limits.connections_per_peer);
     let Some(number) = entered else {
+        shared.connections.remark();
         shared.metrics.turned_away.fetch_add(1, Relaxed);
         return;
     };

@@ -20,13 +20,16 @@ use crate::config::Config;
 use crate::connection::Conn;
 use crate::in_flight::{Entry, InFlight};
 use crate::metrics::Metrics;
-use crate::notice;
+use crate::notice::{self, Notices};
 use crate::priority::Urgency;
 use crate::rates::{Rates, peer_key};
 use crate::request_body::RequestBody;
 use crate::rules::{Facts, Rule};
 use crate::sites::Sites;
 use crate::{host, rules};
+
+/// Descriptors for what is no connection's: the control socket, settings and certificates that are read again, the access log.
+const SPARE: u64 = 16;
 
 /// The settings of the moment, and what follows from them.
 pub(crate) struct Live {
@@ -138,9 +141,14 @@ impl Shared {
 }
 
 /// The connections that are open.
+///
+/// Each has a descriptor, and reads a file with another one. So there are no more of them than half of the descriptors allow that
+/// were free at the start: those that are open can be served, however many clients there are.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     table: Mutex<Table>,
+    /// So many connections the descriptors allow, and the limit of these.
+    allowed: Option<(usize, u64)>,
     /// One of the last has closed.
     pub(crate) closed: Notify,
 }
@@ -157,8 +165,35 @@ impl Connections {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// None, for a process that may have so many descriptors (`None`: any number).
+    pub(crate) fn within(limit: Option<u64>) -> Connections {
+        let has = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
+        let allowed = limit.map(|limit| {
+            let free = limit.saturating_sub(has + SPARE) / 2;
+            (usize::try_from(free).unwrap_or(usize::MAX).max(1), limit)
+        });
+        Connections {
+            allowed,
+            ..Connections::default()
+        }
+    }
+
+    /// One was turned away: says so if the descriptors are why.
+    pub(crate) fn remark(&self) {
+        static FULL: Notices = Notices::new();
+        if let Some((most, limit)) = self.allowed
+            && self.count() >= most
+        {
+            FULL.say(format_args!(
+                "a connection was closed: {most} are open, as many as can be served with {limit} descriptors; raise the limit \
+                 (`ulimit -Hn`, LimitNOFILE=)"
+            ));
+        }
+    }
+
     /// Enters a connection, unless there are too many.
     pub(crate) fn enter(&self, conn: &Arc<Conn>, most: usize, of_peer: usize) -> Option<u64> {
+        let most = self.allowed.map_or(most, |(allowed, _)| most.min(allowed));
         let mut table = self.table();
         let key = peer_key(conn.peer.ip());
         let has = table.of_peer.get(&key).copied().unwrap_or(0);

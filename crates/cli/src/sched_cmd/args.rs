@@ -40,7 +40,7 @@ pub(crate) enum PolicyName {
 
 Examples:
   upshift sched rr --cpu 1 --interval 5ms --pid 4711 --pid 4712
-  upshift sched weighted --cpu 0,1 --pid 4711=3 --pid 4712=1 --json
+  upshift sched weighted --cpu 1 --pid 4711=3 --pid 4712=1 --json
   upshift sched priority --cpu 0 --pid 4711=0 --arg 1 -- make -j4
   upshift sched table plan.txt --cpu 1 --run '@a ./control' --run '@b ./vision' --timeline out.svg
   upshift sched edf --cpu 0 --pid 4711=20ms/5ms --for 10s

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift");
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder of the test's own, removed when dropped.
 pub(crate) struct Folder(pub(crate) PathBuf);

@@ -1,5 +1,7 @@
 //! What overload, slow readers and long requests may cost.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -104,4 +106,71 @@ fn readers_that_read_nothing_cost_little_and_give_it_back() {
     // Where the readers were polled late they cost 2 MB in all, receive buffers that stay; else 20 to 30.
     let stays = ((most - before) / 3).max(8);
     wait_until("the memory", || resident(&server) < before + stays);
+}
+
+/// With its words on `FOLDER/stderr`, under a limit of the shell's.
+fn under(limit: &str, folder: &Folder, args: &[&str]) -> Server {
+    let script = format!("ulimit {limit}; exec \"$@\"");
+    let errors = std::fs::File::create(folder.0.join("stderr")).unwrap();
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &script, "sh", PROGRAM, "serve"])
+        .args(["--listen", "127.0.0.1:0", "--vcpus", "1"])
+        .args(args)
+        .current_dir(&folder.0)
+        .env("UPSHIFT_DAEMON_SOCKET", folder.0.join("daemon"))
+        .stdin(Stdio::null())
+        .stderr(errors);
+    Server::launch(&mut command).unwrap_or_else(|| panic!("{}", folder.read("stderr")))
+}
+
+#[test]
+fn connections_leave_descriptors_for_the_files_of_those_that_are_open() {
+    let folder = Folder::new();
+    folder.write("page.txt", "a page");
+    let server = under("-n 100", &folder, &[]);
+    // More than it can have.
+    let mut open: Vec<_> = (0..150)
+        .map(|_| TcpStream::connect(server.address()).unwrap())
+        .collect();
+    let (mut served, mut closed) = (0, 0);
+    for stream in &mut open {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let _ = stream.write_all(b"GET /page.txt HTTP/1.1\r\nhost: a\r\n\r\n");
+        let mut bytes = [0; 4096];
+        match stream.read(&mut bytes) {
+            Ok(0) | Err(_) => closed += 1,
+            Ok(length) => {
+                let answer = String::from_utf8_lossy(&bytes[..length]);
+                assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+                served += 1;
+            }
+        }
+    }
+    assert!(
+        served >= 10 && closed >= 50,
+        "{served} served, {closed} closed"
+    );
+    let said = folder.read("stderr");
+    assert!(
+        said.contains("with 100 descriptors; raise the limit"),
+        "{said}"
+    );
+    drop(open);
+    wait_until("an answer", || {
+        server.get("/page.txt", "").contains("a page")
+    });
+}
+
+#[test]
+fn a_log_that_may_not_grow_loses_lines_and_nothing_else() {
+    let folder = Folder::new();
+    folder.write("page.txt", "a page");
+    let server = under("-f 0", &folder, &["--access-log", "log"]);
+    for _ in 0..3 {
+        assert!(server.get("/page.txt", "").contains("a page"));
+        // A line is written ten times a second.
+        std::thread::sleep(Duration::from_millis(150));
+    }
+    assert_eq!(folder.read("log"), "");
 }

@@ -1,8 +1,9 @@
 //! What it prints when it starts, and its errors.
 
 use std::net::TcpListener;
+use std::process::{Command, Stdio};
 
-use crate::harness::{Folder, Server, error, output};
+use crate::harness::{Folder, PROGRAM, Server, error, output};
 
 #[test]
 fn without_arguments_it_serves_the_current_folder_and_says_where() {
@@ -103,5 +104,45 @@ fn mistakes_say_what_to_do() {
         for part in parts {
             assert!(said.contains(part), "{args:?}: {part} in {said}");
         }
+    }
+}
+
+#[test]
+fn sockets_of_a_process_above_are_not_taken() {
+    let folder = Folder::new();
+    let start = |pid: &str| {
+        let script = format!("{pid} export LISTEN_FDS=1; exec \"$@\" 3</dev/null");
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &script, "sh", PROGRAM, "serve"])
+            .args(["--listen", "127.0.0.1:0", "--vcpus", "1"])
+            .current_dir(&folder.0)
+            .env("UPSHIFT_DAEMON_SOCKET", folder.0.join("daemon"))
+            .env_remove("LISTEN_PID")
+            .stdin(Stdio::null())
+            .stderr(std::fs::File::create(folder.0.join("stderr")).unwrap());
+        Server::launch(&mut command)
+    };
+    assert!(start("").is_some(), "{}", folder.read("stderr"));
+    assert!(start("export LISTEN_PID=$$;").is_none());
+    let said = folder.read("stderr");
+    assert!(
+        said.contains("descriptor 3, which was handed over, is no socket"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_port_whose_holder_was_killed_is_waited_for() {
+    let folder = Folder::new();
+    for _ in 0..5 {
+        let mut first = Server::start(&folder, &[]);
+        let address = first.address().to_string();
+        assert!(first.get("/healthz", "").ends_with("ok\n"));
+        first.child.kill().unwrap();
+        first.child.wait().unwrap();
+        let args = ["--listen", &address, "--vcpus", "1"];
+        let second = Server::try_start(&folder, &args);
+        assert!(second.is_some(), "{}", folder.read("stderr"));
     }
 }
