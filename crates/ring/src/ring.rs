@@ -197,6 +197,12 @@ impl Ring {
         self.shared().driver.flying.count()
     }
 
+    /// Bit L is set iff an operation or an armed stream that was started at level L has not completed. One load.
+    #[inline]
+    pub fn levels_in_flight(&self) -> u64 {
+        self.shared().driver.flying.bitmap()
+    }
+
     /// Slots in use: operations, streams and events whose handles are alive, and cancelled ones the kernel still has.
     pub fn slots_in_use(&self) -> usize {
         self.shared().driver.slab.used() as usize

@@ -337,6 +337,12 @@ impl Flights {
         self.all.get()
     }
 
+    /// Bit L is set iff one of level L is. One load.
+    #[inline]
+    pub(crate) fn bitmap(&self) -> u64 {
+        self.levels.load(Ordering::Relaxed)
+    }
+
     /// The bitmap of levels, for a [`Watch`].
     pub(crate) fn levels(&self) -> Arc<AtomicU64> {
         self.levels.clone()

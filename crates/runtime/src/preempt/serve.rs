@@ -103,7 +103,7 @@ impl Preemptible {
                     }
                     polls += 1;
                     turned = false;
-                    if polls >= POLLS_PER_REAP || worker.reap_is_due(reaped_at) {
+                    if polls >= POLLS_PER_REAP || worker.reap_is_due(reaped_at, back.is_some()) {
                         self.turn(worker);
                         reaped_at = worker.executor.clock();
                         polls = 0;
