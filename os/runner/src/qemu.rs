@@ -18,6 +18,9 @@ const TURN_MICROS: u32 = 100;
 /// with it: that does not count.
 const STANDSTILL: Duration = Duration::from_secs(1);
 
+/// Nor does time count in which QEMU waits for a CPU, up to so many times the limit.
+const MOST_UNSERVED: u32 = 4;
+
 /// How to boot.
 pub(crate) struct Machine {
     /// Harts.
@@ -251,7 +254,9 @@ fn boot(
         }
         let since = core::mem::replace(&mut looked, Instant::now()).elapsed();
         waited += since.min(STANDSTILL);
-        if waited > limit || is_unwanted.load(Relaxed) {
+        let is_late =
+            waited > limit && waited > limit + unserved(child.id()).min(limit * MOST_UNSERVED);
+        if is_late || is_unwanted.load(Relaxed) {
             state = Some(state::ask(&monitor.0));
             let _ = child.kill();
             let _ = child.wait();
@@ -270,6 +275,17 @@ fn boot(
     })
 }
 
+/// How long the thread of a process that waited longest for a CPU has done so: that time is the host's, which runs others.
+fn unserved(process: u32) -> Duration {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task"));
+    let delay = |thread: std::fs::DirEntry| {
+        let times = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        times.split_whitespace().nth(1)?.parse().ok()
+    };
+    let delays = threads.into_iter().flatten().flatten().filter_map(delay);
+    Duration::from_nanos(delays.max().unwrap_or(0))
+}
+
 /// How QEMU has ended; `None`: it was ended.
 fn in_words(end: Option<ExitStatus>, limit: Duration) -> String {
     match end.map(|end| (end.code(), end.signal())) {
@@ -285,5 +301,34 @@ struct Temporary(PathBuf);
 impl Drop for Temporary {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    /// Of more threads than CPUs that all compute, one at least has waited for a CPU.
+    #[test]
+    fn time_without_a_cpu_is_seen() {
+        let cpus = std::thread::available_parallelism().map_or(1, |count| count.get());
+        let (is_over, before) = (Arc::new(AtomicBool::new(false)), Instant::now());
+        let compute = |is_over: Arc<AtomicBool>| move || while !is_over.load(Relaxed) {};
+        let threads: Vec<_> = (0..4 * cpus)
+            .map(|_| std::thread::spawn(compute(is_over.clone())))
+            .collect();
+        let mut seen = Duration::ZERO;
+        while seen < Duration::from_millis(20) && before.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(10));
+            seen = unserved(std::process::id());
+        }
+        is_over.store(true, Relaxed);
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().expect("it computes"));
+        assert!(seen >= Duration::from_millis(20), "{seen:?}");
+        assert_eq!(unserved(u32::MAX), Duration::ZERO);
     }
 }
