@@ -28,6 +28,10 @@ impl Stack {
         let owner = self.table.slot(index).owner;
         let is_ending = self.table.slot(index).is_ending;
         let socket = self.tcp(index);
+        if owner == Owner::Program && !is_ending && socket.state() == tcp::State::Established {
+            // Its key is that of before, when it came about.
+            return true;
+        }
         match owner {
             Owner::Listener(port) => {
                 let is_half_open = socket.state() == tcp::State::SynReceived;
@@ -70,11 +74,15 @@ impl Stack {
         let at = self.interface.poll_at(now, &self.table.slot(index).set);
         let is_due = at.is_some_and(|at| at <= now);
         self.table.sends(index, is_due);
-        let at = match self.patience(index, now) {
-            Some(end) => Some(at.map_or(end, |at| at.min(end))),
-            None => at,
-        };
-        self.table.deadlines.set(index, at.filter(|_| !is_due));
+        let end = self.patience(index, now);
+        if is_due {
+            // It is looked at when it has sent.
+            return;
+        }
+        match at.into_iter().chain(end).min() {
+            Some(at) => self.table.deadlines.set_by(index, at),
+            None => self.table.deadlines.set(index, None),
+        }
     }
 
     /// When the patience with the peer of a connection ends, if there is something to wait for.
@@ -102,6 +110,7 @@ impl Stack {
         for _ in 0..BUDGET {
             match self.table.deadlines.first() {
                 Some((deadline, index)) if deadline <= now => {
+                    self.table.deadlines.set(index, None);
                     if self.patience(index, now).is_some_and(|end| end <= now) {
                         // Its peer is told so.
                         self.tcp(index).abort();

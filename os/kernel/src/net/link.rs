@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 
 use smoltcp::phy::{ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
+use smoltcp::wire::IpAddress;
 use upshift_core::Level;
 
 use super::checksum;
@@ -127,6 +128,12 @@ impl Link {
 
     pub(super) fn set_own(&mut self, own: Option<[u8; 4]>) {
         self.own = own;
+    }
+
+    /// Is it an address of the machine?
+    pub(super) fn is_own(&self, address: IpAddress) -> bool {
+        let IpAddress::Ipv4(address) = address;
+        address.is_loopback() || self.own == Some(address.octets())
     }
 
     /// Is there no room to send? The card interrupts when there is; a frame that is taken

@@ -65,6 +65,9 @@ const TURN: usize = 3;
 const LINGER: Duration = Duration::from_secs(5);
 /// A peer that says nothing is asked whether it is there, and is gone if it still says nothing.
 const ASK: Duration = Duration::from_secs(60);
+/// What one end of a connection within the machine has received it acknowledges with what it says next, or after so long; at
+/// once if it is more than a frame. Nothing is lost there, and neither end waits for that before it sends.
+const ACKNOWLEDGE: Duration = Duration::from_millis(40);
 /// It is also gone if it takes none of what waits for it for so long, though it speaks.
 const GONE: Duration = Duration::from_secs(180);
 /// A connection without an owner is reset after so long, whatever its peer says: one
@@ -186,6 +189,13 @@ impl Stack {
     fn kick(&mut self, index: Index, level: Level) {
         self.table.call(index, level);
         self.changed(index);
+        self.go_on();
+    }
+
+    /// The same, of a connection that goes on: bytes were put there, or taken.
+    fn kick_stream(&mut self, index: Index, level: Level) {
+        self.table.call(index, level);
+        self.schedule(index);
         self.go_on();
     }
 

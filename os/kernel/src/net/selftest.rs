@@ -4,6 +4,7 @@
 mod card;
 mod frames;
 mod hostile;
+mod pace;
 mod patience;
 
 use alloc::format;
@@ -27,6 +28,9 @@ use frames::{address, datagram, echo_request, segment};
 pub(crate) use hostile::{
     flood_of_beginnings_keeps_nobody_out, frames_from_outside_do_not_speak_for_us,
     frames_that_are_too_long_are_dropped, garbage_harms_nothing,
+};
+pub(crate) use pace::{
+    acknowledgements_wake_no_reader, answers_acknowledge_what_is_asked, small_reads_make_room,
 };
 pub(crate) use patience::{
     alarm_that_found_no_memory_is_set_later, resets_leave_nothing_behind, slow_reader_is_not_gone,

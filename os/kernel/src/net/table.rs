@@ -126,6 +126,8 @@ pub(super) struct Slot {
     /// Since when the peer has taken nothing of what waits for it, and how much that was when it
     /// was last looked at; of a socket without an owner, since when it has had none.
     pub(super) waits: Option<(Instant, usize)>,
+    /// At least half of the room for what comes was taken, and not all of it has been read since.
+    pub(super) was_half_full: bool,
     /// The levels of the calls that have concerned it since it last had nothing to send.
     calls: u64,
     /// The most urgent of those before.
@@ -205,6 +207,7 @@ impl Table {
             is_silent: false,
             lacks_neighbour: false,
             waits: None,
+            was_half_full: false,
             calls: 0,
             level: executor::LEAST_URGENT_WORK,
             _taken: taken.into(),

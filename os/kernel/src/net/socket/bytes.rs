@@ -39,10 +39,12 @@ impl Socket {
                 Err(error) => failed = Some(error),
             }
         }
-        // The peer may wait for room. It is told of more once that has doubled, so at last
-        // when all is taken.
-        if waiting >= BUFFER / 2 || done == waiting {
-            stack.kick(index, level());
+        // The peer may wait for room. It is told of more once that has doubled, so not if the buffer has not been half full, and
+        // at last when all is taken.
+        let was_half_full = stack.table.slot(index).was_half_full;
+        if waiting >= BUFFER / 2 || was_half_full {
+            stack.table.slot(index).was_half_full = done < waiting;
+            stack.kick_stream(index, level());
         }
         match failed {
             Some(error) if done == 0 => Some(Err(error)),
@@ -86,7 +88,7 @@ impl Socket {
                 Err(error) => failed = Some(error),
             }
         }
-        stack.kick(index, level());
+        stack.kick_stream(index, level());
         match failed {
             Some(error) if done == 0 => Some(Err(error)),
             _ => Some(Ok(done)),

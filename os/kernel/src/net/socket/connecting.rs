@@ -14,7 +14,7 @@ use super::{Socket, State, stack};
 use crate::executor::level;
 use crate::net::lists::Index;
 use crate::net::table::{self, Key, Kind, Owner};
-use crate::net::{ASK, GONE, Stack};
+use crate::net::{ACKNOWLEDGE, ASK, GONE, Stack};
 use crate::process::Share;
 
 /// The most connections to be of a listener.
@@ -43,9 +43,12 @@ impl Stack {
     /// A connection has an owner, which is to hear when its peer is gone.
     fn is_taken(&mut self, index: Index) {
         self.table.slot(index).owner = Owner::Program;
+        let peer = self.tcp(index).remote_endpoint();
+        let is_own = peer.is_some_and(|peer| self.link.is_own(peer.addr));
         let socket = self.tcp(index);
         socket.set_keep_alive(Some(ASK));
         socket.set_timeout(Some(GONE));
+        socket.set_ack_delay(is_own.then_some(ACKNOWLEDGE));
         self.changed(index);
     }
 

@@ -9,6 +9,7 @@ use upshift_core::Level;
 use super::{Socket, State, stack};
 use crate::executor;
 use crate::net::Stack;
+use crate::net::lists::Index;
 use crate::net::table::Kind;
 
 impl Socket {
@@ -22,7 +23,7 @@ impl Socket {
             State::Datagrams(index) => stack.udp(index).can_recv().then_some(()),
             _ => Some(()),
         };
-        self.until(look).await;
+        self.until_side(look, Side::Read).await;
     }
 
     /// Waits until there is room, or no reader any more.
@@ -35,26 +36,44 @@ impl Socket {
             State::Datagrams(index) => stack.udp(index).can_send().then_some(()),
             _ => Some(()),
         };
-        self.until(look).await;
+        self.until_side(look, Side::Write).await;
     }
 
     pub(super) fn until<R, F>(&self, look: F) -> Until<'_, F>
     where
         F: FnMut(&mut State, &mut Stack) -> Option<R> + Unpin,
     {
+        self.until_side(look, Side::Both)
+    }
+
+    fn until_side<R, F>(&self, look: F, side: Side) -> Until<'_, F>
+    where
+        F: FnMut(&mut State, &mut Stack) -> Option<R> + Unpin,
+    {
         Until {
             socket: self,
             look,
+            side,
             listed: None,
             level: None,
         }
     }
 }
 
+/// What of a socket is waited for. All of it changes with the state of the connection; bytes that come, and those that are
+/// acknowledged, wake only who waits for them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Read,
+    Write,
+    Both,
+}
+
 /// Waits until `look`, called under the locks, finds what it wants.
 pub(super) struct Until<'a, F> {
     socket: &'a Socket,
     look: F,
+    side: Side,
     /// The waker that is in the list, unless it has been taken from there.
     listed: Option<Waker>,
     /// The level at which it is known to wait.
@@ -66,6 +85,25 @@ impl<F> Until<'_, F> {
         let before = core::mem::replace(&mut self.level, level);
         if before != level {
             stack.waits(before, level);
+        }
+    }
+}
+
+impl Stack {
+    /// What waits for this side of a socket is woken when that changes. Somebody else may wait for the other side.
+    fn register(&mut self, index: Index, side: Side, waker: &Waker) {
+        let is_stream = self.table.slot(index).kind != Kind::Datagrams;
+        if side != Side::Write {
+            match is_stream {
+                true => self.tcp(index).register_recv_waker(waker),
+                false => self.udp(index).register_recv_waker(waker),
+            }
+        }
+        if side != Side::Read {
+            match is_stream {
+                true => self.tcp(index).register_send_waker(waker),
+                false => self.udp(index).register_send_waker(waker),
+            }
         }
     }
 }
@@ -92,15 +130,7 @@ where
             State::Listener { backlog, .. } => &backlog[..],
         };
         for index in indices {
-            if stack.table.slot(*index).kind == Kind::Datagrams {
-                let socket = stack.udp(*index);
-                socket.register_recv_waker(&waiters);
-                socket.register_send_waker(&waiters);
-            } else {
-                let socket = stack.tcp(*index);
-                socket.register_recv_waker(&waiters);
-                socket.register_send_waker(&waiters);
-            }
+            stack.register(*index, this.side, &waiters);
         }
         socket.waiters.0.lock().add(cx.waker());
         this.listed = Some(cx.waker().clone());

@@ -1,0 +1,137 @@
+//! When the ends of a connection within the machine acknowledge, and say that there is room.
+
+use alloc::format;
+use core::future::{Future, poll_fn};
+use core::pin::pin;
+use core::task::Poll;
+
+use os_abi::Error;
+
+use super::super::{ACKNOWLEDGE, NET, SOCKETS};
+use super::{PORT, comes_back, connected, in_use, rest, wait};
+use crate::net::table::Kind;
+use crate::selftest::{Outcome, is_icount};
+use crate::sleep::sleep_until;
+use crate::{clock, ensure};
+
+fn fill(_: usize, to: &mut [u8]) -> Result<(), Error> {
+    to.fill(7);
+    Ok(())
+}
+
+/// Everything that is to be sent goes where it is to go; so many frames.
+fn carry() -> usize {
+    let mut stack = NET.get().lock();
+    let mut frames = 0;
+    loop {
+        let (sends, takes) = (stack.send_frame(), stack.take_frame());
+        frames += usize::from(takes);
+        if !sends && !takes {
+            return frames;
+        }
+    }
+}
+
+/// Bytes of all connections that are not acknowledged.
+fn unacknowledged() -> usize {
+    let mut stack = NET.get().lock();
+    let mut bytes = 0;
+    for index in 0..SOCKETS as u16 {
+        if stack.table.kind_of(index) == Some(Kind::Stream) {
+            bytes += stack.tcp(index).send_queue();
+        }
+    }
+    bytes
+}
+
+/// A question and its answer are two frames, each of which acknowledges the other. What is not answered is acknowledged by
+/// itself, a little later.
+pub(crate) async fn answers_acknowledge_what_is_asked() -> Outcome {
+    const ROUNDS: usize = 4;
+    // On one hart, and without a card, nothing else carries frames meanwhile.
+    if !is_icount() || NET.get().lock().link.card.is_some() {
+        return Ok(());
+    }
+    let before = in_use().await;
+    let (listener, client, server) = connected(PORT).await?;
+    wait(2 * ACKNOWLEDGE.total_micros()).await;
+    // In the first the machine asks itself who has its address.
+    let mut frames = [[0; 2]; ROUNDS];
+    for round in &mut frames {
+        for (count, (from, to)) in round
+            .iter_mut()
+            .zip([(&client, &server), (&server, &client)])
+        {
+            let written = from.write(16, true, fill);
+            ensure!(written == Some(Ok(16)), "{written:?} written");
+            *count = carry();
+            let read = to.read(100, |_, _| Ok(()));
+            ensure!(read == Some(Ok(16)), "{read:?} read");
+        }
+    }
+    ensure!(frames[1..] == [[1; 2]; ROUNDS - 1], "{frames:?} frames");
+    ensure!(unacknowledged() == 16, "{} bytes", unacknowledged());
+    wait(2 * ACKNOWLEDGE.total_micros()).await;
+    ensure!(unacknowledged() == 0, "{} bytes are left", unacknowledged());
+    drop((listener, client, server));
+    comes_back(before).await
+}
+
+/// However little is read at a time, the writer hears of the room before it asks for that, which it does after a second.
+pub(crate) async fn small_reads_make_room() -> Outcome {
+    const BYTES: usize = 64 * 1024;
+    let before = in_use().await;
+    let (listener, client, server) = connected(PORT).await?;
+    let (start, mut written, mut read) = (clock::now(), 0, 0);
+    let text = |error: Error| format!("{error}");
+    while read < BYTES {
+        while written < BYTES
+            && let Some(count) = client.write(BYTES - written, false, fill)
+        {
+            written += count.map_err(text)?;
+        }
+        match server.read(100, |_, _| Ok(())) {
+            Some(count) => read += count.map_err(text)?,
+            None => rest().await,
+        }
+    }
+    let micros = (clock::now() - start) / clock::from_micros(1);
+    ensure!(!is_icount() || micros < 500_000, "it takes {micros} µs");
+    drop((listener, client, server));
+    comes_back(before).await
+}
+
+/// Who waits for bytes is not woken by what is acknowledged.
+pub(crate) async fn acknowledgements_wake_no_reader() -> Outcome {
+    if !is_icount() {
+        return Ok(());
+    }
+    let before = in_use().await;
+    let (listener, client, server) = connected(PORT).await?;
+    wait(2 * ACKNOWLEDGE.total_micros()).await;
+    let mut polls = 0;
+    {
+        let mut reads = pin!(client.readable());
+        let mut pause = pin!(sleep_until(
+            clock::now() + clock::from_micros(4 * ACKNOWLEDGE.total_micros())
+        ));
+        let written = client.write(16, true, fill);
+        ensure!(written == Some(Ok(16)), "{written:?} written");
+        poll_fn(|cx| {
+            polls += 1;
+            let is_ready = reads.as_mut().poll(cx).is_ready();
+            let is_over = pause.as_mut().poll(cx).is_ready();
+            if is_ready || is_over {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+    }
+    ensure!(unacknowledged() == 0, "it is not acknowledged");
+    // Once to begin with, once at the end.
+    ensure!(polls == 2, "{polls} polls");
+    drop((listener, client, server));
+    comes_back(before).await
+}
