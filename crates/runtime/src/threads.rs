@@ -35,7 +35,7 @@ impl Shared {
         let ring = Ring::new(self.ring.clone())?;
         ring.set_own(Domain::<Linux>::waker_table());
         self.domain.host().set_remote(index, Some(ring.remote()));
-        let timers = Arc::new(Timers::new(clock::now()));
+        let timers = Arc::new(Timers::new(clock::now(), self.domain.host()));
         self.reaches.set(index, Some(&timers));
         let post = match (&self.membership, pin) {
             (Some(membership), Some(cpu)) => {

@@ -414,3 +414,20 @@ fn time_that_was_moved_as_far_as_it_goes_ends_no_far_sleep() {
         assert!(poll_once(far.as_mut()).await.is_none());
     });
 }
+
+/// The first one is at rest then, and serves no timers.
+#[test]
+fn a_sleep_that_another_runtime_polls_ends_there() {
+    let (first, second) = (one(), one());
+    let mut asleep = Box::pin(sleep(100 * MILLI));
+    let long = HOUR / 60;
+    let began = first.block_on(async { timeout(MILLI, &mut asleep).await });
+    assert!(began.is_err());
+    let ended = second.block_on(async { timeout(long, &mut asleep).await });
+    assert!(ended.is_ok());
+    let mut ticks = interval(50 * MILLI);
+    for runtime in [&first, &second, &first, &second] {
+        let tick = runtime.block_on(async { timeout(long, ticks.tick()).await });
+        assert!(tick.is_ok());
+    }
+}

@@ -1,7 +1,7 @@
 //! A future that is ready at a deadline.
 //!
 //! Armed at its first poll, on the vCPU that polls it; the timer then stays there
-//! until it fires or the `Sleep` is dropped, reset or polled after that vCPU left.
+//! until it fires or the `Sleep` is dropped, reset, polled after that vCPU left or by another runtime.
 //! Polled on a thread of tokio's beside the vCPUs, it is armed by a coroutine of its own.
 //! Arm and cancel together: two short locks, the waker's and the vCPU's counters.
 
@@ -174,7 +174,12 @@ impl Sleep {
             Stage::Done => true,
             Stage::New => false,
             Stage::Armed(timers, key) => match timers.poll(*key, cx.waker()) {
-                Fired::Not => return Poll::Pending,
+                Fired::Not if !timers.is_of_another_runtime() => return Poll::Pending,
+                // That one may be at rest, and serve no timers.
+                Fired::Not => {
+                    drop(timers.cancel(*key));
+                    now() >= self.deadline
+                }
                 Fired::Yes => true,
                 Fired::Evicted => now() >= self.deadline,
             },

@@ -10,6 +10,7 @@
 //! other threads makes deadlines later or takes them away, and at worst the loop
 //! looks once for nothing.
 
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
@@ -18,8 +19,10 @@ use upshift_ring::Foreign;
 
 pub(super) use super::wheel::Key;
 use super::wheel::Wheel;
-use crate::host;
+use crate::context;
+use crate::host::{self, Linux};
 use crate::sync::{Lock, Spare};
+use crate::worker::Worker;
 
 /// No timer is armed.
 const NEVER: u64 = u64::MAX;
@@ -50,6 +53,8 @@ impl Alarm {
 
 /// The timers of a vCPU.
 pub(crate) struct Timers {
+    /// Where the host of the vCPU's runtime is, which outlives these timers or has closed them.
+    host: usize,
     /// A lower bound of all deadlines; changes under the lock.
     next: AtomicU64,
     state: Lock<State>,
@@ -83,8 +88,9 @@ pub(super) enum Fired {
 
 impl Timers {
     /// No timers, at the time `now` (ns).
-    pub(crate) fn new(now: u64) -> Timers {
+    pub(crate) fn new(now: u64, host: &Linux) -> Timers {
         Timers {
+            host: ptr::from_ref(host).addr(),
             next: AtomicU64::new(NEVER),
             state: Lock::new(State {
                 wheel: Wheel::new(now),
@@ -92,6 +98,13 @@ impl Timers {
                 due: Vec::new(),
             }),
         }
+    }
+
+    /// Is the calling thread one of another runtime?
+    #[inline]
+    pub(super) fn is_of_another_runtime(&self) -> bool {
+        let host = |worker: &Worker| ptr::from_ref(worker.executor.domain().host()).addr();
+        context::with_open(host).is_some_and(|host| host != self.host)
     }
 
     /// When to call [`expire`](Timers::expire) next, in ns; at worst too early.
