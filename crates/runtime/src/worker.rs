@@ -42,7 +42,7 @@ use crate::context;
 use crate::foreign;
 use crate::host::{Linux, Preempted};
 use crate::metrics::Meter;
-use crate::net::reader::Family;
+use crate::net::family::Family;
 use crate::permit;
 use crate::shared::Shared;
 use crate::time::Timers;

@@ -12,7 +12,8 @@ macro_rules! connection {
         use upshift_ring::{Fd, IoBuf, IoBufMut, RecvBuf};
 
         use crate::io::{Sink, Source, impl_read, impl_write};
-        use crate::net::reader::{Family, Reader};
+        use crate::net::family::Family;
+        use crate::net::reader::Reader;
         use crate::net::writer::{self, Writer};
 
         $(#[$documentation])*

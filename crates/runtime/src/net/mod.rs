@@ -11,6 +11,7 @@
 mod acceptor;
 mod connection;
 mod datagram;
+pub(crate) mod family;
 mod listener;
 mod options;
 pub(crate) mod reader;

@@ -12,18 +12,12 @@ use std::task::{Context, Poll, ready};
 
 use upshift_ring::{Fd, IoBufMut, RecvBuf, RecvMulti, op};
 
+use super::family::Family;
 use super::transfer;
 use crate::context;
 use crate::coop;
 use crate::errand::Errand;
 use crate::io::Source;
-
-/// What a connection is, which decides how it is received from.
-#[derive(Clone, Copy)]
-pub(crate) enum Family {
-    Tcp,
-    Unix,
-}
 
 /// The receiving side: what has been armed, and what of it is left over.
 pub(crate) struct Reader {

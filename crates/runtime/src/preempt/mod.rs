@@ -37,6 +37,7 @@ mod alarm;
 mod calibrate;
 mod current;
 mod idle;
+mod prices;
 mod roles;
 mod serve;
 mod service;

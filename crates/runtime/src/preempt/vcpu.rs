@@ -22,6 +22,7 @@ use upshift_ring::Watch;
 use super::alarm::Alarm;
 use super::current::{Registered, with_current};
 use super::idle::{ByFirst, Idle};
+use super::prices::Mean;
 use super::roles::{FIRST, HOME, NONE, Role, Roles};
 use super::service::Service;
 use super::thread::{Go, Thread};
@@ -118,25 +119,6 @@ pub(crate) struct Preemptible {
 unsafe impl Send for Preemptible {}
 // SAFETY: as above.
 unsafe impl Sync for Preemptible {}
-
-/// A running mean of times, ns. What is far off (the machine stood still) counts as twice the mean.
-pub(super) struct Mean(AtomicU64);
-
-impl Mean {
-    pub(super) fn new(start: u64) -> Mean {
-        Mean(AtomicU64::new(start.max(8)))
-    }
-
-    /// One thread at a time.
-    pub(super) fn add(&self, time: u64) {
-        let mean = self.0.load(Relaxed);
-        self.0.store((7 * mean + time.min(2 * mean)) / 8, Relaxed);
-    }
-
-    pub(super) fn get(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
-}
 
 /// What is shared between threads by the rules of this module.
 pub(super) struct Shareable<T>(pub(super) T);

@@ -24,10 +24,11 @@ use upshift_core::preempt::{Decision, KEPT, Looks, Policy, SHARE, Sight, TURN, W
 use upshift_elevate::dispatch::heavy_barrier;
 
 use super::alarm::NEVER;
+use super::prices::Prices;
 use super::roles::{FIRST, NONE, Role};
 use super::suspend::{NotStopped, PollId, Stopped};
-use super::thread::{Thread, own_cpu_time};
-use super::vcpu::{Mean, Preemptible};
+use super::thread::Thread;
+use super::vcpu::Preemptible;
 use crate::board::LOOK;
 use crate::clock;
 use crate::host::Preempted;
@@ -91,13 +92,9 @@ struct Watcher<'a> {
     stuck: Option<((PollId, u64), u64, u64)>,
     /// The poll that could not be stopped for want of a thread, and when that was; NEVER: that has been said.
     crowded: Option<(PollId, u64)>,
-    /// The watcher's own CPU time at the end of the last look.
-    used: u64,
+    prices: Prices,
     /// For how long the vCPU had been parked at the end of the last look, ticks.
     parked: u64,
-    /// What looks have cost lately, because something came and by the clock.
-    by_event: Mean,
-    by_timer: Mean,
 }
 
 impl<'a> Watcher<'a> {
@@ -109,10 +106,8 @@ impl<'a> Watcher<'a> {
             last_turn: FIRST,
             stuck: None,
             crowded: None,
-            used: own_cpu_time(),
+            prices: Prices::new(vcpu.settings.looks),
             parked: 0,
-            by_event: Mean::new(vcpu.settings.looks.event),
-            by_timer: Mean::new(vcpu.settings.looks.timer),
         }
     }
 
@@ -144,12 +139,12 @@ impl<'a> Watcher<'a> {
         }
         let now = clock::now();
         self.has_idled();
-        let cost = self.price(by_timer);
+        let cost = self.prices.of_look(by_timer);
         if next != Next::Done {
             vcpu.useless.fetch_add(1, Relaxed);
             self.policy.looked_in_vain(cost, now);
         }
-        let looks = self.prices();
+        let looks = self.prices.lately();
         let deaf = self.policy.is_deaf_for(&looks, now);
         vcpu.alarm.hears_after(now, deaf);
         if deaf != 0 {
@@ -187,28 +182,6 @@ impl<'a> Watcher<'a> {
         // The end of a wait is written with the clock of the poll that follows.
         let idle = parked.saturating_sub(std::mem::replace(&mut self.parked, parked));
         self.policy.has_idled(clock::nanos(clock::from_ticks(idle)));
-    }
-
-    /// What this look has cost: at least what one takes of others on a vCPU that does nothing else, and at least what the watcher used.
-    fn price(&mut self, by_timer: bool) -> u64 {
-        let before = std::mem::replace(&mut self.used, own_cpu_time());
-        let used = self.used.saturating_sub(before);
-        let Looks { event, timer } = self.vcpu.settings.looks;
-        let (least, mean) = match by_timer {
-            true => (timer, &self.by_timer),
-            false => (event, &self.by_event),
-        };
-        let cost = least.max(used);
-        mean.add(cost);
-        cost
-    }
-
-    /// What looks have cost lately.
-    fn prices(&self) -> Looks {
-        Looks {
-            event: self.by_event.get(),
-            timer: self.by_timer.get(),
-        }
     }
 
     fn current(&self) -> &'a Thread {
@@ -422,7 +395,7 @@ impl<'a> Watcher<'a> {
 
     /// All threads of the vCPU hold a poll that sleeps, if the current one does. That may be meant; if it lasts, it is said once.
     fn has_no_thread(&mut self, id: PollId, now: u64) {
-        const SAYS: &str = "upshift: every thread of a vCPU sleeps in the middle of a poll: what waits there waits until one wakes up; \
+        const SAYS: &str = "upshift: every thread of a vCPU sleeps in the middle of a poll, so the vCPU stands still until one wakes up; \
             raise Builder::max_suspended\n";
         match self.crowded {
             Some((_, NEVER)) => {}
