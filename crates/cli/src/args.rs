@@ -44,7 +44,7 @@ pub(crate) struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show what priorities buy: six experiments in a minute and a half, a verdict, a report
+    /// Show the effect of priorities: six experiments in 90 seconds, a verdict, a report
     Demo(DemoArgs),
     /// Serve files and endpoints over HTTP/1.1 and HTTP/2; every request has a priority
     #[command(after_help = EXAMPLES)]
@@ -53,27 +53,27 @@ pub(crate) enum Command {
     Sched(Box<SchedArgs>),
     /// Run the most urgent process of each CPU: the machine-wide scheduler, in the foreground
     Daemon(DaemonArgs),
-    /// Look at a running process: levels, vCPUs, the longest polls and where they come from
+    /// Show a running process: levels, vCPUs, the longest polls and their spawn locations
     Top(TopArgs),
-    /// Measure what a switch and a timer cost on this machine, and say which rights are missing
+    /// Measure the cost of switches and timers on this machine, and list missing privileges
     Calibrate(CalibrateArgs),
-    /// Say what works on this machine, and what to change for the rest, in one screen
+    /// Report what works on this machine and how to enable the rest, on one screen
     Doctor(DoctorArgs),
     /// Serve squares of matrices: receive, queue, compute, queue, send per connection
     MatrixServer(ServerArgs),
     /// Serve `Hello, World!` over HTTP/1.1 and 1.0 with keep-alive and pipelining
     PlaintextServer(ServerArgs),
-    /// Burn as much CPU time as a request asks for, at the level it asks for
+    /// Serve requests that each compute for a given CPU time at a given level
     #[command(after_help = SPIN_SERVER_EXAMPLES)]
     SpinServer(ServerArgs),
-    /// Burn all the CPU that others leave, like a batch job, and report how much work that was
+    /// Use all remaining CPU time, like a batch job, and report the work done
     Burn(BurnArgs),
-    /// Drive a server with connections and report throughput and latency
+    /// Generate load for a server and report throughput and latency
     Load(LoadArgs),
     /// Write man pages and completions
     #[command(hide = true)]
     Documents(DocumentsArgs),
-    /// Spawn many coroutines (or threads) and print the memory and the time they took
+    /// Spawn many coroutines (or threads) and print their memory and time
     #[command(hide = true)]
     SpawnTest(SpawnTestArgs),
 }
@@ -86,10 +86,10 @@ pub(crate) enum Command {
   3  spawn 1,000,000 coroutines: memory and time
   4  99.5 % short and 0.5 % long requests: preemption off and on, latency by class
   5  level 0 pings against a level 40 coroutine that never yields: preemption off and on
-  6  an urgent server beside a batch process that burns every CPU: without and with the daemon
+  6  an urgent server beside a batch process on every CPU: without and with the daemon
 
-6 starts a daemon of its own, which without the right to use SCHED_FIFO only asks the batch to
-give way. 4 needs no rights; with that one, long requests are interrupted sooner.
+6 starts its own daemon; without the privilege to use SCHED_FIFO, the daemon only asks the batch
+process to yield. 4 needs no privileges; with that one it interrupts long requests sooner.
 
 Examples:
   upshift demo
@@ -99,10 +99,10 @@ The last lines are the result of experiment 2. The servers run as child processe
 two or more CPUs the server is pinned to CPU 0 and the client to CPU 1. Ctrl-C stops the children
 and leaves no report; exit code 130.")]
 pub(crate) struct DemoArgs {
-    /// Take 20 seconds instead of 90: fewer and shorter measurements, less exact
+    /// Take 20 seconds instead of 90, with fewer, shorter and less exact measurements
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Where to write the report, one HTML file that needs nothing else
+    /// Where to write the report, a self-contained HTML file
     #[arg(long, value_name = "FILE", default_value = "upshift-report.html")]
     pub(crate) report: PathBuf,
     /// Run only these experiments, e.g. `1,3`
@@ -153,7 +153,7 @@ completion. Give the level of the most urgent requests as that of the connection
 One line `listening on ADDRESS` per address is printed once connections are accepted; port 0 takes
 any free port. SIGTERM and Ctrl-C end the server with status 0.")]
 pub(crate) struct ServerArgs {
-    /// Address to listen on, with the level of its connections if it is not the one of --level
+    /// Address to listen on, optionally with a level for its connections instead of --level
     #[arg(long, value_name = "ADDR[@LEVEL]", required = true, value_parser = values::listen)]
     pub(crate) listen: Vec<Listen>,
     /// Number of vCPUs (coroutine model) [default: as many as --pin names, else 1]
@@ -162,7 +162,7 @@ pub(crate) struct ServerArgs {
     /// CPUs to run on, e.g. `0,1`: one vCPU each, in turn (thread model: all threads on these)
     #[arg(long, value_name = "CPUS", value_delimiter = ',', value_parser = values::cpu)]
     pub(crate) pin: Vec<usize>,
-    /// What serves a connection: coroutine, or thread (for comparison; levels have no effect)
+    /// How connections are served: coroutine, or thread (for comparison; levels have no effect)
     #[arg(
         long,
         value_enum,
@@ -173,24 +173,24 @@ pub(crate) struct ServerArgs {
     /// Priority level of the connections: 0 (most urgent) to 63
     #[arg(long, value_name = "LEVEL", default_value_t = 32, value_parser = values::level)]
     pub(crate) level: u8,
-    /// Suspend what runs too long when something as urgent waits: on or off (coroutine model)
+    /// Preempt long polls when equally or more urgent work waits: on or off (coroutine model)
     #[arg(long, value_enum, default_value = "off", hide_possible_values = true)]
     pub(crate) preempt: Switch,
-    /// How long a coroutine may run when something as urgent waits, e.g. `50us` (coroutine model)
+    /// Longest run of a coroutine while an equally urgent one waits, e.g. `50us` (coroutine model)
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub(crate) quantum: Option<Duration>,
-    /// What carries out I/O: auto (io_uring if it works), ring, or readiness (coroutine model)
+    /// I/O driver: auto (io_uring if it works), ring, or readiness (coroutine model)
     #[arg(long, value_enum, default_value = "auto", hide_possible_values = true)]
     pub(crate) driver: DriverChoice,
     /// Join the machine's daemon: off, auto (if there is one), or required (coroutine model)
     #[arg(long, value_enum, default_value = "off", hide_possible_values = true)]
     pub(crate) board: BoardChoice,
-    /// Let `upshift top` look at the server (coroutine model)
+    /// Allow `upshift top` to inspect the server (coroutine model)
     #[arg(long)]
     pub(crate) observe: bool,
 }
 
-/// What carries out I/O.
+/// The I/O driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DriverChoice {
     /// io_uring if it works here
@@ -254,7 +254,7 @@ Closed loop: a connection sends its next request when the reply is there. Open l
 --rate): requests are due at fixed times, and latency counts from the time a request was due.
 The exit code is 1 when a request failed.")]
 pub(crate) struct LoadArgs {
-    /// What to ask for
+    /// Kind of request
     #[command(subcommand)]
     pub(crate) work: LoadWork,
 }
@@ -275,7 +275,7 @@ pub(crate) enum LoadWork {
   upshift load http --connect 127.0.0.1:8000 --connections 64 --pipeline 16 --pin 1 --json
   upshift load http --connect 127.0.0.1:8080 --path /matrix?n=64 --header 'Priority: u=0'")]
     Http(HttpLoadArgs),
-    /// Ask for CPU time in an open loop, short and long requests mixed, latency by class
+    /// Request CPU time in an open loop, mixing short and long requests; latency by class
     Spin(SpinLoadArgs),
 }
 
@@ -295,7 +295,7 @@ pub(crate) struct HttpLoadArgs {
     /// Path to request
     #[arg(long, default_value = "/", value_parser = values::path)]
     pub(crate) path: String,
-    /// Another line of the head, e.g. `Priority: u=0`; may be repeated
+    /// Additional header line, e.g. `Priority: u=0`; may be repeated
     #[arg(long, value_name = "LINE")]
     pub(crate) header: Vec<String>,
     /// Requests in flight per connection
@@ -308,13 +308,13 @@ pub(crate) struct HttpLoadArgs {
 /// Flags that every kind of load takes.
 #[derive(Debug, Args)]
 pub(crate) struct LoadCommonArgs {
-    /// Server to drive, with a label for the result; each gets --connections connections
+    /// Server address, with a label for the result; each gets --connections connections
     #[arg(long, value_name = "ADDR[@LABEL]", required = true, value_parser = values::endpoint)]
     pub(crate) connect: Vec<Endpoint>,
     /// Connections to each address
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = values::count)]
     pub(crate) connections: usize,
-    /// Closed loop: next request when the reply is there (the default)
+    /// Closed loop: send the next request after the reply (the default)
     #[arg(long, conflicts_with_all = ["period", "rate"])]
     pub(crate) closed: bool,
     /// Open loop: each connection sends one request per period, e.g. `100ms`
@@ -323,17 +323,17 @@ pub(crate) struct LoadCommonArgs {
     /// Open loop: requests per second to each address, spread over its connections
     #[arg(long, value_name = "REQ/S", value_parser = values::rate, group = "open")]
     pub(crate) rate: Option<f64>,
-    /// Run this long before measuring
+    /// Warm-up time before measuring
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = values::duration_or_zero)]
     pub(crate) warmup: Duration,
-    /// Measure this long
+    /// Measuring time
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::duration)]
     pub(crate) duration: Duration,
     /// CPU the client runs on
     #[arg(long, value_name = "CPU", value_parser = values::cpu)]
     pub(crate) pin: Option<usize>,
-    /// Run the client itself in SCHED_FIFO, so that programs on its CPU do not delay it; for an
-    /// open loop
+    /// Run the client in SCHED_FIFO, so that programs on its CPU do not delay it; open loop
+    /// only
     #[arg(long, requires = "open")]
     pub(crate) elevate: bool,
     /// Process of the server, to report its CPU time per request

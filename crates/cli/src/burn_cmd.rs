@@ -32,7 +32,7 @@ const PIECE: Duration = Duration::from_micros(100);
 
 One line `burning` is printed when it starts. The work is given in seconds of CPU time.")]
 pub(crate) struct BurnArgs {
-    /// What burns: coroutine (gives way to what is more urgent), or thread
+    /// What computes: coroutine (yields to more urgent work), or thread
     #[arg(
         long,
         value_enum,
@@ -40,10 +40,10 @@ pub(crate) struct BurnArgs {
         hide_possible_values = true
     )]
     model: Model,
-    /// How many burn at the same time [default: twice the CPUs]
+    /// How many run at the same time [default: twice the CPUs]
     #[arg(long, value_name = "N", value_parser = values::count)]
     workers: Option<usize>,
-    /// CPUs to burn, e.g. `0,1` [default: all this process may use]
+    /// CPUs to use, e.g. `0,1` [default: all this process may use]
     #[arg(long, value_name = "CPUS", value_delimiter = ',', value_parser = values::cpu)]
     pin: Vec<usize>,
     /// Priority level of the coroutines: 0 (most urgent) to 63
@@ -52,10 +52,10 @@ pub(crate) struct BurnArgs {
     /// Join the machine's daemon: off, auto (if there is one), or required (coroutine model)
     #[arg(long, value_enum, default_value = "off", hide_possible_values = true)]
     board: BoardChoice,
-    /// Nice value: -20 to 19, the least share
+    /// Nice value: -20 to 19 (smallest share)
     #[arg(long, value_name = "N", default_value_t = 0, allow_hyphen_values = true, value_parser = values::nice)]
     nice: i32,
-    /// How long, e.g. `10s` [default: until SIGTERM or Ctrl-C]
+    /// Duration, e.g. `10s` [default: until SIGTERM or Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     duration: Option<Duration>,
     /// Print JSON instead of a sentence

@@ -9,13 +9,13 @@ use crate::values;
 /// Flags of `upshift daemon`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Without CAP_SYS_NICE the daemon is cooperative: it tells processes which is most urgent, and they give
-way by themselves. With it, it runs the most urgent process of each CPU, whatever the others do.
-Programs that are not registered keep at least 5 % of each CPU.
+    after_help = "Without CAP_SYS_NICE the daemon is cooperative: it tells processes which one is most urgent, and the
+others yield voluntarily. With CAP_SYS_NICE it runs the most urgent process on each CPU, whatever
+the others do. Unregistered programs keep at least 5 % of each CPU.
 
-Where it listens: --socket, else `socket` of the file, else /run/upshift/daemon.sock (root) or
-$XDG_RUNTIME_DIR/upshift/daemon.sock. Access: mode and group of the socket; how urgent they
-may be: ceilings. Processes find it by themselves, or by UPSHIFT_DAEMON_SOCKET.
+It listens on --socket, else `socket` in the file, else /run/upshift/daemon.sock (root) or
+$XDG_RUNTIME_DIR/upshift/daemon.sock. Mode and group of the socket control access; ceilings limit
+levels. Processes find the socket there or through UPSHIFT_DAEMON_SOCKET.
 
 Examples:
   upshift daemon
@@ -25,15 +25,15 @@ Examples:
   upshift daemon --check --config /etc/upshift/daemon.toml
   upshift daemon --status
 
-Ctrl-C and SIGTERM give everything back and end it with status 0; if it dies otherwise, a guardian
-process does. A configuration file looks like this, every line optional:
+Ctrl-C and SIGTERM restore all threads and end the daemon with status 0; if it dies otherwise, a
+guardian process restores them. A configuration file looks like this, every line optional:
 
   socket = \"/run/upshift/daemon.sock\"
   group = \"upshift\"              # name or number
   mode = \"0660\"
   quantum_us = 4000              # turns of equals
-  bystander_percent = 5          # of each CPU, for programs that are not registered
-  bystander_level = 32           # elevate what is more urgent than this against them, too
+  bystander_percent = 5          # of each CPU, for unregistered programs
+  bystander_level = 32           # elevate more urgent processes above these, too
   ceiling = 16                   # most urgent level of users without a rule
 
   [[rule]]
@@ -44,17 +44,17 @@ process does. A configuration file looks like this, every line optional:
   group = \"guests\"
   deny = true
 
-  [[assign]]    # programs as they are; also cgroup, container, label, user, comm
+  [[assign]]    # unmodified programs; also cgroup, container, label, user, comm
   unit = \"redis.service\"
   level = 8
 
-SIGHUP has it read the file again; one with a mistake changes nothing."
+SIGHUP reloads the file; a file with an error changes nothing."
 )]
 pub(crate) struct DaemonArgs {
     /// Read the configuration from this TOML file; flags override it
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Listen here
+    /// Socket to listen on
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
     /// Permission bits of the socket, octal
@@ -66,7 +66,7 @@ pub(crate) struct DaemonArgs {
     /// Most urgent level of users without a rule: 0 to 63
     #[arg(long, value_name = "LEVEL", value_parser = values::level)]
     pub(crate) ceiling: Option<u8>,
-    /// Elevate no thread, even with the right to: processes give way by themselves
+    /// Elevate no thread, even if permitted: processes yield voluntarily
     #[arg(long)]
     pub(crate) cooperative: bool,
     /// Say whether the configuration is valid, and what of it has no effect here, and end

@@ -14,10 +14,10 @@ use upshift_elevate::{Priority, Rights, Throttling};
 /// Flags of `upshift doctor`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Each line says what works (ok), what works less well than it could (note) or not at all (no), and
-what to change.
+    after_help = "Each line reports a feature that works (ok), works with restrictions (note) or does not work (no),
+and what to change.
 
-The exit code is 1 if the runtime cannot work at all here: if it has neither io_uring nor epoll. Everything else it does without.
+The exit code is 1 if the runtime cannot work here at all, with neither io_uring nor epoll. All other features are optional.
 
 Examples:
   upshift doctor

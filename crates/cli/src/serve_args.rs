@@ -1,4 +1,4 @@
-//! The flags of `upshift serve`. What is given here goes before the configuration file.
+//! The flags of `upshift serve`. They override the configuration file.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::values;
 
 /// The end of `upshift serve --help`.
 pub(crate) const EXAMPLES: &str = "Priority of a request: the first matching --priority rule; else the client's `Priority: u=0..7, i`
-(RFC 9218), no more urgent than --ceiling; else u=3. Urgency u is level 4 + 8 u (one more with i).
+(RFC 9218), capped by --ceiling; else u=3. Urgency u is level 4 + 8 u (one more with i).
 Under overload the least urgent are refused first, with 503 and Retry-After.
 
 Examples:
@@ -22,11 +22,11 @@ Examples:
   upshift serve --tls-cert cert.pem --tls-key key.pem --listen 0.0.0.0:443
   upshift serve --control /run/upshift.sock --ask 'reprio 17 4'
 
-SIGTERM and Ctrl-C drain: no new connections, requests under way are answered (at most
---drain-timeout), status 0. SIGHUP reads configuration and certificates again. Several hosts, each with its
-folder and certificate, error pages, compression: in the configuration file. A rule is
+SIGTERM and Ctrl-C drain: no new connections, requests in progress are answered (for at most
+--drain-timeout), status 0. SIGHUP reloads configuration and certificates. The configuration file also
+sets up several hosts with their folders and certificates, error pages and compression. A rule is
 CONDITIONS=LEVEL: a path, a method, `header:NAME[:VALUE]`, `peer:NETWORK`, in any combination.
-docs/serve.md has the rest.";
+See docs/serve.md for details.";
 
 /// Flags of `upshift serve`.
 #[derive(Debug, Clone, Args)]
@@ -34,29 +34,29 @@ pub(crate) struct ServeArgs {
     /// Folder to serve [default: the current one]
     #[arg(value_name = "FOLDER")]
     root: Option<PathBuf>,
-    /// Address to listen on, a port (`8080` on this machine alone, `:80` for all), or `unix:PATH[,mode=660]`; may be repeated
+    /// Address to listen on, a port (`8080` on loopback, `:80` on all addresses), or `unix:PATH[,mode=660]`; may be repeated
     /// [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR")]
     listen: Vec<Address>,
-    /// Settings, read again on SIGHUP; flags override them
+    /// Configuration file, reloaded on SIGHUP; flags override it
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Level of some requests, e.g. `/api=8` or `POST peer:10.0.0.0/8=40`; the first match decides
+    /// Level of matching requests, e.g. `/api=8` or `POST peer:10.0.0.0/8=40`; the first match applies
     #[arg(long, value_name = "RULE", help_heading = "Priorities")]
     priority: Vec<Rule>,
-    /// Most urgent `u` that clients are granted, 0 to 7 [default: 0]
+    /// Most urgent `u` that clients may request, 0 to 7 [default: 0]
     #[arg(long, value_name = "U", help_heading = "Priorities", value_parser = clap::value_parser!(u8).range(0..8))]
     ceiling: Option<u8>,
     /// Level at which requests are received [default: 2]
     #[arg(long, value_name = "LEVEL", help_heading = "Priorities", value_parser = values::level)]
     receive_level: Option<u8>,
-    /// Refuse a level whose requests wait longer than this [default: 100ms]
+    /// Refuse requests that would wait longer than this [default: 100ms]
     #[arg(long, value_name = "TIME", help_heading = "Priorities", value_parser = units::duration)]
     max_wait: Option<Duration>,
-    /// Certificate chain (PEM): speak TLS, HTTP/2 by ALPN
+    /// Certificate chain (PEM); enables TLS, with HTTP/2 through ALPN
     #[arg(long, value_name = "FILE", help_heading = "TLS", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// Its private key (PEM)
+    /// Private key of the certificate (PEM)
     #[arg(long, value_name = "FILE", help_heading = "TLS", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     /// Built-in endpoints: healthz, metrics, plaintext, matrix; `none` for none [default: all]
@@ -71,46 +71,46 @@ pub(crate) struct ServeArgs {
     /// Value of Cache-Control for files
     #[arg(long, value_name = "VALUE", help_heading = "Content")]
     cache_control: Option<String>,
-    /// Connections in all [default: 10000]
+    /// Connections in total [default: 10000]
     #[arg(long, value_name = "N", help_heading = "Limits", value_parser = values::count)]
     max_connections: Option<usize>,
-    /// Connections of one address [default: 1000]
+    /// Connections per client address [default: 1000]
     #[arg(long, value_name = "N", help_heading = "Limits", value_parser = values::count)]
     max_per_peer: Option<usize>,
-    /// Requests per second of one address, 0 for any [default: 0]
+    /// Requests per second and client address, 0 for unlimited [default: 0]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     request_rate: Option<u32>,
-    /// Bytes of a request's head, 8k to 1M [default: 16k]
+    /// Maximum size of a request head, 8k to 1M [default: 16k]
     #[arg(long, value_name = "SIZE", help_heading = "Limits", value_parser = units::size)]
     max_header: Option<u64>,
-    /// Bytes of a request's body [default: 1M]
+    /// Maximum size of a request body [default: 1M]
     #[arg(long, value_name = "SIZE", help_heading = "Limits", value_parser = units::size)]
     max_body: Option<u64>,
-    /// Time for a request's head, and for a TLS handshake [default: 10s]
+    /// Timeout of a request head and of a TLS handshake [default: 10s]
     #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = units::duration)]
     header_timeout: Option<Duration>,
-    /// Time that a connection may be without a request [default: 75s]
+    /// Timeout of an idle connection [default: 75s]
     #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = units::duration)]
     idle_timeout: Option<Duration>,
-    /// Time between two parts of a body [default: 30s]
+    /// Timeout between two parts of a request body [default: 30s]
     #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = units::duration)]
     body_timeout: Option<Duration>,
-    /// Time that a client may take nothing of a response [default: 30s]
+    /// Timeout of a client that does not read its response [default: 30s]
     #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = units::duration)]
     write_timeout: Option<Duration>,
-    /// Time to go on accepting when the server ends, while clients are asked to connect anew [default: 0s]
+    /// At shutdown, continue to accept for this time while asking clients to reconnect [default: 0s]
     #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = units::duration)]
     drain_delay: Option<Duration>,
-    /// Time for requests under way when the server ends [default: 30s]
+    /// At shutdown, time limit for requests in progress [default: 30s]
     #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = units::duration)]
     drain_timeout: Option<Duration>,
-    /// Access log, a line of JSON per request; `-` for standard output
+    /// Access log, one line of JSON per request; `-` for standard output
     #[arg(long, value_name = "FILE", help_heading = "Operation")]
     access_log: Option<PathBuf>,
-    /// Unix socket for commands
+    /// Unix socket for control commands
     #[arg(long, value_name = "SOCKET", help_heading = "Operation")]
     pub(crate) control: Option<PathBuf>,
-    /// Send a command to the server at --control, print its answer, and end; try `help`
+    /// Send a command to the server at --control, print the answer and exit; try `help`
     #[arg(
         long,
         value_name = "COMMAND",
@@ -124,7 +124,7 @@ pub(crate) struct ServeArgs {
     /// CPUs to run on, e.g. `0,1`: one vCPU each, in turn
     #[arg(long, value_name = "CPUS", help_heading = "CPUs", value_delimiter = ',', value_parser = values::cpu)]
     pub(crate) pin: Vec<usize>,
-    /// Suspend what runs too long when something as urgent waits: on or off
+    /// Preempt long polls when equally or more urgent work waits: on or off
     #[arg(
         long,
         value_enum,
@@ -133,7 +133,7 @@ pub(crate) struct ServeArgs {
         hide_possible_values = true
     )]
     pub(crate) preempt: Switch,
-    /// How long a coroutine may run when something as urgent waits, e.g. `50us`
+    /// Longest run of a coroutine while an equally urgent one waits, e.g. `50us`
     #[arg(long, value_name = "TIME", help_heading = "CPUs", value_parser = values::duration)]
     pub(crate) quantum: Option<Duration>,
     /// Join the machine's daemon: off, auto (if there is one), or required

@@ -17,11 +17,11 @@ use crate::values::{self, Endpoint};
   upshift load spin --connect 127.0.0.1:7000 --rate 1000 --arrivals even --connections 1 \\
                     --level 0 --hog 5s --hog-level 40
 
-Open loop: requests come at their times whatever the server does, and latency counts from the time
-a request was due, by class. Requests that have no reply 500 ms after the end are waiting. Equal
+Open loop: requests are sent on schedule whatever the server does; latency is measured by class from
+the time a request was due. Requests without a reply 500 ms after the end count as waiting. Equal
 seeds give equal loads. The exit code is 1 when a connection failed or a reply was wrong.")]
 pub(crate) struct SpinLoadArgs {
-    /// Server to drive
+    /// Address of the server
     #[arg(long, value_name = "ADDR", value_parser = values::endpoint)]
     pub(crate) connect: Endpoint,
     /// Connections; requests take them in turn
@@ -30,7 +30,7 @@ pub(crate) struct SpinLoadArgs {
     /// Requests per second, short and long together
     #[arg(long, value_name = "REQ/S", default_value = "1000", value_parser = values::rate)]
     pub(crate) rate: f64,
-    /// When they come: poisson (independent clients) or even
+    /// Arrival times: poisson (independent clients) or even
     #[arg(
         long,
         value_enum,
@@ -47,7 +47,7 @@ pub(crate) struct SpinLoadArgs {
     /// Share of long requests, e.g. `0.5%` or `0.005`
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = values::share)]
     pub(crate) long_share: f64,
-    /// How the CPU time of both classes varies: fixed or exponential
+    /// Distribution of CPU time in both classes: fixed or exponential
     #[arg(long, value_enum, default_value = "fixed", hide_possible_values = true)]
     pub(crate) distribution: DistributionArg,
     /// Level of short requests: 0 (most urgent) to 63
@@ -56,7 +56,7 @@ pub(crate) struct SpinLoadArgs {
     /// Level of long requests [default: that of short ones]
     #[arg(long, value_name = "LEVEL", value_parser = values::level)]
     pub(crate) long_level: Option<u8>,
-    /// First send one request of this CPU time on a connection of its own, and do not wait for it
+    /// First send one request of this CPU time on a separate connection, without waiting for it
     #[arg(long, value_name = "TIME", value_parser = values::service)]
     pub(crate) hog: Option<Duration>,
     /// Level of that request
@@ -65,16 +65,16 @@ pub(crate) struct SpinLoadArgs {
     /// Seed of times, classes and CPU times
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Run this long before measuring
+    /// Warm-up time before measuring
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = values::duration_or_zero)]
     pub(crate) warmup: Duration,
-    /// Measure this long
+    /// Measuring time
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::duration)]
     pub(crate) duration: Duration,
     /// CPU the client runs on
     #[arg(long, value_name = "CPU", value_parser = values::cpu)]
     pub(crate) pin: Option<usize>,
-    /// Run the client itself in SCHED_FIFO, so that programs on its CPU do not delay it
+    /// Run the client in SCHED_FIFO, so that programs on its CPU do not delay it
     #[arg(long)]
     pub(crate) elevate: bool,
     /// Process of the server, to report its CPU time per request

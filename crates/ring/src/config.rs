@@ -163,7 +163,7 @@ pub struct Stats {
     pub unpooled: u64,
     /// Times a stream was stopped because its consumer was behind.
     pub stalled: u64,
-    /// Times the completion queue was found overflown.
+    /// Times the completion queue had overflowed.
     pub overflows: u64,
     /// Kicks that reached the ring through its eventfd.
     pub kicks: u64,

@@ -43,7 +43,7 @@ impl Surroundings {
 fn told(call: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(call)).is_err() {
         notice(format_args!(
-            "what was to run at the start or the end of a vCPU's thread panicked; it goes on"
+            "a start or stop hook of a vCPU's thread panicked; the thread continues"
         ));
     }
 }

@@ -35,14 +35,14 @@ impl Choice {
         match asked {
             Driver::Readiness => Ok(Choice {
                 driver: asked,
-                why: format!("it was asked for {by}"),
+                why: format!("requested {by}"),
                 is_open: false,
             }),
             Driver::Ring => {
                 probe_ring()?;
                 Ok(Choice {
                     driver: asked,
-                    why: format!("it was asked for {by}"),
+                    why: format!("requested {by}"),
                     is_open: false,
                 })
             }
@@ -74,7 +74,7 @@ impl Choice {
         static SAID: Once = Once::new();
         SAID.call_once(|| {
             notice(format_args!(
-                "{why}. I/O goes by epoll, and by threads for files; {VARIABLE}=readiness says that this is meant"
+                "{why}. I/O uses epoll, and threads for files; {VARIABLE}=readiness silences this message"
             ));
         });
         Some(Choice {
@@ -155,7 +155,7 @@ impl Report {
         match self.mode {
             Mode::DeferTaskrun => None,
             Mode::CoopTaskrun | Mode::Plain => Some(
-                "Linux 6.1 makes completions when they are asked for: fewer interruptions, and preemption",
+                "Linux 6.1 runs completion work on request: fewer interruptions, and preemption",
             ),
             Mode::Readiness => Some(
                 "io_uring takes a batch of operations per system call instead of one, and files need no threads",

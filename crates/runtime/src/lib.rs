@@ -11,7 +11,7 @@
 //!     let batch = upshift::spawn(
 //!         async {
 //!             for _ in 0..1000 {
-//!                 // … a piece of work, then let the urgent ones pass:
+//!                 // … a piece of work, then let more urgent coroutines run:
 //!                 upshift::yield_if_needed().await;
 //!             }
 //!         },
@@ -27,18 +27,18 @@
 //! }
 //! ```
 //!
-//! # What it promises
+//! # Guarantees
 //!
-//! * A vCPU starts no poll while something more urgent is ready on it; within a
-//!   level, first come first served; across vCPUs something more urgent waits for
-//!   at most one poll of something less urgent.
-//! * A wake is never lost and never counted twice, from whatever thread.
-//! * [`reprio`] really moves a queued coroutine, in constant time.
-//! * A buffer is freed only when the kernel is done with it; a dropped future
-//!   cancels its operation.
+//! * A vCPU starts no poll while something more urgent is ready on it. Within a
+//!   level, coroutines run in FIFO order. Across vCPUs, a more urgent coroutine
+//!   waits for at most one less urgent poll.
+//! * No wake is lost or counted twice, whichever thread it comes from.
+//! * [`reprio`] moves a queued coroutine to its new level, in constant time.
+//! * A buffer is freed only after the kernel has finished with it; dropping a
+//!   future cancels its operation.
 //!
-//! An inline vCPU is cooperative: a poll that does not return is not interrupted.
-//! Use [`yield_if_needed`] in loops that compute, [`spawn_blocking`] for calls
+//! An inline vCPU is cooperative: nothing interrupts a poll that does not return.
+//! Use [`yield_if_needed`] in loops that compute, and [`spawn_blocking`] for calls
 //! that block.
 //!
 //! # Where things are
@@ -50,10 +50,10 @@
 //! | `context`, `host` | from a thread to its vCPU |
 //! | `coop` | preemption test and budget |
 //! | [`task`] | results, sets of coroutines, under tokio's names |
-//! | [`net`], [`fs`], [`process`], [`signal`], [`time`], [`sync`] | what programs use |
-//! | [`io`] | the traits of the ecosystem, and copying |
+//! | [`net`], [`fs`], [`process`], [`signal`], [`time`], [`sync`] | the API for programs |
+//! | [`io`] | the I/O traits of the ecosystem, and copying |
 //! | `tls` | TLS over any of the streams (feature `tls`) |
-//! | [`metrics`] | what has happened so far |
+//! | [`metrics`] | counters and histograms |
 //! | [`observe`] | stalls, spans, the live view |
 //! | [`trace`] | a timeline of coroutines and vCPUs |
 //! | [`sys`] | the papers' system calls in two forms |

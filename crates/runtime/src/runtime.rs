@@ -299,7 +299,7 @@ impl Drop for Runtime {
                 unsafe { vcpu.discard_pinned() };
             }
             notice(format_args!(
-                "a poll did not end within a second of the runtime's shutdown; its thread goes on without it"
+                "a poll did not end within a second of the runtime's shutdown; its thread is left behind"
             ));
             // Its domain stays for as long as it goes on.
             std::mem::forget(shared.clone());

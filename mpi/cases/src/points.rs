@@ -35,7 +35,7 @@ async fn ring(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// One buffer, shared by all sends; received from anybody.
+/// One buffer, shared by all sends; received from any rank.
 async fn everyone_to_everyone(world: &World) -> Result<()> {
     let comm = world.comm();
     let items: Arc<[u32]> = vec![world.rank() as u32; 5000].into();

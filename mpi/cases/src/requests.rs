@@ -198,7 +198,7 @@ pub(crate) async fn beside_a_daemon(world: World) -> Result<()> {
     busy(world).await
 }
 
-/// Ranks that spin and compute, more of them than CPUs: everybody gets on.
+/// Ranks that spin and compute, more of them than CPUs: each makes progress.
 pub(crate) async fn busy(world: World) -> Result<()> {
     world.serve(async |request| request.body);
     world.comm().barrier().await?;

@@ -128,7 +128,7 @@ impl Job {
         self.with(|table| table.test(end, found, &mut dropped))
     }
 
-    /// Is nothing running but the other coroutines of this rank? Then looking all the time takes nothing from anybody.
+    /// Is nothing running but the other coroutines of this rank? Then looking all the time takes nothing from the others.
     pub(crate) fn is_quiet(&self) -> bool {
         self.engine
             .get()

@@ -18,7 +18,7 @@ use crate::table::{Completion, Kind, Matched, Pattern, improbe, of_probe};
 pub enum Source {
     /// That of this rank.
     Rank(usize),
-    /// Anybody's.
+    /// Of any rank.
     Any,
 }
 

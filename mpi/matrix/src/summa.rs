@@ -1,5 +1,5 @@
 //! SUMMA (van de Geijn and Watts, 1997): each rank of a grid has a block of each matrix; for every panel of the inner dimension, the
-//! ranks that have it broadcast it along their rows and columns, and everybody multiplies what came.
+//! ranks that have it broadcast it along their rows and columns, and each rank multiplies what it received.
 //!
 //! The broadcasts of a panel run while the one before it is multiplied. Memory on a rank: three blocks and two panels.
 

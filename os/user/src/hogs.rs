@@ -23,7 +23,7 @@ pub const COUNT: usize = 9;
 pub const PATIENCE: u64 = 20;
 
 /// Of the time between two looks at it no more counts, in thousandths of a second: else a host that stands still for as long as
-/// somebody waits would be taken for a machine that does not get on.
+/// a test waits would be taken for a machine that does not get on.
 const MOST_AT_ONCE: u64 = 100;
 
 /// Time in which the machine runs.

@@ -10,7 +10,7 @@ use crate::values;
 /// Which policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PolicyName {
-    /// Each in turn, for one interval
+    /// In turn, one interval each
     Rr,
     /// A repeating timetable from a file
     Table,
@@ -28,14 +28,14 @@ pub(crate) enum PolicyName {
 #[derive(Debug, Args)]
 #[command(
     args_override_self = true,
-    after_help = "Policies, and what ARG means for each:
-  rr          each in turn for one interval
+    after_help = "Policies, and the meaning of ARG:
+  rr          in turn, one interval each
   table FILE  a repeating timetable: lines `TASK TIME`, e.g. `4711 5ms`; TASK is a pid, a label
               or several with commas (one for each CPU), `-` is no process; # begins a comment.
               ARG: a label
-  weighted    stride scheduling; sleepers save nothing up. ARG: shares [1]
-  edf         earliest deadline first, a budget in each period. ARG: PERIOD/BUDGET, e.g. 20ms/5ms
-  priority    strict levels, 0 the most urgent; equals take turns. ARG: level
+  weighted    stride scheduling; sleeping earns no credit. ARG: shares [1]
+  edf         earliest deadline first, with a budget per period. ARG: PERIOD/BUDGET, e.g. 20ms/5ms
+  priority    strict levels, 0 is the most urgent; equals in turn. ARG: level
   solo        one until it blocks
 
 Examples:
@@ -47,15 +47,15 @@ Examples:
   upshift sched priority --cpu 0,1 --unit redis.service=0 --comm 'cc*=1'
   upshift sched --config /etc/upshift/sched.toml
 
---cgroup, --unit, --user and --comm name all processes that fit when it starts, each a task of its
-own, but not this one and its ancestors. Those that cannot be scheduled are left out, and a note
-says why. Anybody may give a process a name: --comm takes those of all users.
+--cgroup, --unit, --user and --comm select all matching processes at the start, each as a separate
+task, except this process and its ancestors. Those that cannot be scheduled are skipped with a note.
+Processes choose their own names: --comm matches those of all users.
 
-All threads of a process are scheduled, also those born later. It ends when all processes have
-ended, with --for, or by Ctrl-C; policy, priority and CPUs of all of them are then what they were,
-also after a SIGKILL. Commands it has started are ended with it. It needs CAP_SYS_NICE (root) or
-RLIMIT_RTPRIO; `upshift calibrate` says what is missing. Exit code: that of the command after `--`
-if it has ended by itself, else 0; 130 after Ctrl-C, 143 after SIGTERM; 1 if this has failed."
+All threads of a process are scheduled, including later ones. Scheduling ends when all processes
+have ended, after --for, or on Ctrl-C, and restores policy, priority and CPUs of all threads, also
+after a SIGKILL. Commands started by it end with it. It needs CAP_SYS_NICE (root) or RLIMIT_RTPRIO;
+`upshift calibrate` says what is missing. Exit code: that of the command after `--` if it has ended
+by itself, else 0; 130 after Ctrl-C, 143 after SIGTERM; 1 on failure."
 )]
 pub(crate) struct SchedArgs {
     /// rr, table, weighted, edf, priority or solo
@@ -64,57 +64,57 @@ pub(crate) struct SchedArgs {
     /// The timetable, for `table`
     #[arg(value_name = "FILE")]
     pub(super) file: Option<PathBuf>,
-    /// A TOML file with these options by their long names, and `policy` and `file`; of those that are given once, the command
-    /// line's count
+    /// A TOML file with these options by their long names, and `policy` and `file`; the command line overrides options that
+    /// may be given only once
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
-    /// CPUs the processes share, e.g. `0,1`; one of them at a time runs on each
+    /// CPUs shared by the processes, e.g. `0,1`; each runs one process at a time
     #[arg(long, value_name = "CPUS", value_delimiter = ',', required = true, value_parser = values::cpu)]
     cpu: Vec<usize>,
-    /// A process, with what the policy has to know of it; may be repeated
+    /// A process, with its argument for the policy; may be repeated
     #[arg(long, value_name = "PID[=ARG]")]
     pub(super) pid: Vec<String>,
-    /// The processes whose cgroup is that, `*` for any characters; may be repeated
+    /// The processes of a cgroup, `*` matches any characters; may be repeated
     #[arg(long, value_name = "PATH[=ARG]")]
     pub(super) cgroup: Vec<String>,
-    /// The processes of a unit of systemd, `*` for any characters; may be repeated
+    /// The processes of a systemd unit, `*` matches any characters; may be repeated
     #[arg(long, value_name = "UNIT[=ARG]")]
     pub(super) unit: Vec<String>,
     /// The processes of a user; may be repeated
     #[arg(long, value_name = "USER[=ARG]")]
     pub(super) user: Vec<String>,
-    /// The processes whose program has that name, `*` for any characters; may be repeated
+    /// The processes with this program name, `*` matches any characters; may be repeated
     #[arg(long, value_name = "NAME[=ARG]")]
     pub(super) comm: Vec<String>,
-    /// A command to start, quoted as for a shell, `@ARG` before it; may be repeated
+    /// A command to start, with shell quoting, after an optional `@ARG`; may be repeated
     #[arg(long, value_name = "[@ARG] COMMAND")]
     pub(super) run: Vec<String>,
-    /// What the policy has to know of the command after `--`
+    /// The policy's argument for the command after `--`
     #[arg(long, value_name = "ARG", requires = "command")]
     pub(super) arg: Option<String>,
     /// Length of a slice
     #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = values::duration)]
     pub(super) interval: Duration,
-    /// Schedule the children of the processes with them
+    /// Also schedule the children of the processes
     #[arg(long)]
     pub(super) children: bool,
     /// CPU of the scheduler itself [default: the first of --cpu]
     #[arg(long, value_name = "CPU", value_parser = values::cpu)]
     pub(super) sched_cpu: Option<usize>,
-    /// Part of the time in which ordinary threads may compete; without any the kernel may stop everything for 50 ms of
-    /// each second instead
+    /// Share of the time in which ordinary threads may compete; with 0 the kernel may instead stop everything for 50 ms of
+    /// each second
     #[arg(long, value_name = "SHARE", default_value = "12%", value_parser = open)]
     pub(super) open: f64,
-    /// How long [default: until all have ended]
+    /// Duration [default: until all processes have ended]
     #[arg(long = "for", value_name = "TIME", value_parser = values::duration)]
     pub(super) duration: Option<Duration>,
-    /// Take this as the timers' floor instead of measuring it, which takes 0.2 s
+    /// Use this as the shortest timer instead of measuring it for 0.2 s
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub(super) floor: Option<Duration>,
     /// Print JSON at the end instead of tables
     #[arg(long)]
     pub(super) json: bool,
-    /// Write every switch, one JSON object a line
+    /// Write every switch as a line of JSON
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
     /// Draw which process ran when

@@ -122,7 +122,7 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
         .capacity(upshift_elevate::MAX_CAPACITY)
         .heartbeat(STANDSTILL)
         .build()
-        .context("cannot start the guardian, which gives processes back if this one dies")?;
+        .context("cannot start the guardian, which restores processes if this one dies")?;
     let cpus = args.cpus();
     let scheduler_cpu = args.sched_cpu.unwrap_or(cpus[0]);
     let floor = match args.floor {

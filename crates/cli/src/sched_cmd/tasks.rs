@@ -51,7 +51,7 @@ impl Spec {
 pub(super) enum Origin {
     /// By its number.
     Named,
-    /// It fits what was asked for: anybody may start such a process, and make it one that cannot be had.
+    /// It matches what was asked for: any user may start such a process, and make it one that cannot be scheduled.
     Fits,
     /// It was started here.
     Started,

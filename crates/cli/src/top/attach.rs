@@ -14,7 +14,7 @@ use upshift::observe::{PROTOCOL, Recording, SocketName, View, socket_dir, socket
 use upshift::trace::Timeline;
 
 /// What to do when there is no process to look at.
-pub(super) const NO_PROCESS: &str = "no process of yours can be looked at: start one with UPSHIFT_OBSERVE=1 \
+pub(super) const NO_PROCESS: &str = "no process of yours is observable: start one with UPSHIFT_OBSERVE=1 \
      (a program on the Upshift runtime with its feature `observe`, or a server of this command)";
 
 /// The longest answer.

@@ -122,7 +122,7 @@ impl Machine {
         if self.enforcing {
             "elevates threads"
         } else {
-            "cooperative: processes give way by themselves"
+            "cooperative: processes yield voluntarily"
         }
     }
 }

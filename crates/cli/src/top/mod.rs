@@ -36,34 +36,34 @@ use figures::Frame;
 /// Flags of `upshift top`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  upshift top                    choose from the processes that can be looked at
-  upshift top 4711               look at this one; ? shows the keys
+  upshift top                    choose one of the observable processes
+  upshift top 4711               show this process; ? shows the keys
   upshift top 4711 --once        one table, as text
-  upshift top --once --json      the same for scripts, if only one process can be looked at
-  upshift top --machine          what `upshift daemon` does
-  upshift top 4711 --record a.svg               a picture of what its coroutines do in one second
+  upshift top --once --json      the same for scripts, if only one process is observable
+  upshift top --machine          show the state of `upshift daemon`
+  upshift top 4711 --record a.svg               an image of the states of its coroutines over one second
   upshift top 4711 --record a.json --interval 5s  the same for https://ui.perfetto.dev
 
-A process can be looked at if it was started with UPSHIFT_OBSERVE=1 (servers of this command: or
-with --observe), or if its program says `Builder::observe(true)`. Only its user can look, and root, by
-its process id.")]
+A process is observable if it was started with UPSHIFT_OBSERVE=1 (servers of this command: or with
+--observe), or if its program calls `Builder::observe(true)`. Only its user can observe it, and root,
+by its process id.")]
 pub(crate) struct TopArgs {
-    /// Process to look at
+    /// Process to show
     #[arg(value_name = "PID", value_parser = values::pid)]
     pid: Option<u32>,
-    /// Time between two looks
+    /// Time between two updates
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = values::duration)]
     interval: Duration,
-    /// Print what happened in one interval, and end
+    /// Print one interval and exit
     #[arg(long)]
     once: bool,
-    /// With --once: print JSON (docs/observe.md says what is in it)
+    /// With --once: print JSON (described in docs/observe.md)
     #[arg(long, requires = "once")]
     json: bool,
-    /// Record one interval, and write the timeline to this file: .json for Perfetto, .svg for a picture
+    /// Record one interval and write the timeline to this file: .json for Perfetto, .svg for an image
     #[arg(long, value_name = "FILE", conflicts_with_all = ["once", "machine"])]
     record: Option<PathBuf>,
-    /// Show the processes that are registered with `upshift daemon`
+    /// Show the processes registered with `upshift daemon`
     #[arg(long, conflicts_with = "pid")]
     machine: bool,
 }
@@ -139,7 +139,7 @@ fn only_one() -> Result<Peer> {
         0 => bail!("{}", attach::NO_PROCESS),
         1 => Ok(peers.remove(0)),
         _ => {
-            let mut text = String::from("several processes can be looked at: give one of these\n");
+            let mut text = String::from("several processes are observable: choose one of these\n");
             for peer in &peers {
                 text.push_str(&format!("  {}  {}\n", peer.pid, peer.command));
             }

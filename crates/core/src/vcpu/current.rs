@@ -1,4 +1,4 @@
-//! What is being polled on a vCPU: since when, at which level, and who may look at it.
+//! What is being polled on a vCPU: since when, at which level, and what may look at it.
 
 use core::ptr::{NonNull, null_mut};
 

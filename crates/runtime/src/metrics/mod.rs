@@ -197,13 +197,13 @@ impl VcpuMetrics {
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[non_exhaustive]
 pub struct RingMetrics {
-    /// `io_uring_enter` calls, or what stands for them.
+    /// `io_uring_enter` calls, or their equivalent without io_uring.
     pub enters: u64,
     /// Submission queue entries handed to the kernel.
     pub submitted: u64,
     /// Completion queue entries read.
     pub completed: u64,
-    /// Times the completion queue was found overflown.
+    /// Times the completion queue had overflowed.
     pub overflows: u64,
     /// Operations and streams in flight now.
     pub in_flight: u64,

@@ -223,7 +223,7 @@ const VCPU: &[Family<VcpuMetrics>] = &[
 const RING: &[Family<VcpuMetrics>] = &[
     (
         "enters_total",
-        "io_uring_enter calls, or what stands for them.",
+        "io_uring_enter calls, or their equivalent without io_uring.",
         |v| Count(v.ring.enters),
     ),
     (
@@ -236,7 +236,7 @@ const RING: &[Family<VcpuMetrics>] = &[
     }),
     (
         "overflows_total",
-        "Times the completion queue was found overflown.",
+        "Times the completion queue had overflowed.",
         |v| Count(v.ring.overflows),
     ),
     (
@@ -270,12 +270,12 @@ const PREEMPTION: &[Family<Metrics>] = &[
         "Polls suspended, over all vCPUs.",
         |m| Count(m.preemption.suspensions),
     ),
-    ("preemption_looks_total", "Times a sentinel woke up.", |m| {
+    ("preemption_looks_total", "Times a watcher woke up.", |m| {
         Count(m.preemption.looks)
     }),
     (
         "preemption_useless_looks_total",
-        "Times a sentinel woke up for nothing.",
+        "Times a watcher woke up for nothing.",
         |m| Count(m.preemption.useless),
     ),
     (
