@@ -1,0 +1,34 @@
+//! Coroutines of a runtime: order, names, priorities, vCPUs, panics, shutdown.
+
+mod ends;
+mod order;
+mod vcpus;
+
+use std::time::{Duration, Instant};
+
+use upshift::{Level, Runtime};
+
+fn one() -> Runtime {
+    Runtime::builder().vcpus(1).build().unwrap()
+}
+
+fn two() -> Runtime {
+    Runtime::builder().vcpus(2).build().unwrap()
+}
+
+/// Computes without yielding.
+fn burn(time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        std::hint::spin_loop();
+    }
+}
+
+const URGENT: Level = Level::at::<2>();
+const MIDDLE: Level = Level::at::<20>();
+const LESS_URGENT: Level = Level::at::<50>();
+
+#[upshift::test(vcpus = 2, level = 7)]
+async fn the_test_attribute_builds_a_runtime() {
+    assert_eq!(upshift::current_level(), Some(Level::at::<7>()));
+}
