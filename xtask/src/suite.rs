@@ -273,7 +273,10 @@ fn run_steps(root: &Path, options: &Options, steps: &[Step]) -> ExitCode {
     if options.list {
         for (index, step) in steps.iter().enumerate() {
             let slow = if step.slow { " (not with --quick)" } else { "" };
-            println!("{:2} {:8} {}{slow}", index + 1, step.name, step.what);
+            let line = format!("{:2} {:8} {}{slow}\n", index + 1, step.name, step.what);
+            if io::stdout().write_all(line.as_bytes()).is_err() {
+                break;
+            }
         }
         return ExitCode::SUCCESS;
     }

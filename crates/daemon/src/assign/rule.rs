@@ -173,6 +173,10 @@ impl Assign {
                     .to_string(),
             );
         }
+        let empty = named.into_iter().flatten().any(|it| it.is_empty());
+        if empty {
+            return Err("what is named is empty, which no program fits".to_string());
+        }
         if let Some(unit) = self.unit.as_ref().filter(|it| !it.contains(['.', '*'])) {
             return Err(format!(
                 "unit = \"{unit}\": give its whole name, e.g. \"{unit}.service\""

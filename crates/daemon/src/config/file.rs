@@ -43,6 +43,9 @@ impl File {
     pub(super) fn check(self) -> Result<Config, String> {
         let mut config = Config::default();
         if let Some(socket) = self.socket {
+            if socket.as_os_str().is_empty() {
+                return Err("socket = \"\": give the path of a Unix socket".to_string());
+            }
             config.socket = socket;
         }
         if let Some(mode) = self.mode {

@@ -286,7 +286,7 @@ mod tests {
     fn the_first_rule_that_matches_counts() {
         let config = Config::parse(
             "ceiling = 32\n\
-             [[rule]]\nuser = 7\ndeny = true\n\
+             [[rule]]\nuser = \"7\"\ndeny = true\n\
              [[rule]]\ngroup = 100\nceiling = 8\n\
              [[rule]]\nuser = \"root\"\nceiling = 0\n",
         )
@@ -303,6 +303,8 @@ mod tests {
             ("soket = \"x\"", "unknown field `soket`"),
             ("\n\nceiling = \"high\"", "line 3"),
             ("ceiling = 64", "0 to 63"),
+            ("socket = \"\"", "give the path"),
+            ("[[assign]]\nlevel = 3\ncomm = \"\"", "is empty"),
             ("mode = \"999\"", "octal"),
             ("bystander_percent = 0", "1 to 50"),
             ("[[rule]]\nceiling = 3", "either `user` or `group`"),

@@ -7,10 +7,7 @@ use serde::Deserialize;
 /// # Errors
 /// There is no such user; for people.
 pub fn user(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(number) => Ok(number),
-        Err(_) => Name::Text(text.to_string()).find("/etc/passwd", "user"),
-    }
+    Name::Text(text.to_string()).find("/etc/passwd", "user")
 }
 
 /// The number of a group, given by number or name.
@@ -18,10 +15,7 @@ pub fn user(text: &str) -> Result<u32, String> {
 /// # Errors
 /// There is no such group; for people.
 pub fn group(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(number) => Ok(number),
-        Err(_) => Name::Text(text.to_string()).find("/etc/group", "group"),
-    }
+    Name::Text(text.to_string()).find("/etc/group", "group")
 }
 
 /// A user or group: a number, or a name.
@@ -38,6 +32,10 @@ impl Name {
             Name::Number(number) => return Ok(*number),
             Name::Text(name) => name,
         };
+        // A template may quote all that it fills in.
+        if let Ok(number) = name.parse() {
+            return Ok(number);
+        }
         let text = std::fs::read_to_string(database)
             .map_err(|error| format!("{database}: {error}: give the {what} as a number"))?;
         text.lines()
