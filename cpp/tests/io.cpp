@@ -192,6 +192,38 @@ TEST(an_empty_path_is_none) {
   }());
 }
 
+// C would see what is before it, and go on with that.
+TEST(a_name_with_a_nul_within_is_none) {
+  using namespace std::string_literals;
+  const auto none = [](const auto& made) { return made.error() == std::errc::invalid_argument; };
+  const std::string path = scratch("nul");
+  const std::string cut = path + "\0.txt"s;
+  CHECK(none(u::address::parse("127.0.0.1\0:80"s)));
+  CHECK(none(u::listener::tcp("127.0.0.1:0\0"s, u::as_result)));
+  CHECK(none(u::listener::unix_path(cut, u::as_result)));
+  CHECK(none(u::udp_socket::bind("127.0.0.1:0\0"s, u::as_result)));
+  on_one_vcpu([](auto none, std::string cut) -> u::task<> {
+    CHECK(none(co_await u::file::open(cut, O_RDWR | O_CREAT, u::as_result)));
+    CHECK(none(co_await u::connect_unix(cut, u::as_result)));
+    CHECK(none(co_await u::connect_tcp("127.0.0.1:1\0"s, u::as_result)));
+    const auto here = co_await u::file::open(".", O_RDONLY | O_DIRECTORY);
+    CHECK(none(co_await here.open_beneath("x\0y"s, O_RDONLY, u::as_result)));
+  }(none, cut));
+  CHECK(!std::filesystem::exists(path));
+  CHECK(upshift_listen_unix(nullptr, nullptr) == -EINVAL);
+}
+
+TEST(a_path_need_not_be_text) {
+  on_one_vcpu([]() -> u::task<> {
+    const std::string path = scratch("bytes-\xff");
+    auto file = co_await u::file::open(path, O_RDWR | O_CREAT);
+    CHECK(std::filesystem::remove(path));
+    auto listening = u::listener::unix_path(path);
+    auto peer = co_await u::connect_unix(path);
+    CHECK(std::filesystem::remove(path));
+  }());
+}
+
 TEST(what_is_no_stream_is_not_taken_over) {
   const auto taken = [](int fd) { return u::stream::from_fd(fd, u::as_result).error().value(); };
   // Closed also when it fails.

@@ -166,6 +166,25 @@ TEST(without_a_thread_a_function_that_blocks_is_an_error) {
   CHECK(counted::alive == 0);
 }
 
+TEST(without_a_thread_a_file_without_io_uring_is_an_error) {
+  if (!can_refuse()) return;
+  std::thread([] {
+    u::config settings;
+    settings.vcpus = 1;
+    settings.driver = 2;
+    auto made = u::runtime::make(settings);
+    CHECK(made);
+    made->block_on([]() -> u::task<> {
+      refuse({SYS_clone, SYS_clone3}, EAGAIN);
+      // Opened at once: its name is cached.
+      const auto here = co_await u::file::open("/", O_RDONLY | O_DIRECTORY, u::as_result);
+      const auto file = co_await u::file::open("/tmp/upshift-never-made", O_WRONLY | O_CREAT, u::as_result);
+      CHECK(file.error().value() == EAGAIN);
+      if (here) CHECK((co_await here->open_beneath("etc", O_RDONLY, u::as_result)).error().value() == EAGAIN);
+    }());
+  }).join();
+}
+
 TEST(a_function_that_blocks_outside_a_runtime_is_an_error) {
   CHECK(u::blocking([] { return 1; }, u::as_result).error().value() == ENXIO);
 }

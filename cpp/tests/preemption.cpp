@@ -1,4 +1,5 @@
 // Polls of C++ that are suspended: in a loop, with a lock, in the allocator, while an exception is under way.
+#include <array>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -71,13 +72,16 @@ u::task<long> urgent(shared& with, watch::time_point until) {
 void all_end(unsigned vcpus) {
   u::runtime runtime(preemptible(vcpus));
   runtime.block_on([]() -> u::task<> {
-    shared with;
+    // ThreadSanitizer holds signals back while a thread waits for a lock: a poll that waits would never be suspended for the one that has the
+    // lock. So there each has its own.
+    std::array<shared, 5> tables;
+    const auto table = [&](std::size_t i) -> shared& { return tables[THREAD_SANITIZED ? i : 0]; };
     const auto until = watch::now() + 400ms;
     std::vector<u::join_handle<long>> all;
-    for (int i = 0; i < 4; ++i) all.push_back(u::spawn(busy(with, until), u::level{40 + i}));
-    all.push_back(u::spawn(urgent(with, until), u::level{1}));
+    for (int i = 0; i < 4; ++i) all.push_back(u::spawn(busy(table(i), until), u::level{40 + i}));
+    all.push_back(u::spawn(urgent(table(4), until), u::level{1}));
     for (auto& one : all) (void)co_await one;
-    CHECK(with.table.size() > 0);
+    CHECK(table(0).table.size() > 0);
   }());
   if (runtime.get_handle().metrics().suspensions == 0) std::printf("skipped: nothing was suspended ... ");
 }

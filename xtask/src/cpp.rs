@@ -230,6 +230,13 @@ impl<'a> Build<'a> {
         (self.run)(command, LIMIT)?;
         let source = self.root.join("cpp/tests/consumer");
         let folder = self.folder("consumer");
+        // CMake would remember where it has found the package before, which may be another prefix.
+        match std::fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(format!("{}: {error}", folder.display()));
+            }
+            _ => {}
+        }
         let mut command = Command::new("cmake");
         command.arg("-S").arg(&source).arg("-B").arg(&folder);
         command
@@ -243,16 +250,21 @@ impl<'a> Build<'a> {
         if !host::has_program("pkg-config") {
             return Ok(());
         }
-        let mut command = Command::new("sh");
-        command.arg("-c").arg(
-            "$CXX main.cpp -o \"$OUT\" $(pkg-config --cflags --libs upshift) -Wl,-rpath,\"$(pkg-config --variable=libdir upshift)\" && \"$OUT\"",
-        );
-        command
-            .current_dir(&source)
-            .env("CXX", flavour.compiler)
-            .env("OUT", folder.join("by_pkg_config"))
-            .env("PKG_CONFIG_PATH", pkg_config_path(prefix));
-        (self.run)(command, LIMIT)
+        for script in [
+            "\"$CXX\" -std=c++20 main.cpp -o \"$OUT\" $(pkg-config --cflags --libs upshift) -Wl,-rpath,\"$(pkg-config --variable=libdir upshift)\" && \"$OUT\"",
+            "\"$CXX\" -std=c++20 main.cpp -o \"$OUT\" $(pkg-config --cflags upshift) \"$(pkg-config --variable=libdir upshift)/libupshift_c.a\" && \"$OUT\"",
+            "cc -std=c11 -Wall -Wextra -Werror -D_GNU_SOURCE errors.c -o \"$OUT\" $(pkg-config --cflags --libs upshift) -Wl,-rpath,\"$(pkg-config --variable=libdir upshift)\" && \"$OUT\"",
+        ] {
+            let mut command = Command::new("sh");
+            command.arg("-c").arg(script);
+            command
+                .current_dir(&source)
+                .env("CXX", flavour.compiler)
+                .env("OUT", folder.join("by_pkg_config"))
+                .env("PKG_CONFIG_PATH", pkg_config_path(prefix));
+            (self.run)(command, LIMIT)?;
+        }
+        Ok(())
     }
 
     fn all(&self, flavours: &[Flavour], prefix: &Path) -> Result<(), String> {

@@ -13,6 +13,13 @@
 
 UPSHIFT_BEGIN
 
+namespace detail {
+
+/// As C takes it: null, which is EINVAL, if there is a NUL within: C would see what is before it, and go on with that.
+inline const char* c_string(const std::string& text) noexcept { return text.find('\0') == std::string::npos ? text.c_str() : nullptr; }
+
+}  // namespace detail
+
 /// An address and a port; the fields are those of upshift_addr.
 struct address : upshift_addr {
   address() noexcept : upshift_addr{} {}
@@ -31,7 +38,9 @@ struct address : upshift_addr {
     const bool is_v6 = host.size() >= 2 && host.front() == '[' && host.back() == ']';
     if (is_v6) host = host.substr(1, host.size() - 2);
     made.version = is_v6 ? 6 : 4;
-    if (inet_pton(is_v6 ? AF_INET6 : AF_INET, std::string(host).c_str(), made.ip) != 1) return failed();
+    const std::string number(host);
+    const char* const raw = detail::c_string(number);
+    if (raw == nullptr || inet_pton(is_v6 ? AF_INET6 : AF_INET, raw, made.ip) != 1) return failed();
     return made;
   }
 

@@ -86,7 +86,7 @@ class file {
   static auto opening(const upshift_file* beneath, std::string path, int flags, unsigned mode) {
     return detail::operation(
         [beneath, path = std::move(path), flags, mode](upshift_op* op, upshift_cx* cx) {
-          return upshift_open(op, cx, beneath, path.c_str(), flags, mode);
+          return upshift_open(op, cx, beneath, detail::c_string(path), flags, mode);
         },
         [](upshift_op& op) {
           return detail::checked<M>(op.result, [&] { return file(static_cast<upshift_file*>(op.out.handles[0])); });

@@ -267,14 +267,14 @@ class listener {
   template <error_mode M = throwing_t>
   static auto tcp(const std::string& address, M = {}, bool reuseport = false) {
     upshift_listener* raw = nullptr;
-    const int code = upshift_listen_tcp(address.c_str(), reuseport, &raw);
+    const int code = upshift_listen_tcp(detail::c_string(address), reuseport, &raw);
     return detail::checked<M>(code, [&] { return listener(raw); });
   }
 
   template <error_mode M = throwing_t>
   static auto unix_path(const std::string& path, M = {}) {
     upshift_listener* raw = nullptr;
-    const int code = upshift_listen_unix(path.c_str(), &raw);
+    const int code = upshift_listen_unix(detail::c_string(path), &raw);
     return detail::checked<M>(code, [&] { return listener(raw); });
   }
 
@@ -297,14 +297,14 @@ class listener {
 template <error_mode M = throwing_t>
 auto connect_tcp(std::string address, M = {}) {
   return detail::operation(
-      [address = std::move(address)](upshift_op* op, upshift_cx* cx) { return upshift_connect_tcp(op, cx, address.c_str()); },
+      [address = std::move(address)](upshift_op* op, upshift_cx* cx) { return upshift_connect_tcp(op, cx, detail::c_string(address)); },
       detail::give_stream<M>());
 }
 
 /// Connects to the socket at a path.
 template <error_mode M = throwing_t>
 auto connect_unix(std::string path, M = {}) {
-  return detail::operation([path = std::move(path)](upshift_op* op, upshift_cx* cx) { return upshift_connect_unix(op, cx, path.c_str()); },
+  return detail::operation([path = std::move(path)](upshift_op* op, upshift_cx* cx) { return upshift_connect_unix(op, cx, detail::c_string(path)); },
                            detail::give_stream<M>());
 }
 
@@ -320,7 +320,7 @@ class udp_socket {
   template <error_mode M = throwing_t>
   static auto bind(const std::string& address, M = {}) {
     upshift_udp* raw = nullptr;
-    const int code = upshift_udp_bind(address.c_str(), &raw);
+    const int code = upshift_udp_bind(detail::c_string(address), &raw);
     return detail::checked<M>(code, [&] { return udp_socket(raw); });
   }
 

@@ -11,7 +11,7 @@ use upshift::fs::{File, OpenOptions};
 use crate::buf::{Buf, upshift_buf};
 use crate::cx::upshift_cx;
 use crate::error::quietly;
-use crate::net::{owned, text};
+use crate::net::{self, owned};
 use crate::op::{Handles, start, upshift_op};
 
 /// An open file. Any thread, several at once; it outlives its operations.
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn upshift_open(
 ) -> c_int {
     // SAFETY: by contract a string, and null or a file that outlives the operation.
     let (path, beneath): (_, Option<&'static upshift_file>) =
-        unsafe { (text(path), beneath.as_ref()) };
+        unsafe { (net::path(path), beneath.as_ref()) };
     let open: Boxed<io::Result<Handles>> = Box::pin(async move {
         let options = options(flags, mode);
         Ok(handles(match beneath {

@@ -1,8 +1,10 @@
 //! TCP and Unix connections: how they come about, and what listens for them. [`stream`] receives and sends.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, OsString, c_char, c_int};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::pin::Pin;
 
 use upshift::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
@@ -30,14 +32,33 @@ fn of_unix(stream: UnixStream) -> Handles {
     handles(Reader::Unix(reader), Writer::Unix(writer))
 }
 
-/// A string of the other side.
+/// A copy of a string of the other side; `InvalidInput` for null.
 ///
 /// # Safety
-/// It is one, for the length of the call.
+/// It is one, for the length of the call, or null.
 pub(crate) unsafe fn text(string: *const c_char) -> io::Result<String> {
     // SAFETY: passed on.
-    let bytes = unsafe { CStr::from_ptr(string) }.to_bytes();
-    String::from_utf8(bytes.to_vec()).map_err(|_| io::ErrorKind::InvalidInput.into())
+    let bytes = unsafe { bytes(string) }?;
+    String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+/// A copy of a path, of whatever bytes; `InvalidInput` for null.
+///
+/// # Safety
+/// As of [`text`].
+pub(crate) unsafe fn path(string: *const c_char) -> io::Result<PathBuf> {
+    // SAFETY: passed on.
+    unsafe { bytes(string) }.map(|bytes| OsString::from_vec(bytes).into())
+}
+
+/// # Safety
+/// As of [`text`].
+unsafe fn bytes(string: *const c_char) -> io::Result<Vec<u8>> {
+    if string.is_null() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: passed on.
+    Ok(unsafe { CStr::from_ptr(string) }.to_bytes().to_vec())
 }
 
 /// Binds `host:port` and listens, with SO_REUSEADDR. `reuseport` not 0: with SO_REUSEPORT too, and then `address` is numbers. 0 or a negative errno. Any
@@ -87,7 +108,7 @@ pub unsafe extern "C" fn upshift_listen_unix(
 ) -> c_int {
     wall(|| {
         // SAFETY: by contract.
-        match unsafe { text(path) }.and_then(bind_unix) {
+        match unsafe { self::path(path) }.and_then(bind_unix) {
             Ok(bound) => {
                 let bound = Box::into_raw(Box::new(upshift_listener(Listener::Unix(bound))));
                 // SAFETY: by contract room for it.
@@ -100,8 +121,8 @@ pub unsafe extern "C" fn upshift_listen_unix(
 }
 
 /// The standard library gives an empty path an unpredictable name.
-fn bind_unix(path: String) -> io::Result<UnixListener> {
-    match path.is_empty() {
+fn bind_unix(path: PathBuf) -> io::Result<UnixListener> {
+    match path.as_os_str().is_empty() {
         true => Err(io::ErrorKind::InvalidInput.into()),
         false => UnixListener::bind(path),
     }
@@ -166,7 +187,7 @@ pub unsafe extern "C" fn upshift_connect_unix(
     path: *const c_char,
 ) -> c_int {
     // SAFETY: by contract.
-    let path = unsafe { text(path) };
+    let path = unsafe { self::path(path) };
     let connect = Box::pin(async move { Ok(of_unix(UnixStream::connect(path?).await?)) });
     // SAFETY: by contract.
     unsafe { start::<Pin<Box<dyn Future<Output = io::Result<Handles>> + Send>>>(op, cx, connect) }

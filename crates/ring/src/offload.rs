@@ -10,6 +10,7 @@
 
 use crate::readiness::sqe::Sqe;
 use crate::readiness::{blocking, epoll};
+use io_uring::opcode;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,6 +55,16 @@ impl Job {
     /// Makes the call, and tells the ring.
     pub fn run(self) {
         self.0.make();
+    }
+
+    /// Ends the operation with an errno, because no thread will make the call. A descriptor that was to be closed is closed by its owner.
+    pub fn refuse(self, errno: i32) {
+        if self.0.take() {
+            self.0.post(match self.0.request.opcode {
+                opcode::Close::CODE => -libc::ECANCELED,
+                _ => -errno,
+            });
+        }
     }
 }
 

@@ -19,11 +19,11 @@ pub(crate) fn job<R: Send + 'static>(
     function: impl FnOnce() -> R + Send + 'static,
 ) -> (Job, Coming<R>) {
     let (sender, receiver) = oneshot::channel();
-    let job = Box::new(move || {
+    let job = Job::Function(Box::new(move || {
         let result = catch_unwind(AssertUnwindSafe(function));
         // Nothing waits any more: the result is dropped.
         let _ = sender.send(result);
-    });
+    }));
     (job, receiver)
 }
 

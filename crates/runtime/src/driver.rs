@@ -7,8 +7,8 @@ use std::sync::Once;
 use upshift_core::Level;
 use upshift_ring::{Driver, Job, Mode, Offload, SetupError, probe_ring};
 
-use crate::notice::notice;
-use crate::pool::Pool;
+use crate::notice::{errno_of, notice};
+use crate::pool::{self, Pool, Refused};
 
 /// The environment variable that is asked where the program leaves the choice open.
 const VARIABLE: &str = "UPSHIFT_DRIVER";
@@ -183,7 +183,11 @@ impl fmt::Display for Report {
 impl Offload for Pool {
     fn offload(&self, level: u8, job: Job) {
         let level = Level::new(level).unwrap_or_default();
-        // Dropped, it completes with an error.
-        drop(self.take(level, Box::new(move || job.run())));
+        if let Err(Refused { why, job }) = self.take(level, pool::Job::Call(job))
+            && let (Some(errno), pool::Job::Call(call)) = (errno_of(&why), job)
+        {
+            call.refuse(errno);
+        }
+        // One that is dropped ends with ECANCELED: the runtime shuts down.
     }
 }

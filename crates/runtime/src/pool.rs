@@ -20,12 +20,25 @@ use crate::permit::Critical;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(crate) type Job = Box<dyn FnOnce() + Send>;
+/// What a thread does.
+pub(crate) enum Job {
+    Function(Box<dyn FnOnce() + Send>),
+    /// A call that the driver cannot make without waiting.
+    Call(upshift_ring::Job),
+}
+
+impl Job {
+    fn run(self) {
+        match self {
+            Self::Function(function) => function(),
+            Self::Call(call) => call.run(),
+        }
+    }
+}
 
 /// A job that no thread will do.
 pub(crate) struct Refused {
     pub(crate) why: io::Error,
-    #[expect(dead_code, reason = "its owner is to drop it")]
     pub(crate) job: Job,
 }
 
@@ -150,7 +163,7 @@ fn serve(shared: &Shared) {
     loop {
         if let Some((_, job)) = queue.jobs.pop_first() {
             drop(queue);
-            job();
+            job.run();
             queue = shared.queue();
             continue;
         }

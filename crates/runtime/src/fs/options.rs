@@ -17,6 +17,9 @@ thread_local! {
     static NAMES: Tries = const { Tries::new() };
 }
 
+/// How often the kernel is asked for a name beneath a directory in which names change meanwhile.
+const BENEATH: u32 = 100;
+
 /// Opens a file at once if that is worth a try and goes without waiting.
 async fn cached(path: &Path, flags: i32) -> Option<OwnedFd> {
     if !at_once::is_openable(path, flags) || !NAMES.with(|names| names.is_due(None)) {
@@ -149,6 +152,7 @@ impl OpenOptions {
     /// As [`open`](OpenOptions::open); `CrossesDevices` (EXDEV) if the path leads out.
     pub async fn open_beneath(&self, directory: &File, path: impl AsRef<Path>) -> io::Result<File> {
         let flags = self.flags()?;
+        let mut tries = 1..BENEATH;
         loop {
             let open = op::OpenAt2::new(
                 Some(directory.fd().clone()),
@@ -158,8 +162,9 @@ impl OpenOptions {
                 libc::RESOLVE_BENEATH | libc::RESOLVE_NO_MAGICLINKS,
             )?;
             match start(open)?.await {
-                // Something was renamed on the way: the kernel cannot be sure.
-                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
+                // Something was renamed on the way: the kernel cannot be sure. Or no thread can be had for it.
+                Err(error)
+                    if error.raw_os_error() == Some(libc::EAGAIN) && tries.next().is_some() => {}
                 result => return Ok(File::new(Fd::new(result?), flags)),
             }
         }
