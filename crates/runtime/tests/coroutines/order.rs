@@ -208,8 +208,8 @@ fn tests_that_take_long_all_look_at_the_clock() {
         );
         let late = batch.await.unwrap();
         urgent.await.unwrap();
-        // The timers' clock may be a step behind.
-        assert!(late <= 3, "{late} tests after the timer was due");
+        // The timers' clock may be a step behind, and the thread off its CPU; at every 32nd test it would be 32.
+        assert!(late <= 16, "{late} tests after the timer was due");
     });
 }
 
