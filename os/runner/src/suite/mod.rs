@@ -23,7 +23,7 @@ use failure::Failure;
 use matrix::{chaos, fuzz, matrix, tests_in_turns};
 
 /// Generous: the host may be slow, and a hang is rare.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(240);
 /// For all tests of the programs where instructions count as time, under chaos or on several harts:
 /// QEMU has one thread then, and the host may be busy.
 const LIMIT_OF_INSTRUCTIONS: Duration = Duration::from_secs(600);
