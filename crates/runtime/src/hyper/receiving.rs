@@ -10,7 +10,8 @@
 //! A poll is paid at what it takes, at most half of what an account can hold: one that takes longer was most likely kept from the CPU by others. So a client
 //! with a request answered for each such poll is not received beyond, however busy the machine; a full account lasts for one more of them.
 //!
-//! An account holds [`MOST`] at most, and is full at first. When it is empty the connection is received at a level *beyond*, until it holds [`POLL`] again.
+//! An account holds [`MOST`] at most, and is full at first. When it is empty the connection is received at a level *beyond*, until it holds [`POLL`] again:
+//! a coroutine at the level of receiving waits for that, since one that is beyond may not be polled at all, least of all behind a request of its own.
 //!
 //! So, while something of level *L* is ready, the connections that have no request of *L* or of a more urgent level take from it, by receiving, at most
 //! 2 [`MOST`] and a poll each, and a tenth of the time all together.
@@ -22,17 +23,17 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use upshift_core::{Level, Priority};
+use upshift_core::{CoroutineId, Level, Priority};
 
 use crate::budget;
 use crate::clock;
 use crate::host;
-use crate::time::{self, Sleep};
+use crate::time;
 
 /// The reciprocal of a connection's share of the time.
 const SHARE: u64 = 1000;
@@ -124,8 +125,7 @@ impl Allowance {
             inner: future,
             allowance: self.clone(),
             requests: false,
-            beyond: false,
-            recovery: None,
+            beyond: None,
         }
     }
 
@@ -194,9 +194,8 @@ pin_project! {
         allowance: Arc<Allowance>,
         // The coroutine is at the level of a request.
         requests: bool,
-        // It is received beyond its level.
-        beyond: bool,
-        recovery: Option<Pin<Box<Sleep>>>,
+        // It is received beyond its level, unless it has gone to another one since.
+        beyond: Option<Arc<AtomicBool>>,
     }
 }
 
@@ -213,15 +212,20 @@ impl<F: Future> Future for Held<F> {
         let requested = *this.requests;
         // What was picked at the level of receiving is paid for.
         let pays = !requested && level <= receiving.level;
-        if pays && this.allowance.held.load(Relaxed) == 0 {
-            if !this.allowance.holds(receiving.poll, clock::ticks()) {
-                *this.beyond = true;
-                go(receiving.beyond);
+        if (pays || requested)
+            && let Some(beyond) = this.beyond.take()
+        {
+            beyond.store(false, Relaxed);
+        }
+        if pays
+            && this.allowance.held.load(Relaxed) == 0
+            && !this.allowance.holds(receiving.poll, clock::ticks())
+        {
+            *this.beyond = go_beyond(this.allowance);
+            if this.beyond.is_some() {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-        } else if *this.beyond && !requested {
-            recover(this.allowance, this.beyond, this.recovery, cx);
         }
         let began = if pays { clock::ticks() } else { 0 };
         REQUEST.set(if requested { OWN } else { 0 });
@@ -237,34 +241,30 @@ impl<F: Future> Future for Held<F> {
     }
 }
 
-/// Of what is received beyond its level: back, if the account holds a poll again, and else a time at which to look.
+/// The coroutine that is polled is received beyond its level from now on, and one that takes it back is on its way. `None`: there is no memory for that.
 #[cold]
-fn recover(
-    allowance: &Allowance,
-    beyond: &mut bool,
-    recovery: &mut Option<Pin<Box<Sleep>>>,
-    cx: &mut Context<'_>,
-) {
-    let price = allowance.receiving.poll;
-    loop {
-        if allowance.holds(price, clock::ticks()) {
-            *beyond = false;
-            *recovery = None;
-            return go(allowance.receiving.level);
-        }
-        let sleep = recovery.get_or_insert_with(|| Box::pin(time::sleep(allowance.wait(price))));
-        if sleep.as_mut().poll(cx).is_pending() {
-            return;
-        }
-        *recovery = None;
-    }
+fn go_beyond(allowance: &Arc<Allowance>) -> Option<Arc<AtomicBool>> {
+    let receiving = &allowance.receiving;
+    let id = host::current_id()?;
+    let beyond = Arc::new(AtomicBool::new(true));
+    let back = take_back(allowance.clone(), id, beyond.clone());
+    let spawned = crate::try_spawn(back, Priority::At(receiving.level));
+    spawned.ok()?.detach();
+    // It is alive.
+    let _ = crate::reprio(id, receiving.beyond);
+    Some(beyond)
 }
 
-/// The coroutine that is being polled goes to this level.
-fn go(level: Level) {
-    if let Some(id) = host::current_id() {
-        // It is alive.
-        let _ = crate::reprio(id, level);
+/// Takes a coroutine back to the level of receiving when its account holds a poll again. One that begins a request on another vCPU at this very moment is
+/// at that level until the request ends.
+async fn take_back(allowance: Arc<Allowance>, id: CoroutineId, beyond: Arc<AtomicBool>) {
+    let price = allowance.receiving.poll;
+    while beyond.load(Relaxed) && !allowance.holds(price, clock::ticks()) {
+        time::sleep(allowance.wait(price)).await;
+    }
+    if beyond.swap(false, Relaxed) {
+        // It may have ended.
+        let _ = crate::reprio(id, allowance.receiving.level);
     }
 }
 

@@ -188,3 +188,39 @@ fn many_floods_at_once_leave_the_cpu_to_urgent_requests() {
         request.repeat(100).as_bytes(),
     );
 }
+
+/// It is received when its account allows it, and not only when what is more urgent leaves the CPU.
+#[test]
+fn what_has_used_its_account_is_received_again_beside_a_request_that_computes() {
+    let folder = Folder::new();
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = stop.clone();
+    let work = move || {
+        let stop = told.clone();
+        async move {
+            while !stop.load(Relaxed) {
+                upshift::yield_if_needed().await;
+            }
+        }
+    };
+    let app = axum::Router::new()
+        .route("/work", axum::routing::get(work))
+        .route("/", axum::routing::get(|| async { "urgent" }));
+    let server = Running::start(&folder.0, |_| {}, |server| server.with_service(app));
+    let mut busy = server.connect();
+    busy.write_all(b"GET /work HTTP/1.1\r\nhost: test\r\npriority: u=1\r\n\r\n")
+        .unwrap();
+    server.wait_for_requests(1);
+    // More than an account holds in any build, all at once, and something urgent behind it.
+    let mut floods = server.connect();
+    let many = "GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n".repeat(40);
+    let last = "GET / HTTP/1.1\r\nhost: test\r\npriority: u=0\r\n\r\n";
+    floods.write_all((many + last).as_bytes()).unwrap();
+    let answers = read_until(&mut floods, |got| got.ends_with(b"urgent"));
+    assert!(answers.ends_with(b"urgent"), "{} bytes", answers.len());
+    stop.store(true, Relaxed);
+    let done = read_until(&mut busy, |got| {
+        got.windows(4).any(|end| end == b"\r\n\r\n")
+    });
+    assert!(done.starts_with(b"HTTP/1.1 200"));
+}
