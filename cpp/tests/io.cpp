@@ -484,7 +484,10 @@ struct playground {
   u::listener listening = u::listener::tcp("127.0.0.1:0");
 };
 
-u::task<> wait_somehow(playground& here, unsigned kind, unsigned delay) {
+/// What is detached outlives the main task, so all of them hold it.
+using shared_playground = std::shared_ptr<playground>;
+
+u::task<> wait_somehow(shared_playground here, unsigned kind, unsigned delay) {
   counted frame;
   for (unsigned i = 0; i < delay % 3; ++i) co_await u::yield_now();
   switch (kind) {
@@ -503,16 +506,16 @@ u::task<> wait_somehow(playground& here, unsigned kind, unsigned delay) {
       break;
     }
     case 3: {
-      auto guard = co_await here.mutex.lock();
+      auto guard = co_await here->mutex.lock();
       co_await u::sleep(std::chrono::microseconds(delay));
       break;
     }
     case 4: {
-      (void)co_await here.channel.first.send(std::make_unique<counted>(), u::as_result);
+      (void)co_await here->channel.first.send(std::make_unique<counted>(), u::as_result);
       break;
     }
     case 5: {
-      (void)co_await here.listening.accept(u::as_result);
+      (void)co_await here->listening.accept(u::as_result);
       break;
     }
     case 6: {
@@ -587,7 +590,7 @@ TEST(a_thousand_random_cancellations) {
     u::runtime runtime(settings);
     runtime.block_on([](unsigned seed) -> u::task<> {
       std::mt19937 random(seed);
-      playground here;
+      const auto here = std::make_shared<playground>();
       std::vector<u::join_handle<>> live;
       for (int i = 0; i < 1000; ++i) {
         live.push_back(u::spawn(wait_somehow(here, random() % 15, random() % 2000), u::level{static_cast<int>(random() % 64)}));

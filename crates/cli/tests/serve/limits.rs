@@ -157,8 +157,13 @@ fn connections_leave_descriptors_for_the_files_of_those_that_are_open() {
         "{said}"
     );
     drop(open);
+    // Until the server has seen that they are gone, a new one is closed, too.
     wait_until("an answer", || {
-        server.get("/page.txt", "").contains("a page")
+        let mut stream = TcpStream::connect(server.address()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let _ = stream.write_all(b"GET /page.txt HTTP/1.0\r\nhost: a\r\n\r\n");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).is_ok() && answer.contains("a page")
     });
 }
 
