@@ -1,7 +1,7 @@
 //! The section `assign`: nginx, redis and postgres as Debian packages them, beside a batch process with two threads per CPU, under what the
 //! kernel can do for them, under an `[[assign]]` rule of the daemon, and under `upshift sched`.
 //!
-//! 1,000 requests per second over four connections, at their times whether answers have come or not; the client runs in SCHED_FIFO above everything.
+//! 1,000 requests per second over four connections, at their times whether answers have come or not; the client runs in SCHED_FIFO, above the batch and below a server that is in SCHED_FIFO itself.
 //! Server and batch run on all CPUs. What the batch did is kept as a second row, `NAME: the batch`, in ms of CPU time's worth of work per
 //! second. The last case has redis and the batch each in a cgroup of its own, as services are: there a nice value
 //! counts within the cgroup only.
