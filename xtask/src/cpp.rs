@@ -16,7 +16,7 @@ use crate::host;
 use crate::packages;
 use crate::run::Stop;
 use crate::setup::{self, Tool, Tools};
-use crate::suite::{Context, Done, Verdict};
+use crate::step::{Context, Done, Verdict};
 
 /// Compilers of C++20 that are looked for; the first of each kind is used.
 const COMPILERS: [&[&str]; 2] = [

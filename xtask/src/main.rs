@@ -21,6 +21,7 @@ mod packages;
 mod release;
 mod run;
 mod setup;
+mod step;
 mod steps;
 mod suite;
 
@@ -59,7 +60,7 @@ enum Task {
     Soak {
         /// Run only these steps
         #[arg(value_name = "STEP", value_parser = suite::find_soak)]
-        steps: Vec<&'static steps::Step>,
+        steps: Vec<&'static step::Step>,
 
         /// Print the output of the steps as it comes
         #[arg(long, short)]

@@ -10,7 +10,7 @@ use crate::bench::foreground;
 use crate::packages;
 use crate::run::Stop;
 use crate::setup;
-use crate::suite::{Context, Done, Verdict};
+use crate::step::{Context, Done, Verdict};
 
 const PACKAGES: [&str; 4] = [
     "upshift-mpi",

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::packages::QEMU;
 use crate::setup::{self, BARE_TARGET, Tool};
-use crate::suite::{Context, Done, Verdict};
+use crate::step::{Context, Done, Verdict};
 
 const PACKAGES: [&str; 6] = [
     "os-abi",

@@ -5,16 +5,14 @@
 //! listed, never passed; the last line of standard output is `N passed, N failed, N skipped`; the whole run ends within
 //! its minutes, since every process gets at most what is left of them.
 
-mod again;
 mod lanes;
-mod log;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -22,11 +20,12 @@ use clap::Args;
 
 use crate::host;
 use crate::packages;
-use crate::run::{Ending, Stop, run, shown};
+use crate::run::Stop;
 use crate::setup::{self, Tools, install_h2spec};
-use crate::steps::{Beside, SOAKS, STEPS, Step};
+use crate::step::log::{excerpt, failures, skipped_tests, unstable_tests};
+use crate::step::{Beside, Context, Done, Step, Verdict};
+use crate::steps::{SOAKS, STEPS};
 use lanes::{Job, Lanes};
-use log::{count_tests, excerpt, failures, skipped_tests, unstable_tests};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -84,120 +83,6 @@ fn find(word: &str, steps: &'static [Step]) -> Result<&'static Step, String> {
         let names: Vec<_> = steps.iter().map(|step| step.name).collect();
         format!("no such step; the steps are {}", names.join(", "))
     })
-}
-
-/// What a step that did not fail has to say.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Done {
-    /// Everything ran and was right; the words are a detail such as a count, or empty.
-    Passed(String),
-    /// Not run, or not in full, for this reason.
-    Skipped(String),
-}
-
-/// A step's end; the error says what went wrong.
-pub(crate) type Verdict = Result<Done, String>;
-
-/// What a step works with.
-pub(crate) struct Context<'a> {
-    pub(crate) root: &'a Path,
-    /// The target directory of the build; some steps use one of their own below it.
-    pub(crate) target: &'a Path,
-    pub(crate) tools: &'a Tools,
-    /// Why there is no io_uring, if there is none.
-    pub(crate) io_uring: &'a Result<(), String>,
-    log: PathBuf,
-    verbose: bool,
-    deadline: Instant,
-    pub(crate) stop: &'a Stop,
-}
-
-impl Context<'_> {
-    /// Runs one command of the step, at most for `limit` and for what is left of the suite's time.
-    ///
-    /// # Errors
-    /// Says how the command ended, and the command as one would type it.
-    pub(crate) fn run(&self, mut command: Command, limit: Duration) -> Result<(), String> {
-        self.run_once(&mut command, limit)
-    }
-
-    fn run_once(&self, command: &mut Command, limit: Duration) -> Result<(), String> {
-        let failed = |reason: String| Err(format!("{reason}: `{}`", shown(command)));
-        if self.stop.is_set() {
-            return failed("not started, interrupted".to_owned());
-        }
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return failed("not started, the suite's time is used up (--minutes)".to_owned());
-        }
-        let log = File::options().create(true).append(true).open(&self.log);
-        let mut log =
-            log.map_err(|error| format!("cannot write {}: {error}", self.log.display()))?;
-        let headline = format!("$ {}\n", shown(command));
-        let written = if self.verbose {
-            io::stdout().write_all(headline.as_bytes())
-        } else {
-            log.write_all(headline.as_bytes())
-        };
-        written.map_err(|error| format!("cannot write {}: {error}", self.log.display()))?;
-        let output = (!self.verbose).then_some(&log);
-        let begun = Instant::now();
-        let ending =
-            run(command, limit.min(left), output, self.stop).map_err(|error| error.to_string())?;
-        // Where the time of a step goes; a log that cannot be written has said so above.
-        let _ = writeln!(log, "$ took {:.1} s", begun.elapsed().as_secs_f64());
-        match ending.success() {
-            Ok(()) => Ok(()),
-            Err(reason) if matches!(ending, Ending::TimedOut(_)) && left < limit => Err(format!(
-                "{reason}, the suite's time is used up (--minutes): `{}`",
-                shown(command)
-            )),
-            Err(reason) => Err(format!("{reason}: `{}`", shown(command))),
-        }
-    }
-
-    /// Runs `cargo test` with arguments for its test programs; what fails is run once more, as [`again`] says.
-    ///
-    /// # Errors
-    /// Those of [`Context::run`]; that of the first run if a test failed twice.
-    pub(crate) fn run_tests(&self, mut command: Command, limit: Duration) -> Result<(), String> {
-        let before = self.said().len();
-        let Err(reason) = self.run_once(&mut command, limit) else {
-            return Ok(());
-        };
-        let said = self.said();
-        let Some(tests) = again::candidates(said.get(before..).unwrap_or("")) else {
-            return Err(reason);
-        };
-        let second = self.run(again::command(&command, &tests), limit);
-        let said_again = self.said();
-        let said_again = said_again.get(said.len()..).unwrap_or("");
-        if second.is_err() || !again::all_passed(said_again, tests.len()) {
-            return Err(reason);
-        }
-        let lines = tests.iter().map(|test| again::line(test));
-        let log = File::options().append(true).open(&self.log);
-        log.and_then(|mut log| log.write_all(lines.collect::<String>().as_bytes()))
-            .map_err(|error| format!("cannot write {}: {error}", self.log.display()))
-    }
-
-    /// The log so far.
-    fn said(&self) -> String {
-        let bytes = fs::read(&self.log).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
-
-    /// The verdict of a step whose commands have ended well: how many tests ran, and no pass when none did.
-    pub(crate) fn tests_passed(&self) -> Verdict {
-        if self.verbose {
-            // The output was not kept.
-            return Ok(Done::Passed(String::new()));
-        }
-        Ok(count_tests(&self.said()).map_or_else(
-            || Done::Skipped("there is no such test yet".to_owned()),
-            Done::Passed,
-        ))
-    }
 }
 
 /// The verdicts so far, in the order of the steps.

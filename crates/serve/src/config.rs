@@ -13,10 +13,10 @@ use serde::Deserialize;
 
 use crate::address::Address;
 use crate::host::Hosts;
-use crate::pages;
 use crate::rules::Rule;
 use crate::units;
 
+pub(crate) mod error_pages;
 mod site;
 
 pub use site::Site;
@@ -172,7 +172,7 @@ impl Config {
             .iter()
             .filter_map(|site| site.error_pages.as_ref());
         for pages in pages.chain([&self.error_pages]) {
-            pages::check(pages)?;
+            error_pages::check(pages)?;
         }
         self.hosts().map(drop)
     }

@@ -43,7 +43,7 @@
 //! | `config`, `units` | what can be set |
 //! | `priority`, `dictionary`, `rules` | the level of a request |
 //! | `admission`, `rates`, `refusal` | what is refused |
-//! | `server`, `shared`, `connection`, `watched`, `sweep`, `tls` | connections and their time-outs |
+//! | `server`, `shared`, `connection`, `watched`, `sweep`, `lend`, `tls`, `client` | connections and their time-outs |
 //! | `host`, `sites`, `certificates` | virtual hosts: which site a request is for, which certificate its client is shown |
 //! | `service`, `in_flight` | a request from head to end, and its `reprio` |
 //! | `frames`, `streams`, `sending` | `PRIORITY_UPDATE` of HTTP/2; which stream sends first |
@@ -62,6 +62,7 @@ mod bind;
 mod body;
 mod builtin;
 mod certificates;
+mod client;
 mod clock;
 mod config;
 mod connection;
@@ -74,6 +75,7 @@ mod frames;
 mod fuzz;
 mod host;
 mod in_flight;
+mod lend;
 mod metrics;
 mod notice;
 mod pages;
@@ -97,8 +99,8 @@ mod watched;
 
 pub use address::Address;
 pub use body::Body;
+pub use client::{Connection, Tls};
 pub use config::{Admission, Config, Endpoint, Files, Limits, Site, TlsFiles};
-pub use connection::{Connection, Tls};
 pub use control::ask;
 pub use priority::Urgency;
 pub use request_body::{RequestBody, TooLarge};

@@ -3,11 +3,10 @@
 //! They are read when the server starts and by a reload: to say that something is missing, or too much, must not need a
 //! file to be opened.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bytes::Bytes;
 use http::Response;
@@ -16,35 +15,11 @@ use http::header::{
 };
 
 use crate::body::Body;
+use crate::config::error_pages::{Settings, statuses};
 use crate::files;
 
 /// A page is at most so large.
 const LARGEST: u64 = 1 << 20;
-
-/// The pages that are set: statuses (`404`, `50x`, `4xx`) and files, relative to the root.
-pub(crate) type Settings = BTreeMap<String, PathBuf>;
-
-/// Are these statuses of errors?
-///
-/// # Errors
-/// The first that is not.
-pub(crate) fn check(settings: &Settings) -> Result<(), String> {
-    settings.keys().try_for_each(|key| statuses(key).map(drop))
-}
-
-fn statuses(key: &str) -> Result<RangeInclusive<u16>, String> {
-    let digits = key.trim_end_matches('x');
-    let is_known = key.len() == 3 && digits.bytes().all(|digit| digit.is_ascii_digit());
-    let first = key.replace('x', "0").parse::<u16>().ok();
-    let more = [0, 9, 99].get(key.len() - digits.len());
-    first
-        .zip(more)
-        .filter(|(first, _)| is_known && (400..600).contains(first))
-        .map(|(first, more)| first..=first + more)
-        .ok_or_else(|| {
-            format!("error-pages: `{key}` is no status of an error: use e.g. 404, 50x or 4xx")
-        })
-}
 
 struct Page {
     statuses: RangeInclusive<u16>,
@@ -116,22 +91,4 @@ fn read(path: &Path) -> io::Result<Bytes> {
         return Err(io::Error::other("it is larger than 1 MiB"));
     }
     fs::read(path).map(Bytes::from)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn statuses_are_those_of_errors() {
-        assert_eq!(statuses("404"), Ok(404..=404));
-        assert_eq!(statuses("50x"), Ok(500..=509));
-        assert_eq!(statuses("4xx"), Ok(400..=499));
-        for key in [
-            "", "x", "xxx", "200", "304", "3xx", "600", "44", "4040", "4x4", "40y", "5xxx", "-40",
-            "+40",
-        ] {
-            assert!(statuses(key).is_err(), "{key}");
-        }
-    }
 }

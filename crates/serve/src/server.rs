@@ -30,6 +30,7 @@ use crate::connection::Conn;
 use crate::control::Commands;
 use crate::direct::SendFile;
 use crate::in_flight::InFlight;
+use crate::lend::Fill;
 use crate::metrics::Metrics;
 use crate::notice::Notices;
 use crate::priority::Urgency;
@@ -38,7 +39,7 @@ use crate::request_body::RequestBody;
 use crate::service::Http;
 use crate::shared::{Connections, Control, Live, Shared};
 use crate::tls::TlsIo;
-use crate::watched::{Fill, Watched};
+use crate::watched::Watched;
 use crate::{clock, notice, reply, sweep};
 
 /// What an HTTP/2 client with prior knowledge sends first.

@@ -12,8 +12,8 @@ use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use rustls::{ServerConfig, ServerConnection};
 use upshift::hyper::Io;
 
-use crate::connection::Tls;
-use crate::watched::Fill;
+use crate::client::Tls;
+use crate::lend::Fill;
 
 /// A connection that speaks TLS.
 pub(crate) struct TlsIo {

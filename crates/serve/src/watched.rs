@@ -10,42 +10,18 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use hyper::rt::{Read, ReadBufCursor, Write};
-use upshift::hyper::Io;
 
 use crate::connection::Conn;
 use crate::direct::{self, SendFile};
 use crate::files::{Reading, read_later, read_now};
 use crate::frames::{Frames, Heard};
+use crate::lend::Fill;
 use crate::priority::Urgency;
 use crate::shared::Shared;
 use crate::streams::Streams;
 
 /// What is read of HTTP/2 between two looks at the clock: 455 frames at most.
 const PIECE: usize = 4096;
-
-/// What is received, lent.
-pub(crate) trait Fill {
-    /// May more be read in this poll?
-    fn poll_read_on(&mut self, cx: &mut Context<'_>) -> Poll<()>;
-    /// Waits for bytes; none is the end.
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>>;
-    /// So many of them are done with.
-    fn consume(&mut self, count: usize);
-}
-
-impl Fill for Io {
-    fn poll_read_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        Io::poll_read_on(self, cx)
-    }
-
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        Io::poll_fill(self, cx)
-    }
-
-    fn consume(&mut self, count: usize) {
-        Io::consume(self, count);
-    }
-}
 
 /// A connection's I/O, watched.
 pub(crate) struct Watched<I> {

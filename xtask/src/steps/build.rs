@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::{all, cargo, minutes, need, passed};
+use super::common::{all, cargo, minutes, need, passed};
 use crate::book;
 use crate::host;
 use crate::licences;
@@ -12,7 +12,7 @@ use crate::os;
 use crate::package;
 use crate::packages;
 use crate::setup::{self, BARE_TARGET, DENY, Tool};
-use crate::suite::{Context, Done, Verdict};
+use crate::step::{Context, Done, Verdict};
 
 fn has_bench(context: &Context<'_>) -> bool {
     context.root.join("bench/Cargo.toml").exists()

@@ -5,9 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{SHOW_SKIPS, cargo, default_env, minutes, need, rust_files, stem};
+use super::common::{SHOW_SKIPS, cargo, default_env, minutes, need, rust_files, stem};
 use crate::setup::Tool;
-use crate::suite::{Context, Done, Verdict};
+use crate::step::{Context, Done, Verdict};
 
 const SANITIZED: [&str; 2] = ["upshift-ring", "upshift"];
 

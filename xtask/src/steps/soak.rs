@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use super::{SHOW_SKIPS, all, cargo, default_env, minutes, passed};
-use crate::suite::{Context, Verdict};
+use super::common::{SHOW_SKIPS, all, cargo, default_env, minutes, passed};
+use crate::step::{Context, Verdict};
 
 pub(super) fn sim(context: &Context<'_>) -> Verdict {
     all(["soak", "rule"].map(|what| {

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{SHOW_SKIPS, all, cargo, minutes, need, rust_files, stem};
+use super::common::{SHOW_SKIPS, all, cargo, minutes, need, rust_files, stem};
 use crate::confine;
 use crate::os;
 use crate::setup::{self, Tool};
-use crate::suite::{Context, Done, Verdict};
+use crate::step::{Context, Done, Verdict};
 
 /// Tests of the runtime that are also run without rights.
 const HUMBLE: [&str; 7] = [

@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::steps::Beside;
+use crate::step::Beside;
 
 /// How many run at once. One alone leaves much of a second CPU idle: an interpreter or a model has one thread, and a build ends with one
 /// crate. More would take the memory of as many compilers.

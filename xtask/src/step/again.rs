@@ -6,13 +6,10 @@
 
 use std::process::Command;
 
-use super::log::{self, count_passed};
+use super::log::{self, UNSTABLE, count_passed};
 
 /// Tests of one command that may be run a second time.
 const SECOND_RUNS: usize = 3;
-
-/// What a line in the log begins with that names such a test.
-pub(super) const UNSTABLE: &str = "unstable: ";
 
 /// The names of the tests that failed, if it is for them alone that `cargo test` has, and they may be run again.
 pub(super) fn candidates(log: &str) -> Option<Vec<&str>> {

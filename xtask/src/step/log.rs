@@ -1,7 +1,5 @@
 //! Reading the log of a step: how many tests passed, which skipped themselves, and what to show of a failure.
 
-use super::again::UNSTABLE;
-
 /// Lines that are printed of a failed step's log: of what its tests said, and of the end.
 const SHOWN_FAILURES: usize = 150;
 const SHOWN_END: usize = 50;
@@ -57,7 +55,7 @@ pub(super) fn count_tests(log: &str) -> Option<String> {
 
 /// What tests said that found a right, a program or a file missing: `skipped: ` and why, with the name of the test where the
 /// harness or the test gives it.
-pub(super) fn skipped_tests(log: &str) -> Vec<String> {
+pub(crate) fn skipped_tests(log: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (test, line) in by_test(log) {
         // What goes past the harness may stand behind the name that it has begun to print.
@@ -78,8 +76,11 @@ pub(super) fn skipped_tests(log: &str) -> Vec<String> {
     found
 }
 
+/// What a line begins with that names a test that failed and passed when it was run again.
+pub(super) const UNSTABLE: &str = "unstable: ";
+
 /// The tests that failed and passed when they were run again.
-pub(super) fn unstable_tests(log: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn unstable_tests(log: &str) -> impl Iterator<Item = &str> {
     log.lines().filter_map(|line| line.strip_prefix(UNSTABLE))
 }
 
@@ -111,7 +112,7 @@ fn by_test(log: &str) -> impl Iterator<Item = (Option<&str>, &str)> {
 }
 
 /// What failed tests said.
-pub(super) fn failures<'a>(lines: &[&'a str]) -> Vec<&'a str> {
+pub(crate) fn failures<'a>(lines: &[&'a str]) -> Vec<&'a str> {
     let mut shown = Vec::new();
     let mut is_of_failure = false;
     for line in lines {
@@ -129,7 +130,7 @@ pub(super) fn failures<'a>(lines: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// What failed tests said, wherever it is, and the end.
-pub(super) fn excerpt(text: &str) -> Vec<&str> {
+pub(crate) fn excerpt(text: &str) -> Vec<&str> {
     let lines: Vec<_> = text.lines().collect();
     let end = lines.len().saturating_sub(SHOWN_END);
     let mut shown = failures(&lines[..end]);

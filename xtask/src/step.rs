@@ -1,0 +1,207 @@
+//! A step of the suite, what it works with, and how it ends.
+
+mod again;
+pub(crate) mod log;
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::run::{Ending, Stop, run, shown};
+use crate::setup::Tools;
+use log::count_tests;
+
+/// One line of the report.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    /// Left out by `--quick`.
+    pub(crate) slow: bool,
+    /// What of it runs beside others.
+    pub(crate) beside: Option<Beside>,
+    pub(crate) run: fn(&Context<'_>) -> Verdict,
+}
+
+/// What of a step neither measures time nor depends on it, so that it runs beside that of another one; with the folder that it
+/// builds in, a word for each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Beside {
+    Whole(&'static str),
+    /// What it runs is built ahead; its tests have the machine to themselves.
+    Build(&'static str, fn(&Context<'_>) -> Result<(), String>),
+}
+
+impl Beside {
+    pub(crate) fn folder(&self) -> &'static str {
+        match self {
+            Self::Whole(folder) | Self::Build(folder, _) => folder,
+        }
+    }
+}
+
+impl Step {
+    pub(crate) const fn whole(self, folder: &'static str) -> Step {
+        Step {
+            beside: Some(Beside::Whole(folder)),
+            ..self
+        }
+    }
+
+    pub(crate) const fn built_by(
+        self,
+        folder: &'static str,
+        build: fn(&Context<'_>) -> Result<(), String>,
+    ) -> Step {
+        Step {
+            beside: Some(Beside::Build(folder, build)),
+            ..self
+        }
+    }
+}
+
+/// A step that `--quick` runs too.
+pub(crate) const fn step(
+    name: &'static str,
+    what: &'static str,
+    run: fn(&Context<'_>) -> Verdict,
+) -> Step {
+    Step {
+        name,
+        what,
+        slow: false,
+        beside: None,
+        run,
+    }
+}
+
+/// A step that takes minutes.
+pub(crate) const fn slow(
+    name: &'static str,
+    what: &'static str,
+    run: fn(&Context<'_>) -> Verdict,
+) -> Step {
+    Step {
+        name,
+        what,
+        slow: true,
+        beside: None,
+        run,
+    }
+}
+
+/// What a step that did not fail has to say.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    /// Everything ran and was right; the words are a detail such as a count, or empty.
+    Passed(String),
+    /// Not run, or not in full, for this reason.
+    Skipped(String),
+}
+
+/// A step's end; the error says what went wrong.
+pub(crate) type Verdict = Result<Done, String>;
+
+/// What a step works with.
+pub(crate) struct Context<'a> {
+    pub(crate) root: &'a Path,
+    /// The target directory of the build; some steps use one of their own below it.
+    pub(crate) target: &'a Path,
+    pub(crate) tools: &'a Tools,
+    /// Why there is no io_uring, if there is none.
+    pub(crate) io_uring: &'a Result<(), String>,
+    pub(crate) log: PathBuf,
+    pub(crate) verbose: bool,
+    pub(crate) deadline: Instant,
+    pub(crate) stop: &'a Stop,
+}
+
+impl Context<'_> {
+    /// Runs one command of the step, at most for `limit` and for what is left of the suite's time.
+    ///
+    /// # Errors
+    /// Says how the command ended, and the command as one would type it.
+    pub(crate) fn run(&self, mut command: Command, limit: Duration) -> Result<(), String> {
+        self.run_once(&mut command, limit)
+    }
+
+    fn run_once(&self, command: &mut Command, limit: Duration) -> Result<(), String> {
+        let failed = |reason: String| Err(format!("{reason}: `{}`", shown(command)));
+        if self.stop.is_set() {
+            return failed("not started, interrupted".to_owned());
+        }
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return failed("not started, the suite's time is used up (--minutes)".to_owned());
+        }
+        let log = File::options().create(true).append(true).open(&self.log);
+        let mut log =
+            log.map_err(|error| format!("cannot write {}: {error}", self.log.display()))?;
+        let headline = format!("$ {}\n", shown(command));
+        let written = if self.verbose {
+            io::stdout().write_all(headline.as_bytes())
+        } else {
+            log.write_all(headline.as_bytes())
+        };
+        written.map_err(|error| format!("cannot write {}: {error}", self.log.display()))?;
+        let output = (!self.verbose).then_some(&log);
+        let begun = Instant::now();
+        let ending =
+            run(command, limit.min(left), output, self.stop).map_err(|error| error.to_string())?;
+        // Where the time of a step goes; a log that cannot be written has said so above.
+        let _ = writeln!(log, "$ took {:.1} s", begun.elapsed().as_secs_f64());
+        match ending.success() {
+            Ok(()) => Ok(()),
+            Err(reason) if matches!(ending, Ending::TimedOut(_)) && left < limit => Err(format!(
+                "{reason}, the suite's time is used up (--minutes): `{}`",
+                shown(command)
+            )),
+            Err(reason) => Err(format!("{reason}: `{}`", shown(command))),
+        }
+    }
+
+    /// Runs `cargo test` with arguments for its test programs; what fails is run once more, as [`again`] says.
+    ///
+    /// # Errors
+    /// Those of [`Context::run`]; that of the first run if a test failed twice.
+    pub(crate) fn run_tests(&self, mut command: Command, limit: Duration) -> Result<(), String> {
+        let before = self.said().len();
+        let Err(reason) = self.run_once(&mut command, limit) else {
+            return Ok(());
+        };
+        let said = self.said();
+        let Some(tests) = again::candidates(said.get(before..).unwrap_or("")) else {
+            return Err(reason);
+        };
+        let second = self.run(again::command(&command, &tests), limit);
+        let said_again = self.said();
+        let said_again = said_again.get(said.len()..).unwrap_or("");
+        if second.is_err() || !again::all_passed(said_again, tests.len()) {
+            return Err(reason);
+        }
+        let lines = tests.iter().map(|test| again::line(test));
+        let log = File::options().append(true).open(&self.log);
+        log.and_then(|mut log| log.write_all(lines.collect::<String>().as_bytes()))
+            .map_err(|error| format!("cannot write {}: {error}", self.log.display()))
+    }
+
+    /// The log so far.
+    pub(crate) fn said(&self) -> String {
+        let bytes = fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The verdict of a step whose commands have ended well: how many tests ran, and no pass when none did.
+    pub(crate) fn tests_passed(&self) -> Verdict {
+        if self.verbose {
+            // The output was not kept.
+            return Ok(Done::Passed(String::new()));
+        }
+        Ok(count_tests(&self.said()).map_or_else(
+            || Done::Skipped("there is no such test yet".to_owned()),
+            Done::Passed,
+        ))
+    }
+}
