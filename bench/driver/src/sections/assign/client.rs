@@ -25,6 +25,9 @@ const PRIORITY: i32 = 1;
 /// Not counted at the beginning.
 const WARMUP: Duration = Duration::from_millis(300);
 
+/// The 99 % of pieces are of so long each.
+const PIECE: Duration = Duration::from_millis(100);
+
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -160,7 +163,20 @@ fn histogram() -> Result<Histogram<u64>, String> {
 struct Seen {
     latencies: Histogram<u64>,
     lag: Histogram<u64>,
+    /// In ns, by the piece in which the request was due.
+    pieces: Vec<Vec<u64>>,
     error: Option<String>,
+}
+
+/// The median of the 99 % of each piece, in µs.
+fn p99_of(mut pieces: Vec<Vec<u64>>) -> f64 {
+    let mut each: Vec<u64> = Vec::new();
+    for piece in pieces.iter_mut().filter(|it| !it.is_empty()) {
+        piece.sort_unstable();
+        each.push(piece[(piece.len() * 99).div_ceil(100) - 1]);
+    }
+    each.sort_unstable();
+    each.get(each.len() / 2).map_or(0.0, |&ns| ns as f64 / 1e3)
 }
 
 /// Makes requests for `time` after a warm-up.
@@ -177,11 +193,16 @@ pub(super) fn drive(connections: Vec<Connection>, time: Duration) -> Result<Run,
         })
         .collect();
     let (mut latencies, mut lag, mut error) = (histogram()?, histogram()?, None);
+    let mut pieces: Vec<Vec<u64>> = Vec::new();
     for thread in threads {
         let seen = thread.join().map_err(|_| "a client's thread panicked")??;
         latencies.add(&seen.latencies).map_err(|e| e.to_string())?;
         lag.add(&seen.lag).map_err(|e| e.to_string())?;
         error = error.or(seen.error);
+        pieces.resize_with(pieces.len().max(seen.pieces.len()), Vec::new);
+        for (all, own) in pieces.iter_mut().zip(seen.pieces) {
+            all.extend(own);
+        }
     }
     let us = |quantile: f64| latencies.value_at_quantile(quantile) as f64 / 1e3;
     Ok(Run {
@@ -189,6 +210,7 @@ pub(super) fn drive(connections: Vec<Connection>, time: Duration) -> Result<Run,
         p50: us(0.5),
         p99: us(0.99),
         p999: us(0.999),
+        p99_of_pieces: p99_of(pieces),
         send_lag: lag.value_at_quantile(0.99) as f64 / 1e3,
         errors: u64::from(error.is_some()),
         first_error: error,
@@ -207,6 +229,7 @@ fn one(
     let mut seen = Seen {
         latencies: histogram()?,
         lag: histogram()?,
+        pieces: Vec::new(),
         error: None,
     };
     let request = connection.request();
@@ -221,7 +244,13 @@ fn one(
         }
         if due >= counted {
             let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-            seen.latencies.saturating_record(ns(due.elapsed()));
+            let latency = ns(due.elapsed());
+            seen.latencies.saturating_record(latency);
+            let piece = ((due - counted).as_nanos() / PIECE.as_nanos()) as usize;
+            if seen.pieces.len() <= piece {
+                seen.pieces.resize_with(piece + 1, Vec::new);
+            }
+            seen.pieces[piece].push(latency);
             if free < due {
                 seen.lag.saturating_record(ns(sent - due));
             }
@@ -249,6 +278,16 @@ fn rise() -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_stops_everything_in_some_pieces_does_not_decide_their_median() {
+        let quiet: Vec<u64> = (1..=100).map(|it| it * 1000).collect();
+        let mut stalled = quiet.clone();
+        stalled[..4].fill(5_000_000);
+        let pieces = vec![quiet.clone(), stalled, vec![], quiet];
+        assert_eq!(p99_of(pieces), 99.0);
+        assert_eq!(p99_of(vec![]), 0.0);
+    }
 
     #[test]
     fn answers_are_whole_at_their_end() {
