@@ -59,6 +59,15 @@ impl Body {
         }
     }
 
+    /// A file of one piece that does not go past is read at once, if it can be: [`is_at_hand`](Body::is_at_hand).
+    pub(crate) fn read_piece(&mut self) {
+        if let Kind::File(file) = &self.0
+            && let Some(bytes) = file.whole()
+        {
+            *self = Body::from(bytes);
+        }
+    }
+
     pub(crate) fn squeezed(file: Squeezed) -> Body {
         Body(Kind::Squeezed(Box::new(file)))
     }

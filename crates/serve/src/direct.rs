@@ -10,13 +10,15 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use hyper::rt::Write;
 use upshift::hyper::Io;
 
 use crate::connection::Conn;
@@ -28,6 +30,13 @@ static WINDOW: [u8; PIECE] = [0; PIECE];
 
 /// Sends pieces of files.
 pub(crate) trait SendFile {
+    /// As [`Io::poll_send_before`].
+    fn poll_send_before(
+        &mut self,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>>;
+
     /// As [`Io::poll_send_file`].
     fn poll_send_file(
         &mut self,
@@ -39,6 +48,14 @@ pub(crate) trait SendFile {
 }
 
 impl SendFile for Io {
+    fn poll_send_before(
+        &mut self,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Io::poll_send_before(self, cx, pieces)
+    }
+
     fn poll_send_file(
         &mut self,
         cx: &mut Context<'_>,
@@ -52,6 +69,14 @@ impl SendFile for Io {
 
 /// What is encrypted is copied.
 impl SendFile for TlsIo {
+    fn poll_send_before(
+        &mut self,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(self).poll_write_vectored(cx, pieces)
+    }
+
     fn poll_send_file(
         &mut self,
         _: &mut Context<'_>,

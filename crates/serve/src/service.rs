@@ -273,6 +273,7 @@ impl Future for Exchanging {
         if exchange.version < Version::HTTP_2 && exchange.conn.tls.get().is_none() {
             response.body_mut().go_past(&exchange.conn);
         }
+        response.body_mut().read_piece();
         if exchange.version < Version::HTTP_2 && exchange.shared.is_leaving() {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);

@@ -13,7 +13,7 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 
 use crate::connection::Conn;
 use crate::direct::{self, SendFile};
-use crate::files::{Reading, read_later, read_now};
+use crate::files::{Reading, asked_in_vain, read_later, read_now};
 use crate::frames::{Frames, Heard};
 use crate::lend::Fill;
 use crate::priority::Urgency;
@@ -181,6 +181,7 @@ impl<I: Write + SendFile + Unpin> Watched<I> {
                 }
                 None => {
                     piece.end_source();
+                    asked_in_vain();
                     match read_now(piece.file(), at, left as u64)? {
                         Some(bytes) => self.read = bytes,
                         None => {
@@ -215,11 +216,9 @@ impl<I: Write + SendFile + Unpin> Write for Watched<I> {
             return Poll::Ready(Err(direct::out_of_order()));
         }
         let result = match pieces.iter().position(|piece| direct::stands_in(piece)) {
+            None => Pin::new(&mut this.io).poll_write_vectored(cx, pieces),
             Some(0) => this.poll_file(cx, &pieces[0]),
-            at => {
-                let pieces = &pieces[..at.unwrap_or(pieces.len())];
-                Pin::new(&mut this.io).poll_write_vectored(cx, pieces)
-            }
+            Some(at) => this.io.poll_send_before(cx, &pieces[..at]),
         };
         this.has_written(&result);
         result

@@ -15,9 +15,10 @@
 //! ```
 //!
 //! A `sendmsg` copies what it sends, some 10 µs for 64 KiB, and the socket may take megabytes; nothing stops it on the way. So it
-//! gets [`PIECE`] bytes at most, and before each the poll asks whether it should give way.
+//! gets [`MESSAGE`] bytes at most, and before each the poll asks whether it should give way.
 //!
-//! Of a file that the kernel has in memory, [`Io::poll_send_file`] sends as much, at as many looks, without a copy.
+//! Of a file that the kernel has in memory, [`Io::poll_send_file`] sends [`PIECE`] bytes, at as many looks, without a copy; in one packet with
+//! what [`Io::poll_send_before`] has sent.
 //!
 //! A write is accepted once the one before it has completed, so at most one buffer of
 //! [`Io::COPIED`] bytes is under way; a flush does not wait for it, a shutdown does, and a
@@ -47,8 +48,10 @@ use crate::net::{TcpStream, UnixStream, is_cancelled, start};
 use crate::preempt::at_once;
 use crate::time;
 
-/// What a `sendmsg` is given at most.
+/// What is sent of a file at once, at most.
 const PIECE: usize = 64 << 10;
+/// What a `sendmsg` is given at most: a piece, and the head before it.
+const MESSAGE: usize = PIECE + (4 << 10);
 /// How long the last bytes of a dropped connection may take.
 const LINGER: Duration = Duration::from_secs(2);
 
@@ -236,7 +239,21 @@ impl Io {
             return Poll::Ready(Ok(length));
         }
         ready!(coop::poll_piece(cx));
-        self.poll_until_taken(cx, |fd| send_now(fd, pieces))
+        self.poll_until_taken(cx, |fd| send_now(fd, pieces, 0))
+    }
+
+    /// Sends what comes before a file, up to 68 KiB of it, once what was written before has gone. The socket may keep it, for a fifth of a second, until more
+    /// is sent, so that it goes with the first bytes of [`poll_send_file`](Io::poll_send_file).
+    ///
+    /// # Errors
+    /// As a write.
+    pub fn poll_send_before(
+        &mut self,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_idle(cx))?;
+        self.poll_until_taken(cx, |fd| send_now(fd, pieces, libc::MSG_MORE))
     }
 
     /// Sends up to 64 KiB of a file, `most` bytes from `at` on at most, from the kernel's memory without a copy through this process, once what was written
@@ -292,13 +309,13 @@ impl Io {
     }
 }
 
-/// Sends what the socket takes without waiting, up to [`PIECE`] bytes.
-fn send_now(fd: &Fd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+/// Sends what the socket takes without waiting, up to [`MESSAGE`] bytes.
+fn send_now(fd: &Fd, pieces: &[IoSlice<'_>], flags: libc::c_int) -> io::Result<usize> {
     let first = pieces.first().map_or(&[][..], |piece| piece);
-    let pieces = if first.len() >= PIECE {
-        &[IoSlice::new(&first[..PIECE])]
+    let pieces = if first.len() >= MESSAGE {
+        &[IoSlice::new(&first[..MESSAGE])]
     } else {
-        &pieces[..count_within(pieces, PIECE)]
+        &pieces[..count_within(pieces, MESSAGE)]
     };
     // SAFETY: all zeroes is an empty message.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
@@ -311,7 +328,7 @@ fn send_now(fd: &Fd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         libc::sendmsg(
             fd.as_raw_fd(),
             &raw const message,
-            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | flags,
         )
     });
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
@@ -414,20 +431,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_sends_a_piece_at_most() {
+    fn a_call_sends_a_message_at_most() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let fd = Fd::from(OwnedFd::from(listener.accept().unwrap().0));
-        let bytes = vec![7; 4 * PIECE];
-        let halves = bytes.chunks(PIECE / 2).map(IoSlice::new);
+        let bytes = vec![7; 4 * MESSAGE];
+        let halves = bytes.chunks(MESSAGE / 2).map(IoSlice::new);
         let pieces = [
             vec![IoSlice::new(&bytes)],
             halves.collect(),
-            vec![IoSlice::new(&[]), IoSlice::new(&bytes[..PIECE + 1])],
+            vec![IoSlice::new(&[]), IoSlice::new(&bytes[..MESSAGE + 1])],
         ];
         for pieces in pieces {
-            let sent = send_now(&fd, &pieces).unwrap();
-            assert!(sent <= PIECE, "{sent}");
+            let sent = send_now(&fd, &pieces, 0).unwrap();
+            assert!(sent <= MESSAGE, "{sent}");
         }
         drop(peer);
     }

@@ -1,7 +1,7 @@
 //! Reading files: what is in the page cache at once, in the poll; the rest over the ring.
 //!
 //! A piece is read into a buffer from a small pool of the thread, which is not cleared each
-//! time and goes back when the piece has been sent. Where nothing but a socket is between a body and its client, the pieces after the first one
+//! time and goes back when the piece has been sent. Where nothing but a socket is between a body and its client, 32 KiB and more
 //! are not read at all, as long as the page cache has them: [`crate::direct`].
 
 use std::cell::RefCell;
@@ -11,6 +11,7 @@ use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -21,12 +22,30 @@ use crate::direct;
 
 /// Bytes read at once. Larger ones would leave the allocator's cache, and the CPU's.
 pub(crate) const PIECE: usize = 64 * 1024;
-/// What is copied of a file whose rest is not: it goes with the head, in one call.
-const FIRST: u64 = 16 * 1024;
-/// More is not copied. Of less, the system calls cost what the copies do.
-const LARGE: u64 = 2 * PIECE as u64;
+/// As much is not copied. Of less, the system calls cost what the copies do.
+const LARGE: u64 = 32 * 1024;
+/// After a file that the kernel may not have in memory, or of which it does not say, so many of one piece are read.
+const READ: u32 = 64;
 /// Buffers that a thread keeps.
 const KEPT: usize = 16;
+
+/// How many files of one piece are not asked about.
+static UNASKED: AtomicU32 = AtomicU32::new(0);
+
+/// A file was handed out to go past, and has to be read: for one of one piece, the question and a call for the head were in vain.
+pub(crate) fn asked_in_vain() {
+    UNASKED.store(READ, Relaxed);
+}
+
+/// Is it worth while to ask about a file of one piece?
+fn asks() -> bool {
+    let unasked = UNASKED.load(Relaxed);
+    if unasked > 0 {
+        // Two at a time may count one.
+        UNASKED.store(unasked - 1, Relaxed);
+    }
+    unasked == 0
+}
 
 thread_local! {
     static POOL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
@@ -97,10 +116,15 @@ pub(crate) async fn read_later(file: upshift::fs::File, at: u64, most: u64) -> i
     }
 }
 
-/// All of a range that fits in one piece, if the page cache has it.
+/// All of a range that is not large, if the page cache has it.
 pub(super) fn small(file: &File, range: &Range<u64>) -> Option<Bytes> {
+    within(file, range, LARGE - 1)
+}
+
+/// All of a range of `most` bytes at most, if the page cache has it.
+fn within(file: &File, range: &Range<u64>, most: u64) -> Option<Bytes> {
     let length = range.end - range.start;
-    if length > PIECE as u64 {
+    if length > most {
         return None;
     }
     let bytes = read_now(file, range.start, length).ok()??;
@@ -117,7 +141,6 @@ pub(crate) struct FileBody {
     reading: Option<Reading>,
     /// The connection whose socket its bytes may go to directly.
     past: Option<Arc<Conn>>,
-    begun: bool,
 }
 
 enum Source {
@@ -136,14 +159,22 @@ impl FileBody {
             range,
             reading: None,
             past: None,
-            begun: false,
         }
     }
 
     /// Its bytes may go to the socket directly.
     pub(crate) fn go_past(&mut self, conn: &Arc<Conn>) {
-        if self.left() > LARGE {
+        let left = self.left();
+        if left >= LARGE && (left > PIECE as u64 || asks()) {
             self.past = Some(conn.clone());
+        }
+    }
+
+    /// All of it, if that is one piece, does not go past and the page cache has it.
+    pub(crate) fn whole(&self) -> Option<Bytes> {
+        match &self.file {
+            Source::Plain(file) if self.past.is_none() => within(file, &self.range, PIECE as u64),
+            _ => None,
         }
     }
 
@@ -166,9 +197,7 @@ impl FileBody {
                 Source::Ring(_) | Source::Taken => None,
             };
             if let Some(file) = plain {
-                let first = self.past.is_some() && !self.begun;
-                let most = if first { FIRST } else { u64::MAX };
-                match read_now(file, self.range.start, self.left().min(most)) {
+                match read_now(file, self.range.start, self.left()) {
                     Ok(Some(bytes)) => return Poll::Ready(Some(Ok(self.advance(bytes)))),
                     Ok(None) => {}
                     Err(error) => return Poll::Ready(Some(Err(self.fail(error)))),
@@ -199,7 +228,7 @@ impl FileBody {
 
     /// The next piece, if it may go past: a stand-in.
     fn hand_past(&mut self) -> Option<Bytes> {
-        let conn = self.past.as_ref().filter(|_| self.begun)?;
+        let conn = self.past.as_ref()?;
         if let Source::Plain(_) = self.file {
             let Source::Plain(file) = std::mem::replace(&mut self.file, Source::Taken) else {
                 return None;
@@ -217,7 +246,6 @@ impl FileBody {
     }
 
     fn advance(&mut self, bytes: Bytes) -> Bytes {
-        self.begun = true;
         self.range.start = self.range.end.min(self.range.start + bytes.len() as u64);
         bytes
     }

@@ -20,7 +20,7 @@ mod path;
 mod respond;
 mod squeeze;
 
-pub(crate) use content::{FileBody, PIECE, Reading, read_later, read_now};
+pub(crate) use content::{FileBody, PIECE, Reading, asked_in_vain, read_later, read_now};
 pub(crate) use kind::{content_type, field};
 pub(crate) use open::Root;
 pub(crate) use respond::respond;

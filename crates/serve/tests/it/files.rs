@@ -13,7 +13,9 @@ fn bytes(count: usize) -> Vec<u8> {
 fn files_of_all_sizes_come_as_they_are() {
     let folder = Folder::new();
     let server = Running::files(&folder.0);
-    for size in [0, 1, 65_535, 65_536, 65_537, 1_000_003] {
+    for size in [
+        0, 1, 32_767, 32_768, 32_769, 65_535, 65_536, 65_537, 131_073, 1_000_003,
+    ] {
         let name = format!("{size}.bin");
         folder.write(&name, bytes(size));
         let answer = server.get(&format!("/{name}"), "");
@@ -361,6 +363,61 @@ fn what_is_not_cached_any_more_is_read_and_a_slow_reader_gets_it_all() {
         assert!(got[body..] == big);
         assert_eq!(server.end(), 0);
     }
+}
+
+#[test]
+fn files_of_one_piece_are_sent_cached_or_not() {
+    use rustix::fs::{Advice, fadvise};
+    let folder = Folder::new();
+    let whole = bytes(50_000);
+    let path = folder.write("one.bin", &whole);
+    let file = std::fs::File::open(path).unwrap();
+    file.sync_all().unwrap();
+    let server = Running::files(&folder.0);
+    let mut stream = server.connect();
+    let mut requests = stream.try_clone().unwrap();
+    // After one that was not cached, 64 are read.
+    for n in 0..200 {
+        if n % 90 == 40 {
+            fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        }
+        let (range, body) = match n % 3 {
+            0 => ("range: bytes=1000-41000\r\n", &whole[1_000..=41_000]),
+            _ => ("", &whole[..]),
+        };
+        write!(requests, "GET /one.bin HTTP/1.1\r\nhost: x\r\n{range}\r\n").unwrap();
+        assert!(next(&mut stream, true).body == body, "{n}");
+    }
+}
+
+#[test]
+fn a_file_of_one_piece_that_shrinks_is_never_filled_up() {
+    const REQUESTS: usize = 1_000;
+    let folder = Folder::new();
+    let path = folder.write("one.bin", vec![7; 60_000]);
+    let server = Running::files(&folder.0);
+    let file = std::fs::File::options().write(true).open(path).unwrap();
+    for _ in 0..4 {
+        std::os::unix::fs::FileExt::write_all_at(&file, &vec![7; 60_000], 0).unwrap();
+        let mut stream = server.connect();
+        let request = "GET /one.bin HTTP/1.1\r\nhost: x\r\n";
+        let mut requests = format!("{request}\r\n").repeat(REQUESTS);
+        requests.push_str(&format!("{request}connection: close\r\n\r\n"));
+        stream.write_all(requests.as_bytes()).unwrap();
+        // The sockets are full.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        // Not in the middle of a page, whose rest would become zeros, also in the sockets.
+        file.set_len(0).unwrap();
+        // Some are whole, then they are empty; or the connection ends within one.
+        let mut got = vec![1; 1 << 20];
+        let mut all = 0;
+        while let Ok(count @ 1..) = stream.read(&mut got) {
+            all += count;
+            assert!(!got[..count].contains(&0), "after {all} bytes");
+        }
+        assert!(all > 60_000 && all < 60_000 * REQUESTS, "{all}");
+    }
+    assert!(server.is_well());
 }
 
 #[test]

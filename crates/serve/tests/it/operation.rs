@@ -167,6 +167,8 @@ fn metrics_count_what_happened() {
         server.get("/plaintext", "priority: u=2\r\n");
     }
     server.get("/nowhere", "");
+    // A request ends after its client has the answer.
+    server.wait_until_idle();
     let metrics = server.get("/metrics", "").text();
     for line in [
         "upshift_http_responses_total{class=\"2xx\"} 3",
