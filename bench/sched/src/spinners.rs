@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use upshift_elevate::sys::{CpuSet, Linux, Sys};
+use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
 /// Stretches that are kept of one process.
 const ROOM: usize = 60_000;
@@ -15,7 +15,7 @@ const LIFE: u32 = 120;
 
 /// The last CPU this process may use: the first has most of the interrupts.
 pub(crate) fn last_cpu() -> io::Result<usize> {
-    let allowed = Linux.sched_getaffinity(0)?;
+    let allowed = Kernel.sched_getaffinity(0)?;
     allowed.iter().last().ok_or(io::Error::other("no CPU"))
 }
 
@@ -91,7 +91,7 @@ impl Spinner {
                     libc::alarm(LIFE);
                 }
                 // Where it cannot be pinned, it is measured all the same, and looks bad.
-                let _ = Linux.sched_setaffinity(0, &only);
+                let _ = Kernel.sched_setaffinity(0, &only);
                 // SAFETY: mapped, and zeroes are valid.
                 spin(unsafe { &*page })
             }

@@ -41,7 +41,7 @@ pub(crate) fn round_robin(
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         };
         set(0, libc::SCHED_FIFO, 3)?;
-        upshift_elevate::sys::Sys::sched_setaffinity(&upshift_elevate::sys::Linux, 0, &only)?;
+        upshift_elevate::sys::Sys::sched_setaffinity(&upshift_elevate::sys::Kernel, 0, &only)?;
         let end = now() + time.as_nanos() as u64;
         let mut fronts = Vec::with_capacity(1 << 16);
         let scheduled = 'run: loop {

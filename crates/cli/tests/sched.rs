@@ -4,7 +4,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use upshift_elevate::sys::{Linux, Sys};
+use upshift_elevate::sys::{Kernel, Sys};
 use upshift_elevate::{Elevator, Policy, Priority, Rights};
 
 fn sched(args: &[&str]) -> Output {
@@ -20,7 +20,7 @@ fn error(args: &[&str]) -> String {
 
 /// A CPU this process may use, as text.
 fn cpu() -> String {
-    let allowed = Linux.sched_getaffinity(0).unwrap();
+    let allowed = Kernel.sched_getaffinity(0).unwrap();
     allowed.iter().last().unwrap().to_string()
 }
 
@@ -46,7 +46,7 @@ impl Ends {
     }
 
     fn is_elevated(&self) -> bool {
-        Policy::of(&Linux, self.0.id() as i32).is_ok_and(|policy| policy.looks_elevated())
+        Policy::of(&Kernel, self.0.id() as i32).is_ok_and(|policy| policy.looks_elevated())
     }
 }
 
@@ -62,7 +62,7 @@ fn a_signal_is_heard_while_tasks_compute_on_every_cpu() {
     if !permitted() {
         return;
     }
-    let cpus: Vec<String> = (Linux.sched_getaffinity(0).unwrap().iter())
+    let cpus: Vec<String> = (Kernel.sched_getaffinity(0).unwrap().iter())
         .map(|cpu| cpu.to_string())
         .collect();
     // Above the scheduler, or this test would wait as well.

@@ -32,7 +32,7 @@ pub enum Picked<'a, H: Host> {
         /// Others of its level wait that have not used their quantum: it has been
         /// patient ([`Config::patience`](crate::Config::patience)) and is due a
         /// quantum.
-        entitled: bool,
+        for_a_turn: bool,
     },
 }
 

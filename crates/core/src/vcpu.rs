@@ -317,9 +317,9 @@ impl<H: Host> Vcpu<H> {
         if notify {
             domain.notify_idle(self);
         }
-        if let Some(entitled) = resumed {
+        if let Some(for_a_turn) = resumed {
             let id = id_of(header);
-            return Some(Picked::Resume { id, entitled });
+            return Some(Picked::Resume { id, for_a_turn });
         }
         // Last, so that it is written where the caller wants it.
         Some(Picked::Poll(Running::new(self, header)))

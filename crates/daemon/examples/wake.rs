@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use upshift_board::{Board, NOTHING, Role, ThreadSpec, Vcpu, VcpuSpec, client, os};
 use upshift_elevate::current_tid;
-use upshift_elevate::sys::{CpuSet, Linux, Sys};
+use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
 /// How long the whole may take.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -84,7 +84,7 @@ fn rival(socket: &std::path::Path, cpu: usize) -> Result<(), Box<dyn std::error:
 }
 
 fn pin(cpu: usize) -> Result<(), Box<dyn std::error::Error>> {
-    Linux.sched_setaffinity(0, &CpuSet::only(cpu).ok_or("no such CPU")?)?;
+    Kernel.sched_setaffinity(0, &CpuSet::only(cpu).ok_or("no such CPU")?)?;
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::SystemTime;
 
 use rustix::process::Resource;
-use upshift_elevate::sys::{Linux, Sys};
+use upshift_elevate::sys::{Kernel, Sys};
 use upshift_elevate::{Elevator, MissingRights, Priority, Rights};
 
 use crate::abort::AbortOnPanic;
@@ -188,7 +188,7 @@ impl Daemon {
     pub fn builder(config: Config) -> Builder {
         Builder {
             config,
-            sys: Arc::new(Linux),
+            sys: Arc::new(Kernel),
             machine: Arc::new(Real),
         }
     }

@@ -96,7 +96,7 @@ fn answer_all(listener: BorrowedFd<'_>, accept: impl Fn() -> io::Result<OwnedFd>
         let timeout = next.and_then(|next| Timespec::try_from(next).ok());
         let mut fds = vec![PollFd::from_borrowed_fd(listener, PollFlags::IN)];
         fds.extend(clients.iter().map(Client::awaits));
-        // Interrupted or not: who has nothing to say is left alone below.
+        // Interrupted or not: a client that is not ready stays as it is.
         let _ = rustix::event::poll(&mut fds, timeout.as_ref());
         drop(fds);
         clients.retain_mut(|client| client.go_on(&mut figures));

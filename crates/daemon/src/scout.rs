@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
-use upshift_elevate::sys::{Linux, SchedAttr, Sys};
+use upshift_elevate::sys::{Kernel, SchedAttr, Sys};
 
 use crate::abort::AbortOnPanic;
 
@@ -224,7 +224,7 @@ impl Camp {
             ..SchedAttr::normal()
         };
         // Without it, it is as late as other threads are.
-        let _ = Linux.sched_setattr(0, &attr);
+        let _ = Kernel.sched_setattr(0, &attr);
         loop {
             let mut polled = [PollFd::new(&self.eventfd, PollFlags::IN)];
             // The only one sleeps until it is sent.

@@ -9,7 +9,7 @@ use crate::exit;
 use crate::guardian::Guardian;
 use crate::lock::Lock;
 use crate::restore::retrying;
-use crate::sys::{Linux, Sys};
+use crate::sys::{Kernel, Sys};
 use crate::table::Table;
 
 /// Threads a table holds unless told otherwise.
@@ -33,7 +33,7 @@ impl Builder {
             capacity: DEFAULT_CAPACITY,
             guardian: false,
             heartbeat: None,
-            sys: Arc::new(Linux),
+            sys: Arc::new(Kernel),
         }
     }
 

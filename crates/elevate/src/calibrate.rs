@@ -18,7 +18,7 @@ use crate::elevator::Elevator;
 use crate::error::ElevateError;
 use crate::priority::{Bands, Priority};
 use crate::rights::{MissingRights, Rights};
-use crate::sys::{Linux, Sys};
+use crate::sys::{Kernel, Sys};
 
 /// No calibration takes longer than this.
 pub const LONGEST_CALIBRATION: Duration = Duration::from_millis(800);
@@ -106,7 +106,7 @@ impl Calibration {
 
     fn with(cpu: Option<usize>, effort: Effort) -> Result<Calibration, CalibrateError> {
         let began = Instant::now();
-        let allowed = Linux.sched_getaffinity(0)?;
+        let allowed = Kernel.sched_getaffinity(0)?;
         let cpu = match cpu {
             Some(cpu) if allowed.contains(cpu) => cpu,
             Some(cpu) => {

@@ -127,7 +127,7 @@ impl fmt::Display for Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::Linux;
+    use crate::sys::Kernel;
 
     #[test]
     fn a_policy_says_what_it_is() {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_does_not_exist_is_an_error() {
-        let error = Policy::of(&Linux, i32::MAX).unwrap_err();
+        let error = Policy::of(&Kernel, i32::MAX).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
     }
 }

@@ -14,7 +14,7 @@ pub use facts::{RtGroup, Throttling};
 pub use lack::Lack;
 
 use crate::priority::Priority;
-use crate::sys::{Limit, Linux, Sys};
+use crate::sys::{Kernel, Limit, Sys};
 
 /// What this process may do, why not more, and facts that change what it gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct Rights {
 impl Rights {
     /// Probes this process.
     pub fn probe() -> Rights {
-        Rights::probe_with(&Linux)
+        Rights::probe_with(&Kernel)
     }
 
     /// Probes with system calls of one's own.

@@ -1,9 +1,9 @@
 //! The system calls this crate makes, behind one trait.
 //!
-//! Everything that touches a policy, an affinity or a right goes through [`Sys`]; [`Linux`] makes the real calls and
+//! Everything that touches a policy, an affinity or a right goes through [`Sys`]; [`Kernel`] makes the real calls and
 //! [`testing::Faulty`](crate::testing::Faulty) makes them too but fails chosen ones. Nothing here keeps state.
 //!
-//! The methods of [`Linux`] allocate nothing and take no lock, except [`Sys::read_file`]: the guardian calls them after a
+//! The methods of [`Kernel`] allocate nothing and take no lock, except [`Sys::read_file`]: the guardian calls them after a
 //! fork of a process with many threads. Each costs the system calls it is named after: 0.3–1 µs for a policy, some 1 µs for
 //! [`Sys::birth`] and [`Sys::leader`] (10 µs before Linux 6.9 and 6.13, where they open a file of `/proc`).
 
@@ -190,7 +190,7 @@ pub enum Limit {
 
 /// The real system calls.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Linux;
+pub struct Kernel;
 
 /// The calling thread's id. One system call.
 pub fn current_tid() -> Tid {
@@ -207,7 +207,7 @@ fn check(result: c_long) -> io::Result<c_long> {
     }
 }
 
-impl Sys for Linux {
+impl Sys for Kernel {
     fn sched_getattr(&self, tid: Tid) -> io::Result<SchedAttr> {
         let mut attr = SchedAttr::normal();
         // SAFETY: the kernel writes at most the `SIZE` bytes it is told about into a live structure of integers.
@@ -378,8 +378,8 @@ mod tests {
 
     #[test]
     fn a_thread_knows_its_process() {
-        assert!(Linux.is_own(current_tid()).unwrap());
-        assert!(!Linux.is_own(1).unwrap());
+        assert!(Kernel.is_own(current_tid()).unwrap());
+        assert!(!Kernel.is_own(1).unwrap());
     }
 
     #[test]

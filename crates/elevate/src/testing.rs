@@ -21,7 +21,7 @@ use std::sync::{Mutex, PoisonError};
 use libc::{c_int, pid_t};
 
 use crate::Policy;
-use crate::sys::{CpuSet, Limit, Linux, SchedAttr, Sys, Tid};
+use crate::sys::{CpuSet, Kernel, Limit, SchedAttr, Sys, Tid};
 
 /// The threads of process `pid` that look elevated; none if it is gone.
 pub fn elevated_threads(pid: Tid) -> Vec<Tid> {
@@ -30,7 +30,7 @@ pub fn elevated_threads(pid: Tid) -> Vec<Tid> {
     };
     tasks
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<Tid>().ok())
-        .filter(|&tid| Policy::of(&Linux, tid).is_ok_and(|policy| policy.looks_elevated()))
+        .filter(|&tid| Policy::of(&Kernel, tid).is_ok_and(|policy| policy.looks_elevated()))
         .collect()
 }
 
@@ -166,62 +166,62 @@ impl Faulty {
 impl Sys for Faulty {
     fn sched_getattr(&self, tid: Tid) -> io::Result<SchedAttr> {
         self.step(Call::GetAttr)?;
-        Linux.sched_getattr(tid)
+        Kernel.sched_getattr(tid)
     }
 
     fn sched_setattr(&self, tid: Tid, attr: &SchedAttr) -> io::Result<()> {
         self.step(Call::SetAttr)?;
-        Linux.sched_setattr(tid, attr)
+        Kernel.sched_setattr(tid, attr)
     }
 
     fn sched_setscheduler(&self, tid: Tid, policy: c_int, priority: c_int) -> io::Result<()> {
         self.step(Call::SetScheduler)?;
-        Linux.sched_setscheduler(tid, policy, priority)
+        Kernel.sched_setscheduler(tid, policy, priority)
     }
 
     fn sched_getaffinity(&self, tid: Tid) -> io::Result<CpuSet> {
         self.step(Call::GetAffinity)?;
-        Linux.sched_getaffinity(tid)
+        Kernel.sched_getaffinity(tid)
     }
 
     fn sched_setaffinity(&self, tid: Tid, cpus: &CpuSet) -> io::Result<()> {
         self.step(Call::SetAffinity)?;
-        Linux.sched_setaffinity(tid, cpus)
+        Kernel.sched_setaffinity(tid, cpus)
     }
 
     fn birth(&self, tid: Tid) -> io::Result<u64> {
         self.step(Call::Birth)?;
-        Linux.birth(tid)
+        Kernel.birth(tid)
     }
 
     fn leader(&self, tid: Tid) -> io::Result<Tid> {
         self.step(Call::Leader)?;
-        Linux.leader(tid)
+        Kernel.leader(tid)
     }
 
     fn is_own(&self, tid: Tid) -> io::Result<bool> {
         self.step(Call::IsOwn)?;
-        Linux.is_own(tid)
+        Kernel.is_own(tid)
     }
 
     fn getrlimit(&self, resource: Limit) -> io::Result<(u64, u64)> {
         self.step(Call::GetLimit)?;
-        Linux.getrlimit(resource)
+        Kernel.getrlimit(resource)
     }
 
     fn read_file(&self, path: &str) -> io::Result<String> {
         self.step(Call::ReadFile)?;
-        Linux.read_file(path)
+        Kernel.read_file(path)
     }
 
     unsafe fn fork_quietly(&self) -> io::Result<pid_t> {
         self.step(Call::Fork)?;
         // SAFETY: passed on to the caller.
-        unsafe { Linux.fork_quietly() }
+        unsafe { Kernel.fork_quietly() }
     }
 
     fn pidfd_open(&self, pid: pid_t) -> io::Result<c_int> {
         self.step(Call::PidFd)?;
-        Linux.pidfd_open(pid)
+        Kernel.pidfd_open(pid)
     }
 }

@@ -11,7 +11,7 @@ use upshift_ring::{Fd, Foreign, Ring, Submission, Watch, op};
 
 use crate::interrupt;
 use crate::permit;
-use crate::time::Timers;
+use crate::time::timers::Timers;
 
 /// One vCPU, as the others reach it.
 pub(crate) struct Reach {

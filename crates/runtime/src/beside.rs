@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::runtime::{self, EnterGuard, Handle};
 
 use crate::around::Around;
-use crate::context::{self, Home};
+use crate::context::{self, Belonging};
 use crate::preempt;
 use crate::shared::Shared;
 
@@ -32,14 +32,14 @@ const GRACE: Duration = Duration::from_secs(1);
 /// tokio's runtime, for as long as ours lives.
 pub(crate) struct Beside {
     runtime: Option<runtime::Runtime>,
-    home: Home,
+    ours: Belonging,
 }
 
 impl Beside {
     /// With one thread that drives it and runs its tasks.
     pub(crate) fn start(name: &str, blocking_threads: usize) -> io::Result<Beside> {
-        let home = Home::default();
-        let belongs = home.clone();
+        let ours = Belonging::default();
+        let belongs = ours.clone();
         let runtime = runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .max_blocking_threads(blocking_threads)
@@ -51,13 +51,13 @@ impl Beside {
         drop(runtime.spawn(async { preempt::serve_shortly() }));
         Ok(Beside {
             runtime: Some(runtime),
-            home,
+            ours,
         })
     }
 
     /// Coroutines that tasks of tokio's spawn go there.
     pub(crate) fn belongs_to(&self, shared: &Arc<Shared>) {
-        let _ = self.home.set(Arc::downgrade(shared));
+        let _ = self.ours.set(Arc::downgrade(shared));
     }
 
     pub(crate) fn around(&self) -> Option<Arc<dyn Around>> {

@@ -14,30 +14,30 @@ use crate::host::Linux;
 use crate::numbers;
 use crate::permit::Critical;
 use crate::shared::Shared;
-use crate::time::Timers;
+use crate::time::timers::Timers;
 use crate::worker::Worker;
 
 thread_local! {
     static WORKER: Cell<*const Worker> = const { Cell::new(null()) };
     /// See [`belong`].
-    static HOME: OnceCell<Home> = const { OnceCell::new() };
+    static BELONGS: OnceCell<Belonging> = const { OnceCell::new() };
 }
 
 /// A runtime, once it has been built, as long as it lives.
-pub(crate) type Home = Arc<OnceLock<Weak<Shared>>>;
+pub(crate) type Belonging = Arc<OnceLock<Weak<Shared>>>;
 
 /// The calling thread serves no vCPU, but what it runs is a part of this runtime's program: coroutines that it
 /// spawns, and what only a vCPU can do for it, go there.
 #[cfg(feature = "tokio-rt")]
-pub(crate) fn belong(home: &Home) {
-    let _ = HOME.try_with(|cell| cell.set(home.clone()));
+pub(crate) fn belong(runtime: &Belonging) {
+    let _ = BELONGS.try_with(|cell| cell.set(runtime.clone()));
 }
 
 /// The runtime that the calling thread belongs to without serving a vCPU.
 #[cold]
-pub(crate) fn home() -> Option<Arc<Shared>> {
-    let home = HOME.try_with(|cell| cell.get().cloned()).ok()??;
-    home.get()?.upgrade()
+pub(crate) fn belongs_to() -> Option<Arc<Shared>> {
+    let runtime = BELONGS.try_with(|cell| cell.get().cloned()).ok()??;
+    runtime.get()?.upgrade()
 }
 
 /// The calling thread runs this worker's loop until the result is dropped.
@@ -91,13 +91,13 @@ pub(crate) fn with_open<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
 #[inline]
 pub(crate) fn with_domain<R>(f: impl FnOnce(&Domain<Linux>) -> R) -> Option<R> {
     let worker = WORKER.try_with(Cell::get).ok()?;
-    let home;
+    let runtime;
     // SAFETY: as above.
     let domain = match unsafe { worker.as_ref() } {
         Some(worker) => worker.executor.domain(),
         None => {
-            home = self::home()?;
-            &home.domain
+            runtime = belongs_to()?;
+            &runtime.domain
         }
     };
     Some(f(domain))
@@ -117,21 +117,21 @@ pub(crate) fn outside() -> io::Error {
 
 /// What [`lock_taken`] answers.
 pub(crate) enum Taker {
-    /// A coroutine of the lock's home: counted, and named by its id.
+    /// A coroutine of the lock's runtime: counted, and named by its id.
     Named(CoroutineId),
-    /// A coroutine of this runtime, which is not the lock's home.
+    /// A coroutine of this runtime, which is not the lock's.
     Elsewhere(u64),
     /// No coroutine, or of a runtime that cannot be named.
     Unnamed,
 }
 
-/// The current coroutine takes a lock that lends, whose home is the runtime `home`; see
+/// The current coroutine takes a lock that lends, of the runtime with this number; see
 /// [`upshift_core::Domain::lock_taken`].
 #[inline]
-pub(crate) fn lock_taken(home: u64) -> Taker {
+pub(crate) fn lock_taken(runtime: u64) -> Taker {
     with(|worker| {
         let number = &worker.shared.number;
-        if number.get() == home {
+        if number.get() == runtime {
             match worker.executor.domain().lock_taken() {
                 Some(id) => Taker::Named(id),
                 None => Taker::Unnamed,
@@ -147,60 +147,60 @@ pub(crate) fn lock_taken(home: u64) -> Taker {
 
 /// The number of the calling coroutine's runtime, and its id; if both have one.
 pub(crate) fn name() -> Option<(u64, CoroutineId)> {
-    let home = with(|worker| {
+    let number = with(|worker| {
         let number = &worker.shared.number;
         number.is_named().then(|| number.get())
     });
-    home.flatten().zip(crate::host::current_id())
+    number.flatten().zip(crate::host::current_id())
 }
 
-/// The current coroutine, if it is of the runtime `home`.
-pub(crate) fn current_in(home: u64) -> Option<CoroutineId> {
-    with(|worker| worker.shared.number.get() == home)
+/// The current coroutine, if it is of the runtime with this number.
+pub(crate) fn current_in(runtime: u64) -> Option<CoroutineId> {
+    with(|worker| worker.shared.number.get() == runtime)
         .unwrap_or(false)
         .then(crate::host::current_id)
         .flatten()
 }
 
 /// Is there a runtime of this number?
-pub(crate) fn is_alive(home: u64) -> bool {
-    numbers::is_alive(home)
+pub(crate) fn is_alive(runtime: u64) -> bool {
+    numbers::is_alive(runtime)
 }
 
-/// A lock is given to `id` of the runtime `home`, which waits for it. False: it is
+/// A lock is given to `id` of the runtime with this number, which waits for it. False: it is
 /// there no more.
-pub(crate) fn lock_granted(home: u64, id: CoroutineId) -> bool {
+pub(crate) fn lock_granted(runtime: u64, id: CoroutineId) -> bool {
     let mut lives = false;
-    reach(home, |domain| lives = domain.lock_granted(id).is_ok());
+    reach(runtime, |domain| lives = domain.lock_granted(id).is_ok());
     lives
 }
 
-/// A lock that `id` of the runtime `home` had taken is given back.
+/// A lock that `id` of the runtime with this number had taken is given back.
 #[inline]
-pub(crate) fn lock_released(home: u64, id: CoroutineId) {
-    reach(home, |domain| domain.lock_released(id));
+pub(crate) fn lock_released(runtime: u64, id: CoroutineId) {
+    reach(runtime, |domain| domain.lock_released(id));
 }
 
 /// Runs `f`, which runs no code of users, with the domain of a runtime: mostly the
 /// caller's own.
 #[inline]
-fn reach(home: u64, mut f: impl FnMut(&Domain<Linux>)) {
+fn reach(runtime: u64, mut f: impl FnMut(&Domain<Linux>)) {
     let here = with(|worker| {
-        let is_home = worker.shared.number.get() == home;
-        if is_home {
+        let is_here = worker.shared.number.get() == runtime;
+        if is_here {
             f(worker.executor.domain());
         }
-        is_home
+        is_here
     });
     if here != Some(true) {
-        numbers::with(home, f);
+        numbers::with(runtime, f);
     }
 }
 
-/// The current coroutine waits for a lock of `holder`, both of the runtime `home`.
-pub(crate) fn lend_to_holder(home: u64, holder: CoroutineId) {
+/// The current coroutine waits for a lock of `holder`, both of the runtime with this number.
+pub(crate) fn lend_to_holder(runtime: u64, holder: CoroutineId) {
     with(|worker| {
-        if worker.shared.number.get() == home {
+        if worker.shared.number.get() == runtime {
             worker.executor.domain().lend_to_holder(holder);
         }
     });
@@ -211,9 +211,9 @@ pub(crate) fn level_to_lend() -> Option<Level> {
     with(|worker| worker.executor.domain().level_to_lend()).flatten()
 }
 
-/// What waits for a lock of `holder`, of the runtime `home`, lends it its level.
-pub(crate) fn lend(home: u64, holder: CoroutineId, level: Level) {
-    reach(home, |domain| domain.lend(holder, level));
+/// What waits for a lock of `holder`, of the runtime with this number, lends it its level.
+pub(crate) fn lend(runtime: u64, holder: CoroutineId, level: Level) {
+    reach(runtime, |domain| domain.lend(holder, level));
 }
 
 /// The timers of the vCPU.

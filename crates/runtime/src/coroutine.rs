@@ -103,7 +103,7 @@ where
     let (priority, location) = (priority.into(), Location::caller());
     let future = traced(future, location, priority);
     // SAFETY: what is pinned to a vCPU is polled by one thread from beginning to
-    // end: this one, which serves the vCPU, or is the home of a preemptible one;
+    // end: this one, which serves the vCPU, or is the main thread of a preemptible one;
     // and `LocalHandle` keeps the handle on it.
     let spawned = context::with_open(|worker| unsafe {
         worker.executor.spawn_pinned_at(future, priority, location)

@@ -19,8 +19,8 @@ impl<T: Send + 'static> Errand<T> {
     /// # Errors
     /// On a thread that belongs to no runtime, or while that shuts down.
     pub(crate) fn run(future: impl Future<Output = T> + Send + 'static) -> io::Result<Errand<T>> {
-        let home = context::home().ok_or_else(context::outside)?;
-        let spawned = home.domain.spawn(future, Priority::Inherit);
+        let runtime = context::belongs_to().ok_or_else(context::outside)?;
+        let spawned = runtime.domain.spawn(future, Priority::Inherit);
         let handle = spawned.map(JoinHandle::of).map_err(io::Error::other)?;
         Ok(Errand(handle))
     }

@@ -30,7 +30,7 @@ impl Handle {
     /// Outside a runtime.
     pub fn current() -> io::Result<Handle> {
         context::with(|worker| worker.shared.clone())
-            .or_else(context::home)
+            .or_else(context::belongs_to)
             .map(|shared| Handle { shared })
             .ok_or_else(context::outside)
     }

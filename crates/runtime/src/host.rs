@@ -17,7 +17,7 @@ use crate::clock;
 use crate::observe::Longest;
 use crate::permit::{self, Critical};
 use crate::preempt::{self, PreemptionStats};
-use crate::trace::Recorder;
+use crate::trace::recorder::Recorder;
 
 thread_local! {
     static SERVED: Cell<Option<NonNull<Vcpu<Linux>>>> = const { Cell::new(None) };
@@ -65,9 +65,9 @@ pub(crate) trait Preempted: Send + Sync {
     /// Serves the vCPU on the thread that made it, until `done` says so, which is asked after each of its polls and waits.
     fn run(&self, done: &dyn Fn() -> bool);
     /// The levels of what is pinned, has been picked, and waits for nothing but the vCPU.
-    fn home_waits(&self) -> u64;
+    fn main_waits(&self) -> u64;
     /// Is there a thread for what is pinned?
-    fn has_home(&self) -> bool;
+    fn has_main(&self) -> bool;
     /// Is a poll stopped in the middle?
     fn has_stopped_polls(&self) -> bool;
     /// Ends the threads, on the first one, when no poll is stopped any more. False: one is, and does not come to its end; then the

@@ -56,7 +56,7 @@ impl Number {
         self.0
     }
 
-    /// May locks have it for their home?
+    /// May locks take their names from it?
     pub(crate) fn is_named(&self) -> bool {
         self.0 != NAMELESS
     }

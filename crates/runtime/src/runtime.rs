@@ -152,7 +152,7 @@ impl Runtime {
                 Ok(handle) => {
                     id = handle.id();
                     match &self.engine {
-                        Engine::Preemptible(vcpu) => vcpu.stay_home(false, &|| done.get()),
+                        Engine::Preemptible(vcpu) => vcpu.serve_as_main(false, &|| done.get()),
                         Engine::Inline(_) => {
                             self.worker().run(|| done.get());
                             self.worker().hand_in();
@@ -266,7 +266,7 @@ impl Drop for Runtime {
                 turns.get() > most || shared.domain.bitmap() == 0 || is_over()
             };
             match &self.engine {
-                Engine::Preemptible(vcpu) => vcpu.stay_home(true, &|| done(1)),
+                Engine::Preemptible(vcpu) => vcpu.serve_as_main(true, &|| done(1)),
                 Engine::Inline(_) => self.worker().run(|| done(64)),
             }
             thread::yield_now();

@@ -18,7 +18,7 @@ use crate::host::Linux;
 use crate::notice::{no_thread, notice};
 use crate::preempt::Preemptible;
 use crate::shared::{Other, Shared};
-use crate::time::Timers;
+use crate::time::timers::Timers;
 use crate::worker::Worker;
 
 impl Shared {

@@ -45,8 +45,8 @@ use crate::metrics::Meter;
 use crate::net::family::Family;
 use crate::permit;
 use crate::shared::Shared;
-use crate::time::Timers;
-use crate::trace::Recorder;
+use crate::time::timers::Timers;
+use crate::trace::recorder::Recorder;
 pub(crate) use wait::Spin;
 
 /// Polls before a vCPU with completions or submissions waiting enters the ring.
@@ -372,7 +372,7 @@ impl Worker {
             membership.forget(self.executor.index());
         }
         if let Some(preemptible) = self.preemptible.get()
-            && (!preemptible.end() || (preemptible.has_home() && self.executor.has_pinned()))
+            && (!preemptible.end() || (preemptible.has_main() && self.executor.has_pinned()))
         {
             std::mem::forget(self);
             return false;

@@ -41,7 +41,7 @@ pub(crate) struct Http {
 impl Service<Request<Incoming>> for Http {
     type Response = Response<LevelBody<Counted>>;
     type Error = BoxError;
-    type Future = InFlight;
+    type Future = UnderWay;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let live = self.shared.live();
@@ -107,7 +107,7 @@ impl Service<Request<Incoming>> for Http {
             begun: false,
         };
         let returns = version < Version::HTTP_2;
-        InFlight {
+        UnderWay {
             listed: Some(listed),
             inner: if receives {
                 LevelFuture::of_receiving(exchanging, returns)
@@ -219,12 +219,12 @@ impl Http {
 
 /// A request under way: the coroutine that polls it first is the one to be moved, also while it
 /// queues at its level.
-pub(crate) struct InFlight {
+pub(crate) struct UnderWay {
     listed: Option<Arc<Entry>>,
     inner: LevelFuture<Exchanging>,
 }
 
-impl Future for InFlight {
+impl Future for UnderWay {
     type Output = Result<Response<LevelBody<Counted>>, BoxError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

@@ -2,7 +2,7 @@
 //!
 //! A file that a dead server has left is found out by connecting, then removed, then replaced: three steps, between which another
 //! server may take the same three. No system call does them at once: a rename over the file would take it from a server that has just begun to listen
-//! just as well, a link fails beside what is stale, and none of them compares first. So whoever makes or removes such a file has the lock
+//! just as well, a link fails beside what is stale, and none of them compares first. So a process that makes or removes such a file has the lock
 //! of `PATH.lock` meanwhile. It is a lock of the kernel (`flock`) and ends with its process, however that ends, and is not one of the folder, which others lock for
 //! other reasons (systemd-tmpfiles). The file of the lock is removed by its holder.
 
@@ -19,7 +19,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// The lock is held for a few system calls; whoever holds it for longer has been stopped.
+/// The lock is held for a few system calls; a process that holds it for longer has been stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The file of a socket that listens. Dropped, it is removed, unless another one has its path by now.

@@ -125,7 +125,7 @@ macro_rules! system_calls {
             /// and closed like any file. `flags` are [`CREATE`](crate::number::CREATE) and
             /// [`TRUNCATE`](crate::number::TRUNCATE).
             50 later open(name, name_len, flags);
-            /// Waits until all that was written to the disk before, by whomever, stays there.
+            /// Waits until all that was written to the disk before, by any program, stays there.
             51 later fsync(file);
             /// Takes the name of a file away; it is gone when no descriptor has it open.
             52 later unlink(name, name_len);

@@ -122,7 +122,10 @@ impl<H: Host> Vcpu<H> {
                     locked.unlink(coroutine);
                     self.start(coroutine, Some(true));
                 }
-                Some(Picked::Resume { id, entitled: true })
+                Some(Picked::Resume {
+                    id,
+                    for_a_turn: true,
+                })
             })
             .ok()
             .flatten()

@@ -132,7 +132,7 @@ fn a_resumed_coroutine_is_entitled_if_fresh_ones_wait() {
                 d.spawn(async {}, at(level)).unwrap().detach();
             }
             match executor.pick(None) {
-                Some(Picked::Resume { entitled, .. }) => assert_eq!(entitled, expected),
+                Some(Picked::Resume { for_a_turn, .. }) => assert_eq!(for_a_turn, expected),
                 _ => panic!("the suspended one is the oldest"),
             }
         };

@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_domains_that_cover_its_cpus() {
-        let sys = upshift_elevate::sys::Linux;
+        let sys = upshift_elevate::sys::Kernel;
         let domains = Domains::of(&sys, &[0], Instant::now());
         assert_eq!(domains.width(&set(&[0])), 1);
     }

@@ -23,7 +23,7 @@ mod cgroups;
 mod container;
 mod domain;
 mod process;
-mod rule;
+pub(crate) mod rule;
 mod sight;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -42,7 +42,7 @@ use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
 use domain::Domains;
 use process::Process;
 pub use rule::{Assign, Bound, Reservation};
-pub(crate) use rule::{FileAssign, Traits};
+
 use sight::{Found, Look, Looks};
 
 /// Budgets and shares are for so long: half of what the canary allows, so that a process at its budget never looks like one that keeps the CPU.

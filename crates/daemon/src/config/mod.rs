@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::admission::Standing;
-use crate::assign::{Assign, Traits};
+use crate::assign::rule::{Assign, Traits};
 use file::File;
 pub(crate) use file::within;
 pub(crate) use names::Name;

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use upshift_daemon::{Assign, Bound, Config, Daemon};
-use upshift_elevate::sys::Linux;
+use upshift_elevate::sys::Kernel;
 use upshift_elevate::{Class, Policy};
 
 use crate::assign::{assigned, deadline_rule, rule};
@@ -51,7 +51,7 @@ impl Shell {
     }
 
     pub(crate) fn class(&self) -> Option<Class> {
-        let policy = Policy::of(&Linux, self.0.id() as i32).ok()?;
+        let policy = Policy::of(&Kernel, self.0.id() as i32).ok()?;
         Some(policy.class())
     }
 
@@ -83,7 +83,7 @@ impl Shell {
 
     /// Is its policy the one that it was started with, that of the tests?
     fn is_as_before(&self) -> bool {
-        let own = Policy::of(&Linux, std::process::id() as i32).ok();
+        let own = Policy::of(&Kernel, std::process::id() as i32).ok();
         self.class() == own.map(|own| own.class())
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use upshift_board::{Board, NOTHING, Role, ThreadSpec, Vcpu, VcpuSpec};
 use upshift_daemon::machine::{Machine, Real};
 use upshift_elevate::current_tid;
-use upshift_elevate::sys::{CpuSet, Linux, Sys};
+use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
 use crate::process::{ROLE, monotonic};
 
@@ -142,7 +142,7 @@ pub(crate) fn number(name: &str) -> u64 {
 }
 
 pub(crate) fn pin(cpu: usize) {
-    Linux
+    Kernel
         .sched_setaffinity(0, &CpuSet::only(cpu).unwrap())
         .unwrap();
 }

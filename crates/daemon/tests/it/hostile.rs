@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use upshift_daemon::{Config, Daemon};
-use upshift_elevate::sys::Linux;
+use upshift_elevate::sys::Kernel;
 use upshift_elevate::{Class, Policy};
 
 use crate::process::{Process, elevated_threads, monotonic, until};
@@ -151,7 +151,7 @@ fn who_execs_while_elevated_is_given_back() {
     execs.obey("exec");
     until("it is forgotten", || processes(&path) == 1);
     until("it is as it was", || {
-        Policy::of(&Linux, execs.pid()).is_ok_and(|now| now.to_string() == before)
+        Policy::of(&Kernel, execs.pid()).is_ok_and(|now| now.to_string() == before)
     });
 }
 
@@ -328,7 +328,7 @@ fn a_lone_burner_is_not_elevated_and_a_former_rival_is_given_back() {
     until("it is not", || elevated_threads(lone.pid()).is_empty());
     // After a calm second nothing is left of it, reset-on-fork included.
     until("it is as it was", || {
-        Policy::of(&Linux, lone.pid()).is_ok_and(|policy| {
+        Policy::of(&Kernel, lone.pid()).is_ok_and(|policy| {
             !policy.resets_on_fork() && matches!(policy.class(), Class::Other { .. })
         })
     });

@@ -180,8 +180,8 @@ fn each_ejection_is_a_line_with_its_reason() {
     for it in &wanderers {
         until("it is elevated", || !elevated_threads(it.pid()).is_empty());
         for tid in elevated_threads(it.pid()) {
-            use upshift_elevate::sys::{CpuSet, Linux, Sys};
-            Linux.sched_setaffinity(tid, &CpuSet::all()).unwrap();
+            use upshift_elevate::sys::{CpuSet, Kernel, Sys};
+            Kernel.sched_setaffinity(tid, &CpuSet::all()).unwrap();
         }
     }
     until("both are told of", || {

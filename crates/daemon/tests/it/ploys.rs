@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use upshift_daemon::{Assign, Bound, Config, Daemon, Reservation};
 use upshift_elevate::Class;
-use upshift_elevate::sys::{Linux, SchedAttr, Sys};
+use upshift_elevate::sys::{Kernel, SchedAttr, Sys};
 
 use crate::assign::{assigned, deadline_rule, rule};
 use crate::assign_rules::Shell;
@@ -286,7 +286,7 @@ impl Reserved {
                     period: 100_000_000,
                     ..SchedAttr::normal()
                 };
-                let admitted = Linux.sched_setattr(sleep.id() as i32, &attr).is_ok();
+                let admitted = Kernel.sched_setattr(sleep.id() as i32, &attr).is_ok();
                 all.0.push(sleep);
                 if !admitted {
                     break;

@@ -13,7 +13,7 @@ use upshift_board::wire::{self, Reason, Reply, Role, Thread};
 use upshift_board::{Board, JoinError, ThreadSpec, VcpuSpec};
 use upshift_daemon::{Config, Daemon, Limits, Rule, Subject};
 use upshift_elevate::current_tid;
-use upshift_elevate::sys::{CpuSet, Linux, Sys};
+use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
 use crate::hostile::processes;
 use crate::process::until;
@@ -74,7 +74,7 @@ fn worker(tid: i32) -> Thread {
 fn pinned(body: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            Linux
+            Kernel
                 .sched_setaffinity(0, &CpuSet::only(0).unwrap())
                 .unwrap();
             body();

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use upshift_board::{Board, NOTHING, Role, ThreadSpec, Vcpu, VcpuSpec};
-use upshift_elevate::sys::{CpuSet, Linux, SchedAttr, Sys};
+use upshift_elevate::sys::{CpuSet, Kernel, SchedAttr, Sys};
 use upshift_elevate::{Policy, current_tid};
 
 use crate::child::{cpu_time, join, number, pin, setting};
@@ -62,16 +62,16 @@ pub(crate) fn puppet() {
             }
             "affinity" => {
                 let set = CpuSet::only(argument as usize).unwrap();
-                format!("{}", Linux.sched_setaffinity(0, &set).is_ok())
+                format!("{}", Kernel.sched_setaffinity(0, &set).is_ok())
             }
             "policy" => {
                 let attr = SchedAttr {
                     nice: 5,
                     ..SchedAttr::normal()
                 };
-                format!("{}", Linux.sched_setattr(0, &attr).is_ok())
+                format!("{}", Kernel.sched_setattr(0, &attr).is_ok())
             }
-            "own" => Policy::of(&Linux, 0).unwrap().to_string(),
+            "own" => Policy::of(&Kernel, 0).unwrap().to_string(),
             "outranked" => vcpu.is_outranked(argument as u8).to_string(),
             "leave" => {
                 board.leave();

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use upshift_elevate::sys::{CpuSet, Linux, Sys};
+use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
 use crate::hostile::puppet;
 use crate::process::{Process, elevated_threads, monotonic, thread_named, until};
@@ -109,8 +109,8 @@ fn a_scheduler_that_was_taken_from_its_cpu_comes_back() {
         tid.is_some()
     });
     let tid: i32 = tid.unwrap().parse().unwrap();
-    let cpus = || Linux.sched_getaffinity(tid).unwrap();
-    Linux
+    let cpus = || Kernel.sched_getaffinity(tid).unwrap();
+    Kernel
         .sched_setaffinity(tid, &CpuSet::only(1).unwrap())
         .unwrap();
     until("it is back", || {

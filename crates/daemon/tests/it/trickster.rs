@@ -12,7 +12,7 @@ use rustix::net::RecvFlags;
 use upshift_board::os;
 use upshift_board::wire::{Role, Thread};
 use upshift_elevate::current_tid;
-use upshift_elevate::sys::{CpuSet, Linux, Sys, process_time};
+use upshift_elevate::sys::{CpuSet, Kernel, Sys, process_time};
 
 use crate::child::{cpu_time, number, pin, setting, shared, wait_for_go};
 use crate::process::{elevated_threads, monotonic};
@@ -138,7 +138,7 @@ pub(crate) fn chain() {
         for link in (0..LINKS).rev() {
             scope.spawn(move || {
                 let cpu = CpuSet::only(number("VICTIM") as usize).unwrap();
-                Linux.sched_setaffinity(0, &cpu).unwrap();
+                Kernel.sched_setaffinity(0, &cpu).unwrap();
                 locks[link].store(current_tid() as u32, Release);
                 if link + 1 < LINKS {
                     futex(&locks[link + 1], libc::FUTEX_LOCK_PI);
@@ -175,7 +175,7 @@ pub(crate) fn roamer() {
         line.map(str::to_string)
     };
     let mut elsewhere = 0;
-    let move_to = |cpu| drop(Linux.sched_setaffinity(0, &CpuSet::only(cpu).unwrap()));
+    let move_to = |cpu| drop(Kernel.sched_setaffinity(0, &CpuSet::only(cpu).unwrap()));
     while monotonic() < deadline {
         if elevated_threads(std::process::id() as i32).is_empty() {
             // It was found out.

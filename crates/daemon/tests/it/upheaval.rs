@@ -118,9 +118,9 @@ fn a_cpu_is_unplugged_and_comes_back_under_registered_processes() {
         let canary = thread_named(&format!("upshift-can{CPU}")).unwrap();
         for tid in [tid, canary] {
             let tid = tid.parse().unwrap();
-            use upshift_elevate::sys::{CpuSet, Linux, Sys};
+            use upshift_elevate::sys::{CpuSet, Kernel, Sys};
             until("the daemon's threads are back", || {
-                Linux.sched_getaffinity(tid).unwrap() == CpuSet::only(CPU).unwrap()
+                Kernel.sched_getaffinity(tid).unwrap() == CpuSet::only(CPU).unwrap()
             });
         }
         drop((again, there));

@@ -13,7 +13,7 @@ use upshift_board::os::{self, Mapping};
 use upshift_board::wire::{self, Role, Thread};
 use upshift_board::{LocalPage, NOTHING};
 use upshift_elevate::current_tid;
-use upshift_elevate::sys::{CpuSet, Linux, Sys};
+use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
 use crate::child::{cpu_time, number, pin, setting, wait_for_go};
 use crate::process::{Random, elevated_threads, monotonic};
@@ -108,7 +108,7 @@ pub(crate) fn lender() {
     };
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            Linux
+            Kernel
                 .sched_setaffinity(0, &CpuSet::only(number("VICTIM") as usize).unwrap())
                 .unwrap();
             lock.store(current_tid() as u32, Release);

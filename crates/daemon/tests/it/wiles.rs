@@ -12,7 +12,7 @@ use rustix::net::RecvFlags;
 use upshift_board::os;
 use upshift_board::wire::{self, Reply, Role, Thread};
 use upshift_daemon::{Assign, Config, Daemon};
-use upshift_elevate::sys::Linux;
+use upshift_elevate::sys::Kernel;
 use upshift_elevate::{Class, Policy, current_tid};
 
 use crate::assign::{assigned, deadline_rule, rule};
@@ -149,7 +149,7 @@ fn who_ends_its_main_thread_leaves_no_bound_with_it() {
     let mut bystander = bystander(&path, 0);
     let mut burner = without_main_thread(&path, ALICE, false, |it| {
         until("its main thread has a deadline", || {
-            Policy::of(&Linux, it.pid()).is_ok_and(|it| it.class() == Class::Deadline)
+            Policy::of(&Kernel, it.pid()).is_ok_and(|it| it.class() == Class::Deadline)
         });
     });
     let end = from_now(TIME);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::policy::Policy;
 use crate::priority::Priority;
 use crate::restore::{Restored, is_gone, restore};
-use crate::sys::{CpuSet, Linux, Sys};
+use crate::sys::{CpuSet, Kernel, Sys};
 use crate::table::Table;
 
 /// Passes over the table until nothing fails, and the pause between two of them.
@@ -32,8 +32,8 @@ pub(super) fn run(
 ) -> ! {
     detach(socket);
     rise();
-    let start = Linux.birth(owner).unwrap_or(0);
-    let pidfd = Linux.pidfd_open(owner).unwrap_or(-1);
+    let start = Kernel.birth(owner).unwrap_or(0);
+    let pidfd = Kernel.pidfd_open(owner).unwrap_or(-1);
     // SAFETY: one byte of a live array. If the owner is dead already, the loop finds out.
     unsafe { libc::send(socket, [1u8].as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };
     // It may have been started over records that an earlier one has left.
@@ -112,14 +112,14 @@ impl<'a> Heart<'a> {
 fn demote_all(table: &Table) -> bool {
     let mut any = false;
     for (_, record) in table.records().filter(|(_, record)| !record.own) {
-        let elevated = Policy::of(&Linux, record.tid).is_ok_and(|policy| policy.looks_elevated());
-        let same = || match Linux.birth(record.tid) {
+        let elevated = Policy::of(&Kernel, record.tid).is_ok_and(|policy| policy.looks_elevated());
+        let same = || match Kernel.birth(record.tid) {
             Ok(start) => start == record.birth,
             Err(error) => !is_gone(&error),
         };
         if elevated && same() {
             let fair = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
-            any |= Linux.sched_setscheduler(record.tid, fair, 0).is_ok();
+            any |= Kernel.sched_setscheduler(record.tid, fair, 0).is_ok();
         }
     }
     any
@@ -160,8 +160,8 @@ fn detach(socket: c_int) {
 
 /// Takes every CPU it may have and, if permitted, a priority above every charge.
 fn rise() {
-    let _ = Linux.sched_setaffinity(0, &CpuSet::all());
-    let _ = Linux.sched_setscheduler(
+    let _ = Kernel.sched_setaffinity(0, &CpuSet::all());
+    let _ = Kernel.sched_setscheduler(
         0,
         libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
         i32::from(Priority::MAX.get()),
@@ -206,7 +206,7 @@ fn restore_all(table: &Table) {
     for _ in 0..PASSES {
         let mut failed = false;
         for (_, record) in table.records() {
-            failed |= restore(&Linux, table, &record).is_err();
+            failed |= restore(&Kernel, table, &record).is_err();
         }
         if !failed {
             return;
@@ -219,13 +219,13 @@ fn restore_all(table: &Table) {
 /// If a thread other than the main one called `exec`, it has become the main thread and kept its policy. Its record names
 /// a tid that is gone.
 fn restore_leader_after_exec(table: &Table, owner: libc::pid_t, start: u64) {
-    let same_process = Linux.birth(owner).is_ok_and(|now| now == start);
+    let same_process = Kernel.birth(owner).is_ok_and(|now| now == start);
     let lost_a_thread = || {
         table
             .records()
-            .any(|(_, record)| record.own && Linux.birth(record.tid).is_err())
+            .any(|(_, record)| record.own && Kernel.birth(record.tid).is_err())
     };
-    let elevated = || Policy::of(&Linux, owner).is_ok_and(|policy| policy.looks_elevated());
+    let elevated = || Policy::of(&Kernel, owner).is_ok_and(|policy| policy.looks_elevated());
     if same_process && elevated() && lost_a_thread() {
         let record = crate::table::Record {
             tid: owner,
@@ -236,6 +236,6 @@ fn restore_leader_after_exec(table: &Table, owner: libc::pid_t, start: u64) {
             pin: None,
         };
         // What the main thread itself was elevated from, if it was, is restored after this by its own record.
-        let _: Result<Restored, _> = restore(&Linux, table, &record);
+        let _: Result<Restored, _> = restore(&Kernel, table, &record);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use upshift_elevate::sys::Linux;
+use upshift_elevate::sys::Kernel;
 use upshift_elevate::{CalibrateError, Calibration, LONGEST_CALIBRATION, Policy, Priority, Rights};
 
 use crate::process::PATIENCE;
@@ -15,7 +15,7 @@ fn calibration_measures_everything_in_bounded_time_and_leaves_nothing() {
         crate::skipped(format_args!("{missing}"));
         return;
     }
-    let before = Policy::of(&Linux, 0).unwrap();
+    let before = Policy::of(&Kernel, 0).unwrap();
     let found = patiently(|| Calibration::measure(None));
     println!("{found:#?}");
     println!("quantum floor {:?}", found.quantum_floor());
@@ -37,7 +37,7 @@ fn calibration_measures_everything_in_bounded_time_and_leaves_nothing() {
     assert_eq!(brief.timers.len(), found.timers.len());
     let brief = (0..5).map(|_| patiently(Calibration::brief).took);
     assert!(brief.min().unwrap() < found.took);
-    assert_eq!(Policy::of(&Linux, 0).unwrap(), before);
+    assert_eq!(Policy::of(&Kernel, 0).unwrap(), before);
 }
 
 /// Tries again while others hold the CPU: tests beside this one do, and other programs may.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use upshift_elevate::sys::{Linux, SchedAttr, Sys};
+use upshift_elevate::sys::{Kernel, SchedAttr, Sys};
 use upshift_elevate::{Elevated, Elevator, Priority, Tid, current_tid};
 
 use crate::process::{ROLE, Random};
@@ -79,7 +79,7 @@ fn victim() {
         .map(|attr| {
             let (tell, told) = std::sync::mpsc::channel();
             std::thread::spawn(move || {
-                Linux.sched_setattr(0, &attr).unwrap();
+                Kernel.sched_setattr(0, &attr).unwrap();
                 tell.send(current_tid()).unwrap();
                 sleep(300_000);
             });

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use upshift_elevate::sys::Linux;
+use upshift_elevate::sys::Kernel;
 use upshift_elevate::{Policy, Tid};
 
 use crate::process::{PATIENCE, PROMISE, Process, Random, Victim, elevated_threads, marked, until};
@@ -138,7 +138,7 @@ fn a_process_image_does_not_inherit_an_elevation() {
                 .is_ok_and(|name| name.trim() == "sleep")
         });
         until("it is not elevated", || {
-            Policy::of(&Linux, pid).is_ok_and(|policy| policy.real_time() == 0)
+            Policy::of(&Kernel, pid).is_ok_and(|policy| policy.real_time() == 0)
         });
         until("the guardian is gone", || {
             marked(&owner.marker)
@@ -160,7 +160,7 @@ fn an_owner_that_is_stopped_keeps_nobody_elevated() {
     let mut owner = Process::start("heart", &[("TIDS", victim.tids())]);
     assert!(owner.line("ready").is_some());
     let elevated = || {
-        let real_time = |tid| Policy::of(&Linux, tid).unwrap().real_time() > 0;
+        let real_time = |tid| Policy::of(&Kernel, tid).unwrap().real_time() > 0;
         let mut threads = victim.threads.iter();
         threads.any(|&(tid, ..)| real_time(tid))
     };

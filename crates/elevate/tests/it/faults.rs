@@ -57,7 +57,7 @@ fn any_call_may_fail_and_nobody_stays_elevated() {
                 }
                 // A flag that could not be cleared, or a thread said to be gone.
                 let _ = upshift_elevate::sys::Sys::sched_setattr(
-                    &upshift_elevate::sys::Linux,
+                    &upshift_elevate::sys::Kernel,
                     sleeper.tid,
                     former.attr(),
                 );

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use upshift_elevate::sys::{CpuSet, Linux, SchedAttr, Sys};
+use upshift_elevate::sys::{CpuSet, Kernel, SchedAttr, Sys};
 use upshift_elevate::{Class, ElevateError, Elevator, Policy, Priority, Restored, current_tid};
 
 use crate::process::{Sleeper, Victim, until};
@@ -23,9 +23,9 @@ fn a_thread_gets_policy_and_cpus_back() {
         nice: 3,
         ..SchedAttr::normal()
     };
-    Linux.sched_setattr(sleeper.tid, &attr).unwrap();
+    Kernel.sched_setattr(sleeper.tid, &attr).unwrap();
     let former = sleeper.policy();
-    let cpus = Linux.sched_getaffinity(sleeper.tid).unwrap();
+    let cpus = Kernel.sched_getaffinity(sleeper.tid).unwrap();
 
     let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
     assert_eq!(guard.former(), Some(former));
@@ -36,14 +36,14 @@ fn a_thread_gets_policy_and_cpus_back() {
     let cpu = cpus.iter().last().unwrap();
     guard.pin(cpu).unwrap();
     assert_eq!(
-        Linux.sched_getaffinity(sleeper.tid).unwrap(),
+        Kernel.sched_getaffinity(sleeper.tid).unwrap(),
         CpuSet::only(cpu).unwrap()
     );
     assert_eq!(elevator.len(), 1);
 
     assert_eq!(guard.release().unwrap(), Restored::Exactly);
     assert_eq!(sleeper.policy(), former);
-    assert_eq!(Linux.sched_getaffinity(sleeper.tid).unwrap(), cpus);
+    assert_eq!(Kernel.sched_getaffinity(sleeper.tid).unwrap(), cpus);
     assert!(elevator.is_empty());
 }
 
@@ -53,13 +53,13 @@ fn a_panic_gives_back_while_it_unwinds() {
         return;
     }
     let elevator = Elevator::new().unwrap();
-    let before = Policy::of(&Linux, 0).unwrap();
+    let before = Policy::of(&Kernel, 0).unwrap();
     let panicked = std::panic::catch_unwind(|| {
         let _guard = elevator.elevate_current(FIVE).unwrap();
         panic!("on purpose");
     });
     assert!(panicked.is_err());
-    assert_eq!(Policy::of(&Linux, 0).unwrap(), before);
+    assert_eq!(Policy::of(&Kernel, 0).unwrap(), before);
 }
 
 #[test]
@@ -73,11 +73,11 @@ fn children_and_threads_of_an_elevated_thread_are_ordinary() {
         .arg("300")
         .spawn()
         .unwrap();
-    let policy = Policy::of(&Linux, child.id() as i32).unwrap();
+    let policy = Policy::of(&Kernel, child.id() as i32).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(policy.class(), Class::Other { nice: 0 });
-    let thread = std::thread::spawn(|| Policy::of(&Linux, 0).unwrap());
+    let thread = std::thread::spawn(|| Policy::of(&Kernel, 0).unwrap());
     assert_eq!(thread.join().unwrap().class(), Class::Other { nice: 0 });
 }
 
@@ -134,7 +134,7 @@ fn a_thread_that_another_process_elevates_is_refused() {
     let tid = child.id() as i32;
     let theirs = |policy, priority| {
         let policy = policy | libc::SCHED_RESET_ON_FORK;
-        Linux.sched_setscheduler(tid, policy, priority).unwrap();
+        Kernel.sched_setscheduler(tid, policy, priority).unwrap();
         let error = elevator.elevate(tid, FIVE).unwrap_err();
         let by_others = matches!(error, ElevateError::ElevatedByOthers { .. });
         assert!(by_others, "{error}");
@@ -145,9 +145,9 @@ fn a_thread_that_another_process_elevates_is_refused() {
     theirs(libc::SCHED_IDLE, 0);
     assert!(elevator.is_empty());
     // A thread that is not elevated may be, whatever chose its policy.
-    Linux.sched_setscheduler(tid, libc::SCHED_FIFO, 3).unwrap();
+    Kernel.sched_setscheduler(tid, libc::SCHED_FIFO, 3).unwrap();
     drop(elevator.elevate(tid, FIVE).unwrap());
-    let own = Policy::of(&Linux, tid).unwrap();
+    let own = Policy::of(&Kernel, tid).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(own.to_string(), "SCHED_FIFO 3");
@@ -159,14 +159,14 @@ fn threads_above_the_bands_are_left_alone() {
         return;
     }
     let sleeper = Sleeper::start();
-    Linux
+    Kernel
         .sched_setscheduler(sleeper.tid, libc::SCHED_FIFO, 60)
         .unwrap();
     let elevator = Elevator::new().unwrap();
     let error = elevator.elevate(sleeper.tid, FIVE).unwrap_err();
     assert!(matches!(error, ElevateError::AboveBands { .. }), "{error}");
     assert_eq!(sleeper.policy().class(), Class::Fifo(60));
-    Linux
+    Kernel
         .sched_setscheduler(sleeper.tid, libc::SCHED_OTHER, 0)
         .unwrap();
 }
@@ -189,7 +189,7 @@ fn a_choice_made_from_outside_stands() {
         return;
     }
     let sleeper = Sleeper::start();
-    let all: Vec<usize> = Linux
+    let all: Vec<usize> = Kernel
         .sched_getaffinity(sleeper.tid)
         .unwrap()
         .iter()
@@ -203,9 +203,9 @@ fn a_choice_made_from_outside_stands() {
     guard.pin(one).unwrap();
     // As `taskset` does.
     let chosen = CpuSet::only(other).unwrap();
-    Linux.sched_setaffinity(sleeper.tid, &chosen).unwrap();
+    Kernel.sched_setaffinity(sleeper.tid, &chosen).unwrap();
     assert_eq!(guard.release().unwrap(), Restored::Exactly);
-    assert_eq!(Linux.sched_getaffinity(sleeper.tid).unwrap(), chosen);
+    assert_eq!(Kernel.sched_getaffinity(sleeper.tid).unwrap(), chosen);
     assert_eq!(sleeper.policy().real_time(), 0);
 }
 
@@ -216,7 +216,7 @@ fn cpus_that_are_not_there_are_refused() {
     }
     let elevator = Elevator::new().unwrap();
     let sleeper = Sleeper::start();
-    let cpus = Linux.sched_getaffinity(sleeper.tid).unwrap();
+    let cpus = Kernel.sched_getaffinity(sleeper.tid).unwrap();
     let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
     guard.pin(cpus.iter().next().unwrap()).unwrap();
     // Refused pins do not make the guard forget where the thread is.
@@ -227,7 +227,7 @@ fn cpus_that_are_not_there_are_refused() {
         );
     }
     drop(guard);
-    assert_eq!(Linux.sched_getaffinity(sleeper.tid).unwrap(), cpus);
+    assert_eq!(Kernel.sched_getaffinity(sleeper.tid).unwrap(), cpus);
 }
 
 #[test]
@@ -253,14 +253,14 @@ fn threads_of_others_need_a_guardian_and_stay_below_it() {
     );
     let guardian = elevator.guardian_pid().unwrap();
     assert_eq!(
-        Policy::of(&Linux, guardian).unwrap().class(),
+        Policy::of(&Kernel, guardian).unwrap().class(),
         Class::Fifo(49)
     );
     drop(guard);
     assert!(victim.changed().is_none());
     drop(elevator);
     assert!(
-        Policy::of(&Linux, guardian).is_err(),
+        Policy::of(&Kernel, guardian).is_err(),
         "the guardian ends with the set"
     );
 }
@@ -288,7 +288,7 @@ fn a_set_is_given_back_at_its_end_whoever_looks_at_it_meanwhile() {
             let pid = guardian.guardian_pid().unwrap();
             drop(guardian);
             drop(guard);
-            sleeper.policy().real_time() != 0 || Policy::of(&Linux, pid).is_ok()
+            sleeper.policy().real_time() != 0 || Policy::of(&Kernel, pid).is_ok()
         });
         stop.store(true, Relaxed);
         assert_eq!(late, None);
@@ -301,9 +301,9 @@ fn who_gives_itself_back_beside_a_burner_holds_up_nobody_more_urgent() {
     if !permitted() {
         return;
     }
-    let cpu = Linux.sched_getaffinity(0).unwrap().iter().next().unwrap();
+    let cpu = Kernel.sched_getaffinity(0).unwrap().iter().next().unwrap();
     let pin = || {
-        Linux
+        Kernel
             .sched_setaffinity(0, &CpuSet::only(cpu).unwrap())
             .unwrap();
     };
@@ -422,10 +422,10 @@ fn a_later_process_of_the_same_pid_is_not_touched() {
         ));
         return;
     };
-    Linux.sched_setscheduler(tid, libc::SCHED_FIFO, 4).unwrap();
+    Kernel.sched_setscheduler(tid, libc::SCHED_FIFO, 4).unwrap();
     assert!(!guard.is_alive());
     assert_eq!(guard.release().unwrap(), Restored::Gone);
-    assert_eq!(Policy::of(&Linux, tid).unwrap().class(), Class::Fifo(4));
+    assert_eq!(Policy::of(&Kernel, tid).unwrap().class(), Class::Fifo(4));
     drop(second);
 }
 

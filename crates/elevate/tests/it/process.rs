@@ -7,7 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use upshift_elevate::sys::{CpuSet, Linux, SchedAttr, Sys};
+use upshift_elevate::sys::{CpuSet, Kernel, SchedAttr, Sys};
 pub(crate) use upshift_elevate::testing::{Random, elevated_threads};
 use upshift_elevate::{Policy, Tid, current_tid};
 
@@ -97,8 +97,8 @@ impl Victim {
             .split_whitespace()
             .map(|tid| {
                 let tid = tid.parse().unwrap();
-                let former = Linux.sched_getattr(tid).unwrap();
-                (tid, former, Linux.sched_getaffinity(tid).unwrap())
+                let former = Kernel.sched_getattr(tid).unwrap();
+                (tid, former, Kernel.sched_getaffinity(tid).unwrap())
             })
             .collect();
         Victim {
@@ -119,8 +119,8 @@ impl Victim {
     /// The first thread that is not as it was at first.
     pub(crate) fn changed(&self) -> Option<String> {
         self.threads.iter().find_map(|(tid, former, cpus)| {
-            let now = Linux.sched_getattr(*tid).unwrap();
-            let now_cpus = Linux.sched_getaffinity(*tid).unwrap();
+            let now = Kernel.sched_getattr(*tid).unwrap();
+            let now_cpus = Kernel.sched_getaffinity(*tid).unwrap();
             (now != *former || now_cpus != *cpus)
                 .then(|| format!("thread {tid}: {former:?} {cpus:?} became {now:?} {now_cpus:?}"))
         })
@@ -150,7 +150,7 @@ impl Sleeper {
     }
 
     pub(crate) fn policy(&self) -> Policy {
-        Policy::of(&Linux, self.tid).unwrap()
+        Policy::of(&Kernel, self.tid).unwrap()
     }
 
     pub(crate) fn end(&mut self) {
@@ -160,7 +160,7 @@ impl Sleeper {
         }
         // The kernel takes a moment longer than `join`.
         until("the thread is gone", || {
-            Policy::of(&Linux, self.tid).is_err()
+            Policy::of(&Kernel, self.tid).is_err()
         });
     }
 }

@@ -1,6 +1,6 @@
 //! Rights that are missing, or lost on the way.
 
-use upshift_elevate::sys::{Linux, Sys};
+use upshift_elevate::sys::{Kernel, Sys};
 use upshift_elevate::testing::{Call, Faulty};
 use upshift_elevate::{Class, Elevator, Lack, Policy, Priority, Restored, Rights};
 
@@ -31,15 +31,15 @@ fn lowering_works_without_rights_and_raising_says_what_is_missing() {
     in_a_thread(|| {
         let elevator = Elevator::new().unwrap();
         let sleeper = Sleeper::start();
-        let former = Policy::of(&Linux, 0).unwrap();
+        let former = Policy::of(&Kernel, 0).unwrap();
         let guard = elevator.elevate_current(Priority::of::<5>()).unwrap();
         drop_capabilities();
         guard.set(Priority::of::<3>()).unwrap();
         let error = guard.set(Priority::of::<6>()).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EPERM));
-        assert_eq!(Policy::of(&Linux, 0).unwrap().class(), Class::Fifo(3));
+        assert_eq!(Policy::of(&Kernel, 0).unwrap().class(), Class::Fifo(3));
         assert_eq!(guard.release().unwrap(), Restored::ResetOnForkStays);
-        let policy = Policy::of(&Linux, 0).unwrap();
+        let policy = Policy::of(&Kernel, 0).unwrap();
         assert_eq!(policy.class(), former.class());
 
         let error = elevator.elevate(sleeper.tid, Priority::MIN).unwrap_err();
@@ -58,12 +58,12 @@ fn a_real_time_thread_comes_back_without_rights_not_above_its_former_priority() 
     for (policy, former) in [(libc::SCHED_FIFO, 4), (libc::SCHED_RR, 4)] {
         in_a_thread(|| {
             let elevator = Elevator::new().unwrap();
-            Linux.sched_setscheduler(0, policy, former).unwrap();
+            Kernel.sched_setscheduler(0, policy, former).unwrap();
             let guard = elevator.elevate_current(Priority::of::<9>()).unwrap();
             drop_capabilities();
             let restored = guard.release().unwrap();
             assert_ne!(restored, Restored::Exactly);
-            let now = Policy::of(&Linux, 0).unwrap();
+            let now = Policy::of(&Kernel, 0).unwrap();
             assert_eq!(now.real_time(), former as u32, "{restored:?}");
             assert!(elevator.is_empty());
         });
@@ -155,9 +155,9 @@ fn enter_user_namespace() -> std::io::Result<()> {
 
 #[test]
 fn probing_changes_nothing_and_explains_a_refusal() {
-    let before = Policy::of(&Linux, 0).unwrap();
+    let before = Policy::of(&Kernel, 0).unwrap();
     println!("{}", Rights::probe());
-    assert_eq!(Policy::of(&Linux, 0).unwrap(), before);
+    assert_eq!(Policy::of(&Kernel, 0).unwrap(), before);
     let faulty = Faulty::new();
     faulty.fail(Call::SetScheduler, 0, u64::MAX, libc::EPERM);
     let rights = Rights::probe_with(&faulty);
@@ -180,7 +180,7 @@ fn unreadable_facts_are_no_error() {
         "{rights}"
     );
     assert_eq!(rights.group, None);
-    assert!(faulty.calls() > 0 && Linux.sched_getattr(0).is_ok());
+    assert!(faulty.calls() > 0 && Kernel.sched_getattr(0).is_ok());
 }
 
 /// A group of its own in the v1 hierarchy, without RT time.
@@ -205,12 +205,12 @@ fn a_group_without_time_is_named_with_its_file() {
         .spawn()
         .unwrap();
     std::fs::write(own.join("cgroup.procs"), child.id().to_string()).unwrap();
-    let former = Policy::of(&Linux, child.id() as i32).unwrap();
+    let former = Policy::of(&Kernel, child.id() as i32).unwrap();
     let elevator = Elevator::with_guardian().unwrap();
     let error = elevator
         .elevate(child.id() as i32, Priority::MIN)
         .unwrap_err();
-    let policy = Policy::of(&Linux, child.id() as i32).unwrap();
+    let policy = Policy::of(&Kernel, child.id() as i32).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
     crate::process::until("the group can be removed", || {

@@ -22,7 +22,7 @@ use super::post::Expected;
 use crate::affinity;
 use crate::clock;
 use crate::host::Linux;
-use crate::time::Timers;
+use crate::time::timers::Timers;
 
 /// So often it looks whether others have come to compete since the vCPU decided not to listen.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);

@@ -19,7 +19,7 @@ use super::dispatcher::{Dispatcher, Eyes};
 use super::post::Expected;
 use super::{Board, BoardStats, Post};
 use crate::host::Linux;
-use crate::time::Timers;
+use crate::time::timers::Timers;
 
 /// How often the keeper looks for a daemon while there is none.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);

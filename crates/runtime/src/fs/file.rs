@@ -267,7 +267,7 @@ impl File {
     }
 
     /// Waits until data and metadata are on the device: what has been written to this
-    /// file before the call, by whomever. Calls that wait at the same time share an
+    /// file before the call, by any thread or process. Calls that wait at the same time share an
     /// `fsync`.
     ///
     /// # Errors

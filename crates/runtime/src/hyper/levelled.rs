@@ -110,7 +110,7 @@ pin_project! {
         returns: bool,
         asks: bool,
         has_begun: bool,
-        home: Option<Return>,
+        back: Option<Return>,
     }
 }
 
@@ -125,7 +125,7 @@ impl<F> LevelFuture<F> {
             returns,
             asks: false,
             has_begun: false,
-            home: None,
+            back: None,
         }
     }
 
@@ -138,7 +138,7 @@ impl<F> LevelFuture<F> {
             returns,
             asks: false,
             has_begun: false,
-            home: None,
+            back: None,
         }
     }
 }
@@ -156,7 +156,7 @@ where
         {
             if *this.returns {
                 // Also if it has that level now: it may be given another one on the way.
-                *this.home = Some(Return { id, level: from });
+                *this.back = Some(Return { id, level: from });
             }
             if from != to {
                 // A running coroutine is alive.
@@ -172,22 +172,22 @@ where
         }
         if !*this.has_begun {
             if *this.returns
-                && this.home.is_none()
+                && this.back.is_none()
                 && let (Some(id), Some(level)) = (crate::get_cid(), crate::current_level())
             {
-                *this.home = Some(Return { id, level });
+                *this.back = Some(Return { id, level });
             }
             // One after the other, they would make a long poll.
             ready!(coop::poll_piece(cx));
             *this.has_begun = true;
         }
         let response = ready!(this.inner.poll(cx))?;
-        let home = this.home.take();
+        let back = this.back.take();
         Poll::Ready(Ok(response.map(|inner| LevelBody {
             inner,
             asks: *this.asks,
             has_begun: false,
-            home,
+            back,
         })))
     }
 }
@@ -205,7 +205,7 @@ pin_project! {
         inner: B,
         asks: bool,
         has_begun: bool,
-        home: Option<Return>,
+        back: Option<Return>,
     }
 }
 
@@ -277,7 +277,7 @@ mod tests {
                 inner: Frames,
                 asks: true,
                 has_begun: false,
-                home: None,
+                back: None,
             };
             let urgent = crate::spawn(async {}, Level::at::<0>());
             let polls = poll_fn(|cx| {

@@ -4,8 +4,8 @@
 //! says how many pages of the piece there are, and a read of the last byte that does not wait (`RWF_NOWAIT`) whether they have been
 //! fetched, for what is being read ahead counts as there. Between question and call a page may be evicted: then the vCPU waits for the device, once.
 //!
-//! `cachestat` came with Linux 6.5, and since 6.14 it answers only those who own the file or may write it. Who gets no answer
-//! reads and writes as ever: to ask page by page costs most of what is won.
+//! `cachestat` came with Linux 6.5, and since 6.14 it answers only processes that own the file or may write it. Without an answer, files
+//! are read and written as ever: to ask page by page costs most of what is won.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
 use upshift_elevate::dispatch::Permit;
 
-use super::roles::{FIRST, HOME, NONE};
+use super::roles::{FIRST, MAIN, NONE};
 use super::slice::{self, Punctual};
 use super::thread::Thread;
 use super::vcpu::Preemptible;
@@ -96,7 +96,7 @@ pub(super) fn with_current(f: impl FnOnce(&Preemptible, usize)) {
 /// May what the calling thread is polling go on on another one?
 pub(crate) fn may_move() -> bool {
     let mut may = false;
-    with_current(|vcpu, number| may = !vcpu.has_home() || number != HOME);
+    with_current(|vcpu, number| may = !vcpu.has_main() || number != MAIN);
     may
 }
 

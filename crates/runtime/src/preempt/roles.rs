@@ -3,7 +3,7 @@
 /// The thread that made the ring.
 pub(super) const FIRST: usize = 0;
 /// On vCPU 0 the thread of `block_on`: it polls what is pinned, and nothing else.
-pub(super) const HOME: usize = 1;
+pub(super) const MAIN: usize = 1;
 /// No thread.
 pub(super) const NONE: usize = usize::MAX;
 
@@ -13,7 +13,7 @@ pub(super) enum Role {
     /// It waits to be given the vCPU.
     Free,
     /// The same, for what is pinned to it.
-    Home,
+    Main,
     /// It is not there.
     Absent,
     /// It serves the vCPU.
@@ -30,7 +30,7 @@ pub(super) enum Role {
 pub(super) struct Roles {
     roles: Vec<Role>,
     current: usize,
-    home: Option<usize>,
+    main: Option<usize>,
 }
 
 impl Roles {
@@ -41,7 +41,7 @@ impl Roles {
         Roles {
             roles,
             current: 0,
-            home: None,
+            main: None,
         }
     }
 
@@ -51,19 +51,19 @@ impl Roles {
     }
 
     /// Adds the thread for what is pinned, which is absent.
-    pub(super) fn add_home(&mut self) {
-        self.home = Some(self.roles.len());
+    pub(super) fn add_main(&mut self) {
+        self.main = Some(self.roles.len());
         self.roles.push(Role::Absent);
     }
 
     /// The thread for what is pinned comes, or goes if it is not needed. False: it is.
-    pub(super) fn set_home(&mut self, is_there: bool) -> bool {
+    pub(super) fn set_main(&mut self, is_there: bool) -> bool {
         let (from, to) = match is_there {
-            true => (Role::Absent, Role::Home),
-            false => (Role::Home, Role::Absent),
+            true => (Role::Absent, Role::Main),
+            false => (Role::Main, Role::Absent),
         };
-        match self.home {
-            Some(home) if self.roles[home] == from => self.roles[home] = to,
+        match self.main {
+            Some(main) if self.roles[main] == from => self.roles[main] = to,
             _ => return false,
         }
         true
@@ -117,10 +117,10 @@ impl Roles {
     pub(super) fn give_to(&mut self, thread: usize) {
         debug_assert!(matches!(
             self.roles[thread],
-            Role::Free | Role::Home | Role::Suspended
+            Role::Free | Role::Main | Role::Suspended
         ));
-        self.roles[self.current] = match self.home {
-            Some(home) if home == self.current => Role::Home,
+        self.roles[self.current] = match self.main {
+            Some(main) if main == self.current => Role::Main,
             _ => Role::Free,
         };
         self.become_current(thread);
@@ -156,21 +156,21 @@ mod tests {
                 next.push(stopped);
             }
         }
-        if roles.home.is_none() {
+        if roles.main.is_none() {
             let mut more = roles.clone();
-            more.add_home();
+            more.add_main();
             next.push(more);
         }
         for is_there in [true, false] {
             let mut other = roles.clone();
-            if other.set_home(is_there) {
+            if other.set_main(is_there) {
                 next.push(other);
             }
         }
         for thread in 0..roles.count() {
             let mut other = roles.clone();
             match roles.role(thread) {
-                Role::Free | Role::Home | Role::Suspended => other.give_to(thread),
+                Role::Free | Role::Main | Role::Suspended => other.give_to(thread),
                 Role::Blocked => other.unblock(thread),
                 Role::Current | Role::Absent => continue,
             }
@@ -193,10 +193,10 @@ mod tests {
             while let Some(thread) = first(&end, Role::Suspended) {
                 end.give_to(thread);
             }
-            let pinned = end.home.map(|home| end.role(home));
+            let pinned = end.main.map(|main| end.role(main));
             assert!(matches!(
                 pinned,
-                None | Some(Role::Home | Role::Absent | Role::Current)
+                None | Some(Role::Main | Role::Absent | Role::Current)
             ));
             for next in successors(&state) {
                 if seen.insert(next.clone()) {

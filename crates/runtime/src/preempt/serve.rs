@@ -11,7 +11,7 @@ use upshift_core::{Picked, Polled, Running, Yielded};
 
 use super::alarm::NEVER;
 use super::current::with_current;
-use super::roles::{FIRST, HOME, NONE, Role};
+use super::roles::{FIRST, MAIN, NONE, Role};
 use super::slice;
 use super::thread::Thread;
 use super::vcpu::Preemptible;
@@ -53,9 +53,9 @@ impl Preemptible {
                     return false;
                 }
             }
-            if self.has_aside() && self.roles().role(HOME) == Role::Home {
+            if self.has_aside() && self.roles().role(MAIN) == Role::Main {
                 drop(back.take());
-                if self.hand_over(worker, HOME) {
+                if self.hand_over(worker, MAIN) {
                     return false;
                 }
             }
@@ -88,7 +88,7 @@ impl Preemptible {
             };
             match picked {
                 Some(Picked::Poll(running)) if running.is_pinned() => {
-                    if self.hand_home(worker, running) {
+                    if self.hand_to_main(worker, running) {
                         return false;
                     }
                 }
@@ -112,8 +112,8 @@ impl Preemptible {
                         return true;
                     }
                 }
-                Some(Picked::Resume { id, entitled }) => {
-                    self.resume(worker, id, if entitled { TURN } else { 0 });
+                Some(Picked::Resume { id, for_a_turn }) => {
+                    self.resume(worker, id, if for_a_turn { TURN } else { 0 });
                     return false;
                 }
                 None => {
@@ -222,8 +222,8 @@ impl Preemptible {
 
     /// Gives what is pinned, and the vCPU, to the thread that polls it (true); or keeps it until that thread is to be had, and sees to
     /// that.
-    fn hand_home<'a>(&self, worker: &Worker, running: Running<'a, Linux>) -> bool {
-        // Before the role is read: what comes home rings, and the watcher sees what waits.
+    fn hand_to_main<'a>(&self, worker: &Worker, running: Running<'a, Linux>) -> bool {
+        // Before the role is read: a thread that comes back rings, and the watcher sees what waits.
         self.aside_levels.fetch_or(running.level().bit(), Release);
         // SAFETY: the vCPU outlives what is kept aside; the list is the current thread's.
         unsafe {
@@ -231,11 +231,11 @@ impl Preemptible {
                 std::mem::transmute::<Running<'a, Linux>, Running<'static, Linux>>(running);
             (*self.aside.0.get()).push_back(running);
         }
-        let role = self.roles().role(HOME);
+        let role = self.roles().role(MAIN);
         match role {
-            Role::Home => return self.hand_over(worker, HOME),
+            Role::Main => return self.hand_over(worker, MAIN),
             // What it is in the middle of goes on first.
-            Role::Suspended => self.turn.store(HOME, Relaxed),
+            Role::Suspended => self.turn.store(MAIN, Relaxed),
             _ => {}
         }
         false
@@ -247,9 +247,9 @@ impl Preemptible {
     }
 
     /// Polls what is pinned to the calling thread, which is current, and gives the vCPU back.
-    pub(super) fn serve_home(&self) {
+    pub(super) fn serve_main(&self) {
         let worker = self.worker();
-        let thread = &self.threads[HOME];
+        let thread = &self.threads[MAIN];
         // SAFETY: this thread is current: it alone uses the ring.
         unsafe { worker.ring.adopt() };
         // SAFETY: the list is the current thread's.

@@ -164,7 +164,7 @@ impl Preemptible {
     pub(super) fn hand_over(&self, worker: &Worker, to: usize) -> bool {
         worker.executor.refresh_clock();
         let mut roles = self.roles();
-        if !matches!(roles.role(to), Role::Free | Role::Home) {
+        if !matches!(roles.role(to), Role::Free | Role::Main) {
             return false;
         }
         roles.give_to(to);

@@ -23,7 +23,7 @@ use super::alarm::Alarm;
 use super::current::{Registered, with_current};
 use super::idle::{ByFirst, Idle};
 use super::prices::Mean;
-use super::roles::{FIRST, HOME, NONE, Role, Roles};
+use super::roles::{FIRST, MAIN, NONE, Role, Roles};
 use super::service::Service;
 use super::thread::{Go, Thread};
 use super::{PreemptionStats, refusal, slice, watcher};
@@ -182,8 +182,8 @@ impl Preemptible {
             joins: Mutex::new(Vec::new()),
             settings,
         });
-        if vcpu.has_home() {
-            vcpu.roles().add_home();
+        if vcpu.has_main() {
+            vcpu.roles().add_main();
         }
         worker.ring.set_proxy(Box::new(ByFirst(Arc::as_ptr(&vcpu))));
         let host = worker.shared.domain.host();
@@ -258,22 +258,22 @@ impl Preemptible {
 
     /// The calling thread, which built the runtime, polls what is pinned to it until `done` says so, which is asked when it has
     /// nothing to poll; from time to time, if it is `patient`.
-    pub(crate) fn stay_home(&self, patient: bool, done: &dyn Fn() -> bool) {
+    pub(crate) fn serve_as_main(&self, patient: bool, done: &dyn Fn() -> bool) {
         let worker = self.worker();
         let _entered = context::enter(worker);
-        let Ok(_registered) = Registered::begin(self, HOME) else {
+        let Ok(_registered) = Registered::begin(self, MAIN) else {
             return;
         };
-        let thread = &self.threads[HOME];
-        self.roles().set_home(true);
+        let thread = &self.threads[MAIN];
+        self.roles().set_main(true);
         // What was pinned and waited is polled: when the vCPU waits, or by an end to the poll under way, for which it does not show as
         // ready.
         upshift_core::Host::pend(worker.shared.domain.host(), self.index);
         self.watch.notify();
         loop {
             if thread.told().is_some() {
-                self.serve_home();
-            } else if done() && self.roles().set_home(false) {
+                self.serve_main();
+            } else if done() && self.roles().set_main(false) {
                 return;
             } else {
                 thread.wait_a_while(patient);
@@ -339,16 +339,16 @@ impl Preempted for Preemptible {
         }
     }
 
-    fn home_waits(&self) -> u64 {
+    fn main_waits(&self) -> u64 {
         let levels = self.aside_levels.load(Acquire);
-        if levels != 0 && self.roles().role(HOME) == Role::Home {
+        if levels != 0 && self.roles().role(MAIN) == Role::Main {
             levels
         } else {
             0
         }
     }
 
-    fn has_home(&self) -> bool {
+    fn has_main(&self) -> bool {
         self.index == 0
     }
 

@@ -296,7 +296,7 @@ impl<'a> Watcher<'a> {
     /// Levels of what has arrived, or waits for the thread that it is pinned to, and is in no queue.
     fn hidden(&self, now: u64) -> u64 {
         let watch = self.vcpu.watch();
-        let pinned = self.vcpu.home_waits();
+        let pinned = self.vcpu.main_waits();
         let timers = &self.vcpu.worker().timers;
         if timers
             .next_deadline()

@@ -42,7 +42,7 @@ mod barrier;
 pub mod broadcast;
 mod cancel;
 #[cfg(not(loom))]
-mod lock;
+pub(crate) mod lock;
 pub mod mpsc;
 mod mutex;
 mod notify;
@@ -52,7 +52,7 @@ mod park;
 mod rwlock;
 mod semaphore;
 mod set_once;
-mod spare;
+pub(crate) mod spare;
 mod wait_queue;
 pub mod watch;
 

@@ -21,10 +21,10 @@
 //!
 //! * A contended mutex is never free: no other can take it before its next holder.
 //! * CONTENDED is set before a waiter is in the queue, so 2 cannot miss a waiter.
-//! * Ids are those of one runtime, the mutex's *home*: the first that takes it. Holders
+//! * Ids are those of one runtime, *the mutex's runtime*: the first that takes it. Holders
 //!   and waiters of other runtimes have no name here, and neither lend nor are lent to.
-//!   The home changes only when its runtime is gone, by an unnamed holder, with no waiter in
-//!   the queue: so a word never outlives the home that gives it its meaning.
+//!   It changes only when that runtime is gone, by an unnamed holder, with no waiter in
+//!   the queue: so a word never outlives the runtime that gives it its meaning.
 //! * The coroutine that the word names counts the mutex among its locks, from before the word
 //!   says so until after: so what it is lent for one lock does not end with another.
 //! * A waiter lends under the queue's lock, and a holder with waiters goes through
@@ -60,8 +60,8 @@ const LOCKED: u64 = 1 << 30;
 const INDEX: u64 = LOCKED - 1;
 /// Locked by what has no name.
 const UNNAMED: u64 = LOCKED | INDEX;
-/// The home of a mutex that no coroutine has taken yet.
-const NO_HOME: u64 = 0;
+/// The runtime of a mutex that no coroutine has taken yet.
+const NO_RUNTIME: u64 = 0;
 
 /// The word of a mutex that `holder` has.
 #[inline]
@@ -113,7 +113,7 @@ fn holder(word: u64) -> Option<CoroutineId> {
 pub struct Mutex<T: ?Sized> {
     word: AtomicU64,
     /// The number of the runtime whose ids are in the word and in the queue.
-    home: AtomicU64,
+    runtime: AtomicU64,
     waiters: Lock<WaitQueue<u64>>,
     value: UnsafeCell<T>,
 }
@@ -137,7 +137,7 @@ impl<T> Mutex<T> {
         pub const fn new(value: T) -> Mutex<T> {
             Mutex {
                 word: AtomicU64::new(UNLOCKED),
-                home: AtomicU64::new(NO_HOME),
+                runtime: AtomicU64::new(NO_RUNTIME),
                 waiters: Lock::new(WaitQueue::new()),
                 value: UnsafeCell::new(value),
             }
@@ -216,7 +216,7 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     fn take(&self) -> Option<MutexGuard<'_, T>> {
         let (word, elsewhere) = self.name();
-        // Release too: a reader of the word sees the home it belongs to.
+        // Release too: a reader of the word sees the runtime it belongs to.
         let taken = self
             .word
             .compare_exchange(UNLOCKED, word, Ordering::AcqRel, Ordering::Relaxed);
@@ -225,19 +225,19 @@ impl<T: ?Sized> Mutex<T> {
             return None;
         }
         if let Some(number) = elsewhere {
-            self.move_home(number);
+            self.settle_anew(number);
         }
         Some(self.guard())
     }
 
     /// The word of a mutex that the caller has, counted among its locks; with the
-    /// caller's runtime if that is not the home.
+    /// caller's runtime if that is not the mutex's.
     #[inline]
     fn name(&self) -> (u64, Option<u64>) {
-        let home = self.home.load(Ordering::Relaxed);
-        match context::lock_taken(home) {
+        let runtime = self.runtime.load(Ordering::Relaxed);
+        match context::lock_taken(runtime) {
             Taker::Named(id) => (self.word_of(id), None),
-            Taker::Elsewhere(number) if home == NO_HOME => self.settle(number),
+            Taker::Elsewhere(number) if runtime == NO_RUNTIME => self.settle(number),
             Taker::Elsewhere(number) => (UNNAMED, Some(number)),
             Taker::Unnamed => (UNNAMED, None),
         }
@@ -249,7 +249,7 @@ impl<T: ?Sized> Mutex<T> {
         let word = locked_by(Some(id));
         if word == UNNAMED {
             // An index that does not fit.
-            context::lock_released(self.home.load(Ordering::Relaxed), id);
+            context::lock_released(self.runtime.load(Ordering::Relaxed), id);
         }
         word
     }
@@ -258,20 +258,20 @@ impl<T: ?Sized> Mutex<T> {
     #[cold]
     fn settle(&self, number: u64) -> (u64, Option<u64>) {
         let settled =
-            self.home
-                .compare_exchange(NO_HOME, number, Ordering::Relaxed, Ordering::Relaxed);
+            self.runtime
+                .compare_exchange(NO_RUNTIME, number, Ordering::Relaxed, Ordering::Relaxed);
         match settled {
             Ok(_) => self.name(),
-            Err(home) if home == number => self.name(),
+            Err(runtime) if runtime == number => self.name(),
             Err(_) => (UNNAMED, None),
         }
     }
 
-    /// The caller has the mutex without a name, and is of this runtime: makes it the home
+    /// The caller has the mutex without a name, and is of this runtime: makes it the mutex's
     /// if the other one is gone.
     #[cold]
-    fn move_home(&self, number: u64) {
-        if context::is_alive(self.home.load(Ordering::Relaxed)) {
+    fn settle_anew(&self, number: u64) {
+        if context::is_alive(self.runtime.load(Ordering::Relaxed)) {
             return;
         }
         let waiters = self.waiters.lock();
@@ -279,7 +279,7 @@ impl<T: ?Sized> Mutex<T> {
             return;
         }
         // The coroutine that took it under the old name is being polled no more.
-        self.home.store(number, Ordering::Relaxed);
+        self.runtime.store(number, Ordering::Relaxed);
         let (word, _) = self.name();
         // The queue's lock is held, and the word is ours: no other thread changes it.
         let contended = self.word.load(Ordering::Relaxed) & CONTENDED;
@@ -297,7 +297,7 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     fn forget(&self, word: u64) {
         if let Some(id) = holder(word) {
-            context::lock_released(self.home.load(Ordering::Relaxed), id);
+            context::lock_released(self.runtime.load(Ordering::Relaxed), id);
         }
     }
 
@@ -305,8 +305,8 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     fn unlock(&self) {
         let word = self.word.load(Ordering::Relaxed);
-        // While it is named the home stays; afterwards it may change.
-        let home = self.home.load(Ordering::Relaxed);
+        // While it is named the runtime stays; afterwards it may change.
+        let runtime = self.runtime.load(Ordering::Relaxed);
         let freed = word & CONTENDED == 0
             && self
                 .word
@@ -316,19 +316,19 @@ impl<T: ?Sized> Mutex<T> {
             self.hand_over(self.waiters.lock());
         }
         if let Some(id) = holder(word) {
-            context::lock_released(home, id);
+            context::lock_released(runtime, id);
         }
     }
 
     /// Transition 4.
     #[cold]
     fn hand_over(&self, mut waiters: lock::Guard<'_, WaitQueue<u64>>) {
-        let home = self.home.load(Ordering::Relaxed);
+        let runtime = self.runtime.load(Ordering::Relaxed);
         let mut next = UNLOCKED;
         let waker = waiters.pop(|word| {
             next = match holder(word) {
                 // Its future has moved on, and it is gone.
-                Some(id) if !context::lock_granted(home, id) => UNNAMED,
+                Some(id) if !context::lock_granted(runtime, id) => UNNAMED,
                 _ => word,
             };
             next
@@ -353,7 +353,7 @@ impl<T: ?Sized> Mutex<T> {
             && waiting != UNNAMED
             && let Some(id) = holder(next)
         {
-            context::lend(self.home.load(Ordering::Relaxed), id, level);
+            context::lend(self.runtime.load(Ordering::Relaxed), id, level);
         }
     }
 }

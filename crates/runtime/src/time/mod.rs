@@ -27,7 +27,7 @@ mod interval;
 mod pause;
 mod sleep;
 mod timeout;
-mod timers;
+pub(crate) mod timers;
 mod wheel;
 
 pub use std::time::Duration;
@@ -38,7 +38,6 @@ pub use interval::{Interval, MissedTickBehavior, interval, interval_at};
 pub use pause::{advance, pause, resume};
 pub use sleep::{Sleep, sleep, sleep_until};
 pub use timeout::{Elapsed, Timeout, timeout, timeout_at};
-pub(crate) use timers::Timers;
 
 /// What can go wrong with time.
 pub mod error {

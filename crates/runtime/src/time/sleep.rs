@@ -174,7 +174,7 @@ impl Sleep {
             Stage::Done => true,
             Stage::New => false,
             Stage::Armed(timers, key) => match timers.poll(*key, cx.waker()) {
-                Fired::Not if !timers.is_of_another_runtime() => return Poll::Pending,
+                Fired::Not if !is_elsewhere(timers) => return Poll::Pending,
                 // That one may be at rest, and serve no timers.
                 Fired::Not => {
                     drop(timers.cancel(*key));
@@ -296,6 +296,13 @@ impl Drop for Sleep {
             Stage::New | Stage::Done | Stage::Away => {}
         }
     }
+}
+
+/// Is the calling thread one of another runtime than that of these timers?
+#[inline]
+fn is_elsewhere(timers: &Timers) -> bool {
+    context::with_open(|worker| timers.are_of(worker.executor.domain().host()))
+        .is_some_and(|is_here| !is_here)
 }
 
 /// What the wheel is given for a deadline.

@@ -19,10 +19,9 @@ use upshift_ring::Foreign;
 
 pub(super) use super::wheel::Key;
 use super::wheel::Wheel;
-use crate::context;
 use crate::host::{self, Linux};
-use crate::sync::{Lock, Spare};
-use crate::worker::Worker;
+use crate::sync::lock::Lock;
+use crate::sync::spare::Spare;
 
 /// No timer is armed.
 const NEVER: u64 = u64::MAX;
@@ -100,11 +99,10 @@ impl Timers {
         }
     }
 
-    /// Is the calling thread one of another runtime?
+    /// Are they of the runtime with this host?
     #[inline]
-    pub(super) fn is_of_another_runtime(&self) -> bool {
-        let host = |worker: &Worker| ptr::from_ref(worker.executor.domain().host()).addr();
-        context::with_open(host).is_some_and(|host| host != self.host)
+    pub(super) fn are_of(&self, host: &Linux) -> bool {
+        ptr::from_ref(host).addr() == self.host
     }
 
     /// When to call [`expire`](Timers::expire) next, in ns; at worst too early.

@@ -28,7 +28,7 @@ pub(crate) struct Recorder {
     /// Null, or of an `Arc` in `state`.
     rings: Box<[AtomicPtr<Ring>]>,
     /// Records without a ring.
-    homeless: AtomicU64,
+    unplaced: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -51,7 +51,7 @@ impl Recorder {
         Recorder {
             on: AtomicBool::new(false),
             rings: (0..=MAX_VCPUS).map(|_| AtomicPtr::default()).collect(),
-            homeless: AtomicU64::new(0),
+            unplaced: AtomicU64::new(0),
             state: Mutex::default(),
         }
     }
@@ -75,7 +75,7 @@ impl Recorder {
         for index in (0..domain.vcpus().count()).chain([OTHERS]) {
             self.ensure(&mut state, index)?;
         }
-        self.homeless.store(0, Relaxed);
+        self.unplaced.store(0, Relaxed);
         state.began = clock::ticks();
         state.ended = None;
         self.on.store(true, Relaxed);
@@ -185,7 +185,7 @@ impl Recorder {
         match unsafe { ring.as_ref() } {
             Some(ring) if by.is_some() => ring.push_own(record),
             Some(ring) => ring.push_shared(record),
-            None => drop(self.homeless.fetch_add(1, Relaxed)),
+            None => drop(self.unplaced.fetch_add(1, Relaxed)),
         }
     }
 
@@ -194,7 +194,7 @@ impl Recorder {
         let state = self.state();
         let mut timeline = Timeline::new(name);
         timeline.vcpus = vcpus as u32;
-        timeline.lost = self.homeless.load(Relaxed);
+        timeline.lost = self.unplaced.load(Relaxed);
         let (mut records, mut window) = (Vec::new(), state.began);
         let mut rings: Vec<_> = state.current.iter().collect();
         rings.sort_by_key(|(index, _)| **index);

@@ -74,7 +74,7 @@ impl Worker {
             let early = limit.is_none_or(|limit| clock::ticks() < limit);
             let told = !self.executor.is_parked()
                 || self.executor.has_arrivals()
-                || self.is_waited_for_at_home();
+                || self.main_is_waited_for();
             if early || told || self.stop.load(Ordering::Relaxed) {
                 break false;
             }
@@ -98,9 +98,9 @@ impl Worker {
     }
 
     /// Has the thread come that polls what is pinned, and has been picked?
-    fn is_waited_for_at_home(&self) -> bool {
+    fn main_is_waited_for(&self) -> bool {
         let preemptible = self.preemptible.get();
-        preemptible.is_some_and(|preemptible| preemptible.home_waits() != 0)
+        preemptible.is_some_and(|preemptible| preemptible.main_waits() != 0)
     }
 
     /// Waits once: for completions, timers, wakes, or the next look around, whose tick it returns.

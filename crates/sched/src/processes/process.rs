@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use upshift_elevate::sys::{CpuSet, Linux, Sys};
+use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 use upshift_elevate::{Class, ElevateError, Elevated, Elevator, Policy, Priority};
 
 use crate::error::SchedError;
@@ -309,7 +309,7 @@ impl Process {
         let only = CpuSet::only(cpu);
         let mut corrected = 0;
         let strays = |guard: &Elevated| {
-            let cpus = Linux.sched_getaffinity(guard.tid());
+            let cpus = Kernel.sched_getaffinity(guard.tid());
             cpus.is_ok_and(|cpus| Some(cpus) != only)
         };
         if self.guards.iter().any(strays) {
@@ -317,8 +317,8 @@ impl Process {
         }
         let standing = self.allowed(standing);
         for guard in &self.guards {
-            let moved = Linux.sched_getaffinity(guard.tid()).ok() != only;
-            let changed = match Policy::of(&Linux, guard.tid()) {
+            let moved = Kernel.sched_getaffinity(guard.tid()).ok() != only;
+            let changed = match Policy::of(&Kernel, guard.tid()) {
                 Ok(now) => !is_at(&now, standing),
                 Err(_) => {
                     self.links = 0;

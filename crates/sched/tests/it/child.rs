@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use upshift_elevate::sys::{CpuSet, Linux, Sys};
+use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 use upshift_elevate::{Elevator, Policy};
 use upshift_sched::policies::RoundRobin;
 
@@ -63,7 +63,7 @@ fn plays_a_role() {
 
 /// Waits until a scheduler has taken this thread.
 fn wait_until_scheduled() {
-    let elevated = || Policy::of(&Linux, 0).is_ok_and(|policy| policy.looks_elevated());
+    let elevated = || Policy::of(&Kernel, 0).is_ok_and(|policy| policy.looks_elevated());
     while !elevated() {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -163,7 +163,7 @@ fn stray() {
     while Instant::now() < end {
         let burn = || {
             wait_until_scheduled();
-            let _ = Linux.sched_setaffinity(0, &elsewhere());
+            let _ = Kernel.sched_setaffinity(0, &elsewhere());
             spin(Duration::from_millis(300));
         };
         std::thread::spawn(burn).join().unwrap();
@@ -190,7 +190,7 @@ fn lend() {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             libc::alarm(30);
         }
-        Linux.sched_setaffinity(0, &elsewhere()).unwrap();
+        Kernel.sched_setaffinity(0, &elsewhere()).unwrap();
         lock.store(upshift_elevate::current_tid() as u32, SeqCst);
         spin(LIFE);
     }
@@ -211,7 +211,7 @@ fn gap() {
     unsafe { libc::setsid() };
     // Said before it is where it may have to wait.
     say("burns");
-    Linux.sched_setaffinity(0, &elsewhere()).unwrap();
+    Kernel.sched_setaffinity(0, &elsewhere()).unwrap();
     spin(LIFE);
 }
 
@@ -277,8 +277,8 @@ fn lock(leaves: bool) {
 fn escape() {
     let end = Instant::now() + LIFE;
     while Instant::now() < end {
-        let _ = Linux.sched_setaffinity(0, &CpuSet::all());
-        let _ = Linux.sched_setscheduler(0, libc::SCHED_OTHER, 0);
+        let _ = Kernel.sched_setaffinity(0, &CpuSet::all());
+        let _ = Kernel.sched_setscheduler(0, libc::SCHED_OTHER, 0);
         spin(Duration::from_millis(20));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use upshift_elevate::sys::Linux;
+use upshift_elevate::sys::Kernel;
 use upshift_elevate::testing::{Call, Faulty};
 use upshift_elevate::{Elevator, Policy};
 use upshift_sched::policies::RoundRobin;
@@ -71,7 +71,7 @@ fn a_cpu_that_is_taken_away_ends_it_with_the_reason() {
     let error = scheduler.wait().unwrap_err();
     assert!(matches!(error, SchedError::Cpu { .. }), "{error}");
     assert!(error.to_string().contains("choose another"), "{error}");
-    let elevated = |pid| Policy::of(&Linux, pid).is_ok_and(|policy| policy.looks_elevated());
+    let elevated = |pid| Policy::of(&Kernel, pid).is_ok_and(|policy| policy.looks_elevated());
     assert!(!pids.into_iter().any(elevated));
 }
 

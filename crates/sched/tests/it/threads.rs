@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use upshift_elevate::events::{Events, Interest};
-use upshift_elevate::sys::{CpuSet, Linux, Sys};
+use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 use upshift_elevate::{Elevator, Policy, Priority};
 use upshift_sched::policies::{Levels, RoundRobin};
 use upshift_sched::{Nanos, Policy as Decides, SchedError, Scheduler, TaskId, Turn};
@@ -31,7 +31,7 @@ fn threads_born_later_join_and_are_given_back_like_the_others() {
     let alone = std::thread::available_parallelism().unwrap().get() == 1;
     until("all threads are elevated on the CPU", PATIENCE, || {
         let now = standing(bearer.pid());
-        let elevated = |tid| Policy::of(&Linux, tid).is_ok_and(|policy| policy.looks_elevated());
+        let elevated = |tid| Policy::of(&Kernel, tid).is_ok_and(|policy| policy.looks_elevated());
         let report = scheduler.control().report();
         report.is_some_and(|report| report.tasks[0].threads == count)
             && now.len() == count
@@ -61,7 +61,7 @@ fn a_thread_that_replaces_another_joins_too() {
     until("a successor is elevated", PATIENCE, || {
         let now = standing(replacer.pid());
         let new = |tid: i32| before.iter().all(|&(known, ..)| known != tid);
-        let elevated = |tid| Policy::of(&Linux, tid).is_ok_and(|policy| policy.looks_elevated());
+        let elevated = |tid| Policy::of(&Kernel, tid).is_ok_and(|policy| policy.looks_elevated());
         now.iter().any(|&(tid, ..)| new(tid) && elevated(tid))
     });
     drop(scheduler);
@@ -88,8 +88,8 @@ fn children_share_their_parents_turn_and_come_back() {
     sleep(300);
     let (report, _) = scheduler.stop().unwrap();
     assert!((0.3..0.7).contains(&report.tasks[0].share), "{report:#?}");
-    assert!(!Policy::of(&Linux, child).unwrap().looks_elevated());
-    assert_eq!(Linux.sched_getaffinity(child).unwrap(), before[0].2);
+    assert!(!Policy::of(&Kernel, child).unwrap().looks_elevated());
+    assert_eq!(Kernel.sched_getaffinity(child).unwrap(), before[0].2);
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn who_gets_the_number_of_a_thread_that_was_replaced_is_left_alone() {
         };
         for _ in 0..40 {
             sleep(5);
-            assert!(!Policy::of(&Linux, other.pid()).unwrap().looks_elevated());
+            assert!(!Policy::of(&Kernel, other.pid()).unwrap().looks_elevated());
         }
         drop(scheduler);
     }

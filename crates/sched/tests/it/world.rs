@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use upshift_elevate::sys::{CpuSet, Linux, SchedAttr, Sys};
+use upshift_elevate::sys::{CpuSet, Kernel, SchedAttr, Sys};
 use upshift_elevate::testing::hides_processes;
 use upshift_elevate::{Elevator, Priority, Rights};
 use upshift_sched::{Config, Engine, Policy, Processes, SchedError, Scheduler, Watch};
@@ -45,7 +45,7 @@ pub(crate) fn turn() -> Option<MutexGuard<'static, ()>> {
 
 /// The last CPU this process may use: the first one has most of the interrupts.
 pub(crate) fn cpu() -> usize {
-    let allowed = Linux.sched_getaffinity(0).unwrap();
+    let allowed = Kernel.sched_getaffinity(0).unwrap();
     allowed.iter().last().unwrap()
 }
 
@@ -123,8 +123,8 @@ pub(crate) fn standing(pid: i32) -> Vec<(i32, SchedAttr, CpuSet)> {
     };
     // A thread may end while this looks.
     let of = |tid| {
-        let attr = Linux.sched_getattr(tid).ok()?;
-        Some((tid, attr, Linux.sched_getaffinity(tid).ok()?))
+        let attr = Kernel.sched_getattr(tid).ok()?;
+        Some((tid, attr, Kernel.sched_getaffinity(tid).ok()?))
     };
     tids.map(tid).filter_map(of).collect()
 }

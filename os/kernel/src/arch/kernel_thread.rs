@@ -131,7 +131,7 @@ pub(crate) struct OnThread<F: Future> {
     result: Option<F::Output>,
     /// Until it is dropped.
     stack: Option<Stack>,
-    home: Arc<Stacks>,
+    stacks: Arc<Stacks>,
     /// The stack pointer of the thread while it waits, that of the hart while it runs; 0
     /// before it has begun.
     other: usize,
@@ -146,12 +146,12 @@ unsafe impl<F: Future + Send> Send for OnThread<F> where F::Output: Send {}
 impl<F: Future> OnThread<F> {
     /// # Errors
     /// [`Error::OutOfMemory`]: there is no stack for it, in the machine or in the share.
-    pub(crate) fn new(call: F, home: Arc<Stacks>) -> Result<OnThread<F>, Error> {
+    pub(crate) fn new(call: F, stacks: Arc<Stacks>) -> Result<OnThread<F>, Error> {
         Ok(OnThread {
             call,
             result: None,
-            stack: Some(home.take()?),
-            home,
+            stack: Some(stacks.take()?),
+            stacks,
             other: 0,
             context: null_mut(),
             _pinned: PhantomPinned,
@@ -218,7 +218,7 @@ impl<F: Future> Drop for OnThread<F> {
     fn drop(&mut self) {
         // What is on it is the loop of `run`, which has nothing to drop.
         if let Some(stack) = self.stack.take() {
-            self.home.give_back(stack);
+            self.stacks.give_back(stack);
         }
     }
 }

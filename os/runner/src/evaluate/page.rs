@@ -207,8 +207,8 @@ fn bytes_of_connection(points: &Points<'_>, model: usize) -> Option<u64> {
         let is_it = |load: &Load| load.millis == plan::MEMORY && load.connections == connections;
         Some(points.of(model, is_it)?.figures.first()?.pages)
     };
-    let more = pages(plan::MANY)?.checked_sub(pages(plan::FEW)?)?;
-    Some(more * 4096 / u64::from(plan::MANY - plan::FEW))
+    let more = pages(plan::MANY_CONNECTIONS)?.checked_sub(pages(plan::FEW_CONNECTIONS)?)?;
+    Some(more * 4096 / u64::from(plan::MANY_CONNECTIONS - plan::FEW_CONNECTIONS))
 }
 
 /// What connections take of memory.
@@ -220,8 +220,8 @@ fn memory(page: &mut String, points: &Points<'_>) {
         page,
         "\n## Memory\n\nWhat a connection takes: both of its ends, its buffers, coroutines or threads (with stacks of 16 KiB in user and kernel mode, as published), the client included; the growth from {} to {} \
          connections. Published for 26 MiB of frames: KCUC {}, KTUT {} connections.",
-        plan::FEW,
-        plan::MANY,
+        plan::FEW_CONNECTIONS,
+        plan::MANY_CONNECTIONS,
         published::MOST.0,
         published::MOST.1
     );
@@ -236,7 +236,7 @@ fn memory(page: &mut String, points: &Points<'_>) {
     row(page, "published", |model| {
         Some(published[model].map_or_else(|| "–".to_owned(), |most| most.to_string()))
     });
-    for connections in plan::MOST {
+    for connections in plan::MOST_CONNECTIONS {
         let is_it = |load: &Load| load.millis == plan::MEMORY && load.connections == connections;
         if points.values(is_it, |load| load.connections).is_empty() {
             continue;

@@ -10,12 +10,12 @@ pub(crate) const OPEN: u32 = 500;
 /// Where only memory is asked for.
 pub(crate) const MEMORY: u32 = 20;
 /// Numbers of connections between which the memory of one is told.
-pub(crate) const FEW: u32 = 16;
-pub(crate) const MANY: u32 = 64;
+pub(crate) const FEW_CONNECTIONS: u32 = 16;
+pub(crate) const MANY_CONNECTIONS: u32 = 64;
 
 /// Numbers of connections whose memory is told by itself: the most that are published for KTUT and KCUC, and nearly as
 /// many as there are sockets for both of their ends.
-pub(crate) const MOST: [u32; 3] = [186, 385, 500];
+pub(crate) const MOST_CONNECTIONS: [u32; 3] = [186, 385, 500];
 
 /// What is published: an FPGA of four harts, each a tenth as fast as ours would be at an instruction per nanosecond. So a
 /// hart of ours is worth two and a half times as much as all of theirs, and has to do everything as much more often; one for
@@ -81,7 +81,9 @@ fn memory() -> Vec<Load> {
             ..PLAIN
         })
     };
-    let all = [FEW, MANY].into_iter().chain(MOST);
+    let all = [FEW_CONNECTIONS, MANY_CONNECTIONS]
+        .into_iter()
+        .chain(MOST_CONNECTIONS);
     all.flat_map(of).collect()
 }
 
@@ -146,7 +148,7 @@ pub(crate) fn all() -> Vec<Load> {
 pub(crate) fn quick() -> Vec<Load> {
     let connections = [1, 16, 64];
     let mut plan = memory();
-    plan.retain(|load| !MOST.contains(&load.connections));
+    plan.retain(|load| !MOST_CONNECTIONS.contains(&load.connections));
     plan.extend(closed(&connections, &[1, 20]));
     plan.extend(open(&connections, &[20], 100));
     plan.extend(priorities(1, 8));

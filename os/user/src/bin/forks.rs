@@ -344,7 +344,7 @@ async fn exec_keeps_descriptors_and_children() -> Outcome {
         isize::from(read(pipe.reader, &mut bytes) != Ok(4) || !bytes.starts_with(b"here"))
     })?;
     ensure!(status == 0, "status {status}");
-    // Whoever waits for a process that becomes another waits for that one; and its own
+    // A wait for a process that becomes another is for that one; and its own
     // children end unnoticed.
     let status = in_child(|| {
         match fork() {

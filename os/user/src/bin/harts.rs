@@ -132,7 +132,7 @@ fn readers_on_this_hart(files: &[[usize; 2]]) -> Result<Vec<usize>, String> {
     Ok(children)
 }
 
-/// Whoever writes to a pipe and goes on computing does not delay the reader, more or less
+/// A program that writes to a pipe and goes on computing does not delay the reader, more or less
 /// urgent, while harts sleep.
 async fn read_is_served_beside_a_computing_writer() -> Outcome {
     for level in [10, 32, 39, 40, 41] {
@@ -188,8 +188,8 @@ async fn asynchronous_call_begins_while_its_caller_computes() -> Outcome {
     Ok(())
 }
 
-/// Two readers become ready at once, and a program that keeps a hart: whoever is told of one
-/// has the others told.
+/// Two readers become ready at once, and a program that keeps a hart: the hart that is told of one
+/// tells the others.
 async fn several_wait_behind_computing_programs() -> Outcome {
     let (bytes, answers) = (pipe().map_err(text)?, pipe().map_err(text)?);
     let (more, others) = (pipe().map_err(text)?, pipe().map_err(text)?);

@@ -198,7 +198,7 @@ async fn waiting_twice_takes_no_place_from_others() -> Outcome {
         lock::leave();
     });
     sleep_micros(2_000);
-    // Whoever comes too late finds that there is no such child any more.
+    // A parent that comes too late finds that there is no such child any more.
     let is_right = |status| matches!(status, Ok(0) | Err(Error::NoProcess));
     let first = wait(child);
     FORKS.store(true, SeqCst);

@@ -337,7 +337,7 @@ fn with_a_family(end: impl FnOnce(usize, Pipe) -> Result<isize, Error>) -> Resul
     let status = wait(first).map_err(text)?;
     sys::close(all.writer).map_err(text)?;
     let rest = read!(all.reader, &mut [0]).map_err(text)?;
-    ensure!(rest == 0, "somebody has written");
+    ensure!(rest == 0, "another program has written");
     sys::close(all.reader).map_err(text)?;
     close(begin)?;
     Ok(status)

@@ -53,7 +53,7 @@ async fn main() -> isize {
 }
 
 /// Threads that wait in calls of every kind, compute, and wait for each other, until
-/// somebody kills the process.
+/// the process is killed.
 fn many_in_calls() -> isize {
     static WORD: AtomicU32 = AtomicU32::new(0);
     let Ok(pipe) = pipe() else { return 1 };
@@ -135,7 +135,7 @@ async fn threads_are_limited_and_come_back() -> Outcome {
         };
         let count = threads.len();
         GATE.store(1, SeqCst);
-        // Those who have not waited yet see the value.
+        // Threads that have not waited yet see the value.
         let _ = sys::futex_wake(&raw const GATE as usize, usize::MAX);
         for thread in threads {
             let answer = thread.join().map_err(text)?;

@@ -52,7 +52,7 @@ impl<'a, T: ?Sized> Locking<'a, T> {
         let mutex = self.mutex;
         let mut waker = Spare::of(cx.waker());
         let mut waiters = mutex.waiters.lock();
-        let home = mutex.home.load(Ordering::Relaxed);
+        let runtime = mutex.runtime.load(Ordering::Relaxed);
         let word = match self.key {
             Some(key) if waiters.granted(key) => {
                 if !may_proceed() {
@@ -62,7 +62,7 @@ impl<'a, T: ?Sized> Locking<'a, T> {
                 }
                 let granted = waiters.release(key).granted.unwrap_or(UNNAMED);
                 self.key = None;
-                if holder(granted) != context::current_in(home) {
+                if holder(granted) != context::current_in(runtime) {
                     // The future has moved to another coroutine.
                     let (word, _) = mutex.name();
                     let contended = if waiters.is_empty() { 0 } else { CONTENDED };
@@ -81,14 +81,14 @@ impl<'a, T: ?Sized> Locking<'a, T> {
             Some(key) => waiters.refresh(key, level, &mut waker),
             None => {
                 let waker = waker.take();
-                let me = locked_by(context::current_in(home));
+                let me = locked_by(context::current_in(runtime));
                 self.key = Some(waiters.insert(level, me, waker));
                 None
             }
         };
         // Under the queue's lock: see the module's third rule.
         if let Some(holder) = holder(word) {
-            context::lend_to_holder(home, holder);
+            context::lend_to_holder(runtime, holder);
         }
         drop(waiters);
         drop(before);
@@ -114,11 +114,11 @@ impl<T: ?Sized> Locking<'_, T> {
             drop(waiters);
             return;
         };
-        let home = self.mutex.home.load(Ordering::Relaxed);
+        let runtime = self.mutex.runtime.load(Ordering::Relaxed);
         self.mutex.hand_over(waiters);
         // What others lent it since the hand-over ends too.
         if let Some(id) = holder(word) {
-            context::lock_released(home, id);
+            context::lock_released(runtime, id);
         }
     }
 }

@@ -79,7 +79,7 @@ impl State {
             Side::Read => self.readers += 1,
             Side::Write => {
                 // Its future may have moved on, and the coroutine be gone.
-                name = name.filter(|&(home, id)| context::lock_granted(home, id));
+                name = name.filter(|&(runtime, id)| context::lock_granted(runtime, id));
                 self.writer = Some(name);
             }
         }
@@ -91,11 +91,11 @@ impl State {
 
     /// What still waits has lent to the writer before; this one may be new.
     fn lend_on(&self) {
-        if let Some(Some((home, id))) = self.writer
+        if let Some(Some((runtime, id))) = self.writer
             && let Some((level, wish)) = self.waiting.first()
-            && wish.name.is_some_and(|(theirs, _)| theirs == home)
+            && wish.name.is_some_and(|(theirs, _)| theirs == runtime)
         {
-            context::lend(home, id, level);
+            context::lend(runtime, id, level);
         }
     }
 }
@@ -176,16 +176,16 @@ impl Raw {
 
 /// The caller's name, with one lock more counted.
 fn take_name() -> Name {
-    let (home, id) = context::name()?;
-    match context::lock_taken(home) {
-        context::Taker::Named(_) => Some((home, id)),
+    let (runtime, id) = context::name()?;
+    match context::lock_taken(runtime) {
+        context::Taker::Named(_) => Some((runtime, id)),
         _ => None,
     }
 }
 
 fn give_name_back(name: Name) {
-    if let Some((home, id)) = name {
-        context::lock_released(home, id);
+    if let Some((runtime, id)) = name {
+        context::lock_released(runtime, id);
     }
 }
 
@@ -245,8 +245,8 @@ impl Future for Entering<'_> {
             }
         };
         // Under the lock: see the module's third rule.
-        if let Some(Some((home, id))) = state.writer {
-            context::lend_to_holder(home, id);
+        if let Some(Some((runtime, id))) = state.writer {
+            context::lend_to_holder(runtime, id);
         }
         // A change of level may have made another one the first.
         raw.admit(state);

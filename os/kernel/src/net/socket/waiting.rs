@@ -61,7 +61,7 @@ impl Socket {
 }
 
 /// What of a socket is waited for. All of it changes with the state of the connection; bytes that come, and those that are
-/// acknowledged, wake only who waits for them.
+/// acknowledged, wake only what waits for them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Read,
@@ -90,7 +90,7 @@ impl<F> Until<'_, F> {
 }
 
 impl Stack {
-    /// What waits for this side of a socket is woken when that changes. Somebody else may wait for the other side.
+    /// What waits for this side of a socket is woken when that changes. Something else may wait for the other side.
     fn register(&mut self, index: Index, side: Side, waker: &Waker) {
         let is_stream = self.table.slot(index).kind != Kind::Datagrams;
         if side != Side::Write {

@@ -209,7 +209,7 @@ pub(crate) async fn cancelling_nothing_is_an_error() -> Outcome {
     }
 }
 
-/// Whoever is dropped in the middle of its waiting lets the others go on: a place in the
+/// A future that is dropped in the middle of its waiting lets the others go on: a place in the
 /// ring of completions is free again each time.
 pub(crate) async fn dropped_calls_give_their_places_back() -> Outcome {
     let pipe = new_pipe()?;

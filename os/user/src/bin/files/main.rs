@@ -1,5 +1,5 @@
 //! Files of the disk, as programs see them. Without an argument it tests; `changes SEED` does the changes of a seed until
-//! somebody ends the machine, and says which are synced; `sums` says what there is; `hoard` opens a file
+//! the machine is ended, and says which are synced; `sums` says what there is; `hoard` opens a file
 //! as often as it may.
 
 #![no_std]

@@ -22,7 +22,7 @@ struct Frames {
     frames: VecDeque<Vec<u8>>,
     /// No more will come.
     is_closed: bool,
-    /// Whoever waits for frames, or for room.
+    /// The coroutine that waits for frames, or for room.
     waiting: Option<Cid>,
 }
 

@@ -182,7 +182,7 @@ fn take_frame(received: &mut Vec<u8>) -> Option<Vec<u8>> {
     Some(core::mem::replace(received, rest))
 }
 
-/// Tries again until somebody listens.
+/// Tries again until a server listens.
 fn connect(port: u16) -> Result<usize, Error> {
     loop {
         match os_user::net::connect(os_user::net::SELF, port) {

@@ -95,7 +95,7 @@ pub(crate) fn leak() -> Outcome {
     Ok(())
 }
 
-/// What a program has left open ends as if it had closed it: whoever it was connected to reads
+/// What a program has left open ends as if it had closed it: its peer reads
 /// what was written, then the end; ports and places are free again.
 pub(crate) async fn leaked_sockets_are_closed() -> Outcome {
     let before = count_sockets()?;
