@@ -93,14 +93,7 @@ impl Builder {
             Some(settings) if self.preemption != Preemption::Off => settings.quantum(),
             _ => self.quantum.unwrap_or(QUANTUM_INLINE),
         };
-        let config = Config {
-            aging: self.aging,
-            chaos: self.chaos,
-            coarse_below: clock::to_ticks(Duration::from_nanos(300)),
-            notify_above: clock::to_ticks(Duration::from_micros(20)),
-            look_after: clock::to_ticks(COST_OF_MOVING),
-            patience: clock::to_ticks(preempt::PATIENCE),
-        };
+        let config = self.core_config();
         #[cfg_attr(
             not(feature = "tokio-rt"),
             expect(unused_mut, reason = "tokio's is added")
@@ -155,28 +148,7 @@ impl Builder {
         if let Some(beside) = &beside {
             beside.belongs_to(&shared);
         }
-        let executor = shared.domain.add_vcpu().map_err(io::Error::other)?;
-        let pin = shared.pin_of(0);
-        let mut affinity = None;
-        let engine = if shared.preemption.is_some() {
-            let (first, vcpu) = shared.start_other(executor)?;
-            if let (Some(membership), Some(cpu)) = (&shared.membership, pin) {
-                // It polls what is pinned.
-                affinity = Some(affinity::current()?);
-                affinity::pin(cpu)?;
-                membership.enlist(0, Role::Worker);
-            }
-            shared.others().push(first);
-            match vcpu {
-                Some(vcpu) => Engine::Preemptible(vcpu),
-                None => unreachable!("made with the worker"),
-            }
-        } else {
-            if pin.is_some() {
-                affinity = Some(affinity::current()?);
-            }
-            Engine::Inline(Some(shared.worker(executor, pin)?.0))
-        };
+        let (engine, affinity) = first_vcpu(&shared)?;
         let mut runtime = Runtime {
             shared,
             engine,
@@ -191,16 +163,20 @@ impl Builder {
             runtime.shared.add_vcpu()?;
         }
         runtime.shared.running.store(true, Ordering::Relaxed);
-        if let Some(membership) = &runtime.shared.membership {
-            match membership.join() {
-                Ok(()) => {}
-                Err(error) if self.board == Board::Required => return Err(error.into()),
-                Err(error) => notice(format_args!("{error}; the vCPUs run without the board")),
-            }
-            membership.keep(&runtime.shared.name)?;
-        }
+        join_board(&runtime.shared, self.board)?;
         observation.start(&mut runtime)?;
         Ok(runtime)
+    }
+
+    fn core_config(&self) -> Config {
+        Config {
+            aging: self.aging,
+            chaos: self.chaos,
+            coarse_below: clock::to_ticks(Duration::from_nanos(300)),
+            notify_above: clock::to_ticks(Duration::from_micros(20)),
+            look_after: clock::to_ticks(COST_OF_MOVING),
+            patience: clock::to_ticks(preempt::PATIENCE),
+        }
     }
 
     /// When polls are interrupted here.
@@ -223,6 +199,46 @@ impl Builder {
         }
         Ok(settings)
     }
+}
+
+/// Adds vCPU 0, with what serves it; and where the calling thread might run before it was pinned, if it has been.
+fn first_vcpu(shared: &Arc<Shared>) -> io::Result<(Engine, Option<affinity::Mask>)> {
+    let executor = shared.domain.add_vcpu().map_err(io::Error::other)?;
+    let pin = shared.pin_of(0);
+    let mut affinity = None;
+    let engine = if shared.preemption.is_some() {
+        let (first, vcpu) = shared.start_other(executor)?;
+        if let (Some(membership), Some(cpu)) = (&shared.membership, pin) {
+            // It polls what is pinned.
+            affinity = Some(affinity::current()?);
+            affinity::pin(cpu)?;
+            membership.enlist(0, Role::Worker);
+        }
+        shared.others().push(first);
+        match vcpu {
+            Some(vcpu) => Engine::Preemptible(vcpu),
+            None => unreachable!("made with the worker"),
+        }
+    } else {
+        if pin.is_some() {
+            affinity = Some(affinity::current()?);
+        }
+        Engine::Inline(Some(shared.worker(executor, pin)?.0))
+    };
+    Ok((engine, affinity))
+}
+
+/// Tells the daemon of the vCPUs, if there is one.
+fn join_board(shared: &Shared, board: Board) -> io::Result<()> {
+    let Some(membership) = &shared.membership else {
+        return Ok(());
+    };
+    match membership.join() {
+        Ok(()) => {}
+        Err(error) if board == Board::Required => return Err(error.into()),
+        Err(error) => notice(format_args!("{error}; the vCPUs run without the board")),
+    }
+    membership.keep(&shared.name)
 }
 
 fn say_cooperative(error: io::Error) {
