@@ -1,4 +1,5 @@
-//! Timelines: what happened to coroutines and vCPUs, and when; and the text in which counters are given to Prometheus.
+//! Timelines: what happened to coroutines and vCPUs, and when; the text in which counters are given to Prometheus; and figures of
+//! measurements.
 //!
 //! The Linux runtime, the simulator and the `upshift` command record into one form, a [`Timeline`], and write it in one
 //! of two:
@@ -14,6 +15,7 @@
 //! | [`spans`] | from events to stretches of time in one state |
 //! | [`chrome`], [`svg`] | the two forms |
 //! | [`prometheus`] | counters, gauges and histograms as text |
+//! | [`plot`] | figures of measurements as SVG |
 //!
 //! Pure: no thread, no clock, no file. Whatever the events say, both forms are well-formed.
 //!
@@ -43,6 +45,7 @@
 pub mod chrome;
 mod event;
 mod markup;
+pub mod plot;
 pub mod prometheus;
 pub mod spans;
 pub mod svg;

@@ -10,10 +10,10 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::bench::{Bench, Measurement, Pace, keep_going, planned};
+use upshift_trace::plot::{Kind, Look, Plot, Series};
+
 use crate::args::Model;
 use crate::load_report::LoadReport;
-use crate::report::plot::{Look, Plot, Series};
-use crate::report::scale::Kind;
 use crate::report::{Finding, Section};
 use crate::table::{Table, factor, grouped, micros};
 

@@ -10,9 +10,9 @@ use anyhow::Result;
 
 use super::bench::{Bench, planned};
 use super::preempted;
+use upshift_trace::plot::{Kind, Look, Plot, Series};
+
 use crate::load_report::{LoadGroup, LoadReport};
-use crate::report::plot::{Look, Plot, Series};
-use crate::report::scale::Kind;
 use crate::report::{Finding, Section};
 use crate::table::{Table, factor, grouped, micros};
 

@@ -11,8 +11,9 @@ use anyhow::Result;
 
 use super::bench::{Bench, planned};
 use super::{preempted, timeline};
+use upshift_trace::plot::Plot;
+
 use crate::load_report::LoadReport;
-use crate::report::plot::Plot;
 use crate::report::{Finding, Section};
 use crate::table::{Table, factor, grouped, micros};
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::bench::{Bench, keep_going};
+use upshift_trace::plot::{Kind, Look, Plot, Series};
+
 use crate::args::Model;
-use crate::report::plot::{Look, Plot, Series};
-use crate::report::scale::Kind;
 use crate::report::{Finding, Section};
 use crate::spawn_test::{SpawnReport, table};
 use crate::table::{bytes, factor, micros};

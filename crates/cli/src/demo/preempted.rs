@@ -4,9 +4,10 @@ use anyhow::Result;
 use upshift_elevate::{Priority, Rights};
 
 use super::bench::{Bench, keep_going, server_flags, spin_flags};
+use upshift_trace::plot::{Look, Series};
+
 use crate::load_report::{LoadGroup, LoadReport};
 use crate::report::Finding;
-use crate::report::plot::{Look, Series};
 
 /// The priority of the client, if it is elevated.
 const HIGHEST: u8 = 30;

@@ -11,9 +11,10 @@ use anyhow::{Context, Result};
 
 use super::bench::{Bench, keep_going, planned, server_flags};
 use super::preempted;
+use upshift_trace::plot::Plot;
+
 use crate::burn_cmd::Burnt;
 use crate::load_report::{LoadGroup, LoadReport};
-use crate::report::plot::Plot;
 use crate::report::{Finding, Section};
 use crate::table::{Table, factor, grouped, micros};
 

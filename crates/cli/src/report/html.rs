@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use upshift_trace::escape;
+use upshift_trace::{escape, plot};
 
 use super::{Finding, Section};
 use crate::machine::Machine;
@@ -47,7 +47,8 @@ pub(crate) fn page(page: &Page<'_>) -> String {
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
          <meta name=\"color-scheme\" content=\"light dark\"/>\n\
-         <title>Upshift demo report</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n"
+         <title>Upshift demo report</title>\n<style>\n{STYLE}{}</style>\n</head>\n<body>\n<main>\n",
+        plot::STYLE
     );
     let _ = write!(
         out,
@@ -166,8 +167,8 @@ fn write_table(out: &mut String, table: &Table) {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::super::plot::{Look, Plot, Series};
-    use super::super::scale::Kind;
+    use upshift_trace::plot::{Kind, Look, Plot, Series};
+
     use super::*;
 
     /// Tags balance, attributes are quoted, and no number went wrong.

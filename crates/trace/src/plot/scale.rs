@@ -7,9 +7,11 @@ use std::f64::consts::LOG10_2;
 
 /// How values are spread along an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// From 0, in equal steps.
     Linear,
+    /// From the least value, in equal steps.
+    Range,
     /// Powers of ten.
     Log10,
     /// Powers of two: connections.
@@ -20,7 +22,7 @@ pub(crate) enum Kind {
 
 /// An axis with its range.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Scale {
+pub(super) struct Scale {
     kind: Kind,
     /// Ends of the range, transformed.
     low: f64,
@@ -30,7 +32,7 @@ pub(crate) struct Scale {
 impl Scale {
     /// An axis that shows all of `values`; those that are not finite, or have no logarithm where
     /// one is needed, are ignored.
-    pub(crate) fn covering(kind: Kind, values: impl Iterator<Item = f64>) -> Scale {
+    pub(super) fn covering(kind: Kind, values: impl Iterator<Item = f64>) -> Scale {
         let mut low = f64::INFINITY;
         let mut high = f64::NEG_INFINITY;
         for value in values
@@ -57,20 +59,21 @@ impl Scale {
                 low = ((low - 0.05) / LOG10_2).floor() * LOG10_2;
                 high = (high + 0.05).max(low + 0.9);
             }
+            Kind::Range => high = if high > low { high } else { low + 1.0 },
             Kind::Log2 | Kind::Quantile => high = if high - low < 0.5 { low + 1.0 } else { high },
         }
         Scale { kind, low, high }
     }
 
     /// Place of `value` between 0 and 1.
-    pub(crate) fn place(&self, value: f64) -> f64 {
+    pub(super) fn place(&self, value: f64) -> f64 {
         ((transform(self.kind, value) - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
     }
 
     /// Values with a label, ascending; `wanted` is a hint for linear and decimal axes.
-    pub(crate) fn ticks(&self, wanted: usize) -> Vec<(f64, String)> {
+    pub(super) fn ticks(&self, wanted: usize) -> Vec<(f64, String)> {
         match self.kind {
-            Kind::Linear => self.linear_ticks(wanted.max(2)),
+            Kind::Linear | Kind::Range => self.linear_ticks(wanted.max(2)),
             Kind::Log10 => self.decimal_ticks(wanted.max(2)),
             Kind::Log2 => self.binary_ticks(),
             Kind::Quantile => [0.5, 0.9, 0.99, 0.999, 0.9999]
@@ -134,7 +137,7 @@ impl Scale {
 fn transform(kind: Kind, value: f64) -> f64 {
     let tiny = 1e-9;
     match kind {
-        Kind::Linear => value,
+        Kind::Linear | Kind::Range => value,
         Kind::Log10 => value.max(tiny).log10(),
         Kind::Log2 => value.max(tiny).log2(),
         Kind::Quantile => (1.0 / (1.0 - value.clamp(0.0, 1.0 - 1e-6))).log10(),
@@ -142,7 +145,7 @@ fn transform(kind: Kind, value: f64) -> f64 {
 }
 
 /// A number for a tick: `1500000` is `1.5M`, `0.020` is `0.02`.
-pub(crate) fn short(value: f64) -> String {
+pub(super) fn short(value: f64) -> String {
     let (scaled, suffix) = match value.abs() {
         v if v >= 1e6 => (value / 1e6, "M"),
         v if v >= 1e4 => (value / 1e3, "k"),
@@ -164,7 +167,13 @@ pub(crate) fn short(value: f64) -> String {
 mod tests {
     use super::*;
 
-    const KINDS: [Kind; 4] = [Kind::Linear, Kind::Log10, Kind::Log2, Kind::Quantile];
+    const KINDS: [Kind; 5] = [
+        Kind::Linear,
+        Kind::Range,
+        Kind::Log10,
+        Kind::Log2,
+        Kind::Quantile,
+    ];
 
     #[test]
     fn places_are_finite_for_odd_inputs() {

@@ -1,10 +1,10 @@
 //! The experiment as charts, a table, and the commands that repeat it.
 
 use super::{CONNECTIONS, LEVELS, Run, SIZE, times};
+use upshift_trace::plot::{Kind, Look, Plot, Series};
+
 use crate::demo::bench::{Bench, server_flags};
 use crate::load_report::{LoadGroup, LoadReport};
-use crate::report::plot::{Look, Plot, Series};
-use crate::report::scale::Kind;
 use crate::table::{Table, grouped};
 
 pub(super) fn throughput_plot(run: &Run) -> Plot {
