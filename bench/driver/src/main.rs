@@ -45,19 +45,11 @@ use results::Results;
 
 fn main() -> ExitCode {
     let outcome = match options::parse() {
-        Ok(Command::Run(options)) => run(&options),
-        Ok(Command::Drop(options)) => forget(&options),
-        Ok(Command::Render(options)) => render_again(&options),
-        Ok(Command::Compare(options, commit)) => {
+        Command::Run(options) => run(&options),
+        Command::Drop(options) => forget(&options),
+        Command::Render(options) => render_again(&options),
+        Command::Compare(options, commit) => {
             machine::need_two_cpus().and_then(|()| compare::run(&options, &commit))
-        }
-        Ok(Command::Help) => {
-            print!("{}", options::HELP);
-            Ok(())
-        }
-        Err(message) => {
-            eprintln!("error: {message}\n\n{}", options::HELP);
-            return ExitCode::from(2);
         }
     };
     match outcome {

@@ -3,35 +3,62 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lexopt::{Arg, Parser, ValueExt};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, ValueEnum};
 
 use crate::section::Section;
 
-/// Printed by `--help` and after a wrong command line.
-pub(crate) const HELP: &str = "\
-usage: upshift-bench run [options]         measure, then write results/SECTION.json and RESULTS.md
-       upshift-bench run --compare COMMIT  build that commit, too, measure both in turn, and print a verdict for each row
-       upshift-bench drop --only A,B       delete what is known of these sections, and write RESULTS.md again
-       upshift-bench render [--out DIR]    write RESULTS.md again from results/
+/// Runs the benchmarks of Upshift beside its peers.
+///
+/// A partial run replaces its own sections and leaves the others as they are; with --peers it also leaves the other servers of the same
+/// commit. Needs two CPUs that are otherwise idle, and a committed tree: what cannot be repeated is not written to bench/ (with
+/// --quick or --out it is measured, and marked).
+#[derive(Parser)]
+#[command(name = "upshift-bench", max_term_width = 100)]
+struct Words {
+    /// What to do
+    command: Option<Verb>,
 
-  --only A,B     sections: plaintext, pipelined, matrix, single, vcpus, levels, preemption, processes,
-                 assign, sched, serve, files, cpp, micro, conserve, multi
-                 (default: all)
-  --peers A,B    only these servers, such as upshift,tokio-ct,c-uring (default: all that can be built); in assign
-                 nginx, redis, postgres
-  --rounds N     runs of each cell (default 3; 5 in preemption and multi)
-  --seconds S    length of a run (default 2; 3 in preemption)
-  --quick        1 round of 0.5 s, fewer cells, disturbed runs kept, written to bench/target/quick: to try the benchmarks,
-                 not for figures
-  --compare COMMIT
-                 this tree beside a commit, 5 rounds: nothing is written. Sections: plaintext, pipelined, matrix, single, micro,
-                 conserve, multi (default: plaintext, micro, multi: some ten minutes)
-  --out DIR      where RESULTS.md and results/ are (default: bench/)
+    /// These sections only: plaintext, pipelined, matrix, single, vcpus, levels, preemption, processes, assign, sched, serve, files, cpp,
+    /// micro, conserve, multi [default: all; with --compare: plaintext, micro, multi]
+    #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = section)]
+    only: Vec<Section>,
 
-A partial run replaces its own sections and leaves the others as they are; with --peers it also leaves the other servers of the
-same commit. Needs two CPUs that are otherwise idle, and a
-committed tree: what cannot be repeated is not written to bench/ (with --quick or --out it is measured, and marked).
-";
+    /// Only these servers, such as upshift,tokio-ct,c-uring; in assign nginx, redis, postgres [default: all that can be built]
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    peers: Vec<String>,
+
+    /// Runs of each cell [default: 3; 5 in preemption and multi]
+    #[arg(long, value_name = "N")]
+    rounds: Option<usize>,
+
+    /// Length of a run, 0.1 to 600 [default: 2; 3 in preemption]
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    seconds: Option<Duration>,
+
+    /// 1 round of 0.5 s, fewer cells, disturbed runs kept, written to bench/target/quick: to try the benchmarks, not for figures
+    #[arg(long)]
+    quick: bool,
+
+    /// This tree beside a commit, built too, 5 rounds in turn: prints a verdict for each row and writes nothing. Sections: plaintext,
+    /// pipelined, matrix, single, micro, conserve, multi; some ten minutes by default
+    #[arg(long, value_name = "COMMIT")]
+    compare: Option<String>,
+
+    /// Where RESULTS.md and results/ are [default: bench/]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Verb {
+    /// Measure, then write results/SECTION.json and RESULTS.md
+    Run,
+    /// Delete what is known of the sections that --only names, and write RESULTS.md again
+    Drop,
+    /// Write RESULTS.md again from results/
+    Render,
+}
 
 /// Sections of which two commits can be compared.
 const COMPARED: [Section; 7] = [
@@ -56,8 +83,6 @@ pub(crate) enum Command {
     Drop(Options),
     /// Only write the page.
     Render(Options),
-    /// Print [`HELP`].
-    Help,
 }
 
 /// How to measure.
@@ -120,71 +145,40 @@ impl Options {
     }
 }
 
-/// Reads the command line.
-pub(crate) fn parse() -> Result<Command, String> {
-    let mut words = Parser::from_env();
-    let mut command = None;
-    let (mut rounds, mut seconds, mut out, mut compare) = (None, None, None, None);
+/// Reads the command line; ends the process with the help, or with an error that names the word.
+pub(crate) fn parse() -> Command {
+    understand(Words::parse()).unwrap_or_else(|message| {
+        let kind = ErrorKind::ValueValidation;
+        Words::command().error(kind, message).exit()
+    })
+}
+
+fn understand(words: Words) -> Result<Command, String> {
+    let is_named = !words.only.is_empty();
     let mut options = Options {
         only: Section::ALL.to_vec(),
-        peers: Vec::new(),
-        rounds: 3,
-        default_rounds: true,
-        time: Duration::from_secs(2),
-        default_time: true,
-        quick: false,
-        out: bench_dir(),
+        peers: words.peers,
+        rounds: words.rounds.unwrap_or(3).clamp(1, 100),
+        default_rounds: words.rounds.is_none(),
+        time: words.seconds.unwrap_or(Duration::from_secs(2)),
+        default_time: words.seconds.is_none(),
+        quick: words.quick,
+        out: words.out.unwrap_or_else(|| match words.quick {
+            true => bench_dir().join("target/quick"),
+            false => bench_dir(),
+        }),
     };
-    let mut is_named = false;
-    while let Some(word) = words.next().map_err(|e| e.to_string())? {
-        match word {
-            Arg::Value(value) if command.is_none() => command = Some(text(value)?),
-            Arg::Long("only") => {
-                let list = list(&mut words)?;
-                is_named = true;
-                options.only = Section::ALL.to_vec();
-                for name in &list {
-                    if !Section::ALL.iter().any(|s| s.name() == name) {
-                        return Err(format!("no section `{name}`"));
-                    }
-                }
-                options.only.retain(|s| list.iter().any(|n| n == s.name()));
-            }
-            Arg::Long("peers") => options.peers = list(&mut words)?,
-            Arg::Long("rounds") => rounds = Some(number(&mut words, "--rounds")?),
-            Arg::Long("seconds") => seconds = Some(number(&mut words, "--seconds")?),
-            Arg::Long("compare") => {
-                compare = Some(text(words.value().map_err(|e| e.to_string())?)?);
-            }
-            Arg::Long("quick") => options.quick = true,
-            Arg::Long("out") => {
-                out = Some(PathBuf::from(words.value().map_err(|e| e.to_string())?))
-            }
-            Arg::Long("help") | Arg::Short('h') => return Ok(Command::Help),
-            other => return Err(other.unexpected().to_string()),
-        }
+    if is_named {
+        // In the order of the page.
+        options.only.retain(|section| words.only.contains(section));
     }
-    if options.quick {
-        options.rounds = 1;
-        options.default_rounds = false;
-        options.time = Duration::from_millis(500);
-        options.default_time = false;
-        options.out = bench_dir().join("target/quick");
+    if words.quick {
+        options.rounds = words.rounds.map_or(1, |_| options.rounds);
+        options.time = words.seconds.unwrap_or(Duration::from_millis(500));
+        (options.default_rounds, options.default_time) = (false, false);
     }
-    if let Some(rounds) = rounds {
-        options.rounds = (rounds as usize).clamp(1, 100);
-        options.default_rounds = false;
-    }
-    if let Some(seconds) = seconds {
-        options.time = Duration::try_from_secs_f64(seconds)
-            .ok()
-            .filter(|time| (0.1..=600.0).contains(&time.as_secs_f64()))
-            .ok_or("--seconds must be 0.1 to 600")?;
-        options.default_time = false;
-    }
-    options.out = out.unwrap_or(options.out);
-    if let Some(commit) = compare {
-        if command.as_deref().is_some_and(|command| command != "run") {
+    if let Some(commit) = words.compare {
+        if words.command.is_some_and(|command| command != Verb::Run) {
             return Err("--compare measures: it goes with run".into());
         }
         if !is_named {
@@ -201,28 +195,76 @@ pub(crate) fn parse() -> Result<Command, String> {
         }
         return Ok(Command::Compare(options, commit));
     }
-    match command.as_deref() {
-        Some("run") => Ok(Command::Run(options)),
-        Some("drop") if !is_named => Err("drop: name the sections by --only".into()),
-        Some("drop") => Ok(Command::Drop(options)),
-        Some("render") => Ok(Command::Render(options)),
-        Some(other) => Err(format!("no command `{other}`")),
+    match words.command {
+        Some(Verb::Run) => Ok(Command::Run(options)),
+        Some(Verb::Drop) if !is_named => Err("drop: name the sections by --only".into()),
+        Some(Verb::Drop) => Ok(Command::Drop(options)),
+        Some(Verb::Render) => Ok(Command::Render(options)),
         None => Err("name a command: run, drop or render".into()),
     }
 }
 
-fn text(value: std::ffi::OsString) -> Result<String, String> {
-    value.string().map_err(|e| e.to_string())
+fn section(name: &str) -> Result<Section, String> {
+    let found = Section::ALL.into_iter().find(|s| s.name() == name.trim());
+    found.ok_or_else(|| {
+        let names = Section::ALL.map(Section::name).join(", ");
+        format!("the sections are {names}")
+    })
 }
 
-fn list(words: &mut Parser) -> Result<Vec<String>, String> {
-    let value = text(words.value().map_err(|e| e.to_string())?)?;
-    Ok(value.split(',').map(|s| s.trim().to_owned()).collect())
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok();
+    seconds
+        .filter(|seconds| (0.1..=600.0).contains(seconds))
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| "use 0.1 to 600".into())
 }
 
-fn number(words: &mut Parser, name: &str) -> Result<f64, String> {
-    let value = text(words.value().map_err(|e| e.to_string())?)?;
-    value
-        .parse()
-        .map_err(|_| format!("{name} needs a number, not `{value}`"))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Command, String> {
+        let words = ["upshift-bench"].into_iter().chain(line.split(' '));
+        let words = Words::try_parse_from(words).map_err(|error| error.to_string())?;
+        understand(words)
+    }
+
+    #[test]
+    fn words_become_options() {
+        Words::command().debug_assert();
+        let Ok(Command::Run(options)) = read("run --only micro,plaintext --seconds 0.5") else {
+            panic!("it measures");
+        };
+        assert_eq!(options.only, [Section::Plaintext, Section::Micro]);
+        assert_eq!(options.time_of(Section::Preemption).as_millis(), 500);
+        assert_eq!(options.rounds_of(Section::Multi), 5);
+        assert_eq!(options.out, bench_dir());
+        let Ok(Command::Run(options)) = read("run --quick --rounds 2") else {
+            panic!("it measures");
+        };
+        assert_eq!((options.rounds, options.time.as_millis()), (2, 500));
+        assert!(options.out.ends_with("target/quick"));
+        let Ok(Command::Compare(options, commit)) = read("--compare HEAD~1") else {
+            panic!("it compares");
+        };
+        assert_eq!((commit.as_str(), options.rounds), ("HEAD~1", 5));
+        assert_eq!(options.only, DEFAULT_COMPARED);
+    }
+
+    #[test]
+    fn wrong_words_are_errors() {
+        for wrong in [
+            "drop",
+            "nonsense",
+            "--quick",
+            "run --only nonsense",
+            "run --seconds 0",
+            "render --compare HEAD",
+            "run --compare HEAD --only serve",
+            "run --rounds x",
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
 }
