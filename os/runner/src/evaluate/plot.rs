@@ -1,20 +1,13 @@
 //! The plots of the page, as the papers have them: throughput and latency over connections, a line for each
 //! model; throughput, latency and jitter over levels, a line for each number of harts.
 
-use std::error::Error;
+use std::fs;
 use std::path::Path;
 
-use plotters::prelude::*;
+use upshift_trace::plot::{Kind, Look, Plot as Drawing, Series};
 
 use super::plan;
 use super::point::{Figures, MODELS, Point};
-
-const COLOURS: [RGBColor; 4] = [
-    RGBColor(27, 94, 168),
-    RGBColor(200, 80, 30),
-    RGBColor(40, 140, 80),
-    RGBColor(130, 60, 150),
-];
 
 /// A line: its name, and its points.
 type Line = (String, Vec<(f64, f64)>);
@@ -139,42 +132,22 @@ fn of_harts(points: &[Point], model: usize, figure: fn(&Figures) -> f64) -> Vec<
 }
 
 fn draw(plot: &Plot<'_>, lines: &[Line], folder: &Path) -> Result<(), String> {
+    let series = |(colour, (name, points)): (usize, &Line)| Series {
+        name: name.clone(),
+        points: points.clone(),
+        colour,
+        look: Look::Line,
+    };
+    let drawing = Drawing {
+        title: plot.title.clone(),
+        x_label: plot.x.into(),
+        y_label: plot.y.into(),
+        x: Kind::Linear,
+        y: Kind::Linear,
+        groups: Vec::new(),
+        series: lines.iter().enumerate().map(series).collect(),
+        palette: 'c',
+    };
     let file = folder.join(plot.file);
-    let drawn = try_draw(plot, lines, &file);
-    drawn.map_err(|error| format!("{}: {error}", file.display()))
-}
-
-fn try_draw(plot: &Plot<'_>, lines: &[Line], to: &Path) -> Result<(), Box<dyn Error>> {
-    let all = || lines.iter().flat_map(|(_, points)| points);
-    let widest = all().map(|point| point.0).fold(1.0, f64::max);
-    let highest = all().map(|point| point.1).fold(0.001, f64::max);
-    let area = SVGBackend::new(to, (640, 360)).into_drawing_area();
-    area.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&area)
-        .caption(&plot.title, ("sans-serif", 18))
-        .margin(12)
-        .x_label_area_size(40)
-        .y_label_area_size(64)
-        .build_cartesian_2d(0.0..widest * 1.02, 0.0..highest * 1.1)?;
-    chart
-        .configure_mesh()
-        .x_desc(plot.x)
-        .y_desc(plot.y)
-        .light_line_style(WHITE)
-        .draw()?;
-    for ((name, points), colour) in lines.iter().zip(COLOURS) {
-        let line = LineSeries::new(points.iter().copied(), colour.stroke_width(2));
-        chart
-            .draw_series(line)?
-            .label(name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
-    }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.2))
-        .draw()?;
-    area.present()?;
-    Ok(())
+    fs::write(&file, drawing.file()).map_err(|error| format!("{}: {error}", file.display()))
 }
