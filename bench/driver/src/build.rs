@@ -76,7 +76,7 @@ pub(crate) fn build(source: Source) -> Result<PathBuf, String> {
                 .arg(format!("-I{}", root.join("cpp/include").display()))
                 .arg(format!("-I{}", root.join("cpp/examples").display()))
                 .arg(bench.join(format!("peers/cpp/{file}.cpp")));
-            if ["upshift", "files"].contains(&file) {
+            if ["servers", "files"].contains(&file) {
                 command.arg(cargo_library(root, "upshift-c-library", "libupshift_c.a")?);
             }
             command.args(args).args(["-lpthread", "-ldl", "-lm"]);

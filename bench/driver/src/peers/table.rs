@@ -129,7 +129,7 @@ pub(crate) const PEERS: &[Peer] = &[
     },
     Peer {
         id: "upshift-cpp",
-        source: Source::Cpp("upshift", "upshift-cpp", &[]),
+        source: Source::Cpp("servers", "upshift-cpp", &[]),
         plaintext: &["plaintext", "--vcpus", "1", "--pin", "0"],
         matrix: Some(&["matrix", "--vcpus", "1", "--pin", "0"]),
         header_order_free: false,
