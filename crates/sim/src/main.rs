@@ -101,8 +101,8 @@ fn scale(folder: Option<&Path>) -> ExitCode {
     let Some(folder) = folder else {
         return ExitCode::SUCCESS;
     };
-    let urgent = "p99 of the wait of level 0 (dashed: ideal machine)";
-    let all = "mean wait of all jobs (dashed: ideal machine)";
+    let urgent = "p99 of the wait of level 0 (dashed: ideal)";
+    let all = "mean wait of all jobs (dashed: ideal)";
     let drawn = draw(
         &points,
         urgent,

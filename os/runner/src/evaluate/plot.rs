@@ -63,7 +63,7 @@ pub(crate) fn draw_all(points: &[Point], folder: &Path) -> Result<(), String> {
             let plot = Plot {
                 file: &format!("levels-{name}-{model_name}.svg"),
                 title: format!(
-                    "{}: {} connections of 8 levels, 20 × 20 every {} ms",
+                    "{}: {} connections, 8 levels, every {} ms",
                     MODELS[model],
                     plan::PRIORITY_CONNECTIONS,
                     plan::PRIORITY_PERIOD
