@@ -143,9 +143,12 @@ impl Plot {
                 self.title, self.y_label, self.x_label
             ))
         );
+        // A long one begins further left.
+        let title_width = 9.4 * self.title.chars().count() as f64;
+        let title_at = (WIDTH - 6.0 - title_width).clamp(6.0, LEFT);
         let _ = write!(
             out,
-            r#"<text class="t" x="{LEFT}" y="18">{}</text>"#,
+            r#"<text class="t" x="{title_at:.1}" y="18">{}</text>"#,
             escape(&self.title)
         );
         let points = || self.series.iter().flat_map(|s| &s.points).filter(finite);
