@@ -80,7 +80,7 @@ mod status;
 
 pub use assign::{Assign, Bound, Reservation};
 pub use config::{
-    Config, ConfigError, Limits, Rule, Subject, Subordinate, default_socket, group, user,
+    Config, ConfigError, Limits, Member, Rule, Subject, Subordinate, default_socket, group, user,
 };
 pub use daemon::{Builder, Daemon, Mode, StartError};
 pub use listen::ListenError;

@@ -4,6 +4,7 @@
 //! names of `/etc/passwd` and `/etc/group`.
 
 mod file;
+mod members;
 mod names;
 mod subordinate;
 
@@ -18,6 +19,7 @@ use crate::admission::Standing;
 use crate::assign::rule::{Assign, Traits};
 use file::File;
 pub(crate) use file::within;
+pub use members::Member;
 pub(crate) use names::Name;
 pub use names::{group, user};
 pub use subordinate::Subordinate;
@@ -51,6 +53,8 @@ pub struct Config {
     pub assign: Vec<Assign>,
     /// Users that belong to others: `/etc/subuid`, not the file.
     pub subordinate: Vec<Subordinate>,
+    /// Members of the groups of rules by their accounts: `/etc/passwd` and `/etc/group`, not the file.
+    pub members: Vec<Member>,
 }
 
 /// Bounds on what processes can take of the daemon.
@@ -127,6 +131,7 @@ impl Default for Config {
             rules: Vec::new(),
             assign: Vec::new(),
             subordinate: Vec::new(),
+            members: Vec::new(),
         }
     }
 }
@@ -157,9 +162,10 @@ impl Config {
         Ok(config.of_this_machine())
     }
 
-    /// With the users that belong to others here.
+    /// With the users that belong to others here, and the members of groups.
     pub fn of_this_machine(mut self) -> Config {
         self.subordinate = Subordinate::all();
+        self.members = Member::of_groups_in(&self.rules);
         self
     }
 
@@ -196,11 +202,10 @@ impl Config {
 
     /// How much of the daemon's room is kept free of others for a user with these groups.
     pub(crate) fn standing_of(&self, user: u32, groups: &[u32]) -> Standing {
-        match self.rule_of(user, groups) {
-            _ if user == 0 => Standing::Root,
-            Some(Rule {
-                ceiling: Some(_), ..
-            }) => Standing::Named,
+        let named = |rule: Option<&Rule>| rule.is_some_and(|it| it.ceiling.is_some());
+        match user {
+            0 => Standing::Root,
+            _ if self.rules_of(user, groups).into_iter().all(named) => Standing::Named,
             _ => Standing::Anybody,
         }
     }
@@ -215,20 +220,32 @@ impl Config {
         rule.map(|rule| rule.level)
     }
 
-    fn rule_of(&self, user: u32, groups: &[u32]) -> Option<&Rule> {
+    /// The rule for a process of `user` with these groups, and the one that it would be if the process were in the groups of its account, too:
+    /// what a process gains by leaving a group does not count.
+    fn rules_of(&self, user: u32, groups: &[u32]) -> [Option<&Rule>; 2] {
         let person = self.person(user);
-        self.rules.iter().find(|rule| match rule.subject {
-            Subject::User(rule) => rule == user || rule == person,
-            Subject::Group(rule) => groups.contains(&rule),
+        let is_it = |it: u32| it == user || it == person;
+        let is_member = |group: u32| {
+            let mut members = self.members.iter();
+            members.any(|it| it.group == group && is_it(it.user))
+        };
+        [false, true].map(|by_account| {
+            self.rules.iter().find(|rule| match rule.subject {
+                Subject::User(user) => is_it(user),
+                Subject::Group(group) => {
+                    groups.contains(&group) || (by_account && is_member(group))
+                }
+            })
         })
     }
 
     /// The most urgent level of a user with these groups; `None`: may not register.
     pub fn ceiling_of(&self, user: u32, groups: &[u32]) -> Option<u8> {
-        match self.rule_of(user, groups) {
+        let [own, by_account] = self.rules_of(user, groups).map(|rule| match rule {
             Some(rule) => rule.ceiling,
             None => Some(self.ceiling),
-        }
+        });
+        Some(own?.max(by_account?))
     }
 }
 
@@ -295,6 +312,45 @@ mod tests {
         assert_eq!(config.ceiling_of(8, &[3, 100]), Some(8));
         assert_eq!(config.ceiling_of(0, &[0]), Some(0));
         assert_eq!(config.ceiling_of(9, &[9]), Some(32));
+    }
+
+    #[test]
+    fn who_leaves_a_group_gains_nothing_by_it() {
+        let mut config = Config::parse(
+            "ceiling = 32\n\
+             [[rule]]\ngroup = 100\ndeny = true\n\
+             [[rule]]\ngroup = 101\nceiling = 60\n\
+             [[rule]]\ngroup = 102\nceiling = 4\n",
+        )
+        .unwrap();
+        let members = [(7, 100), (8, 101), (9, 102), (10, 100)];
+        config.members = members.map(|(user, group)| Member { user, group }).to_vec();
+        config.subordinate = vec![Subordinate {
+            first: 1000,
+            count: 10,
+            owner: 7,
+        }];
+        for (user, groups, ceiling) in [
+            (6, &[][..], Some(32)),
+            (7, &[], None),
+            // Though a later rule would let it in.
+            (7, &[102], None),
+            (1003, &[], None),
+            (8, &[], Some(60)),
+            (8, &[102], Some(60)),
+            // A process that has left a group has not what the group has.
+            (9, &[], Some(32)),
+            (9, &[102], Some(4)),
+        ] {
+            assert_eq!(
+                config.ceiling_of(user, groups),
+                ceiling,
+                "{user} {groups:?}"
+            );
+        }
+        assert_eq!(config.standing_of(9, &[]), Standing::Anybody);
+        assert_eq!(config.standing_of(9, &[102]), Standing::Named);
+        assert_eq!(config.standing_of(7, &[102]), Standing::Anybody);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::net::RecvFlags;
 use upshift_board::os;
 use upshift_board::wire::{self, Role};
-use upshift_daemon::{Config, Daemon, Subordinate};
+use upshift_daemon::{Config, Daemon, Member, Rule, Subject, Subordinate};
 use upshift_elevate::current_tid;
 
 use crate::assign::{assigned, rule};
@@ -18,7 +18,7 @@ use crate::child::{number, pin, setting, wait_for_go};
 use crate::hostile::{census, processes};
 use crate::process::{PATIENCE, Process, elevated_threads, monotonic, until};
 use crate::protocol::connect;
-use crate::villain::Foothold;
+use crate::villain::{Foothold, verdict};
 use crate::{directory, permitted, skipped, socket, turn};
 
 /// The first of those that `MALLORY` may be in a user namespace.
@@ -68,6 +68,72 @@ fn subordinate_users_are_no_crowd() {
     until("all are answered", || processes(&path) == 0);
     legion.say("go");
     assert_eq!(legion.number("open "), 20);
+}
+
+/// A process of `MALLORY` in group `GROUP` leaves all groups, in a user namespace that its parent sets up as `newgidmap` does, and tries to
+/// register.
+pub(crate) fn leaver() {
+    let group = number("GROUP") as u32;
+    // SAFETY: plain calls with live arguments. The child has one thread, as `unshare` requires.
+    unsafe {
+        let child = libc::fork();
+        if child != 0 {
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+            return;
+        }
+        let failed = libc::setgroups(1, &raw const group) != 0
+            || libc::setresgid(MALLORY, MALLORY, MALLORY) != 0
+            || libc::setresuid(MALLORY, MALLORY, MALLORY) != 0;
+        assert!(!failed);
+        let alone = libc::unshare(libc::CLONE_NEWUSER) == 0;
+        println!("namespace {}", if alone { libc::getpid() } else { 0 });
+        wait_for_go();
+        assert_eq!(libc::setgroups(0, std::ptr::null()), 0);
+    }
+    pin(number("CPU") as usize);
+    let connection = connect(&PathBuf::from(setting("SOCKET")));
+    println!("verdict {}", verdict(&connection, current_tid()));
+    wait_for_go();
+    std::process::exit(0);
+}
+
+#[test]
+fn who_leaves_a_group_in_a_user_namespace_is_denied_by_its_account() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let denied = 64_100;
+    let member = Member {
+        user: MALLORY,
+        group: denied,
+    };
+    for (members, says) in [(vec![], "in"), (vec![member], "Forbidden")] {
+        let path = socket("leaver");
+        let _daemon = Daemon::start(Config {
+            rules: vec![Rule {
+                subject: Subject::Group(denied),
+                ceiling: None,
+            }],
+            members,
+            ..open_config("leaver")
+        })
+        .unwrap();
+        let settings = [("GROUP", denied.to_string()), ("CPU", "0".to_string())];
+        let mut leaver = Process::start("leaver", &path, &settings);
+        let pid = leaver.number("namespace ");
+        if pid == 0 {
+            return skipped("ordinary users may not make user namespaces");
+        }
+        for (file, map) in [
+            ("uid_map", format!("0 {MALLORY} 1\n")),
+            ("gid_map", format!("0 {MALLORY} 1\n1 {GUISES} 10\n")),
+        ] {
+            std::fs::write(format!("/proc/{pid}/{file}"), map).unwrap();
+        }
+        leaver.say("go");
+        assert_eq!(leaver.line("verdict ").unwrap(), says);
+    }
 }
 
 #[test]

@@ -243,7 +243,7 @@ pub(crate) fn hoarder() {
 }
 
 /// What the daemon says to a registration of `tid` over `connection`.
-fn verdict(connection: &OwnedFd, tid: i32) -> String {
+pub(crate) fn verdict(connection: &OwnedFd, tid: i32) -> String {
     let worker = Thread {
         tid,
         vcpu: 0,
