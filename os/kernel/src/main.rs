@@ -35,6 +35,7 @@ mod arch;
 mod archive;
 mod chaos;
 mod clock;
+mod command_line;
 mod console;
 mod device_tree;
 mod devices;
@@ -67,6 +68,7 @@ mod vdso;
 mod waiters;
 
 use arch::{boot, finisher};
+use command_line::refuse;
 use device_tree::DeviceTree;
 use machine::Machine;
 use memory::PhysAddr;
@@ -85,12 +87,17 @@ fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
     let mut machine = tree
         .and_then(Machine::new)
         .expect("a device tree with memory, harts and a clock");
-    let alternate = argument(&machine, "harts") == Some("alternate");
-    machine.use_harts(hart_id, alternate);
     console::init(&machine);
     if let Some(device) = machine.finisher {
         finisher::set(device);
     }
+    machine.check_arguments();
+    let alternate = match machine.argument("harts") {
+        None => false,
+        Some("alternate") => true,
+        Some(other) => refuse(format_args!("harts={other}: say alternate, or nothing")),
+    };
+    machine.use_harts(hart_id, alternate);
     let sstc = machine.harts.iter().all(|hart| hart.sstc);
     clock::init(machine.timebase, sstc);
     memory::init(&machine, device_tree.get()..device_tree.get() + size);
@@ -111,34 +118,34 @@ fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
     if let Some(image) = archive::find(vdso::NAME)
         && let Err(error) = vdso::init(image)
     {
-        println!("upshift: {error}; build the image again");
-        finisher::exit(2);
+        refuse(format_args!("{error}; build the image again"));
     }
-    if let Some(records) = argument(&machine, "trace")
-        && trace::init(
-            records.parse().unwrap_or(trace::DEFAULT),
-            machine.harts.len(),
-        )
-        .is_err()
+    let records = match machine.argument("trace") {
+        Some("trace") => Some(trace::DEFAULT),
+        _ => machine.number("trace", usize::MAX),
+    };
+    if let Some(records) = records
+        && trace::init(records, machine.harts.len()).is_err()
     {
-        println!("upshift: no memory for so many records: ask for fewer than trace={records}");
-        finisher::exit(2);
+        refuse(format_args!(
+            "no memory for so many records: ask for fewer than trace={records}"
+        ));
     }
-    if let Some(seed) = argument(&machine, "chaos") {
-        chaos::set_seed(seed.parse().unwrap_or(0));
+    if let Some(seed) = machine.number("chaos", usize::MAX) {
+        chaos::set_seed(seed as u64);
     }
     #[cfg(feature = "selftest")]
-    if argument(&machine, "late").is_some() {
+    if machine.argument("late").is_some() {
         hart::make_late();
     }
     start_harts(&machine, hart_id);
     let executor = executor::take();
     devices::init(&machine);
     console::enable_input(&machine);
-    net::init(&machine, argument(&machine, "address"));
+    net::init(&machine, machine.argument("address"));
     disk::init(&machine);
     storage::init();
-    settings::set(argument(&machine, "threads"), argument(&machine, "stack"));
+    settings::set(&machine);
     process::init().expect("memory to boot");
     begin(&machine);
     executor::run(&executor)
@@ -178,32 +185,18 @@ fn boot_more() -> ! {
 /// Starts what the command line asks for.
 fn begin(machine: &Machine) {
     #[cfg(feature = "selftest")]
-    if let Some(how) = argument(machine, "selftest") {
-        let times = argument(machine, "times").and_then(|times| times.parse().ok());
-        selftest::start(
-            how,
-            times.unwrap_or(1),
-            argument(machine, "icount").is_some(),
-        );
+    if let Some(how) = machine.argument("selftest") {
+        let times = machine.number("times", usize::MAX).unwrap_or(1);
+        selftest::start(how, times, machine.argument("icount").is_some());
         return;
     }
-    let Some(program) = argument(machine, "init") else {
-        println!("upshift: nothing to run; say what with init=PROGRAM");
-        finisher::exit(2);
+    let Some(program) = machine.argument("init") else {
+        refuse("nothing to run; say what with init=PROGRAM");
     };
-    let started = init::start(program.into(), argument(machine, "with").unwrap_or(""));
+    let started = init::start(program.into(), machine.argument("with").unwrap_or(""));
     if let Err(error) = started {
-        println!("upshift: {program} does not start: {error}");
-        finisher::exit(2);
+        refuse(format_args!("{program} does not start: {error}"));
     }
-}
-
-/// The value of a word `name=value` of the command line; of a bare word, itself.
-fn argument(machine: &Machine, name: &str) -> Option<&'static str> {
-    machine.arguments.split_whitespace().find_map(|word| {
-        let (key, value) = word.split_once('=').unwrap_or((word, word));
-        (key == name).then_some(value)
-    })
 }
 
 #[panic_handler]

@@ -5,8 +5,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use os_abi::layout::STACK_SIZE;
 
+use crate::machine::Machine;
 use crate::memory::PAGE;
-use crate::println;
 
 /// Threads of all processes, if nothing else is said.
 const THREADS: usize = 512;
@@ -16,20 +16,12 @@ const MOST_THREADS: usize = 8192;
 static THREADS_SAID: AtomicUsize = AtomicUsize::new(THREADS);
 static STACK_SAID: AtomicUsize = AtomicUsize::new(STACK_SIZE);
 
-/// Takes what the command line says, while booting. What is not possible is told, and left.
-pub(crate) fn set(threads: Option<&str>, stack: Option<&str>) {
-    let number = |word: Option<&str>, name: &str, most: usize| {
-        let word = word?;
-        let number = word.parse().ok().filter(|n| (1..=most).contains(n));
-        if number.is_none() {
-            println!("upshift: {name}={word}: say a number from 1 to {most}");
-        }
-        number
-    };
-    if let Some(threads) = number(threads, "threads", MOST_THREADS) {
+/// Takes what the command line says, while booting. What is not possible ends the machine.
+pub(crate) fn set(machine: &Machine) {
+    if let Some(threads) = machine.number("threads", MOST_THREADS) {
         THREADS_SAID.store(threads, Relaxed);
     }
-    if let Some(kib) = number(stack, "stack", STACK_SIZE >> 10) {
+    if let Some(kib) = machine.number("stack", STACK_SIZE >> 10) {
         STACK_SAID.store((kib << 10).next_multiple_of(PAGE), Relaxed);
     }
 }

@@ -11,6 +11,7 @@ use smoltcp::wire::{
 use super::lists::Index;
 use super::table::{Key, Kind, Owner, UDP};
 use super::{SOCKETS, Stack, now};
+use crate::command_line::refuse;
 use crate::executor::LEAST_URGENT_WORK;
 use crate::println;
 
@@ -32,7 +33,9 @@ impl Stack {
             return;
         }
         if let Some(word) = address.filter(|word| *word != "dhcp") {
-            println!("upshift: address={word} is none: say dhcp, or ADDRESS/BITS,GATEWAY");
+            refuse(format_args!(
+                "address={word} is none: say dhcp, or ADDRESS/BITS,GATEWAY"
+            ));
         }
         let client = self
             .table

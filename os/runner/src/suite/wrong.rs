@@ -17,6 +17,21 @@ pub(super) fn failures() -> Vec<Run> {
         last: "upshift: none ended with 2",
         ..run_of("no program fails".to_owned(), 1, "init=none")
     });
+    let misspelt = |words: &str, last| Run {
+        status: 2,
+        last,
+        ..run_of(format!("{words} fails"), 1, words)
+    };
+    runs.extend([
+        misspelt(
+            "init=tests thread=1024",
+            "upshift: `thread=1024` on the command line is not known",
+        ),
+        misspelt(
+            "init=tests trace=all",
+            "upshift: trace=all: say a number from 1",
+        ),
+    ]);
     let mut old = Run {
         status: 2,
         last: "upshift: this processor lacks",

@@ -1,0 +1,81 @@
+//! The kernel's command line: words `NAME=VALUE` or `NAME`, separated by spaces.
+//!
+//! A word that the kernel does not know ends the machine while it boots, with status 2, and so does a
+//! value that is not possible: otherwise a misspelt setting would look like one that has no effect.
+
+use core::fmt::Display;
+
+use crate::arch::finisher;
+use crate::machine::Machine;
+use crate::println;
+
+/// The names of all words.
+const NAMES: &[&str] = &[
+    "address", "chaos", "harts", "init", "stack", "threads", "trace", "with",
+];
+/// Those of a kernel with its own tests.
+const NAMES_OF_TESTS: &[&str] = &["icount", "late", "selftest", "times"];
+
+fn is_known(name: &str) -> bool {
+    let tests = if cfg!(feature = "selftest") {
+        NAMES_OF_TESTS
+    } else {
+        &[]
+    };
+    NAMES.iter().chain(tests).any(|known| *known == name)
+}
+
+/// Name and value; of a bare word both are the word.
+fn parts(word: &'static str) -> (&'static str, &'static str) {
+    word.split_once('=').unwrap_or((word, word))
+}
+
+impl Machine {
+    /// Ends the machine if a word of the command line is not known. As soon as there is a console.
+    pub(crate) fn check_arguments(&self) {
+        let mut words = self.arguments.split_whitespace();
+        if let Some(word) = words.find(|word| !is_known(parts(word).0)) {
+            refuse(format_args!(
+                "`{word}` on the command line is not known: say {}",
+                Known
+            ));
+        }
+    }
+
+    /// The value of the first word of this name; of a bare word, its name.
+    pub(crate) fn argument(&self, name: &str) -> Option<&'static str> {
+        debug_assert!(is_known(name) || NAMES_OF_TESTS.contains(&name));
+        let mut words = self.arguments.split_whitespace().map(parts);
+        words.find(|(key, _)| *key == name).map(|(_, value)| value)
+    }
+
+    /// The number of this name, which ends the machine if it is none, or not in 1 to `most`.
+    pub(crate) fn number(&self, name: &str, most: usize) -> Option<usize> {
+        let value = self.argument(name)?;
+        let number = value.parse().ok().filter(|n| (1..=most).contains(n));
+        if number.is_none() {
+            refuse(format_args!(
+                "{name}={value}: say a number from 1 to {most}"
+            ));
+        }
+        number
+    }
+}
+
+/// Says why, and ends the machine with status 2.
+pub(crate) fn refuse(why: impl Display) -> ! {
+    println!("upshift: {why}");
+    finisher::exit(2)
+}
+
+/// Prints all names.
+struct Known;
+
+impl Display for Known {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        for (at, name) in NAMES.iter().enumerate() {
+            write!(f, "{}{name}", if at == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
