@@ -43,6 +43,10 @@ const AT_ONCE: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC)
     .union(OFlags::NONBLOCK);
 
+/// The numbers of the call `futex`: the daemon's own, those of programs of 32 bits with times of 32 and 64 bits (x86 and Arm), and that of x32. None
+/// of them is a call of the daemon's kind that sleeps with the operation of a lock in the place of its second argument.
+const FUTEX: [i64; 4] = [libc::SYS_futex, 240, 422, libc::SYS_futex | 0x4000_0000];
+
 /// The real calls.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Real;
@@ -77,7 +81,7 @@ impl Machine for Real {
         });
         // The flags say which clock, and whether the futex is private.
         let operation = operation.map(|all| (all as i32) & libc::FUTEX_CMD_MASK);
-        Ok(number == Some(libc::SYS_futex)
+        Ok(number.is_some_and(|number| FUTEX.contains(&number))
             && matches!(
                 operation,
                 Some(libc::FUTEX_LOCK_PI | libc::FUTEX_LOCK_PI2 | libc::FUTEX_WAIT_REQUEUE_PI)

@@ -68,6 +68,7 @@ fn plays_a_role() {
         "messenger" => crate::trickster::messenger(),
         "sleeping parent" => sleeping_parent(),
         "legion" => crate::villain::legion(),
+        "contriver" => crate::contrivances::contriver(),
         "leaver" => crate::guises::leaver(),
         "asker" => crate::guises::asker(),
         "joiner" => crate::villain::joiner(),

@@ -9,6 +9,7 @@ mod attacks;
 mod beside;
 mod cgroup;
 mod child;
+mod contrivances;
 mod deaths;
 mod descriptors;
 mod false_daemon;

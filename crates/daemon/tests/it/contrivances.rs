@@ -1,0 +1,165 @@
+//! Attackers that lend their priority by ways of their own, or whose size makes the daemon work. `docs/threat-model.md` names these tests.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::time::Duration;
+
+use upshift_board::wire::Role;
+use upshift_daemon::Daemon;
+use upshift_elevate::current_tid;
+
+use crate::attacks::{ALICE, MALLORY, TRUDY, from_now, open_config, takes_at_most, villain};
+use crate::beside::{TIME, bystander, us};
+use crate::child::{cpu_time, number, pin, setting, wait_for_go};
+use crate::hostile::census;
+use crate::process::monotonic;
+use crate::villain::Foothold;
+use crate::{permitted, socket, turn};
+
+/// Two words in the first 4 GiB, where calls of 32 bits reach them.
+fn low_words() -> &'static [AtomicU32; 2] {
+    // SAFETY: a fresh anonymous mapping of a page, which stays.
+    unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        #[cfg(target_arch = "x86_64")]
+        let flags = flags | libc::MAP_32BIT;
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        let address = libc::mmap(std::ptr::null_mut(), 4096, both, flags, -1, 0);
+        assert_ne!(address, libc::MAP_FAILED);
+        &*address.cast()
+    }
+}
+
+/// The calls of a lock, as programs of 64 bits or as those of 32 bits make them.
+fn futex(word: &AtomicU32, operation: i32, value: u32, other: Option<&AtomicU32>) -> i64 {
+    let other = other.map_or(std::ptr::null_mut(), AtomicU32::as_ptr);
+    #[cfg(target_arch = "x86_64")]
+    if setting("CALL") == "of 32 bits" {
+        let result: i64;
+        // SAFETY: the call of 32 bits with the number 240 is futex; all addresses are low. No time limit, which is also the second value.
+        unsafe {
+            std::arch::asm!(
+                "push rbx", "mov ebx, {word:e}", "int 0x80", "pop rbx",
+                word = in(reg) word.as_ptr() as usize as u32,
+                inlateout("rax") 240i64 => result,
+                in("ecx") operation, in("edx") value, in("esi") 0, in("edi") other as usize as u32,
+            );
+        }
+        return result;
+    }
+    // SAFETY: live words, and no time limit, which is also the second value.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            operation,
+            value,
+            0,
+            other,
+            0,
+        )
+    }
+}
+
+/// As `lender`: the main thread waits for a lock of a thread that burns on `VICTIM`, by the calls that `CALL` names; in pieces of `BURN` µs, after
+/// each of which nothing is lent for `REST` µs.
+pub(crate) fn contriver() {
+    pin(number("CPU") as usize);
+    let it = Foothold::new(&[(current_tid(), Role::Worker)]);
+    println!("ready");
+    let deadline = wait_for_go();
+    let requeued = setting("CALL") == "requeued";
+    let [lock, gate] = low_words();
+    let owner = AtomicU32::new(0);
+    let (burn, rest) = (number("BURN") * 1000, number("REST"));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(number("VICTIM") as usize);
+            let before = cpu_time();
+            while monotonic() < deadline {
+                lock.store(current_tid() as u32, Release);
+                owner.store(1, Release);
+                if requeued {
+                    let move_one = || futex(gate, libc::FUTEX_CMP_REQUEUE_PI, 1, Some(lock));
+                    while move_one() < 1 && monotonic() < deadline {
+                        std::thread::yield_now();
+                    }
+                }
+                let end = (monotonic() + burn).min(deadline);
+                while monotonic() < end {
+                    std::hint::spin_loop();
+                }
+                owner.store(0, Release);
+                futex(lock, libc::FUTEX_UNLOCK_PI, 0, None);
+                std::thread::sleep(Duration::from_micros(rest));
+            }
+            println!("used {}", (cpu_time() - before) / 1000);
+            owner.store(2, Release);
+        });
+        loop {
+            match owner.load(Acquire) {
+                0 => std::thread::sleep(Duration::from_micros(50)),
+                1 if requeued => {
+                    futex(gate, libc::FUTEX_WAIT_REQUEUE_PI, 0, Some(lock));
+                    futex(lock, libc::FUTEX_UNLOCK_PI, 0, None);
+                }
+                1 => {
+                    futex(lock, libc::FUTEX_LOCK_PI, 0, None);
+                    futex(lock, libc::FUTEX_UNLOCK_PI, 0, None);
+                }
+                _ => break,
+            }
+        }
+    });
+    drop(it);
+    wait_for_go();
+}
+
+/// What a contriver gets on CPU 0, with the user that is barred: µs.
+fn contrive(call: &str, burn: u64, rest: u64) -> (u64, serde_json::Value) {
+    let path = socket("contriver");
+    let _daemon = Daemon::start(open_config("contriver")).unwrap();
+    let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
+    let honest = villain("ghost", &path, ALICE, (0, 20), &[]);
+    let mut bystander = bystander(&path, 0);
+    let more = [
+        ("CALL", call.to_string()),
+        ("VICTIM", "0".to_string()),
+        ("BURN", burn.to_string()),
+        ("REST", rest.to_string()),
+    ];
+    let mut contriver = villain("contriver", &path, MALLORY, (0, 40), &more);
+    let end = from_now(TIME);
+    bystander.go_until(end);
+    contriver.go_until(end);
+    let mut barred = std::collections::BTreeMap::new();
+    while monotonic() < end {
+        for it in census(&path)["barred"].as_array().unwrap() {
+            barred.insert(it["uid"].as_u64().unwrap(), it["ms"].as_u64().unwrap());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let (used, longest) = (bystander.number("used "), bystander.number("longest "));
+    let burnt = contriver.number("used ");
+    let seen = census(&path);
+    println!(
+        "{call}, {burn} and {rest} us: {burnt}, bystander {used} us of {}, longest gap {longest} us, {} alarms, barred {barred:?}",
+        us(),
+        seen["alarms"]
+    );
+    drop(honest);
+    (burnt, serde_json::json!(barred.keys().collect::<Vec<_>>()))
+}
+
+#[test]
+fn a_priority_lent_by_calls_of_another_kind_is_taken_back_by_the_canary() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    for call in ["plain", "requeued", "of 32 bits"] {
+        let (burnt, barred) = contrive(call, 2_000_000, 1000);
+        assert!(takes_at_most(75, burnt, us()));
+        assert_eq!(barred, serde_json::json!([MALLORY]), "{call}");
+    }
+}
