@@ -1,4 +1,6 @@
 // Compiled with -fno-exceptions -fno-rtti: errors are results, a cancelled coroutine is one too. Linked with a file that has exceptions.
+#include <unistd.h>
+
 #include <upshift/upshift.hpp>
 
 #include "check.hpp"
@@ -30,6 +32,22 @@ u::task<> all() {
   forever.cancel();
   CHECK((co_await forever.join(u::as_result)).error() == std::errc::operation_canceled);
   CHECK(co_await u::blocking([] { return 5; }) == 5);
+  // Twice, or empty, it is the error too.
+  auto once = half(8);
+  CHECK(*co_await std::move(once) == 4);
+  CHECK((co_await std::move(once)).error() == std::errc::invalid_argument);
+  CHECK((co_await u::timeout(1min, std::move(once)))->error() == std::errc::invalid_argument);
+  CHECK(u::spawn(std::move(once), u::inherit, u::as_result).error() == std::errc::invalid_argument);
+  CHECK((co_await even->join(u::as_result)).error() == std::errc::invalid_argument);
+  int fds[2];
+  CHECK(pipe(fds) == 0);
+  {
+    auto call = u::read(fds[0], u::buffer(8), u::get_cid());
+    call.stop();
+    CHECK((co_await call).count.error() == std::errc::operation_canceled);
+  }
+  close(fds[0]);
+  close(fds[1]);
   auto [to, from] = u::channel<int>(1);
   CHECK(co_await to.send(9, u::as_result));
   CHECK(*co_await from.recv() == 9);

@@ -42,7 +42,7 @@ struct Flavour {
 }
 
 /// Tests that are run in every flavour, and their arguments.
-const TESTS: [&str; 10] = [
+const TESTS: [&str; 11] = [
     "test_coroutines",
     "test_closures",
     "test_frames",
@@ -50,6 +50,7 @@ const TESTS: [&str; 10] = [
     "test_several",
     "test_preemption",
     "test_io",
+    "test_misuse",
     "test_no_exceptions",
     "test_shared",
     "mixed",

@@ -101,6 +101,13 @@ class [[nodiscard]] result {
   std::variant<T, int> state_;
 };
 
+namespace detail {
+template <class>
+inline constexpr bool is_result = false;
+template <class T>
+inline constexpr bool is_result<result<T>> = true;
+}  // namespace detail
+
 /// Success or an error.
 template <>
 class [[nodiscard]] result<void> {

@@ -3,8 +3,10 @@
 
 #include <fcntl.h>
 
+#include <mutex>
+
 #include "net.hpp"
-#include "spawn.hpp"
+#include "several.hpp"
 
 UPSHIFT_BEGIN
 
@@ -108,55 +110,128 @@ inline tried_transfer write(int fd, buffer from) {
   return {detail::checked<as_result_t>(count, [&] { return static_cast<std::size_t>(count); }), std::move(from)};
 }
 
-/// A call of the second form under way: it was started when it was made, wakes its coroutine when it is done, and may be awaited.
-class [[nodiscard("destroying the call cancels it")]] async_call : public detail::waiting {
+/// A call of the second form under way: it was started when it was made, and wakes its coroutine when it is done. It is awaited once, or stopped.
+///
+///     under way ──▶ done ──▶ taken, by an await
+///         └───────────┴────▶ stopped
+///
+/// To await one that was stopped is the error ECANCELED, which is also what comes of an await that it is stopped in; to await one that was taken EINVAL; while another
+/// coroutine waits for it EBUSY. It outlives the awaits.
+class [[nodiscard("destroying the call cancels it")]] async_call {
  public:
   using starter = int (*)(upshift_op*, int, const upshift_buf*, std::uint64_t);
 
-  async_call(starter start, int fd, buffer buf, cid wakes) noexcept : waiting{again} {
+  async_call(starter start, int fd, buffer buf, cid wakes) noexcept {
     op_.vtable = nullptr;
     const int code = start(&op_, fd, buf.raw(), static_cast<std::uint64_t>(wakes));
-    if (code < 0) {
-      op_.result = code;
-      op_.out.buf = buf.release();
-    } else {
-      (void)buf.release();
-    }
+    const upshift_buf given = buf.release();
+    if (code >= 0) return;
+    op_.result = code;
+    // What has panicked has released it.
+    op_.out.buf = code == -ENOTRECOVERABLE ? upshift_buf{} : given;
   }
   async_call(const async_call&) = delete;
   async_call& operator=(const async_call&) = delete;
-  ~async_call() {
+  ~async_call() { stop(); }
+
+  /// Cancels it, or gives its result up. Its buffer is released when the kernel is done with it. Any thread.
+  void stop() noexcept {
+    std::optional<waker> waiting;
+    {
+      std::lock_guard held(lock_);
+      if (over_ != 0) return;
+      over_ = -ECANCELED;
+      if (waits_ != nullptr) waiting.emplace(std::move(*std::exchange(waits_, nullptr)->waker_));
+    }
+    // Nothing polls it any more.
     if (op_.vtable != nullptr) {
       upshift_op_drop(&op_);
-    } else if (!taken_) {
+    } else {
       buffer(op_.out.buf);
     }
+    if (waiting) waiting->wake();
   }
 
-  bool await_ready() const noexcept { return op_.vtable == nullptr; }
-  template <detail::upshift_promise Promise>
-  bool await_suspend(std::coroutine_handle<Promise> here) noexcept {
-    if (again(this, here.promise().root->cx) != 0) return false;
-    detail::promise_base::wait_for(here, this);
-    return true;
-  }
-  /// For what waits for several.
-  bool begin(upshift_cx* cx) noexcept { return op_.vtable == nullptr || again(this, cx) != 0; }
-  bool poll(upshift_cx* cx) noexcept { return again(this, cx) != 0; }
-  void stop() noexcept { upshift_op_drop(&op_); }
+  class awaiter : public detail::waiting {
+   public:
+    explicit awaiter(async_call& of) noexcept : waiting{again}, of_(of) {}
+    awaiter(const awaiter&) = delete;
+    awaiter& operator=(const awaiter&) = delete;
+    ~awaiter() {
+      std::lock_guard held(of_.lock_);
+      if (of_.waits_ == this) of_.waits_ = nullptr;
+    }
 
-  /// Once.
-  tried_transfer await_resume() noexcept {
-    taken_ = true;
-    return {detail::checked<as_result_t>(op_.result, [&] { return static_cast<std::size_t>(op_.result); }), buffer(op_.out.buf)};
-  }
+    bool await_ready() const noexcept { return false; }
+    template <detail::upshift_promise Promise>
+    bool await_suspend(std::coroutine_handle<Promise> here) noexcept {
+      if (begin(here.promise().root->cx)) return false;
+      detail::promise_base::wait_for(here, this);
+      return true;
+    }
+    tried_transfer await_resume() noexcept {
+      std::lock_guard held(of_.lock_);
+      if (is_busy_) return failed(-EBUSY);
+      if (of_.over_ != 0) return failed(of_.over_);
+      of_.over_ = -EINVAL;
+      const upshift_op& op = of_.op_;
+      return {detail::checked<as_result_t>(op.result, [&] { return static_cast<std::size_t>(op.result); }), buffer(op.out.buf)};
+    }
+
+    /// For what waits for several.
+    bool begin(upshift_cx* cx) noexcept {
+      std::lock_guard held(of_.lock_);
+      is_busy_ = of_.waits_ != nullptr;
+      if (is_busy_ || is_ready(cx)) return true;
+      of_.waits_ = this;
+      waker_.emplace(cx);
+      return false;
+    }
+    bool poll(upshift_cx* cx) noexcept {
+      std::lock_guard held(of_.lock_);
+      return is_ready(cx);
+    }
+    void stop() noexcept { of_.stop(); }
+
+   private:
+    friend async_call;
+
+    static int again(detail::waiting* what, upshift_cx* cx) noexcept { return static_cast<awaiter*>(what)->poll(cx); }
+    static tried_transfer failed(int code) { return {result<std::size_t>::failure(code), buffer()}; }
+    bool is_ready(upshift_cx* cx) noexcept { return of_.over_ != 0 || of_.op_.vtable == nullptr || upshift_op_poll(&of_.op_, cx) != 0; }
+
+    async_call& of_;
+    bool is_busy_ = false;
+    std::optional<waker> waker_;
+  };
+  awaiter operator co_await() noexcept { return awaiter(*this); }
 
  private:
-  static int again(detail::waiting* what, upshift_cx* cx) noexcept { return upshift_op_poll(&static_cast<async_call*>(what)->op_, cx); }
-
+  /// Of what follows; a thread that stops it is not one that polls it.
+  std::mutex lock_;
   upshift_op op_;
-  bool taken_ = false;
+  /// Why its result is not there to take; 0: it is, or will be.
+  int over_ = 0;
+  awaiter* waits_ = nullptr;
 };
+
+namespace detail {
+
+/// A call, which is stopped when it is given up.
+template <>
+struct branch<async_call> : branch_base<branch<async_call>, tried_transfer> {
+  explicit branch(async_call&& from) noexcept : call(from), of(std::move(call)) {}
+  bool begin(upshift_cx* cx) noexcept { return of.begin(cx); }
+  bool poll(upshift_cx* cx) noexcept { return of.poll(cx); }
+  void stop() noexcept {
+    if (this->has_begun && !this->is_ready) call.stop();
+  }
+  void keep() noexcept { of.keep(), this->kept = std::move(of.kept); }
+  async_call::awaiter call;
+  branch<async_call::awaiter> of;
+};
+
+}  // namespace detail
 
 /// read(2), the form with a coroutine's id: starts at once, at the caller's level, and wakes that coroutine when it is done.
 inline async_call read(int fd, buffer to, cid wakes) noexcept { return async_call(upshift_read_async, fd, std::move(to), wakes); }

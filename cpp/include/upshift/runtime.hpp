@@ -43,12 +43,13 @@ class runtime {
   /// result.
   template <class T, error_mode M = throwing_t>
   auto block_on(task<T> main, M = {}) {
-    const upshift_task root = detail::as_root(std::move(main));
+    int code;
+    const upshift_task root = detail::as_root(std::move(main), code);
     if constexpr (M::throws) {
-      if (root.data == nullptr) detail::no_memory();
+      if (code == -ENOMEM) detail::no_memory();
     }
     void* data = nullptr;
-    const int code = root.data == nullptr ? -ENOMEM : upshift_runtime_block_on(raw_, root, &data);
+    if (code == 0) code = upshift_runtime_block_on(raw_, root, &data);
 #if UPSHIFT_EXCEPTIONS
     if constexpr (M::throws) {
       if (code == -ECANCELED) throw cancelled();

@@ -13,6 +13,8 @@
 
 UPSHIFT_BEGIN
 
+class async_call;
+
 namespace detail {
 
 /// Something that can be begun, asked whether it is ready, and given up.
@@ -24,9 +26,9 @@ concept operation_like = requires(Of& of, upshift_cx* cx) {
   of.await_resume();
 };
 
-/// What may be one of several: an operation, a task, the end of a coroutine.
+/// What may be one of several: an operation, a call of the papers' second form, a task, the end of a coroutine.
 template <class Of>
-concept branchable = std::is_rvalue_reference_v<Of&&> && (operation_like<Of> || is_task<Of>);
+concept branchable = std::is_rvalue_reference_v<Of&&> && (operation_like<Of> || is_task<Of> || std::same_as<Of, async_call>);
 
 /// One of several. Its result is taken as soon as it is there, so that none is lost with a coroutine that is cancelled meanwhile.
 template <class Of, class T>
@@ -82,15 +84,12 @@ struct branch : branch_base<branch<Operation>, value_of<Operation>> {
 /// A task: a tree of its own within its coroutine.
 template <class T>
 struct branch<task<T>> : branch_base<branch<task<T>>, T> {
-  explicit branch(task<T>&& of) : of(some(std::move(of))) {}
+  explicit branch(task<T>&& from) noexcept : code(from.code()), of(std::move(from)) {}
   bool begin(upshift_cx* cx) noexcept { return poll(cx); }
-  bool poll(upshift_cx* cx) noexcept { return root_base::poll(static_cast<root_base*>(&of), cx) != 0; }
+  bool poll(upshift_cx* cx) noexcept { return code != 0 || root_base::poll(static_cast<root_base*>(&of), cx) != 0; }
   void stop() noexcept { of.stop(); }
-  void keep() noexcept { this->kept = std::exchange(static_cast<outcome<T>&>(of), outcome<T>()); }
-  static task<T> some(task<T>&& of) {
-    if (!of) no_memory();
-    return std::move(of);
-  }
+  void keep() noexcept { this->kept = code != 0 ? refused<T>(code) : std::exchange(static_cast<outcome<T>&>(of), outcome<T>()); }
+  int code;
   tree<T> of;
 };
 
@@ -101,7 +100,7 @@ struct branch<join_handle<T>> : branch_base<branch<join_handle<T>>, T> {
   explicit branch(join_handle<T>& of) noexcept : joins(of.join()), of(std::move(joins)) {}
   bool begin(upshift_cx* cx) noexcept { return joins.begin(cx); }
   bool poll(upshift_cx* cx) noexcept { return joins.poll(cx); }
-  void stop() noexcept {}
+  void stop() noexcept { joins.stop(); }
   void keep() noexcept { of.keep(), this->kept = std::move(of.kept); }
   join joins;
   branch<join> of;
@@ -110,6 +109,24 @@ struct branch<join_handle<T>> : branch_base<branch<join_handle<T>>, T> {
 /// A result in a tuple or a variant.
 template <class T>
 using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
+
+/// Awaits what must not have a name.
+template <class Of>
+struct once {
+  explicit once(Of& of) noexcept : of(of) {}
+  bool await_ready() const noexcept { return of.is_taken; }
+  template <upshift_promise Promise>
+  bool await_suspend(std::coroutine_handle<Promise> here) noexcept {
+    return of.await_suspend(here);
+  }
+  decltype(auto) await_resume() { return of.await_resume(); }
+  Of& of;
+};
+
+/// Taken twice is an error.
+inline void take_once(bool& is_taken) {
+  if (std::exchange(is_taken, true)) raise(-EINVAL, "upshift: awaited twice");
+}
 
 template <class T>
 stored<T> give(outcome<T>& from) {
@@ -126,8 +143,10 @@ struct [[nodiscard("co_await it")]] all_of : waiting {
   template <class... From>
   explicit all_of(std::in_place_t, From&&... from) : waiting{again}, branches(std::forward<From>(from)...) {}
   all_of(const all_of&) = delete;
+  // What it waits for ends with the expression that has made it.
+  once<all_of> operator co_await() && noexcept { return once<all_of>(*this); }
+  void operator co_await() & = delete;
 
-  bool await_ready() const noexcept { return false; }
   template <upshift_promise Promise>
   bool await_suspend(std::coroutine_handle<Promise> here) noexcept {
     if (again(this, here.promise().root->cx) != 0) return false;
@@ -135,6 +154,7 @@ struct [[nodiscard("co_await it")]] all_of : waiting {
     return true;
   }
   std::tuple<stored<typename Branches::value_type>...> await_resume() {
+    take_once(is_taken);
     return std::apply([](auto&... of) { return std::tuple<stored<typename Branches::value_type>...>{give(of.kept)...}; }, branches);
   }
 
@@ -145,6 +165,7 @@ struct [[nodiscard("co_await it")]] all_of : waiting {
   }
 
   std::tuple<Branches...> branches;
+  bool is_taken = false;
 };
 
 template <class... Branches>
@@ -152,17 +173,22 @@ struct [[nodiscard("co_await it")]] any_of : waiting {
   template <class... From>
   explicit any_of(std::in_place_t, From&&... from) : waiting{again}, branches(std::forward<From>(from)...) {}
   any_of(const any_of&) = delete;
+  // What it waits for ends with the expression that has made it.
+  once<any_of> operator co_await() && noexcept { return once<any_of>(*this); }
+  void operator co_await() & = delete;
 
   using value = std::variant<stored<typename Branches::value_type>...>;
 
-  bool await_ready() const noexcept { return false; }
   template <upshift_promise Promise>
   bool await_suspend(std::coroutine_handle<Promise> here) noexcept {
     if (again(this, here.promise().root->cx) != 0) return false;
     promise_base::wait_for(here, this);
     return true;
   }
-  value await_resume() { return pick<0>(); }
+  value await_resume() {
+    take_once(is_taken);
+    return pick<0>();
+  }
 
   static int again(waiting* what, upshift_cx* cx) noexcept {
     auto& branches = static_cast<any_of*>(what)->branches;
@@ -181,6 +207,7 @@ struct [[nodiscard("co_await it")]] any_of : waiting {
   }
 
   std::tuple<Branches...> branches;
+  bool is_taken = false;
 };
 
 }  // namespace detail

@@ -29,7 +29,8 @@ class cancelled : public std::system_error {
   cancelled() : std::system_error(ECANCELED, std::system_category(), "the coroutine was cancelled") {}
 };
 
-/// A runtime from outside: spawns, wakes, cancels from any thread.
+/// A runtime from outside: spawns, wakes, cancels from any thread, also when the runtime has ended: then ESHUTDOWN and ESRCH. Of an empty one everything is
+/// the error EINVAL, its counters are 0.
 class handle {
  public:
   /// Of the coroutine that calls; empty outside a runtime.
@@ -50,22 +51,23 @@ class handle {
   explicit operator bool() const noexcept { return raw_ != nullptr; }
   upshift_handle* get() const noexcept { return raw_; }
 
-  result<void> wake(cid id) const noexcept { return of(upshift_wake(raw_, static_cast<std::uint64_t>(id))); }
-  result<void> cancel(cid id) const noexcept { return of(upshift_cancel(raw_, static_cast<std::uint64_t>(id))); }
-  result<void> reprio(cid id, level to) const noexcept { return of(upshift_reprio(raw_, static_cast<std::uint64_t>(id), to.value)); }
+  result<void> wake(cid id) const noexcept { return of(raw_ == nullptr ? -EINVAL : upshift_wake(raw_, static_cast<std::uint64_t>(id))); }
+  result<void> cancel(cid id) const noexcept { return of(raw_ == nullptr ? -EINVAL : upshift_cancel(raw_, static_cast<std::uint64_t>(id))); }
+  result<void> reprio(cid id, level to) const noexcept { return of(raw_ == nullptr ? -EINVAL : upshift_reprio(raw_, static_cast<std::uint64_t>(id), to.value)); }
 
   upshift_metrics metrics() const noexcept {
     upshift_metrics made{};
-    upshift_metrics_get(raw_, &made);
+    if (raw_ != nullptr) upshift_metrics_get(raw_, &made);
     return made;
   }
   upshift_level_metrics metrics(level of) const noexcept {
     upshift_level_metrics made{};
-    upshift_metrics_level(raw_, static_cast<std::uint32_t>(of.value), &made);
+    if (raw_ != nullptr) upshift_metrics_level(raw_, static_cast<std::uint32_t>(of.value), &made);
     return made;
   }
   /// Everything, in the text format of Prometheus.
   std::string prometheus() const {
+    if (raw_ == nullptr) return std::string();
     std::unique_ptr<char, void (*)(char*)> text(upshift_metrics_prometheus(raw_), [](char* t) { upshift_string_free(t); });
     return text ? std::string(text.get()) : std::string();
   }
@@ -76,18 +78,35 @@ class handle {
   upshift_handle* raw_ = nullptr;
 };
 
-/// The right to the result of a coroutine. Destroyed, it lets the coroutine go its way.
+namespace detail {
+
+/// What waits for the coroutine of a join handle.
+struct joining : waiting {
+  /// The handle has been moved, detached or destroyed meanwhile: the wait ends. In a coroutine of the runtime.
+  void leave() noexcept {
+    is_left = true;
+    upshift_wake(nullptr, waits);
+  }
+  bool is_left = false;
+  std::uint64_t waits = UPSHIFT_NO_CID;
+};
+
+}  // namespace detail
+
+/// The right to the result of a coroutine. Destroyed, it lets the coroutine go its way. It is awaited once: afterwards it is empty, and to await it the error
+/// EINVAL, as it is for what waits when it is moved or detached. While something waits, to await it is the error EBUSY.
 template <class T = void>
 class [[nodiscard("destroying the handle detaches the coroutine; say so with detach()")]] join_handle {
  public:
   join_handle() noexcept = default;
   explicit join_handle(const upshift_join& raw) noexcept : raw_(raw), held_(true) {}
-  join_handle(join_handle&& other) noexcept : raw_(other.raw_), held_(std::exchange(other.held_, false)) {}
+  join_handle(join_handle&& other) noexcept : raw_(other.raw_), held_(std::exchange(other.held_, false)) { other.send_away(); }
   join_handle& operator=(join_handle&& other) noexcept {
     if (this != &other) {
       detach();
       raw_ = other.raw_;
       held_ = std::exchange(other.held_, false);
+      other.send_away();
     }
     return *this;
   }
@@ -105,6 +124,7 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
 
   void detach() noexcept {
     if (std::exchange(held_, false)) upshift_join_free(&raw_);
+    send_away();
   }
 
   /// Waits for the coroutine, which has the waiter's level meanwhile if that is more urgent. Its result; or what it threw; or `cancelled`, which is the
@@ -117,25 +137,30 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
 
  private:
   template <error_mode M>
-  struct awaiter : detail::waiting {
-    explicit awaiter(join_handle& handle) noexcept : waiting{again}, handle(handle) {}
+  struct awaiter : detail::joining {
+    explicit awaiter(join_handle& handle) noexcept : joining{{again}}, handle(&handle) {}
     awaiter(const awaiter&) = delete;
-    ~awaiter() { free(); }
+    awaiter& operator=(const awaiter&) = delete;
+    ~awaiter() {
+      stop();
+      free();
+    }
 
-    bool await_ready() const noexcept { return !handle.held_; }
+    bool await_ready() const noexcept { return false; }
     template <detail::upshift_promise Promise>
     bool await_suspend(std::coroutine_handle<Promise> here) noexcept {
-      if (again(this, here.promise().root->cx) != 0) return false;
+      if (begin(here.promise().root->cx)) return false;
       detail::promise_base::wait_for(here, this);
       return true;
     }
     auto await_resume() {
+      const int came_to = std::exchange(code, -EINVAL);
 #if UPSHIFT_EXCEPTIONS
       if constexpr (M::throws) {
-        if (code == -ECANCELED) throw cancelled();
+        if (came_to == -ECANCELED) throw cancelled();
       }
 #endif
-      return detail::checked<M>(code, [this]() -> T {
+      return detail::checked<M>(came_to, [this]() -> T {
         struct guard {
           awaiter& of;
           ~guard() { of.free(); }
@@ -145,28 +170,52 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
     }
 
     /// For what waits for several. One that is given up leaves the handle as it was.
-    bool begin(upshift_cx* cx) noexcept { return !handle.held_ || again(this, cx) != 0; }
+    bool begin(upshift_cx* cx) noexcept {
+      // The second time, of one that has ended or of one that another coroutine waits for: `code` says that it is none.
+      if (std::exchange(has_begun, true)) return true;
+      if (!handle->held_) return true;
+      if (handle->waits_ != nullptr) {
+        code = -EBUSY;
+        return true;
+      }
+      if (again(this, cx) != 0) return true;
+      waits = upshift_get_cid();
+      handle->waits_ = this;
+      return false;
+    }
     bool poll(upshift_cx* cx) noexcept { return again(this, cx) != 0; }
-    void stop() noexcept {}
+    void stop() noexcept {
+      if (!is_left && handle->waits_ == this) handle->waits_ = nullptr;
+      is_left = true;
+    }
 
     static int again(detail::waiting* what, upshift_cx* cx) noexcept {
       auto* self = static_cast<awaiter*>(what);
-      self->code = upshift_join_poll(&self->handle.raw_, cx, &self->data);
-      if (self->code == 0) return 0;
-      self->handle.held_ = false;
+      if (self->is_left) return 1;
+      const int code = upshift_join_poll(&self->handle->raw_, cx, &self->data);
+      if (code == 0) return 0;
+      self->code = code;
+      self->handle->held_ = false;
+      self->stop();
       return 1;
     }
     void free() noexcept {
       if (data != nullptr) detail::root_base::drop(std::exchange(data, nullptr));
     }
 
-    join_handle& handle;
+    join_handle* handle;
     void* data = nullptr;
     int code = -EINVAL;
+    bool has_begun = false;
   };
+
+  void send_away() noexcept {
+    if (waits_ != nullptr) std::exchange(waits_, nullptr)->leave();
+  }
 
   upshift_join raw_{};
   bool held_ = false;
+  detail::joining* waits_ = nullptr;
 };
 
 // g++ 12 destroys a closure twice that is made within the expression that is awaited: once in the function that is called, or whatever takes it over,
@@ -237,9 +286,16 @@ auto handle_for(result<join_handle<T>>&& handle) noexcept {
 template <error_mode M, class T>
 auto spawn_in(upshift_handle* in, task<T> what, level at) {
   upshift_join join;
-  const upshift_task root = as_root(std::move(what));
-  const int code = root.data == nullptr ? -ENOMEM : upshift_spawn(in, root, at.value, &join);
+  int code;
+  const upshift_task root = as_root(std::move(what), code);
+  if (code == 0) code = upshift_spawn(in, root, at.value, &join);
   return checked<M>(code, [&] { return join_handle<T>(join); }, code == -ENXIO ? "upshift::spawn outside a runtime" : nullptr);
+}
+
+template <error_mode M, class T>
+auto spawn_in(const handle& in, task<T> what, level at) {
+  if (!in) return checked<M>(-EINVAL, [] { return join_handle<T>(); }, "upshift::spawn by an empty handle");
+  return spawn_in<M>(in.get(), std::move(what), at);
 }
 
 template <class>
@@ -261,25 +317,25 @@ task<T> keeping(F make) {
 /// Starts a coroutine at a level, in the caller's runtime. It may run on any vCPU.
 template <class T, error_mode M = throwing_t>
 auto spawn(task<T> what, level at = inherit, M = {}) {
-  return detail::spawn_in<M>(nullptr, std::move(what), at);
+  return detail::spawn_in<M>(static_cast<upshift_handle*>(nullptr), std::move(what), at);
 }
 
 /// The same in the runtime of a handle, from any thread.
 template <class T, error_mode M = throwing_t>
 auto spawn(const handle& in, task<T> what, level at = inherit, M = {}) {
-  return detail::spawn_in<M>(in.get(), std::move(what), at);
+  return detail::spawn_in<M>(in, std::move(what), at);
 }
 
 /// Starts what a function returns; what it has captured lives as long as the coroutine.
 template <detail::makes_task F, error_mode M = throwing_t>
 auto spawn(F&& make, level at = inherit, M = {}) {
-  return detail::handle_for<F>(detail::spawn_in<M>(nullptr, detail::keeping<std::decay_t<F>>(std::forward<F>(make)), at));
+  return detail::handle_for<F>(detail::spawn_in<M>(static_cast<upshift_handle*>(nullptr), detail::keeping<std::decay_t<F>>(std::forward<F>(make)), at));
 }
 
 /// The same in the runtime of a handle, from any thread.
 template <detail::makes_task F, error_mode M = throwing_t>
 auto spawn(const handle& in, F&& make, level at = inherit, M = {}) {
-  return detail::handle_for<F>(detail::spawn_in<M>(in.get(), detail::keeping<std::decay_t<F>>(std::forward<F>(make)), at));
+  return detail::handle_for<F>(detail::spawn_in<M>(in, detail::keeping<std::decay_t<F>>(std::forward<F>(make)), at));
 }
 
 /// A task that is cancelled when a stop is requested, from whatever thread.
@@ -292,15 +348,17 @@ task<T> with_stop(std::stop_token token, task<T> what) {
 
 /// Starts a coroutine that is cancelled when a stop is requested; one that was requested before cancels it at its first wait.
 template <class T, error_mode M = throwing_t>
-auto spawn(std::stop_token token, task<T> what, level at = inherit, M = {}) {
-  return detail::spawn_in<M>(nullptr, with_stop(std::move(token), std::move(what)), at);
+auto spawn(std::stop_token token, task<T> what, level at = inherit, M mode = {}) {
+  // An empty one says so now.
+  if (!what) return spawn(std::move(what), at, mode);
+  return detail::spawn_in<M>(static_cast<upshift_handle*>(nullptr), with_stop(std::move(token), std::move(what)), at);
 }
 
 /// The same with what a function returns.
 template <detail::makes_task F, error_mode M = throwing_t>
 auto spawn(std::stop_token token, F&& make, level at = inherit, M = {}) {
   return detail::handle_for<F>(
-      detail::spawn_in<M>(nullptr, with_stop(std::move(token), detail::keeping<std::decay_t<F>>(std::forward<F>(make))), at));
+      detail::spawn_in<M>(static_cast<upshift_handle*>(nullptr), with_stop(std::move(token), detail::keeping<std::decay_t<F>>(std::forward<F>(make))), at));
 }
 
 /// The id of the coroutine that calls.

@@ -30,6 +30,11 @@ class task;
 
 namespace detail {
 
+template <class T>
+upshift_task as_root(task<T> what, int& code) noexcept;
+template <class Of>
+struct branch;
+
 /// Something that a tree of tasks waits for.
 struct waiting {
   /// 1: it is ready.
@@ -69,7 +74,7 @@ struct promise_base {
   root_base* root = nullptr;
   promise_base* parent = nullptr;
   std::coroutine_handle<> self;
-  /// Where the task that is awaited has the pointer to this; null of the first one.
+  /// Where the frame's owner, which awaits it, has the pointer to this; null of the first one, before it begins and once it has ended.
   promise_base** owner = nullptr;
 
   /// The tree stops here until `what` is ready.
@@ -87,6 +92,7 @@ struct promise_base {
     template <class Promise>
     void await_suspend(std::coroutine_handle<Promise> here) const noexcept {
       promise_base& ended = here.promise();
+      ended.owner = nullptr;
       if (ended.parent != nullptr) {
         ended.root->innermost = ended.parent;
       } else {
@@ -123,6 +129,9 @@ inline void unwind(promise_base* innermost) noexcept {
     innermost = parent;
   }
 }
+
+/// What a task holds that had no memory for its frame.
+inline constinit promise_base no_frame{};
 
 template <class P>
 concept upshift_promise = std::derived_from<P, promise_base>;
@@ -266,10 +275,35 @@ struct task_promise final : promise_base, outcome<T>, frame_memory {
 #endif
 }
 
+/// The outcome of a task that cannot begin: an exception, and without exceptions the error of a task whose value is a result.
+template <class T>
+outcome<T> refused(int code) {
+  outcome<T> made;
+#if UPSHIFT_EXCEPTIONS
+  try {
+    if (code == -ENOMEM) no_memory();
+    raise(code, "upshift::task");
+  } catch (...) {
+    made.thrown = std::current_exception();
+  }
+#else
+  if constexpr (is_result<T>) {
+    made.value.emplace(T::failure(code));
+  } else {
+    raise(code);
+  }
+#endif
+  return made;
+}
+
+template <class T>
+struct tree;
+
 }  // namespace detail
 
-/// A coroutine that has not begun. It begins when it is awaited, spawned or given to runtime::block_on; destroyed before, it never does.
-/// Empty if there was no memory for its frame.
+/// A coroutine that has not begun. It begins when it is awaited, spawned or given to runtime::block_on, which takes it out of the task; destroyed before, it
+/// never does. A task is empty from then on, as is one that was moved from: to await or spawn it is the error EINVAL. One for whose frame there was no memory is
+/// empty too; then it is ENOMEM, which is thrown as std::bad_alloc.
 template <class T = void>
 class [[nodiscard("a task does nothing unless it is awaited or spawned")]] task {
  public:
@@ -278,49 +312,72 @@ class [[nodiscard("a task does nothing unless it is awaited or spawned")]] task 
   using value_type = T;
 
   task() noexcept = default;
-  explicit task(promise_type& promise) noexcept : promise_(&promise) {}
   task(task&& other) noexcept : promise_(std::exchange(other.promise_, nullptr)) {}
   task& operator=(task&& other) noexcept {
-    if (this != &other) {
-      reset();
-      promise_ = std::exchange(other.promise_, nullptr);
-    }
+    // The old frame ends last: what ends with it may look at this.
+    task taken(std::move(other));
+    std::swap(promise_, taken.promise_);
     return *this;
   }
-  ~task() { reset(); }
+  ~task() {
+    if (auto* frame = release()) frame->self.destroy();
+  }
 
-  explicit operator bool() const noexcept { return promise_ != nullptr; }
+  /// False: empty.
+  explicit operator bool() const noexcept { return code() == 0; }
 
-  /// Gives the frame away.
-  promise_type* release() noexcept { return static_cast<promise_type*>(std::exchange(promise_, nullptr)); }
-
-  struct awaiter {
-    task& of;
-    bool begun = false;
-    bool await_ready() const noexcept { return of.promise_ == nullptr || of.promise_->root != nullptr; }
+  /// Owns the frame from the beginning to the end of the expression that awaits it.
+  class awaiter {
+   public:
+    explicit awaiter(task& of) noexcept : code_(of.code()), child_(of.release()) {}
+    awaiter(const awaiter&) = delete;
+    awaiter& operator=(const awaiter&) = delete;
+    ~awaiter() {
+      if (child_ != nullptr) child_->self.destroy();
+    }
+    bool await_ready() const noexcept { return child_ == nullptr || child_->root != nullptr; }
     template <detail::upshift_promise Parent>
     void await_suspend(std::coroutine_handle<Parent> here) noexcept {
-      begun = true;
-      detail::promise_base& child = *of.promise_;
-      child.parent = &here.promise();
-      child.owner = &of.promise_;
-      child.root = here.promise().root;
-      child.root->innermost = &child;
+      child_->parent = &here.promise();
+      child_->owner = &child_;
+      child_->root = here.promise().root;
+      child_->root->innermost = child_;
     }
-    T await_resume() const {
-      if (!begun) {
-        if (of.promise_ == nullptr) detail::no_memory();
-        detail::raise(-EINVAL);
+    T await_resume() {
+      // It has ended, and its result has not been taken.
+      if (child_ != nullptr && child_->owner == nullptr && code_ == 0) [[likely]] {
+        code_ = -EINVAL;
+        return static_cast<promise_type*>(child_)->take();
       }
-      return static_cast<promise_type*>(of.promise_)->take();
+      return detail::refused<T>(code_ == 0 ? -EINVAL : code_).take();
     }
+
+   private:
+    int code_;
+    detail::promise_base* child_;
   };
-  /// Once: a second time is the error EINVAL.
-  awaiter operator co_await() && noexcept { return {*this}; }
+  awaiter operator co_await() && noexcept { return awaiter(*this); }
 
  private:
-  void reset() noexcept {
-    if (promise_ != nullptr) std::exchange(promise_, nullptr)->self.destroy();
+  friend promise_type;
+  friend detail::tree<T>;
+  template <class U>
+  friend upshift_task detail::as_root(task<U> what, int& code) noexcept;
+  template <class Of>
+  friend struct detail::branch;
+
+  explicit task(detail::promise_base& promise) noexcept : promise_(&promise) {}
+
+  /// Why it cannot begin; 0: it can.
+  int code() const noexcept {
+    if (promise_ == nullptr) return -EINVAL;
+    return promise_ == &detail::no_frame ? -ENOMEM : 0;
+  }
+
+  /// Gives the frame away; null: empty.
+  detail::promise_base* release() noexcept {
+    auto* frame = std::exchange(promise_, nullptr);
+    return frame == &detail::no_frame ? nullptr : frame;
   }
 
   detail::promise_base* promise_ = nullptr;
@@ -336,7 +393,7 @@ task<T> task_promise<T>::get_return_object() noexcept {
 
 template <class T>
 task<T> task_promise<T>::get_return_object_on_allocation_failure() noexcept {
-  return task<T>();
+  return task<T>(no_frame);
 }
 
 /// What a join handle is given.
@@ -345,11 +402,11 @@ struct rooted : root_base, outcome<T> {
   static T take(void* data) { return static_cast<rooted*>(static_cast<root_base*>(data))->outcome<T>::take(); }
 };
 
-/// A tree of tasks. The first one is not empty.
+/// A tree of tasks. If the first one is empty, it is never polled.
 template <class T>
 struct tree final : rooted<T> {
-  explicit tree(task<T> what) noexcept : first(what.release()) {
-    first->root = this;
+  explicit tree(task<T> what) noexcept : first(static_cast<task_promise<T>*>(what.release())) {
+    if (first != nullptr) first->root = this;
     this->innermost = first;
     this->finish = [](root_base* root) noexcept {
       auto* self = static_cast<tree*>(root);
@@ -369,15 +426,20 @@ struct tree final : rooted<T> {
   task_promise<T>* first;
 };
 
-/// A task for the ABI, which owns it; its data is null if there was no memory.
+/// A task for the ABI, which owns it; its data is null if it cannot begin, and `code` says why.
 template <class T>
-upshift_task as_root(task<T> what) noexcept {
-  root_base* root = what ? new (std::nothrow) tree<T>(std::move(what)) : nullptr;
+upshift_task as_root(task<T> what, int& code) noexcept {
+  root_base* root = nullptr;
+  code = what.code();
+  if (code == 0) {
+    root = new (std::nothrow) tree<T>(std::move(what));
+    if (root == nullptr) code = -ENOMEM;
+  }
   return upshift_task{root, [](void* d, upshift_cx* c) { return root_base::poll(d, c); }, [](void* d) { root_base::drop(d); }};
 }
 
 /// Awaits an operation of the ABI. `Start(op, cx)` starts it, 1 if it is ready; `Finish(op)` makes the result. It lives in the frame of the coroutine that
-/// awaits it and does not move; destroyed with it, it cancels the operation.
+/// awaits it and does not move; destroyed with it, it cancels the operation. It is awaited once: a second time, also while the first lasts, is the error EINVAL.
 template <class Start, class Finish>
 class [[nodiscard("co_await it")]] operation : public waiting {
  public:
@@ -388,24 +450,41 @@ class [[nodiscard("co_await it")]] operation : public waiting {
     if (op_.vtable != nullptr) upshift_op_drop(&op_);
   }
 
-  bool await_ready() const noexcept { return false; }
+  bool await_ready() const noexcept { return state_ != fresh; }
   template <upshift_promise Promise>
   bool await_suspend(std::coroutine_handle<Promise> here) noexcept {
     if (begin(here.promise().root->cx)) return false;
     promise_base::wait_for(here, this);
     return true;
   }
-  decltype(auto) await_resume() { return finish_(op_); }
+  decltype(auto) await_resume() {
+    if (state_ != begun || op_.vtable != nullptr) [[unlikely]] {
+      upshift_op none;
+      none.vtable = nullptr;
+      none.result = state_ == stopped ? -ECANCELED : -EINVAL;
+      none.out = upshift_out{};
+      return finish_(none);
+    }
+    state_ = taken;
+    return finish_(op_);
+  }
 
   /// For what waits for several.
-  bool begin(upshift_cx* cx) noexcept { return start_(&op_, cx) != 0; }
+  bool begin(upshift_cx* cx) noexcept {
+    if (std::exchange(state_, state_ == fresh ? begun : state_) != fresh) return true;
+    return start_(&op_, cx) != 0;
+  }
   bool poll(upshift_cx* cx) noexcept { return upshift_op_poll(&op_, cx) != 0; }
-  void stop() noexcept { upshift_op_drop(&op_); }
+  void stop() noexcept {
+    if (state_ == fresh || op_.vtable != nullptr) state_ = stopped;
+    upshift_op_drop(&op_);
+  }
 
  private:
   static int again(waiting* what, upshift_cx* cx) noexcept { return upshift_op_poll(&static_cast<operation*>(what)->op_, cx); }
 
   upshift_op op_;
+  enum : std::uint8_t { fresh, begun, taken, stopped } state_ = fresh;
   [[no_unique_address]] Start start_;
   [[no_unique_address]] Finish finish_;
 };

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <limits>
+#include <numeric>
+#include <ratio>
 
 #include "several.hpp"
 
@@ -9,22 +12,59 @@ UPSHIFT_BEGIN
 
 namespace detail {
 
-inline std::uint64_t nanoseconds(std::chrono::nanoseconds duration) noexcept {
-  return duration.count() < 0 ? 0 : static_cast<std::uint64_t>(duration.count());
+__extension__ typedef __int128 wide;
+
+/// Beyond this, either way, is for ever. The time since any epoch of the past or the future is less.
+inline constexpr wide for_ever = wide{1} << 94;
+
+/// Whole nanoseconds, rounded up; no clock and no unit overflows.
+template <class Rep, class Period>
+constexpr wide nanoseconds_of(std::chrono::duration<Rep, Period> duration) noexcept {
+  // The unit is num/den ns.
+  constexpr std::intmax_t common = std::gcd(Period::den, std::nano::den);
+  constexpr wide num = wide{Period::num} * (std::nano::den / common);
+  constexpr wide den = Period::den / common;
+  const auto count = duration.count();
+  const long double about = static_cast<long double>(count) * static_cast<long double>(num) / static_cast<long double>(den);
+  if (about >= static_cast<long double>(for_ever)) return for_ever;
+  // Not a number is the past.
+  if (!(about > -static_cast<long double>(for_ever))) return -for_ever;
+  if constexpr (std::chrono::treat_as_floating_point_v<Rep> || num > (for_ever << 32) / den) {
+    const wide whole = static_cast<wide>(about);
+    return whole + (static_cast<long double>(whole) < about ? 1 : 0);
+  } else {
+    const wide units = static_cast<wide>(count);
+    const wide whole = units / den * num;
+    const wide rest = units % den * num;
+    return whole + rest / den + (rest > 0 && rest % den != 0 ? 1 : 0);
+  }
+}
+
+/// For the ABI: the past is now.
+constexpr std::uint64_t wait_of(wide nanoseconds) noexcept {
+  if (nanoseconds <= 0) return 0;
+  constexpr wide most = std::numeric_limits<std::uint64_t>::max();
+  return static_cast<std::uint64_t>(nanoseconds < most ? nanoseconds : most);
+}
+
+inline auto sleep_for(std::uint64_t ns) {
+  return operation([ns](upshift_op* op, upshift_cx* cx) { return upshift_sleep(op, cx, ns); },
+                   [](upshift_op& op) { return checked<throwing_t>(op.result, [] {}); });
 }
 
 }  // namespace detail
 
-/// Waits for a duration.
-[[nodiscard("co_await it")]] inline auto sleep(std::chrono::nanoseconds duration) {
-  return detail::operation([ns = detail::nanoseconds(duration)](upshift_op* op, upshift_cx* cx) { return upshift_sleep(op, cx, ns); },
-                           [](upshift_op& op) { return detail::checked<throwing_t>(op.result, [] {}); });
+/// Waits for a duration of any unit; one that is not positive is over at once, and one of 584 years is for ever.
+template <class Rep, class Period>
+[[nodiscard("co_await it")]] auto sleep(std::chrono::duration<Rep, Period> duration) {
+  return detail::sleep_for(detail::wait_of(detail::nanoseconds_of(duration)));
 }
 
-/// Waits until a point of time of any clock, as that clock is when it begins.
+/// Waits until a point of time of any clock, as that clock is when this is called: not at all if it has passed, and for ever if it is 584 years away.
 template <class Clock, class Duration>
 [[nodiscard("co_await it")]] auto sleep_until(std::chrono::time_point<Clock, Duration> when) {
-  return sleep(std::chrono::ceil<std::chrono::nanoseconds>(when - Clock::now()));
+  const detail::wide now = detail::nanoseconds_of(Clock::now().time_since_epoch());
+  return detail::sleep_for(detail::wait_of(detail::nanoseconds_of(when.time_since_epoch()) - now));
 }
 
 namespace detail {
@@ -32,15 +72,17 @@ namespace detail {
 template <class Branch>
 struct [[nodiscard("co_await it")]] timed : waiting {
   template <class From>
-  timed(std::chrono::nanoseconds limit, From&& from) noexcept : waiting{again}, of(std::forward<From>(from)), limit(nanoseconds(limit)) {
+  timed(std::uint64_t limit, From&& from) noexcept : waiting{again}, of(std::forward<From>(from)), limit(limit) {
     clock.vtable = nullptr;
   }
   timed(const timed&) = delete;
+  // What it waits for ends with the expression that has made it.
+  once<timed> operator co_await() && noexcept { return once<timed>(*this); }
+  void operator co_await() & = delete;
   ~timed() {
     if (clock.vtable != nullptr) upshift_op_drop(&clock);
   }
 
-  bool await_ready() const noexcept { return false; }
   template <upshift_promise Promise>
   bool await_suspend(std::coroutine_handle<Promise> here) noexcept {
     upshift_cx* cx = here.promise().root->cx;
@@ -55,6 +97,7 @@ struct [[nodiscard("co_await it")]] timed : waiting {
   }
   auto await_resume() {
     using T = typename Branch::value_type;
+    take_once(is_taken);
     if constexpr (std::is_void_v<T>) {
       if (late) return false;
       of.kept.take();
@@ -77,6 +120,7 @@ struct [[nodiscard("co_await it")]] timed : waiting {
   Branch of;
   std::uint64_t limit;
   bool late = false;
+  bool is_taken = false;
   upshift_op clock;
 };
 
@@ -86,15 +130,15 @@ struct [[nodiscard("co_await it")]] timed : waiting {
 /// cancelled, the frames of a task are destroyed, and a coroutine goes on with its handle as it was.
 ///
 ///     if (auto data = co_await upshift::timeout(50ms, stream.recv())) …
-template <detail::branchable Of>
-auto timeout(std::chrono::nanoseconds limit, Of&& of) {
-  return detail::timed<detail::branch<std::remove_cvref_t<Of>>>(limit, std::forward<Of>(of));
+template <class Rep, class Period, detail::branchable Of>
+auto timeout(std::chrono::duration<Rep, Period> limit, Of&& of) {
+  return detail::timed<detail::branch<std::remove_cvref_t<Of>>>(detail::wait_of(detail::nanoseconds_of(limit)), std::forward<Of>(of));
 }
 
 /// The same for the end of a coroutine.
-template <class T>
-auto timeout(std::chrono::nanoseconds limit, join_handle<T>& of) {
-  return detail::timed<detail::branch<join_handle<T>>>(limit, of);
+template <class Rep, class Period, class T>
+auto timeout(std::chrono::duration<Rep, Period> limit, join_handle<T>& of) {
+  return detail::timed<detail::branch<join_handle<T>>>(detail::wait_of(detail::nanoseconds_of(limit)), of);
 }
 
 UPSHIFT_END
