@@ -66,7 +66,7 @@ pub(crate) fn variant(
     })
 }
 
-/// The bytes of a program that was built.
+/// The bytes of a program that was built, or of the vDSO.
 pub(crate) fn program(name: &str) -> Result<Vec<u8>, String> {
     let file = output().join(name);
     std::fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))

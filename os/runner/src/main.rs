@@ -48,11 +48,12 @@ tasks:
   power-cut [--seeds N]                 kills a machine in the middle of its writes, so many times
                                         (200, as the soak does)
   bench                                 what things cost, in instructions
-  evaluate [--quick | --published | --clock | --host | --draw] [--to FOLDER]
+  evaluate [--quick | --published | --clock | --host | --profile [--sources] | --draw] [--to FOLDER]
                                         the matrix server of the papers, in four models: what
                                         `docs/kernel-evaluation` has not; a few points; those of the
                                         published shape; those by the host's clock; those with clients on the host, through a
-                                        forwarded port; or nothing, and it only draws
+                                        forwarded port; where the instructions of a request go, and the
+                                        functions that take most; or nothing, and it only draws
   rings                                 four rings of 128 coroutines on 1 to 5 vCPUs, 4 harts
   trace [--smp N] [--icount] [--records N] [--json] [PROGRAM [ARGUMENT]]
                                         boot a program and print the states over time";
@@ -110,6 +111,7 @@ fn evaluate(mut arguments: Arguments) -> Result<ExitCode, String> {
         ("--published", What::Published),
         ("--clock", What::Clock),
         ("--host", What::Host),
+        ("--profile", What::Profile(arguments.flag("--sources"))),
         ("--draw", What::Draw),
     ];
     let what = flags.into_iter().find(|(flag, _)| arguments.flag(flag));

@@ -83,44 +83,82 @@ fn place(symbols: &[(u64, String)], address: u64) -> &str {
 }
 
 /// The functions of an ELF file of 64 bits, by address. Empty for what is none.
-fn symbols(elf: &[u8]) -> Vec<(u64, String)> {
-    let number = |at: usize, bytes: usize| -> Option<u64> {
-        let raw = elf.get(at..at.checked_add(bytes)?)?;
-        Some(
-            raw.iter()
-                .rev()
-                .fold(0, |all, byte| all << 8 | u64::from(*byte)),
-        )
-    };
+pub(crate) fn symbols(elf: &[u8]) -> Vec<(u64, String)> {
     let read = || -> Option<Vec<(u64, String)>> {
-        let table = number(40, 8)? as usize;
-        let size = number(58, 2)? as usize;
-        let section = |index: usize| {
-            let at = table.checked_add(index * size)?;
-            let part =
-                |offset, bytes| number(at.checked_add(offset)?, bytes).map(|word| word as usize);
-            // Kind, place, length, the section it refers to.
-            Some((part(4, 4)?, part(24, 8)?, part(32, 8)?, part(40, 4)?))
-        };
-        let count = number(60, 2)? as usize;
-        let (_, start, len, names) = (0..count)
-            .filter_map(section)
-            .find(|(kind, ..)| *kind == 2)?;
-        let (_, names, _, _) = section(names)?;
+        const TABLE_OF_SYMBOLS: usize = 2;
+        let mut all = sections(elf);
+        let table = all.find(|section| section.kind == TABLE_OF_SYMBOLS)?;
+        let names = sections(elf).nth(table.refers_to)?;
+        let (start, names) = (table.start, names.start);
         let mut symbols = Vec::new();
-        for at in (start..start.checked_add(len)?).step_by(24) {
-            let is_function = number(at + 4, 1)? & 0xf == 2;
+        for at in (start..start.checked_add(table.len)?).step_by(24) {
+            let is_function = number(elf, at + 4, 1)? & 0xf == 2;
             if is_function {
-                let name = elf.get(names.checked_add(number(at, 4)? as usize)?..)?;
-                let end = name.iter().position(|byte| *byte == 0)?;
-                let name = String::from_utf8_lossy(&name[..end]).into_owned();
-                symbols.push((number(at + 8, 8)?, name));
+                let name = text(elf, names.checked_add(number(elf, at, 4)? as usize)?)?;
+                symbols.push((number(elf, at + 8, 8)?, name));
             }
         }
         symbols.sort();
         Some(symbols)
     };
     read().unwrap_or_default()
+}
+
+/// The bytes of a section of an ELF file of 64 bits; none if there is no such section.
+pub(crate) fn section<'a>(elf: &'a [u8], name: &str) -> &'a [u8] {
+    let read = || {
+        let names = sections(elf).nth(number(elf, 62, 2)? as usize)?.start;
+        let is_it = |section: &Section| {
+            let place = names.checked_add(section.name);
+            place.and_then(|place| text(elf, place)).as_deref() == Some(name)
+        };
+        let found = sections(elf).find(is_it)?;
+        elf.get(found.start..found.start.checked_add(found.len)?)
+    };
+    read().unwrap_or_default()
+}
+
+/// A section of an ELF file.
+struct Section {
+    /// Where its name is in the table of names.
+    name: usize,
+    kind: usize,
+    start: usize,
+    len: usize,
+    refers_to: usize,
+}
+
+fn sections(elf: &[u8]) -> impl Iterator<Item = Section> {
+    let word = |at, bytes| number(elf, at, bytes).map_or(0, |word| word as usize);
+    let (table, size, count) = (word(40, 8), word(58, 2), word(60, 2));
+    (0..count).filter_map(move |index| {
+        let at = table.checked_add(index * size)?;
+        let part = |offset, bytes| {
+            let place = at.checked_add(offset)?;
+            number(elf, place, bytes).map(|word| word as usize)
+        };
+        Some(Section {
+            name: part(0, 4)?,
+            kind: part(4, 4)?,
+            start: part(24, 8)?,
+            len: part(32, 8)?,
+            refers_to: part(40, 4)?,
+        })
+    })
+}
+
+/// A number of so many bytes, the lowest first.
+fn number(elf: &[u8], at: usize, bytes: usize) -> Option<u64> {
+    let raw = elf.get(at..at.checked_add(bytes)?)?;
+    let add = |all, byte: &u8| all << 8 | u64::from(*byte);
+    Some(raw.iter().rev().fold(0, add))
+}
+
+/// A text that ends with 0.
+fn text(elf: &[u8], at: usize) -> Option<String> {
+    let bytes = elf.get(at..)?;
+    let end = bytes.iter().position(|byte| *byte == 0)?;
+    Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
 }
 
 #[cfg(test)]
@@ -152,5 +190,13 @@ mod tests {
         let this = std::env::current_exe().and_then(std::fs::read);
         let symbols = symbols(&this.unwrap_or_default());
         assert!(symbols.iter().any(|(_, name)| name.contains("symbols")));
+    }
+
+    #[test]
+    fn sections_are_found_by_name() {
+        let this = std::env::current_exe().and_then(std::fs::read);
+        let this = this.unwrap_or_default();
+        assert!(!section(&this, ".text").is_empty());
+        assert!(section(&this, ".none").is_empty() && section(b"", ".text").is_empty());
     }
 }

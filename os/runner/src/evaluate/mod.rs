@@ -6,13 +6,14 @@
 //! simulated clock. What a file of this commit has already is not measured again.
 //!
 //! `plan` says which points there are, `point` is one of them and its line, `page` and `plot` make of them
-//! what people look at, `published` has the papers' own figures, `outside` are clients on the host.
+//! what people look at, `published` has the papers' own figures, `outside` are clients on the host, `profile` counts what a request is made of.
 
 mod outside;
 mod page;
 mod plan;
 mod plot;
 mod point;
+mod profile;
 mod published;
 
 use std::fs;
@@ -31,6 +32,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// Threads of all programs, so that 500 connections have three each, and what a share of a share has is enough for a
 /// server.
 const THREADS: u32 = 4096;
+/// The file of profiles.
+const PROFILE: &str = "profile.csv";
 /// Machines at a time, where time counts instructions.
 const AT_ONCE: usize = 2;
 
@@ -47,6 +50,8 @@ pub(crate) enum What {
     Clock,
     /// Those with clients on the host, by its clock.
     Host,
+    /// Where the instructions of a request go; if it is true, also the functions that take most.
+    Profile(bool),
     /// Nothing is measured: tables and plots of the points that there are.
     Draw,
 }
@@ -59,9 +64,12 @@ pub(crate) fn run(what: What, folder: &Path) -> Result<ExitCode, String> {
         What::Published => plan::published(),
         What::Clock => plan::by_clock(),
         What::Host => plan::from_host(),
-        What::Draw => Vec::new(),
+        What::Profile(_) | What::Draw => Vec::new(),
     };
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    if let What::Profile(is_verbose) = what {
+        profile::run(&folder.join(PROFILE), is_verbose)?;
+    }
     let mut failed = 0;
     if !plan.is_empty() {
         let source = match what {
@@ -224,6 +232,8 @@ fn draw(folder: &Path) -> Result<(), String> {
     plot::draw_all(&counted, folder)?;
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let mut page = page::page(&name, &counted, &commit);
+    let profiles = fs::read_to_string(folder.join(PROFILE)).unwrap_or_default();
+    profile::draw(&mut page, &name, &profiles);
     page::by_clock(&mut page, &name, &read(Source::Clock));
     page::from_host(&mut page, &name, &read(Source::Host));
     let file = folder.with_extension("md");
