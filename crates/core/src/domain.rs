@@ -408,7 +408,7 @@ impl<H: Host> Drop for Domain<H> {
         // A thread that gave the last reference of a slot back just before it could be
         // marked holds no count, and uses the table until the slot is free.
         let mut spins = 0;
-        while self.inner.table.count_free() < unreferenced {
+        while self.inner.count_free() < unreferenced {
             self.inner.host.relax(spins);
             spins = spins.saturating_add(1);
         }

@@ -86,6 +86,7 @@ mod host;
 mod id;
 mod inbox;
 mod join;
+mod kept;
 mod level;
 mod loans;
 mod lock;

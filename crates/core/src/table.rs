@@ -6,8 +6,8 @@
 //! tenant: the state word in it says. The first slot of each 4 KiB page holds the
 //! page's number, so that the way back from a slot to its index is two loads.
 //!
-//! Taking and giving back a slot is one compare-exchange on a tagged free list
-//! (the tag makes a stale head fail); no lock, O(1). At most 2³² slots.
+//! Taking and giving back slots, one or some, is one compare-exchange on a tagged free list
+//! (the tag makes a stale head fail); no lock. vCPUs keep some free ones: see `kept`. At most 2³² slots.
 //!
 //! A slot that has had 2³² tenants is out of generations and is not used again: an
 //! id is never given twice. So the table grows by 16 bytes per 2³² coroutines, and
@@ -42,6 +42,12 @@ impl<H: Host> Slot<H> {
 
     pub(crate) fn set_header(&self, header: NonNull<Header<H>>) {
         self.header.store(header.as_ptr(), Ordering::Relaxed);
+    }
+
+    /// A free slot: the next free one is at this index.
+    fn link(&self, next: u32) {
+        self.header
+            .store(without_provenance_mut(next as usize), Ordering::Relaxed);
     }
 }
 
@@ -123,27 +129,47 @@ impl<H: Host> Table<H> {
 
     /// Takes a free slot. `None`: the table is full, or memory is.
     pub(crate) fn take(&self) -> Option<NonNull<Slot<H>>> {
+        let mut one = [None];
+        match self.take_some(&mut one) {
+            0 => self.take_fresh(),
+            _ => one[0],
+        }
+    }
+
+    /// Takes as many slots from the free list as there are and fit. Returns how many; the first is from its head.
+    pub(crate) fn take_some(&self, to: &mut [Option<NonNull<Slot<H>>>]) -> usize {
         let mut head = self.free.load(Ordering::Acquire);
         while head as u32 != 0 {
-            let place = self.place(head as u32)?;
-            // SAFETY: slots live as long as the table.
-            let slot = unsafe { place.as_ref() };
-            let next = slot.header.load(Ordering::Relaxed).addr() as u32;
+            let (mut next, mut taken) = (head as u32, 0);
+            // What others take meanwhile is no longer linked: then `next` is nonsense, and the exchange fails.
+            while taken < to.len()
+                && next != 0
+                && let Some(place) = self.place(next)
+            {
+                to[taken] = Some(place);
+                taken += 1;
+                // SAFETY: slots live as long as the table.
+                next = unsafe { place.as_ref() }
+                    .header
+                    .load(Ordering::Relaxed)
+                    .addr() as u32;
+            }
             match self.free.compare_exchange_weak(
                 head,
                 tagged(head, next),
                 Ordering::AcqRel,
                 Ordering::Acquire,
             ) {
-                Ok(_) => return Some(place),
+                Ok(_) => return taken,
                 Err(now) => head = now,
             }
         }
-        self.take_fresh()
+        0
     }
 
+    /// A slot that has never been in use.
     #[cold]
-    fn take_fresh(&self) -> Option<NonNull<Slot<H>>> {
+    pub(crate) fn take_fresh(&self) -> Option<NonNull<Slot<H>>> {
         loop {
             let index = self.used.load(Ordering::Acquire);
             let index32 = u32::try_from(index).ok()?;
@@ -218,17 +244,38 @@ impl<H: Host> Table<H> {
 
     /// Gives back a slot whose tenant's memory is freed.
     pub(crate) fn give_back(&self, slot: NonNull<Slot<H>>) {
-        let index = Self::index(slot);
-        // SAFETY: a slot of this table.
-        let slot = unsafe { slot.as_ref() };
-        if !slot.word.retire() {
-            self.exhausted.fetch_add(1, Ordering::Release);
-            return;
+        if self.retire(slot) {
+            self.give_some(&[Some(slot)]);
         }
+    }
+
+    /// Begins the next generation of a slot whose tenant's memory is freed. False: it has none left, and is not used again.
+    pub(crate) fn retire(&self, slot: NonNull<Slot<H>>) -> bool {
+        // SAFETY: a slot of this table.
+        let retired = unsafe { slot.as_ref() }.word.retire();
+        if !retired {
+            self.exhausted.fetch_add(1, Ordering::Release);
+        }
+        retired
+    }
+
+    /// Puts retired slots into the free list, the last of them at its head. All are there, and at least one is.
+    pub(crate) fn give_some(&self, slots: &[Option<NonNull<Slot<H>>>]) {
+        let mut slots = slots.iter().flatten();
+        let Some(&last) = slots.next() else {
+            return;
+        };
+        let mut first = last;
+        for &slot in slots {
+            // SAFETY: slots of this table; they are the caller's until the exchange below.
+            unsafe { slot.as_ref() }.link(Self::index(first));
+            first = slot;
+        }
+        let index = Self::index(first);
         let mut head = self.free.load(Ordering::Relaxed);
         loop {
-            let next = without_provenance_mut(head as u32 as usize);
-            slot.header.store(next, Ordering::Relaxed);
+            // SAFETY: as above.
+            unsafe { last.as_ref() }.link(head as u32);
             match self.free.compare_exchange_weak(
                 head,
                 tagged(head, index),
@@ -241,7 +288,7 @@ impl<H: Host> Table<H> {
         }
     }
 
-    /// How many slots have been given back, if none is taken meanwhile. O(n).
+    /// How many slots are in the free list or out of generations, if none is taken meanwhile. O(n).
     pub(crate) fn count_free(&self) -> usize {
         let mut index = self.free.load(Ordering::Acquire) as u32;
         let mut count = self.exhausted.load(Ordering::Acquire);

@@ -38,6 +38,7 @@ use crate::domain::Inner;
 use crate::host::Host;
 use crate::id::CoroutineId;
 use crate::inbox::Inbox;
+use crate::kept::Kept;
 use crate::level::LEVELS;
 use crate::lock::Lock;
 use crate::queue::{Lengths, ReadyQueues};
@@ -150,10 +151,13 @@ pub struct Vcpu<H: Host> {
     lengths: Arc<Lengths>,
     pub(crate) counters: Counters,
     guarded: UnsafeCell<Guarded<H>>,
+
+    // Of the thread that serves it, at spawns and exits.
+    pub(crate) kept: Kept<H>,
 }
 
 // SAFETY: `guarded` is touched only under `lock`; coroutines behind the pointers
-// are owned as their state words say; futures that are not `Send` are only in
+// are owned as their state words say; `kept` is used by the thread that serves the vCPU; futures that are not `Send` are only in
 // coroutines that are pinned, whose vCPU is served by their own thread.
 unsafe impl<H: Host> Send for Vcpu<H> {}
 // SAFETY: as above.
@@ -211,6 +215,7 @@ impl<H: Host> Vcpu<H> {
             }),
             lengths,
             counters: Counters::new(),
+            kept: Kept::new(),
         }
     }
 

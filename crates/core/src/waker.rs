@@ -12,7 +12,7 @@ use crate::coroutine::Header;
 use crate::domain::Inner;
 use crate::host::{Critical, Host};
 use crate::state::{Release, Wake};
-use crate::table::{Slot, Table};
+use crate::table::Slot;
 use crate::vcpu::Vcpu;
 
 /// The table of the wakers of a host's coroutines, for [`waker_table!`](crate::waker_table).
@@ -108,8 +108,7 @@ pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
         // for the slot.
         Release::Free => unsafe {
             Header::free(header);
-            let table: &Table<H> = &domain.as_ref().table;
-            table.give_back(slot);
+            domain.as_ref().give_slot_back(slot);
         },
         // SAFETY: as above; the mark came with a count on the domain. No slots
         // are taken any more, so nothing is given back.

@@ -16,7 +16,7 @@ use crate::running::exit;
 use crate::state::Wake;
 use crate::sync::Ordering::{Acquire, Relaxed, SeqCst};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, NextLine};
-use crate::table::Table;
+use crate::table::{Slot, Table};
 use crate::trace::Step;
 use crate::vcpu::Vcpu;
 use crate::waker;
@@ -46,7 +46,7 @@ pub(crate) struct Inner<H: Host> {
     /// Coroutines that were spawned by threads that serve no vCPU.
     pub(super) spawned_outside: AtomicU64,
 
-    /// Its chunks are read, its free list written, by each spawn and exit.
+    /// Its chunks are read by each spawn and exit, its free list is written by some of them.
     slots: NextLine,
     pub(crate) table: Table<H>,
 }
@@ -246,11 +246,16 @@ impl<H: Host> Inner<H> {
             vcpu: NonNull::from(home),
             location,
         };
-        let slot = self.table.take().ok_or(SpawnError::OutOfMemory)?;
+        let slot = match here {
+            // SAFETY: the calling thread serves it, and the section is critical.
+            Some(here) => unsafe { here.kept.take(&self.table) },
+            None => self.table.take(),
+        };
+        let slot = slot.ok_or(SpawnError::OutOfMemory)?;
         let header = match allocate(future, slot, &birth) {
             Ok(header) => header,
             Err(future) => {
-                self.table.give_back(slot);
+                self.give_slot_back(slot);
                 drop(critical);
                 drop(future);
                 return Err(SpawnError::OutOfMemory);
@@ -304,6 +309,23 @@ impl<H: Host> Inner<H> {
             // A thread that has woken one is about to put it into an inbox.
             self.host.relax(rounds);
         }
+    }
+
+    /// Gives back a slot whose tenant's memory is freed: to the vCPU of the calling thread, or to the table.
+    pub(crate) fn give_slot_back(&self, slot: NonNull<Slot<H>>) {
+        let _critical = Critical::<H>::enter();
+        match self.here() {
+            // SAFETY: the calling thread serves it, and the section is critical.
+            Some(here) => unsafe { here.kept.give(&self.table, slot) },
+            None => self.table.give_back(slot),
+        }
+    }
+
+    /// How many slots are free. No vCPU is served any more, and no slot is taken. O(n).
+    pub(super) fn count_free(&self) -> usize {
+        // SAFETY: unserved, so nothing but this thread uses what they keep.
+        let kept = self.vcpus().map(|vcpu| unsafe { vcpu.kept.len() });
+        kept.sum::<usize>() + self.table.count_free()
     }
 
     /// The mark of an orphaned slot held a count.
