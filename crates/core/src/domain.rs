@@ -23,6 +23,7 @@ use crate::host::{Critical, Host};
 use crate::id::{CoroutineId, Dead};
 use crate::join::JoinHandle;
 use crate::level::Level;
+use crate::loans::NOTHING;
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use crate::sync::fence;
 use crate::vcpu::{Vcpu, id_of};
@@ -320,6 +321,19 @@ impl<H: Host> Domain<H> {
         let _ = self.inner.with(holder, |coroutine| {
             // SAFETY: `with` holds a reference.
             if unsafe { coroutine.as_ref() }.loans.lend(level.get()) {
+                // SAFETY: as above.
+                unsafe { self.inner.resettle(coroutine, true) };
+            }
+        });
+    }
+
+    /// The most urgent that waits for a lock of `holder` is of this level now, which may be less urgent than before; `None`: nothing waits. What
+    /// is lent to a coroutine that holds one lock is just that. One that holds several keeps what it is lent until it has given back the last.
+    pub fn lend_again(&self, holder: CoroutineId, level: Option<Level>) {
+        let level = level.map_or(NOTHING, Level::get);
+        let _ = self.inner.with(holder, |coroutine| {
+            // SAFETY: `with` holds a reference.
+            if unsafe { coroutine.as_ref() }.loans.lend_again(level) {
                 // SAFETY: as above.
                 unsafe { self.inner.resettle(coroutine, true) };
             }

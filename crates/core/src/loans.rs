@@ -10,6 +10,9 @@
 //!   locks        the level lent; 127: none
 //! ```
 //!
+//! What waits for the lock of a coroutine that holds one may also lend less than before, or nothing: it has become less urgent, or waits no more.
+//! Of a coroutine that holds several it is not known for which of them the level was lent: it keeps the level until it has given back the last.
+//!
 //! A coroutine that has held [`MANY`] locks at once is no longer counted: it keeps
 //! what it is lent until it exits.
 
@@ -17,6 +20,8 @@ use crate::sync::AtomicU16;
 use crate::sync::Ordering::Relaxed;
 
 const LEVEL: u16 = 0x7f;
+/// In the place of a level: nothing is lent.
+pub(crate) const NOTHING: u8 = LEVEL as u8;
 const LOCK: u16 = LEVEL + 1;
 /// As much as fits.
 const MANY: u16 = u16::MAX / LOCK;
@@ -67,6 +72,21 @@ impl Loans {
             })
             .is_ok()
     }
+
+    /// The most urgent that waits for one of the locks is of this level now; or [`NOTHING`] waits. True: what is lent has changed.
+    #[must_use]
+    pub(crate) fn lend_again(&self, level: u8) -> bool {
+        self.0
+            .fetch_update(Relaxed, Relaxed, |word| {
+                let lent = word & LEVEL;
+                let now = match word / LOCK {
+                    1 => u16::from(level),
+                    _ => lent.min(u16::from(level)),
+                };
+                (now != lent).then_some((word & !LEVEL) | now)
+            })
+            .is_ok()
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -83,6 +103,19 @@ mod tests {
         assert!(loans.released());
         assert_eq!(loans.level(), LEVEL as u8);
         assert!(!loans.released());
+    }
+
+    #[test]
+    fn with_one_lock_the_loan_is_what_waits_for_it() {
+        let loans = Loans::new();
+        loans.taken();
+        assert!(loans.lend_again(9) && loans.lend_again(20) && !loans.lend_again(20));
+        loans.taken();
+        assert!(!loans.lend_again(30) && !loans.lend_again(NOTHING));
+        assert!(loans.lend_again(3) && !loans.released());
+        assert_eq!(loans.level(), 3);
+        assert!(loans.lend_again(NOTHING));
+        assert!(!loans.released(), "nothing was lent any more");
     }
 
     #[test]

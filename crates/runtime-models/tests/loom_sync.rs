@@ -35,6 +35,10 @@ mod context {
         None
     }
     pub(crate) fn lend(_: u64, _: CoroutineId, _: Level) {}
+    pub(crate) fn lend_again(_: u64, _: CoroutineId, _: Option<Level>) {}
+    pub(crate) fn level_of(_: u64, _: CoroutineId) -> Option<Level> {
+        None
+    }
 }
 
 mod host {

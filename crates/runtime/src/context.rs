@@ -216,6 +216,19 @@ pub(crate) fn lend(runtime: u64, holder: CoroutineId, level: Level) {
     reach(runtime, |domain| domain.lend(holder, level));
 }
 
+/// The most urgent that waits for a lock of `holder`, of the runtime with this number, is of this level now; see
+/// [`upshift_core::Domain::lend_again`].
+pub(crate) fn lend_again(runtime: u64, holder: CoroutineId, level: Option<Level>) {
+    reach(runtime, |domain| domain.lend_again(holder, level));
+}
+
+/// The level of a coroutine of the runtime with this number, if it is there.
+pub(crate) fn level_of(runtime: u64, id: CoroutineId) -> Option<Level> {
+    let mut level = None;
+    reach(runtime, |domain| level = domain.level(id).ok());
+    level
+}
+
 /// The timers of the vCPU.
 pub(crate) fn timers() -> Option<Arc<Timers>> {
     with(|worker| worker.timers.clone())

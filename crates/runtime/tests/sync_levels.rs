@@ -2,8 +2,10 @@
 //! what is always ready gives way.
 
 use std::sync::{Arc, Mutex as StdMutex};
+use std::time::Duration;
 
 use upshift::sync::{Mutex, Notify, Semaphore, mpsc};
+use upshift::time::sleep;
 use upshift::{Level, Runtime, yield_now};
 
 const LEVELS: [u8; 6] = [40, 10, 40, 20, 10, 30];
@@ -303,11 +305,83 @@ fn what_is_handed_a_mutex_is_lent_the_levels_of_those_behind_it() {
         let theirs = mutex.clone();
         let urgent = upshift::spawn(async move { drop(theirs.lock().await) }, Level::at::<10>());
         yield_now().await;
-        // It waits at its old level, and is not polled for this.
-        upshift::reprio(next.id(), Level::at::<40>()).unwrap();
         drop(guard);
+        // It has the mutex now, and has not been polled.
+        upshift::reprio(next.id(), Level::at::<40>()).unwrap();
         urgent.await.unwrap();
         let (lent, own) = (Level::at::<10>(), Level::at::<40>());
         assert_eq!(next.await.unwrap(), (Some(lent), Some(own)));
+    });
+}
+
+/// What the holder of a lock is lent: while something of level 3 waits for it as `wait` does, and after that has become less urgent.
+fn lent_while<F>(wait: impl FnOnce(Arc<Mutex<()>>) -> F + Send + 'static) -> [Option<Level>; 2]
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mutex = Arc::new(Mutex::new(()));
+    let holder = async move {
+        let guard = mutex.lock().await;
+        let waiter = upshift::spawn(wait(mutex.clone()), Level::at::<3>());
+        yield_now().await;
+        let lent = upshift::current_level();
+        // Dead if it has given up.
+        let _ = upshift::reprio(waiter.id(), Level::at::<30>());
+        let mut afterwards = lent;
+        for _ in 0..5_000 {
+            if afterwards != lent {
+                break;
+            }
+            sleep(Duration::from_millis(1)).await;
+            afterwards = upshift::current_level();
+        }
+        drop(guard);
+        waiter.await.unwrap();
+        [lent, afterwards]
+    };
+    one().block_on(async {
+        upshift::reprio(upshift::get_cid().unwrap(), Level::LEAST_URGENT).unwrap();
+        upshift::spawn(holder, Level::at::<50>()).await.unwrap()
+    })
+}
+
+#[test]
+fn a_waiter_that_becomes_less_urgent_takes_back_what_it_lent() {
+    let levels = lent_while(|mutex| async move { drop(mutex.lock().await) });
+    assert_eq!(levels, [Some(Level::at::<3>()), Some(Level::at::<30>())]);
+}
+
+#[test]
+fn a_waiter_that_gives_up_takes_back_what_it_lent() {
+    let levels = lent_while(|mutex| async move {
+        let mut lock = mutex.lock();
+        assert!(futures_lite::future::poll_once(&mut lock).await.is_none());
+        sleep(Duration::from_millis(1)).await;
+        drop(lock);
+    });
+    assert_eq!(levels[0], Some(Level::at::<3>()));
+    assert_eq!(levels[1], Some(Level::at::<50>()));
+}
+
+#[test]
+fn a_waiter_that_has_become_less_urgent_does_not_get_the_lock_first() {
+    let mutex = Arc::new(Mutex::new(Vec::new()));
+    one().block_on(async {
+        let guard = mutex.lock().await;
+        let start = |name, level| {
+            let mutex = mutex.clone();
+            upshift::spawn(async move { mutex.lock().await.push(name) }, level)
+        };
+        upshift::reprio(upshift::get_cid().unwrap(), Level::LEAST_URGENT).unwrap();
+        let second = start("second", Level::at::<20>());
+        yield_now().await;
+        let first = start("first", Level::at::<5>());
+        yield_now().await;
+        // It is not polled between the two.
+        upshift::reprio(first.id(), Level::at::<30>()).unwrap();
+        drop(guard);
+        first.await.unwrap();
+        second.await.unwrap();
+        assert_eq!(*mutex.lock().await, ["second", "first"]);
     });
 }

@@ -27,9 +27,9 @@
 //!   the queue: so a word never outlives the runtime that gives it its meaning.
 //! * The coroutine that the word names counts the mutex among its locks, from before the word
 //!   says so until after: so what it is lent for one lock does not end with another.
-//! * A waiter lends under the queue's lock, and a holder with waiters goes through
-//!   that lock before it reports the release: what was lent to it for this mutex
-//!   ends with this mutex.
+//! * A waiter lends under the queue's lock, and takes back there what it has lent, when it gives up
+//!   or is polled and has become less urgent. A holder with waiters goes through that lock before it
+//!   reports the release: what was lent to it for this mutex ends with this mutex.
 //! * A future that was handed the mutex and is dropped instead of polled does 4.
 //!
 //! Uncontended: two atomic read-modify-writes, and what the scheduler does to know
@@ -39,7 +39,7 @@ use std::cell::UnsafeCell;
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
-use upshift_core::CoroutineId;
+use upshift_core::{CoroutineId, Level};
 
 use super::atomic::{AtomicU64, Ordering, const_fn};
 use super::lock::{self, Lock};
@@ -325,6 +325,7 @@ impl<T: ?Sized> Mutex<T> {
     fn hand_over(&self, mut waiters: lock::Guard<'_, WaitQueue<u64>>) {
         let runtime = self.runtime.load(Ordering::Relaxed);
         let mut next = UNLOCKED;
+        waiters.settle_first(|word| level_of(runtime, word));
         let waker = waiters.pop(|word| {
             next = match holder(word) {
                 // Its future has moved on, and it is gone.
@@ -346,8 +347,8 @@ impl<T: ?Sized> Mutex<T> {
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Those that still wait have lent to the holder before; the next one is mostly as urgent as they are, but not if its level
-    /// has changed since it queued.
+    /// Those that still wait have lent to the holder before. The next one is as urgent as they are, but its level may change before it
+    /// has given the mutex back.
     fn lend_on(&self, waiters: &WaitQueue<u64>, next: u64) {
         if let Some((level, waiting)) = waiters.first()
             && waiting != UNNAMED
@@ -356,6 +357,24 @@ impl<T: ?Sized> Mutex<T> {
             context::lend(self.runtime.load(Ordering::Relaxed), id, level);
         }
     }
+
+    /// A waiter has another level, or waits no more: what the holder in `word` is lent follows.
+    fn lend_again(&self, waiters: &WaitQueue<u64>, word: u64) {
+        let level = match waiters.first() {
+            // Its level is not known here; those behind it may have lent.
+            Some((_, UNNAMED)) => return,
+            Some((level, _)) => Some(level),
+            None => None,
+        };
+        if let Some(id) = holder(word) {
+            context::lend_again(self.runtime.load(Ordering::Relaxed), id, level);
+        }
+    }
+}
+
+/// The level of the waiter that `word` names.
+fn level_of(runtime: u64, word: u64) -> Option<Level> {
+    holder(word).and_then(|id| context::level_of(runtime, id))
 }
 
 impl<T: Default> Default for Mutex<T> {

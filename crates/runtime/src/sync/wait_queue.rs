@@ -77,6 +77,20 @@ impl<P: Copy> WaitQueue<P> {
         Some((node.level, node.payload))
     }
 
+    /// Gives the next to be popped the level that it has now, and the place that goes with it, until the next is one that is as urgent as when it
+    /// queued. `now`: the level of a waiter, if it is known.
+    pub(crate) fn settle_first(&mut self, now: impl Fn(P) -> Option<Level>) {
+        let Some(inner) = self.inner.as_mut() else {
+            return;
+        };
+        while let Some(node) = inner.nodes.get(inner.head as usize)
+            && let Some(level) = now(node.payload)
+            && level > node.level
+        {
+            inner.relink(inner.head, level);
+        }
+    }
+
     pub(crate) fn insert(&mut self, level: Level, payload: P, waker: Waker) -> Key {
         let inner = self.inner.get_or_insert_with(|| {
             Box::new(Inner {
@@ -154,9 +168,7 @@ impl<P: Copy> WaitQueue<P> {
             _ => node.waker.replace(waker.take()),
         };
         if node.level != level {
-            inner.unlink(key.0);
-            inner.node(key.0).level = level;
-            inner.link(key.0, level);
+            inner.relink(key.0, level);
         }
         before
     }
@@ -208,6 +220,13 @@ impl<P> Inner<P> {
         node.waiting = false;
         node.payload = grant(node.payload);
         node.waker.take()
+    }
+
+    /// Gives a waiting node another level, and a place behind all of that.
+    fn relink(&mut self, index: u32, level: Level) {
+        self.unlink(index);
+        self.node(index).level = level;
+        self.link(index, level);
     }
 
     /// Behind the last of its level, or of the nearest more urgent one.

@@ -77,19 +77,23 @@ impl<'a, T: ?Sized> Locking<'a, T> {
             None => mutex.contend()?,
         };
         let level = context::level_to_lend().unwrap_or_default();
+        // What is lent changes under the queue's lock: see the module.
         let before = match self.key {
-            Some(key) => waiters.refresh(key, level, &mut waker),
+            Some(key) => {
+                let before = waiters.refresh(key, level, &mut waker);
+                mutex.lend_again(&waiters, word);
+                before
+            }
             None => {
                 let waker = waker.take();
                 let me = locked_by(context::current_in(runtime));
                 self.key = Some(waiters.insert(level, me, waker));
+                if let Some(holder) = holder(word) {
+                    context::lend_to_holder(runtime, holder);
+                }
                 None
             }
         };
-        // Under the queue's lock: see the module's third rule.
-        if let Some(holder) = holder(word) {
-            context::lend_to_holder(runtime, holder);
-        }
         drop(waiters);
         drop(before);
         Some(Poll::Pending)
@@ -111,6 +115,9 @@ impl<T: ?Sized> Locking<'_, T> {
         let mut waiters = self.mutex.waiters.lock();
         let released = waiters.release(key);
         let Some(word) = released.granted else {
+            // It waited, so the mutex is held.
+            let word = self.mutex.word.load(Ordering::Relaxed);
+            self.mutex.lend_again(&waiters, word);
             drop(waiters);
             return;
         };

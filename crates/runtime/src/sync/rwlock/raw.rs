@@ -8,7 +8,7 @@
 //!   the first that waits;
 //! * the writer that is inside counts the lock among its own, from before `writer` names it
 //!   until after: so what it is lent for one lock does not end with another. What waits lends
-//!   to it under the lock.
+//!   to it, and takes back what it has lent, under the lock.
 //!
 //! A writer is named by its runtime and its id, if both have one; it is lent to by what waits
 //! in the same runtime.
@@ -70,6 +70,12 @@ impl State {
 
     /// Lets the first that waits in, if there is room.
     fn admit(&mut self, max: u32) -> Option<Waker> {
+        if self.writer.is_none() {
+            self.waiting.settle_first(|wish| {
+                let (runtime, id) = wish.name?;
+                context::level_of(runtime, id)
+            });
+        }
         let (_, wish) = self.waiting.first()?;
         if !self.has_room(wish.side, max) {
             return None;
@@ -97,6 +103,22 @@ impl State {
         {
             context::lend(runtime, id, level);
         }
+    }
+
+    /// A waiter has another level, or waits no more: what the writer is lent follows.
+    fn lend_again(&self) {
+        let Some(Some((runtime, id))) = self.writer else {
+            return;
+        };
+        let level = match self.waiting.first() {
+            None => None,
+            Some((level, wish)) if wish.name.is_some_and(|(theirs, _)| theirs == runtime) => {
+                Some(level)
+            }
+            // Its level is not known there; those behind it may have lent.
+            Some(_) => return,
+        };
+        context::lend_again(runtime, id, level);
     }
 }
 
@@ -233,7 +255,11 @@ impl Future for Entering<'_> {
         }
         let level = context::level_to_lend().unwrap_or_default();
         let before = match self.key {
-            Some(key) => state.waiting.refresh(key, level, &mut waker),
+            Some(key) => {
+                let before = state.waiting.refresh(key, level, &mut waker);
+                state.lend_again();
+                before
+            }
             None => {
                 let wish = Wish {
                     side,
@@ -241,13 +267,12 @@ impl Future for Entering<'_> {
                 };
                 let waker = waker.take();
                 self.key = Some(state.waiting.insert(level, wish, waker));
+                if let Some(Some((runtime, id))) = state.writer {
+                    context::lend_to_holder(runtime, id);
+                }
                 None
             }
         };
-        // Under the lock: see the module's third rule.
-        if let Some(Some((runtime, id))) = state.writer {
-            context::lend_to_holder(runtime, id);
-        }
         // A change of level may have made another one the first.
         raw.admit(state);
         drop(before);
@@ -269,7 +294,7 @@ impl Drop for Entering<'_> {
                 name = wish.name;
             }
             Some(_) => state.readers -= 1,
-            None => {}
+            None => state.lend_again(),
         }
         self.raw.admit(state);
         give_name_back(name);
