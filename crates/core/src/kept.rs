@@ -121,9 +121,9 @@ mod tests {
                 .wrapping_add(1_442_695_040_888_963_407);
             let dice = (random >> 33) as usize;
             // Long runs of spawns here and exits there, and short ones of both.
-            let grows = (step / 500) % 2 == 0;
+            let grows = step % 1_000 < 500;
             let at = &kept[(step / 250) % 2];
-            if tenants.is_empty() || (dice % 4 == 0) != grows {
+            if tenants.is_empty() || dice.is_multiple_of(4) != grows {
                 // SAFETY: nothing else can reach them.
                 let slot = unsafe { at.take(&table) }.unwrap();
                 // SAFETY: slots live as long as the table.
