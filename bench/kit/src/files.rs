@@ -24,6 +24,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use clap::{Parser, ValueEnum};
+
 /// Bytes of the big file.
 pub const BIG: u64 = 512 << 20;
 /// Small files.
@@ -83,7 +85,7 @@ pub fn aligned(length: usize) -> Vec<u8> {
 }
 
 /// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Row {
     /// See the module.
     Open,
@@ -101,65 +103,43 @@ pub enum Row {
     Check,
 }
 
-/// The command line.
-#[derive(Clone, Debug)]
+/// Measures files
+#[derive(Clone, Debug, Parser)]
 pub struct Plan {
-    /// What is measured.
+    /// What is measured
     pub row: Row,
-    /// The flavour of the peer.
+    /// The flavour of the peer
+    #[arg(long, default_value = "")]
     pub variant: String,
-    /// Where the files are.
+    /// Where the files are
+    #[arg(long)]
     pub dir: PathBuf,
-    /// How long it is measured.
+    /// How long it is measured, s
+    #[arg(long = "seconds", value_name = "S", default_value = "1", value_parser = seconds)]
     pub time: Duration,
-    /// Tasks, or threads, that do it.
+    /// Tasks, or threads, that do it
+    #[arg(long, value_name = "N", default_value_t = 32)]
     pub tasks: usize,
-    /// Past the page cache.
+    /// Past the page cache
+    #[arg(long)]
     pub direct: bool,
-    /// Nothing is read twice.
+    /// Nothing is read twice
+    #[arg(long)]
     pub once: bool,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok();
+    seconds
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| "use a number of seconds".into())
 }
 
 impl Plan {
     /// Of this process; ends it if the command line is wrong.
     #[must_use]
     pub fn of_process() -> Plan {
-        let mut words = std::env::args().skip(1);
-        let row = match words.next().as_deref() {
-            Some("open") => Row::Open,
-            Some("random") => Row::Random,
-            Some("read") => Row::Read,
-            Some("write") => Row::Write,
-            Some("append") => Row::Append,
-            Some("mixed") => Row::Mixed,
-            Some("check") => Row::Check,
-            _ => usage(),
-        };
-        let mut plan = Plan {
-            row,
-            variant: String::new(),
-            dir: PathBuf::new(),
-            time: Duration::from_secs(1),
-            tasks: 32,
-            direct: false,
-            once: false,
-        };
-        while let Some(name) = words.next() {
-            let mut value = || words.next().unwrap_or_else(|| usage());
-            match name.as_str() {
-                "--direct" => plan.direct = true,
-                "--once" => plan.once = true,
-                "--dir" => plan.dir = value().into(),
-                "--variant" => plan.variant = value(),
-                "--tasks" => plan.tasks = value().parse().unwrap_or_else(|_| usage()),
-                "--seconds" => {
-                    let seconds = value().parse().unwrap_or_else(|_| usage());
-                    plan.time = Duration::from_secs_f64(seconds);
-                }
-                _ => usage(),
-            }
-        }
-        plan
+        Plan::parse()
     }
 
     /// The file that a row uses, and how it is opened; `open` uses none.
@@ -174,13 +154,6 @@ impl Plan {
         };
         (self.dir.join(name), mode)
     }
-}
-
-fn usage() -> ! {
-    eprintln!(
-        "usage: open|random|read|write|append|mixed|check --dir DIR [--seconds S] [--tasks N] [--direct] [--once]"
-    );
-    std::process::exit(2);
 }
 
 /// How a file is opened.

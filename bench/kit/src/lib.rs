@@ -10,6 +10,7 @@ pub mod micro;
 pub mod multi;
 pub mod requests;
 pub mod server;
+mod words;
 pub mod workers;
 
 pub use upshift_load::frames;

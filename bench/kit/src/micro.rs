@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use crate::words;
+
 /// Samples per figure.
 pub const SAMPLES: usize = 7;
 
@@ -55,27 +57,12 @@ pub enum Part {
 /// The command line of a microbenchmark: `one-thread|two-threads [--variant V]`, the first of `variants` by default.
 ///
 /// Ends the process with status 2 and a message when it is wrong.
-pub fn part(variants: &[&str]) -> (Part, String) {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let part = match words.first() {
-        Some(&"one-thread") => Some(Part::OneThread),
-        Some(&"two-threads") => Some(Part::TwoThreads),
-        _ => None,
-    };
-    let variant = match words.get(1..) {
-        Some([]) => Some(variants[0]),
-        Some(["--variant", name]) if variants.contains(name) => Some(*name),
-        _ => None,
-    };
-    match (part, variant) {
-        (Some(part), Some(variant)) => (part, variant.to_owned()),
-        _ => {
-            let variants = variants.join("|");
-            eprintln!("usage: one-thread|two-threads [--variant {variants}]");
-            std::process::exit(2)
-        }
-    }
+pub fn part(variants: &[&'static str]) -> (Part, String) {
+    let parts = [Part::OneThread, Part::TwoThreads];
+    let names = ["one-thread", "two-threads"];
+    let matches = words::command(&names, variants).get_matches();
+    let part = parts[words::word(&matches, &names)];
+    (part, words::variant(&matches))
 }
 
 /// Every figure of one thread. Pin the process to one CPU; run this as the main task of the runtime.

@@ -6,7 +6,10 @@
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
-use std::process::exit;
+
+use clap::{Arg, value_parser};
+
+use crate::words;
 
 /// Bound of the two queues of a connection of the matrix server, in frames.
 pub const QUEUE: usize = 16;
@@ -40,48 +43,26 @@ pub struct Args<W = Work> {
 /// Reads the command line of a plaintext and matrix server.
 ///
 /// Ends the process with status 2 and a message when it is wrong. `variants` must not be empty.
-pub fn args(variants: &[&str]) -> Args {
+pub fn args(variants: &[&'static str]) -> Args {
     let works = [("plaintext", Work::Plaintext), ("matrix", Work::Matrix)];
     args_for(&works, variants)
 }
 
 /// Reads the command line of a server that is one of `works`; otherwise as [`args`].
-pub fn args_for<W: Copy>(works: &[(&str, W)], variants: &[&str]) -> Args<W> {
-    match parse(works, variants) {
-        Ok(args) => args,
-        Err(message) => {
-            let works: Vec<&str> = works.iter().map(|(name, _)| *name).collect();
-            eprintln!(
-                "{message}\nusage: {} [--variant {}] [--listen ADDR:PORT]",
-                works.join("|"),
-                variants.join("|")
-            );
-            exit(2)
-        }
+pub fn args_for<W: Copy>(works: &[(&'static str, W)], variants: &[&'static str]) -> Args<W> {
+    let names: Vec<&'static str> = works.iter().map(|(name, _)| *name).collect();
+    let listen = Arg::new("listen")
+        .long("listen")
+        .value_name("ADDR:PORT")
+        .default_value("127.0.0.1:0")
+        .value_parser(value_parser!(SocketAddr));
+    let command = words::command(&names, variants).arg(listen);
+    let matches = command.get_matches();
+    Args {
+        work: works[words::word(&matches, &names)].1,
+        variant: words::variant(&matches),
+        address: *matches.get_one("listen").expect("it has a default"),
     }
-}
-
-fn parse<W: Copy>(works: &[(&str, W)], variants: &[&str]) -> Result<Args<W>, String> {
-    let mut words = std::env::args().skip(1);
-    let name = words.next().ok_or("name the server to run")?;
-    let known = works.iter().find(|(work, _)| *work == name);
-    let (_, work) = *known.ok_or(format!("unknown server `{name}`"))?;
-    let mut variant = variants[0].to_owned();
-    let mut address = SocketAddr::from(([127, 0, 0, 1], 0));
-    while let Some(word) = words.next() {
-        let value = words.next().ok_or(format!("`{word}` needs a value"))?;
-        match word.as_str() {
-            "--variant" if variants.contains(&value.as_str()) => variant = value,
-            "--variant" => return Err(format!("no variant `{value}`")),
-            "--listen" => address = value.parse().map_err(|e| format!("`{value}`: {e}"))?,
-            _ => return Err(format!("unknown option `{word}`")),
-        }
-    }
-    Ok(Args {
-        work,
-        variant,
-        address,
-    })
 }
 
 /// Binds the socket, with room for all clients that are measured, and announces it.

@@ -1,4 +1,4 @@
-//! `bench-sched SECONDS`: how well processes are scheduled from user space, by Upshift and by the published algorithm.
+//! How well processes are scheduled from user space, by Upshift and by the published algorithm.
 //!
 //! Spinning processes share one CPU, the last one that is allowed. Each looks at the clock all the time and writes down when it
 //! ran, so what is measured is what they felt. Prints one line of JSON for each figure: `bench` (the case and the quantity, with
@@ -17,21 +17,34 @@ mod trick;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::Parser;
 use upshift_elevate::{Calibration, Priority, Rights};
 
 use runs::{Contender, print, table, turns, with_bystander};
 
+/// Measures how well processes are scheduled from user space
+#[derive(Parser)]
+struct Words {
+    /// Length of each run, 0.1 to 60 s
+    #[arg(value_parser = seconds)]
+    seconds: Duration,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok();
+    let seconds = seconds.filter(|seconds| (0.1..=60.0).contains(seconds));
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| "use 0.1 to 60".into())
+}
+
 fn main() -> ExitCode {
-    let seconds = std::env::args().nth(1).and_then(|word| word.parse().ok());
-    let Some(seconds) = seconds.filter(|s| (0.1..=60.0).contains(s)) else {
-        eprintln!("usage: bench-sched SECONDS (0.1 to 60, of each run)");
-        return ExitCode::from(2);
-    };
+    let words = Words::parse();
     if let Err(missing) = Rights::probe().require(Priority::of::<45>()) {
         eprintln!("error: {missing}");
         return ExitCode::FAILURE;
     }
-    match run(Duration::from_secs_f64(seconds)) {
+    match run(words.seconds) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");

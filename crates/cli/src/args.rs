@@ -177,7 +177,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_enum, default_value = "off", hide_possible_values = true)]
     pub(crate) preempt: Switch,
     /// Longest run of a coroutine while an equally urgent one waits, e.g. `50us` (coroutine model)
-    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", value_parser = upshift_units::positive_duration)]
     pub(crate) quantum: Option<Duration>,
     /// I/O driver: auto (io_uring if it works), ring, or readiness (coroutine model)
     #[arg(long, value_enum, default_value = "auto", hide_possible_values = true)]
@@ -318,16 +318,16 @@ pub(crate) struct LoadCommonArgs {
     #[arg(long, conflicts_with_all = ["period", "rate"])]
     pub(crate) closed: bool,
     /// Open loop: each connection sends one request per period, e.g. `100ms`
-    #[arg(long, value_name = "TIME", value_parser = values::duration, conflicts_with = "rate", group = "open")]
+    #[arg(long, value_name = "TIME", value_parser = upshift_units::positive_duration, conflicts_with = "rate", group = "open")]
     pub(crate) period: Option<Duration>,
     /// Open loop: requests per second to each address, spread over its connections
     #[arg(long, value_name = "REQ/S", value_parser = values::rate, group = "open")]
     pub(crate) rate: Option<f64>,
     /// Warm-up time before measuring
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = values::duration_or_zero)]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = upshift_units::duration)]
     pub(crate) warmup: Duration,
     /// Measuring time
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = upshift_units::positive_duration)]
     pub(crate) duration: Duration,
     /// CPU the client runs on
     #[arg(long, value_name = "CPU", value_parser = values::cpu)]
@@ -438,7 +438,7 @@ mod tests {
         );
         let text = error_of("upshift demo --only 7");
         assert!(text.contains("1 to 6"), "{text}");
-        let text = error_of("upshift load matrix --connect 127.0.0.1:1 --period 5min");
+        let text = error_of("upshift load matrix --connect 127.0.0.1:1 --period 5weeks");
         assert!(text.contains("100ms"), "{text}");
         let text = error_of("upshift load ftp");
         assert!(text.contains("ftp"), "{text}");

@@ -56,7 +56,7 @@ pub(crate) struct BurnArgs {
     #[arg(long, value_name = "N", default_value_t = 0, allow_hyphen_values = true, value_parser = values::nice)]
     nice: i32,
     /// Duration, e.g. `10s` [default: until SIGTERM or Ctrl-C]
-    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", value_parser = upshift_units::positive_duration)]
     duration: Option<Duration>,
     /// Print JSON instead of a sentence
     #[arg(long)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use upshift_serve::{Address, Config, Endpoint, Rule, TlsFiles, units};
+use upshift_serve::{Address, Config, Endpoint, Rule, TlsFiles};
 
 use crate::args::{BoardChoice, Switch};
 use crate::values;
@@ -51,7 +51,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "LEVEL", help_heading = "Priorities", value_parser = values::level)]
     receive_level: Option<u8>,
     /// Refuse requests that would wait longer than this [default: 100ms]
-    #[arg(long, value_name = "TIME", help_heading = "Priorities", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", help_heading = "Priorities", value_parser = upshift_units::duration)]
     max_wait: Option<Duration>,
     /// Certificate chain (PEM); enables TLS, with HTTP/2 through ALPN
     #[arg(long, value_name = "FILE", help_heading = "TLS", requires = "tls_key")]
@@ -81,28 +81,28 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", help_heading = "Limits")]
     request_rate: Option<u32>,
     /// Maximum size of a request head, 8k to 1M [default: 16k]
-    #[arg(long, value_name = "SIZE", help_heading = "Limits", value_parser = units::size)]
+    #[arg(long, value_name = "SIZE", help_heading = "Limits", value_parser = upshift_units::size)]
     max_header: Option<u64>,
     /// Maximum size of a request body [default: 1M]
-    #[arg(long, value_name = "SIZE", help_heading = "Limits", value_parser = units::size)]
+    #[arg(long, value_name = "SIZE", help_heading = "Limits", value_parser = upshift_units::size)]
     max_body: Option<u64>,
     /// Timeout of a request head and of a TLS handshake [default: 10s]
-    #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = upshift_units::duration)]
     header_timeout: Option<Duration>,
     /// Timeout of an idle connection [default: 75s]
-    #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = upshift_units::duration)]
     idle_timeout: Option<Duration>,
     /// Timeout between two parts of a request body [default: 30s]
-    #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = upshift_units::duration)]
     body_timeout: Option<Duration>,
     /// Timeout of a client that does not read its response [default: 30s]
-    #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = upshift_units::duration)]
     write_timeout: Option<Duration>,
     /// At shutdown, continue to accept for this time while asking clients to reconnect [default: 0s]
-    #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = upshift_units::duration)]
     drain_delay: Option<Duration>,
     /// At shutdown, time limit for requests in progress [default: 30s]
-    #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = upshift_units::duration)]
     drain_timeout: Option<Duration>,
     /// Access log, one line of JSON per request; `-` for standard output
     #[arg(long, value_name = "FILE", help_heading = "Operation")]
@@ -134,7 +134,7 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) preempt: Switch,
     /// Longest run of a coroutine while an equally urgent one waits, e.g. `50us`
-    #[arg(long, value_name = "TIME", help_heading = "CPUs", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", help_heading = "CPUs", value_parser = upshift_units::positive_duration)]
     pub(crate) quantum: Option<Duration>,
     /// Join the machine's daemon: off, auto (if there is one), or required
     #[arg(

@@ -45,7 +45,7 @@ pub(crate) struct SpinLoadArgs {
     #[arg(long, value_name = "TIME", default_value = "500us", value_parser = values::service)]
     pub(crate) long: Duration,
     /// Share of long requests, e.g. `0.5%` or `0.005`
-    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = values::share)]
+    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = upshift_units::share)]
     pub(crate) long_share: f64,
     /// Distribution of CPU time in both classes: fixed or exponential
     #[arg(long, value_enum, default_value = "fixed", hide_possible_values = true)]
@@ -66,10 +66,10 @@ pub(crate) struct SpinLoadArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Warm-up time before measuring
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = values::duration_or_zero)]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = upshift_units::duration)]
     pub(crate) warmup: Duration,
     /// Measuring time
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = upshift_units::positive_duration)]
     pub(crate) duration: Duration,
     /// CPU the client runs on
     #[arg(long, value_name = "CPU", value_parser = values::cpu)]

@@ -1,4 +1,4 @@
-//! Parsers for single command-line values: levels, addresses, durations, CPUs.
+//! Parsers for single command-line values: levels, addresses, CPUs. Durations, sizes and shares are parsed by `upshift_units`.
 //!
 //! Each takes the text after a flag and returns the value or a sentence that says what is allowed.
 //! Pure but for [`cpu`], which asks the kernel which CPUs this process may use.
@@ -122,68 +122,13 @@ pub(crate) fn pid(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A duration above zero: a number with `ns`, `us`, `ms` or `s`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    match duration_or_zero(text)? {
-        Duration::ZERO => Err(format!(
-            "`{text}` is no time at all; write for example 100ms or 5s"
-        )),
-        duration => Ok(duration),
-    }
-}
-
-/// Some thirty years, which added to any clock's time is a time.
-const LONGEST: Duration = Duration::from_secs(1_000_000_000);
-
-/// A duration: a number with `ns`, `us`, `ms` or `s`, or plain `0`.
-pub(crate) fn duration_or_zero(text: &str) -> Result<Duration, String> {
-    let hint = || {
-        format!(
-            "`{text}` is not a duration; write a number and ns, us, ms or s, for example 100ms or 5s"
-        )
-    };
-    let unit_at = text
-        .find(|c: char| c.is_ascii_alphabetic())
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(unit_at);
-    let seconds = match unit {
-        "ns" => 1e-9,
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "" if number == "0" => 1.0,
-        _ => return Err(hint()),
-    };
-    let number: f64 = number.trim().parse().map_err(|_| hint())?;
-    match Duration::try_from_secs_f64(number * seconds) {
-        Ok(duration) if duration > LONGEST => {
-            Err(format!("`{text}` is too long; 1000000000s is the most"))
-        }
-        result => result.map_err(|_| hint()),
-    }
-}
-
 /// CPU time of a spin request: at most a minute, possibly none.
 pub(crate) fn service(text: &str) -> Result<Duration, String> {
-    let service = duration_or_zero(text)?;
+    let service = upshift_units::duration(text)?;
     if service.as_nanos() > upshift_load::spin::MAX_SERVICE.into() {
         return Err(format!("`{text}` is too long; a request may take 60 s"));
     }
     Ok(service)
-}
-
-/// A share of 0 to 1: `0.005`, or `0.5%`.
-pub(crate) fn share(text: &str) -> Result<f64, String> {
-    let share = match text.strip_suffix('%') {
-        Some(percent) => percent.trim().parse::<f64>().map(|p| p / 100.0),
-        None => text.parse(),
-    };
-    match share {
-        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
-        _ => Err(format!(
-            "`{text}` is not a share; write for example 0.5% or 0.005"
-        )),
-    }
 }
 
 /// A CPU this process may run on.
@@ -233,20 +178,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_take_units() {
-        assert_eq!(duration("100ms").unwrap(), Duration::from_millis(100));
-        assert_eq!(duration("1.5s").unwrap(), Duration::from_millis(1500));
-        assert_eq!(duration("20us").unwrap(), Duration::from_micros(20));
-        assert_eq!(duration_or_zero("0").unwrap(), Duration::ZERO);
-        for bad in ["", "5", "5min", "-1s", "s", "0s", "nans", "1e400s"] {
-            assert!(duration(bad).is_err(), "{bad}");
-        }
-        assert!(duration("1000000000s").is_ok());
-        let error = duration("10000000000000000000s").unwrap_err();
-        assert!(error.contains("too long"), "{error}");
-    }
-
-    #[test]
     fn addresses_carry_levels_and_labels() {
         assert_eq!(listen("127.0.0.1:7@63").unwrap().level, Some(63));
         assert_eq!(listen("[::1]:7").unwrap().address.port(), 7);
@@ -269,12 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_percent_or_fractions() {
-        assert_eq!(share("50%").unwrap(), 0.5);
-        assert_eq!(share("0.25").unwrap(), 0.25);
-        for bad in ["", "%", "-1%", "1.1", "nan", "5 percent"] {
-            assert!(share(bad).is_err(), "{bad}");
-        }
+    fn a_request_takes_a_minute_at_most() {
         assert_eq!(service("0").unwrap(), Duration::ZERO);
         assert!(service("61s").is_err());
     }

@@ -254,7 +254,7 @@ fn wrong_command_lines_say_what_would_be_right() {
         ),
         (
             &["rr", "--cpu", &cpu, "--pid", "1", "--interval", "0ms"],
-            "no time",
+            "is zero",
         ),
         (
             &["rr", "--cpu", &cpu, "--pid", "1", "--open", "95%"],

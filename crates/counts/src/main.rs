@@ -1,11 +1,4 @@
-//! Instructions that an operation takes: figures that do not depend on the hour.
-//!
-//! ```text
-//! upshift-counts check           count all, compare with the table; fails above the tolerance
-//! upshift-counts accept          count all, write the table
-//! upshift-counts list            the operations
-//! upshift-counts run NAME N      do one of them N times; what callgrind counts
-//! ```
+//! Instructions that an operation takes: figures that do not depend on the load of the machine.
 //!
 //! Each operation is run twice under callgrind, so many times and three times as many: the difference has neither start nor end in it.
 //! User-space instructions of the process, all of its threads; what the kernel does is not in it.
@@ -19,26 +12,39 @@ mod table;
 
 use std::process::ExitCode;
 
+use clap::Parser;
+
 use operations::OPERATIONS;
 use table::Table;
 
 /// What may be more than in the table, as a share: what other code in the same binary does to inlining.
 const TOLERANCE: f64 = 0.03;
 
+/// Counts the instructions of operations under callgrind
+#[derive(Parser)]
+#[command(name = "upshift-counts")]
+enum Task {
+    /// Counts all and compares them with the table; fails above the tolerance
+    Check,
+    /// Counts all and writes the table
+    Accept,
+    /// Prints the operations
+    List,
+    /// Does one of them N times: what callgrind counts
+    Run { name: String, times: u32 },
+}
+
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let result = match args.as_slice() {
-        ["check"] => check(),
-        ["accept"] => count_all().and_then(|table| table.write()),
-        ["list"] => {
+    let result = match Task::parse() {
+        Task::Check => check(),
+        Task::Accept => count_all().and_then(|table| table.write()),
+        Task::List => {
             for operation in &OPERATIONS {
                 println!("{:14} {}", operation.name, operation.what);
             }
             Ok(())
         }
-        ["run", name, times] => run(name, times),
-        _ => Err("usage: upshift-counts check | accept | list | run NAME N".into()),
+        Task::Run { name, times } => run(&name, times),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -49,8 +55,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(name: &str, times: &str) -> Result<(), String> {
-    let times: u32 = times.parse().map_err(|_| format!("{times}: how often?"))?;
+fn run(name: &str, times: u32) -> Result<(), String> {
     let operation = OPERATIONS.iter().find(|operation| operation.name == name);
     let operation = operation.ok_or_else(|| format!("{name}: there is no such operation"))?;
     (operation.run)(times).map_err(|error| format!("{name}: {error}"))

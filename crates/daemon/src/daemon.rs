@@ -256,7 +256,7 @@ fn highest_cpu(sys: &dyn Sys) -> io::Result<usize> {
     let from_file = sys
         .read_file("/sys/devices/system/cpu/possible")
         .ok()
-        .and_then(|text| text.trim().rsplit(['-', ',']).next()?.parse::<usize>().ok());
+        .and_then(|text| upshift_units::cpus(&text).ok()?.into_iter().max());
     let last = match from_file {
         Some(last) => last,
         None => sys.sched_getaffinity(0)?.iter().last().unwrap_or(0),

@@ -165,7 +165,7 @@ impl Shared {
     /// The CPUs that are there now; only the first if the kernel does not tell.
     pub(crate) fn online(&self) -> Vec<usize> {
         let text = self.sys.read_file("/sys/devices/system/cpu/online");
-        parse_cpus(text.as_deref().unwrap_or("0"))
+        cpus(text.as_deref().unwrap_or("0"))
     }
 
     /// Prints a line on standard error, at most one of a kind each ten seconds.
@@ -190,23 +190,9 @@ impl Shared {
     }
 }
 
-/// The CPUs of a list as the kernel writes it: `0-3,8`.
-pub(crate) fn parse_cpus(list: &str) -> Vec<usize> {
-    let ranges = list.trim().split(',').filter_map(|range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        Some(first.parse().ok()?..=last.parse().ok()?)
-    });
-    ranges.flatten().take(upshift_board::layout::CPUS).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse_cpus;
-
-    #[test]
-    fn lists_of_cpus_are_understood() {
-        assert_eq!(parse_cpus("0-3,8,10-11\n"), [0, 1, 2, 3, 8, 10, 11]);
-        assert_eq!(parse_cpus("0"), [0]);
-        assert!(parse_cpus("nonsense").is_empty());
-    }
+/// The CPUs of a list of the kernel; none if it is not one.
+pub(crate) fn cpus(list: &str) -> Vec<usize> {
+    let mut cpus = upshift_units::cpus(list).unwrap_or_default();
+    cpus.truncate(upshift_board::layout::CPUS);
+    cpus
 }

@@ -34,7 +34,7 @@ impl fmt::Display for TimetableError {
 
 impl Error for TimetableError {}
 
-/// The longest entry, and the longest timetable, ns.
+/// The longest timetable, ns.
 const LONGEST: Nanos = 1_000_000_000_000_000;
 
 /// Reads a timetable. `find` knows which task a word means; entries must be at least `floor` ns long.
@@ -62,7 +62,8 @@ pub fn parse(
                 )));
             }
         };
-        let length = duration(length).map_err(wrong)?;
+        let length = upshift_units::positive_duration(length).map_err(wrong)?;
+        let length = length.as_nanos() as Nanos;
         if length < floor {
             return Err(wrong(format!(
                 "{} µs are less than this machine's timers can do ({} µs): make the entry longer",
@@ -93,31 +94,6 @@ pub fn parse(
         return Err(TimetableError { line: 0, what });
     }
     Ok(entries)
-}
-
-/// A number with `ns`, `us`, `ms` or `s`, in ns.
-fn duration(text: &str) -> Result<Nanos, String> {
-    let wrong = || {
-        format!(
-            "`{text}` is no duration: write a number and ns, us, ms or s, e.g. `5ms` or `200us`"
-        )
-    };
-    let unit_at = text.find(|c: char| c.is_ascii_alphabetic());
-    let (number, unit) = text.split_at(unit_at.ok_or_else(wrong)?);
-    let scale = match unit {
-        "ns" => 1.0,
-        "us" => 1e3,
-        "ms" => 1e6,
-        "s" => 1e9,
-        _ => return Err(wrong()),
-    };
-    let number: f64 = number.parse().map_err(|_| wrong())?;
-    let ns = number * scale;
-    if (1.0..=LONGEST as f64).contains(&ns) {
-        Ok(ns.round() as Nanos)
-    } else {
-        Err(wrong())
-    }
 }
 
 #[cfg(test)]
@@ -153,7 +129,7 @@ mod tests {
             ("a 5ms\nc 5ms", 2, "`c`"),
             ("a", 1, "`a 5ms`".trim_matches('`')),
             ("\na 5", 2, "`5`"),
-            ("a 5min", 1, "`5min`"),
+            ("a 5 min", 1, "no entry"),
             ("a 0ms", 1, "`0ms`"),
             ("a -1ms", 1, "`-1ms`"),
             ("a 1us", 1, "50 µs"),

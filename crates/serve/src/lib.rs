@@ -94,7 +94,7 @@ mod socket_file;
 mod streams;
 mod sweep;
 mod tls;
-pub mod units;
+mod units;
 mod watched;
 
 pub use address::Address;

@@ -1,12 +1,9 @@
-//! `soak N [SEED]`: generates N cases of all families and runs them; what breaks a law is shrunk, and drawn into
-//! `violation-FAMILY-SEED.svg`.
-//! `find FAMILY SEED`: the chunk of such a run that found something, again.
-//! `rule N [SEED]`: generates N loads and holds the theorems of preemption against each.
-//! `scale [FOLDER]`: prints the table of `docs/scale.md`, and draws its plots into the folder.
+//! The command of the simulator: generated cases, loads for the theorems of preemption, and the table of `docs/scale.md`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::Parser;
 use upshift_sim::suspending::search_loads;
 use upshift_sim::{Family, draw, points, search, table};
 
@@ -19,32 +16,45 @@ const FAMILIES: [(&str, Family); 4] = [
 /// Cases between two lines of progress; each such chunk has a seed of its own.
 const CHUNK: u32 = 10_000;
 
-fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let number = |n: usize| args.get(n).and_then(|arg| arg.parse::<u64>().ok());
-    match args.first().map(String::as_str) {
-        Some("soak") => soak(number(1).unwrap_or(1_000_000), number(2).unwrap_or(1)),
-        Some("rule") => rule(number(1).unwrap_or(1_000_000), number(2).unwrap_or(1)),
-        Some("find") => match (
-            FAMILIES
-                .iter()
-                .find(|it| args.get(1).is_some_and(|arg| arg == it.0)),
-            number(2),
-        ) {
-            (Some((name, family)), Some(seed)) => find(name, *family, seed),
-            _ => usage(),
-        },
-        Some("scale") => scale(args.get(1).map(Path::new)),
-        _ => usage(),
-    }
+/// Runs the core under a simulated host
+#[derive(Parser)]
+#[command(name = "upshift-sim")]
+enum Task {
+    /// Generates cases of all families; a case that breaks a law is shrunk, and drawn into violation-FAMILY-SEED.svg
+    Soak {
+        #[arg(default_value_t = 1_000_000)]
+        cases: u64,
+        #[arg(default_value_t = 1)]
+        seed: u64,
+    },
+    /// Runs the chunk of such a run that found something
+    Find {
+        #[arg(value_parser = FAMILIES.map(|it| it.0))]
+        family: String,
+        seed: u64,
+    },
+    /// Generates loads and checks the theorems of preemption against each
+    Rule {
+        #[arg(default_value_t = 1_000_000)]
+        loads: u64,
+        #[arg(default_value_t = 1)]
+        seed: u64,
+    },
+    /// Prints the table of docs/scale.md, and draws its plots into the folder
+    Scale { folder: Option<PathBuf> },
 }
 
-fn usage() -> ExitCode {
-    let families = FAMILIES.map(|it| it.0).join("|");
-    eprintln!(
-        "usage: upshift-sim soak [CASES [SEED]] | find {families} SEED | rule [CASES [SEED]] | scale [FOLDER]"
-    );
-    ExitCode::FAILURE
+fn main() -> ExitCode {
+    match Task::parse() {
+        Task::Soak { cases, seed } => soak(cases, seed),
+        Task::Find { family, seed } => {
+            let known = FAMILIES.into_iter().find(|it| it.0 == family);
+            let (name, family) = known.expect("clap accepts no other");
+            find(name, family, seed)
+        }
+        Task::Rule { loads, seed } => rule(loads, seed),
+        Task::Scale { folder } => scale(folder.as_deref()),
+    }
 }
 
 fn soak(cases: u64, seed: u64) -> ExitCode {

@@ -1,4 +1,4 @@
-//! `upshift-mpi-cases NAME [SEED]`: what each rank runs in the test of this name. The tests start it by `mpirun`.
+//! What each rank runs in the test of a name. The tests start it by `mpirun`.
 //!
 //! A case ends well if all ranks do; rank 0 says `ok` then. What a rank finds wrong is a panic, which ends the job.
 
@@ -14,13 +14,20 @@ mod seeded;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::Parser;
 use upshift_mpi::{Launch, Result, World};
 
+/// Runs the ranks of one test
+#[derive(Parser)]
+struct Words {
+    name: String,
+    #[arg(default_value_t = 1)]
+    seed: u64,
+}
+
 fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1);
-    let name = arguments.next().unwrap_or_default();
-    let seed = arguments.next().and_then(|seed| seed.parse().ok());
-    match run(&name, seed.unwrap_or(1)) {
+    let words = Words::parse();
+    match run(&words.name, words.seed) {
         Ok(0) => println!("ok"),
         Ok(_) => {}
         Err(error) => {

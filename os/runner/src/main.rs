@@ -1,7 +1,6 @@
-//! Builds the kernel and the programs, boots them in QEMU, checks what comes
-//! out.
+//! Builds the kernel and its programs, boots them in QEMU, and checks what they print.
 //!
-//! `arguments` reads the command line, `build` calls cargo, `archive` writes the archive
+//! `build` calls cargo, `archive` writes the archive
 //! the programs come in, `qemu` starts the machine and ends it in time, `suite` is the
 //! test matrix, `doctor` makes the images for it that are wrong on purpose, `trace` and
 //! `timeline` show what ran where and when, `state` where a machine is that does not end, `disk` makes the disk of a machine, `record` looks at what has passed its network card, `bench` counts instructions,
@@ -10,7 +9,6 @@
 #![forbid(unsafe_code)]
 
 mod archive;
-mod arguments;
 mod bench;
 mod build;
 mod disk;
@@ -29,56 +27,164 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use arguments::Arguments;
+use clap::{Args, Parser, Subcommand};
+
 use evaluate::What;
 
-const USAGE: &str = "usage: os-runner TASK [OPTIONS]
+/// Builds the kernel and its programs, boots them in QEMU, and checks what they print
+#[derive(Parser)]
+#[command(name = "os-runner", max_term_width = 100)]
+struct Words {
+    #[command(subcommand)]
+    task: Task,
+}
 
-tasks:
-  build                                 what the tests boot, and nothing else
-  run [--smp N] [--disk FILE] [KERNEL ARGUMENTS...]
-                                        boot, console on the terminal
-  test [--smp N,N,...] [--seeds N] [--seed N] [--only TEXT]
-                                        the test matrix, with so many seeds of chaos (6);
-                                        with --seed only this one, with --only the machines
-                                        whose name has this text
-  soak [--smp N] [--runs N] [--only TEXT]
-                                        all tests, again and again (4 harts, 20 times), then
-                                        more seeds
-  power-cut [--seeds N]                 kills a machine in the middle of its writes, so many times
-                                        (200, as the soak does)
-  bench                                 what things cost, in instructions
-  evaluate [--quick | --published | --clock | --host | --profile [--sources] | --draw] [--to FOLDER]
-                                        the matrix server of the papers, in four models: what
-                                        `docs/kernel-evaluation` has not; a few points; those of the
-                                        published shape; those by the host's clock; those with clients on the host, through a
-                                        forwarded port; where the instructions of a request go, and the
-                                        functions that take most; or nothing, and it only draws
-  rings                                 four rings of 128 coroutines on 1 to 5 vCPUs, 4 harts
-  trace [--smp N] [--icount] [--records N] [--json] [PROGRAM [ARGUMENT]]
-                                        boot a program and print the states over time";
+#[derive(Subcommand)]
+enum Task {
+    /// Builds what the tests boot, and nothing else
+    Build,
+    /// Boots, with the console on the terminal
+    Run(Run),
+    /// Runs the test matrix
+    Test(Test),
+    /// Runs all tests repeatedly, then more seeds
+    Soak(Soak),
+    /// Kills a machine with a disk in the middle of its writes
+    PowerCut {
+        /// How many times [default: as in soak]
+        #[arg(long, value_name = "N")]
+        seeds: Option<u64>,
+    },
+    /// Counts the instructions of operations
+    Bench,
+    /// Measures the matrix server of the papers, in four models
+    Evaluate(Evaluate),
+    /// Measures four rings of 128 coroutines on 1 to 5 vCPUs, on 4 harts
+    Rings,
+    /// Boots a program and prints its states over time
+    Trace(Trace),
+}
+
+#[derive(Args)]
+struct Run {
+    /// Harts, 1 to 8
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = harts())]
+    smp: u32,
+    /// The image of a disk
+    #[arg(long, value_name = "FILE")]
+    disk: Option<PathBuf>,
+    /// The command line of the kernel
+    #[arg(value_name = "KERNEL ARGUMENT")]
+    arguments: Vec<String>,
+}
+
+#[derive(Args)]
+struct Test {
+    /// Harts of the machines, 1 to 8 each
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,2,4,8", value_parser = harts())]
+    smp: Vec<u32>,
+    /// How many seeds of chaos
+    #[arg(long, value_name = "N", default_value_t = suite::SEEDS)]
+    seeds: u64,
+    /// This seed of chaos only
+    #[arg(long, value_name = "N", conflicts_with = "seeds")]
+    seed: Option<u64>,
+    /// Only the machines whose name contains this text
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+}
+
+#[derive(Args)]
+struct Soak {
+    /// Harts, 1 to 8
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = harts())]
+    smp: u32,
+    /// How many times
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    runs: u64,
+    /// Only the machines whose name contains this text
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+}
+
+#[derive(Args)]
+struct Evaluate {
+    #[command(flatten)]
+    what: Part,
+    /// With --profile: also the functions that take most
+    #[arg(long, requires = "profile")]
+    sources: bool,
+    /// Where the points are and the plots go [default: docs/kernel-evaluation]
+    #[arg(long, value_name = "FOLDER")]
+    to: Option<PathBuf>,
+}
+
+/// Without one of these: the points that the folder does not have.
+#[derive(Args)]
+#[group(multiple = false)]
+struct Part {
+    /// A few points
+    #[arg(long)]
+    quick: bool,
+    /// The points of the published shape
+    #[arg(long)]
+    published: bool,
+    /// The points by the host's clock
+    #[arg(long)]
+    clock: bool,
+    /// The points with clients on the host, through a forwarded port
+    #[arg(long)]
+    host: bool,
+    /// Where the instructions of a request go
+    #[arg(long)]
+    profile: bool,
+    /// No points: draws only
+    #[arg(long)]
+    draw: bool,
+}
+
+#[derive(Args)]
+struct Trace {
+    /// Harts, 1 to 8
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = harts())]
+    smp: u32,
+    /// Instructions count as time
+    #[arg(long)]
+    icount: bool,
+    /// Records kept per hart
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    records: u64,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+    /// The program
+    #[arg(default_value = "traced")]
+    program: String,
+    /// Its argument
+    argument: Option<String>,
+}
+
+fn harts() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=8)
+}
 
 fn main() -> ExitCode {
-    let mut arguments = Arguments::of_process();
-    let Some(task) = arguments.word() else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(2);
-    };
-    let outcome = match task.as_str() {
-        "build" => build(arguments),
-        "run" => run(arguments),
-        "bench" => arguments.end().and_then(|()| bench::run()),
-        "evaluate" => evaluate(arguments),
-        "power-cut" => power_cut(arguments),
-        "rings" => rings(arguments),
-        "soak" => soak(arguments),
-        "test" => test(arguments),
-        "trace" => show_trace(arguments),
-        "help" | "--help" | "-h" => {
-            println!("{USAGE}");
-            return ExitCode::SUCCESS;
+    let outcome = match Words::parse().task {
+        Task::Build => build::with_kernel_threads().map(|_| ExitCode::SUCCESS),
+        Task::Run(it) => run(it),
+        Task::Test(it) => {
+            let seeds = it
+                .seed
+                .map_or(suite::Seeds::First(it.seeds), suite::Seeds::Only);
+            suite::run(&it.smp, seeds, it.only.as_deref())
         }
-        other => Err(format!("there is no task `{other}`\n{USAGE}")),
+        // All tests repeatedly, then the seeds that the matrix leaves out.
+        Task::Soak(it) => suite::soak(it.smp, it.runs, it.only.as_deref()),
+        Task::PowerCut { seeds } => suite::power_cuts(seeds),
+        Task::Bench => bench::run(),
+        Task::Evaluate(it) => evaluate(it),
+        Task::Rings => rings(),
+        Task::Trace(it) => show_trace(&it),
     };
     match outcome {
         Ok(code) => code,
@@ -89,58 +195,25 @@ fn main() -> ExitCode {
     }
 }
 
-fn build(arguments: Arguments) -> Result<ExitCode, String> {
-    arguments.end()?;
-    build::with_kernel_threads()?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn test(mut arguments: Arguments) -> Result<ExitCode, String> {
-    let smp = arguments.harts()?.unwrap_or(vec![1, 2, 4, 8]);
-    let one = arguments.number("--seed")?;
-    let count = arguments.number("--seeds")?.unwrap_or(suite::SEEDS);
-    let seeds = one.map_or(suite::Seeds::First(count), suite::Seeds::Only);
-    let only = arguments.value("--only")?;
-    arguments.end()?;
-    suite::run(&smp, seeds, only.as_deref())
-}
-
-fn evaluate(mut arguments: Arguments) -> Result<ExitCode, String> {
+fn evaluate(it: Evaluate) -> Result<ExitCode, String> {
     let flags = [
-        ("--quick", What::Quick),
-        ("--published", What::Published),
-        ("--clock", What::Clock),
-        ("--host", What::Host),
-        ("--profile", What::Profile(arguments.flag("--sources"))),
-        ("--draw", What::Draw),
+        (it.what.quick, What::Quick),
+        (it.what.published, What::Published),
+        (it.what.clock, What::Clock),
+        (it.what.host, What::Host),
+        (it.what.profile, What::Profile(it.sources)),
+        (it.what.draw, What::Draw),
     ];
-    let what = flags.into_iter().find(|(flag, _)| arguments.flag(flag));
+    let what = flags.into_iter().find(|(given, _)| *given);
     let what = what.map_or(What::All, |(_, what)| what);
-    let folder = arguments.value("--to")?.map(PathBuf::from);
-    arguments.end()?;
+    let folder = it.to;
     let folder = folder.unwrap_or_else(|| build::root().join("../docs/kernel-evaluation"));
     evaluate::run(what, &folder)
 }
 
-/// All tests again and again, then the seeds that the matrix leaves out.
-fn soak(mut arguments: Arguments) -> Result<ExitCode, String> {
-    let smp = arguments.harts()?.unwrap_or(vec![4]);
-    let runs = arguments.number("--runs")?.unwrap_or(20);
-    let only = arguments.value("--only")?;
-    arguments.end()?;
-    suite::soak(smp[0], runs, only.as_deref())
-}
-
-fn power_cut(mut arguments: Arguments) -> Result<ExitCode, String> {
-    let seeds = arguments.number("--seeds")?;
-    arguments.end()?;
-    suite::power_cuts(seeds)
-}
-
 /// Boots with 4 harts, and prints what the program `rings` has measured. Not where
 /// instructions count as time: that would run the harts in turn.
-fn rings(arguments: Arguments) -> Result<ExitCode, String> {
-    arguments.end()?;
+fn rings() -> Result<ExitCode, String> {
     let image = build::image()?;
     let machine = qemu::Machine {
         cpu: "",
@@ -163,19 +236,17 @@ fn rings(arguments: Arguments) -> Result<ExitCode, String> {
 }
 
 /// Boots with the console on the terminal.
-fn run(mut arguments: Arguments) -> Result<ExitCode, String> {
-    let smp = arguments.harts()?.unwrap_or(vec![1]);
-    let disk = arguments.value("--disk")?.map(PathBuf::from);
+fn run(it: Run) -> Result<ExitCode, String> {
     let image = build::image()?;
     let machine = qemu::Machine {
         cpu: "",
-        smp: smp[0],
+        smp: it.smp,
         icount: false,
         network: qemu::Network::No,
         disk: None,
-        arguments: arguments.rest().join(" "),
+        arguments: it.arguments.join(" "),
     };
-    let status = qemu::command(&image, &machine, disk.as_deref())
+    let status = qemu::command(&image, &machine, it.disk.as_deref())
         .args(["-monitor", "none"])
         .status()
         .map_err(qemu::explain)?;
@@ -183,34 +254,73 @@ fn run(mut arguments: Arguments) -> Result<ExitCode, String> {
 }
 
 /// Boots a program with traces on, and prints them.
-fn show_trace(mut arguments: Arguments) -> Result<ExitCode, String> {
-    let smp = arguments.harts()?.unwrap_or(vec![1]);
-    let icount = arguments.flag("--icount");
-    let json = arguments.flag("--json");
-    let records = arguments.number("--records")?.unwrap_or(4096);
-    let program = arguments.word().unwrap_or("traced".to_owned());
-    let with = arguments
-        .word()
+fn show_trace(it: &Trace) -> Result<ExitCode, String> {
+    let program = &it.program;
+    let with = it
+        .argument
+        .as_ref()
         .map_or(String::new(), |word| format!(" with={word}"));
-    arguments.end()?;
     let image = build::image()?;
     let machine = qemu::Machine {
         cpu: "",
-        smp: smp[0],
-        icount,
+        smp: it.smp,
+        icount: it.icount,
         network: qemu::Network::No,
         disk: None,
-        arguments: format!("init={program}{with} trace={records}"),
+        arguments: format!("init={program}{with} trace={}", it.records),
     };
     let outcome = qemu::run(&image, &machine, Duration::from_secs(120))?;
     let trace = trace::parse(&outcome.output)
         .ok_or_else(|| format!("{}\nthe machine has printed no trace", outcome.output))?;
-    match json {
+    match it.json {
         true => println!("{}", timeline::json(&trace)),
-        false => print!("{}", timeline::text(&program, &trace)),
+        false => print!("{}", timeline::text(program, &trace)),
     }
     match outcome.status {
         Some(0) => Ok(ExitCode::SUCCESS),
         status => Err(format!("`{program}` has ended with {status:?}, not 0")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(line: &str) -> Result<Task, clap::Error> {
+        let words = std::iter::once("os-runner").chain(line.split_whitespace());
+        Words::try_parse_from(words).map(|words| words.task)
+    }
+
+    #[test]
+    fn options_may_stand_anywhere() {
+        let Ok(Task::Trace(it)) = task("trace --smp 2 child --json") else {
+            panic!("a trace")
+        };
+        assert_eq!((it.smp, it.program.as_str(), it.json), (2, "child", true));
+        assert!(it.argument.is_none() && !it.icount);
+        let Ok(Task::Run(it)) = task("run init=tests with=a,b --smp 4 trace=9") else {
+            panic!("a run")
+        };
+        assert_eq!(it.arguments, ["init=tests", "with=a,b", "trace=9"]);
+        let Ok(Task::Test(it)) = task("test --smp 2,4") else {
+            panic!("the tests")
+        };
+        assert_eq!((it.smp, it.seeds), (vec![2, 4], suite::SEEDS));
+    }
+
+    #[test]
+    fn nonsense_is_an_error() {
+        for line in [
+            "",
+            "test --smp 9",
+            "test --smp",
+            "test --seed x",
+            "test --seed 1 --seeds 2",
+            "bench left",
+            "evaluate --quick --host",
+            "evaluate --sources",
+        ] {
+            assert!(task(line).is_err(), "{line}");
+        }
     }
 }

@@ -93,7 +93,7 @@ pub(crate) struct SchedArgs {
     #[arg(long, value_name = "ARG", requires = "command")]
     pub(super) arg: Option<String>,
     /// Length of a slice
-    #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = upshift_units::positive_duration)]
     pub(super) interval: Duration,
     /// Also schedule the children of the processes
     #[arg(long)]
@@ -106,10 +106,10 @@ pub(crate) struct SchedArgs {
     #[arg(long, value_name = "SHARE", default_value = "12%", value_parser = open)]
     pub(super) open: f64,
     /// Duration [default: until all processes have ended]
-    #[arg(long = "for", value_name = "TIME", value_parser = values::duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = upshift_units::positive_duration)]
     pub(super) duration: Option<Duration>,
     /// Use this as the shortest timer instead of measuring it for 0.2 s
-    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", value_parser = upshift_units::positive_duration)]
     pub(super) floor: Option<Duration>,
     /// Print JSON at the end instead of tables
     #[arg(long)]
@@ -145,7 +145,7 @@ impl SchedArgs {
 }
 
 fn open(text: &str) -> Result<f64, String> {
-    match values::share(text)? {
+    match upshift_units::share(text)? {
         share if share <= 0.9 => Ok(share),
         _ => Err(format!(
             "`{text}` leaves nothing to schedule; write 0 to 90%"

@@ -115,7 +115,7 @@ fn slice(args: &SchedArgs, floor: Duration) -> Nanos {
 fn reservation(text: &str, floor: Duration) -> Result<Reservation> {
     let hint = || format!("`{text}` is no reservation; write PERIOD/BUDGET, e.g. 20ms/5ms");
     let (period, budget) = text.split_once('/').with_context(hint)?;
-    let time = |text| values::duration(text).map_err(anyhow::Error::msg);
+    let time = |text| upshift_units::positive_duration(text).map_err(anyhow::Error::msg);
     let (period, budget) = (time(period)?, time(budget)?);
     if budget < floor {
         bail!(

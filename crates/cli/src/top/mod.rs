@@ -52,7 +52,7 @@ pub(crate) struct TopArgs {
     #[arg(value_name = "PID", value_parser = values::pid)]
     pid: Option<u32>,
     /// Time between two updates
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = upshift_units::positive_duration)]
     interval: Duration,
     /// Print one interval and exit
     #[arg(long)]

@@ -143,9 +143,9 @@ fn around(sys: &dyn Sys, cpu: usize) -> Option<Vec<usize>> {
                 let path = format!("/sys/devices/system/node/node{node}/cpulist");
                 sys.read_file(&path).ok()
             })
-            .find(|list| crate::shared::parse_cpus(list).contains(&cpu))
+            .find(|list| crate::shared::cpus(list).contains(&cpu))
     });
-    let cpus = crate::shared::parse_cpus(&list?);
+    let cpus = crate::shared::cpus(&list?);
     cpus.contains(&cpu).then_some(cpus)
 }
 

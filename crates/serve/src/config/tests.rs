@@ -107,7 +107,7 @@ fn fuzz_config() {
             // Names would be looked up.
             return 0;
         }
-        let _ = (units::duration(&text), units::size(&text));
+        let _ = (upshift_units::duration(&text), upshift_units::size(&text));
         let config = Config::parse(&text);
         if let Ok(config) = &config {
             assert_eq!(config.check(), Ok(()));

@@ -1,0 +1,62 @@
+//! Command lines of peers: a word that says what to do or to be, and options. Wrong ones end the process with status 2 and a message.
+
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgMatches, Command};
+
+const WORD: &str = "WORD";
+const VARIANT: &str = "variant";
+
+/// `WORD [--variant V]`, the word one of `words`, the variant one of `variants` (any if that is empty).
+pub(crate) fn command(words: &[&'static str], variants: &[&'static str]) -> Command {
+    let mut variant = Arg::new(VARIANT).long(VARIANT);
+    if let [first, ..] = variants {
+        variant = variant
+            .value_parser(possible(variants))
+            .default_value(*first);
+    }
+    Command::new("peer")
+        .arg(Arg::new(WORD).required(true).value_parser(possible(words)))
+        .arg(variant)
+}
+
+fn possible(values: &[&'static str]) -> PossibleValuesParser {
+    PossibleValuesParser::new(values.iter().copied())
+}
+
+/// Index of the word in the list that [`command`] was given.
+pub(crate) fn word(matches: &ArgMatches, words: &[&str]) -> usize {
+    let word: &String = matches.get_one(WORD).expect("it is required");
+    let at = words.iter().position(|known| known == word);
+    at.expect("clap accepts no other")
+}
+
+/// The variant; empty without one.
+pub(crate) fn variant(matches: &ArgMatches) -> String {
+    matches
+        .get_one::<String>(VARIANT)
+        .cloned()
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str, variants: &[&'static str]) -> Option<(usize, String)> {
+        let words = ["one", "two"];
+        let line = std::iter::once("peer").chain(line.split_whitespace());
+        let matches = command(&words, variants).try_get_matches_from(line).ok()?;
+        Some((word(&matches, &words), variant(&matches)))
+    }
+
+    #[test]
+    fn a_word_and_a_variant() {
+        assert_eq!(read("one", &[]), Some((0, String::new())));
+        assert_eq!(read("two --variant x", &[]), Some((1, "x".into())));
+        assert_eq!(read("two", &["a", "b"]), Some((1, "a".into())));
+        assert_eq!(read("--variant b one", &["a", "b"]), Some((0, "b".into())));
+        for line in ["", "three", "one --variant c", "one --variant", "one two"] {
+            assert_eq!(read(line, &["a", "b"]), None, "{line}");
+        }
+    }
+}
