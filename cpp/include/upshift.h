@@ -52,7 +52,7 @@ typedef struct upshift_listener upshift_listener;
 typedef struct upshift_mutex upshift_mutex;
 
 /*
- The receiving direction of a connection. One thread at a time, one operation at a time; it outlives its operations.
+ The receiving direction of a connection. One thread at a time, one operation at a time: a second one is -EBUSY.
  */
 typedef struct upshift_reader upshift_reader;
 
@@ -77,7 +77,7 @@ typedef struct upshift_sender upshift_sender;
 typedef struct upshift_udp upshift_udp;
 
 /*
- The sending direction of a connection. One thread at a time, one operation at a time; it outlives its operations.
+ The sending direction of a connection. One thread at a time, one operation at a time: a second one is -EBUSY.
  */
 typedef struct upshift_writer upshift_writer;
 
@@ -100,7 +100,7 @@ typedef struct upshift_task {
 } upshift_task;
 
 /*
- The right to the result of a coroutine. Owned; it may be moved by copying its words. One thread at a time.
+ The right to the result of a coroutine. Owned; it may be moved by copying its words. All of them 0: none, as when it has been used up. One thread at a time.
  */
 typedef struct upshift_join {
   size_t words[4];
@@ -126,6 +126,7 @@ typedef struct upshift_bytes {
  A buffer of the caller. An operation owns it from its start to its end: it comes back with the result, or, if the operation is
  dropped, `release` is called after the kernel's terminal completion, on some thread of the runtime, in a coroutine or
  while the runtime shuts down. `data` must be good for `capacity` bytes, from any thread, until then.
+ Null with a capacity, or a `len` beyond it, is -EINVAL.
  */
 typedef struct upshift_buf {
   /*
@@ -192,7 +193,7 @@ typedef struct upshift_op {
 } upshift_op;
 
 /*
- The right to wake a task, from any thread, also when its poll is over. Owned; it may be moved by copying its words.
+ The right to wake a task, from any thread, also when its poll is over. Owned; it may be moved by copying its words. All of them 0: none.
  */
 typedef struct upshift_waker {
   size_t words[2];
@@ -299,7 +300,7 @@ typedef struct upshift_config {
    */
   uint32_t aging_turns;
   /*
-   Receive buffers per vCPU and level that receives (a power of two), and their size in bytes; 0: as is best for most.
+   Receive buffers per vCPU and level that receives (a power of two), and their size in bytes; both 0: as is best for most.
    */
   uint32_t buffers;
   /*
@@ -364,24 +365,24 @@ extern "C" {
 
 /*
  Polls a task once, on a thread for functions that block, at the level of the caller; it must finish in that poll, and `cx` is null. Awaited like a
- coroutine. Owns the task, also when it fails: -EAGAIN (no thread can be started for it), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). It is
+ coroutine. Owns the task, also when it fails: -EAGAIN (no thread can be started for it), -EINVAL (no function that polls), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). It is
  not ended early once it runs. In a coroutine.
  */
 int upshift_spawn_blocking(struct upshift_task task,
                            struct upshift_join *join);
 
 /*
- Gives received bytes back. Any thread.
+ Gives received bytes back, and makes them none. Nothing is done for null. Any thread.
  */
 void upshift_bytes_free(struct upshift_bytes *bytes);
 
 /*
- A buffer of `capacity` bytes of `malloc`. 0, or -ENOMEM. Any thread.
+ A buffer of `capacity` bytes of `malloc`. 0, -ENOMEM, or -EINVAL for null. Any thread.
  */
 int upshift_buf_alloc(size_t capacity, struct upshift_buf *buf);
 
 /*
- A channel for so many messages. `drop` is for those that are never received; it may be null. Messages go from thread to thread. -EINVAL for 0.
+ A channel for so many messages. `drop` is for those that are never received; it may be null. Messages go from thread to thread. -EINVAL for 0, and for null.
  */
 int upshift_channel(size_t capacity,
                     void (*drop)(void *data),
@@ -389,23 +390,23 @@ int upshift_channel(size_t capacity,
                     struct upshift_receiver **receiver);
 
 /*
- Another sender.
+ Another sender; null for null.
  */
 struct upshift_sender *upshift_sender_clone(const struct upshift_sender *sender);
 
 /*
- Gives a sender back; with the last one the channel ends when it is empty.
+ Gives a sender back; with the last one the channel ends when it is empty. Nothing is done for null.
  */
 void upshift_sender_free(struct upshift_sender *sender);
 
 /*
- Ends the channel; messages inside are dropped.
+ Ends the channel, after the operation that is under way; messages inside are dropped. Nothing is done for null.
  */
 void upshift_receiver_free(struct upshift_receiver *receiver);
 
 /*
- Waits for room and puts a message in, which is the channel's from the call on. Result 0, or -EPIPE if the receiver is gone; then `out.handles[0]` is the
- message. If the operation is dropped before, so is the message.
+ Waits for room and puts a message in, which is the channel's from the call on. Result 0, or -EPIPE if the receiver is gone, -EINVAL for null; then
+ `out.handles[0]` is the message. If the operation is dropped before, so is the message.
  */
 int upshift_send(struct upshift_op *op,
                  struct upshift_cx *cx,
@@ -413,26 +414,26 @@ int upshift_send(struct upshift_op *op,
                  void *data);
 
 /*
- Puts a message in: 0; or -EAGAIN (no room), -EPIPE (the receiver is gone), and the message is still the caller's. Any thread.
+ Puts a message in: 0; or -EAGAIN (no room), -EPIPE (the receiver is gone), -EINVAL (null), and the message is still the caller's. Any thread.
  */
 int upshift_try_send(const struct upshift_sender *sender,
                      void *data);
 
 /*
- Waits for a message: result 1, and `out.handles[0]` is the message; 0: the channel has ended. One at a time.
+ Waits for a message: result 1, and `out.handles[0]` is the message; 0: the channel has ended; -EBUSY: another operation waits; -EINVAL for null.
  */
 int upshift_receive(struct upshift_op *op,
                     struct upshift_cx *cx,
                     struct upshift_receiver *receiver);
 
 /*
- The next message if there is one: 1, and it is in `*data`; 0: the channel has ended; -EAGAIN: empty.
+ The next message if there is one: 1, and it is in `*data`; 0: the channel has ended; -EAGAIN: empty; -EBUSY: an operation waits for one; -EINVAL for null.
  */
 int upshift_try_receive(struct upshift_receiver *receiver,
                         void **data);
 
 /*
- A waker of the task that is being polled.
+ A waker of the task that is being polled; none if `cx` is null.
  */
 void upshift_waker_new(struct upshift_cx *cx, struct upshift_waker *waker);
 
@@ -442,7 +443,7 @@ void upshift_waker_new(struct upshift_cx *cx, struct upshift_waker *waker);
 void upshift_waker_wake(const struct upshift_waker *waker);
 
 /*
- Gives a waker back. Any thread.
+ Gives a waker back, and makes it none. Nothing is done for null. Any thread.
  */
 void upshift_waker_free(struct upshift_waker *waker);
 
@@ -474,12 +475,12 @@ int upshift_open(struct upshift_op *op,
 struct upshift_file *upshift_file_from_fd(int fd);
 
 /*
- The file's descriptor, which stays its own.
+ The file's descriptor, which stays its own; -EBADF for null.
  */
 int upshift_file_fd(const struct upshift_file *file);
 
 /*
- Gives a file back. Any thread.
+ Gives a file back. Nothing is done for null. Any thread.
  */
 void upshift_file_free(struct upshift_file *file);
 
@@ -532,24 +533,25 @@ int upshift_file_set_len(struct upshift_op *op,
                          uint64_t len);
 
 /*
- What has happened so far. Some microseconds. Any thread.
+ What has happened so far, of the runtime of `handle`, or of the caller if it is null; zeros if there is none. Some microseconds. Any thread.
  */
-void upshift_metrics_get(const struct upshift_handle *handle, struct upshift_metrics *metrics);
+void upshift_metrics_get(const struct upshift_handle *handle,
+                         struct upshift_metrics *metrics);
 
 /*
- What has happened on a level; zeros for one that was never used. Any thread.
+ What has happened on a level; zeros for one that was never used. `handle` as for `upshift_metrics_get`. Any thread.
  */
 void upshift_metrics_level(const struct upshift_handle *handle,
                            uint32_t level,
                            struct upshift_level_metrics *metrics);
 
 /*
- Everything in the text format of Prometheus; free it by `upshift_string_free`. Null if there is no memory. Any thread.
+ Everything in the text format of Prometheus; free it by `upshift_string_free`. Null if there is no runtime. `handle` as for `upshift_metrics_get`. Any thread.
  */
 char *upshift_metrics_prometheus(const struct upshift_handle *handle);
 
 /*
- Gives a string back. Any thread.
+ Gives a string back. Nothing is done for null. Any thread.
  */
 void upshift_string_free(char *string);
 
@@ -559,7 +561,7 @@ void upshift_string_free(char *string);
 struct upshift_mutex *upshift_mutex_new(void);
 
 /*
- Frees a mutex that nothing holds or waits for.
+ Frees a mutex that nothing holds or waits for. Nothing is done for null.
  */
 void upshift_mutex_free(struct upshift_mutex *mutex);
 
@@ -571,14 +573,14 @@ int upshift_mutex_lock(struct upshift_op *op,
                        const struct upshift_mutex *mutex);
 
 /*
- 1: locked; 0: something else holds it. Any thread.
+ 1: locked; 0: something else holds it; -EINVAL for null. Any thread.
  */
 int upshift_mutex_try_lock(const struct upshift_mutex *mutex);
 
 /*
- Gives the mutex to the most urgent that waits. By what has locked it.
+ Gives the mutex to the most urgent that waits. By what has locked it. 0; -EPERM: it is not locked; -EINVAL for null.
  */
-void upshift_mutex_unlock(const struct upshift_mutex *mutex);
+int upshift_mutex_unlock(const struct upshift_mutex *mutex);
 
 /*
  Binds `host:port` and listens, with SO_REUSEADDR. `reuseport` not 0: with SO_REUSEPORT too, and then `address` is numbers. 0 or a negative errno. Any
@@ -595,12 +597,12 @@ int upshift_listen_unix(const char *path,
                         struct upshift_listener **listener);
 
 /*
- The listener's descriptor, which stays its own.
+ The listener's descriptor, which stays its own; -EBADF for null.
  */
 int upshift_listener_fd(const struct upshift_listener *listener);
 
 /*
- Gives a listener back.
+ Gives a listener back. Nothing is done for null.
  */
 void upshift_listener_free(struct upshift_listener *listener);
 
@@ -691,63 +693,66 @@ int upshift_write_copy(struct upshift_op *op,
                        size_t len);
 
 /*
- The connection's descriptor, which stays its own.
+ The connection's descriptor, which stays its own; -EBADF for null.
  */
 int upshift_reader_fd(const struct upshift_reader *reader);
 
 /*
- Gives the receiving direction back.
+ Gives the receiving direction back, after the operation that is under way. Nothing is done for null.
  */
 void upshift_reader_free(struct upshift_reader *reader);
 
 /*
- Tells the peer that nothing more will come. 0 or a negative errno.
+ Tells the peer that nothing more will come. 0 or a negative errno; -EBADF for null.
  */
 int upshift_writer_shutdown(const struct upshift_writer *writer);
 
 /*
- Gives the sending direction back, and tells the peer that nothing more will come.
+ Gives the sending direction back, after the operation that is under way, and tells the peer that nothing more will come. Nothing is done for null.
  */
 void upshift_writer_free(struct upshift_writer *writer);
 
 /*
- Polls an operation that was not ready: 1, it is now, or 0. In a poll of the task.
+ Polls an operation that was not ready: 1, it is now, or was before, or 0. In a poll of the task. -EINVAL for null.
  */
-int upshift_op_poll(struct upshift_op *op, struct upshift_cx *cx);
+int upshift_op_poll(struct upshift_op *op,
+                    struct upshift_cx *cx);
 
 /*
  Ends an operation early, if it is under way: it is cancelled, and buffers that it was given are released when the kernel is done with them.
- Any thread.
+ Nothing is done for null. Any thread.
  */
 void upshift_op_drop(struct upshift_op *op);
 
 /*
- The defaults.
+ The defaults. Nothing is done for null.
  */
 void upshift_config_init(struct upshift_config *config);
 
 /*
- A runtime with these settings, or the defaults if `config` is null. 0, or a negative errno, whose reason is said on standard error.
+ A runtime with these settings, or the defaults if `config` is null. 0, or a negative errno, whose reason is said on standard error; -EINVAL: a setting that is
+ none, or one of two that belong together.
  */
 int upshift_runtime_new(const struct upshift_config *config,
                         struct upshift_runtime **runtime);
 
 /*
  Runs a task as the main coroutine on the calling thread, until it has finished: 0, and its data, finished, is the caller's to destroy. Owns the task:
- on a negative errno it has been dropped (-ECANCELED: the main coroutine was cancelled by its id; -ENOTRECOVERABLE: called in a coroutine, or Rust code in it
- has panicked).
+ on a negative errno it has been dropped (-ECANCELED: the main coroutine was cancelled by its id; -EPERM: another thread has made the runtime; -ENOTRECOVERABLE:
+ called in a coroutine, or Rust code in it has panicked).
  */
 int upshift_runtime_block_on(struct upshift_runtime *runtime,
                              struct upshift_task task,
                              void **data);
 
 /*
- Cancels every coroutine, waits for what the kernel still does, ends the threads.
+ Cancels every coroutine, waits for what the kernel still does, ends the threads. Nothing is done for null; in a coroutine, or on a thread that has not made
+ it, it is not ended either, which is said on standard error.
  */
 void upshift_runtime_free(struct upshift_runtime *runtime);
 
 /*
- A handle to a runtime.
+ A handle to a runtime; null for null.
  */
 struct upshift_handle *upshift_runtime_handle(const struct upshift_runtime *runtime);
 
@@ -757,12 +762,12 @@ struct upshift_handle *upshift_runtime_handle(const struct upshift_runtime *runt
 struct upshift_handle *upshift_handle_current(void);
 
 /*
- Another handle. Any thread.
+ Another handle; null for null. Any thread.
  */
 struct upshift_handle *upshift_handle_clone(const struct upshift_handle *handle);
 
 /*
- Gives a handle back. Any thread.
+ Gives a handle back. Nothing is done for null. Any thread.
  */
 void upshift_handle_free(struct upshift_handle *handle);
 
@@ -791,7 +796,7 @@ int64_t upshift_write(int fd,
 
 /*
  The second form: the operation starts at once, and wakes the coroutine `cid` when it is done; poll `op` for the result (the count; out.buf is the buffer).
- In a poll. 0, or a negative errno, and the buffer is still the caller's.
+ In a poll. 0; or a negative errno, and the buffer is still the caller's, unless it is -ENOTRECOVERABLE: then it has been released.
  */
 int upshift_read_async(struct upshift_op *op,
                        int fd,
@@ -805,7 +810,7 @@ int upshift_write_async(struct upshift_op *op, int fd, const struct upshift_buf 
 
 /*
  Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or of the caller if it is null. `join` null: no caller waits
- for it. Owns the task, also when it fails: -EINVAL (level), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). Any thread.
+ for it. Owns the task, also when it fails: -EINVAL (level, or no function that polls), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). Any thread.
  */
 int upshift_spawn(const struct upshift_handle *handle,
                   struct upshift_task task,
@@ -814,19 +819,20 @@ int upshift_spawn(const struct upshift_handle *handle,
 
 /*
  Waits for a coroutine, in a poll of a task, and lends it the waiter's level. 0: not yet; 1: it has finished, `*data` is that of its task, which is the
- caller's to destroy; -ECANCELED: it was cancelled; -ENOTRECOVERABLE: Rust code in it has panicked. The handle is used up unless it was 0.
+ caller's to destroy; -ECANCELED: it was cancelled; -ENOTRECOVERABLE: Rust code in it has panicked; -EINVAL: there is no handle, or a pointer is null. The handle is
+ used up unless it was 0.
  */
 int upshift_join_poll(struct upshift_join *join,
                       struct upshift_cx *cx,
                       void **data);
 
 /*
- The id of a coroutine.
+ The id of a coroutine, or UPSHIFT_NO_CID.
  */
 uint64_t upshift_join_cid(const struct upshift_join *join);
 
 /*
- 1: the coroutine has exited.
+ 1: the coroutine has exited, or there is no handle.
  */
 int upshift_join_is_finished(const struct upshift_join *join);
 
@@ -836,7 +842,7 @@ int upshift_join_is_finished(const struct upshift_join *join);
 void upshift_join_cancel(const struct upshift_join *join);
 
 /*
- Gives the handle back: the coroutine goes on, and its result is dropped.
+ Gives the handle back, and makes it none: the coroutine goes on, and its result is dropped. Nothing is done for null.
  */
 void upshift_join_free(struct upshift_join *join);
 
@@ -881,7 +887,7 @@ int upshift_sleep(struct upshift_op *op, struct upshift_cx *cx, uint64_t nanosec
 int upshift_udp_bind(const char *address, struct upshift_udp **socket);
 
 /*
- The socket's descriptor, which stays its own.
+ The socket's descriptor, which stays its own; -EBADF for null.
  */
 int upshift_udp_fd(const struct upshift_udp *socket);
 
@@ -891,7 +897,7 @@ int upshift_udp_fd(const struct upshift_udp *socket);
 int upshift_udp_local(const struct upshift_udp *socket, struct upshift_addr *address);
 
 /*
- Gives a socket back that nothing waits for.
+ Gives a socket back that nothing waits for. Nothing is done for null.
  */
 void upshift_udp_free(struct upshift_udp *socket);
 

@@ -42,7 +42,7 @@ struct Flavour {
 }
 
 /// Tests that are run in every flavour, and their arguments.
-const TESTS: [&str; 11] = [
+const TESTS: [&str; 12] = [
     "test_coroutines",
     "test_closures",
     "test_frames",
@@ -51,6 +51,7 @@ const TESTS: [&str; 11] = [
     "test_preemption",
     "test_io",
     "test_misuse",
+    "test_null",
     "test_no_exceptions",
     "test_shared",
     "mixed",

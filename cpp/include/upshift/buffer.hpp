@@ -30,11 +30,11 @@ class buffer {
 
   /// A copy of bytes.
   explicit buffer(std::string_view bytes) : buffer(bytes.size()) {
-    std::memcpy(raw_.data, bytes.data(), bytes.size());
+    if (!bytes.empty()) std::memcpy(raw_.data, bytes.data(), bytes.size());
     raw_.len = bytes.size();
   }
 
-  explicit buffer(const char* text) : buffer(std::string_view(text)) {}
+  explicit buffer(const char* text) : buffer(text != nullptr ? std::string_view(text) : std::string_view()) {}
 
   /// Takes a container over, for writing: no copy of its bytes.
   explicit buffer(std::string&& bytes) { keep(std::move(bytes)); }
@@ -84,7 +84,7 @@ class buffer {
   /// Copies bytes to the end; false: there is no room, and nothing was copied.
   [[nodiscard]] bool append(std::string_view bytes) noexcept {
     if (raw_.capacity - raw_.len < bytes.size()) return false;
-    std::memcpy(raw_.data + raw_.len, bytes.data(), bytes.size());
+    if (!bytes.empty()) std::memcpy(raw_.data + raw_.len, bytes.data(), bytes.size());
     raw_.len += bytes.size();
     return true;
   }

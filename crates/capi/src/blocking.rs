@@ -6,7 +6,7 @@ use crate::error::{errno, wall};
 use crate::task::{Foreign, upshift_join, upshift_task};
 
 /// Polls a task once, on a thread for functions that block, at the level of the caller; it must finish in that poll, and `cx` is null. Awaited like a
-/// coroutine. Owns the task, also when it fails: -EAGAIN (no thread can be started for it), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). It is
+/// coroutine. Owns the task, also when it fails: -EAGAIN (no thread can be started for it), -EINVAL (no function that polls), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). It is
 /// not ended early once it runs. In a coroutine.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_spawn_blocking(
@@ -16,6 +16,9 @@ pub unsafe extern "C" fn upshift_spawn_blocking(
     wall(|| {
         // SAFETY: by contract.
         let task = unsafe { Foreign::new(task) };
+        if !task.can_be_polled() {
+            return -libc::EINVAL;
+        }
         match upshift::try_spawn_blocking(move || task.run_once()) {
             // SAFETY: passed on.
             Ok(handle) => unsafe { crate::task::give(join, Ok(handle)) },

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::size_of;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 use upshift::RecvBuf;
 use upshift_ring::{IoBuf, IoBufMut};
@@ -12,6 +12,7 @@ use crate::error::quietly;
 /// A buffer of the caller. An operation owns it from its start to its end: it comes back with the result, or, if the operation is
 /// dropped, `release` is called after the kernel's terminal completion, on some thread of the runtime, in a coroutine or
 /// while the runtime shuts down. `data` must be good for `capacity` bytes, from any thread, until then.
+/// Null with a capacity, or a `len` beyond it, is -EINVAL.
 #[repr(C)]
 pub struct upshift_buf {
     /// The first byte.
@@ -33,11 +34,27 @@ pub(crate) struct Buf(upshift_buf);
 unsafe impl Send for Buf {}
 
 impl Buf {
+    /// The buffer of a call, or what is given back with the error: bytes at null, more than there is room for, or no buffer at all.
+    ///
     /// # Safety
-    /// The contract of [`upshift_buf`].
+    /// The contract of [`upshift_buf`], which is given away; or null.
     #[inline]
-    pub(crate) unsafe fn new(buf: upshift_buf) -> Buf {
-        Buf(buf)
+    pub(crate) unsafe fn given(buf: *const upshift_buf) -> Result<Buf, Buf> {
+        if buf.is_null() {
+            return Err(Buf(upshift_buf {
+                data: null_mut(),
+                len: 0,
+                capacity: 0,
+                release: None,
+                context: null_mut(),
+            }));
+        }
+        // SAFETY: by contract.
+        let buf = Buf(unsafe { buf.read() });
+        if buf.0.len > buf.0.capacity || (buf.0.data.is_null() && buf.0.capacity != 0) {
+            return Err(buf);
+        }
+        Ok(buf)
     }
 
     /// Back to the caller.
@@ -118,6 +135,14 @@ impl upshift_bytes {
         bytes
     }
 
+    pub(crate) const fn none() -> upshift_bytes {
+        upshift_bytes {
+            data: null(),
+            len: 0,
+            owner: [0; 6],
+        }
+    }
+
     /// The buffer again; an empty one for words that are 0.
     pub(crate) fn into_inner(self) -> RecvBuf {
         if self.data.is_null() {
@@ -128,11 +153,19 @@ impl upshift_bytes {
     }
 }
 
-/// Gives received bytes back. Any thread.
+/// Gives received bytes back, and makes them none. Nothing is done for null. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_bytes_free(bytes: *mut upshift_bytes) {
-    // SAFETY: what it holds is the caller's, and is given away with the call.
-    quietly(|| drop(unsafe { bytes.read() }.into_inner()));
+    if !bytes.is_null() {
+        // SAFETY: what it holds is the caller's, and is given away with the call.
+        quietly(|| drop(unsafe { bytes.replace(upshift_bytes::none()) }.into_inner()));
+    }
+}
+
+/// Whether there are so many bytes.
+#[inline]
+pub(crate) fn is_there(data: *const u8, len: usize) -> bool {
+    !data.is_null() || len == 0
 }
 
 /// Memory of the caller's; null for none.
@@ -166,9 +199,12 @@ unsafe extern "C" fn free_allocated(_: *mut c_void, data: *mut u8, _: usize) {
     unsafe { libc::free(data.cast()) };
 }
 
-/// A buffer of `capacity` bytes of `malloc`. 0, or -ENOMEM. Any thread.
+/// A buffer of `capacity` bytes of `malloc`. 0, -ENOMEM, or -EINVAL for null. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_buf_alloc(capacity: usize, buf: *mut upshift_buf) -> c_int {
+    if buf.is_null() {
+        return -libc::EINVAL;
+    }
     // SAFETY: `malloc` takes any size.
     let data = unsafe { libc::malloc(capacity.max(1)) }.cast::<u8>();
     if data.is_null() {

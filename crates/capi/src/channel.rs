@@ -5,8 +5,9 @@ use std::ffi::{c_int, c_void};
 use upshift::sync::mpsc::{self, Receiver, Sender, TryRecvError, TrySendError};
 
 use crate::cx::upshift_cx;
-use crate::error::{quietly, wall};
-use crate::op::{Outcome, start, upshift_op};
+use crate::error::{errno, free, quietly, wall};
+use crate::op::{Outcome, finish, start, upshift_op};
+use crate::turns::{InTurn, Turns, turn};
 
 /// A message: dropped by the channel's function if it is not received.
 struct Message {
@@ -39,9 +40,11 @@ pub struct upshift_sender {
 }
 
 /// Takes messages out. One thread at a time.
-pub struct upshift_receiver(Receiver<Message>);
+pub struct upshift_receiver {
+    _private: [u8; 0],
+}
 
-/// A channel for so many messages. `drop` is for those that are never received; it may be null. Messages go from thread to thread. -EINVAL for 0.
+/// A channel for so many messages. `drop` is for those that are never received; it may be null. Messages go from thread to thread. -EINVAL for 0, and for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_channel(
     capacity: usize,
@@ -50,7 +53,7 @@ pub unsafe extern "C" fn upshift_channel(
     receiver: *mut *mut upshift_receiver,
 ) -> c_int {
     wall(|| {
-        if capacity == 0 {
+        if capacity == 0 || sender.is_null() || receiver.is_null() {
             return -libc::EINVAL;
         }
         let (send, receive) = mpsc::channel(capacity);
@@ -58,37 +61,41 @@ pub unsafe extern "C" fn upshift_channel(
         // SAFETY: by contract room for both.
         unsafe {
             sender.write(Box::into_raw(Box::new(send)));
-            receiver.write(Box::into_raw(Box::new(upshift_receiver(receive))));
+            receiver.write(Turns::boxed(receive).cast());
         }
         0
     })
 }
 
-/// Another sender.
+/// Another sender; null for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_sender_clone(
     sender: *const upshift_sender,
 ) -> *mut upshift_sender {
-    // SAFETY: by contract.
-    let sender = unsafe { &*sender };
+    // SAFETY: by contract, or null.
+    let Some(sender) = (unsafe { sender.as_ref() }) else {
+        return std::ptr::null_mut();
+    };
     Box::into_raw(Box::new(upshift_sender {
         sender: sender.sender.clone(),
         drop: sender.drop,
     }))
 }
 
-/// Gives a sender back; with the last one the channel ends when it is empty.
+/// Gives a sender back; with the last one the channel ends when it is empty. Nothing is done for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_sender_free(sender: *mut upshift_sender) {
     // SAFETY: the caller's, once.
-    quietly(|| drop(unsafe { Box::from_raw(sender) }));
+    unsafe { free(sender) };
 }
 
-/// Ends the channel; messages inside are dropped.
+/// Ends the channel, after the operation that is under way; messages inside are dropped. Nothing is done for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_receiver_free(receiver: *mut upshift_receiver) {
-    // SAFETY: the caller's, once.
-    quietly(|| drop(unsafe { Box::from_raw(receiver) }));
+    if !receiver.is_null() {
+        // SAFETY: the caller's, once.
+        quietly(|| unsafe { Turns::<Receiver<Message>>::free(receiver.cast()) });
+    }
 }
 
 impl Outcome for Result<(), mpsc::SendError<Message>> {
@@ -104,6 +111,16 @@ impl Outcome for Result<(), mpsc::SendError<Message>> {
     }
 }
 
+/// A message that was not taken.
+struct Refused(*mut c_void);
+
+impl Outcome for Refused {
+    fn store(self, op: &mut upshift_op) {
+        op.result = -i64::from(libc::EINVAL);
+        op.out.handles = [self.0, std::ptr::null_mut()];
+    }
+}
+
 impl Outcome for Option<Message> {
     #[inline]
     fn store(self, op: &mut upshift_op) {
@@ -114,8 +131,8 @@ impl Outcome for Option<Message> {
     }
 }
 
-/// Waits for room and puts a message in, which is the channel's from the call on. Result 0, or -EPIPE if the receiver is gone; then `out.handles[0]` is the
-/// message. If the operation is dropped before, so is the message.
+/// Waits for room and puts a message in, which is the channel's from the call on. Result 0, or -EPIPE if the receiver is gone, -EINVAL for null; then
+/// `out.handles[0]` is the message. If the operation is dropped before, so is the message.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_send(
     op: *mut upshift_op,
@@ -123,8 +140,11 @@ pub unsafe extern "C" fn upshift_send(
     sender: *const upshift_sender,
     data: *mut c_void,
 ) -> c_int {
-    // SAFETY: by contract it outlives the operation.
-    let sender: &'static upshift_sender = unsafe { &*sender };
+    // SAFETY: null, or by contract it outlives the operation.
+    let Some(sender): Option<&'static upshift_sender> = (unsafe { sender.as_ref() }) else {
+        // SAFETY: passed on.
+        return unsafe { finish(op, Refused(data)) };
+    };
     let message = Message {
         data,
         drop: sender.drop,
@@ -133,15 +153,17 @@ pub unsafe extern "C" fn upshift_send(
     unsafe { start(op, cx, sender.sender.send(message)) }
 }
 
-/// Puts a message in: 0; or -EAGAIN (no room), -EPIPE (the receiver is gone), and the message is still the caller's. Any thread.
+/// Puts a message in: 0; or -EAGAIN (no room), -EPIPE (the receiver is gone), -EINVAL (null), and the message is still the caller's. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_try_send(
     sender: *const upshift_sender,
     data: *mut c_void,
 ) -> c_int {
     wall(|| {
-        // SAFETY: by contract.
-        let sender = unsafe { &*sender };
+        // SAFETY: by contract, or null.
+        let Some(sender) = (unsafe { sender.as_ref() }) else {
+            return -libc::EINVAL;
+        };
         let message = Message {
             data,
             drop: sender.drop,
@@ -160,28 +182,39 @@ pub unsafe extern "C" fn upshift_try_send(
     })
 }
 
-/// Waits for a message: result 1, and `out.handles[0]` is the message; 0: the channel has ended. One at a time.
+/// Waits for a message: result 1, and `out.handles[0]` is the message; 0: the channel has ended; -EBUSY: another operation waits; -EINVAL for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_receive(
     op: *mut upshift_op,
     cx: *mut upshift_cx,
     receiver: *mut upshift_receiver,
 ) -> c_int {
-    // SAFETY: by contract it outlives the operation, and nothing else uses it meanwhile.
-    let receiver: &'static mut upshift_receiver = unsafe { &mut *receiver };
-    // SAFETY: by contract.
-    unsafe { start(op, cx, receiver.0.recv()) }
+    let receiver = receiver.cast::<Turns<Receiver<Message>>>();
+    // SAFETY: by contract; the future is dropped before its turn.
+    unsafe {
+        match turn(receiver) {
+            Ok(mut turn) => start(op, cx, InTurn::new(turn.lend().recv(), turn)),
+            Err(error) => finish(op, Err::<(), _>(error)),
+        }
+    }
 }
 
-/// The next message if there is one: 1, and it is in `*data`; 0: the channel has ended; -EAGAIN: empty.
+/// The next message if there is one: 1, and it is in `*data`; 0: the channel has ended; -EAGAIN: empty; -EBUSY: an operation waits for one; -EINVAL for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_try_receive(
     receiver: *mut upshift_receiver,
     data: *mut *mut c_void,
 ) -> c_int {
     wall(|| {
+        if data.is_null() {
+            return -libc::EINVAL;
+        }
         // SAFETY: by contract.
-        match unsafe { (*receiver).0.try_recv() } {
+        let mut turn = match unsafe { turn(receiver.cast::<Turns<Receiver<Message>>>()) } {
+            Ok(turn) => turn,
+            Err(error) => return errno(&error),
+        };
+        match turn.try_recv() {
             Ok(message) => {
                 // SAFETY: by contract room for it.
                 unsafe { data.write(message.into_data()) };

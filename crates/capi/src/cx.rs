@@ -26,7 +26,7 @@ pub(crate) fn token(cx: &mut Context<'_>) -> *mut upshift_cx {
     std::ptr::from_mut(cx).cast()
 }
 
-/// The right to wake a task, from any thread, also when its poll is over. Owned; it may be moved by copying its words.
+/// The right to wake a task, from any thread, also when its poll is over. Owned; it may be moved by copying its words. All of them 0: none.
 #[repr(C)]
 pub struct upshift_waker {
     words: [usize; 2],
@@ -34,32 +34,59 @@ pub struct upshift_waker {
 
 const _: () = assert!(size_of::<Waker>() <= size_of::<upshift_waker>());
 
-/// A waker of the task that is being polled.
+/// A waker of the task that is being polled; none if `cx` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_waker_new(cx: *mut upshift_cx, waker: *mut upshift_waker) {
-    // SAFETY: by contract the token is of this poll and `waker` is room for one.
-    quietly(|| unsafe { waker.cast::<Waker>().write(context(cx).waker().clone()) });
+    if waker.is_null() {
+        return;
+    }
+    // SAFETY: by contract room for one, and the token is null or of this poll.
+    quietly(|| unsafe {
+        waker.write(upshift_waker { words: [0; 2] });
+        if !cx.is_null() {
+            waker.cast::<Waker>().write(context(cx).waker().clone());
+        }
+    });
+}
+
+/// # Safety
+/// Null, none, or one that holds a waker.
+unsafe fn held<'a>(waker: *const upshift_waker) -> Option<&'a Waker> {
+    // SAFETY: by contract; a waker has a table, so its words are not both 0.
+    unsafe {
+        let words = waker.as_ref()?.words;
+        (words != [0; 2]).then(|| &*waker.cast::<Waker>())
+    }
 }
 
 /// Wakes the task and keeps the waker. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_waker_wake(waker: *const upshift_waker) {
-    // SAFETY: it holds a waker.
-    quietly(|| unsafe { (*waker.cast::<Waker>()).wake_by_ref() });
+    // SAFETY: by contract.
+    if let Some(waker) = unsafe { held(waker) } {
+        quietly(|| waker.wake_by_ref());
+    }
 }
 
-/// Gives a waker back. Any thread.
+/// Gives a waker back, and makes it none. Nothing is done for null. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_waker_free(waker: *mut upshift_waker) {
-    // SAFETY: it holds a waker, which is the caller's.
-    quietly(|| unsafe { waker.cast::<Waker>().drop_in_place() });
+    // SAFETY: by contract.
+    if unsafe { held(waker) }.is_some() {
+        // SAFETY: the caller's; the words go first, so that it is given back once.
+        let waker = unsafe { waker.replace(upshift_waker { words: [0; 2] }) };
+        // SAFETY: as above.
+        quietly(|| drop(unsafe { std::mem::transmute_copy::<upshift_waker, Waker>(&waker) }));
+    }
 }
 
 /// Wakes the task that is being polled: it is polled again, behind its equals. For a task that returns 0 to give way.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_yield_now(cx: *mut upshift_cx) {
-    // SAFETY: by contract.
-    quietly(|| unsafe { context(cx).waker().wake_by_ref() });
+    if !cx.is_null() {
+        // SAFETY: by contract.
+        quietly(|| unsafe { context(cx).waker().wake_by_ref() });
+    }
 }
 
 /// 1: something at least as urgent waits, and the task should give way (`upshift_yield_now`, and return 0); 0: it may go on. About a

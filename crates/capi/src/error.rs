@@ -60,6 +60,22 @@ pub(crate) fn quietly(body: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(body));
 }
 
+/// What a null pointer is, and what does not fit together.
+pub(crate) fn invalid() -> Error {
+    ErrorKind::InvalidInput.into()
+}
+
+/// Frees what `Box::into_raw` has given away; nothing if it is null.
+///
+/// # Safety
+/// It is the caller's, once.
+pub(crate) unsafe fn free<T>(object: *mut T) {
+    if !object.is_null() {
+        // SAFETY: by contract.
+        quietly(|| drop(unsafe { Box::from_raw(object) }));
+    }
+}
+
 /// 0, or the negative errno.
 pub(crate) fn code(result: Result<(), Error>) -> c_int {
     result.map_or_else(|error| errno(&error), |()| 0)

@@ -10,9 +10,9 @@ use upshift::fs::{File, OpenOptions};
 
 use crate::buf::{Buf, upshift_buf};
 use crate::cx::upshift_cx;
-use crate::error::quietly;
+use crate::error::{free, invalid};
 use crate::net::{self, owned};
-use crate::op::{Handles, start, upshift_op};
+use crate::op::{Handles, finish, start, upshift_op};
 
 /// An open file. Any thread, several at once; it outlives its operations.
 pub struct upshift_file(File);
@@ -78,18 +78,18 @@ pub unsafe extern "C" fn upshift_file_from_fd(fd: c_int) -> *mut upshift_file {
     Box::into_raw(Box::new(upshift_file(File::from_std(fd.into()))))
 }
 
-/// The file's descriptor, which stays its own.
+/// The file's descriptor, which stays its own; -EBADF for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_file_fd(file: *const upshift_file) -> c_int {
-    // SAFETY: by contract.
-    unsafe { (*file).0.as_raw_fd() }
+    // SAFETY: by contract, or null.
+    unsafe { file.as_ref() }.map_or(-libc::EBADF, |file| file.0.as_raw_fd())
 }
 
-/// Gives a file back. Any thread.
+/// Gives a file back. Nothing is done for null. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_file_free(file: *mut upshift_file) {
     // SAFETY: the caller's, once.
-    quietly(|| drop(unsafe { Box::from_raw(file) }));
+    unsafe { free(file) };
 }
 
 /// Reads at a position into a buffer, up to its capacity: the result is the count, 0 at the end; out.buf is the buffer.
@@ -101,8 +101,14 @@ pub unsafe extern "C" fn upshift_read_at(
     buf: *const upshift_buf,
     offset: u64,
 ) -> c_int {
-    // SAFETY: by contract it outlives the operation; the buffer is given away.
-    let (file, buf): (&'static upshift_file, _) = unsafe { (&*file, Buf::new(buf.read())) };
+    // SAFETY: null, or by contract it outlives the operation; the buffer is given away.
+    let (file, buf): (Option<&'static upshift_file>, _) =
+        unsafe { (file.as_ref(), Buf::given(buf)) };
+    let (file, buf) = match (file, buf) {
+        (Some(file), Ok(buf)) => (file, buf),
+        // SAFETY: passed on.
+        (_, Ok(buf) | Err(buf)) => return unsafe { finish(op, (Err::<usize, _>(invalid()), buf)) },
+    };
     // SAFETY: by contract.
     unsafe { start(op, cx, file.0.read_at(buf, offset)) }
 }
@@ -116,8 +122,14 @@ pub unsafe extern "C" fn upshift_write_at(
     buf: *const upshift_buf,
     offset: u64,
 ) -> c_int {
-    // SAFETY: by contract it outlives the operation; the buffer is given away.
-    let (file, buf): (&'static upshift_file, _) = unsafe { (&*file, Buf::new(buf.read())) };
+    // SAFETY: null, or by contract it outlives the operation; the buffer is given away.
+    let (file, buf): (Option<&'static upshift_file>, _) =
+        unsafe { (file.as_ref(), Buf::given(buf)) };
+    let (file, buf) = match (file, buf) {
+        (Some(file), Ok(buf)) => (file, buf),
+        // SAFETY: passed on.
+        (_, Ok(buf) | Err(buf)) => return unsafe { finish(op, (Err::<usize, _>(invalid()), buf)) },
+    };
     // SAFETY: by contract.
     unsafe { start(op, cx, file.0.write_at(buf, offset)) }
 }
@@ -131,8 +143,14 @@ pub unsafe extern "C" fn upshift_write_all_at(
     buf: *const upshift_buf,
     offset: u64,
 ) -> c_int {
-    // SAFETY: by contract it outlives the operation; the buffer is given away.
-    let (file, buf): (&'static upshift_file, _) = unsafe { (&*file, Buf::new(buf.read())) };
+    // SAFETY: null, or by contract it outlives the operation; the buffer is given away.
+    let (file, buf): (Option<&'static upshift_file>, _) =
+        unsafe { (file.as_ref(), Buf::given(buf)) };
+    let (file, buf) = match (file, buf) {
+        (Some(file), Ok(buf)) => (file, buf),
+        // SAFETY: passed on.
+        (_, Ok(buf) | Err(buf)) => return unsafe { finish(op, (Err::<usize, _>(invalid()), buf)) },
+    };
     let write: Boxed<(io::Result<()>, Buf)> = Box::pin(file.0.write_all_at(buf, offset));
     // SAFETY: by contract.
     unsafe { start(op, cx, write) }
@@ -146,8 +164,11 @@ pub unsafe extern "C" fn upshift_file_sync(
     file: *const upshift_file,
     data_only: c_int,
 ) -> c_int {
-    // SAFETY: by contract it outlives the operation.
-    let file: &'static upshift_file = unsafe { &*file };
+    // SAFETY: null, or by contract it outlives the operation.
+    let Some(file): Option<&'static upshift_file> = (unsafe { file.as_ref() }) else {
+        // SAFETY: passed on.
+        return unsafe { finish(op, Err::<(), _>(invalid())) };
+    };
     let sync: Boxed<io::Result<()>> = Box::pin(async move {
         if data_only == 0 {
             file.0.sync_all().await
@@ -166,8 +187,11 @@ pub unsafe extern "C" fn upshift_file_len(
     cx: *mut upshift_cx,
     file: *const upshift_file,
 ) -> c_int {
-    // SAFETY: by contract it outlives the operation.
-    let file: &'static upshift_file = unsafe { &*file };
+    // SAFETY: null, or by contract it outlives the operation.
+    let Some(file): Option<&'static upshift_file> = (unsafe { file.as_ref() }) else {
+        // SAFETY: passed on.
+        return unsafe { finish(op, Err::<(), _>(invalid())) };
+    };
     let len: Boxed<io::Result<usize>> = Box::pin(async move {
         let metadata = file.0.metadata().await?;
         if metadata.is_dir() {
@@ -187,8 +211,11 @@ pub unsafe extern "C" fn upshift_file_set_len(
     file: *const upshift_file,
     len: u64,
 ) -> c_int {
-    // SAFETY: by contract it outlives the operation.
-    let file: &'static upshift_file = unsafe { &*file };
+    // SAFETY: null, or by contract it outlives the operation.
+    let Some(file): Option<&'static upshift_file> = (unsafe { file.as_ref() }) else {
+        // SAFETY: passed on.
+        return unsafe { finish(op, Err::<(), _>(invalid())) };
+    };
     let set: Boxed<io::Result<()>> = Box::pin(file.0.set_len(len));
     // SAFETY: by contract.
     unsafe { start(op, cx, set) }

@@ -15,6 +15,7 @@
 //! * Each handle has one owner. What may be done with it on which thread stands at the function that makes it.
 //! * A buffer that an operation was given ([`upshift_buf`](buf::upshift_buf)) comes back with its result, or is released after the kernel's terminal completion, whatever becomes
 //!   of the task and of the operation.
+//! * A null pointer where an object is needed is `-EINVAL`, as the result of an operation that was started with it (of a descriptor `-EBADF`). To free null does nothing.
 //! * A task is dropped exactly once, whatever fails: a function that takes one owns it from the call on.
 //!
 //! `tests/header.rs` compares the header with these sources.
@@ -38,5 +39,6 @@ pub mod runtime;
 pub mod sys;
 pub mod task;
 pub mod time;
+mod turns;
 pub mod udp;
 pub mod version;

@@ -2,7 +2,8 @@
 
 use std::ffi::{CString, c_char};
 
-use upshift::Level;
+use upshift::metrics::Metrics;
+use upshift::{Handle, Level};
 
 use crate::error::quietly;
 use crate::runtime::upshift_handle;
@@ -47,15 +48,32 @@ pub struct upshift_level_metrics {
     pub wait_p99_ns: u64,
 }
 
-/// What has happened so far. Some microseconds. Any thread.
+/// # Safety
+/// Null or a handle.
+unsafe fn taken(handle: *const upshift_handle) -> Option<Metrics> {
+    // SAFETY: by contract.
+    match unsafe { handle.as_ref() } {
+        Some(handle) => Some(handle.0.metrics()),
+        None => Some(Handle::current().ok()?.metrics()),
+    }
+}
+
+/// What has happened so far, of the runtime of `handle`, or of the caller if it is null; zeros if there is none. Some microseconds. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_metrics_get(
     handle: *const upshift_handle,
     metrics: *mut upshift_metrics,
 ) {
+    if metrics.is_null() {
+        return;
+    }
+    // SAFETY: by contract room for it.
+    unsafe { metrics.write(upshift_metrics::default()) };
     quietly(|| {
         // SAFETY: by contract.
-        let taken = unsafe { (*handle).0.metrics() };
+        let Some(taken) = (unsafe { taken(handle) }) else {
+            return;
+        };
         let mut made = upshift_metrics {
             live: taken.coroutines.live,
             ready: taken.coroutines.ready,
@@ -75,16 +93,23 @@ pub unsafe extern "C" fn upshift_metrics_get(
     });
 }
 
-/// What has happened on a level; zeros for one that was never used. Any thread.
+/// What has happened on a level; zeros for one that was never used. `handle` as for `upshift_metrics_get`. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_metrics_level(
     handle: *const upshift_handle,
     level: u32,
     metrics: *mut upshift_level_metrics,
 ) {
+    if metrics.is_null() {
+        return;
+    }
+    // SAFETY: by contract room for it.
+    unsafe { metrics.write(upshift_level_metrics::default()) };
     quietly(|| {
         // SAFETY: by contract.
-        let taken = unsafe { (*handle).0.metrics() };
+        let Some(taken) = (unsafe { taken(handle) }) else {
+            return;
+        };
         let level = u8::try_from(level).ok().and_then(|n| Level::new(n).ok());
         let made = level.and_then(|level| taken.level(level)).map(|level| {
             let nanos = |q| u64::try_from(level.wait.quantile(q).as_nanos()).unwrap_or(u64::MAX);
@@ -101,19 +126,22 @@ pub unsafe extern "C" fn upshift_metrics_level(
     });
 }
 
-/// Everything in the text format of Prometheus; free it by `upshift_string_free`. Null if there is no memory. Any thread.
+/// Everything in the text format of Prometheus; free it by `upshift_string_free`. Null if there is no runtime. `handle` as for `upshift_metrics_get`. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_metrics_prometheus(handle: *const upshift_handle) -> *mut c_char {
     let mut made = std::ptr::null_mut();
     quietly(|| {
         // SAFETY: by contract.
-        let text = unsafe { (*handle).0.metrics() }.prometheus().to_string();
+        let Some(taken) = (unsafe { taken(handle) }) else {
+            return;
+        };
+        let text = taken.prometheus().to_string();
         made = CString::new(text).map_or(std::ptr::null_mut(), CString::into_raw);
     });
     made
 }
 
-/// Gives a string back. Any thread.
+/// Gives a string back. Nothing is done for null. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_string_free(string: *mut c_char) {
     if !string.is_null() {

@@ -10,8 +10,8 @@ use std::pin::Pin;
 use upshift::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
 use crate::cx::upshift_cx;
-use crate::error::{errno, quietly, wall};
-use crate::op::{Handles, start, upshift_op};
+use crate::error::{errno, free, invalid, wall};
+use crate::op::{Handles, finish, start, upshift_op};
 use stream::{Reader, Writer, handles, upshift_reader, upshift_writer};
 
 /// Listens. One thread at a time.
@@ -69,6 +69,9 @@ pub unsafe extern "C" fn upshift_listen_tcp(
     reuseport: c_int,
     listener: *mut *mut upshift_listener,
 ) -> c_int {
+    if listener.is_null() {
+        return -libc::EINVAL;
+    }
     wall(|| {
         // SAFETY: by contract.
         let bound = unsafe { text(address) }.and_then(|address| {
@@ -106,6 +109,9 @@ pub unsafe extern "C" fn upshift_listen_unix(
     path: *const c_char,
     listener: *mut *mut upshift_listener,
 ) -> c_int {
+    if listener.is_null() {
+        return -libc::EINVAL;
+    }
     wall(|| {
         // SAFETY: by contract.
         match unsafe { self::path(path) }.and_then(bind_unix) {
@@ -128,21 +134,22 @@ fn bind_unix(path: PathBuf) -> io::Result<UnixListener> {
     }
 }
 
-/// The listener's descriptor, which stays its own.
+/// The listener's descriptor, which stays its own; -EBADF for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_listener_fd(listener: *const upshift_listener) -> c_int {
-    // SAFETY: by contract.
-    match unsafe { &(*listener).0 } {
-        Listener::Tcp(listener) => listener.as_fd().as_raw_fd(),
-        Listener::Unix(listener) => listener.as_raw_fd(),
+    // SAFETY: by contract, or null.
+    match unsafe { listener.as_ref() } {
+        None => -libc::EBADF,
+        Some(upshift_listener(Listener::Tcp(listener))) => listener.as_fd().as_raw_fd(),
+        Some(upshift_listener(Listener::Unix(listener))) => listener.as_raw_fd(),
     }
 }
 
-/// Gives a listener back.
+/// Gives a listener back. Nothing is done for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_listener_free(listener: *mut upshift_listener) {
     // SAFETY: the caller's, once.
-    quietly(|| drop(unsafe { Box::from_raw(listener) }));
+    unsafe { free(listener) };
 }
 
 /// Waits for a connection: out.handles are its reader and its writer.
@@ -152,8 +159,11 @@ pub unsafe extern "C" fn upshift_accept(
     cx: *mut upshift_cx,
     listener: *const upshift_listener,
 ) -> c_int {
-    // SAFETY: by contract it outlives the operation.
-    let listener: &'static upshift_listener = unsafe { &*listener };
+    // SAFETY: null, or by contract it outlives the operation.
+    let Some(listener): Option<&'static upshift_listener> = (unsafe { listener.as_ref() }) else {
+        // SAFETY: passed on.
+        return unsafe { finish(op, Err::<(), _>(invalid())) };
+    };
     // Waits seldom and long: its state is not worth room in every operation.
     let accept = Box::pin(async move {
         Ok(match &listener.0 {
@@ -203,7 +213,11 @@ pub unsafe extern "C" fn upshift_stream_from_fd(
 ) -> c_int {
     wall(|| {
         // SAFETY: the caller gives it away.
-        match unsafe { owned(fd) }.and_then(stream_of) {
+        let taken = unsafe { owned(fd) };
+        if reader.is_null() || writer.is_null() {
+            return -libc::EINVAL;
+        }
+        match taken.and_then(stream_of) {
             Ok(Handles(read, write)) => {
                 // SAFETY: by contract room for both.
                 unsafe {

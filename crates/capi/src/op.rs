@@ -13,6 +13,8 @@
 //! 2. `upshift_op_poll`, in a later poll of the task, with that poll's token.
 //! 3. `upshift_op_drop` cancels; the kernel may still have buffers, which the ring keeps.
 //!
+//! An operation that is given a null pointer is ready at once, with `-EINVAL`; without memory for it (`op` null) the call returns that.
+//!
 //! The memory does not move between start and end. Ready: `result` is there, and in `out` what else the operation brings, which is the
 //! caller's now.
 
@@ -25,7 +27,7 @@ use std::task::{Context, Poll};
 
 use crate::buf::{Buf, upshift_buf, upshift_bytes};
 use crate::cx::{context, upshift_cx};
-use crate::error::{PANICKED, errno, quietly, wall};
+use crate::error::{PANICKED, errno, invalid, quietly, wall};
 
 /// Words of state of an operation.
 pub const UPSHIFT_OP_WORDS: usize = 32;
@@ -139,11 +141,37 @@ pub(crate) unsafe fn start<F: Future>(op: *mut upshift_op, cx: *mut upshift_cx, 
 where
     F::Output: Outcome,
 {
+    if op.is_null() {
+        return -libc::EINVAL;
+    }
+    if cx.is_null() {
+        drop(future);
+        // SAFETY: not null.
+        return unsafe { finish(op, Err::<(), _>(invalid())) };
+    }
     // SAFETY: passed on.
     unsafe {
         put(op, future);
         polled(op, || poll_op::<F>(op, context(cx)))
     }
+}
+
+/// Makes an operation ready that has not begun: 1, or -EINVAL without memory for it.
+///
+/// # Safety
+/// `op` is null, or room for an operation, and none is under way in it.
+#[cold]
+pub(crate) unsafe fn finish(op: *mut upshift_op, outcome: impl Outcome) -> c_int {
+    if op.is_null() {
+        return -libc::EINVAL;
+    }
+    // SAFETY: by contract.
+    unsafe {
+        (*op).vtable = null();
+        (*op).out.words = [0; 8];
+        outcome.store(&mut *op);
+    }
+    1
 }
 
 /// 1 or 0 for a poll; a panic in it is the result of the operation.
@@ -162,20 +190,28 @@ unsafe fn polled(op: *mut upshift_op, poll: impl FnOnce() -> Poll<()>) -> c_int 
     1
 }
 
-/// Polls an operation that was not ready: 1, it is now, or 0. In a poll of the task.
+/// Polls an operation that was not ready: 1, it is now, or was before, or 0. In a poll of the task. -EINVAL for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_op_poll(op: *mut upshift_op, cx: *mut upshift_cx) -> c_int {
-    // SAFETY: by contract an operation is under way.
+    if op.is_null() || cx.is_null() {
+        return -libc::EINVAL;
+    }
+    // SAFETY: by contract `op` is the caller's, and its table is null or of what it holds.
     unsafe {
-        let vtable = &*(*op).vtable.cast::<Vtable>();
+        let Some(vtable) = (*op).vtable.cast::<Vtable>().as_ref() else {
+            return 1;
+        };
         polled(op, || (vtable.poll)(op, context(cx)))
     }
 }
 
 /// Ends an operation early, if it is under way: it is cancelled, and buffers that it was given are released when the kernel is done with them.
-/// Any thread.
+/// Nothing is done for null. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_op_drop(op: *mut upshift_op) {
+    if op.is_null() {
+        return;
+    }
     // SAFETY: by contract `op` is the caller's, and its table is null or of what it holds.
     if let Some(vtable) = unsafe { (*op).vtable.cast::<Vtable>().as_ref() } {
         // SAFETY: as above.

@@ -3,15 +3,25 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::num::NonZeroU32;
 use std::ptr::null;
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use upshift::{Board, Driver, Handle, Level, Preemption, Runtime};
 
-use crate::error::{errno, quietly, wall};
+use crate::error::{errno, free, wall};
 use crate::task::{Foreign, upshift_task};
 
 /// A runtime. One thread makes it, uses it and frees it.
-pub struct upshift_runtime(Runtime);
+pub struct upshift_runtime {
+    runtime: Runtime,
+    thread: ThreadId,
+}
+
+impl upshift_runtime {
+    fn is_here(&self) -> bool {
+        std::thread::current().id() == self.thread
+    }
+}
 
 /// A runtime from outside. Any thread, several at once.
 pub struct upshift_handle(pub(crate) Handle);
@@ -33,7 +43,7 @@ pub struct upshift_config {
     pub driver: u32,
     /// Every so many turns a level of another is served; 0: strict priority.
     pub aging_turns: u32,
-    /// Receive buffers per vCPU and level that receives (a power of two), and their size in bytes; 0: as is best for most.
+    /// Receive buffers per vCPU and level that receives (a power of two), and their size in bytes; both 0: as is best for most.
     pub buffers: u32,
     /// See `buffers`.
     pub buffer_size: u32,
@@ -53,7 +63,7 @@ pub struct upshift_config {
     pub name: *const c_char,
 }
 
-/// The defaults.
+/// The defaults. Nothing is done for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_config_init(config: *mut upshift_config) {
     let defaults = upshift_config {
@@ -74,8 +84,10 @@ pub unsafe extern "C" fn upshift_config_init(config: *mut upshift_config) {
         pins_len: 0,
         name: null(),
     };
-    // SAFETY: by contract room for it.
-    unsafe { config.write(defaults) };
+    if !config.is_null() {
+        // SAFETY: by contract room for it.
+        unsafe { config.write(defaults) };
+    }
 }
 
 /// # Safety
@@ -111,7 +123,10 @@ unsafe fn build(config: &upshift_config) -> Result<Runtime, c_int> {
     if let Some(turns) = NonZeroU32::new(config.aging_turns) {
         builder = builder.aging(turns);
     }
-    if config.buffers != 0 && config.buffer_size != 0 {
+    if config.buffers != 0 || config.buffer_size != 0 {
+        if config.buffers == 0 || config.buffer_size == 0 {
+            return Err(-libc::EINVAL);
+        }
         let count = u16::try_from(config.buffers).map_err(|_| -libc::EINVAL)?;
         builder = builder.buffers(count, config.buffer_size);
     }
@@ -128,6 +143,9 @@ unsafe fn build(config: &upshift_config) -> Result<Runtime, c_int> {
         builder = builder.chaos(config.chaos);
     }
     if config.pins_len != 0 {
+        if config.pins.is_null() {
+            return Err(-libc::EINVAL);
+        }
         // SAFETY: by contract so many.
         let pins = unsafe { std::slice::from_raw_parts(config.pins, config.pins_len) };
         builder = builder.pin(pins.iter().map(|cpu| *cpu as usize));
@@ -144,12 +162,16 @@ unsafe fn build(config: &upshift_config) -> Result<Runtime, c_int> {
     })
 }
 
-/// A runtime with these settings, or the defaults if `config` is null. 0, or a negative errno, whose reason is said on standard error.
+/// A runtime with these settings, or the defaults if `config` is null. 0, or a negative errno, whose reason is said on standard error; -EINVAL: a setting that is
+/// none, or one of two that belong together.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_new(
     config: *const upshift_config,
     runtime: *mut *mut upshift_runtime,
 ) -> c_int {
+    if runtime.is_null() {
+        return -libc::EINVAL;
+    }
     wall(|| {
         let mut defaults = std::mem::MaybeUninit::uninit();
         // SAFETY: null, or filled as its comments say.
@@ -162,7 +184,10 @@ pub unsafe extern "C" fn upshift_runtime_new(
         };
         match built {
             Ok(built) => {
-                let built = Box::into_raw(Box::new(upshift_runtime(built)));
+                let built = Box::into_raw(Box::new(upshift_runtime {
+                    runtime: built,
+                    thread: std::thread::current().id(),
+                }));
                 // SAFETY: by contract room for it.
                 unsafe { runtime.write(built) };
                 0
@@ -173,8 +198,8 @@ pub unsafe extern "C" fn upshift_runtime_new(
 }
 
 /// Runs a task as the main coroutine on the calling thread, until it has finished: 0, and its data, finished, is the caller's to destroy. Owns the task:
-/// on a negative errno it has been dropped (-ECANCELED: the main coroutine was cancelled by its id; -ENOTRECOVERABLE: called in a coroutine, or Rust code in it
-/// has panicked).
+/// on a negative errno it has been dropped (-ECANCELED: the main coroutine was cancelled by its id; -EPERM: another thread has made the runtime; -ENOTRECOVERABLE:
+/// called in a coroutine, or Rust code in it has panicked).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_block_on(
     runtime: *mut upshift_runtime,
@@ -182,9 +207,15 @@ pub unsafe extern "C" fn upshift_runtime_block_on(
     data: *mut *mut c_void,
 ) -> c_int {
     wall(|| {
-        // SAFETY: by contract.
-        let (runtime, future) = unsafe { (&*runtime, Foreign::new(task)) };
-        let Ok(frame) = runtime.0.try_block_on(future) else {
+        // SAFETY: by contract, or null.
+        let (runtime, future) = unsafe { (runtime.as_ref(), Foreign::new(task)) };
+        let (Some(runtime), true) = (runtime, future.can_be_polled() && !data.is_null()) else {
+            return -libc::EINVAL;
+        };
+        if !runtime.is_here() {
+            return -libc::EPERM;
+        }
+        let Ok(frame) = runtime.runtime.try_block_on(future) else {
             return -libc::ECANCELED;
         };
         // SAFETY: by contract room for it.
@@ -193,24 +224,37 @@ pub unsafe extern "C" fn upshift_runtime_block_on(
     })
 }
 
-/// Cancels every coroutine, waits for what the kernel still does, ends the threads.
+/// Cancels every coroutine, waits for what the kernel still does, ends the threads. Nothing is done for null; in a coroutine, or on a thread that has not made
+/// it, it is not ended either, which is said on standard error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_free(runtime: *mut upshift_runtime) {
+    // SAFETY: null, or the caller's.
+    let Some(freed) = (unsafe { runtime.as_ref() }) else {
+        return;
+    };
+    if !freed.is_here() || upshift::get_cid().is_some() {
+        eprintln!(
+            "upshift: a runtime is freed by the thread that has made it, outside of coroutines: this one goes on"
+        );
+        return;
+    }
     // SAFETY: the caller's, once.
-    quietly(|| drop(unsafe { Box::from_raw(runtime) }));
+    unsafe { free(runtime) };
 }
 
 fn boxed(handle: Handle) -> *mut upshift_handle {
     Box::into_raw(Box::new(upshift_handle(handle)))
 }
 
-/// A handle to a runtime.
+/// A handle to a runtime; null for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_handle(
     runtime: *const upshift_runtime,
 ) -> *mut upshift_handle {
-    // SAFETY: by contract.
-    boxed(unsafe { (*runtime).0.handle() })
+    // SAFETY: by contract, or null.
+    unsafe { runtime.as_ref() }.map_or(std::ptr::null_mut(), |runtime| {
+        boxed(runtime.runtime.handle())
+    })
 }
 
 /// A handle to the runtime of the calling coroutine; null outside one.
@@ -219,20 +263,20 @@ pub extern "C" fn upshift_handle_current() -> *mut upshift_handle {
     Handle::current().map_or(std::ptr::null_mut(), boxed)
 }
 
-/// Another handle. Any thread.
+/// Another handle; null for null. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_handle_clone(
     handle: *const upshift_handle,
 ) -> *mut upshift_handle {
-    // SAFETY: by contract.
-    boxed(unsafe { (*handle).0.clone() })
+    // SAFETY: by contract, or null.
+    unsafe { handle.as_ref() }.map_or(std::ptr::null_mut(), |handle| boxed(handle.0.clone()))
 }
 
-/// Gives a handle back. Any thread.
+/// Gives a handle back. Nothing is done for null. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_handle_free(handle: *mut upshift_handle) {
     // SAFETY: the caller's, once.
-    quietly(|| drop(unsafe { Box::from_raw(handle) }));
+    unsafe { free(handle) };
 }
 
 /// Adds a vCPU to the caller's runtime; its index, or a negative errno.

@@ -23,8 +23,10 @@ unsafe fn borrow<'a>(fd: c_int) -> Option<BorrowedFd<'a>> {
 /// errno. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_read(fd: c_int, buf: *mut upshift_buf) -> i64 {
-    // SAFETY: by contract the buffer is the caller's, which keeps it.
-    let buf = unsafe { &mut *buf };
+    // SAFETY: null, or by contract the caller's, which keeps it.
+    let Some(buf) = (unsafe { buf.as_mut() }) else {
+        return i64::from(-libc::EINVAL);
+    };
     loop {
         // SAFETY: by contract good for so many bytes.
         let count = unsafe { libc::read(fd, buf.data.cast::<c_void>(), buf.capacity) };
@@ -42,8 +44,10 @@ pub unsafe extern "C" fn upshift_read(fd: c_int, buf: *mut upshift_buf) -> i64 {
 /// `write(2)` of the buffer's bytes, at the file's own position: blocks the thread. The count or a negative errno. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_write(fd: c_int, buf: *const upshift_buf) -> i64 {
-    // SAFETY: by contract.
-    let buf = unsafe { &*buf };
+    // SAFETY: null, or by contract the caller's.
+    let Some(buf) = (unsafe { buf.as_ref() }) else {
+        return i64::from(-libc::EINVAL);
+    };
     loop {
         // SAFETY: by contract good for so many bytes.
         let count = unsafe { libc::write(fd, buf.data.cast::<c_void>(), buf.len) };
@@ -58,7 +62,7 @@ pub unsafe extern "C" fn upshift_write(fd: c_int, buf: *const upshift_buf) -> i6
 }
 
 /// The second form: the operation starts at once, and wakes the coroutine `cid` when it is done; poll `op` for the result (the count; out.buf is the buffer).
-/// In a poll. 0, or a negative errno, and the buffer is still the caller's.
+/// In a poll. 0; or a negative errno, and the buffer is still the caller's, unless it is -ENOTRECOVERABLE: then it has been released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_read_async(
     op: *mut upshift_op,
@@ -71,8 +75,17 @@ pub unsafe extern "C" fn upshift_read_async(
         let Some(fd) = (unsafe { borrow(fd) }) else {
             return -libc::EBADF;
         };
+        if op.is_null() {
+            return -libc::EINVAL;
+        }
         // SAFETY: the caller gives it away.
-        let buf = unsafe { Buf::new(buf.read()) };
+        let buf = match unsafe { Buf::given(buf) } {
+            Ok(buf) => buf,
+            Err(buf) => {
+                buf.into_raw();
+                return -libc::EINVAL;
+            }
+        };
         // SAFETY: by contract.
         unsafe { put(op, sys::read_async(fd, buf, CoroutineId::from_u64(cid))) };
         0
@@ -92,8 +105,17 @@ pub unsafe extern "C" fn upshift_write_async(
         let Some(fd) = (unsafe { borrow(fd) }) else {
             return -libc::EBADF;
         };
+        if op.is_null() {
+            return -libc::EINVAL;
+        }
         // SAFETY: the caller gives it away.
-        let buf = unsafe { Buf::new(buf.read()) };
+        let buf = match unsafe { Buf::given(buf) } {
+            Ok(buf) => buf,
+            Err(buf) => {
+                buf.into_raw();
+                return -libc::EINVAL;
+            }
+        };
         // SAFETY: by contract.
         unsafe { put(op, sys::write_async(fd, buf, CoroutineId::from_u64(cid))) };
         0

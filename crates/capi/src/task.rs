@@ -65,6 +65,10 @@ impl Foreign {
         Foreign(Some(Frame(task)))
     }
 
+    pub(crate) fn can_be_polled(&self) -> bool {
+        self.0.as_ref().is_some_and(|frame| frame.0.poll.is_some())
+    }
+
     /// Polls a task that does not wait.
     pub(crate) fn run_once(mut self) -> Frame {
         let frame = self.0.take().expect("not polled before");
@@ -90,15 +94,18 @@ impl Future for Foreign {
     }
 }
 
-/// The right to the result of a coroutine. Owned; it may be moved by copying its words. One thread at a time.
+/// The right to the result of a coroutine. Owned; it may be moved by copying its words. All of them 0: none, as when it has been used up. One thread at a time.
 #[repr(C)]
 pub struct upshift_join {
     words: [usize; 4],
 }
 
+/// The word that says whether there is a handle in the others.
+const HELD: usize = 3;
+
 type Join = JoinHandle<Frame>;
 
-const _: () = assert!(size_of::<Join>() <= size_of::<upshift_join>());
+const _: () = assert!(size_of::<Join>() <= HELD * size_of::<usize>());
 const _: () = assert!(align_of::<Join>() <= align_of::<upshift_join>());
 
 /// A level of the ABI: one of 0 to 63, or [`UPSHIFT_INHERIT`].
@@ -115,14 +122,27 @@ pub(crate) unsafe fn give(join: *mut upshift_join, spawned: Result<Join, SpawnEr
     match spawned {
         Ok(handle) if join.is_null() => handle.detach(),
         // SAFETY: by contract room for one.
-        Ok(handle) => unsafe { join.cast::<Join>().write(handle) },
+        Ok(handle) => unsafe {
+            join.write(upshift_join {
+                words: [0, 0, 0, 1],
+            });
+            join.cast::<Join>().write(handle);
+        },
         Err(error) => return refusal(error),
     }
     0
 }
 
+/// # Safety
+/// Null, none, or one that holds a handle.
+#[inline]
+unsafe fn held<'a>(join: *const upshift_join) -> Option<&'a Join> {
+    // SAFETY: by contract.
+    unsafe { (join.as_ref()?.words[HELD] != 0).then(|| &*join.cast::<Join>()) }
+}
+
 /// Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or of the caller if it is null. `join` null: no caller waits
-/// for it. Owns the task, also when it fails: -EINVAL (level), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). Any thread.
+/// for it. Owns the task, also when it fails: -EINVAL (level, or no function that polls), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_spawn(
     handle: *const upshift_handle,
@@ -133,7 +153,7 @@ pub unsafe extern "C" fn upshift_spawn(
     wall(|| {
         // SAFETY: by contract.
         let future = unsafe { Foreign::new(task) };
-        let Some(priority) = priority(level) else {
+        let (Some(priority), true) = (priority(level), future.can_be_polled()) else {
             return -libc::EINVAL;
         };
         // SAFETY: null or a handle.
@@ -147,7 +167,8 @@ pub unsafe extern "C" fn upshift_spawn(
 }
 
 /// Waits for a coroutine, in a poll of a task, and lends it the waiter's level. 0: not yet; 1: it has finished, `*data` is that of its task, which is the
-/// caller's to destroy; -ECANCELED: it was cancelled; -ENOTRECOVERABLE: Rust code in it has panicked. The handle is used up unless it was 0.
+/// caller's to destroy; -ECANCELED: it was cancelled; -ENOTRECOVERABLE: Rust code in it has panicked; -EINVAL: there is no handle, or a pointer is null. The handle is
+/// used up unless it was 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_join_poll(
     join: *mut upshift_join,
@@ -155,7 +176,11 @@ pub unsafe extern "C" fn upshift_join_poll(
     data: *mut *mut c_void,
 ) -> c_int {
     wall(|| {
-        // SAFETY: by contract it holds a handle.
+        // SAFETY: by contract.
+        if unsafe { held(join) }.is_none() || cx.is_null() || data.is_null() {
+            return -libc::EINVAL;
+        }
+        // SAFETY: it holds a handle.
         let handle = unsafe { &mut *join.cast::<Join>() };
         // SAFETY: by contract the token of this poll.
         let result = match Pin::new(&mut *handle).poll(unsafe { context(cx) }) {
@@ -163,7 +188,7 @@ pub unsafe extern "C" fn upshift_join_poll(
             Poll::Ready(result) => result,
         };
         // SAFETY: used up.
-        unsafe { join.cast::<Join>().drop_in_place() };
+        unsafe { give_back(join) };
         match result {
             Ok(frame) => {
                 // SAFETY: by contract room for it.
@@ -176,32 +201,48 @@ pub unsafe extern "C" fn upshift_join_poll(
     })
 }
 
-/// The id of a coroutine.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn upshift_join_cid(join: *const upshift_join) -> u64 {
-    // SAFETY: by contract it holds a handle.
-    unsafe { (*join.cast::<Join>()).id() }.to_u64()
+/// # Safety
+/// It holds a handle, which is the caller's.
+unsafe fn give_back(join: *mut upshift_join) {
+    // SAFETY: by contract; the word goes first, so that it is given back once.
+    unsafe {
+        (*join).words[HELD] = 0;
+        join.cast::<Join>().drop_in_place();
+        (*join).words = [0; 4];
+    }
 }
 
-/// 1: the coroutine has exited.
+/// The id of a coroutine, or UPSHIFT_NO_CID.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_join_cid(join: *const upshift_join) -> u64 {
+    // SAFETY: by contract.
+    unsafe { held(join) }.map_or(UPSHIFT_NO_CID, |join| join.id().to_u64())
+}
+
+/// 1: the coroutine has exited, or there is no handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_join_is_finished(join: *const upshift_join) -> c_int {
-    // SAFETY: by contract it holds a handle.
-    c_int::from(unsafe { (*join.cast::<Join>()).is_finished() })
+    // SAFETY: by contract.
+    c_int::from(unsafe { held(join) }.is_none_or(Join::is_finished))
 }
 
 /// Asks the coroutine to end: its task is dropped when it is next due, not within a poll.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_join_cancel(join: *const upshift_join) {
-    // SAFETY: by contract it holds a handle.
-    quietly(|| unsafe { (*join.cast::<Join>()).cancel() });
+    // SAFETY: by contract.
+    if let Some(join) = unsafe { held(join) } {
+        quietly(|| join.cancel());
+    }
 }
 
-/// Gives the handle back: the coroutine goes on, and its result is dropped.
+/// Gives the handle back, and makes it none: the coroutine goes on, and its result is dropped. Nothing is done for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_join_free(join: *mut upshift_join) {
-    // SAFETY: by contract it holds a handle, which is the caller's.
-    quietly(|| unsafe { join.cast::<Join>().drop_in_place() });
+    // SAFETY: by contract.
+    if unsafe { held(join) }.is_some() {
+        // SAFETY: the caller's.
+        quietly(|| unsafe { give_back(join) });
+    }
 }
 
 /// The id of the coroutine that calls, or UPSHIFT_NO_CID outside one.

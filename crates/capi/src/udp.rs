@@ -8,11 +8,11 @@ use std::pin::Pin;
 
 use upshift::net::UdpSocket;
 
-use crate::buf::{lent, lent_mut};
+use crate::buf::{is_there, lent, lent_mut};
 use crate::cx::upshift_cx;
-use crate::error::{errno, quietly, wall};
+use crate::error::{errno, free, invalid, wall};
 use crate::net::text;
-use crate::op::{Outcome, start, upshift_op};
+use crate::op::{Outcome, finish, start, upshift_op};
 
 /// A UDP socket. Any thread, several at once.
 pub struct upshift_udp(UdpSocket);
@@ -69,6 +69,9 @@ pub unsafe extern "C" fn upshift_udp_bind(
     address: *const c_char,
     socket: *mut *mut upshift_udp,
 ) -> c_int {
+    if socket.is_null() {
+        return -libc::EINVAL;
+    }
     wall(|| {
         // SAFETY: by contract.
         match unsafe { text(address) }.and_then(|address| UdpSocket::bind(&*address)) {
@@ -83,11 +86,11 @@ pub unsafe extern "C" fn upshift_udp_bind(
     })
 }
 
-/// The socket's descriptor, which stays its own.
+/// The socket's descriptor, which stays its own; -EBADF for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_udp_fd(socket: *const upshift_udp) -> c_int {
-    // SAFETY: by contract.
-    unsafe { (*socket).0.as_raw_fd() }
+    // SAFETY: by contract, or null.
+    unsafe { socket.as_ref() }.map_or(-libc::EBADF, |socket| socket.0.as_raw_fd())
 }
 
 /// The address that the socket is bound to. 0 or a negative errno.
@@ -97,8 +100,11 @@ pub unsafe extern "C" fn upshift_udp_local(
     address: *mut upshift_addr,
 ) -> c_int {
     wall(|| {
-        // SAFETY: by contract.
-        match unsafe { (*socket).0.local_addr() } {
+        // SAFETY: by contract, or null.
+        let (Some(socket), false) = (unsafe { socket.as_ref() }, address.is_null()) else {
+            return -libc::EINVAL;
+        };
+        match socket.0.local_addr() {
             Ok(bound) => {
                 // SAFETY: by contract room for it.
                 unsafe { address.write(bound.into()) };
@@ -109,11 +115,11 @@ pub unsafe extern "C" fn upshift_udp_local(
     })
 }
 
-/// Gives a socket back that nothing waits for.
+/// Gives a socket back that nothing waits for. Nothing is done for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_udp_free(socket: *mut upshift_udp) {
     // SAFETY: the caller's, once.
-    quietly(|| drop(unsafe { Box::from_raw(socket) }));
+    unsafe { free(socket) };
 }
 
 /// Sends a datagram of `len` bytes, which live until the operation ends. The result is the count.
@@ -126,6 +132,10 @@ pub unsafe extern "C" fn upshift_udp_send_to(
     len: usize,
     to: *const upshift_addr,
 ) -> c_int {
+    if socket.is_null() || to.is_null() || !is_there(data, len) {
+        // SAFETY: passed on.
+        return unsafe { finish(op, Err::<(), _>(invalid())) };
+    }
     // SAFETY: by contract all three outlive the operation.
     let (socket, data, to): (&'static upshift_udp, &'static [u8], _) =
         unsafe { (&*socket, lent(data, len), *to) };
@@ -159,6 +169,10 @@ pub unsafe extern "C" fn upshift_udp_recv_from(
     data: *mut u8,
     len: usize,
 ) -> c_int {
+    if socket.is_null() || !is_there(data, len) {
+        // SAFETY: passed on.
+        return unsafe { finish(op, Err::<(), _>(invalid())) };
+    }
     // SAFETY: by contract both outlive the operation.
     let (socket, data): (&'static upshift_udp, &'static mut [u8]) =
         unsafe { (&*socket, lent_mut(data, len)) };

@@ -11,21 +11,26 @@ use std::task::{Context, Poll, ready};
 use futures_io::{AsyncRead, AsyncWrite};
 use upshift::net;
 
-use crate::buf::{Buf, lent, lent_mut, upshift_buf, upshift_bytes};
+use crate::buf::{Buf, is_there, lent, lent_mut, upshift_buf, upshift_bytes};
 use crate::cx::upshift_cx;
-use crate::error::{code, quietly, wall};
-use crate::op::{Handles, start, upshift_op};
+use crate::error::{code, invalid, quietly, wall};
+use crate::op::{Handles, finish, start, upshift_op};
+use crate::turns::{InTurn, Turn, Turns, turn};
 
-/// The receiving direction of a connection. One thread at a time, one operation at a time; it outlives its operations.
-pub struct upshift_reader(Reader);
+/// The receiving direction of a connection. One thread at a time, one operation at a time: a second one is -EBUSY.
+pub struct upshift_reader {
+    _private: [u8; 0],
+}
 
 pub(super) enum Reader {
     Tcp(net::OwnedReadHalf),
     Unix(net::unix::OwnedReadHalf),
 }
 
-/// The sending direction of a connection. One thread at a time, one operation at a time; it outlives its operations.
-pub struct upshift_writer(Writer);
+/// The sending direction of a connection. One thread at a time, one operation at a time: a second one is -EBUSY.
+pub struct upshift_writer {
+    _private: [u8; 0],
+}
 
 pub(super) enum Writer {
     Tcp(net::OwnedWriteHalf),
@@ -33,8 +38,8 @@ pub(super) enum Writer {
 }
 
 pub(super) fn handles(reader: Reader, writer: Writer) -> Handles {
-    let reader: *mut c_void = Box::into_raw(Box::new(upshift_reader(reader))).cast();
-    let writer: *mut c_void = Box::into_raw(Box::new(upshift_writer(writer))).cast();
+    let reader: *mut c_void = Turns::boxed(reader).cast();
+    let writer: *mut c_void = Turns::boxed(writer).cast();
     Handles(reader, writer)
 }
 
@@ -46,13 +51,15 @@ pub unsafe extern "C" fn upshift_recv(
     cx: *mut upshift_cx,
     reader: *mut upshift_reader,
 ) -> c_int {
-    // SAFETY: by contract it outlives the operation, and nothing else uses it meanwhile.
-    let reader: &'static mut upshift_reader = unsafe { &mut *reader };
-    // SAFETY: by contract. The kind of socket is asked here, and not by each poll.
+    // SAFETY: by contract; the future is dropped before its turn. The kind of socket is asked here, and not by each poll.
     unsafe {
-        match &mut reader.0 {
-            Reader::Tcp(half) => start(op, cx, half.recv()),
-            Reader::Unix(half) => start(op, cx, half.recv()),
+        let mut turn = match turn(reader.cast::<Turns<Reader>>()) {
+            Ok(turn) => turn,
+            Err(error) => return finish(op, Err::<(), _>(error)),
+        };
+        match turn.lend() {
+            Reader::Tcp(half) => start(op, cx, InTurn::new(half.recv(), turn)),
+            Reader::Unix(half) => start(op, cx, InTurn::new(half.recv(), turn)),
         }
     }
 }
@@ -65,16 +72,33 @@ pub unsafe extern "C" fn upshift_recv_into(
     reader: *mut upshift_reader,
     buf: *const upshift_buf,
 ) -> c_int {
-    // SAFETY: by contract it outlives the operation, and nothing else uses it meanwhile.
-    let reader: &'static mut upshift_reader = unsafe { &mut *reader };
-    // SAFETY: the caller gives it away.
-    let buf = unsafe { Buf::new(buf.read()) };
-    // SAFETY: by contract.
+    // SAFETY: by contract; the buffer is given away; the future is dropped before its turn.
     unsafe {
-        match &mut reader.0 {
-            Reader::Tcp(half) => start(op, cx, half.read(buf)),
-            Reader::Unix(half) => start(op, cx, half.read(buf)),
+        let (mut turn, buf) = match given(reader.cast::<Turns<Reader>>(), buf) {
+            Ok(given) => given,
+            Err(refused) => return finish(op, refused),
+        };
+        match turn.lend() {
+            Reader::Tcp(half) => start(op, cx, InTurn::new(half.read(buf), turn)),
+            Reader::Unix(half) => start(op, cx, InTurn::new(half.read(buf), turn)),
         }
+    }
+}
+
+/// The turn and the buffer of a call, or what is given back with the error.
+///
+/// # Safety
+/// As of [`turn`] and [`Buf::given`].
+#[inline]
+unsafe fn given<T>(
+    of: *mut Turns<T>,
+    buf: *const upshift_buf,
+) -> Result<(Turn<T>, Buf), (io::Result<usize>, Buf)> {
+    // SAFETY: passed on.
+    match unsafe { (Buf::given(buf), turn(of)) } {
+        (Ok(buf), Ok(turn)) => Ok((turn, buf)),
+        (Ok(buf), Err(error)) => Err((Err(error), buf)),
+        (Err(buf), _) => Err((Err(invalid()), buf)),
     }
 }
 
@@ -86,7 +110,7 @@ struct Borrowed<D, const ALL: bool> {
     done: usize,
 }
 
-impl<const ALL: bool> Future for Borrowed<&'static mut upshift_reader, ALL> {
+impl<const ALL: bool> Future for Borrowed<Turn<Reader>, ALL> {
     type Output = io::Result<usize>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
@@ -97,7 +121,7 @@ impl<const ALL: bool> Future for Borrowed<&'static mut upshift_reader, ALL> {
         loop {
             // SAFETY: by contract valid until the operation ends.
             let room = unsafe { lent_mut(this.data.add(this.done), this.len - this.done) };
-            let read = match &mut this.direction.0 {
+            let read = match &mut *this.direction {
                 Reader::Tcp(half) => Pin::new(half).poll_read(cx, room),
                 Reader::Unix(half) => Pin::new(half).poll_read(cx, room),
             };
@@ -110,7 +134,7 @@ impl<const ALL: bool> Future for Borrowed<&'static mut upshift_reader, ALL> {
     }
 }
 
-impl Future for Borrowed<&'static mut upshift_writer, true> {
+impl Future for Borrowed<Turn<Writer>, true> {
     type Output = io::Result<usize>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
@@ -118,7 +142,7 @@ impl Future for Borrowed<&'static mut upshift_writer, true> {
         while this.done < this.len {
             // SAFETY: by contract valid until the operation ends.
             let rest = unsafe { lent(this.data.add(this.done), this.len - this.done) };
-            let sent = match &mut this.direction.0 {
+            let sent = match &mut *this.direction {
                 Writer::Tcp(half) => Pin::new(half).poll_write(cx, rest),
                 Writer::Unix(half) => Pin::new(half).poll_write(cx, rest),
             };
@@ -160,6 +184,19 @@ pub unsafe extern "C" fn upshift_recv_exact(
     unsafe { recv_copy::<true>(op, cx, reader, data, len) }
 }
 
+/// The turn of a call with memory of the caller's.
+///
+/// # Safety
+/// As of [`turn`].
+#[inline]
+unsafe fn turn_for<T>(of: *mut Turns<T>, data: *const u8, len: usize) -> io::Result<Turn<T>> {
+    if !is_there(data, len) {
+        return Err(invalid());
+    }
+    // SAFETY: passed on.
+    unsafe { turn(of) }
+}
+
 /// # Safety
 /// As [`upshift_recv_copy`].
 #[inline]
@@ -170,9 +207,14 @@ unsafe fn recv_copy<const ALL: bool>(
     data: *mut u8,
     len: usize,
 ) -> c_int {
+    // SAFETY: by contract.
+    let direction = match unsafe { turn_for(reader.cast::<Turns<Reader>>(), data, len) } {
+        Ok(turn) => turn,
+        // SAFETY: passed on.
+        Err(error) => return unsafe { finish(op, Err::<(), _>(error)) },
+    };
     let read = Borrowed::<_, ALL> {
-        // SAFETY: by contract it outlives the operation, and nothing else uses it meanwhile.
-        direction: unsafe { &mut *reader },
+        direction,
         data,
         len,
         done: 0,
@@ -189,27 +231,16 @@ pub unsafe extern "C" fn upshift_write_all(
     writer: *mut upshift_writer,
     buf: *const upshift_buf,
 ) -> c_int {
-    // SAFETY: by contract it outlives the operation, and nothing else uses it meanwhile.
-    let writer: &'static mut upshift_writer = unsafe { &mut *writer };
-    // SAFETY: the caller gives it away.
-    let buf = unsafe { Buf::new(buf.read()) };
-    // SAFETY: by contract.
-    unsafe { write_all(op, cx, writer, buf) }
-}
-
-/// # Safety
-/// As [`start`].
-unsafe fn write_all(
-    op: *mut upshift_op,
-    cx: *mut upshift_cx,
-    writer: &'static mut upshift_writer,
-    buf: Buf,
-) -> c_int {
-    // SAFETY: passed on. The kind of socket is asked here, so that the state is not that of both.
+    // SAFETY: by contract; the buffer is given away; the future is dropped before its turn. The kind of socket is asked here, so that the state is not that of
+    // both.
     unsafe {
-        match &mut writer.0 {
-            Writer::Tcp(half) => start(op, cx, half.write_all(buf)),
-            Writer::Unix(half) => start(op, cx, half.write_all(buf)),
+        let (mut turn, buf) = match given(writer.cast::<Turns<Writer>>(), buf) {
+            Ok(given) => given,
+            Err(refused) => return finish(op, refused),
+        };
+        match turn.lend() {
+            Writer::Tcp(half) => start(op, cx, InTurn::new(half.write_all(buf), turn)),
+            Writer::Unix(half) => start(op, cx, InTurn::new(half.write_all(buf), turn)),
         }
     }
 }
@@ -222,15 +253,20 @@ pub unsafe extern "C" fn upshift_write_bytes(
     writer: *mut upshift_writer,
     bytes: *const upshift_bytes,
 ) -> c_int {
-    // SAFETY: by contract it outlives the operation, and nothing else uses it meanwhile.
-    let writer: &'static mut upshift_writer = unsafe { &mut *writer };
-    // SAFETY: the caller gives them away.
-    let bytes = unsafe { bytes.read() }.into_inner();
-    // SAFETY: by contract.
+    if bytes.is_null() {
+        // SAFETY: passed on.
+        return unsafe { finish(op, Err::<(), _>(invalid())) };
+    }
+    // SAFETY: by contract; the bytes are given away; the future is dropped before its turn.
     unsafe {
-        match &mut writer.0 {
-            Writer::Tcp(half) => start(op, cx, half.write_all(bytes)),
-            Writer::Unix(half) => start(op, cx, half.write_all(bytes)),
+        let bytes = bytes.read().into_inner();
+        let mut turn = match turn(writer.cast::<Turns<Writer>>()) {
+            Ok(turn) => turn,
+            Err(error) => return finish(op, Err::<(), _>(error)),
+        };
+        match turn.lend() {
+            Writer::Tcp(half) => start(op, cx, InTurn::new(half.write_all(bytes), turn)),
+            Writer::Unix(half) => start(op, cx, InTurn::new(half.write_all(bytes), turn)),
         }
     }
 }
@@ -245,9 +281,14 @@ pub unsafe extern "C" fn upshift_write_copy(
     data: *const u8,
     len: usize,
 ) -> c_int {
+    // SAFETY: by contract.
+    let direction = match unsafe { turn_for(writer.cast::<Turns<Writer>>(), data, len) } {
+        Ok(turn) => turn,
+        // SAFETY: passed on.
+        Err(error) => return unsafe { finish(op, Err::<(), _>(error)) },
+    };
     let write = Borrowed::<_, true> {
-        // SAFETY: by contract it outlives the operation, and nothing else uses it meanwhile.
-        direction: unsafe { &mut *writer },
+        direction,
         data: data.cast_mut(),
         len,
         done: 0,
@@ -256,38 +297,54 @@ pub unsafe extern "C" fn upshift_write_copy(
     unsafe { start(op, cx, write) }
 }
 
-/// The connection's descriptor, which stays its own.
+/// The connection's descriptor, which stays its own; -EBADF for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_reader_fd(reader: *const upshift_reader) -> c_int {
-    // SAFETY: by contract.
-    match unsafe { &(*reader).0 } {
-        Reader::Tcp(half) => half.as_raw_fd(),
-        Reader::Unix(half) => half.as_raw_fd(),
+    // SAFETY: by contract, or null; what an operation does with it meanwhile changes no descriptor.
+    match unsafe {
+        reader
+            .cast::<Turns<Reader>>()
+            .as_ref()
+            .map(|reader| &*reader.peek())
+    } {
+        None => -libc::EBADF,
+        Some(Reader::Tcp(half)) => half.as_raw_fd(),
+        Some(Reader::Unix(half)) => half.as_raw_fd(),
     }
 }
 
-/// Gives the receiving direction back.
+/// Gives the receiving direction back, after the operation that is under way. Nothing is done for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_reader_free(reader: *mut upshift_reader) {
-    // SAFETY: the caller's, once.
-    quietly(|| drop(unsafe { Box::from_raw(reader) }));
+    if !reader.is_null() {
+        // SAFETY: the caller's, once.
+        quietly(|| unsafe { Turns::<Reader>::free(reader.cast()) });
+    }
 }
 
-/// Tells the peer that nothing more will come. 0 or a negative errno.
+/// Tells the peer that nothing more will come. 0 or a negative errno; -EBADF for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_writer_shutdown(writer: *const upshift_writer) -> c_int {
     wall(|| {
-        // SAFETY: by contract.
-        code(match unsafe { &(*writer).0 } {
-            Writer::Tcp(half) => half.shutdown(),
-            Writer::Unix(half) => half.shutdown(),
-        })
+        // SAFETY: by contract, or null; a shared reference is all that it takes.
+        match unsafe {
+            writer
+                .cast::<Turns<Writer>>()
+                .as_ref()
+                .map(|writer| &*writer.peek())
+        } {
+            None => -libc::EBADF,
+            Some(Writer::Tcp(half)) => code(half.shutdown()),
+            Some(Writer::Unix(half)) => code(half.shutdown()),
+        }
     })
 }
 
-/// Gives the sending direction back, and tells the peer that nothing more will come.
+/// Gives the sending direction back, after the operation that is under way, and tells the peer that nothing more will come. Nothing is done for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_writer_free(writer: *mut upshift_writer) {
-    // SAFETY: the caller's, once.
-    quietly(|| drop(unsafe { Box::from_raw(writer) }));
+    if !writer.is_null() {
+        // SAFETY: the caller's, once.
+        quietly(|| unsafe { Turns::<Writer>::free(writer.cast()) });
+    }
 }

@@ -1,0 +1,156 @@
+//! What one operation at a time uses, behind the handles of readers, writers and receivers: a second one is refused, and freed meanwhile it ends with the operation.
+//!
+//! ```text
+//!   Idle ──1 take──▶ Busy ──2 drop of the turn──▶ Idle
+//!    │                │ 3 free
+//!    │ 3 free         ▼
+//!    └──────────▶   Freed ──2 drop of the turn──▶ gone
+//! ```
+
+use std::cell::UnsafeCell;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::error::invalid;
+
+const IDLE: u8 = 0;
+const BUSY: u8 = 1;
+const FREED: u8 = 2;
+
+/// A `T` that is used in turns.
+pub(crate) struct Turns<T> {
+    state: AtomicU8,
+    inner: UnsafeCell<T>,
+}
+
+impl<T> Turns<T> {
+    pub(crate) fn boxed(inner: T) -> *mut Turns<T> {
+        Box::into_raw(Box::new(Turns {
+            state: AtomicU8::new(IDLE),
+            inner: UnsafeCell::new(inner),
+        }))
+    }
+
+    /// The turn; none while another one lasts.
+    ///
+    /// # Safety
+    /// `this` was made by [`boxed`](Turns::boxed), and has not been freed.
+    #[inline]
+    pub(crate) unsafe fn take(this: *mut Turns<T>) -> Option<Turn<T>> {
+        // SAFETY: by contract it is there.
+        let state = unsafe { &(*this).state };
+        let taken = state.compare_exchange(IDLE, BUSY, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then(|| Turn(this))
+    }
+
+    /// For what may be asked meanwhile.
+    pub(crate) fn peek(&self) -> *const T {
+        self.inner.get()
+    }
+
+    /// Drops it, now or when its turn ends.
+    ///
+    /// # Safety
+    /// As [`take`](Turns::take), once.
+    pub(crate) unsafe fn free(this: *mut Turns<T>) {
+        // SAFETY: by contract it is there.
+        let before = unsafe { (*this).state.swap(FREED, Ordering::AcqRel) };
+        if before == IDLE {
+            // SAFETY: `boxed` made it, and there is no turn that uses it.
+            drop(unsafe { Box::from_raw(this) });
+        }
+    }
+}
+
+/// The turn: `EBUSY` while another one lasts, `InvalidInput` for null.
+///
+/// # Safety
+/// Null, or as [`Turns::take`].
+#[inline]
+pub(crate) unsafe fn turn<T>(of: *mut Turns<T>) -> io::Result<Turn<T>> {
+    if of.is_null() {
+        return Err(invalid());
+    }
+    // SAFETY: passed on.
+    unsafe { Turns::take(of) }.ok_or_else(|| io::Error::from_raw_os_error(libc::EBUSY))
+}
+
+/// The right to use it.
+pub(crate) struct Turn<T>(*mut Turns<T>);
+
+// SAFETY: one at a time, and it goes where its operation goes.
+unsafe impl<T: Send> Send for Turn<T> {}
+
+impl<T> Turn<T> {
+    /// For a future that lives no longer than the turn.
+    ///
+    /// # Safety
+    /// What uses it is dropped before this.
+    #[inline]
+    pub(crate) unsafe fn lend(&mut self) -> &'static mut T {
+        // SAFETY: it is there as long as the turn, by contract.
+        unsafe { &mut *(*self.0).inner.get() }
+    }
+}
+
+impl<T> Deref for Turn<T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: there as long as the turn, which alone uses it.
+        unsafe { &*(*self.0).inner.get() }
+    }
+}
+
+impl<T> DerefMut for Turn<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { &mut *(*self.0).inner.get() }
+    }
+}
+
+impl<T> Drop for Turn<T> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: it is there as long as the turn.
+        let state = unsafe { &(*self.0).state };
+        if state
+            .compare_exchange(BUSY, IDLE, Ordering::Release, Ordering::Acquire)
+            .is_err()
+        {
+            // SAFETY: `boxed` made it, it was freed meanwhile, and this was the last use.
+            drop(unsafe { Box::from_raw(self.0) });
+        }
+    }
+}
+
+/// A future, and then its turn: dropped in this order.
+pub(crate) struct InTurn<F, T> {
+    future: F,
+    _turn: Turn<T>,
+}
+
+impl<F, T> InTurn<F, T> {
+    #[inline]
+    pub(crate) fn new(future: F, turn: Turn<T>) -> InTurn<F, T> {
+        InTurn {
+            future,
+            _turn: turn,
+        }
+    }
+}
+
+impl<F: Future, T> Future for InTurn<F, T> {
+    type Output = F::Output;
+
+    #[inline]
+    fn poll(
+        self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<F::Output> {
+        // SAFETY: the future does not move out of what is pinned.
+        unsafe { self.map_unchecked_mut(|this| &mut this.future) }.poll(cx)
+    }
+}
