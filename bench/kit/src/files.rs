@@ -325,8 +325,11 @@ pub trait Host: Sized + 'static {
     /// An open file.
     type File: Clone + 'static;
 
-    /// Starts a task; `late`: of a less urgent level, if there are levels. What is returned ends with it.
-    fn spawn(late: bool, task: impl Future<Output = ()> + 'static) -> impl Future<Output = ()>;
+    /// Starts a task; at a less urgent level if that is asked for and there are levels. The returned future ends with it.
+    fn spawn(
+        is_less_urgent: bool,
+        task: impl Future<Output = ()> + 'static,
+    ) -> impl Future<Output = ()>;
 
     /// Takes over an open file.
     fn file(file: std::fs::File) -> Self::File;

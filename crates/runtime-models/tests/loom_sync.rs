@@ -217,7 +217,7 @@ fn a_notification_of_a_dropped_waiter_goes_to_the_next() {
     });
 }
 
-/// A broadcast reaches whoever asked before it, polled or not, and stores nothing.
+/// A broadcast reaches every waiter created before it, polled or not, and stores nothing.
 #[test]
 fn a_broadcast_reaches_all_waiters_of_before() {
     loom::model(|| {

@@ -12,8 +12,11 @@ struct Upshift;
 impl Host for Upshift {
     type File = File;
 
-    fn spawn(late: bool, task: impl Future<Output = ()> + 'static) -> impl Future<Output = ()> {
-        let level = if late {
+    fn spawn(
+        is_less_urgent: bool,
+        task: impl Future<Output = ()> + 'static,
+    ) -> impl Future<Output = ()> {
+        let level = if is_less_urgent {
             Level::at::<40>()
         } else {
             Level::MOST_URGENT

@@ -318,7 +318,7 @@ fn a_daemon_that_is_stopped_keeps_nobody_elevated() {
     daemon.signal(libc::SIGCONT);
     let mut again = villain("burner", &path, MALLORY, (0, 40), &[]);
     again.go_until(from_now(PATIENCE));
-    until("whoever burns is elevated again", || elevated(&again));
+    until("the burning client is elevated again", || elevated(&again));
 }
 
 /// A cgroup with a fifth of a CPU; goes with its guard. `None`: this machine does not let us.

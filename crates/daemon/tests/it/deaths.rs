@@ -1,4 +1,4 @@
-//! Whoever dies, and whenever: nobody stays elevated, and the others go on.
+//! Whichever process dies, and whenever: no thread stays elevated, and the others continue.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ impl Crowd {
             let before = Instant::now();
             std::thread::sleep(Duration::from_micros(500));
             took += before.elapsed().min(Duration::from_millis(5));
-            assert!(took < PROMISE, "somebody is still elevated after {took:?}");
+            assert!(took < PROMISE, "a thread is still elevated after {took:?}");
         }
         took
     }
@@ -92,7 +92,7 @@ fn hundreds_of_killed_daemons_leave_nobody_elevated_and_clients_rejoin() {
             daemon.line("ready").unwrap();
             std::thread::sleep(moment);
 
-            until("somebody is elevated", || crowd.any_is_elevated());
+            until("a thread is elevated", || crowd.any_is_elevated());
         }
 
         if round % 5 == 3 {
@@ -115,7 +115,7 @@ fn hundreds_of_killed_daemons_leave_nobody_elevated_and_clients_rejoin() {
     clients.sort_unstable();
     let (median, longest) = (daemons[daemons.len() / 2], daemons[daemons.len() - 1]);
     println!(
-        "{rounds} daemons were killed, {starts} while they began, the others while somebody was elevated: none was any more after {longest:?}, \
+        "{rounds} daemons were killed, {starts} while they began, the others while a thread was elevated: none was elevated any more after {longest:?}, \
          in the median {median:?}; {} clients were, too: {:?}",
         clients.len(),
         clients.last()

@@ -1,4 +1,4 @@
-//! Descriptors that take long to close, sent to the daemon: whoever closes the last one waits, so that must not be who serves others.
+//! Descriptors that take long to close, sent to the daemon: the thread that closes the last one waits, so it must not be one that serves others.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! A client against somebody who only says that he is the daemon.
+//! A client against a process that claims to be the daemon.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -13,7 +13,7 @@ use upshift_board::{Board, JoinError, Standing, VcpuSpec};
 use crate::process::until;
 use crate::{socket, turn};
 
-/// Joins whoever answers the first request at `path` with `answer` and `fds`.
+/// Joins a process that answers the first request at `path` with `answer` and `fds`.
 fn join(path: &Path, answer: &[u8], fds: &[OwnedFd]) -> Result<(), JoinError> {
     let _ = std::fs::remove_file(path);
     let listener = rustix::net::socket_with(
@@ -38,7 +38,7 @@ fn join(path: &Path, answer: &[u8], fds: &[OwnedFd]) -> Result<(), JoinError> {
         let joined = board.join(path, &[VcpuSpec { cpu: 0, threads }]);
         let vcpu = board.vcpu(0).unwrap();
         assert_eq!(vcpu.standing(), Standing::ALONE);
-        // Also after a welcome: whoever gave it goes.
+        // Also after a welcome: its sender exits.
         until("it is alone", || !board.is_joined());
         joined.map(drop)
     })

@@ -91,7 +91,7 @@ impl<F> std::fmt::Debug for Hooked<F> {
     }
 }
 
-/// Whoever looks at CPU time panics: a scheduler, while it has somebody elevated.
+/// A thread that reads CPU time panics: a scheduler, while it has a thread elevated.
 pub(crate) fn panics() -> Arc<dyn Machine> {
     Arc::new(Hooked(|call: &str, _| {
         assert_ne!(call, "cpu_time", "a test: a scheduler panics");

@@ -19,7 +19,7 @@ use crate::villain::Foothold;
 const MS: u64 = 1_000_000;
 
 /// Registers and burns on `CPU`, and takes a lease on whatever the daemon may read of it: before it registers (`WHEN` is `before`) or after.
-/// Whoever opens such a file waits until the lease is broken, 45 s by default.
+/// A thread that opens such a file waits until the lease is broken, 45 s by default.
 pub(crate) fn lessor() {
     pin(number("CPU") as usize);
     // SAFETY: plain calls. A process that has changed its user does not own its files in `/proc` before; SIGIO would end it.

@@ -78,7 +78,7 @@ fn figures_are_there_for_prometheus_and_slow_readers_hold_up_nobody() {
         ..open_config("metrics")
     };
     let daemon = Daemon::start(config).unwrap();
-    let somebody = puppet(&path);
+    let client = puppet(&path);
     until("it listens", || place.exists());
     let _slow = UnixStream::connect(&place).unwrap();
     // One that always has a little more to ask.
@@ -98,7 +98,7 @@ fn figures_are_there_for_prometheus_and_slow_readers_hold_up_nobody() {
     assert!(answer.contains("\nupshift_processes 1\n"), "{answer}");
     let held = dripping.join().unwrap();
     assert!(held < PATIENCE, "{held:?}");
-    drop((somebody, daemon));
+    drop((client, daemon));
     let left: Vec<_> = std::fs::read_dir(directory()).unwrap().collect();
     assert!(left.is_empty(), "a clean end leaves {left:?}");
 }

@@ -187,7 +187,7 @@ fn strace_sees_waits_and_looks_only() {
     assert!(count <= 5 * looks + 16, "{count} in {looks} looks: {log}");
 }
 
-/// Who looks up a path in `/proc` may have to wait for a thread that is less urgent; see `docs/threat-model.md`. Here somebody registers, a
+/// A thread that looks up a path in `/proc` may have to wait for a less urgent one; see `docs/threat-model.md`. Here a client registers, a
 /// program starts that a rule fits, and a canary is silent.
 #[test]
 fn no_elevated_thread_looks_up_a_file_of_others() {

@@ -28,7 +28,7 @@ fn role() -> Role {
     }
 }
 
-/// Burns; each 21 ms it leaves and registers again, so that nothing it has used is on record when somebody looks.
+/// Burns; each 21 ms it leaves and registers again, so that each look finds no use of it on record.
 pub(crate) fn returner() {
     pin(number("CPU") as usize);
     let path = PathBuf::from(setting("SOCKET"));

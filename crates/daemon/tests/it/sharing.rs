@@ -30,7 +30,7 @@ fn race(mut all: Vec<Process>) -> Vec<u64> {
     let deadline = monotonic() + MS * 1_000_000;
     for it in &mut all {
         it.go_until(deadline);
-        // Whoever has not said yet what it runs waits behind those who are elevated by then.
+        // A client that has not yet published what it runs waits behind those that are already elevated.
         std::thread::sleep(Duration::from_millis(20));
     }
     let used = all.iter_mut().map(|it| it.number("used")).collect();
@@ -68,7 +68,7 @@ fn equals_share() {
             .inspect(|used| println!("{levels:?} {used:?}"));
         assert!(races.any(|used| fits(&used)), "{levels:?}");
     };
-    // At the bottom, and above somebody else.
+    // At the bottom, and above another client.
     share(&[7, 7], |used| {
         used[0] < 2 * used[1] && used[1] < 2 * used[0]
     });
@@ -102,7 +102,7 @@ fn a_scheduler_that_was_taken_from_its_cpu_comes_back() {
     }
     let path = socket("comes-back");
     let _daemon = daemon("comes-back");
-    let mut somebody = puppet(&path);
+    let mut client = puppet(&path);
     let mut tid = None;
     until("the scheduler runs", || {
         tid = thread_named("upshift-cpu0");
@@ -114,7 +114,7 @@ fn a_scheduler_that_was_taken_from_its_cpu_comes_back() {
         .sched_setaffinity(tid, &CpuSet::only(1).unwrap())
         .unwrap();
     until("it is back", || {
-        somebody.obey("ring 1");
+        client.obey("ring 1");
         cpus() == CpuSet::only(0).unwrap()
     });
 }

@@ -243,7 +243,7 @@ pub(crate) fn messenger() {
     // SAFETY: the child makes a few calls and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: plain calls of this thread; whoever inherits the descriptor has it, too.
+        // SAFETY: plain calls of this thread; a child that inherits the descriptor has it, too.
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             libc::alarm(20);

@@ -45,7 +45,7 @@ fn a_scheduler_killed_at_any_moment_leaves_nobody_elevated() {
     took.sort_unstable();
     let (most, longest) = (took[took.len() * 98 / 100], took[took.len() - 1]);
     println!(
-        "{KILLS} kills in {:?}, {elevated} of them while somebody was elevated; longest until all was as before {longest:?}, 98 % {most:?}",
+        "{KILLS} kills in {:?}, {elevated} of them while a task was elevated; longest until all was as before {longest:?}, 98 % {most:?}",
         began.elapsed()
     );
     // On every one, within the patience of `until`; within what is promised but where the machine itself stood still.

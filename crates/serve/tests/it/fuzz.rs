@@ -81,7 +81,7 @@ fn fuzz_heads() {
     ];
     mutate::fuzz("heads", &samples, &words, 600, |bytes| {
         let answer = exchange(&server, bytes);
-        // Of HTTP/1, or of HTTP/2 to whoever asks for that.
+        // Of HTTP/1, or of HTTP/2 to a client that asks for it.
         let first = Answer::of(answer.clone());
         let of_http1 = answer.starts_with(b"HTTP/1.") && (100..600).contains(&first.status);
         assert!(

@@ -200,7 +200,7 @@ fn who_asks_much_and_reads_nothing_has_no_socket_left() {
     let many = b"GET /plaintext HTTP/1.1\r\nhost: test\r\n\r\n".repeat(1000);
     while stream.write_all(&many).is_ok() {}
     server.wait_until_idle();
-    // The server's end is closed, and says so to whoever sends.
+    // The server's end is closed: what is sent to it is reset.
     let began = Instant::now();
     loop {
         match stream.write(b"x") {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  program ── call ─► Socket (socket.rs) ──┐ put, take, wait      lock of the stack
-//!                        ▲ bell            ▼
+//!                        ▲ kick            ▼
 //!        ┌───────────────┴────── Stack: table of sockets ───────┐ most urgent first
 //!  Receiver: at most BUDGET frames a poll; the clock     Sender: at most BUDGET frames a poll
 //!        ▲                                                      ▼

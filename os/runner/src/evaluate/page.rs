@@ -1,4 +1,4 @@
-//! The page: tables of all points, what of the goals holds, and the published figures beside them.
+//! The page: tables of all points, the goals that are reached, and the published figures beside them.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ impl Points<'_> {
         points.find(|point| point.load.model == model && wanted(&point.load))
     }
 
-    /// The different values of a part of the loads that are wanted, in order.
+    /// The distinct values of a field of the wanted loads, ascending.
     fn values(&self, wanted: impl Fn(&Load) -> bool, part: impl Fn(&Load) -> u32) -> Vec<u32> {
         let loads = self.0.iter().map(|point| point.load);
         let mut values: Vec<u32> = loads
@@ -28,12 +28,12 @@ impl Points<'_> {
     }
 }
 
-/// The whole page; points and plots are in a folder of this name beside it.
+/// The whole page; points and plots are in the folder of this name beside it.
 pub(crate) fn page(folder: &str, counted: &[Point], commit: &str) -> String {
     let mut page = INTRODUCTION.to_owned();
     let _ = writeln!(
         page,
-        "\nThe points are in [`points.csv`](:points.csv), of commit {commit}.\n"
+        "\nThe points are in [`points.csv`](:points.csv), measured at commit {commit}.\n"
     );
     let points = Points(counted);
     goals(&mut page, &points);
@@ -48,15 +48,15 @@ pub(crate) fn page(folder: &str, counted: &[Point], commit: &str) -> String {
     page.replace("](:", &format!("]({folder}/"))
 }
 
-/// Adds what was measured by the host's clock, if there is any.
+/// Adds the points measured by the host's clock, if there are any.
 pub(crate) fn by_clock(page: &mut String, folder: &str, (timed, commit): &(Vec<Point>, String)) {
     if timed.is_empty() {
         return;
     }
     let _ = writeln!(
         page,
-        "\n## By the host's clock\n\n`cargo xtask os -- evaluate --clock`, commit {commit}. QEMU emulates every instruction, and the host had many other things to do: \
-         these figures say that it works, and not which model is faster. The points are in [`points-clock.csv`]({folder}/points-clock.csv)."
+        "\n## By the host's clock\n\n`cargo xtask os -- evaluate --clock`, commit {commit}. QEMU emulates every instruction, on a busy host: \
+         these figures show that the models work, not which one is faster. The points are in [`points-clock.csv`]({folder}/points-clock.csv)."
     );
     let points = Points(timed);
     closed(page, &points, "### Closed loop, by the host's clock");
@@ -64,17 +64,17 @@ pub(crate) fn by_clock(page: &mut String, folder: &str, (timed, commit): &(Vec<P
     priorities(page, &points, 8, "### 8 levels, by the host's clock");
 }
 
-/// Adds what clients on the host have measured, if there is any.
+/// Adds the points measured by clients on the host, if there are any.
 pub(crate) fn from_host(page: &mut String, folder: &str, (timed, commit): &(Vec<Point>, String)) {
     if timed.is_empty() {
         return;
     }
     let _ = writeln!(
         page,
-        "\n## Clients on the host\n\n`cargo xtask os -- evaluate --host`, commit {commit}: what `upshift load matrix` is made of asks through ports that QEMU forwards to the \
-         machine's card, by the host's clock; QEMU emulates every instruction, and the host had other things to do: these figures say that it works, and not which model is faster. \
-         Each connection comes through a port of its own: QEMU's user networking listens at a port that it forwards with a backlog of 1 (`ss -ltn`), so of 64 connections that come to one at once the \
-         host's kernel loses most (400 in `TcpExtListenOverflows`), and begins them anew after 1, 3, 7 and 15 seconds, if they have not ended by then. The points are in [`points-host.csv`]({folder}/points-host.csv)."
+        "\n## Clients on the host\n\n`cargo xtask os -- evaluate --host`, commit {commit}. The client of `upshift load matrix` sends requests through ports that QEMU forwards to the \
+         machine's network card, and measures by the host's clock. QEMU emulates every instruction, on a busy host: these figures show that the models work, not which one is faster. \
+         Each connection has a forwarded port of its own: QEMU's user networking listens on such a port with a backlog of 1 (`ss -ltn`), so if 64 clients connect to one port at once, the \
+         host's kernel drops most of the connections (400 in `TcpExtListenOverflows`) and retries after 1, 3, 7 and 15 seconds, which may be after the end of the measurement. The points are in [`points-host.csv`]({folder}/points-host.csv)."
     );
     let points = Points(timed);
     closed(page, &points, "### Closed loop, clients on the host");
@@ -83,16 +83,16 @@ pub(crate) fn from_host(page: &mut String, folder: &str, (timed, commit): &(Vec<
 
 const INTRODUCTION: &str = "# The papers' server in the kernel
 
-The matrix server of the SharedScheduler papers, in four models, by one command: `cargo xtask os -- evaluate`, which makes this
-page, its plots and the file of points. KC and KT: a call that waits is a coroutine of the kernel, or a kernel
-thread (a kernel with the feature `kernel-threads`: 16 KiB of stack, a switch of stacks, the scheduler's queues of each hart). UC and UT: the server has three
-coroutines for each connection (receive, compute, send, with a queue between each two), or three threads. Clients are coroutines of one process in all
-models, over the loopback; their share and the network's are in the figures, in all models alike.
+The matrix server of the SharedScheduler papers in four models. `cargo xtask os -- evaluate` measures them and writes this
+page, its plots and the file of points. In KC, a call that blocks is a coroutine of the kernel; in KT, it is a kernel
+thread (the feature `kernel-threads`: 16 KiB of stack, a stack switch, the ready queues of each hart). In UC, the server has three
+coroutines per connection (receive, compute, send, with a queue between each two); in UT, three threads. In all models the clients are coroutines of one
+process, connected over the loopback; the figures include the instructions of the clients and of the network.
 
-Time counts instructions (QEMU 7.2, `-icount shift=0`): a millisecond of a hart is a million instructions, and every figure repeats exactly. On several harts QEMU
-runs them in turn, 0.1 ms each, so a millisecond of the machine is as many of QEMU's as there are harts; a wake from one hart to another waits for a turn. That counts
-instructions fairly, and the latencies of several harts only as far as they are longer than their turns. With threads in user mode there are several servers, of 16 connections each, because a
-process has at most 64 threads.
+Time counts instructions (QEMU 7.2, `-icount shift=0`): a millisecond of a hart is a million instructions, and every figure repeats exactly. QEMU runs several harts
+in turn, 0.1 ms each, so on *n* harts a millisecond of the machine takes *n* of QEMU's; a wake from one hart to another waits for a turn. Instruction counts
+are not affected by this; latencies on several harts are meaningful only if they are longer than the turns. A process has at most 64 threads, so with threads in user mode there is a server for every
+16 connections.
 ";
 
 fn heading(page: &mut String, title: &str, first: &str) {
@@ -108,7 +108,7 @@ fn row(page: &mut String, first: &str, cell: impl Fn(usize) -> Option<String>) {
     let _ = writeln!(page, "| {first} | {} |", cells.join(" | "));
 }
 
-/// Of the shape of what is published.
+/// Whether the load has the published shape.
 fn is_published(load: &Load) -> bool {
     load.n == plan::PUBLISHED_N
 }
@@ -117,18 +117,18 @@ fn is_closed(load: &Load) -> bool {
     load.period == 0 && load.millis != plan::MEMORY
 }
 
-/// Each connection asks as soon as it is answered.
+/// Each connection sends its next request on receiving a reply.
 fn closed(page: &mut String, points: &Points<'_>, title: &str) {
     let harts = points.values(is_closed, |load| load.harts);
     let _ = writeln!(
         page,
-        "\n{title}\n\nEach connection asks as soon as it is answered."
+        "\n{title}\n\nEach connection sends its next request on receiving a reply."
     );
     if points.0.first().is_some_and(|point| !point.load.by_clock) {
         let _ = writeln!(
             page,
-            "What a request costs is counted from the first answer of each connection to its last: connections are answered in turn, or all at the end of a turn, so the answers \
-             in a given time may be a turn too many or too few."
+            "The cost of a request is counted from the first reply of each connection to its last: a fixed period would include replies of one turn too many \
+             or too few."
         );
     }
     for &harts in &harts {
@@ -136,7 +136,7 @@ fn closed(page: &mut String, points: &Points<'_>, title: &str) {
         for n in points.values(wanted, |load| load.n) {
             let wanted = |load: &Load| wanted(load) && load.n == n;
             let unit = match points.0.first().is_some_and(|point| point.load.by_clock) {
-                true => "Requests answered in a second",
+                true => "Replies per second",
                 false => "Instructions per request, of all harts",
             };
             heading(
@@ -162,13 +162,13 @@ fn closed(page: &mut String, points: &Points<'_>, title: &str) {
     }
 }
 
-/// Each connection asks at set times.
+/// Each connection sends requests at set times.
 fn open(page: &mut String, points: &Points<'_>, title: &str) {
     let is_open = |load: &Load| load.period != 0 && load.levels == 1 && !is_published(load);
     let _ = writeln!(
         page,
-        "\n{title}\n\nEach connection asks at set times; latency is from when it was to ask. Requests answered in a second; mean of their latency, 99th \
-         percentile, and its standard deviation, which is the papers' jitter, in µs."
+        "\n{title}\n\nEach connection sends requests at set times, from which latency counts. Replies per second; mean latency, 99th \
+         percentile and standard deviation (the papers' jitter) in µs."
     );
     for harts in points.values(is_open, |load| load.harts) {
         let wanted = |load: &Load| is_open(load) && load.harts == harts;
@@ -201,7 +201,7 @@ fn open(page: &mut String, points: &Points<'_>, title: &str) {
     }
 }
 
-/// Bytes of a connection, by how much more many take than few.
+/// Bytes of a connection: the difference between many and few connections, divided by their number.
 fn bytes_of_connection(points: &Points<'_>, model: usize) -> Option<u64> {
     let pages = |connections| {
         let is_it = |load: &Load| load.millis == plan::MEMORY && load.connections == connections;
@@ -211,14 +211,14 @@ fn bytes_of_connection(points: &Points<'_>, model: usize) -> Option<u64> {
     Some(more * 4096 / u64::from(plan::MANY_CONNECTIONS - plan::FEW_CONNECTIONS))
 }
 
-/// What connections take of memory.
+/// The memory of connections.
 fn memory(page: &mut String, points: &Points<'_>) {
     if bytes_of_connection(points, 0).is_none() {
         return;
     }
     let _ = writeln!(
         page,
-        "\n## Memory\n\nWhat a connection takes: both of its ends, its buffers, coroutines or threads (with stacks of 16 KiB in user and kernel mode, as published), the client included; the growth from {} to {} \
+        "\n## Memory\n\nMemory of a connection: both ends, buffers, coroutines or threads (with stacks of 16 KiB in user and kernel mode, as published), client included, computed from the growth between {} and {} \
          connections. Published for 26 MiB of frames: KCUC {}, KTUT {} connections.",
         plan::FEW_CONNECTIONS,
         plan::MANY_CONNECTIONS,
@@ -228,7 +228,7 @@ fn memory(page: &mut String, points: &Points<'_>) {
     heading(page, "", "");
     let bytes = |model| bytes_of_connection(points, model);
     row(page, "bytes", |model| Some(bytes(model)?.to_string()));
-    row(page, "connections in 26 MiB, by that", |model| {
+    row(page, "connections in 26 MiB, computed from it", |model| {
         Some(((26 << 20) / bytes(model)?.max(1)).to_string())
     });
     let (coroutines, threads) = published::MOST;
@@ -241,7 +241,7 @@ fn memory(page: &mut String, points: &Points<'_>) {
         if points.values(is_it, |load| load.connections).is_empty() {
             continue;
         }
-        let first = format!("MiB of {connections} connections, as they are");
+        let first = format!("MiB of {connections} connections, measured");
         row(page, &first, |model| {
             let pages = points.of(model, is_it)?.figures.first()?.pages;
             Some(format!("{:.1}", pages as f64 / 256.0))
@@ -259,8 +259,8 @@ fn priorities(page: &mut String, points: &Points<'_>, levels: u32, title: &str) 
     let (connections, period) = (plan::PRIORITY_CONNECTIONS, plan::PRIORITY_PERIOD);
     let _ = writeln!(
         page,
-        "\n{title}\n\n{connections} connections, as many of each level, 20 × 20, every {period} ms: {} requests a second of each level, if all \
-         are answered. Requests answered in a second; mean latency, 50th and 99th percentile, jitter, in µs.",
+        "\n{title}\n\n{connections} connections, the same number at each level, 20 × 20, every {period} ms: {} requests per second at each level. \
+         Replies per second; mean latency, 50th and 99th percentile, jitter in µs.",
         connections * 1000 / period / levels
     );
     for &harts in &harts {
@@ -294,19 +294,19 @@ fn priorities(page: &mut String, points: &Points<'_>, levels: u32, title: &str) 
     }
 }
 
-/// How the latencies of each level of two models are spread.
+/// Percentiles of the latencies of each level, of two models.
 fn distributions(page: &mut String, harts: u32, points: [Option<&Point>; 2]) {
     let [Some(coroutines), Some(threads)] = points else {
         return;
     };
-    // Points of before have no spread.
+    // Older points have no percentiles.
     let is_known = |point: &Point| point.figures.iter().any(|of| of.spread != [0; 4]);
     if !is_known(coroutines) || !is_known(threads) {
         return;
     }
     let _ = writeln!(
         page,
-        "\nOf which latencies of KCUC, and of KTUT, 25, 50, 75, 90, 99 and 99.9 % are shorter, harts: {harts}, in µs:\n\n\
+        "\nPercentiles of the latencies of KCUC and KTUT: 25, 50, 75, 90, 99 and 99.9, harts: {harts}, in µs:\n\n\
          | level | KCUC | KTUT |\n|---|---|---|"
     );
     let cell = |figures: &Figures| {
@@ -325,15 +325,15 @@ fn distributions(page: &mut String, harts: u32, points: [Option<&Point>; 2]) {
     }
 }
 
-/// What is published, and ours of the same shape beside it.
+/// The published figures, and ours of the same shape.
 fn published_figures(page: &mut String, points: &Points<'_>) {
     let _ = writeln!(
         page,
-        "\n## Published, and ours beside it\n\nThe raw data beside the code of the papers: an FPGA of 4 harts at 100 MHz, 15 × 15, every 100 ms, 5 s. Their client is \
-         another machine. A hart of ours, at an instruction per nanosecond, is worth two and a half times as much as their four; so ours is one hart that has to do the same every 40 ms, and what it \
-         answers in a second is divided by 2.5. In each cell: published / ours."
+        "\n## Published figures beside ours\n\nPublished: the raw data in the repository of the papers' code, from an FPGA with 4 harts at 100 MHz, 15 × 15, every 100 ms, 5 s, with the client on \
+         another machine. One of our harts, at an instruction per nanosecond, executes two and a half times as many instructions as those four; so ours is one hart with a period of 40 ms, and its \
+         rates are divided by 2.5. In each cell: published / ours."
     );
-    heading(page, "Requests answered in a second:", "connections");
+    heading(page, "Replies per second:", "connections");
     for (connections, rates) in published::THROUGHPUT {
         row(page, &connections.to_string(), |model| {
             let published =
@@ -370,8 +370,8 @@ fn published_figures(page: &mut String, points: &Points<'_>) {
     }
     let _ = writeln!(
         page,
-        "\n64 connections of 8 levels, every 50 ms, KCUC; requests answered in a second of each level, and mean latency of the first and the last in ms; ours every 5 ms, \
-         rates divided and latencies multiplied by ten:\n\n\
+        "\n64 connections of 8 levels, every 50 ms, KCUC: replies per second at each level, and mean latency of the first and the last level in ms. Ours: every 5 ms, \
+         rates divided and latencies multiplied by ten.\n\n\
          | harts | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | latency of 0 | of 7 |\n|---|{}",
         "---|".repeat(10)
     );
@@ -397,12 +397,9 @@ fn published_figures(page: &mut String, points: &Points<'_>) {
     }
 }
 
-/// What of the goals holds, by the points that there are.
+/// Which goals are reached, according to the points.
 fn goals(page: &mut String, points: &Points<'_>) {
-    let _ = writeln!(
-        page,
-        "\n## The goals\n\n| goal | what came of it |\n|---|---|"
-    );
+    let _ = writeln!(page, "\n## The goals\n\n| goal | result |\n|---|---|");
     let mut goal = |name: &str, outcome: String| {
         let _ = writeln!(page, "| {name} | {outcome} |");
     };
@@ -425,7 +422,7 @@ fn goals(page: &mut String, points: &Points<'_>) {
                 .collect();
             if !better.is_empty() {
                 losing.push(format!(
-                    "{n} × {n} at {connections} to {}",
+                    "{} at {n} × {n} (connections: {connections})",
                     better.join(", ")
                 ));
             }
@@ -439,17 +436,17 @@ fn goals(page: &mut String, points: &Points<'_>) {
     let kept = all - losing.len();
     let loses = match losing.is_empty() {
         true => String::new(),
-        false => format!("; loses {}", losing.join("; ")),
+        false => format!("; needs more than {}", losing.join("; ")),
     };
     goal(
-        "KCUC takes no more instructions per request than any other model",
+        "KCUC needs no more instructions per request than any other model",
         format!("at {kept} of {all} points{loses}"),
     );
     if worst <= best {
         goal(
-            "KCUC answers at least twice what KTUT does from 16 connections on",
+            "KCUC serves at least twice as many requests as KTUT, from 16 connections on",
             format!(
-                "{worst:.2} × to {best:.2} × (closed loop, one hart); [the kernel](kernel.md#the-papers-server) has what is the most that could be"
+                "{worst:.2} × to {best:.2} × (closed loop, one hart); [the kernel](kernel.md#the-papers-server) says what the maximum is"
             ),
         );
     }
@@ -469,11 +466,11 @@ fn goals(page: &mut String, points: &Points<'_>) {
     };
     let means: Vec<String> = plan::HARTS
         .iter()
-        .filter_map(|harts| Some(format!("{} µs on {harts}", top(*harts)?)))
+        .filter_map(|harts| Some(format!("{} µs with {harts}", top(*harts)?)))
         .collect();
     if !means.is_empty() {
         goal(
-            "the most urgent of 8 levels waits no longer on 4 harts than on 1",
+            "the mean latency of the most urgent of 8 levels is no longer with 4 harts than with 1",
             means.join(", "),
         );
     }

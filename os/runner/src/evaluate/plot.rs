@@ -108,7 +108,7 @@ fn of_models(
     MODELS.iter().enumerate().map(line).collect()
 }
 
-/// A line over levels for each number of harts; levels of which nothing was answered are left out.
+/// A line over levels for each number of harts; levels without replies are left out.
 fn of_harts(points: &[Point], model: usize, figure: fn(&Figures) -> f64) -> Vec<Line> {
     let line = |harts: u32| {
         let wanted = |point: &&Point| {
@@ -126,7 +126,11 @@ fn of_harts(points: &[Point], model: usize, figure: fn(&Figures) -> f64) -> Vec<
             .enumerate()
             .filter(|(_, level)| level.count > 0);
         let points = answered.map(|(at, level)| (at as f64, figure(level)));
-        (format!("{harts} harts"), points.collect())
+        let name = match harts {
+            1 => "1 hart".to_owned(),
+            _ => format!("{harts} harts"),
+        };
+        (name, points.collect())
     };
     plan::HARTS.map(line).into()
 }

@@ -71,7 +71,7 @@ async fn ask(questions: usize, at_once: usize) -> Result<(usize, usize), alloc::
 }
 
 /// While there are frames to be handled none interrupts, and a frame that is out does only if
-/// somebody may wait for its buffer.
+/// something may be waiting for its buffer.
 pub(crate) async fn card_interrupts_no_more_than_it_must() -> Outcome {
     let (interrupts, frames) = ask(2_000, 16).await?;
     ensure!(

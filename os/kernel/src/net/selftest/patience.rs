@@ -38,7 +38,7 @@ async fn stuck() -> Result<(Socket, Socket), alloc::string::String> {
     Ok((client, server))
 }
 
-/// A window that stays 0, though its owner speaks: whoever writes hears that the peer is gone.
+/// A window that stays 0, though its owner speaks: a writer learns that the peer is gone.
 pub(crate) async fn window_that_stays_closed_ends_the_writer() -> Outcome {
     if !minutes_take_no_time() {
         return Ok(());

@@ -161,7 +161,7 @@ pub(crate) fn urgent_wake_preempts_a_program_at_once() -> Outcome {
     Ok(())
 }
 
-/// A program asks for much in one call; whoever is more urgent does not wait for the end
+/// A program asks for much in one call; a more urgent thread does not wait for the end
 /// of that.
 pub(crate) fn long_calls_do_not_keep_the_hart() -> Outcome {
     if !is_exact() {
