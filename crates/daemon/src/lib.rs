@@ -63,6 +63,7 @@ mod config;
 mod control;
 mod cpu;
 mod daemon;
+mod draw;
 mod global;
 mod listen;
 mod living;

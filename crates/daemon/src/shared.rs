@@ -1,7 +1,7 @@
 //! What the threads of the daemon share: all of it constant, atomic, or behind a short lock.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -63,6 +63,12 @@ pub(crate) struct Shared {
     pub(crate) scouts: Scouts,
     /// ns that the daemon's threads which are not of one CPU have worked since [`Shared::worked`] was called.
     work: AtomicU64,
+    /// ns that elevated threads of registered processes and the scheduler have used of each CPU, as far as that was looked at.
+    used: Vec<AtomicU64>,
+    /// The same of assigned processes, on any CPU.
+    used_anywhere: AtomicU64,
+    /// Whether the canaries' watch is above what has a deadline.
+    deadlines_guarded: AtomicBool,
     /// Millionths of a CPU that are reserved for assigned programs.
     reserved: AtomicU64,
 }
@@ -121,6 +127,9 @@ impl Shared {
             quotas: Quotas::start(),
             scouts,
             work: AtomicU64::new(0),
+            deadlines_guarded: AtomicBool::new(false),
+            used: (0..cpus).map(|_| AtomicU64::new(0)).collect(),
+            used_anywhere: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
         }
     }
@@ -135,6 +144,15 @@ impl Shared {
         self.roster.epoch().wrapping_add(guardian)
     }
 
+    /// Whether the canaries' watch is above what has a deadline.
+    pub(crate) fn are_deadlines_guarded(&self) -> bool {
+        self.deadlines_guarded.load(Acquire)
+    }
+
+    pub(crate) fn guard_deadlines(&self, guarded: bool) {
+        self.deadlines_guarded.store(guarded, Release);
+    }
+
     /// Reserves `runtime` in each `period`; all reservations together may be half of `cpus` CPUs, because nothing keeps what they leave.
     pub(crate) fn reserve(
         self: &Arc<Shared>,
@@ -142,6 +160,9 @@ impl Shared {
         period: Duration,
         cpus: usize,
     ) -> Option<Reserve> {
+        if !self.are_deadlines_guarded() {
+            return None;
+        }
         let part = runtime.as_nanos() as u64 * 1_000_000 / (period.as_nanos() as u64).max(1);
         let most = cpus as u64 * 1_000_000 / 2;
         let fits = |all: u64| (all + part <= most).then_some(all + part);
@@ -152,9 +173,24 @@ impl Shared {
         })
     }
 
+    /// What is elevated by the rules has used so much more of `cpu`; `None`: of any.
+    pub(crate) fn account(&self, cpu: Option<usize>, time: Duration) {
+        let used = cpu.map_or(Some(&self.used_anywhere), |cpu| self.used.get(cpu));
+        if let Some(used) = used {
+            used.fetch_add(time.as_nanos() as u64, Relaxed);
+        }
+    }
+
+    /// What is elevated by the rules may have used of `cpu` so far.
+    pub(crate) fn accounted(&self, cpu: usize) -> Duration {
+        let here = self.used.get(cpu).map_or(0, |it| it.load(Relaxed));
+        Duration::from_nanos(here + self.used_anywhere.load(Relaxed))
+    }
+
     /// A thread of the daemon that is not of one CPU has worked for so long, at its priority, on some CPU.
     pub(crate) fn has_worked(&self, time: Duration) {
         self.work.fetch_add(time.as_nanos() as u64, Relaxed);
+        self.account(None, time);
     }
 
     /// What such threads have worked since the last call.

@@ -101,8 +101,8 @@ pub(crate) struct SchedArgs {
     /// CPU of the scheduler itself [default: the first of --cpu]
     #[arg(long, value_name = "CPU", value_parser = values::cpu)]
     pub(super) sched_cpu: Option<usize>,
-    /// Share of the time in which ordinary threads may compete; with 0 the kernel may instead stop everything for 50 ms of
-    /// each second
+    /// Share of the time in which ordinary threads may compete, in pieces of some 3 ms; a process that wakes in one may have to wait for its
+    /// end. With 0 the kernel may instead stop everything for 50 ms of each second
     #[arg(long, value_name = "SHARE", default_value = "12%", value_parser = open)]
     pub(super) open: f64,
     /// Duration [default: until all processes have ended]

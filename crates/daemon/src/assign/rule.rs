@@ -201,6 +201,11 @@ impl Assign {
         Ok(())
     }
 
+    /// Whether its programs get a deadline.
+    pub(crate) fn has_deadline(&self) -> bool {
+        matches!(self.bound, Bound::Deadline(_))
+    }
+
     /// Whether anybody can start what fits.
     pub(crate) fn names_programs_only(&self) -> bool {
         let others = [&self.cgroup, &self.unit, &self.container];

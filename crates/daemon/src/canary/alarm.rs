@@ -39,9 +39,17 @@ pub(super) struct Alarm {
     /// CPU time of threads on CPUs that have been silent for half of the patience, and when that was.
     samples: HashMap<Tid, (u64, Instant)>,
     suspects: Vec<Arc<Hold>>,
+    /// CPUs that something else is known to take are not suspicious until then.
+    foreign_until: Option<Instant>,
     /// A CPU has gone: whatever was silent, no user is to blame.
     unplugged: bool,
 }
+
+/// How long a CPU that is taken with nothing elevated is taken for another's.
+const FOREIGN: Duration = Duration::from_secs(10);
+
+/// How often scouts look for what was lent in pieces.
+const INQUIRIES: u32 = 8;
 
 /// How long scouts have to examine suspects.
 const INQUIRY: Duration = Duration::from_millis(250);
@@ -115,7 +123,10 @@ struct Trial {
     left: VecDeque<Arc<Hold>>,
     inquiry: Inquiry,
     culprits: HashMap<u32, String>,
-    silence: Duration,
+    /// How often nothing was found.
+    inquiries: u32,
+    /// For how long ordinary programs did not run; `None`: they did now and then.
+    silence: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
@@ -142,7 +153,7 @@ impl Alarm {
         match std::mem::take(&mut self.stage) {
             Stage::Calm => self.listen(shared, cages, now),
             Stage::Local(since) if self.all_sing(cages) => {
-                self.examine(shared, now, now - since);
+                self.examine(shared, now, Some(now - since));
             }
             Stage::Local(since) if now - since < GRACE => self.stage = Stage::Local(since),
             Stage::Local(since) => {
@@ -151,7 +162,7 @@ impl Alarm {
                 self.stage = Stage::Global(since);
             }
             Stage::Global(since) if self.all_sing(cages) => {
-                self.examine(shared, now, now - since);
+                self.examine(shared, now, Some(now - since));
             }
             Stage::Global(since) if now - since < 2 * GRACE => self.stage = Stage::Global(since),
             Stage::Global(_) => {
@@ -184,9 +195,13 @@ impl Alarm {
     fn listen(&mut self, shared: &Shared, cages: &mut [Cage], now: Instant) {
         self.silent.clear();
         self.unplugged = false;
-        let mut dubious = HashSet::new();
+        let (mut dubious, mut taken) = (HashSet::new(), HashSet::new());
         for cage in cages {
             let silence = cage.silence(now);
+            cage.count();
+            if cage.verdict(shared.accounted(cage.cpu), now) == Some(true) {
+                taken.insert(cage.cpu);
+            }
             if silence.is_zero() {
                 cage.ask(now);
             } else if silence >= PATIENCE {
@@ -197,6 +212,7 @@ impl Alarm {
         }
         if self.silent.is_empty() || shared.roster.holds(Hold::is_raised).is_empty() {
             self.sample(shared, &dubious, now);
+            self.suspect(shared, taken, now);
             return;
         }
         shared.counts.alarms.fetch_add(1, Relaxed);
@@ -205,6 +221,29 @@ impl Alarm {
         self.suspects = shared.roster.holds(|hold| here(hold) && hold.is_raised());
         shared.roster.suspend(here);
         self.stage = Stage::Local(now);
+    }
+
+    /// CPUs that are nearly always taken by what is in no account: culprits are looked for while they are at it, so that they do not see
+    /// that.
+    fn suspect(&mut self, shared: &Shared, taken: HashSet<usize>, now: Instant) {
+        if taken.is_empty() || self.unplugged || self.foreign_until.is_some_and(|it| now < it) {
+            return;
+        }
+        let raised = |hold: &Hold| hold.is_raised();
+        if shared
+            .roster
+            .holds(|hold| raised(hold) && hold.may_run_on(&taken))
+            .is_empty()
+        {
+            self.foreign_until = Some(now + FOREIGN);
+            return;
+        }
+        shared.counts.alarms.fetch_add(1, Relaxed);
+        self.silent = taken;
+        self.samples.clear();
+        // It may be lent from another CPU.
+        self.suspects = shared.roster.holds(raised);
+        self.examine(shared, now, None);
     }
 
     /// Notes the CPU time of what is elevated on CPUs of which the canary is late.
@@ -227,7 +266,7 @@ impl Alarm {
         }
     }
 
-    fn examine(&mut self, shared: &Shared, now: Instant, demoted: Duration) {
+    fn examine(&mut self, shared: &Shared, now: Instant, demoted: Option<Duration>) {
         let suspects: HashSet<Tid> = self.suspects.iter().map(|hold| hold.tid).collect();
         let may_be = |hold: &Hold| hold.is_raised() || suspects.contains(&hold.tid);
         let left: VecDeque<_> = shared.roster.holds(may_be).into();
@@ -235,7 +274,8 @@ impl Alarm {
             inquiry: Inquiry::start(shared, &left, now),
             left,
             culprits: HashMap::new(),
-            silence: ROUND + PATIENCE + demoted,
+            inquiries: 0,
+            silence: demoted.map(|demoted| ROUND + PATIENCE + demoted),
         });
         self.go_on(shared, trial, now);
     }
@@ -259,6 +299,14 @@ impl Alarm {
             inquiry, culprits, ..
         } = &mut *trial;
         if inquiry.hear(culprits, now) {
+            self.stage = Stage::Examined(trial);
+            return;
+        }
+        // What is lent in pieces may just not have been.
+        if trial.silence.is_none() && trial.culprits.is_empty() && trial.inquiries < INQUIRIES {
+            let holds = shared.roster.holds(Hold::is_raised).into();
+            trial.inquiries += 1;
+            trial.inquiry = Inquiry::start(shared, &holds, now);
             self.stage = Stage::Examined(trial);
             return;
         }
@@ -300,8 +348,11 @@ impl Alarm {
             }
         }
         shared.complain("canary", || {
-            let (silent, ms) = (&self.silent, trial.silence.as_millis());
-            format!("ordinary programs did not run on the CPUs {silent:?} for up to {ms} ms")
+            let silent = &self.silent;
+            match trial.silence.map(|it| it.as_millis()) {
+                Some(ms) => format!("ordinary programs did not run on the CPUs {silent:?} for up to {ms} ms"),
+                None => format!("the CPUs {silent:?} were nearly always taken by something that is real-time by no rule"),
+            }
         });
     }
 

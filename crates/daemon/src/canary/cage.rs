@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use upshift_elevate::sys::CpuSet;
 
 use crate::canary::ROUND;
+use crate::canary::odds::{LATE, Odds};
 use crate::shared::{CANARY, Shared};
 
 /// It needs next to nothing.
@@ -27,14 +28,18 @@ pub(super) struct Cage {
     asked: Instant,
     /// How often it was listened for since.
     listened: u32,
+    odds: Odds,
     /// Since when it is not on its CPU, because that has gone.
     away_since: Option<Instant>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Nest {
     questions: AtomicU64,
     answered: AtomicU64,
+    /// When it answered last: ns since `began`.
+    when: AtomicU64,
+    began: Instant,
     /// Its CPU was not there when it answered last.
     away: AtomicBool,
     ends: AtomicBool,
@@ -42,7 +47,16 @@ struct Nest {
 
 impl Cage {
     pub(super) fn new(cpu: usize, shared: &Arc<Shared>) -> io::Result<Cage> {
-        let nest = Arc::new(Nest::default());
+        let now = Instant::now();
+        let nest = Arc::new(Nest {
+            questions: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
+            when: AtomicU64::new(0),
+            began: now,
+            away: AtomicBool::new(false),
+            ends: AtomicBool::new(false),
+        });
+        let odds = Odds::new(shared.accounted(cpu), now);
         let (inside, shared) = (Arc::clone(&nest), Arc::clone(shared));
         let thread = std::thread::Builder::new()
             .name(format!("upshift-can{cpu}"))
@@ -52,8 +66,9 @@ impl Cage {
             cpu,
             nest,
             thread: Some(thread),
-            asked: Instant::now(),
+            asked: now,
             listened: 0,
+            odds,
             away_since: None,
         })
     }
@@ -65,6 +80,30 @@ impl Cage {
         if let Some(thread) = &self.thread {
             thread.thread().unpark();
         }
+    }
+
+    /// As [`Cage::ask`]; what it answered before does not count.
+    pub(super) fn start_over(&mut self, accounted: Duration, now: Instant) {
+        self.odds = Odds::new(accounted, now);
+        self.ask(now);
+    }
+
+    /// Counts whether it is late. To be called each round, after [`Cage::silence`] and before [`Cage::ask`].
+    pub(super) fn count(&mut self) {
+        if self.listened > 0 {
+            if !self.sings() {
+                self.odds.count(true);
+            }
+            return;
+        }
+        let when = self.nest.began + Duration::from_nanos(self.nest.when.load(Acquire));
+        self.odds
+            .count(when.saturating_duration_since(self.asked) > LATE);
+    }
+
+    /// See [`Odds::verdict`].
+    pub(super) fn verdict(&mut self, accounted: Duration, now: Instant) -> Option<bool> {
+        self.odds.verdict(accounted, now)
     }
 
     /// Whether it has answered the last question.
@@ -114,6 +153,8 @@ impl Nest {
                 && CpuSet::only(cpu)
                     .is_some_and(|only| shared.sys.sched_setaffinity(0, &only).is_err());
             self.away.store(away, Release);
+            let when = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.when.store(when, Release);
             self.answered.store(self.questions.load(Acquire), Release);
             std::thread::park();
         }

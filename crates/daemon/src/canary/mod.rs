@@ -18,8 +18,11 @@
 //! What is elevated without the daemon's knowledge can only borrow from what is elevated with it (priority inheritance), maybe on
 //! another CPU; so if the canary goes on being silent, all threads are demoted, everywhere.
 //!
-//! The watch trusts no account, the daemon's own included, and takes no part in any decision. Its sign of life is also
+//! For a silence the watch trusts no account, the daemon's own included, and it takes no part in any decision. Its sign of life is also
 //! the daemon's heartbeat for the guardian, which demotes all threads if the whole daemon is stopped.
+//!
+//! A canary that is late nearly always for half a second, with less elevated than that takes, shows the same; then nothing is demoted before
+//! the culprits are known (`odds.rs`). Therefore a round lasts 10 to 20 ms, as it happens.
 //!
 //! A round costs a wait, and a wake of each canary: some 15 µs a CPU. While none is recorded the watch sleeps.
 //!
@@ -27,9 +30,11 @@
 //! |---|---|
 //! | `cage.rs` | one CPU's canary |
 //! | `alarm.rs` | what happens when one is silent |
+//! | `odds.rs` | whether one is nearly always late, though never silent for long |
 
 mod alarm;
 mod cage;
+mod odds;
 
 use std::io;
 use std::sync::Arc;
@@ -38,13 +43,17 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use upshift_elevate::Elevated;
+
 use crate::abort::AbortOnPanic;
+use crate::assign::Assign;
+use crate::draw::Draw;
 use crate::shared::{HEARTBEAT, Shared, WATCH};
 
 use alarm::Alarm;
 use cage::Cage;
 
-/// Time between two questions: a fifth of what the daemon may be silent itself.
+/// The longest time between two questions: a fifth of what the daemon may be silent itself.
 const ROUND: Duration = Duration::from_millis(HEARTBEAT.as_millis() as u64 / 5);
 
 /// How long a canary may be silent after a question.
@@ -52,6 +61,11 @@ const PATIENCE: Duration = HEARTBEAT.saturating_sub(ROUND);
 
 /// Time between two looks during an alarm.
 const HURRY: Duration = Duration::from_millis(2);
+
+/// What the watch reserves for itself, where programs have deadlines. The period is shorter than theirs usually are, so that its deadline comes
+/// first.
+const RUNTIME: Duration = Duration::from_millis(1);
+const TIMES: Duration = Duration::from_millis(10);
 
 /// How often CPUs that have come are looked for.
 const CPUS: Duration = Duration::from_millis(500);
@@ -76,6 +90,7 @@ impl Watch {
             cages: Vec::new(),
             alarm: Alarm::default(),
             counted: Instant::now(),
+            draw: Draw::default(),
         };
         aviary.add_cages()?;
         let thread = std::thread::Builder::new()
@@ -108,22 +123,29 @@ struct Aviary {
     alarm: Alarm,
     /// When the CPUs were counted last.
     counted: Instant,
+    draw: Draw,
 }
 
 impl Aviary {
     fn run(mut self) {
         let elevator = self.shared.elevator.as_ref();
-        let own = elevator.map(|elevator| elevator.elevate_current(WATCH));
-        if let Some(Err(error)) = &own {
-            self.shared.complain("rise", || error.to_string());
-        }
+        let own = elevator.and_then(|elevator| match elevator.elevate_current(WATCH) {
+            Ok(own) => Some(own),
+            Err(error) => {
+                self.shared.complain("rise", || error.to_string());
+                None
+            }
+        });
+        self.keep_above_reservations(own.as_ref());
         self.shared.roster.is_watched_by_this_thread();
         while !self.stop.load(Acquire) {
             if self.shared.roster.is_empty() && self.alarm.is_over() {
                 std::thread::park();
                 // What was asked before the sleep was not meant for now.
                 let now = Instant::now();
-                self.cages.iter_mut().for_each(|cage| cage.ask(now));
+                for cage in &mut self.cages {
+                    cage.start_over(self.shared.accounted(cage.cpu), now);
+                }
                 continue;
             }
             if let Some(elevator) = &self.shared.elevator {
@@ -132,14 +154,42 @@ impl Aviary {
             let now = Instant::now();
             if now - self.counted >= CPUS {
                 self.counted = now;
+                self.keep_above_reservations(own.as_ref());
                 if let Err(error) = self.add_cages() {
                     let text = || format!("a CPU has no canary: {error}");
                     self.shared.complain("canary", text);
                 }
             }
             self.alarm.step(&self.shared, &mut self.cages, now);
-            std::thread::park_timeout(if self.alarm.is_over() { ROUND } else { HURRY });
+            std::thread::park_timeout(if self.alarm.is_over() {
+                ROUND.mul_f64(0.5 + 0.5 * self.draw.next())
+            } else {
+                HURRY
+            });
         }
+        self.shared.roster.resume();
+    }
+
+    /// If rules give deadlines, the watch needs one, too: a deadline that is lent lasts as long as the lock, above all of SCHED_FIFO. Without
+    /// that no program gets one.
+    fn keep_above_reservations(&self, own: Option<&Elevated>) {
+        let guarded = self.shared.are_deadlines_guarded();
+        let wanted = self.shared.config().assign.iter().any(Assign::has_deadline);
+        let Some(own) = own.filter(|_| wanted != guarded) else {
+            return;
+        };
+        let set = match wanted {
+            true => own.set_deadline(RUNTIME, TIMES, TIMES),
+            false => own.set(WATCH),
+        };
+        if let Err(error) = set {
+            let text = || {
+                format!("no program gets a deadline, since the canaries' watch gets none: {error}")
+            };
+            return self.shared.complain("deadline", text);
+        }
+        self.shared.guard_deadlines(wanted);
+        // Those that have waited for that get theirs.
         self.shared.roster.resume();
     }
 

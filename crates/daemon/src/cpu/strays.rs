@@ -4,38 +4,32 @@
 //! switches in `/proc`, so a thread could be elsewhere for most of the time, and here for each look. One that is found is put
 //! out, and if the CPU is still there, its user is barred as for any offence (`bars.rs`).
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, Instant};
 
 use upshift_elevate::sys::CpuSet;
 
 use crate::cpu::scheduler::Scheduler;
 use crate::cpu::watch::EJECTED;
+use crate::draw::Draw;
 
 /// When to look between two looks of the watch.
 #[derive(Debug)]
 pub(super) struct Glance {
-    secret: RandomState,
-    count: u64,
+    draw: Draw,
     at: Option<Instant>,
 }
 
 impl Glance {
     pub(super) fn new() -> Glance {
         Glance {
-            secret: RandomState::new(),
-            count: 0,
+            draw: Draw::default(),
             at: None,
         }
     }
 
     /// The next look of the watch is in `every`: chooses a moment before.
     pub(super) fn choose(&mut self, every: Duration, now: Instant) {
-        self.count += 1;
-        let mut hasher = self.secret.build_hasher();
-        hasher.write_u64(self.count);
-        let part = (hasher.finish() >> 11) as f64 / (1u64 << 53) as f64;
-        self.at = Some(now + every.mul_f64(part));
+        self.at = Some(now + every.mul_f64(self.draw.next()));
     }
 
     pub(super) fn due(&self) -> Option<Instant> {

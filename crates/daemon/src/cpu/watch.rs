@@ -222,6 +222,8 @@ impl Scheduler {
                 intruders.push(charge);
             }
         }
+        self.shared
+            .account(Some(self.cpu), Duration::from_nanos(elevated));
         // They had used little, and now, together, take what others were to have: they step back, too.
         let intruded = Duration::from_nanos(elevated) * 4 > length;
         if intruded {
@@ -370,6 +372,8 @@ impl Scheduler {
         used += self.count_the_parted(&mut dispatching, (elapsed, budget), now);
         self.bar_dispatchers(&dispatching, budget, now);
         let taken = used + dispatching.values().sum::<u64>();
+        self.shared
+            .account(Some(self.cpu), Duration::from_nanos(taken));
         if !self.watch.owes(time, Duration::from_nanos(taken)) {
             return;
         }

@@ -68,6 +68,7 @@ fn plays_a_role() {
         "messenger" => crate::trickster::messenger(),
         "sleeping parent" => sleeping_parent(),
         "legion" => crate::villain::legion(),
+        "donor" => crate::contrivances::donor(),
         "contriver" => crate::contrivances::contriver(),
         "leaver" => crate::guises::leaver(),
         "asker" => crate::guises::asker(),
@@ -86,7 +87,8 @@ fn plays_a_role() {
 }
 
 /// Programs that know nothing of the daemon. They end by themselves, soon.
-const PROGRAMS: [&str; 9] = [
+const PROGRAMS: [&str; 10] = [
+    "donor",
     "gap",
     "spinners",
     "churner",

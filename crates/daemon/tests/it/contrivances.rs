@@ -5,10 +5,13 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::Duration;
 
 use upshift_board::wire::Role;
-use upshift_daemon::Daemon;
+use upshift_daemon::{Assign, Bound, Config, Daemon, Reservation};
 use upshift_elevate::current_tid;
 
-use crate::attacks::{ALICE, MALLORY, TRUDY, from_now, open_config, takes_at_most, villain};
+use crate::assign::rule;
+use crate::attacks::{
+    ALICE, MALLORY, TRUDY, from_now, open_config, takes_at_most, two_cpus, villain,
+};
 use crate::beside::{TIME, bystander, us};
 use crate::child::{cpu_time, number, pin, setting, wait_for_go};
 use crate::hostile::census;
@@ -116,7 +119,7 @@ pub(crate) fn contriver() {
 }
 
 /// What a contriver gets on CPU 0, with the user that is barred: µs.
-fn contrive(call: &str, burn: u64, rest: u64) -> (u64, serde_json::Value) {
+fn contrive(call: &str, (burn, rest): (u64, u64), time: Duration) -> (u64, serde_json::Value) {
     let path = socket("contriver");
     let _daemon = Daemon::start(open_config("contriver")).unwrap();
     let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
@@ -129,7 +132,7 @@ fn contrive(call: &str, burn: u64, rest: u64) -> (u64, serde_json::Value) {
         ("REST", rest.to_string()),
     ];
     let mut contriver = villain("contriver", &path, MALLORY, (0, 40), &more);
-    let end = from_now(TIME);
+    let end = from_now(time);
     bystander.go_until(end);
     contriver.go_until(end);
     let mut barred = std::collections::BTreeMap::new();
@@ -144,7 +147,7 @@ fn contrive(call: &str, burn: u64, rest: u64) -> (u64, serde_json::Value) {
     let seen = census(&path);
     println!(
         "{call}, {burn} and {rest} us: {burnt}, bystander {used} us of {}, longest gap {longest} us, {} alarms, barred {barred:?}",
-        us(),
+        time.as_micros(),
         seen["alarms"]
     );
     drop(honest);
@@ -158,8 +161,111 @@ fn a_priority_lent_by_calls_of_another_kind_is_taken_back_by_the_canary() {
         return;
     }
     for call in ["plain", "requeued", "of 32 bits"] {
-        let (burnt, barred) = contrive(call, 2_000_000, 1000);
+        let (burnt, barred) = contrive(call, (2_000_000, 1000), TIME);
         assert!(takes_at_most(75, burnt, us()));
         assert_eq!(barred, serde_json::json!([MALLORY]), "{call}");
+    }
+}
+
+#[test]
+fn a_priority_lent_in_pieces_is_taken_back_by_the_odds() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let time = 2 * TIME;
+    for pieces in [(70_000, 1000), (15_000, 200)] {
+        let (burnt, barred) = contrive("plain", pieces, time);
+        assert!(takes_at_most(85, burnt, time.as_micros() as u64));
+        assert_eq!(barred, serde_json::json!([MALLORY]));
+    }
+}
+
+/// A program that no rule fits holds a lock and burns on `VICTIM`; its child, which the rule for `donor` gives a deadline, waits for that lock.
+pub(crate) fn donor() {
+    // SAFETY: all 0 is a word.
+    let lock: &'static AtomicU32 = unsafe { crate::child::shared() };
+    // SAFETY: plain calls; the child has one thread and ends with its parent.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above, with a live text.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            libc::prctl(libc::PR_SET_NAME, c"donor".as_ptr());
+            while libc::sched_getscheduler(0) & 0xff != libc::SCHED_DEADLINE {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        while lock.load(Acquire) == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        futex(lock, libc::FUTEX_LOCK_PI, 0, None);
+        loop {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    }
+    println!("ready");
+    let deadline = wait_for_go();
+    pin(number("VICTIM") as usize);
+    lock.store(current_tid() as u32, Release);
+    while lock.load(Acquire) & libc::FUTEX_WAITERS == 0 && monotonic() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let waits = lock.load(Acquire) & libc::FUTEX_WAITERS != 0;
+    let before = cpu_time();
+    while monotonic() < deadline {
+        std::hint::spin_loop();
+    }
+    println!("used {}", (cpu_time() - before) / 1000);
+    println!("lent {waits}");
+    // SAFETY: a child that has not been waited for.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    wait_for_go();
+}
+
+#[test]
+fn deadlines_that_are_lent_are_taken_back_by_the_canary() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("donor");
+    let ms = Duration::from_millis;
+    let rule = Assign {
+        bound: Bound::Deadline(Reservation {
+            runtime: ms(6),
+            deadline: ms(20),
+            period: ms(20),
+        }),
+        comm: Some("donor".into()),
+        ..rule(MALLORY, 8)
+    };
+    let _daemon = Daemon::start(Config {
+        assign: vec![rule],
+        ..open_config("donor")
+    })
+    .unwrap();
+    let (here, there) = two_cpus();
+    let mut bystander = bystander(&path, here);
+    let mut donors = [here, there].map(|victim| {
+        let more = [("VICTIM", victim.to_string()), ("CALL", "plain".into())];
+        villain("donor", &path, MALLORY, (here, 40), &more)
+    });
+    let end = from_now(TIME);
+    bystander.go_until(end);
+    donors.iter_mut().for_each(|it| it.go_until(end));
+    let (used, longest) = (bystander.number("used "), bystander.number("longest "));
+    let burnt = donors.each_mut().map(|it| it.number("used "));
+    let lent = donors.each_mut().map(|it| it.line("lent ").unwrap());
+    let alarms = census(&path)["alarms"].as_u64().unwrap();
+    println!(
+        "donors {burnt:?} ({lent:?}), bystander {used} us of {}, longest gap {longest} us, {alarms} alarms",
+        us()
+    );
+    for burnt in burnt {
+        assert!(takes_at_most(75, burnt, us()));
+    }
+    if lent.iter().any(|it| it == "true") {
+        assert!(alarms > 0);
     }
 }
