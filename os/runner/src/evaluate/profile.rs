@@ -44,7 +44,10 @@ const LAYERS: [(&str, &str); 16] = [
         "scheduler",
         "switches of coroutines: the scheduler in the program",
     ),
-    ("trap", "the kernel: into user mode and back"),
+    (
+        "trap",
+        "the kernel: registers, into user mode and back and from stack to stack",
+    ),
     ("call", "system calls and their completions"),
     ("futex", "futexes"),
     (
