@@ -10,6 +10,7 @@ mod costs;
 mod model;
 mod overlap;
 mod page;
+mod sizes;
 mod urgent;
 mod work;
 
@@ -28,23 +29,34 @@ struct Arguments {
     /// Numbers of ranks
     #[arg(long, value_delimiter = ',', default_value = "1,2,4")]
     ranks: Vec<usize>,
+    /// Measure this only, and write nothing
+    #[arg(long)]
+    only: Option<String>,
     /// Run as a rank: the name of the measurement and how it is done
     #[arg(long, hide = true, num_args = 2)]
     rank: Option<Vec<String>>,
 }
 
 /// What is measured, in which ways.
-const MEASUREMENTS: [(&str, &[&str]); 4] = [
+const MEASUREMENTS: [(&str, &[&str]); 5] = [
     ("costs", &["blocking", "upshift"]),
+    (
+        "sizes",
+        &["blocking", "blocking, in pieces", "thread", "upshift"],
+    ),
     ("overlap", &["blocking", "threads", "upshift"]),
     ("urgent", &["alone", "equals", "levels"]),
     ("collective", &["alone", "serving", "both"]),
 ];
 
-const EXPLAINED: [(&str, &str); 4] = [
+const EXPLAINED: [(&str, &str); 5] = [
     (
         "costs",
         "a message of 8 bytes and one of 4 MiB, half a round trip between ranks 0 and 1; a call and its reply; a multiplication with addition",
+    ),
+    (
+        "sizes",
+        "one operation at a time, ms, from a barrier to a barrier; the size is the longest buffer of any rank. Blocking calls copy from process to process; in pieces, as `Launch` asks for: the same without that; thread: one that starts the operation and calls `MPI_Wait`, also in pieces",
     ),
     (
         "overlap",
@@ -71,6 +83,7 @@ fn main() -> ExitCode {
         let scale = if arguments.quick { 1 } else { 10 };
         let result = match name.as_str() {
             "costs" => costs::run(way, scale),
+            "sizes" => sizes::run(way, arguments.quick),
             "overlap" => overlap::run(way, scale),
             "urgent" => urgent::run(way, scale),
             _ => collective::run(way, scale),
@@ -98,6 +111,9 @@ fn drive(arguments: &Arguments) -> Result<(), String> {
     let mut figures = Figures::new();
     for _ in 0..rounds {
         for (name, ways) in MEASUREMENTS {
+            if arguments.only.as_deref().is_some_and(|only| only != name) {
+                continue;
+            }
             for ranks in &arguments.ranks {
                 if name == "costs" && *ranks != 2 {
                     continue;
@@ -108,12 +124,15 @@ fn drive(arguments: &Arguments) -> Result<(), String> {
             }
         }
     }
-    let tables = page::tables(&figures)?;
+    let tables = match &arguments.only {
+        Some(_) => page::only(&figures),
+        None => page::tables(&figures)?,
+    };
     println!("{tables}");
     let seconds = began.elapsed().as_secs_f64();
     println!("{rounds} rounds, {seconds:.0} s; {}", page::machine());
     match page::commit() {
-        _ if arguments.quick => Ok(()),
+        _ if arguments.quick || arguments.only.is_some() => Ok(()),
         None => Err("the tree differs from its commit: nothing is written to docs/mpi.md".into()),
         Some(commit) => page::write(&format!(
             "At {commit}, {rounds} interleaved rounds, {seconds:.0} s; {}. Medians with (smallest–largest).\n{tables}",
@@ -132,7 +151,7 @@ fn measure(
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new("timeout");
     command
-        .args(["-k", "5", "60", "mpirun", "--oversubscribe"])
+        .args(["-k", "5", "150", "mpirun", "--oversubscribe"])
         .args(["-n", &ranks.to_string()])
         .arg(program)
         .args(["--rank", name, way])

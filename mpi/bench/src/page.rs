@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{EXPLAINED, Figures, MEASUREMENTS, model};
+use crate::{EXPLAINED, Figures, MEASUREMENTS, model, sizes};
 
 const BEGIN: &str = "<!-- written by `cargo xtask mpi bench` -->";
 const END: &str = "<!-- end of what is written -->";
@@ -14,6 +14,13 @@ const END: &str = "<!-- end of what is written -->";
 /// # Errors
 /// The costs were not measured.
 pub(crate) fn tables(figures: &Figures) -> Result<String, String> {
+    let mut page = only(figures);
+    page.push_str(&model::table(figures)?);
+    Ok(page)
+}
+
+/// The tables of what was measured.
+pub(crate) fn only(figures: &Figures) -> String {
     let mut page = String::new();
     for ((name, ways), (_, text)) in MEASUREMENTS.iter().zip(EXPLAINED) {
         let mut titles: Vec<&str> = Vec::new();
@@ -21,6 +28,14 @@ pub(crate) fn tables(figures: &Figures) -> Result<String, String> {
             if of == name && !titles.contains(&figure.as_str()) {
                 titles.push(figure);
             }
+        }
+        if titles.is_empty() {
+            continue;
+        }
+        if *name == "sizes" {
+            let _ = write!(page, "\n### {name}\n\n{text}.\n\n");
+            page.push_str(&by_size(figures, ways));
+            continue;
         }
         titles.sort_unstable();
         // The number in front is for the order.
@@ -58,8 +73,30 @@ pub(crate) fn tables(figures: &Figures) -> Result<String, String> {
             }
         }
     }
-    page.push_str(&model::table(figures)?);
-    Ok(page)
+    page
+}
+
+/// A row for each operation and size, a column for each way.
+fn by_size(figures: &Figures, ways: &[&str]) -> String {
+    let mut table = format!("| ranks | operation | {} |\n", ways.join(" | "));
+    let _ = writeln!(table, "|---|---{}|", "|---".repeat(ways.len()));
+    let mut rows: Vec<_> = figures
+        .keys()
+        .filter(|key| key.0 == "sizes")
+        .map(|key| (key.1, key.3.as_str()))
+        .collect();
+    rows.sort_unstable_by_key(|(ranks, row)| (*ranks, sizes::place(row)));
+    rows.dedup();
+    for (ranks, row) in rows {
+        let cell = |way: &&str| {
+            let key = ("sizes".into(), ranks, (*way).into(), row.to_owned());
+            let values = figures.get(&key);
+            values.map_or("–".to_owned(), |values| spread(values))
+        };
+        let cells: Vec<_> = ways.iter().map(cell).collect();
+        let _ = writeln!(table, "| {ranks} | {row} | {} |", cells.join(" | "));
+    }
+    table
 }
 
 /// Median with smallest and largest, in three digits.

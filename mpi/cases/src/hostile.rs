@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use upshift::time;
+use upshift::{Level, time};
 use upshift_mpi::{Error, Op, Result, Source, World};
 
 pub(crate) async fn all(world: World) -> Result<()> {
@@ -28,10 +28,36 @@ async fn mismatched(world: &World) -> Result<()> {
     assert_eq!(partial, Err(Error::PartialItem));
     sent.await?;
     // No such rank.
-    let refused = comm.isend(vec![1u8], world.size(), 3).await;
-    assert!(matches!(refused, Err(Error::Mpi(..))), "{refused:?}");
-    let refused = comm.broadcast(vec![1u8], world.size() + 7).await;
-    assert!(matches!(refused, Err(Error::Mpi(..))), "{refused:?}");
+    let size = world.size();
+    for rank in [size, size + 7, 1 << 31, usize::MAX] {
+        let unknown = Error::Rank(rank, size);
+        assert_eq!(comm.isend(vec![1u8], rank, 3).await, Err(unknown.clone()));
+        assert_eq!(comm.irecv(vec![1u8], rank, 3).await, Err(unknown.clone()));
+        assert_eq!(comm.broadcast(vec![1u8], rank).await, Err(unknown.clone()));
+        assert_eq!(comm.improbe(rank, 3).await.err(), Some(unknown.clone()));
+        assert_eq!(
+            comm.send_init(vec![1u8], rank, 3).err(),
+            Some(unknown.clone())
+        );
+        assert_eq!(
+            comm.recv_init::<u8>(1, rank, 3).err(),
+            Some(unknown.clone())
+        );
+        assert_eq!(
+            comm.gather_init(vec![1u8], rank).err(),
+            Some(unknown.clone())
+        );
+        let call = world.call_at(rank, Level::at::<0>(), vec![1]);
+        assert_eq!(call.await, Err(unknown));
+    }
+    let refused = comm.split(Some(1 << 31), 0).await.err();
+    assert_eq!(refused, Some(Error::Colour(1 << 31)));
+    let refused = comm.split(Some(0), usize::MAX).await.err();
+    assert_eq!(refused, Some(Error::Key(usize::MAX)));
+    // The greatest.
+    let most = i32::MAX as u32;
+    let all = comm.split(Some(most), most as usize).await?;
+    assert_eq!(all.map(|all| all.size()), Some(size));
     // More than MPI counts. The memory is never touched.
     let long = comm.isend(vec![0u8; 1 << 31], peer, 4).await;
     assert_eq!(long.err(), Some(Error::TooLong(1 << 31)));

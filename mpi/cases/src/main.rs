@@ -10,6 +10,7 @@ mod hostile;
 mod points;
 mod requests;
 mod seeded;
+mod sizes;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -66,6 +67,9 @@ fn run(name: &str, seed: u64) -> Result<usize> {
         "overtakes" => case!(launch, requests::overtakes),
         "hostile" => case!(launch, hostile::all),
         "huge" => case!(launch, hostile::huge),
+        "sizes" => case!(launch, sizes::all),
+        "sizes256" => case!(launch, sizes::huge),
+        "long" => case!(launch, sizes::long),
         "storm" => case!(launch, async |world| seeded::storm(world, seed).await),
         "storm2" => case!(two, async |world| seeded::storm(world, seed).await),
         "idle" => case!(launch, requests::idle),

@@ -99,6 +99,29 @@ fn a_huge_message_arrives() {
     assert!(output.status.success(), "{}", text(&output));
 }
 
+/// More ranks than CPUs among them.
+#[test]
+fn operations_of_all_sizes_give_what_they_should() {
+    for ranks in [2, 3, 4] {
+        let output = job(ranks, &["sizes"]);
+        assert!(output.status.success(), "{ranks}\n{}", text(&output));
+    }
+    let _one = alone();
+    let output = mpirun_for(120, 2)
+        .args([PROGRAM, "sizes256"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+}
+
+#[test]
+fn a_long_collective_takes_no_longer_than_its_parts() {
+    for ranks in [2, 3, 4] {
+        let output = job(ranks, &["long"]);
+        assert!(output.status.success(), "{ranks}\n{}", text(&output));
+    }
+}
+
 #[test]
 fn storms_of_cancelled_operations_pass() {
     for (case, seed) in [("storm", "1"), ("storm2", "2")] {

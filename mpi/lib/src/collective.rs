@@ -100,14 +100,14 @@ impl<T: Datatype> Call<T> {
             self.buffers.sent.as_ptr()
         };
         let received = self.buffers.received.as_mut_ptr();
-        let (share, root, comm) = (self.share, self.root, comm.handle());
+        let (share, root, comm) = (self.share, comm.known(self.root), comm.handle());
         move |table| {
             Ok(Raw {
                 sent: sent.cast(),
                 received: received.cast(),
                 share: count(share)?,
                 datatype: table.types.of::<T>()?,
-                root: count(root)?,
+                root: root?,
                 comm,
             })
         }

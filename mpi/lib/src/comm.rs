@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mpi_sys as sys;
 
-use crate::error::{Result, check};
+use crate::error::{Error, Result, check};
 use crate::job::Job;
 use crate::peers::Peers;
 
@@ -90,6 +90,14 @@ impl Comm {
 
     pub(crate) fn handle(&self) -> sys::MPI_Comm {
         self.inner.handle
+    }
+
+    /// One of its ranks, as MPI wants it.
+    pub(crate) fn known(&self, rank: usize) -> Result<c_int> {
+        match c_int::try_from(rank) {
+            Ok(known) if rank < self.size() => Ok(known),
+            _ => Err(Error::Rank(rank, self.size())),
+        }
     }
 
     pub(crate) fn one(&self, rank: usize) -> Peers {

@@ -1,12 +1,12 @@
 //! Communicators made of one that is there: a copy of it, and parts of it.
 
+use std::ffi::c_int;
 use std::sync::Arc;
 
 use mpi_sys as sys;
 
 use crate::comm::Comm;
-use crate::data::count;
-use crate::error::{Result, check};
+use crate::error::{Error, Result, check};
 use crate::job::Job;
 use crate::operation::{Operation, start};
 use crate::peers::Peers;
@@ -43,15 +43,16 @@ impl Comm {
     /// MPI for as long as the last one needs to be polled.
     ///
     /// # Errors
-    /// MPI's.
+    /// [`Error::Colour`] and [`Error::Key`] beyond 2147483647; MPI's. The other ranks wait for one that had such an error: it has not
+    /// taken part.
     pub async fn split(&self, colour: Option<u32>, key: usize) -> Result<Option<Comm>> {
         // SAFETY: constants of the library.
         let (none, undefined) = unsafe { (sys::RSMPI_COMM_NULL, sys::RSMPI_UNDEFINED) };
         let colour = match colour {
-            Some(colour) => count(colour as usize)?,
+            Some(colour) => c_int::try_from(colour).map_err(|_| Error::Colour(colour))?,
             None => undefined,
         };
-        let key = count(key)?;
+        let key = c_int::try_from(key).map_err(|_| Error::Key(key))?;
         self.barrier().await?;
         let made = self.job().call(&self.all(), |_| {
             let mut made = none;

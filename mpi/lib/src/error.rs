@@ -24,6 +24,12 @@ pub enum Error {
     TooLong(usize),
     /// The buffer does not divide into equal parts for the ranks; carries its length and the number of ranks.
     Uneven(usize, usize),
+    /// No such rank; carries the one asked for and the number of ranks of the communicator.
+    Rank(usize, usize),
+    /// A colour beyond the greatest, 2147483647; carries it.
+    Colour(u32),
+    /// A key beyond the greatest, 2147483647; carries it.
+    Key(usize),
     /// What was received is not a whole number of items of the type that it was received as.
     PartialItem,
     /// MPI refused: class of the error and its text.
@@ -63,6 +69,19 @@ impl fmt::Display for Error {
             Error::Uneven(items, ranks) => write!(
                 f,
                 "{items} items cannot be divided among {ranks} ranks: pad the buffer"
+            ),
+            Error::Rank(rank, ranks) => write!(
+                f,
+                "there is no rank {rank}: the communicator's are 0 to {}",
+                ranks.saturating_sub(1)
+            ),
+            Error::Colour(colour) => write!(
+                f,
+                "colour {colour} is greater than MPI's greatest (2147483647): number the colours from 0 on"
+            ),
+            Error::Key(key) => write!(
+                f,
+                "key {key} is greater than MPI's greatest (2147483647): give ranks or other small numbers as keys"
             ),
             Error::PartialItem => write!(
                 f,

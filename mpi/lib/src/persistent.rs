@@ -227,7 +227,7 @@ impl Comm {
     /// The persistent form of [`isend`](Self::isend).
     ///
     /// # Errors
-    /// MPI's.
+    /// [`Error::Rank`], [`Error::TooLong`]; MPI's.
     pub fn send_init<T: Datatype>(
         &self,
         mut buffer: Vec<T>,
@@ -248,7 +248,7 @@ impl Comm {
             buffers,
             |table, request| {
                 let datatype = table.types.of::<T>()?;
-                let (length, rank) = (count(length)?, count(rank)?);
+                let (length, rank) = (count(length)?, self.known(rank)?);
                 // SAFETY: the items live as long as the request: in `Persistent`, or in the table.
                 check(unsafe {
                     sys::MPI_Send_init(
@@ -269,7 +269,7 @@ impl Comm {
     /// The persistent form of [`irecv`](Self::irecv): `length` items from `rank`.
     ///
     /// # Errors
-    /// MPI's.
+    /// [`Error::Rank`], [`Error::TooLong`]; MPI's.
     pub fn recv_init<T: Datatype>(
         &self,
         length: usize,
@@ -291,7 +291,7 @@ impl Comm {
             buffers,
             |table, request| {
                 let datatype = table.types.of::<T>()?;
-                let (length, rank) = (count(length)?, count(rank)?);
+                let (length, rank) = (count(length)?, self.known(rank)?);
                 // SAFETY: the items live as long as the request: in `Persistent`, or in the table.
                 check(unsafe {
                     sys::MPI_Recv_init(

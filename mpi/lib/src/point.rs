@@ -54,9 +54,9 @@ pub struct Received<T> {
     pub tag: u16,
 }
 
-fn source(source: Source) -> Result<c_int> {
+fn source(comm: &Comm, source: Source) -> Result<c_int> {
     match source {
-        Source::Rank(rank) => count(rank),
+        Source::Rank(rank) => comm.known(rank),
         // SAFETY: a constant of the library.
         Source::Any => Ok(unsafe { sys::RSMPI_ANY_SOURCE }),
     }
@@ -106,7 +106,7 @@ impl Comm {
             finish_send,
             |table, request| {
                 let datatype = table.types.of::<B::Item>()?;
-                let (length, rank) = (count(length)?, count(rank)?);
+                let (length, rank) = (count(length)?, self.known(rank)?);
                 // SAFETY: the items stay where they are (`SendBuf`), in the table, until MPI is done.
                 check(unsafe {
                     send(
@@ -146,7 +146,7 @@ impl Comm {
             finish_receive::<T>,
             |table, request| {
                 let datatype = table.types.of::<T>()?;
-                let (length, from) = (count(length)?, source(from)?);
+                let (length, from) = (count(length)?, source(self, from)?);
                 // SAFETY: the items are in the table until MPI is done; every bit pattern is a `T`.
                 check(unsafe {
                     sys::MPI_Irecv(
@@ -166,7 +166,7 @@ impl Comm {
 
     /// Waits for a message without receiving it, and takes it: no other receive can. Its length is known then.
     pub fn improbe(&self, from: impl Into<Source>, with: impl Into<Tag>) -> Operation<Message> {
-        let (from, with) = (source(from.into()), tag(with.into()));
+        let (from, with) = (source(self, from.into()), tag(with.into()));
         let level = level_here();
         let key = self.job().call(&Peers::None, |table| {
             let pattern = Pattern {

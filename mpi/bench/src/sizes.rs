@@ -1,0 +1,296 @@
+//! Operations from one byte to 256 MiB: blocking MPI as the library has it, and with messages in pieces as [`Launch`] asks for by default; a
+//! thread that starts the operation and calls `MPI_Wait`; coroutines.
+
+use std::ffi::{c_int, c_void};
+use std::sync::mpsc::sync_channel;
+use std::time::Instant;
+
+use mpi_sys as sys;
+use upshift_mpi::{Error, Launch, Op, Result, World};
+
+use crate::work::{Plain, figure, median, micros};
+
+/// The longest buffer of any rank, in bytes.
+const SIZES: [(&str, usize); 5] = [
+    ("1 B", 1),
+    ("64 KiB", 64 << 10),
+    ("1 MiB", 1 << 20),
+    ("32 MiB", 32 << 20),
+    ("256 MiB", 256 << 20),
+];
+
+#[derive(Clone, Copy)]
+enum What {
+    Allreduce,
+    Broadcast,
+    Gather,
+    Alltoall,
+    /// To the next rank, from the one before.
+    Messages,
+}
+
+const WHATS: [(&str, What); 5] = [
+    ("allreduce", What::Allreduce),
+    ("broadcast", What::Broadcast),
+    ("gather", What::Gather),
+    ("alltoall", What::Alltoall),
+    ("messages", What::Messages),
+];
+
+/// Where the row of this name belongs in the table.
+pub(crate) fn place(row: &str) -> (usize, usize) {
+    let (what, size) = row.split_once(", ").unwrap_or_default();
+    let of = |names: [&str; 5], name| names.iter().position(|known| *known == name);
+    (
+        of(WHATS.map(|known| known.0), what).unwrap_or(WHATS.len()),
+        of(SIZES.map(|known| known.0), size).unwrap_or(SIZES.len()),
+    )
+}
+
+pub(crate) fn run(way: &str, quick: bool) -> Result<()> {
+    match way {
+        "blocking" => blocking(quick),
+        "blocking, in pieces" => {
+            in_pieces();
+            blocking(quick)
+        }
+        "thread" => {
+            in_pieces();
+            thread(quick)
+        }
+        _ => Launch::new().run(async |world: World| coroutines(&world, quick).await),
+    }
+}
+
+/// As `Launch` does.
+fn in_pieces() {
+    for transport in ["self", "vader", "tcp"] {
+        // SAFETY: the first thing in `main`: there is no other thread.
+        unsafe { std::env::set_var(format!("OMPI_MCA_btl_{transport}_flags"), "send,inplace") };
+    }
+}
+
+/// Items of one rank in each buffer: sent, received; and what MPI is told as the count.
+fn lengths(what: What, bytes: usize, rank: usize, size: usize) -> (usize, usize, usize) {
+    let share = (bytes / size).max(1);
+    match what {
+        What::Allreduce | What::Messages => (bytes, bytes, bytes),
+        What::Broadcast => (bytes, 0, bytes),
+        What::Gather => (share, if rank == 0 { share * size } else { 0 }, share),
+        What::Alltoall => (share * size, share * size, share),
+    }
+}
+
+fn each(quick: bool) -> impl Iterator<Item = (String, What, usize, usize)> {
+    let sizes = SIZES
+        .into_iter()
+        .filter(move |size| !quick || size.1 < 100 << 20);
+    sizes.flat_map(move |(size, bytes)| {
+        let times = if quick {
+            3
+        } else {
+            ((64 << 20) / bytes).clamp(3, 101)
+        };
+        WHATS.map(|(name, what)| (format!("{name}, {size}"), what, bytes, times))
+    })
+}
+
+struct Requests {
+    requests: [sys::MPI_Request; 2],
+    count: c_int,
+}
+
+impl Requests {
+    /// # Safety
+    /// MPI is initialised; the buffers have the lengths that `lengths` says and live until the requests are complete.
+    unsafe fn start(
+        plain: &Plain,
+        what: What,
+        sent: *mut c_void,
+        received: *mut c_void,
+        items: usize,
+    ) -> Requests {
+        let n = items as c_int;
+        // SAFETY: the caller's.
+        unsafe {
+            let (t, comm) = (sys::RSMPI_UINT8_T, sys::RSMPI_COMM_WORLD);
+            let mut requests = [sys::RSMPI_REQUEST_NULL; 2];
+            let request = &mut requests[0];
+            match what {
+                What::Allreduce => {
+                    sys::MPI_Iallreduce(sent, received, n, t, sys::RSMPI_SUM, comm, request)
+                }
+                What::Broadcast => sys::MPI_Ibcast(sent, n, t, 0, comm, request),
+                What::Gather => sys::MPI_Igather(sent, n, t, received, n, t, 0, comm, request),
+                What::Alltoall => sys::MPI_Ialltoall(sent, n, t, received, n, t, comm, request),
+                What::Messages => {
+                    let next = (plain.rank + 1) % plain.size;
+                    let before = (plain.rank + plain.size - 1) % plain.size;
+                    sys::MPI_Irecv(received, n, t, before, 3, comm, request);
+                    sys::MPI_Isend(sent, n, t, next, 3, comm, &mut requests[1])
+                }
+            };
+            let count = if let What::Messages = what { 2 } else { 1 };
+            Requests { requests, count }
+        }
+    }
+
+    /// # Safety
+    /// As of `start`.
+    unsafe fn wait(mut self) {
+        // SAFETY: active requests; no status is wanted.
+        unsafe {
+            sys::MPI_Waitall(
+                self.count,
+                self.requests.as_mut_ptr(),
+                sys::RSMPI_STATUSES_IGNORE,
+            )
+        };
+    }
+}
+
+/// # Safety
+/// As of `Requests::start`.
+unsafe fn block(plain: &Plain, what: What, sent: *mut c_void, received: *mut c_void, items: usize) {
+    let n = items as c_int;
+    // SAFETY: the caller's.
+    unsafe {
+        let (t, comm) = (sys::RSMPI_UINT8_T, sys::RSMPI_COMM_WORLD);
+        match what {
+            What::Allreduce => {
+                sys::MPI_Allreduce(sent, received, n, t, sys::RSMPI_SUM, comm);
+            }
+            What::Broadcast => {
+                sys::MPI_Bcast(sent, n, t, 0, comm);
+            }
+            What::Gather => {
+                sys::MPI_Gather(sent, n, t, received, n, t, 0, comm);
+            }
+            What::Alltoall => {
+                sys::MPI_Alltoall(sent, n, t, received, n, t, comm);
+            }
+            What::Messages => Requests::start(plain, what, sent, received, items).wait(),
+        }
+    }
+}
+
+/// Times `once`, which gets both buffers and the count.
+fn measure(plain: &Plain, quick: bool, mut once: impl FnMut(What, &mut [u8], &mut [u8], usize)) {
+    for (name, what, bytes, times) in each(quick) {
+        let (rank, size) = (plain.rank as usize, plain.size as usize);
+        let (sent, received, items) = lengths(what, bytes, rank, size);
+        let (mut sent, mut received) = (vec![1u8; sent], vec![0u8; received]);
+        let mut taken = Vec::new();
+        for _ in 0..times {
+            plain.barrier();
+            let began = Instant::now();
+            once(what, &mut sent, &mut received, items);
+            plain.barrier();
+            taken.push(began.elapsed());
+        }
+        if plain.rank == 0 {
+            figure(&name, micros(median(taken)) / 1000.0);
+        }
+    }
+}
+
+fn blocking(quick: bool) -> Result<()> {
+    // SAFETY: the first call of MPI.
+    let plain = unsafe { Plain::init(sys::RSMPI_THREAD_SINGLE)? };
+    measure(&plain, quick, |what, sent, received, items| {
+        // SAFETY: the lengths are those of `lengths`.
+        unsafe {
+            block(
+                &plain,
+                what,
+                sent.as_mut_ptr().cast(),
+                received.as_mut_ptr().cast(),
+                items,
+            );
+        }
+    });
+    Ok(())
+}
+
+/// What the thread is to do.
+struct Job(What, *mut c_void, *mut c_void, usize);
+
+// SAFETY: whoever sends it waits until it is done.
+unsafe impl Send for Job {}
+
+fn thread(quick: bool) -> Result<()> {
+    // SAFETY: the first call of MPI.
+    let plain = unsafe { Plain::init(sys::RSMPI_THREAD_MULTIPLE)? };
+    let (ask, asked) = sync_channel::<Job>(1);
+    let (tell, told) = sync_channel::<()>(1);
+    std::thread::scope(|scope| {
+        let known = &plain;
+        scope.spawn(move || {
+            while let Ok(Job(what, sent, received, items)) = asked.recv() {
+                // SAFETY: the lengths are those of `lengths`; the buffers live until `tell`.
+                unsafe { Requests::start(known, what, sent, received, items).wait() };
+                if tell.send(()).is_err() {
+                    return;
+                }
+            }
+        });
+        measure(&plain, quick, |what, sent, received, items| {
+            let (sent, received) = (sent.as_mut_ptr().cast(), received.as_mut_ptr().cast());
+            // The thread lives as long as its channels.
+            let _ = ask.send(Job(what, sent, received, items));
+            let _ = told.recv();
+        });
+        drop(ask);
+    });
+    Ok(())
+}
+
+async fn coroutines(world: &World, quick: bool) -> Result<()> {
+    let (comm, rank, size) = (world.comm(), world.rank(), world.size());
+    let wrong = |name: &str| Err(Error::System(format!("wrong bytes: {name}")));
+    for (name, what, bytes, times) in each(quick) {
+        let (sent, received, share) = lengths(what, bytes, rank, size);
+        let (mut sent, mut received) = (vec![1u8; sent], vec![0u8; received]);
+        let mut taken = Vec::new();
+        for _ in 0..times {
+            // Buffers are made outside of the time where the operation takes them and gives others.
+            let out = std::mem::take(&mut sent);
+            comm.barrier().await?;
+            let began = Instant::now();
+            match what {
+                What::Allreduce => {
+                    received = comm.allreduce(out, Op::Sum).await?;
+                }
+                What::Broadcast => sent = comm.broadcast(out, 0).await?,
+                What::Gather => received = comm.gather(out, 0).await?.unwrap_or_default(),
+                What::Alltoall => received = comm.alltoall(out).await?,
+                What::Messages => {
+                    let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+                    let came = comm.irecv(std::mem::take(&mut received), before, 3);
+                    sent = comm.isend(out, next, 3).await?;
+                    received = came.await?.data;
+                }
+            }
+            comm.barrier().await?;
+            taken.push(began.elapsed());
+            if sent.is_empty() {
+                let length = lengths(what, bytes, rank, size).0;
+                sent = vec![1; length];
+            }
+            let expected = if let What::Allreduce = what {
+                size as u8
+            } else {
+                1
+            };
+            let whole = matches!(what, What::Broadcast)
+                || received.len() >= if rank == 0 { share } else { 0 };
+            if !whole || received.iter().any(|item| *item != expected) {
+                return wrong(&name);
+            }
+        }
+        if rank == 0 {
+            figure(&name, micros(median(taken)) / 1000.0);
+        }
+    }
+    Ok(())
+}
