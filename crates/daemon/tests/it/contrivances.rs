@@ -269,3 +269,33 @@ fn deadlines_that_are_lent_are_taken_back_by_the_canary() {
         assert!(alarms > 0);
     }
 }
+
+/// ns of CPU that the thread of the rules has used, which is one of this process.
+fn used_by_the_rules() -> u64 {
+    let tid = crate::process::thread_named("upshift-assign").unwrap();
+    let path = format!("/proc/self/task/{tid}/schedstat");
+    let text = std::fs::read_to_string(path).unwrap();
+    text.split(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_program_of_thousands_of_threads_keeps_the_thread_of_the_rules_within_its_budget() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("thousands");
+    let _daemon = Daemon::start(Config {
+        assign: vec![rule(MALLORY, 8)],
+        ..open_config("thousands")
+    })
+    .unwrap();
+    let threads = [("THREADS", "14000".to_string())];
+    let _crowd = villain("sleepers", &path, MALLORY, (0, 0), &threads);
+    std::thread::sleep(Duration::from_secs(1));
+    let (began, before) = (monotonic(), used_by_the_rules());
+    std::thread::sleep(Duration::from_secs(2));
+    let (used, time) = (used_by_the_rules() - before, monotonic() - began);
+    println!("{used} of {time} ns");
+    assert!(used * 10 < time * 3, "{used} of {time} ns");
+}
