@@ -274,15 +274,6 @@ impl Camp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Instant;
-
-    fn until(condition: impl Fn() -> bool) {
-        let began = Instant::now();
-        while !condition() {
-            assert!(began.elapsed() < Duration::from_secs(20));
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
 
     #[test]
     fn a_stack_gives_what_was_put_once_and_in_order() {
@@ -318,7 +309,7 @@ mod tests {
             scouts.send(move || answers.put(it));
         }
         let found = Mutex::new(Vec::new());
-        until(|| {
+        upshift_testing::until("the scout", || {
             found.lock().unwrap().extend(answers.take());
             found.lock().unwrap().len() == 100
         });
@@ -327,9 +318,11 @@ mod tests {
         assert_eq!(found, (0..100).collect::<Vec<_>>());
         drop(stuck);
         let camp = Arc::clone(&scouts.camp);
-        until(|| camp.idle.load(Acquire) == camp.threads.load(Acquire));
-        until(|| camp.threads.load(Acquire) == 1);
+        upshift_testing::until("the scout", || {
+            camp.idle.load(Acquire) == camp.threads.load(Acquire)
+        });
+        upshift_testing::until("the scout", || camp.threads.load(Acquire) == 1);
         drop(scouts);
-        until(|| Arc::strong_count(&camp) == 1);
+        upshift_testing::until("the scout", || Arc::strong_count(&camp) == 1);
     }
 }

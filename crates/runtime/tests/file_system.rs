@@ -6,7 +6,7 @@ mod block_on;
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, SeekFrom};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -17,37 +17,14 @@ use upshift::{Preemption, Priority, Runtime};
 
 use block_on::block_on;
 
-/// A folder that is removed again.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let name = format!("upshift-fs-{}-{name}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir(&path).unwrap();
-        Scratch(path)
-    }
-
-    fn join(&self, name: impl AsRef<Path>) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|n| (n % 251) as u8).collect()
 }
 
 #[test]
 fn whole_files_of_any_length_survive_the_round_trip() {
-    let scratch = Scratch::new("whole");
-    let path = scratch.join("file");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
     block_on(async {
         for length in [0, 1, 63, 64, 65, 4096, 1 << 20] {
             fs::write(&path, pattern(length)).await.unwrap();
@@ -64,15 +41,15 @@ fn whole_files_of_any_length_survive_the_round_trip() {
         // Files of the kernel say that they are empty, and are not.
         let status = fs::read_to_string("/proc/self/status").await.unwrap();
         assert!(status.contains("VmRSS"));
-        let error = fs::read(&scratch.0).await.unwrap_err();
+        let error = fs::read(folder.path()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::IsADirectory);
     });
 }
 
 #[test]
 fn names_are_made_asked_about_moved_and_removed() {
-    let scratch = Scratch::new("names");
-    let path = |name: &str| scratch.join(name);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
     block_on(async {
         fs::create_dir(path("dir")).await.unwrap();
         let error = fs::create_dir(path("dir")).await.unwrap_err();
@@ -139,26 +116,30 @@ fn names_are_made_asked_about_moved_and_removed() {
 
 #[test]
 fn a_listing_names_every_entry_once() {
-    let scratch = Scratch::new("listing");
+    let folder = tempfile::tempdir().unwrap();
     block_on(async {
-        let empty = fs::read_dir(&scratch.0).await.unwrap().next_entry().await;
+        let empty = fs::read_dir(folder.path())
+            .await
+            .unwrap()
+            .next_entry()
+            .await;
         assert!(empty.unwrap().is_none());
         // More than two batches.
         let expected: BTreeSet<_> = (0..300).map(|n| format!("entry {n}")).collect();
         for name in &expected {
-            std::fs::create_dir(scratch.join(name)).unwrap();
+            std::fs::create_dir(folder.path().join(name)).unwrap();
         }
         let mut found = BTreeSet::new();
-        let mut entries = fs::read_dir(&scratch.0).await.unwrap();
+        let mut entries = fs::read_dir(folder.path()).await.unwrap();
         while let Some(entry) = entries.next_entry().await.unwrap() {
             assert!(entry.file_type().await.unwrap().is_dir());
-            assert!(entry.path().starts_with(&scratch.0));
+            assert!(entry.path().starts_with(folder.path()));
             assert!(found.insert(entry.file_name().into_string().unwrap()));
         }
         assert_eq!(found, expected);
         // To give up waiting for the next entry loses none.
         let mut found = BTreeSet::new();
-        let mut entries = fs::read_dir(&scratch.0).await.unwrap();
+        let mut entries = fs::read_dir(folder.path()).await.unwrap();
         loop {
             let next = std::pin::pin!(entries.next_entry());
             match poll!(next) {
@@ -170,30 +151,36 @@ fn a_listing_names_every_entry_once() {
             }
         }
         assert_eq!(found, expected);
-        let error = fs::read_dir(scratch.join("nothing")).await.unwrap_err();
+        let error = fs::read_dir(folder.path().join("nothing"))
+            .await
+            .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
     });
 }
 
 #[test]
 fn nothing_leads_out_from_beneath_a_directory() {
-    let scratch = Scratch::new("beneath");
+    let folder = tempfile::tempdir().unwrap();
     block_on(async {
-        fs::write(scratch.join("secret"), "secret").await.unwrap();
-        fs::create_dir_all(scratch.join("root/sub")).await.unwrap();
-        fs::write(scratch.join("root/sub/file"), "public")
+        fs::write(folder.path().join("secret"), "secret")
             .await
             .unwrap();
-        fs::symlink("sub/file", scratch.join("root/inside"))
+        fs::create_dir_all(folder.path().join("root/sub"))
             .await
             .unwrap();
-        fs::symlink("../secret", scratch.join("root/outside"))
+        fs::write(folder.path().join("root/sub/file"), "public")
             .await
             .unwrap();
-        fs::symlink("/etc", scratch.join("root/absolute"))
+        fs::symlink("sub/file", folder.path().join("root/inside"))
             .await
             .unwrap();
-        let root = File::open(scratch.join("root")).await.unwrap();
+        fs::symlink("../secret", folder.path().join("root/outside"))
+            .await
+            .unwrap();
+        fs::symlink("/etc", folder.path().join("root/absolute"))
+            .await
+            .unwrap();
+        let root = File::open(folder.path().join("root")).await.unwrap();
         let open = async |path: &str| {
             let mut options = OpenOptions::new();
             options.read(true).open_beneath(&root, path).await
@@ -221,8 +208,8 @@ fn nothing_leads_out_from_beneath_a_directory() {
 
 #[test]
 fn a_copy_reports_its_progress_and_keeps_contents_and_permissions() {
-    let scratch = Scratch::new("copy");
-    let (from, to) = (scratch.join("from"), scratch.join("to"));
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
     block_on(async {
         for length in [0, 1, 256 << 10, (1 << 20) + 17] {
             fs::write(&from, pattern(length)).await.unwrap();
@@ -249,15 +236,15 @@ fn a_copy_reports_its_progress_and_keeps_contents_and_permissions() {
         let error = fs::copy(&from, &from).await.unwrap_err();
         assert!(error.to_string().contains("same file"));
         assert_eq!(fs::metadata(&from).await.unwrap().len(), (1 << 20) + 17);
-        let error = fs::copy(&scratch.0, &to).await.unwrap_err();
+        let error = fs::copy(folder.path(), &to).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
     });
 }
 
 #[test]
 fn a_copy_may_be_dropped_at_any_moment() {
-    let scratch = Scratch::new("dropped");
-    let (from, to) = (scratch.join("from"), scratch.join("to"));
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
     std::fs::write(&from, pattern(4 << 20)).unwrap();
     block_on(async {
         for polls in 0..20 {
@@ -275,14 +262,14 @@ fn a_copy_may_be_dropped_at_any_moment() {
 
 #[test]
 fn a_file_is_lengthened_and_cut_off() {
-    let scratch = Scratch::new("length");
+    let folder = tempfile::tempdir().unwrap();
     block_on(async {
-        let file = File::create(scratch.join("file")).await.unwrap();
+        let file = File::create(folder.path().join("file")).await.unwrap();
         file.set_len(100).await.unwrap();
         assert_eq!(file.metadata().await.unwrap().len(), 100);
         file.set_len(0).await.unwrap();
         assert_eq!(file.len().await.unwrap(), 0);
-        let reader = File::open(scratch.join("file")).await.unwrap();
+        let reader = File::open(folder.path().join("file")).await.unwrap();
         assert!(reader.set_len(7).await.is_err());
     });
 }
@@ -295,9 +282,9 @@ async fn stream(path: &Path) -> FileStream {
 
 #[test]
 fn a_stream_reads_what_it_wrote_wherever_it_seeks() {
-    let scratch = Scratch::new("stream");
+    let folder = tempfile::tempdir().unwrap();
     block_on(async {
-        let mut stream = stream(&scratch.join("file")).await;
+        let mut stream = stream(&folder.path().join("file")).await;
         let expected = pattern(300_000);
         stream.write_all(&expected).await.unwrap();
         assert_eq!(stream.position(), 300_000);
@@ -328,8 +315,8 @@ fn a_stream_reads_what_it_wrote_wherever_it_seeks() {
 
 #[test]
 fn a_stream_dropped_without_a_flush_writes_all_the_same() {
-    let scratch = Scratch::new("unflushed");
-    let path = scratch.join("file");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
     block_on(async {
         for _ in 0..20 {
             let _ = std::fs::remove_file(&path);
@@ -362,8 +349,8 @@ fn the_error_of_a_write_comes_with_the_next_call() {
 
 #[test]
 fn dropped_reads_and_writes_of_a_stream_lose_nothing() {
-    let scratch = Scratch::new("cancelled");
-    let path = scratch.join("file");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
     std::fs::write(&path, pattern(200_000)).unwrap();
     block_on(async {
         let mut stream = stream(&path).await;
@@ -386,7 +373,7 @@ fn dropped_reads_and_writes_of_a_stream_lose_nothing() {
 
 #[test]
 fn files_work_on_preemptible_vcpus_and_two_of_them() {
-    let scratch = Scratch::new("preemptible");
+    let folder = tempfile::tempdir().unwrap();
     let runtime = Runtime::builder()
         .vcpus(2)
         .preemption(Preemption::Preferred)
@@ -395,7 +382,10 @@ fn files_work_on_preemptible_vcpus_and_two_of_them() {
     runtime.block_on(async {
         let copies: Vec<_> = (0..4)
             .map(|n| {
-                let (from, to) = (scratch.join(format!("f{n}")), scratch.join(format!("t{n}")));
+                let (from, to) = (
+                    folder.path().join(format!("f{n}")),
+                    folder.path().join(format!("t{n}")),
+                );
                 upshift::spawn(
                     async move {
                         fs::write(&from, pattern(1 << 20)).await.unwrap();

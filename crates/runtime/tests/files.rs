@@ -4,7 +4,6 @@
 mod block_on;
 
 use std::os::fd::AsFd;
-use std::path::PathBuf;
 
 use upshift::fs::{File, OpenOptions};
 use upshift::sys::{read, write};
@@ -12,27 +11,12 @@ use upshift::{Level, Priority};
 
 use block_on::block_on;
 
-/// A path that is removed again.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let name = format!("upshift-test-{}-{name}", std::process::id());
-        Scratch(std::env::temp_dir().join(name))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 #[test]
 fn a_file_is_written_synced_and_read_by_position() {
-    let scratch = Scratch::new("position");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("position");
     block_on(async {
-        let file = File::create(&scratch.0).await.unwrap();
+        let file = File::create(&path).await.unwrap();
         file.write_all_at("world", 6).await.0.unwrap();
         file.write_all_at("hello ", 0).await.0.unwrap();
         let (count, _) = file
@@ -43,7 +27,7 @@ fn a_file_is_written_synced_and_read_by_position() {
         file.sync_all().await.unwrap();
         assert_eq!(file.len().await.unwrap(), 13);
 
-        let file = File::open(&scratch.0).await.unwrap();
+        let file = File::open(&path).await.unwrap();
         let (count, buffer) = file.read_at(vec![0; 64], 6).await;
         assert_eq!(&buffer[..count.unwrap()], b"world!?");
         let (count, _) = file.read_at(vec![0; 64], 1000).await;
@@ -56,9 +40,10 @@ fn a_file_is_written_synced_and_read_by_position() {
 
 #[test]
 fn urgent_and_late_coroutines_may_both_do_file_io() {
-    let scratch = Scratch::new("levels");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("levels");
     block_on(async {
-        let file = File::create(&scratch.0).await.unwrap();
+        let file = File::create(&path).await.unwrap();
         let mut handles = Vec::new();
         for n in 0..64u8 {
             let file = file.clone();
@@ -72,7 +57,7 @@ fn urgent_and_late_coroutines_may_both_do_file_io() {
         }
     });
     let expected: Vec<u8> = (0..64).collect();
-    assert_eq!(std::fs::read(&scratch.0).unwrap(), expected);
+    assert_eq!(std::fs::read(&path).unwrap(), expected);
 }
 
 #[test]

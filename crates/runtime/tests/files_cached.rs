@@ -14,27 +14,33 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::poll;
+use tempfile::TempDir;
 use upshift::fs::{self, File, OpenOptions};
 use upshift::io::AsyncReadExt;
 use upshift::{Level, Priority, Runtime};
 
 use block_on::block_on;
 
-/// A file that is removed again, and what it contains.
+/// A file in a folder that is removed again, and what it contains.
 struct Scratch {
+    _folder: TempDir,
     path: PathBuf,
     bytes: Vec<u8>,
 }
 
 impl Scratch {
-    fn new(name: &str, length: usize) -> Scratch {
-        let name = format!("upshift-cached-{}-{name}", std::process::id());
-        let path = std::env::temp_dir().join(name);
+    fn new(length: usize) -> Scratch {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
         let bytes: Vec<u8> = (0..length as u64)
             .map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
             .collect();
         std::fs::write(&path, &bytes).unwrap();
-        Scratch { path, bytes }
+        Scratch {
+            _folder: folder,
+            path,
+            bytes,
+        }
     }
 
     /// Takes a part of the file out of the page cache; a length of 0 means the rest.
@@ -64,18 +70,12 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
 /// Lengths around pages and pieces, offsets around them and around the end.
 const LENGTHS: [usize; 8] = [1, 100, 4096, 5000, 65_536, 262_144, 262_145, 700_001];
 
 #[test]
 fn cached_bytes_are_the_bytes_of_the_file() {
-    let scratch = Scratch::new("warm", 1_000_003);
+    let scratch = Scratch::new(1_000_003);
     block_on(async {
         let file = File::open(&scratch.path).await.unwrap();
         for length in LENGTHS {
@@ -95,7 +95,7 @@ fn cached_bytes_are_the_bytes_of_the_file() {
 
 #[test]
 fn so_are_those_that_come_from_the_device_and_those_of_which_a_part_does() {
-    let scratch = Scratch::new("cold", 1_000_003);
+    let scratch = Scratch::new(1_000_003);
     block_on(async {
         let file = File::open(&scratch.path).await.unwrap();
         for (at, length) in LENGTHS.into_iter().enumerate() {
@@ -118,7 +118,7 @@ fn so_are_those_that_come_from_the_device_and_those_of_which_a_part_does() {
 #[test]
 fn whole_files_of_all_sizes() {
     for length in [0, 1, 63, 64, 65, 4096, 8191, 8192, 8193, 20_000, 300_000] {
-        let scratch = Scratch::new(&format!("whole-{length}"), length);
+        let scratch = Scratch::new(length);
         block_on(async {
             assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
             scratch.forget(0, 0);
@@ -133,7 +133,7 @@ fn whole_files_of_all_sizes() {
 
 #[test]
 fn an_opened_file_is_not_marked() {
-    let scratch = Scratch::new("marked", 10);
+    let scratch = Scratch::new(10);
     block_on(async {
         // The second time the name is cached.
         for _ in 0..2 {
@@ -153,7 +153,7 @@ fn an_opened_file_is_not_marked() {
 
 #[test]
 fn direct_reads_are_the_devices() {
-    let scratch = Scratch::new("direct", 64 << 10);
+    let scratch = Scratch::new(64 << 10);
     scratch.forget(0, 0);
     block_on(async {
         let direct = OpenOptions::new()
@@ -237,7 +237,7 @@ fn a_fifo_does_not_hold_up_the_vcpu() {
 
 #[test]
 fn what_is_appended_is_seen() {
-    let scratch = Scratch::new("append", 10);
+    let scratch = Scratch::new(10);
     block_on(async {
         let log = OpenOptions::new()
             .append(true)
@@ -263,7 +263,7 @@ fn what_is_appended_is_seen() {
 
 #[test]
 fn a_read_is_dropped_wherever_it_is() {
-    let scratch = Scratch::new("dropped", 3 << 20);
+    let scratch = Scratch::new(3 << 20);
     block_on(async {
         let file = File::open(&scratch.path).await.unwrap();
         for round in 0..100_usize {
@@ -288,7 +288,7 @@ fn a_read_is_dropped_wherever_it_is() {
 
 #[test]
 fn a_long_cached_read_gives_way_to_what_is_more_urgent() {
-    let scratch = Scratch::new("long", 96 << 20);
+    let scratch = Scratch::new(96 << 20);
     // In the cache, as far as there is room for it.
     assert!(std::fs::read(&scratch.path).unwrap() == scratch.bytes);
     block_on(async {
@@ -317,7 +317,7 @@ fn a_long_cached_read_gives_way_to_what_is_more_urgent() {
 
 #[test]
 fn many_readers_while_the_cache_comes_and_goes() {
-    let scratch = Arc::new(Scratch::new("many", 2_000_000));
+    let scratch = Arc::new(Scratch::new(2_000_000));
     let runtime = Runtime::builder().vcpus(2).build().unwrap();
     runtime.block_on(async {
         let file = File::open(&scratch.path).await.unwrap();

@@ -5,7 +5,6 @@ mod block_on;
 
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use upshift::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,21 +13,6 @@ use upshift::net::{UnixListener, UnixStream};
 use upshift::{Priority, Runtime};
 
 use block_on::block_on;
-
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let name = format!("upshift-unix-{}-{name}", std::process::id());
-        Scratch(std::env::temp_dir().join(name))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
 
 async fn echo(listener: UnixListener) {
     let (mut stream, _) = listener.accept().await.unwrap();
@@ -43,16 +27,17 @@ async fn echo(listener: UnixListener) {
 
 #[test]
 fn a_listener_at_a_path_echoes_and_knows_its_peer() {
-    let scratch = Scratch::new("echo");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("echo");
     block_on(async {
-        let listener = UnixListener::bind(&scratch.0).unwrap();
+        let listener = UnixListener::bind(&path).unwrap();
         let address = listener.local_addr().unwrap();
-        assert_eq!(address.as_pathname(), Some(scratch.0.as_path()));
-        let error = UnixListener::bind(&scratch.0).unwrap_err();
+        assert_eq!(address.as_pathname(), Some(path.as_path()));
+        let error = UnixListener::bind(&path).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
         let served = upshift::spawn(echo(listener), Priority::Inherit);
 
-        let mut stream = UnixStream::connect(&scratch.0).await.unwrap();
+        let mut stream = UnixStream::connect(&path).await.unwrap();
         let cred = stream.peer_cred().unwrap();
         assert_eq!(cred.pid(), Some(std::process::id() as i32));
         assert!(stream.local_addr().unwrap().is_unnamed());
@@ -91,12 +76,13 @@ fn abstract_names_need_no_file() {
 
 #[test]
 fn connecting_fails_with_what_the_kernel_says() {
-    let scratch = Scratch::new("nobody");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nobody");
     block_on(async {
-        let error = UnixStream::connect(&scratch.0).await.unwrap_err();
+        let error = UnixStream::connect(&path).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
-        drop(UnixListener::bind(&scratch.0).unwrap());
-        let error = UnixStream::connect(&scratch.0).await.unwrap_err();
+        drop(UnixListener::bind(&path).unwrap());
+        let error = UnixStream::connect(&path).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
         let error = UnixStream::connect("x".repeat(200)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);

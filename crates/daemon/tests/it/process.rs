@@ -3,10 +3,11 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use upshift_elevate::Tid;
 pub(crate) use upshift_elevate::testing::{Random, elevated_threads};
+pub(crate) use upshift_testing::{PATIENCE, until, within};
 
 /// The variable that tells this program which child to be.
 pub(crate) const ROLE: &str = "UPSHIFT_DAEMON_ROLE";
@@ -110,23 +111,6 @@ pub(crate) fn thread_named(name: &str) -> Option<String> {
 
 /// The bound of the promise that nobody stays elevated, on a machine whose CPUs the daemon gets when it wants them.
 pub(crate) const PROMISE: Duration = Duration::from_secs(1);
-
-/// How long a test waits for what must happen. Much longer than is promised: a loaded or stalled machine takes its time,
-/// and what does not happen at all is what a test is to find.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Waits for `condition`, as long as tests wait.
-pub(crate) fn until(what: &str, condition: impl FnMut() -> bool) {
-    within(PATIENCE, what, condition);
-}
-
-pub(crate) fn within(patience: Duration, what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + patience;
-    while !condition() {
-        assert!(Instant::now() < deadline, "within {patience:?}: {what}");
-        std::thread::sleep(Duration::from_micros(500));
-    }
-}
 
 /// CLOCK_MONOTONIC in ns: the same for all processes.
 pub(crate) fn monotonic() -> u64 {

@@ -1,0 +1,54 @@
+//! Waiting in tests, always bounded.
+
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+/// How long a test waits for what must happen: much longer than it takes, because a loaded or stalled machine is slow.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The pause between two checks.
+const PAUSE: Duration = Duration::from_micros(500);
+
+/// Waits until the condition holds.
+///
+/// # Panics
+/// It does not hold within [`PATIENCE`].
+#[track_caller]
+pub fn until(what: &str, condition: impl FnMut() -> bool) {
+    within(PATIENCE, what, condition);
+}
+
+/// Waits until the condition holds.
+///
+/// # Panics
+/// It does not hold within `limit`.
+#[track_caller]
+pub fn within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + limit;
+    while !condition() {
+        assert!(Instant::now() < end, "not within {limit:?}: {what}");
+        std::thread::sleep(PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_with_the_condition() {
+        let mut checks = 0;
+        until("three checks", || {
+            checks += 1;
+            checks == 3
+        });
+        assert_eq!(checks, 3);
+    }
+
+    #[test]
+    #[should_panic(expected = "never")]
+    fn a_wait_is_bounded() {
+        within(Duration::ZERO, "never", || false);
+    }
+}
