@@ -42,7 +42,7 @@
 //! |---|---|
 //! | `config`, `units` | what can be set |
 //! | `priority`, `dictionary`, `rules` | the level of a request |
-//! | `admission`, `rates`, `refusal` | what is refused |
+//! | `admission`, `absence`, `rates`, `refusal` | what is refused |
 //! | `server`, `shared`, `connection`, `watched`, `sweep`, `lend`, `tls`, `client` | connections and their time-outs |
 //! | `host`, `sites`, `certificates` | virtual hosts: which site a request is for, which certificate its client is shown |
 //! | `service`, `in_flight` | a request from head to end, and its `reprio` |
@@ -55,6 +55,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
+mod absence;
 mod access_log;
 mod address;
 mod admission;

@@ -181,7 +181,12 @@ impl Http {
         let admission = &live.config.admission;
         let gates = &self.shared.gates;
         gates
-            .admit(level, now, admission.max_wait, admission.in_flight)
+            .admit(
+                level,
+                gates.counted(now),
+                admission.max_wait,
+                admission.in_flight,
+            )
             .map(Some)
             .map_err(|_| Refusal::Overloaded)
     }
@@ -315,7 +320,9 @@ struct Exchange {
 impl Exchange {
     fn begin(&mut self) {
         if let Some(ticket) = &mut self.ticket {
-            self.waited = ticket.begin(clock::nanos());
+            let now = clock::nanos();
+            ticket.begin(now);
+            self.waited = now.saturating_sub(self.entry.since);
         }
         // The operator may have changed it while the request waited.
         if let (Some(id), Some(level)) = (upshift::get_cid(), upshift::current_level())

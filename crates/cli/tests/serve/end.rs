@@ -139,8 +139,7 @@ fn restarts(count: usize, tool: &str, load: &[&str], failures: impl Fn(&str) -> 
         let socket = std::os::fd::OwnedFd::from(socket.try_clone().unwrap());
         command
             .args(args)
-            // On a machine that is busy with other things, too, none is refused.
-            .args(["--drain-delay", "100ms", "--max-wait", "60s"])
+            .args(["--drain-delay", "100ms"])
             .current_dir(&folder.0)
             .env("UPSHIFT_DAEMON_SOCKET", folder.0.join("daemon"))
             .stdin(socket)

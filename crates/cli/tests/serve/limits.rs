@@ -3,6 +3,8 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::harness::{Folder, PATIENCE, PROGRAM, Server, all, metric, wait_until};
@@ -178,4 +180,46 @@ fn a_log_that_may_not_grow_loses_lines_and_nothing_else() {
         std::thread::sleep(Duration::from_millis(150));
     }
     assert_eq!(folder.read("log"), "");
+}
+
+/// Stopped for longer than `max-wait`, again and again, while requests queue.
+#[test]
+fn a_server_that_has_no_cpu_for_a_while_refuses_nothing() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--max-wait", "100ms"]);
+    let over = AtomicBool::new(false);
+    let client = || {
+        let mut stream = TcpStream::connect(server.address()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (mut answered, mut refused) = (0_u32, 0_u32);
+        let mut answer = [0; 4096];
+        while !over.load(Ordering::Relaxed) {
+            // Short: the answer comes in one piece.
+            let request = b"GET /matrix?n=32 HTTP/1.1\r\nhost: a\r\n\r\n";
+            stream.write_all(request).unwrap();
+            let count = stream.read(&mut answer).unwrap();
+            match &answer[..count.min(12)] {
+                b"HTTP/1.1 200" => answered += 1,
+                b"HTTP/1.1 503" => refused += 1,
+                other => panic!("{:?}", String::from_utf8_lossy(other)),
+            }
+        }
+        (answered, refused)
+    };
+    let counts: Vec<_> = thread::scope(|scope| {
+        let clients: Vec<_> = (0..8).map(|_| scope.spawn(client)).collect();
+        for _ in 0..8 {
+            thread::sleep(Duration::from_millis(250));
+            server.signal("STOP");
+            thread::sleep(Duration::from_millis(150));
+            server.signal("CONT");
+        }
+        thread::sleep(Duration::from_millis(250));
+        over.store(true, Ordering::Relaxed);
+        let counts = clients.into_iter().map(|client| client.join().unwrap());
+        counts.collect()
+    });
+    assert!(counts.iter().all(|(answered, _)| *answered > 0));
+    let refused: u32 = counts.iter().map(|(_, refused)| refused).sum();
+    assert_eq!(refused, 0, "(answered, refused) by client: {counts:?}");
 }
