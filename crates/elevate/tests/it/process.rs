@@ -5,11 +5,12 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use upshift_elevate::sys::{CpuSet, Kernel, SchedAttr, Sys};
 pub(crate) use upshift_elevate::testing::{Random, elevated_threads};
 use upshift_elevate::{Policy, Tid, current_tid};
+pub(crate) use upshift_testing::{PATIENCE, until};
 
 /// The variable that tells this program which child to be.
 pub(crate) const ROLE: &str = "UPSHIFT_ELEVATE_ROLE";
@@ -176,19 +177,6 @@ impl Drop for Sleeper {
 
 /// The bound of the crate's promise, on a machine whose CPUs the guardian gets when it wants them.
 pub(crate) const PROMISE: Duration = Duration::from_secs(1);
-
-/// How long a test waits for what must happen. Much longer than is promised: a loaded or stalled machine takes its time,
-/// and what does not happen at all is what a test is to find.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Waits for `condition`, as long as tests wait.
-pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_micros(200));
-    }
-}
 
 /// Processes that carry `marker` in their environment.
 pub(crate) fn marked(marker: &str) -> Vec<Tid> {

@@ -6,7 +6,7 @@ use upshift_elevate::Elevator;
 use upshift_elevate::testing::elevated_threads;
 use upshift_sched::policies::RoundRobin;
 
-use crate::world::{PATIENCE, Process, attach_all, standing, turn, until};
+use crate::world::{Process, attach_all, standing, turn, until};
 
 /// Kills; the rest of the time goes into starting schedulers.
 const KILLS: u64 = 100;
@@ -30,15 +30,13 @@ fn a_scheduler_killed_at_any_moment_leaves_nobody_elevated() {
         let is_elevated = || pids.iter().any(|&pid| !elevated_threads(pid).is_empty());
         if round % 2 == 0 {
             scheduler.wait_for("scheduling");
-            until("a thread is elevated", PATIENCE, is_elevated);
+            until("a thread is elevated", is_elevated);
         }
         std::thread::sleep(Duration::from_micros(round * 7919 % 13_000));
         elevated += u64::from(is_elevated());
         scheduler.child.kill().unwrap();
         let dead = Instant::now();
-        until("everything is as it was", PATIENCE, || {
-            pids.map(standing) == before
-        });
+        until("everything is as it was", || pids.map(standing) == before);
         took.push(dead.elapsed());
         let _ = scheduler.child.wait();
     }
@@ -60,7 +58,7 @@ fn a_scheduler_that_is_stopped_keeps_nobody_elevated() {
     let mut scheduler = Process::start_with("schedule", &spinner.pid().to_string());
     scheduler.wait_for("scheduling");
     let elevated = || !elevated_threads(spinner.pid()).is_empty();
-    until("it is elevated", PATIENCE, elevated);
+    until("it is elevated", elevated);
     let signal = |signal: i32| {
         // SAFETY: a child that has not been waited for.
         unsafe { libc::kill(scheduler.pid(), signal) };
@@ -68,14 +66,14 @@ fn a_scheduler_that_is_stopped_keeps_nobody_elevated() {
     signal(libc::SIGSTOP);
     // In an open piece of the CPU it is not, either: so it has to last.
     let mut since = Instant::now();
-    until("it is demoted for good", PATIENCE, || {
+    until("it is demoted for good", || {
         if elevated() {
             since = Instant::now();
         }
         since.elapsed() > Duration::from_millis(100)
     });
     signal(libc::SIGCONT);
-    until("it is elevated again", PATIENCE, elevated);
+    until("it is elevated again", elevated);
 }
 
 #[test]
@@ -88,7 +86,7 @@ fn a_guardian_that_is_killed_is_replaced() {
     let guardian = elevator.guardian_pid().unwrap();
     // SAFETY: a signal to a child of ours that has not been waited for.
     unsafe { libc::kill(guardian, libc::SIGKILL) };
-    until("there is another one", PATIENCE, || {
+    until("there is another one", || {
         elevator.guardian_pid().is_some_and(|pid| pid != guardian)
     });
     drop(scheduler);

@@ -8,7 +8,7 @@ use upshift_elevate::{Elevator, Policy};
 use upshift_sched::policies::RoundRobin;
 use upshift_sched::{SchedError, Scheduler};
 
-use crate::world::{PATIENCE, Process, attach_all, sleep, standing, turn, until};
+use crate::world::{Process, attach_all, sleep, standing, turn, until};
 
 /// A scheduler of two spinning processes whose system calls fail as `plan` says while it runs.
 fn run(plan: impl FnOnce(&Faulty), end: impl FnOnce(Scheduler, &Faulty)) {
@@ -48,7 +48,7 @@ fn a_lost_right_ends_it_with_the_reason() {
     let Some(_turn) = turn() else { return };
     let plan = |faulty: &Faulty| faulty.fail(Call::SetScheduler, 9, 1, libc::EPERM);
     run(plan, |scheduler, _| {
-        until("it ends", PATIENCE, || scheduler.is_finished());
+        until("it ends", || scheduler.is_finished());
         let error = scheduler.wait().unwrap_err();
         assert!(matches!(error, SchedError::Refused { .. }), "{error}");
         assert!(error.to_string().contains("SCHED_FIFO"), "{error}");
@@ -67,7 +67,7 @@ fn a_cpu_that_is_taken_away_ends_it_with_the_reason() {
     let scheduler = attach_all(&elevator, &pids, policy, |_| {}, false).unwrap();
     // As if the CPU had gone offline: the kernel has moved the thread, and it cannot be put back.
     faulty.fail(Call::SetAffinity, 0, 1, libc::EINVAL);
-    until("it ends", PATIENCE, || scheduler.is_finished());
+    until("it ends", || scheduler.is_finished());
     let error = scheduler.wait().unwrap_err();
     assert!(matches!(error, SchedError::Cpu { .. }), "{error}");
     assert!(error.to_string().contains("choose another"), "{error}");

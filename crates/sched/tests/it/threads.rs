@@ -9,9 +9,7 @@ use upshift_elevate::{Elevator, Policy, Priority};
 use upshift_sched::policies::{Levels, RoundRobin};
 use upshift_sched::{Nanos, Policy as Decides, SchedError, Scheduler, TaskId, Turn};
 
-use crate::world::{
-    PATIENCE, Process, attach_all, cpu, cpu_time_of, skipped, sleep, standing, turn, until,
-};
+use crate::world::{Process, attach_all, cpu, cpu_time_of, skipped, sleep, standing, turn, until};
 
 fn start(pids: &[i32], children: bool) -> Result<Scheduler, SchedError> {
     let elevator = Elevator::with_guardian().unwrap();
@@ -29,7 +27,7 @@ fn threads_born_later_join_and_are_given_back_like_the_others() {
     let only = CpuSet::only(cpu()).unwrap();
     // With one CPU this thread runs only while the CPU is open to ordinary threads, and then nothing is elevated.
     let alone = std::thread::available_parallelism().unwrap().get() == 1;
-    until("all threads are elevated on the CPU", PATIENCE, || {
+    until("all threads are elevated on the CPU", || {
         let now = standing(bearer.pid());
         let elevated = |tid| Policy::of(&Kernel, tid).is_ok_and(|policy| policy.looks_elevated());
         let report = scheduler.control().report();
@@ -58,7 +56,7 @@ fn a_thread_that_replaces_another_joins_too() {
     let (replacer, spinner) = (Process::start("replace threads"), Process::start("spin"));
     let before = standing(replacer.pid());
     let scheduler = start(&[replacer.pid(), spinner.pid()], false).unwrap();
-    until("a successor is elevated", PATIENCE, || {
+    until("a successor is elevated", || {
         let now = standing(replacer.pid());
         let new = |tid: i32| before.iter().all(|&(known, ..)| known != tid);
         let elevated = |tid| Policy::of(&Kernel, tid).is_ok_and(|policy| policy.looks_elevated());
@@ -74,7 +72,7 @@ fn children_share_their_parents_turn_and_come_back() {
     let before = standing(parent.pid());
     let scheduler = start(&[parent.pid(), spinner.pid()], true).unwrap();
     let threads = before.len() + 1;
-    until("the child belongs to the task", PATIENCE, || {
+    until("the child belongs to the task", || {
         let report = scheduler.control().report();
         report.is_some_and(|report| report.tasks[0].threads == threads)
     });
@@ -99,10 +97,10 @@ fn who_execs_from_a_thread_stays_in_its_task_and_comes_back() {
     let before = standing(execs.pid());
     let scheduler = start(&[execs.pid(), spinner.pid()], false).unwrap();
     let name = format!("/proc/{}/comm", execs.pid());
-    until("it has become another program", PATIENCE, || {
+    until("it has become another program", || {
         std::fs::read_to_string(&name).is_ok_and(|name| name.trim() == "sleep")
     });
-    until("its one thread is known", PATIENCE, || {
+    until("its one thread is known", || {
         let report = scheduler.control().report();
         report.is_some_and(|report| report.tasks[0].threads == 1)
     });
@@ -128,17 +126,17 @@ fn a_process_whose_main_thread_has_ended_is_a_process() {
     let mut parent = Process::start("end the main thread");
     let pid = parent.number("child ");
     let kills = Kills(pid);
-    until("its main thread has ended", PATIENCE, || {
+    until("its main thread has ended", || {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         status.contains("State:\tZ") && status.contains("Threads:\t2")
     });
     let scheduler = start(&[pid], false).unwrap();
-    until("both threads are scheduled", PATIENCE, || {
+    until("both threads are scheduled", || {
         let report = scheduler.control().report();
         report.is_some_and(|report| report.tasks[0].threads == 2)
     });
     drop(kills);
-    until("its end is the end", PATIENCE, || scheduler.is_finished());
+    until("its end is the end", || scheduler.is_finished());
 }
 
 #[test]
@@ -149,7 +147,7 @@ fn who_has_ended_is_forgotten_and_the_end_of_all_is_the_end() {
         Process::start("spin briefly"),
     );
     let scheduler = start(&[brief.pid(), other.pid()], false).unwrap();
-    until("it ends by itself", PATIENCE, || scheduler.is_finished());
+    until("it ends by itself", || scheduler.is_finished());
     let (report, _) = scheduler.wait().unwrap();
     assert!(report.tasks.iter().all(|task| task.threads == 0));
 }
@@ -446,9 +444,7 @@ fn more_threads_than_there_is_room_for_cost_little_and_are_counted() {
     let policy = Box::new(RoundRobin::new(2_000_000));
     let pids = [crowd.pid(), spinner.pid()];
     let scheduler = attach_all(&elevator, &pids, policy, |_| {}, false).unwrap();
-    until("the crowd is there", PATIENCE, || {
-        standing(crowd.pid()).len() > 1500
-    });
+    until("the crowd is there", || standing(crowd.pid()).len() > 1500);
     let before = scheduler.control().report().map_or(0, |it| it.own_cpu_time);
     let began = Instant::now();
     sleep(2100);

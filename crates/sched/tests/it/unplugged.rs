@@ -2,15 +2,12 @@
 //! (`UPSHIFT_SCHED_UNPLUG`).
 
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use upshift_elevate::Elevator;
 use upshift_elevate::sys::CpuSet;
 use upshift_sched::policies::RoundRobin;
 
-use crate::world::{
-    PATIENCE, Process, attach_all, cpu_time_of, skipped, sleep, standing, turn, until,
-};
+use crate::world::{Process, attach_all, cpu_time_of, skipped, sleep, standing, turn, until};
 
 const CPU: usize = 1;
 const SWITCH: &str = "/sys/devices/system/cpu/cpu1/online";
@@ -69,7 +66,7 @@ fn a_cpu_that_is_unplugged_leaves_its_tasks_to_the_other_and_everything_works_af
             .report()
             .is_some_and(|it| it.lost == [CPU])
     };
-    until("the CPU is lost", PATIENCE, || {
+    until("the CPU is lost", || {
         assert!(!scheduler.is_finished(), "the other CPU is there");
         lost()
     });
@@ -94,7 +91,7 @@ fn a_cpu_that_is_unplugged_leaves_its_tasks_to_the_other_and_everything_works_af
     // Policy, priority and CPUs.
     assert_eq!(before, pids.map(standing));
     let again = start();
-    until("both CPUs are used again", Duration::from_secs(20), || {
+    until("both CPUs are used again", || {
         let on = |cpu| {
             pids.iter().any(|&pid| {
                 standing(pid)

@@ -4,12 +4,13 @@ use std::fmt::Display;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use upshift_elevate::sys::{CpuSet, Kernel, SchedAttr, Sys};
 use upshift_elevate::testing::hides_processes;
 use upshift_elevate::{Elevator, Priority, Rights};
 use upshift_sched::{Config, Engine, Policy, Processes, SchedError, Scheduler, Watch};
+pub(crate) use upshift_testing::until;
 
 /// The variable that tells this program which child to be.
 pub(crate) const ROLE: &str = "UPSHIFT_SCHED_ROLE";
@@ -166,18 +167,6 @@ pub(crate) fn attach_all(
         }
         Ok(engine)
     })
-}
-
-/// How long a test waits for what must happen: a loaded or stalled machine takes its time.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Waits until `condition` holds.
-pub(crate) fn until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + limit;
-    while !condition() {
-        assert!(Instant::now() < end, "{what}: not within {limit:?}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 pub(crate) fn sleep(ms: u64) {
