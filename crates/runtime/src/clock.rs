@@ -133,9 +133,9 @@ fn measure() -> Tick {
     }
 }
 
-/// A duration in ticks.
+/// A duration in ticks; for one that a counter cannot hold, more than anything lasts.
 pub(crate) fn to_ticks(duration: Duration) -> u64 {
-    nanos(duration) / 100 * tick().per_micro / 10
+    (nanos(duration) / 100).saturating_mul(tick().per_micro) / 10
 }
 
 /// Ticks as a duration.
@@ -146,6 +146,13 @@ pub(crate) fn from_ticks(ticks: u64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_longest_duration_is_longer_than_anything_lasts() {
+        let century = Duration::from_secs(100 * 365 * 86_400) / 4;
+        assert!(to_ticks(Duration::MAX) >= to_ticks(century));
+        assert!(ticks().checked_add(to_ticks(Duration::MAX)).is_some());
+    }
 
     #[test]
     fn ticks_and_nanoseconds_agree_within_a_hundredth() {
