@@ -25,7 +25,8 @@ pub type Panic = Box<dyn Any + Send + 'static>;
 ///
 /// # Safety
 /// [`Host::current`] names a vCPU only to a thread that has its
-/// [`Executor`](crate::Executor), and no other. [`Host::allocate`] gives memory of the layout that it is asked for. [`Host::waker_table`] is by [`waker_table!`](crate::waker_table), for this type.
+/// [`Executor`](crate::Executor), and no other. [`Host::allocate`] gives memory of the layout that it is asked for.
+/// A host that answers true to [`Host::has_heavy_barrier`] has one that does what it says. [`Host::waker_table`] is by [`waker_table!`](crate::waker_table), for this type.
 pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// The table of the wakers of this host's coroutines, by [`waker_table!`](crate::waker_table).
     fn waker_table() -> &'static RawWakerVTable;
@@ -56,6 +57,17 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
         let _ = spins;
         core::hint::spin_loop();
     }
+
+    /// Has the host [`Host::heavy_barrier`]? Then the lock of a vCPU costs the thread that serves it no atomic step, as long as no other
+    /// thread takes it. The same answer at all times. A constant false costs nothing.
+    #[inline]
+    fn has_heavy_barrier(&self) -> bool {
+        false
+    }
+
+    /// Makes each thread that serves a vCPU, wherever it is, pass a full memory barrier before this returns, and the calling one too.
+    /// Microseconds are good enough. Only if [`Host::has_heavy_barrier`].
+    fn heavy_barrier(&self) {}
 
     /// The calling thread begins something that must not be interrupted for
     /// long, because others would wait for it: a wake that is half done, a lock

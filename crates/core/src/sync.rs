@@ -12,6 +12,17 @@ pub(crate) use loom::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
+/// Orders a store before a load as far as the compiler is concerned; the heavy barrier of another thread does the rest
+/// ([`Host::heavy_barrier`](crate::Host::heavy_barrier)).
+#[inline]
+pub(crate) fn light_barrier() {
+    #[cfg(not(any(loom, miri)))]
+    core::sync::atomic::compiler_fence(Ordering::SeqCst);
+    // Checkers know no barrier that one thread makes for another.
+    #[cfg(any(loom, miri))]
+    fence(Ordering::SeqCst);
+}
+
 /// A word that is for inspection only: no step depends on what another thread has written there. So the model checker
 /// need not know of it, and the thousands of counters of a vCPU cost it nothing.
 pub(crate) type Statistic = core::sync::atomic::AtomicU64;

@@ -9,7 +9,7 @@
 //! Order: `pick` returns the oldest coroutine of the most urgent level that has
 //! one, here or, if more urgent and free to move, on another vCPU of the domain.
 //!
-//! Cost of a turn: one atomic exchange, a clock reading (or a quarter of one,
+//! Cost of a turn: no atomic step, or one exchange where other threads have taken the lock lately (see `lock`), a clock reading (or a quarter of one,
 //! see [`Config::coarse_below`](crate::Config)), a constant number of plain loads and stores, and with more
 //! than one vCPU one load per other vCPU. No allocation, no upcall but
 //! [`Host::now`].
@@ -258,9 +258,29 @@ impl<H: Host> Vcpu<H> {
         self.movable.load(Relaxed) | self.arriving.load(Relaxed)
     }
 
+    /// Takes the lock, on any thread.
     pub(crate) fn locked(&self) -> Locked<'_, H> {
+        let domain = self.inner();
+        if domain
+            .here()
+            .is_some_and(|here| core::ptr::eq(here, self))
+        {
+            // SAFETY: the host says that the calling thread serves the vCPU.
+            return unsafe { self.locked_by_owner() };
+        }
         Locked {
-            guard: self.lock.lock(&self.inner().host),
+            guard: self.lock.lock(&domain.host),
+            vcpu: self,
+        }
+    }
+
+    /// # Safety
+    /// The calling thread serves the vCPU: it has the executor.
+    #[inline]
+    pub(crate) unsafe fn locked_by_owner(&self) -> Locked<'_, H> {
+        Locked {
+            // SAFETY: passed on. One thread at a time has the executor, and hands it on with what it has written.
+            guard: unsafe { self.lock.lock_by_owner(&self.inner().host) },
             vcpu: self,
         }
     }
@@ -268,12 +288,14 @@ impl<H: Host> Vcpu<H> {
     /// Takes the next coroutine, after putting `back` into its queue. `None`:
     /// nothing is ready here or to be had elsewhere.
     ///
-    /// Only one thread at a time serves a vCPU.
-    pub(crate) fn pick(&self, back: Option<Yielded<'_, H>>) -> Option<Picked<'_, H>> {
+    /// # Safety
+    /// The calling thread serves the vCPU: it has the executor.
+    pub(crate) unsafe fn pick(&self, back: Option<Yielded<'_, H>>) -> Option<Picked<'_, H>> {
         let domain = self.inner();
         // What yielded on another vCPU goes back there, by its drop.
         let back = back.filter(|back| back.is_of(self));
-        let mut locked = self.locked();
+        // SAFETY: passed on.
+        let mut locked = unsafe { self.locked_by_owner() };
         locked.read_clock();
         // The host and others may set their flags at any time.
         let arrived =

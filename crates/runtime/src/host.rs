@@ -10,6 +10,7 @@ use std::task::Waker;
 
 use upshift_core::preempt::Waits;
 use upshift_core::{Change, CoroutineId, Domain, Host, Level, MAX_VCPUS, Panic, Poll, Vcpu};
+use upshift_elevate::dispatch::{heavy_barrier, register_barrier};
 use upshift_ring::{Remote, Watch};
 
 use crate::cells;
@@ -94,6 +95,7 @@ pub struct Linux {
     longest: OnceLock<Arc<Longest>>,
     recorder: Recorder,
     clock: clock::Ticks,
+    has_barrier: bool,
 }
 
 impl Linux {
@@ -105,6 +107,8 @@ impl Linux {
             longest: OnceLock::new(),
             recorder: Recorder::new(),
             clock: clock::Ticks::new(),
+            // Without it locks cost an atomic step, and nothing else changes.
+            has_barrier: register_barrier().is_ok(),
         }
     }
 
@@ -203,6 +207,15 @@ unsafe impl Host for Linux {
             // And it may be less urgent than this thread.
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
+    }
+
+    #[inline]
+    fn has_heavy_barrier(&self) -> bool {
+        self.has_barrier
+    }
+
+    fn heavy_barrier(&self) {
+        heavy_barrier();
     }
 
     #[inline]

@@ -85,6 +85,14 @@ unsafe impl Host for SimHost {
         world().stand_still(20);
     }
 
+    fn has_heavy_barrier(&self) -> bool {
+        true
+    }
+
+    fn heavy_barrier(&self) {
+        step();
+    }
+
     fn enter() {
         step();
     }

@@ -55,7 +55,8 @@ impl<H: Host> Executor<H> {
     /// nothing is ready here or to be had elsewhere.
     #[inline]
     pub fn pick(&self, back: Option<Yielded<'_, H>>) -> Option<Picked<'_, H>> {
-        Vcpu::pick(self, back)
+        // SAFETY: the calling thread has the executor, which is not `Sync`.
+        unsafe { Vcpu::pick(self, back) }
     }
 
     /// Takes a coroutine that is suspended here, whatever else is ready: [`Picked::Resume`], or `None` if it is not. For hosts

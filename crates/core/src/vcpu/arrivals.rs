@@ -51,7 +51,8 @@ impl<H: Host> Vcpu<H> {
             }
             if core::ptr::eq(here, home) || adopt {
                 here.trace(coroutine, Step::Ready);
-                let mut locked = here.locked();
+                // SAFETY: the calling thread serves it.
+                let mut locked = unsafe { here.locked_by_owner() };
                 // SAFETY: the caller's promise.
                 let urgent = unsafe { locked.enqueue(coroutine) };
                 drop(locked);

@@ -20,7 +20,7 @@ use std::task::Poll;
 
 use loom::cell::UnsafeCell;
 use loom::sync::Notify;
-use loom::sync::atomic::AtomicUsize as Modelled;
+use loom::sync::atomic::{AtomicUsize as Modelled, Ordering::SeqCst, fence};
 use loom::thread::{self, JoinHandle};
 use upshift_core::{
     Config, CoroutineId, Domain, Executor, Host, Kind, Level, Picked, Polled, Priority,
@@ -41,6 +41,8 @@ loom::thread_local! {
 /// What only the end of a model looks at is out of the checker's sight.
 pub struct ModelHost {
     time: AtomicU64,
+    /// The locks of vCPUs are biased to their owners.
+    biases: bool,
     pends: [AtomicUsize; 3],
     /// What a pended vCPU waits for: kept until it waits, as an eventfd or an interrupt is.
     wakes: [Notify; 3],
@@ -65,6 +67,13 @@ unsafe impl Host for ModelHost {
     }
     fn relax(&self, _: u32) {
         loom::thread::yield_now();
+    }
+    fn has_heavy_barrier(&self) -> bool {
+        self.biases
+    }
+    /// The other side is a full fence under the checker.
+    fn heavy_barrier(&self) {
+        fence(SeqCst);
     }
 }
 
@@ -98,7 +107,17 @@ pub fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
 }
 
 pub fn domain(look_after: u64) -> Domain<ModelHost> {
+    domain_of(look_after, false)
+}
+
+/// One on whose host the locks of vCPUs are biased, from the first time that their owners take them.
+pub fn biased_domain(look_after: u64) -> Domain<ModelHost> {
+    domain_of(look_after, true)
+}
+
+fn domain_of(look_after: u64, biases: bool) -> Domain<ModelHost> {
     let host = ModelHost {
+        biases,
         time: AtomicU64::new(EPOCH),
         pends: [const { AtomicUsize::new(0) }; 3],
         wakes: [Notify::new(), Notify::new(), Notify::new()],

@@ -1,0 +1,90 @@
+//! The bias of a vCPU's lock to the thread that serves it, under the model checker (`lock.rs`): full fences stand for both barriers, and
+//! what the lock guards is a cell that the checker watches, in these models and in all others. See `loom_state.rs` for how to run it, and `models` for the bounds.
+
+#![cfg(loom)]
+
+mod models;
+
+use loom::thread;
+use models::{
+    Work, biased_domain, check, level, reprio_elsewhere, run, run_elsewhere, serving, turn,
+};
+use upshift_core::Kind;
+
+/// The owner is inside by its bias, or tries, while another thread ends the bias.
+#[test]
+fn the_owner_and_a_thread_that_ends_its_bias_are_never_both_inside() {
+    check(3, || {
+        let domain = biased_domain(0);
+        let owner = domain.add_vcpu().unwrap();
+        let (work, id) = Work::blocked(&domain, &owner, 40);
+        let raiser = reprio_elsewhere(&domain, id, 30);
+        serving(&owner, || work.wake(&domain, id));
+        run(&owner);
+        raiser.join().unwrap();
+        assert_eq!(domain.level(id), Ok(level(30)));
+        run(&owner);
+        assert_eq!(work.polls(), 2);
+        assert_eq!(owner.bitmap(), 0);
+    });
+}
+
+/// The bias comes back between two ends of it.
+#[test]
+fn a_bias_that_comes_back_is_ended_again() {
+    check(3, || {
+        let domain = biased_domain(0);
+        let owner = domain.add_vcpu().unwrap();
+        let (work, id) = Work::blocked(&domain, &owner, 40);
+        let raiser = thread::spawn({
+            let domain = domain.clone();
+            move || {
+                domain.reprio(id, level(30)).unwrap();
+                domain.reprio(id, level(20)).unwrap();
+            }
+        });
+        serving(&owner, || work.wake(&domain, id));
+        turn(&owner);
+        turn(&owner);
+        raiser.join().unwrap();
+        assert_eq!(domain.level(id), Ok(level(20)));
+        assert_eq!(work.polls(), 2);
+        assert_eq!(owner.bitmap(), 0);
+    });
+}
+
+/// Another thread serves the vCPU meanwhile.
+#[test]
+fn a_bias_goes_with_the_executor() {
+    check(2, || {
+        let domain = biased_domain(0);
+        let owner = domain.add_vcpu().unwrap();
+        let (work, id) = Work::blocked(&domain, &owner, 40);
+        serving(&owner, || work.wake(&domain, id));
+        let server = run_elsewhere(owner);
+        domain.reprio(id, level(30)).unwrap();
+        let owner = server.join().unwrap();
+        run(&owner);
+        assert_eq!(work.polls(), 2);
+        assert_eq!(owner.bitmap(), 0);
+    });
+}
+
+/// A thief ends the bias of its victim, which keeps what may not move.
+#[test]
+fn what_is_stolen_from_a_biased_vcpu_is_polled_once() {
+    check(2, || {
+        let domain = biased_domain(0);
+        let (owner, thief) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+        let (moves, stays) = (Work::new(), Work::new());
+        serving(&owner, || moves.spawn(&domain, 20));
+        stays.spawn_pinned(&owner, 20, Kind::Task);
+        let stealer = run_elsewhere(thief);
+        run(&owner);
+        let thief = stealer.join().unwrap();
+        run(&owner);
+        run(&thief);
+        assert_eq!((moves.polls(), stays.polls()), (1, 1));
+        assert_eq!(domain.bitmap(), 0);
+    });
+}
