@@ -3,13 +3,116 @@
 
 #![cfg(loom)]
 
+#[path = "../src/lock.rs"]
+mod lock;
 mod models;
+#[allow(dead_code, unused_imports, reason = "each model uses a part")]
+#[path = "../src/sync.rs"]
+mod sync;
 
+/// What the lock alone asks of its host.
+mod host {
+    pub(crate) trait Host {
+        fn relax(&self, spins: u32);
+        fn has_heavy_barrier(&self) -> bool;
+        fn heavy_barrier(&self);
+    }
+}
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{Ordering::SeqCst, fence};
 use loom::thread;
+
+use host::Host;
+use lock::Lock;
 use models::{
     Work, biased_domain, check, level, reprio_elsewhere, run, run_elsewhere, serving, turn,
 };
 use upshift_core::Kind;
+
+struct Barriers(bool);
+
+impl Host for Barriers {
+    fn relax(&self, _: u32) {
+        thread::yield_now();
+    }
+    fn has_heavy_barrier(&self) -> bool {
+        self.0
+    }
+    fn heavy_barrier(&self) {
+        fence(SeqCst);
+    }
+}
+
+/// The lock alone, and what it guards.
+struct Guarded {
+    lock: Lock,
+    host: Barriers,
+    entries: UnsafeCell<u32>,
+}
+
+impl Guarded {
+    fn new(biases: bool) -> Arc<Guarded> {
+        Arc::new(Guarded {
+            lock: Lock::new(),
+            host: Barriers(biases),
+            entries: UnsafeCell::new(0),
+        })
+    }
+
+    fn enter(&self, as_owner: bool) {
+        let guard = if as_owner {
+            // SAFETY: one thread of each model does this.
+            unsafe { self.lock.lock_by_owner(&self.host) }
+        } else {
+            self.lock.lock(&self.host)
+        };
+        // SAFETY: the lock is held; the checker verifies it.
+        self.entries.with_mut(|entries| unsafe { *entries += 1 });
+        drop(guard);
+    }
+
+    fn enter_elsewhere(self: &Arc<Self>, times: usize) -> thread::JoinHandle<()> {
+        let this = self.clone();
+        thread::spawn(move || (0..times).for_each(|_| this.enter(false)))
+    }
+
+    fn entries(&self) -> u32 {
+        // SAFETY: all threads are joined.
+        self.entries.with(|entries| unsafe { *entries })
+    }
+}
+
+#[test]
+fn the_lock_lets_one_in_at_a_time() {
+    for biases in [false, true] {
+        check(3, move || {
+            let guarded = Guarded::new(biases);
+            guarded.enter(true);
+            let other = guarded.enter_elsewhere(2);
+            guarded.enter(true);
+            guarded.enter(true);
+            other.join().unwrap();
+            assert_eq!(guarded.entries(), 5);
+        });
+    }
+}
+
+#[test]
+fn two_threads_end_a_bias_and_one_is_inside_at_a_time() {
+    check(2, || {
+        let guarded = Guarded::new(true);
+        guarded.enter(true);
+        let others = [1, 1].map(|times| guarded.enter_elsewhere(times));
+        guarded.enter(true);
+        guarded.enter(true);
+        for other in others {
+            other.join().unwrap();
+        }
+        assert_eq!(guarded.entries(), 5);
+    });
+}
 
 /// The owner is inside by its bias, or tries, while another thread ends the bias.
 #[test]

@@ -1,4 +1,4 @@
-//! The inbox and the lock alone, under the model checker. See `loom_state.rs` for how to run it, and `loom_park.rs` for
+//! The inbox alone, under the model checker. See `loom_state.rs` for how to run it, and `loom_park.rs` for
 //! the protocol around them.
 
 #![cfg(loom)]
@@ -6,19 +6,9 @@
 #[allow(dead_code, reason = "each model uses a part")]
 #[path = "../src/inbox.rs"]
 mod inbox;
-#[allow(dead_code, reason = "the slow path spins")]
-#[path = "../src/lock.rs"]
-mod lock;
 #[allow(dead_code, unused_imports, reason = "each model uses a part")]
 #[path = "../src/sync.rs"]
 mod sync;
-
-/// What the lock asks of its host.
-mod host {
-    pub(crate) trait Host {
-        fn relax(&self, spins: u32);
-    }
-}
 
 use std::ptr::{NonNull, null_mut};
 
@@ -28,7 +18,6 @@ use loom::sync::atomic::AtomicPtr;
 use loom::thread;
 
 use inbox::{Inbox, Linked};
-use lock::Lock;
 
 struct Element {
     link: AtomicPtr<Element>,
@@ -92,33 +81,5 @@ fn what_two_push_is_taken_once_in_the_order_of_each() {
             assert_eq!(of_one, [base, base + 1]);
         }
         assert_eq!(taken.len(), 4);
-    });
-}
-
-/// Spinning is left out: the checker cannot tell a long wait from an endless one.
-#[test]
-fn the_lock_lets_one_in_at_a_time() {
-    loom::model(|| {
-        let shared = Arc::new((Lock::new(), UnsafeCell::new(0)));
-        let enter_twice = |shared: &(Lock, UnsafeCell<u32>)| {
-            let mut entered = 0;
-            for _ in 0..2 {
-                if let Some(guard) = shared.0.try_lock() {
-                    // SAFETY: the lock is held; the checker verifies it.
-                    shared.1.with_mut(|it| unsafe { *it += 1 });
-                    drop(guard);
-                    entered += 1;
-                }
-            }
-            entered
-        };
-        let other = {
-            let shared = shared.clone();
-            thread::spawn(move || enter_twice(&shared))
-        };
-        let entered = enter_twice(&shared) + other.join().unwrap();
-        // SAFETY: all threads are joined.
-        assert_eq!(shared.1.with(|it| unsafe { *it }), entered);
-        assert!(entered >= 1);
     });
 }
