@@ -1,9 +1,12 @@
 //! Awaiting a coroutine.
 //!
-//! The handle may publish one waker, in one word of the control block: the slot
-//! of the waiting coroutine if the waker is one of ours, else a boxed waker with
-//! the low bit set. While the state word says `WAITER` the field belongs to
+//! The handle may publish one waiter, in one word of the control block: the id of the coroutine in whose poll it is awaited, if that is
+//! of the same domain and is to be woken, else a boxed waker. While the state word says `WAITER` the field belongs to
 //! the thread that exits the coroutine; while it does not, to the handle.
+//!
+//! An id needs no reference to what it names: if that has exited, or its slot has another tenant, there is nothing to wake. And the
+//! exiting thread needs the control block no longer than to read it: it clears the field, and the handle, which may have seen the exit before, waits for
+//! that, a few instructions, before it frees the control block, with the coroutine's own reference and its own.
 //!
 //! Awaiting lends: the coroutine runs at the level of what awaits it, if that
 //! is more urgent than its own, until the handle is dropped or the result taken.
@@ -14,7 +17,7 @@ use core::future::Future;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::pin::Pin;
-use core::ptr::{NonNull, null_mut};
+use core::ptr::{NonNull, null_mut, without_provenance_mut};
 use core::task::{Context, Poll, Waker};
 
 use crate::coroutine::{BoxedWaker, Header, quietly};
@@ -22,9 +25,9 @@ use crate::domain::Inner;
 use crate::host::{Critical, Host, Panic};
 use crate::id::CoroutineId;
 use crate::state::Join;
-use crate::sync::Ordering::Relaxed;
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::table::Slot;
-use crate::vcpu::Vcpu;
+use crate::vcpu::{Vcpu, id_of};
 use crate::waker;
 
 /// Why a coroutine has no result.
@@ -199,11 +202,32 @@ impl<T, H: Host> JoinHandle<T, H> {
         // is of type `T`; afterwards the handle's reference is given back.
         let result = unsafe {
             Header::take_output(header, result.as_mut_ptr().cast());
-            waker::release(slot);
+            release_exited(slot, header);
             result.assume_init()
         };
         Some(result)
     }
+}
+
+/// Gives back what the handle of a coroutine that has exited holds.
+///
+/// # Safety
+/// It is the handle's reference, which has seen the exit; the control block is the slot's.
+#[inline]
+unsafe fn release_exited<H: Host>(slot: NonNull<Slot<H>>, header: NonNull<Header<H>>) {
+    // SAFETY: the handle's reference keeps both.
+    let (word, control) = unsafe { (&slot.as_ref().word, header.as_ref()) };
+    let references = word.references_of_handle();
+    if references > 1 {
+        let mut spins = 0;
+        // Acquire: the exiting thread does not use the control block any more.
+        while !control.waiter.load(Acquire).is_null() {
+            control.vcpu().inner().host.relax(spins);
+            spins = spins.saturating_add(1);
+        }
+    }
+    // SAFETY: the handle's, and the coroutine's own where it is the handle's, too.
+    unsafe { waker::release_some(slot, references) };
 }
 
 impl<T, H: Host> Future for JoinHandle<T, H> {
@@ -220,20 +244,24 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
         }
         // SAFETY: the handle's reference keeps slot and control block.
         let header = unsafe { slot.as_ref().header().as_ref() };
-        if register(header, cx.waker()) == Join::Exited {
+        let domain = header.vcpu().inner();
+        let waiting = {
+            let _critical = Critical::<H>::enter();
+            domain.here().and_then(Vcpu::current)
+        };
+        // SAFETY: we are in its poll.
+        let waiting = waiting.map(|waiting| unsafe { waiting.as_ref() });
+        if register(header, cx.waker(), waiting) == Join::Exited {
             return match self.try_take() {
                 Some(result) => Poll::Ready(result),
                 None => Poll::Pending,
             };
         }
-        let _critical = Critical::<H>::enter();
-        let domain = header.vcpu().inner();
-        if let Some(waiting) = domain.here().and_then(Vcpu::current) {
-            // SAFETY: we are in its poll, and hold a reference to the other.
-            unsafe {
-                waiting.as_ref().set_lends();
-                lend(domain, header, waiting.as_ref().level().get());
-            }
+        if let Some(waiting) = waiting {
+            let _critical = Critical::<H>::enter();
+            waiting.set_lends();
+            // SAFETY: we hold a reference to the other.
+            unsafe { lend(domain, header, waiting.level().get()) };
         }
         Poll::Pending
     }
@@ -265,9 +293,9 @@ impl<T, H: Host> Drop for JoinHandle<T, H> {
         let (word, header) = unsafe { (&slot.as_ref().word, slot.as_ref().header()) };
         // SAFETY: as above.
         let control = unsafe { header.as_ref() };
-        if word.has_waiter() && word.clear_waiter() == Join::Done {
+        if word.has_waiter() {
             // A waker that panics does not keep the handle's reference.
-            let waiter = take_waiter::<H>(control);
+            let (_, waiter) = take_back(control);
             quietly::<H>(|| drop(waiter));
         }
         // Only the handle writes it.
@@ -283,8 +311,11 @@ impl<T, H: Host> Drop for JoinHandle<T, H> {
             Join::Done => unsafe {
                 lend(control.vcpu().inner(), control, Header::<H>::NO_BOOST);
             },
-            // SAFETY: exited with the handle alive: the output is the handle's.
-            Join::Exited => unsafe { Header::drop_output(header) },
+            // SAFETY: exited with the handle alive: the output is the handle's, and then its references.
+            Join::Exited => unsafe {
+                Header::drop_output(header);
+                return release_exited(slot, header);
+            },
         }
         // SAFETY: the handle's reference.
         unsafe { waker::release(slot) };
@@ -351,12 +382,13 @@ impl<H: Host> fmt::Debug for CancelHandle<H> {
     }
 }
 
-/// Publishes the waker of what awaits the coroutine.
-fn register<H: Host>(header: &Header<H>, new: &Waker) -> Join {
+/// Publishes the waker of what awaits the coroutine: `waiting`, if that is in a coroutine of the domain.
+fn register<H: Host>(header: &Header<H>, new: &Waker, waiting: Option<&Header<H>>) -> Join {
     let word = &header.slot().word;
+    let id = waiting.and_then(|waiting| id_to_wake(waiting, new));
     if word.has_waiter() {
         let published = header.waiter.load(Relaxed);
-        if waker::slot_of::<H>(new).is_some_and(|slot| slot.as_ptr().cast() == published) {
+        if id == Some(published) {
             // The same coroutine still; did it exit meanwhile?
             return if word.is_exited() {
                 Join::Exited
@@ -364,56 +396,63 @@ fn register<H: Host>(header: &Header<H>, new: &Waker) -> Join {
                 Join::Done
             };
         }
-        if word.clear_waiter() == Join::Exited {
+        let (taken, waiter) = take_back(header);
+        if taken == Join::Exited {
             return Join::Exited;
         }
-        drop(take_waiter::<H>(header));
+        drop(waiter);
     }
-    let waiter = new.clone();
-    let packed = match waker::slot_of::<H>(&waiter) {
-        Some(slot) => {
-            core::mem::forget(waiter);
-            slot.as_ptr().cast::<()>()
-        }
-        None => Box::into_raw(Box::new(waiter))
-            .cast::<()>()
-            .map_addr(|address| address | 1),
-    };
+    let packed = id.unwrap_or_else(|| Box::into_raw(Box::new(new.clone())).cast());
     header.waiter.store(packed, Relaxed);
-    let set = word.set_waiter();
-    if set == Join::Exited {
-        drop(take_waiter::<H>(header));
+    let set = word.set_waiter(id.is_some());
+    if set == Join::Exited && id.is_none() {
+        // SAFETY: a box, that was not published.
+        drop(unsafe { take_waiter(header) });
     }
     set
 }
 
-/// Unpacks the field; the caller owns it.
-fn take_waiter<H: Host>(header: &Header<H>) -> Option<Waker> {
-    let packed = header.waiter.load(Relaxed);
-    header.waiter.store(null_mut(), Relaxed);
-    if packed.addr() & 1 == 1 {
-        let boxed = packed.map_addr(|address| address & !1).cast::<Waker>();
-        // SAFETY: packed by `register` from such a box.
-        let boxed: BoxedWaker = unsafe { Box::from_raw(boxed) };
-        return Some(*boxed);
-    }
-    let slot = NonNull::new(packed.cast::<Slot<H>>())?;
-    // SAFETY: packed by `register` from a waker, whose reference it took over.
-    Some(core::mem::ManuallyDrop::into_inner(unsafe {
-        waker::borrowed(slot)
-    }))
+/// Takes back what the handle has published, unless the coroutine has exited: a box, or an id, which is nothing to drop.
+fn take_back<H: Host>(header: &Header<H>) -> (Join, Option<BoxedWaker>) {
+    let word = &header.slot().word;
+    let by_id = word.has_waiter_by_id();
+    let taken = word.clear_waiter();
+    let is_box = taken == Join::Done && !by_id;
+    // SAFETY: a box that is the handle's again.
+    (taken, is_box.then(|| unsafe { take_waiter(header) }))
 }
 
-/// Wakes the coroutine that awaits this one. A waker that is not of this crate is
-/// the caller's to wake, where code of users may run.
+/// The waker in the field.
 ///
 /// # Safety
-/// The caller has just exited it, and a waiter was published.
-pub(crate) unsafe fn wake_waiter<H: Host>(header: &Header<H>) -> Option<Waker> {
-    let waiter = take_waiter::<H>(header)?;
-    if waker::slot_of::<H>(&waiter).is_none() {
-        return Some(waiter);
+/// It is a box, and the caller's: not published, taken back, or published before an exit that the caller has made.
+pub(crate) unsafe fn take_waiter<H: Host>(header: &Header<H>) -> BoxedWaker {
+    // SAFETY: packed by `register` from such a box, and unpacked once.
+    unsafe { Box::from_raw(header.waiter.load(Relaxed).cast()) }
+}
+
+/// Wakes the coroutine that awaits this one, on which the caller makes no use any more.
+///
+/// # Safety
+/// The caller has just exited it, on this vCPU or for it, and a waiter by id was published.
+pub(crate) unsafe fn wake_by_id<H: Host>(vcpu: &Vcpu<H>, header: NonNull<Header<H>>) {
+    let id = {
+        // SAFETY: the handle keeps it until the field is cleared.
+        let waiter = unsafe { &header.as_ref().waiter };
+        let id = waiter.load(Relaxed).addr();
+        waiter.store(null_mut(), Release);
+        CoroutineId::from_u64(id as u64)
+    };
+    // It may have exited, as what awaited it may have given up.
+    let _ = vcpu.inner().wake(id);
+}
+
+/// The id of the coroutine that is being polled, as the field has it, if its is the waker. Never null: no slot has index 0.
+fn id_to_wake<H: Host>(waiting: &Header<H>, waker: &Waker) -> Option<*mut ()> {
+    if waker::slot_of::<H>(waker) != Some(waiting.slot_ptr()) {
+        return None;
     }
-    waiter.wake();
-    None
+    let id = id_of(NonNull::from(waiting)).to_u64();
+    // Where pointers have 32 bits it is boxed.
+    usize::try_from(id).ok().map(without_provenance_mut)
 }

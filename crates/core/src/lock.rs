@@ -70,14 +70,22 @@ impl Lock {
     /// The calling thread serves the vCPU, and has what the thread that served it before has written. (So one thread at a time calls this.)
     #[inline]
     pub(crate) unsafe fn lock_by_owner<H: Host>(&self, host: &H) -> Guard<'_> {
-        if host.has_heavy_barrier() && self.biased.load(Ordering::Relaxed) {
+        // The models of hosts without are spared the steps.
+        if !cfg!(loom) || host.has_heavy_barrier() {
             self.inside.store(true, Ordering::Relaxed);
             light_barrier();
             if self.biased.load(Ordering::Acquire) {
                 return self.guard(&self.inside);
             }
-            self.inside.store(false, Ordering::Release);
         }
+        self.take_by_owner(host)
+    }
+
+    /// It is not biased.
+    #[inline(never)]
+    fn take_by_owner<H: Host>(&self, host: &H) -> Guard<'_> {
+        // Before the wait for `held`, whose holder may wait for this.
+        self.inside.store(false, Ordering::Release);
         self.take(host);
         if host.has_heavy_barrier() {
             let streak = self.streak.load(Ordering::Relaxed) + 1;

@@ -225,7 +225,7 @@ pub(crate) unsafe fn exit<H: Host>(
         unsafe { Header::drop_output(coroutine) };
     }
     // A poll that was suspended is over only when it has been resumed.
-    let mut critical = Critical::<H>::enter();
+    let critical = Critical::<H>::enter();
     if let Some(began) = began
         && vcpu.is_watched(header.slot_ptr())
     {
@@ -235,23 +235,38 @@ pub(crate) unsafe fn exit<H: Host>(
     header.set_state(State::Exited);
     vcpu.trace(coroutine, Step::Exited);
     vcpu.counters.exited(end == Ended::Panicked);
-    match word.exit() {
-        Exit::Detached if !detached => {
-            // SAFETY: the handle has just gone, so the output is ours.
-            critical = critical.outside(|| unsafe { Header::drop_output(coroutine) });
-        }
-        Exit::Detached | Exit::Handle => {}
-        Exit::Waiter => {
-            // SAFETY: the published waiter is ours after an exit.
-            if let Some(foreign) = unsafe { join::wake_waiter(header) } {
-                critical = critical.outside(|| quietly::<H>(|| foreign.wake()));
-            }
-        }
-    }
+    let slot = header.slot_ptr();
+    // Before others may free it, and use its slot again.
     if began.is_some() {
         vcpu.stop();
     }
-    // SAFETY: the coroutine's own reference.
-    unsafe { waker::release(header.slot_ptr()) };
-    drop(critical);
+    match word.exit(detached) {
+        // SAFETY: the coroutine's own reference was given back; the domain is that of the vCPU.
+        Exit::Released(release) => unsafe {
+            waker::finish(release, slot, coroutine, vcpu.domain())
+        },
+        // SAFETY: the handle does not free it before the id is read, which is done here.
+        Exit::WaiterById => unsafe { join::wake_by_id(vcpu, coroutine) },
+        exit @ (Exit::Detached | Exit::Waiter) => {
+            // The rest is still a part of the poll.
+            if began.is_some() {
+                vcpu.go_on(slot);
+            }
+            let critical = critical.outside(|| match exit {
+                Exit::Waiter => {
+                    // SAFETY: the published waiter is ours after an exit.
+                    let waiter = unsafe { join::take_waiter(header) };
+                    quietly::<H>(|| (*waiter).wake());
+                }
+                // SAFETY: the handle has just gone, so the output is ours.
+                _ => unsafe { Header::drop_output(coroutine) },
+            });
+            if began.is_some() {
+                vcpu.stop();
+            }
+            // SAFETY: the coroutine's own reference.
+            unsafe { waker::release(slot) };
+            drop(critical);
+        }
+    }
 }

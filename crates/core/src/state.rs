@@ -1,7 +1,7 @@
 //! The state word of a coroutine: the only file that knows its bits.
 //!
 //! One atomic word per slot of the table holds the generation of the slot, the
-//! number of references to the coroutine in it, and seven flags. Every
+//! number of references to the coroutine in it, and eight flags. Every
 //! transition is one atomic step and returns a `#[must_use]` enum that tells the
 //! caller what it has become responsible for.
 //!
@@ -34,6 +34,10 @@
 //!
 //! References: one for the coroutine itself until it has exited, one for the
 //! join handle, one per waker. The slot is free when they are gone (7).
+//!
+//! The coroutine's own reference goes with the exit in one step (6), but for two cases in which it is still needed to look at the control
+//! block: a waiter that is a box, or an output that its handle has just left behind. A waiter that is an id is read by the exiting
+//! thread, which says so there (`join.rs`); the handle, which has seen the exit, then gives both references back.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -44,6 +48,8 @@ const CANCELLED: u64 = 1 << 3;
 const HANDLE: u64 = 1 << 4;
 const WAITER: u64 = 1 << 5;
 const ORPHAN: u64 = 1 << 6;
+/// With `WAITER`: it is an id.
+const BY_ID: u64 = 1 << 7;
 
 const REF: u64 = 1 << 8;
 const REFS: u64 = 0xff_ffff << 8;
@@ -87,12 +93,14 @@ pub(crate) enum End {
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 #[must_use]
 pub(crate) enum Exit {
-    /// The handle is gone: the caller drops the output.
+    /// The coroutine's own reference is given back, and the control block is the caller's no more.
+    Released(Release),
+    /// The handle has just gone: the caller drops the output, and gives the coroutine's own reference back.
     Detached,
-    /// The handle will fetch the output.
-    Handle,
-    /// So it will, and its waker is in place: the caller owns it, and wakes it.
+    /// The handle will fetch the output, and its waker is in place: the caller owns it, wakes it, and gives the coroutine's own reference back.
     Waiter,
+    /// The same with an id. The coroutine's own reference is the handle's, which waits until the caller has read the id.
+    WaiterById,
 }
 
 /// What is due after a reference was given back.
@@ -255,19 +263,42 @@ impl StateWord {
         self.0.load(Ordering::Relaxed) & (NOTIFIED | CANCELLED) != 0
     }
 
-    /// 6: the future is gone and the output in place. The caller still holds
-    /// the coroutine's own reference and gives it back afterwards.
+    /// 6: the future is gone, and the output in place or, if there is no handle, `dropped`.
     #[inline]
-    pub(crate) fn exit(&self) -> Exit {
-        let word = self.0.fetch_or(EXITED, Ordering::AcqRel);
-        debug_assert!(word & EXITED == 0 && word & OWNED != 0);
-        if word & HANDLE == 0 {
-            Exit::Detached
-        } else if word & WAITER == 0 {
-            Exit::Handle
-        } else {
-            Exit::Waiter
+    pub(crate) fn exit(&self, dropped: bool) -> Exit {
+        let mut seen = self.0.load(Ordering::Relaxed);
+        loop {
+            debug_assert!(seen & EXITED == 0 && seen & OWNED != 0 && seen & REFS != 0);
+            let (given, exit) = if seen & WAITER != 0 {
+                let by_id = seen & BY_ID != 0;
+                (
+                    0,
+                    if by_id {
+                        Exit::WaiterById
+                    } else {
+                        Exit::Waiter
+                    },
+                )
+            } else if seen & HANDLE != 0 || dropped {
+                (REF, Exit::Released(released(seen, REF)))
+            } else {
+                (0, Exit::Detached)
+            };
+            match self.0.compare_exchange_weak(
+                seen,
+                (seen | EXITED) - given,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return exit,
+                Err(now) => seen = now,
+            }
         }
+    }
+
+    /// How many references the handle gives back that has seen the exit: its own, and the coroutine's where the waiter was an id.
+    pub(crate) fn references_of_handle(&self) -> u32 {
+        1 + u32::from(self.has_waiter_by_id())
     }
 
     /// One more reference, by a holder of one.
@@ -288,18 +319,25 @@ impl StateWord {
             .is_ok()
     }
 
-    /// 7: gives a reference back.
+    /// 7: gives so many references back.
     #[inline]
-    pub(crate) fn release(&self) -> Release {
-        let word = self.0.fetch_sub(REF, Ordering::AcqRel);
+    pub(crate) fn release(&self, count: u32) -> Release {
+        let given = u64::from(count) * REF;
+        let word = self.0.fetch_sub(given, Ordering::AcqRel);
+        debug_assert!(word & REFS >= given);
+        released(word, given)
+    }
+
+    /// Are these references all that there are? Then the word is the caller's alone, and nothing need be given back: the coroutine has exited, so an
+    /// id makes no new ones.
+    ///
+    /// Only while the domain has a handle: its end marks what is still referenced.
+    #[inline]
+    pub(crate) fn are_all(&self, count: u32) -> bool {
+        // Acquire: what was done with the others.
+        let word = self.0.load(Ordering::Acquire);
         debug_assert!(word & REFS != 0);
-        if word & REFS != REF {
-            Release::Alive
-        } else if word & ORPHAN == 0 {
-            Release::Free
-        } else {
-            Release::FreeOrphan
-        }
+        word & REFS == u64::from(count) * REF && word & EXITED != 0
     }
 
     /// After 7: the memory is freed, the slot gets its next generation. False: it has
@@ -323,9 +361,10 @@ impl StateWord {
             .fetch_or(u64::from(generation) << GENERATION, Ordering::Relaxed);
     }
 
-    /// The handle has put a waker in place and publishes it.
-    pub(crate) fn set_waiter(&self) -> Join {
-        match self.update(|word| (word & EXITED == 0).then_some(word | WAITER)) {
+    /// The handle has put a waker in place, or an id, and publishes it.
+    pub(crate) fn set_waiter(&self, by_id: bool) -> Join {
+        let waiter = if by_id { WAITER | BY_ID } else { WAITER };
+        match self.update(|word| (word & EXITED == 0).then_some(word | waiter)) {
             Ok(_) => Join::Done,
             Err(_) => Join::Exited,
         }
@@ -333,7 +372,7 @@ impl StateWord {
 
     /// The handle takes its waker back, if it had published one.
     pub(crate) fn clear_waiter(&self) -> Join {
-        match self.update(|word| (word & EXITED == 0).then_some(word & !WAITER)) {
+        match self.update(|word| (word & EXITED == 0).then_some(word & !(WAITER | BY_ID))) {
             Ok(_) => Join::Done,
             Err(_) => Join::Exited,
         }
@@ -358,7 +397,12 @@ impl StateWord {
         }
     }
 
-    /// Has the handle published a waker? Only the handle asks.
+    /// Is what the handle has published an id? Only the handle asks.
+    pub(crate) fn has_waiter_by_id(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & BY_ID != 0
+    }
+
+    /// Has the handle published a waker or an id? Only the handle asks.
     pub(crate) fn has_waiter(&self) -> bool {
         self.0.load(Ordering::Relaxed) & WAITER != 0
     }
@@ -388,6 +432,17 @@ impl StateWord {
         let word = self.0.load(Ordering::Acquire);
         let generation = (word >> GENERATION) as u32;
         lives(word, generation).then_some(generation)
+    }
+}
+
+/// What is due after references were given back; `word` is that of before.
+fn released(word: u64, given: u64) -> Release {
+    if word & REFS != given {
+        Release::Alive
+    } else if word & ORPHAN == 0 {
+        Release::Free
+    } else {
+        Release::FreeOrphan
     }
 }
 

@@ -261,10 +261,7 @@ impl<H: Host> Vcpu<H> {
     /// Takes the lock, on any thread.
     pub(crate) fn locked(&self) -> Locked<'_, H> {
         let domain = self.inner();
-        if domain
-            .here()
-            .is_some_and(|here| core::ptr::eq(here, self))
-        {
+        if domain.here().is_some_and(|here| core::ptr::eq(here, self)) {
             // SAFETY: the host says that the calling thread serves the vCPU.
             return unsafe { self.locked_by_owner() };
         }

@@ -96,12 +96,46 @@ pub(crate) unsafe fn cancel_slot<H: Host>(slot: &Slot<H>, generation: u32) -> Wa
 /// # Safety
 /// The caller has a reference, and has none afterwards.
 pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
+    // SAFETY: passed on.
+    unsafe { release_some(slot, 1) };
+}
+
+/// Gives some references back. If there are no others, which is so for a handle that has been awaited on the vCPU that its coroutine ended
+/// on, without an atomic step.
+///
+/// # Safety
+/// The caller has so many references, and has none afterwards.
+#[inline]
+pub(crate) unsafe fn release_some<H: Host>(slot: NonNull<Slot<H>>, count: u32) {
     // SAFETY: slots with references are alive, and so are their headers; the
     // header is read before the reference goes.
     let (word, header) = unsafe { (&slot.as_ref().word, slot.as_ref().header()) };
-    // SAFETY: as above: the control block is there while we hold a reference.
-    let domain = unsafe { header.as_ref().vcpu().domain() };
-    match word.release() {
+    // SAFETY: as above: the control block is there while we hold a reference, and the domain longer.
+    let (domain, serves) = unsafe {
+        let vcpu = header.as_ref().vcpu();
+        (vcpu.domain(), vcpu.inner().here().is_some())
+    };
+    // The executor of the vCPU that the calling thread serves is a handle on the domain.
+    let release = match serves && word.are_all(count) {
+        true => Release::Free,
+        false => word.release(count),
+    };
+    // SAFETY: the references are given back, and the domain is there until the slot is free.
+    unsafe { finish(release, slot, header, domain) };
+}
+
+/// Frees what is no longer referenced.
+///
+/// # Safety
+/// `release` is what came of giving references to this slot back, and no one else acts on it. The header is the slot's, and the domain theirs.
+#[inline]
+pub(crate) unsafe fn finish<H: Host>(
+    release: Release,
+    slot: NonNull<Slot<H>>,
+    header: NonNull<Header<H>>,
+    domain: NonNull<Inner<H>>,
+) {
+    match release {
         Release::Alive => {}
         // SAFETY: no other reference is left; the coroutine has exited, for its own
         // reference is given back only then. The last handle on the domain waits

@@ -73,15 +73,16 @@ impl Guarded {
         drop(guard);
     }
 
-    fn enter_elsewhere(self: &Arc<Self>, times: usize) -> thread::JoinHandle<()> {
-        let this = self.clone();
-        thread::spawn(move || (0..times).for_each(|_| this.enter(false)))
-    }
-
     fn entries(&self) -> u32 {
         // SAFETY: all threads are joined.
         self.entries.with(|entries| unsafe { *entries })
     }
+}
+
+/// Another thread, which is not the owner.
+fn enter_elsewhere(guarded: &Arc<Guarded>, times: usize) -> thread::JoinHandle<()> {
+    let guarded = guarded.clone();
+    thread::spawn(move || (0..times).for_each(|_| guarded.enter(false)))
 }
 
 #[test]
@@ -90,7 +91,7 @@ fn the_lock_lets_one_in_at_a_time() {
         check(3, move || {
             let guarded = Guarded::new(biases);
             guarded.enter(true);
-            let other = guarded.enter_elsewhere(2);
+            let other = enter_elsewhere(&guarded, 2);
             guarded.enter(true);
             guarded.enter(true);
             other.join().unwrap();
@@ -104,7 +105,7 @@ fn two_threads_end_a_bias_and_one_is_inside_at_a_time() {
     check(2, || {
         let guarded = Guarded::new(true);
         guarded.enter(true);
-        let others = [1, 1].map(|times| guarded.enter_elsewhere(times));
+        let others = [1, 1].map(|times| enter_elsewhere(&guarded, times));
         guarded.enter(true);
         guarded.enter(true);
         for other in others {

@@ -16,10 +16,13 @@ mod sync;
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use loom::sync::atomic::{
+    AtomicBool, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use loom::thread;
 
-use state::{Begin, End, Exit, Join, Release, StateWord, Wake};
+use state::{Begin, End, Exit, Join, Release as Released, StateWord, Wake};
 
 /// A coroutine: its word, and what the word guards.
 struct Coroutine {
@@ -37,6 +40,8 @@ struct Coroutine {
     woken: AtomicUsize,
     dropped: AtomicUsize,
     freed: AtomicUsize,
+    /// The exiting thread has read the id that was published.
+    read: AtomicBool,
 }
 
 const ID: u32 = 0;
@@ -57,6 +62,7 @@ impl Coroutine {
             woken: AtomicUsize::new(0),
             dropped: AtomicUsize::new(0),
             freed: AtomicUsize::new(0),
+            read: AtomicBool::new(false),
         })
     }
 
@@ -108,9 +114,13 @@ impl Coroutine {
     }
 
     fn release(&self) {
-        match self.word.release() {
-            Release::Alive => {}
-            Release::Free | Release::FreeOrphan => {
+        self.released(self.word.release(1));
+    }
+
+    fn released(&self, release: Released) {
+        match release {
+            Released::Alive => {}
+            Released::Free | Released::FreeOrphan => {
                 // SAFETY: the last reference; the checker verifies it.
                 self.future.with_mut(|polls| unsafe { *polls += 1 });
                 self.freed.fetch_add(1, Relaxed);
@@ -243,19 +253,41 @@ fn exit(coroutine: &Coroutine) {
     coroutine
         .output
         .with_mut(|output| unsafe { *output = Some(7) });
-    match coroutine.word.exit() {
+    let detached = coroutine.word.is_detached();
+    if detached {
+        drop_output(coroutine);
+    }
+    match coroutine.word.exit(detached) {
+        Exit::Released(release) => return coroutine.released(release),
         Exit::Detached => drop_output(coroutine),
-        Exit::Handle => {}
-        Exit::Waiter => {
+        exit @ (Exit::Waiter | Exit::WaiterById) => {
             // SAFETY: a published waiter is the exiter's.
             let waiter = coroutine
                 .waiter
                 .with_mut(|waiter| unsafe { (*waiter).take() });
             assert_eq!(waiter, Some(3));
             coroutine.woken.fetch_add(1, Relaxed);
+            if exit == Exit::WaiterById {
+                return coroutine.read.store(true, Release);
+            }
         }
     }
     coroutine.release();
+}
+
+/// The handle's half of an exit that it has seen.
+fn release_exited(coroutine: &Coroutine) {
+    let references = coroutine.word.references_of_handle();
+    if references > 1 {
+        while !coroutine.read.load(Acquire) {
+            thread::yield_now();
+        }
+    }
+    if coroutine.word.are_all(references) {
+        coroutine.released(Released::Free);
+    } else {
+        coroutine.released(coroutine.word.release(references));
+    }
 }
 
 fn drop_output(coroutine: &Coroutine) {
@@ -268,12 +300,12 @@ fn drop_output(coroutine: &Coroutine) {
 }
 
 /// The handle's half of awaiting: publishes a waker.
-fn register(coroutine: &Coroutine) -> Join {
+fn register(coroutine: &Coroutine, by_id: bool) -> Join {
     // SAFETY: unpublished, it is the handle's.
     coroutine
         .waiter
         .with_mut(|waiter| unsafe { *waiter = Some(3) });
-    let set = coroutine.word.set_waiter();
+    let set = coroutine.word.set_waiter(by_id);
     if set == Join::Exited {
         // SAFETY: as above.
         coroutine
@@ -285,41 +317,67 @@ fn register(coroutine: &Coroutine) -> Join {
 
 #[test]
 fn a_handle_that_awaits_is_woken_or_sees_the_exit() {
-    loom::model(|| {
-        let coroutine = Coroutine::new(true, true);
-        let handle = {
-            let coroutine = coroutine.clone();
-            thread::spawn(move || {
-                let waits = register(&coroutine) == Join::Done;
-                if !waits {
-                    drop_output(&coroutine);
-                    coroutine.release();
-                }
-                waits
-            })
-        };
-        exit(&coroutine);
-        let waits = handle.join().unwrap();
-        assert_eq!(coroutine.woken.load(Relaxed), usize::from(waits));
-        if waits {
-            assert!(coroutine.word.is_exited());
-            drop_output(&coroutine);
-            coroutine.release();
-        }
-        assert_eq!(coroutine.freed.load(Relaxed), 1);
-    });
-}
-
-#[test]
-fn a_handle_dropped_around_the_exit_leaves_one_owner_of_output_and_waiter() {
-    for (awaits, lends) in [(false, false), (true, false), (false, true), (true, true)] {
+    for by_id in [false, true] {
         loom::model(move || {
             let coroutine = Coroutine::new(true, true);
             let handle = {
                 let coroutine = coroutine.clone();
                 thread::spawn(move || {
-                    if awaits {
-                        let _ = register(&coroutine);
+                    let waits = register(&coroutine, by_id) == Join::Done;
+                    // Polled once more, perhaps for no reason.
+                    let sees = coroutine.word.is_exited();
+                    if sees {
+                        drop_output(&coroutine);
+                        release_exited(&coroutine);
+                    }
+                    (waits, sees)
+                })
+            };
+            exit(&coroutine);
+            let (waits, sees) = handle.join().unwrap();
+            assert_eq!(coroutine.woken.load(Relaxed), usize::from(waits));
+            assert!(waits || sees);
+            if !sees {
+                assert!(coroutine.word.is_exited());
+                drop_output(&coroutine);
+                release_exited(&coroutine);
+            }
+            assert_eq!(coroutine.freed.load(Relaxed), 1);
+        });
+    }
+}
+
+#[test]
+fn a_waker_and_the_handle_agree_on_who_is_last() {
+    for by_id in [false, true] {
+        loom::model(move || {
+            let coroutine = Coroutine::new(true, true);
+            coroutine.word.retain();
+            assert_eq!(register(&coroutine, by_id), Join::Done);
+            let waker = {
+                let coroutine = coroutine.clone();
+                thread::spawn(move || coroutine.release())
+            };
+            exit(&coroutine);
+            drop_output(&coroutine);
+            release_exited(&coroutine);
+            waker.join().unwrap();
+            assert_eq!(coroutine.freed.load(Relaxed), 1);
+        });
+    }
+}
+
+#[test]
+fn a_handle_dropped_around_the_exit_leaves_one_owner_of_output_and_waiter() {
+    let awaits = [None, Some(false), Some(true)];
+    for (awaits, lends) in awaits.into_iter().flat_map(|by| [(by, false), (by, true)]) {
+        loom::model(move || {
+            let coroutine = Coroutine::new(true, true);
+            let handle = {
+                let coroutine = coroutine.clone();
+                thread::spawn(move || {
+                    if let Some(by_id) = awaits {
+                        let _ = register(&coroutine, by_id);
                     }
                     // As `JoinHandle::drop`.
                     let word = &coroutine.word;
@@ -336,10 +394,10 @@ fn a_handle_dropped_around_the_exit_leaves_one_owner_of_output_and_waiter() {
                     };
                     if dropped == Join::Exited {
                         drop_output(&coroutine);
-                    } else if !lends {
-                        return;
+                        release_exited(&coroutine);
+                    } else if lends {
+                        coroutine.release();
                     }
-                    coroutine.release();
                 })
             };
             exit(&coroutine);
@@ -388,8 +446,7 @@ fn an_old_id_never_wakes_the_next_tenant() {
             thread::spawn(move || coroutine.word.wake_by_id(ID, false))
         };
         assert_eq!(coroutine.word.begin_poll(), Begin::Poll);
-        assert_eq!(coroutine.word.exit(), Exit::Detached);
-        assert_eq!(coroutine.word.release(), Release::Free);
+        assert_eq!(coroutine.word.exit(true), Exit::Released(Released::Free));
         assert!(coroutine.word.retire());
         assert_eq!(coroutine.word.init(false, false), ID + 1);
         assert_ne!(other.join().unwrap(), Wake::Enqueue);
@@ -415,8 +472,10 @@ fn a_reference_by_id_is_to_the_living_one_or_refused() {
             })
         };
         assert_eq!(coroutine.word.begin_poll(), Begin::Poll);
-        assert_eq!(coroutine.word.exit(), Exit::Detached);
-        coroutine.release();
+        let Exit::Released(release) = coroutine.word.exit(true) else {
+            panic!("its output was dropped");
+        };
+        coroutine.released(release);
         other.join().unwrap();
         assert_eq!(coroutine.freed.load(Relaxed), 1);
         assert!(!coroutine.word.retain_by_id(ID));
@@ -428,17 +487,17 @@ fn the_last_reference_and_the_end_of_the_domain_agree_on_who_is_last() {
     loom::model(|| {
         let coroutine = Coroutine::new(false, true);
         assert_eq!(coroutine.word.begin_poll(), Begin::Poll);
-        assert_eq!(coroutine.word.exit(), Exit::Detached);
+        assert_eq!(coroutine.word.exit(false), Exit::Detached);
         let other = {
             let coroutine = coroutine.clone();
-            thread::spawn(move || coroutine.word.release())
+            thread::spawn(move || coroutine.word.release(1))
         };
         let marked = coroutine.word.mark_orphan();
         let release = other.join().unwrap();
         let expected = if marked {
-            Release::FreeOrphan
+            Released::FreeOrphan
         } else {
-            Release::Free
+            Released::Free
         };
         assert_eq!(release, expected);
     });

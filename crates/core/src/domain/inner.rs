@@ -194,7 +194,7 @@ impl<H: Host> Inner<H> {
         })
     }
 
-    pub(super) fn wake(&self, id: CoroutineId) -> Result<(), Dead> {
+    pub(crate) fn wake(&self, id: CoroutineId) -> Result<(), Dead> {
         let slot = self.table.slot(id.index()).ok_or(Dead)?;
         let _critical = Critical::<H>::enter();
         match slot.word.wake_by_id(id.generation(), false) {

@@ -139,6 +139,12 @@ impl<H: Host> Vcpu<H> {
         self.current.store(header.slot_ptr().as_ptr(), Release);
     }
 
+    /// A poll that was [over](Vcpu::stop) has something left to do.
+    pub(crate) fn go_on(&self, slot: NonNull<Slot<H>>) {
+        // Release: a watchdog looks at the slot.
+        self.current.store(slot.as_ptr(), Release);
+    }
+
     /// The poll of the current coroutine is over.
     #[inline]
     pub(crate) fn stop(&self) {
