@@ -1,0 +1,106 @@
+//! A handle and the exit of its coroutine on two threads, under the model checker: the control block is freed once, by the last to use it
+//! (`join.rs`), or the end of the domain would wait for ever. See `loom_state.rs` for how to run it, and `models` for the bounds.
+
+#![cfg(loom)]
+
+mod models;
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll, Waker};
+
+use models::{ModelHost, biased_domain, check, level, run, run_elsewhere};
+use upshift_core::{Executor, JoinHandle, Priority};
+
+/// Dropped once.
+struct Output(Arc<AtomicUsize>);
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+/// A coroutine that ends in its first poll, and what counts the drops of its output.
+fn child(vcpu: &Executor<ModelHost>) -> (JoinHandle<Output, ModelHost>, Arc<AtomicUsize>) {
+    let drops = Arc::new(AtomicUsize::new(0));
+    let output = Output(drops.clone());
+    let at = Priority::At(level(20));
+    // SAFETY: the future and its output are `Send`.
+    let handle = unsafe { vcpu.spawn_pinned(async move { output }, at) };
+    (handle.unwrap(), drops)
+}
+
+/// A coroutine that is not awaited.
+fn detached(vcpu: &Executor<ModelHost>, future: impl Future<Output = ()> + Send + 'static) {
+    // SAFETY: the future and its output are `Send`.
+    let handle = unsafe { vcpu.spawn_pinned(future, Priority::At(level(20))) };
+    handle.unwrap().detach();
+}
+
+#[test]
+fn a_coroutine_that_awaits_another_one_elsewhere_gets_its_output() {
+    check(3, || {
+        let domain = biased_domain(0);
+        let (here, there) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+        let (handle, drops) = child(&there);
+        let got = Arc::new(AtomicUsize::new(0));
+        detached(&here, {
+            let got = got.clone();
+            async move {
+                drop(handle.await.unwrap());
+                got.fetch_add(1, Relaxed);
+            }
+        });
+        let other = run_elsewhere(there);
+        run(&here);
+        drop(other.join().unwrap());
+        run(&here);
+        assert_eq!((got.load(Relaxed), drops.load(Relaxed)), (1, 1));
+    });
+}
+
+#[test]
+fn a_coroutine_that_gives_up_another_one_elsewhere_leaves_one_owner_of_its_output() {
+    check(3, || {
+        let domain = biased_domain(0);
+        let (here, there) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+        let (mut handle, drops) = child(&there);
+        detached(&here, async move {
+            poll_fn(|cx| Poll::Ready(drop(Pin::new(&mut handle).poll(cx)))).await;
+            drop(handle);
+        });
+        let other = run_elsewhere(there);
+        run(&here);
+        drop(other.join().unwrap());
+        assert_eq!(drops.load(Relaxed), 1);
+    });
+}
+
+#[test]
+fn a_handle_that_leaves_its_coroutine_is_polled_by_a_thread_too() {
+    check(2, || {
+        let domain = biased_domain(0);
+        let (here, there) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+        let (mut handle, drops) = child(&there);
+        let place = Arc::new(std::sync::Mutex::new(None));
+        detached(&here, {
+            let place = place.clone();
+            async move {
+                poll_fn(|cx| Poll::Ready(drop(Pin::new(&mut handle).poll(cx)))).await;
+                *place.lock().unwrap() = Some(handle);
+            }
+        });
+        run(&here);
+        let mut handle = place.lock().unwrap().take().unwrap();
+        let other = run_elsewhere(there);
+        let mut cx = Context::from_waker(Waker::noop());
+        let first = Pin::new(&mut handle).poll(&mut cx).is_ready();
+        let there = other.join().unwrap();
+        assert!(first || Pin::new(&mut handle).poll(&mut cx).is_ready());
+        drop((handle, here, there));
+        assert_eq!(drops.load(Relaxed), 1);
+    });
+}
