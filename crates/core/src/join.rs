@@ -227,7 +227,7 @@ unsafe fn release_exited<H: Host>(slot: NonNull<Slot<H>>, header: NonNull<Header
         }
     }
     // SAFETY: the handle's, and the coroutine's own where it is the handle's, too.
-    unsafe { waker::release_some(slot, references) };
+    unsafe { waker::release_last(slot, references) };
 }
 
 impl<T, H: Host> Future for JoinHandle<T, H> {

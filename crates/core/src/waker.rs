@@ -96,27 +96,29 @@ pub(crate) unsafe fn cancel_slot<H: Host>(slot: &Slot<H>, generation: u32) -> Wa
 /// # Safety
 /// The caller has a reference, and has none afterwards.
 pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
-    // SAFETY: passed on.
-    unsafe { release_some(slot, 1) };
+    // SAFETY: slots with references are alive, and so are their headers; the
+    // header is read before the reference goes.
+    let (word, header) = unsafe { (&slot.as_ref().word, slot.as_ref().header()) };
+    // SAFETY: as above: the control block is there while we hold a reference, and its domain longer.
+    unsafe {
+        let domain = header.as_ref().vcpu().domain();
+        finish(word.release(1), slot, header, domain);
+    }
 }
 
-/// Gives some references back. If there are no others, which is so for a handle that has been awaited on the vCPU that its coroutine ended
-/// on, without an atomic step.
+/// The same with some references, which are probably all that there are: then without an atomic step, on a thread that serves a vCPU.
 ///
 /// # Safety
 /// The caller has so many references, and has none afterwards.
 #[inline]
-pub(crate) unsafe fn release_some<H: Host>(slot: NonNull<Slot<H>>, count: u32) {
-    // SAFETY: slots with references are alive, and so are their headers; the
-    // header is read before the reference goes.
+pub(crate) unsafe fn release_last<H: Host>(slot: NonNull<Slot<H>>, count: u32) {
+    // SAFETY: as above.
     let (word, header) = unsafe { (&slot.as_ref().word, slot.as_ref().header()) };
-    // SAFETY: as above: the control block is there while we hold a reference, and the domain longer.
-    let (domain, serves) = unsafe {
-        let vcpu = header.as_ref().vcpu();
-        (vcpu.domain(), vcpu.inner().here().is_some())
-    };
+    // SAFETY: as above.
+    let vcpu = unsafe { header.as_ref() }.vcpu();
+    let domain = vcpu.domain();
     // The executor of the vCPU that the calling thread serves is a handle on the domain.
-    let release = match serves && word.are_all(count) {
+    let release = match vcpu.inner().here().is_some() && word.are_all(count) {
         true => Release::Free,
         false => word.release(count),
     };
