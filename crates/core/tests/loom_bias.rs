@@ -136,7 +136,7 @@ fn the_owner_and_a_thread_that_ends_its_bias_are_never_both_inside() {
 /// The bias comes back between two ends of it.
 #[test]
 fn a_bias_that_comes_back_is_ended_again() {
-    check(3, || {
+    check(2, || {
         let domain = biased_domain(0);
         let owner = domain.add_vcpu().unwrap();
         let (work, id) = Work::blocked(&domain, &owner, 40);

@@ -1,8 +1,11 @@
 //! A watchdog sees the poll that is under way, and hears how long it took.
 
+use std::future::Future;
 use std::panic::Location;
+use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
+use std::task::{Context, Poll};
 
 use crate::support::{at, domain, level, run, serving};
 use upshift_core::Config;
@@ -39,6 +42,42 @@ fn a_poll_is_seen_from_another_thread_while_it_lasts() {
     assert_eq!(poll.location, here);
     assert_eq!(poll.began, 500);
     assert_eq!(vcpu.current_poll(), None);
+}
+
+/// Of one type, from two places, and from each of them several.
+#[test]
+fn coroutines_of_one_type_know_each_where_it_was_spawned() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let first = Location::caller();
+    let places = [first, Location::caller(), first, Location::caller()];
+    for place in places {
+        let (seen, sees) = mpsc::channel();
+        let inner = domain.clone();
+        let looks = move || {
+            let poll = inner.vcpus().next().unwrap().current_poll();
+            seen.send(poll.unwrap().location).unwrap();
+        };
+        let handle = serving(&vcpu, || {
+            let future = Looks(Some(Box::new(looks)));
+            domain.spawn_at(future, at(9), place).unwrap()
+        });
+        run(&vcpu, 10);
+        assert_eq!(sees.recv(), Ok(place));
+        handle.detach();
+    }
+}
+
+struct Looks(Option<Box<dyn FnOnce() + Send>>);
+
+impl Future for Looks {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if let Some(looks) = self.0.take() {
+            looks();
+        }
+        Poll::Ready(())
+    }
 }
 
 #[test]
