@@ -25,8 +25,9 @@
 use crate::host::Host;
 use crate::sync::{AtomicBool, AtomicU32, Ordering, light_barrier};
 
-/// Atomic steps that cost as much as a heavy barrier: 5 ns each, and 2 to 3 µs.
-const REBIAS_AFTER: u32 = if cfg!(loom) { 1 } else { 512 };
+/// Atomic steps that cost as much as a heavy barrier: 5 ns each, and 20 µs where CPUs are virtual: 10 for the thread that makes it, and an
+/// interrupt of the owner.
+const REBIAS_AFTER: u32 = if cfg!(loom) { 1 } else { 4096 };
 
 /// A spin lock without data: it guards the fields its vCPU says it guards.
 pub(crate) struct Lock {
