@@ -62,7 +62,8 @@ impl<H: Host> Executor<H> {
     /// Takes a coroutine that is suspended here, whatever else is ready: [`Picked::Resume`], or `None` if it is not. For hosts
     /// that see to it that a suspended poll, which may hold what others wait for, is not kept from the CPU for ever.
     pub fn pick_suspended(&self, id: CoroutineId) -> Option<Picked<'_, H>> {
-        Vcpu::pick_suspended(self, id)
+        // SAFETY: the calling thread has the executor, which is not `Sync`.
+        unsafe { Vcpu::pick_suspended(self, id) }
     }
 
     /// Starts a coroutine that never leaves this vCPU.

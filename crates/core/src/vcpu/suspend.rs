@@ -67,9 +67,10 @@ impl<H: Host> Vcpu<H> {
     /// # Safety
     /// The thread that polls it is stopped, outside this crate, and goes on only
     /// when the coroutine has been picked again, which happens before the vCPU
-    /// is retired.
+    /// is retired. Until this returns no other thread serves the vCPU, and the calling one has what the stopped one has written.
     pub unsafe fn suspend_current(&self, place: Place) -> Option<CoroutineId> {
-        let mut locked = self.locked();
+        // SAFETY: the caller acts for the thread that served the vCPU, and no other one serves it meanwhile.
+        let mut locked = unsafe { self.locked_by_owner() };
         let coroutine = self.current()?;
         self.interrupt(coroutine, place);
         // SAFETY: it is being polled, so it is alive and in no queue; its poller
@@ -84,7 +85,8 @@ impl<H: Host> Vcpu<H> {
     /// # Safety
     /// As [`Vcpu::suspend_current`]; and the domain outlives the result.
     pub unsafe fn set_aside_current(&self) -> Option<Aside<H>> {
-        let _locked = self.locked();
+        // SAFETY: as above.
+        let _locked = unsafe { self.locked_by_owner() };
         let coroutine = self.current()?;
         self.interrupt(coroutine, Place::Head);
         self.set_running(NOBODY);
@@ -102,13 +104,15 @@ impl<H: Host> Vcpu<H> {
 
     /// Picks this coroutine, if it is suspended and queued here, whatever else is ready.
     ///
-    /// Only for the thread that serves this vCPU, between polls.
-    pub(crate) fn pick_suspended(&self, id: CoroutineId) -> Option<Picked<'_, H>> {
+    /// # Safety
+    /// The calling thread serves the vCPU, or stands in for the one that does: it has the executor.
+    pub(crate) unsafe fn pick_suspended(&self, id: CoroutineId) -> Option<Picked<'_, H>> {
         self.inner()
             .with(id, |coroutine| {
                 // SAFETY: `with` holds a reference.
                 let header = unsafe { coroutine.as_ref() };
-                let mut locked = self.locked();
+                // SAFETY: passed on.
+                let mut locked = unsafe { self.locked_by_owner() };
                 locked.read_clock_now();
                 locked.drain_inbox();
                 let here = core::ptr::eq(header.vcpu(), self)
