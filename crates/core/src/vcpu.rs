@@ -48,6 +48,7 @@ use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, NextLine, fence};
 use crate::table::{Slot, Table};
 pub(crate) use locked::Locked;
+pub(crate) use search::MOST_LOOK_AFTER;
 pub use suspend::{Aside, Place};
 pub use watch::Poll;
 

@@ -18,7 +18,7 @@ use crate::sync::Ordering::{Acquire, Relaxed, SeqCst};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, NextLine};
 use crate::table::{Slot, Table};
 use crate::trace::Step;
-use crate::vcpu::Vcpu;
+use crate::vcpu::{MOST_LOOK_AFTER, Vcpu};
 use crate::waker;
 
 /// What the handles share. What every pick reads shares no cache line with what spawns and exits write.
@@ -57,7 +57,11 @@ impl<H: Host> Inner<H> {
     pub(super) fn new(host: H, config: Config) -> Inner<H> {
         Inner {
             host,
-            config,
+            config: Config {
+                // Periods are multiples of it.
+                look_after: config.look_after.min(MOST_LOOK_AFTER),
+                ..config
+            },
             vcpus: core::array::from_fn(|_| AtomicPtr::new(null_mut())),
             count: AtomicUsize::new(0),
             active: AtomicUsize::new(0),

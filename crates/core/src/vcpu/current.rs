@@ -31,10 +31,14 @@ impl<H: Host> Vcpu<H> {
     /// on before its equals, as what is preempted does under `SCHED_FIFO`. It goes to the tail all the same if it has not woken itself, if its
     /// level has changed during the poll, or if the domain has [aging](crate::Config::aging), whose bound counts polls.
     ///
-    /// The host bounds it: what has used its quantum ([`Vcpu::turn_began`]) goes to the tail. Only for the thread that polls.
+    /// The host bounds it: what has used its quantum ([`Vcpu::turn_began`]) goes to the tail. By the thread that polls; from another one
+    /// it does nothing.
     pub fn keep_place(&self) {
-        if let Some(current) = self.current() {
-            // SAFETY: the caller polls it, so it is alive.
+        if let Some(here) = self.inner().here()
+            && core::ptr::eq(here, self)
+            && let Some(current) = self.current()
+        {
+            // SAFETY: the caller serves this vCPU, and polls it, so it is alive.
             unsafe { current.as_ref() }.keep_place();
         }
     }

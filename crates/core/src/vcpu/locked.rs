@@ -267,7 +267,8 @@ impl<'a, H: Host> Locked<'a, H> {
             return false;
         }
         let level = Level::from_stored(movable.trailing_zeros() as u8);
-        guarded.mean * guarded.queues.movable_len(level) as u64 >= threshold
+        let worth = (guarded.mean).saturating_mul(guarded.queues.movable_len(level) as u64);
+        worth >= threshold
     }
 
     /// Takes the next coroutine out of the queues and accounts for it. With it,

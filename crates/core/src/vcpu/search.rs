@@ -54,6 +54,9 @@ use crate::sync::fence;
 /// have in advance.
 pub(super) const SHARE: u64 = 20;
 
+/// What is more is as good as this: so periods, and an account of them, fit.
+pub(crate) const MOST_LOOK_AFTER: u64 = u64::MAX / (SHARE * SHARE);
+
 /// `surplus`: nothing to say.
 pub(super) const NO_SURPLUS: u8 = 0;
 /// There was something to give at a look, and has been since.

@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use crate::support::{
-    TestHost, at, domain, keep_place, level, need_preempt, polled_here, run, serving, turn_began,
-    yield_now,
+    TestHost, Trace, at, domain, keep_place, level, need_preempt, polled_here, run, serving,
+    turn_began, yield_now,
 };
 use upshift_core::{
-    CancelHandle, Config, Domain, Executor, JoinHandle, Picked, Polled, Running, Yielded,
+    CancelHandle, Config, Domain, Executor, JoinHandle, Picked, Polled, Running, Vcpu, Yielded,
 };
 
 /// Does not compile if the type has the trait: then there are two ways to choose from.
@@ -139,6 +139,67 @@ fn what_is_current_already_stays_as_it_is() {
         assert_eq!(turn_began(), 100);
         let _ = running.poll();
     });
+}
+
+/// Any thread reaches a vCPU through its domain. What is polled there may be gone when another one looks.
+#[test]
+fn only_the_thread_that_polls_keeps_a_place() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let trace = Trace::default();
+    let yields = |name: &'static str, from_elsewhere: bool| {
+        let (trace, domain) = (trace.clone(), domain.clone());
+        let mut polls = 0;
+        std::future::poll_fn(move |cx| {
+            trace.push(name);
+            polls += 1;
+            if polls == 2 {
+                return std::task::Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            if from_elsewhere {
+                let keeps = || domain.vcpus().for_each(Vcpu::keep_place);
+                std::thread::scope(|scope| scope.spawn(keeps).join().unwrap());
+            }
+            std::task::Poll::Pending
+        })
+    };
+    let first = domain.spawn(yields("first", true), at(7)).unwrap();
+    let second = domain.spawn(yields("second", false), at(7)).unwrap();
+    assert_eq!(run(&vcpu, 10), 4);
+    assert_eq!(trace.take(), "first second first second");
+    assert!(first.is_finished() && second.is_finished());
+}
+
+#[test]
+fn times_of_any_length_are_taken() {
+    let longest = Config {
+        coarse_below: u64::MAX,
+        notify_above: u64::MAX,
+        look_after: u64::MAX,
+        patience: u64::MAX,
+        ..Config::default()
+    };
+    let domain = domain(longest);
+    let (one, other) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+    for time in [0, 1, u64::MAX / 16] {
+        domain.host().time.store(time, Relaxed);
+        let all: Vec<_> = (0..3)
+            .map(|_| serving(&one, || domain.spawn(yield_now(), at(7)).unwrap()))
+            .collect();
+        for _ in 0..2 {
+            let _ = serving(&other, || other.look(|_| false));
+            if other.prepare_park() {
+                let _ = other.sleep_limit();
+                other.waited_for_nothing();
+            }
+            other.unpark();
+            assert!(!one.is_look_due());
+        }
+        run(&one, 100);
+        run(&other, 100);
+        assert!(all.iter().all(JoinHandle::is_finished));
+    }
 }
 
 /// It computes and asks, and nothing else is ready that it would give way to.
