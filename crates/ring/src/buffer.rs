@@ -167,7 +167,7 @@ unsafe impl<const N: usize> IoBufMut for [u8; N] {
 }
 
 /// A part of a buffer; made by [`IoBuf::slice`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Slice<B> {
     buffer: B,
     start: usize,
@@ -180,6 +180,17 @@ impl<B> Slice<B> {
         self.buffer
     }
 }
+
+impl<B: IoBuf + Clone> Clone for Slice<B> {
+    /// # Panics
+    ///
+    /// If the clone of the buffer is shorter than what the range needs.
+    fn clone(&self) -> Self {
+        self.buffer.clone().slice(self.start..self.end)
+    }
+}
+
+impl<B: IoBuf + Copy> Copy for Slice<B> {}
 
 // SAFETY: a part of memory that `B` vouches for.
 unsafe impl<B: IoBuf> IoBuf for Slice<B> {
@@ -200,4 +211,46 @@ const LARGEST: usize = 0x7fff_f000;
 /// The length of a buffer as an entry states it.
 pub(crate) fn clamp(length: usize) -> u32 {
     length.min(LARGEST) as u32
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Its clones are shorter than it is: nothing that `IoBuf` asks for forbids that.
+    #[derive(Debug)]
+    struct Shrinks(Vec<u8>);
+
+    impl Clone for Shrinks {
+        fn clone(&self) -> Self {
+            Self(Vec::new())
+        }
+    }
+
+    // SAFETY: as of the vector.
+    unsafe impl IoBuf for Shrinks {
+        fn io_ptr(&self) -> *const u8 {
+            self.0.io_ptr()
+        }
+        fn io_len(&self) -> usize {
+            self.0.io_len()
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "within the buffer")]
+    fn the_clone_of_a_part_is_within_the_clone_of_the_whole() {
+        let part = Shrinks(vec![7; 100]).slice(10..90);
+        let clone = part.clone();
+        assert!(clone.io_len() <= clone.into_inner().io_len());
+    }
+
+    #[test]
+    fn a_part_is_cloned_and_copied() {
+        let part = vec![1, 2, 3].slice(1..3);
+        assert_eq!(part.clone().io_len(), 2);
+        let copied = [1, 2, 3].slice(1..3);
+        let copy = copied;
+        assert_eq!((copy.io_len(), copied.io_len()), (2, 2));
+    }
 }

@@ -285,3 +285,29 @@ fn an_operation_that_it_does_not_know_says_so() {
     let error = block_on(&ring, ring.start(Unknown, 0));
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
+
+/// Panics, and drops the job by that.
+#[derive(Debug)]
+struct Panics;
+
+impl Offload for Panics {
+    fn offload(&self, _: u8, _: Job) {
+        panic!("an offload that panics");
+    }
+}
+
+#[test]
+fn an_offload_that_panics_ends_its_operation_and_no_other() {
+    let config = Config {
+        offload: Some(Arc::new(Panics)),
+        ..config()
+    };
+    let ring = Ring::new(config).unwrap();
+    let opens: Vec<_> = (0..3).map(|level| open(&ring, level)).collect();
+    let nop = ring.start(op::Nop::new(), 0);
+    for open in opens {
+        let ended = block_on(&ring, open).unwrap_err();
+        assert_eq!(ended.raw_os_error(), Some(libc::ECANCELED));
+    }
+    block_on(&ring, nop).unwrap();
+}

@@ -49,6 +49,7 @@ pub(crate) mod sqe;
 mod table;
 
 use crate::config::Config;
+use crate::foreign::quietly;
 use crate::offload::{Call, Job, Offload, Posts, ThreadEach};
 use crate::setup::explain;
 use crate::slot::{CANCEL, KICK};
@@ -323,7 +324,8 @@ impl Readiness {
             place: Place::Offloaded(call.clone()),
         };
         self.waiting.set(self.waiting.get() + 1);
-        self.offload.offload(level, Job::new(&call));
+        // Code of users: a job that it drops by a panic has ended.
+        quietly(|| self.offload.offload(level, Job::new(&call)));
     }
 
     /// Puts an operation last in the list of its descriptor.
