@@ -5,6 +5,7 @@
 //! and the threads of other tests would.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
@@ -55,6 +56,7 @@ fn a_coroutine_has_a_span_if_a_subscriber_listens() {
     without_a_subscriber_there_is_no_span();
     it_has_id_level_and_place();
     without_a_subscriber_there_is_no_span();
+    a_subscriber_that_panics_keeps_no_future_from_its_drop();
 }
 
 fn without_a_subscriber_there_is_no_span() {
@@ -66,6 +68,54 @@ fn without_a_subscriber_there_is_no_span() {
         )
         .await
         .unwrap();
+    });
+}
+
+/// Panics when a span is entered, once it is told to.
+#[derive(Clone, Default)]
+struct Panics(Arc<AtomicBool>);
+
+impl tracing::Subscriber for Panics {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::Id {
+        tracing::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::Id, _: &tracing::Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {}
+    fn enter(&self, _: &tracing::Id) {
+        assert!(!self.0.load(SeqCst), "a subscriber that panics");
+    }
+    fn exit(&self, _: &tracing::Id) {}
+}
+
+/// What is pinned is dropped before its memory is used again: others may have a pointer to it.
+fn a_subscriber_that_panics_keeps_no_future_from_its_drop() {
+    struct Gone(Arc<AtomicBool>);
+    impl Drop for Gone {
+        fn drop(&mut self) {
+            self.0.store(true, SeqCst);
+        }
+    }
+    let (panics, is_gone) = (Panics::default(), Arc::new(AtomicBool::new(false)));
+    tracing::subscriber::with_default(panics.clone(), || {
+        let runtime = Runtime::builder().vcpus(1).build().unwrap();
+        let gone = Gone(is_gone.clone());
+        runtime.block_on(async {
+            let waits = async move {
+                std::future::pending::<()>().await;
+                drop(gone);
+            };
+            let waits = upshift::spawn(waits, Level::DEFAULT);
+            upshift::yield_now().await;
+            panics.0.store(true, SeqCst);
+            waits.cancel();
+            assert!(waits.await.unwrap_err().is_panic());
+            assert!(is_gone.load(SeqCst));
+            panics.0.store(false, SeqCst);
+        });
     });
 }
 

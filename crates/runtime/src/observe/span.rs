@@ -94,9 +94,17 @@ mod with {
 
     impl<F> Drop for Traced<F> {
         fn drop(&mut self) {
+            /// Drops what it borrows, also if a subscriber panics before: the memory of what is pinned is not given up without.
+            struct Dropped<'a, F>(&'a mut ManuallyDrop<F>);
+            impl<F> Drop for Dropped<'_, F> {
+                fn drop(&mut self) {
+                    // SAFETY: once, by the drop of the whole.
+                    unsafe { ManuallyDrop::drop(self.0) };
+                }
+            }
+            let future = Dropped(&mut self.future);
             let _entered = self.span.enter();
-            // SAFETY: once, here.
-            unsafe { ManuallyDrop::drop(&mut self.future) };
+            drop(future);
         }
     }
 }
