@@ -247,7 +247,7 @@ impl Builder {
         self
     }
 
-    /// How many polls of a vCPU can be suspended or blocked at the same time (default 32; at least 1): each
+    /// How many polls of a vCPU can be suspended or blocked at the same time (default 32; at least 1, at most 4096): each
     /// needs a thread, which is started when it is first needed. When so many are, one that overruns goes on
     /// until one of them has ended; one that blocks, or behind which others may wait, makes room for one of
     /// them.

@@ -15,6 +15,7 @@ use std::sync::OnceLock;
 
 use crate::arrivals;
 use crate::preempt;
+pub(crate) use spare::SLOTS as MOST_THREADS;
 
 extern "C" fn handler(_: libc::c_int) {
     // SAFETY: the thread's own errno.

@@ -26,6 +26,7 @@ use crate::driver::Report;
 use crate::handle::Handle;
 use crate::host;
 use crate::host::Linux;
+use crate::interrupt;
 use crate::notice::notice;
 use crate::observe::Watchdog;
 use crate::preempt::Preemptible;
@@ -95,7 +96,8 @@ impl Runtime {
     /// poll: spawn what is hot. They are interrupted like others; while one of them is, the others wait for it.
     ///
     /// # Panics
-    /// If the future panics, with its payload; if the main coroutine is cancelled by its id; or if called inside a coroutine.
+    /// If the future panics, with its payload; if the main coroutine is cancelled by its id; if called inside a coroutine; or, with
+    /// preemption, at the end of its thread, when the destructors of thread-locals run.
     #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         match self.run_main(future, Location::caller()) {
@@ -126,6 +128,11 @@ impl Runtime {
             host::current_id().is_none(),
             "block_on inside a coroutine would stop its vCPU: use `.await`"
         );
+        if let Engine::Preemptible(_) = &self.engine
+            && let Err(error) = interrupt::claim()
+        {
+            panic!("this thread cannot be interrupted: {error}");
+        }
         let id;
         let mut output = None;
         let done = Cell::new(false);
@@ -152,7 +159,9 @@ impl Runtime {
                 Ok(handle) => {
                     id = handle.id();
                     match &self.engine {
-                        Engine::Preemptible(vcpu) => vcpu.serve_as_main(false, &|| done.get()),
+                        Engine::Preemptible(vcpu) => vcpu
+                            .serve_as_main(false, &|| done.get())
+                            .expect("the signal has been claimed"),
                         Engine::Inline(_) => {
                             self.worker().run(|| done.get());
                             self.worker().hand_in();
@@ -266,7 +275,8 @@ impl Drop for Runtime {
                 turns.get() > most || shared.domain.bitmap() == 0 || is_over()
             };
             match &self.engine {
-                Engine::Preemptible(vcpu) => vcpu.serve_as_main(true, &|| done(1)),
+                // One that can serve nothing any more, at the end of its thread, waits until the time is over.
+                Engine::Preemptible(vcpu) => drop(vcpu.serve_as_main(true, &|| done(1))),
                 Engine::Inline(_) => self.worker().run(|| done(64)),
             }
             thread::yield_now();

@@ -1,7 +1,10 @@
 //! Threads are interrupted also when the user may queue no more signals. In a process of its own: the limit is for all of it.
 
-use std::sync::Arc;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use upshift::{Level, Preemption, Runtime, time};
@@ -57,11 +60,55 @@ fn polls_are_suspended_and_served_without_a_place_for_a_signal() {
         Ok(preemptible) => suspends(preemptible),
         Err(error) => println!("skipped: {error}"),
     }
+    let (built, is_built) = mpsc::channel();
+    let (go, may_go) = mpsc::channel();
+    let other = thread::spawn(move || {
+        let builder = Runtime::builder().vcpus(1);
+        let runtime = builder.preemption(Preemption::Required).build();
+        built.send(()).unwrap();
+        may_go.recv().unwrap();
+        if let Ok(runtime) = runtime {
+            leaves_nothing_behind(&runtime);
+        }
+    });
+    is_built.recv().unwrap();
     exhaust();
+    go.send(()).unwrap();
+    other.join().unwrap();
+    // What cannot have its threads interrupted any more says so when it is built.
+    let builder = Runtime::builder().vcpus(1);
+    assert!(builder.preemption(Preemption::Required).build().is_err());
+    let builder = Runtime::builder().vcpus(1);
+    let cooperative = builder.preemption(Preemption::Preferred).build().unwrap();
+    cooperative.block_on(async { time::sleep(Duration::from_millis(1)).await });
     if let Ok(preemptible) = &preemptible {
         suspends(preemptible);
     }
     serves(&reachable);
+}
+
+/// The thread has built the runtime and has never polled for it. What it runs borrows from the call: it is gone when that returns.
+fn leaves_nothing_behind(runtime: &Runtime) {
+    struct Gone<'a>(&'a Cell<bool>);
+    impl Drop for Gone<'_> {
+        fn drop(&mut self) {
+            self.0.set(true);
+        }
+    }
+    let is_gone = Cell::new(false);
+    let gone = Gone(&is_gone);
+    let run = || {
+        runtime.block_on(async move {
+            time::sleep(Duration::from_millis(1)).await;
+            drop(gone)
+        })
+    };
+    let ran = catch_unwind(AssertUnwindSafe(run));
+    assert!(is_gone.get(), "it is left with what it has borrowed");
+    assert!(
+        ran.is_ok(),
+        "a thread that has built a runtime can poll for it"
+    );
 }
 
 /// A poll of level 40 spins until one of level 0, which sleeps and reads meanwhile, has run some times.

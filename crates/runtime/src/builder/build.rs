@@ -20,6 +20,7 @@ use crate::board::{Board, Membership};
 use crate::clock;
 use crate::driver::Choice;
 use crate::host::Linux;
+use crate::interrupt;
 use crate::notice::notice;
 use crate::numbers::Number;
 use crate::permit;
@@ -188,7 +189,11 @@ impl Builder {
             interrupts: self.preemption != Preemption::Off,
             ..preempt::Rule::new(costs.suspension, asked)
         };
-        let settings = preempt::Settings::new(rule, costs.looks, self.suspended.max(1) + 1);
+        let settings = preempt::Settings::new(
+            rule,
+            costs.looks,
+            self.suspended.clamp(1, interrupt::MOST_THREADS) + 1,
+        );
         let unlike = rule.interrupts && self.quantum.is_some();
         if unlike && settings.quantum() > Duration::from_nanos(asked) {
             notice(format_args!(
@@ -207,6 +212,8 @@ fn first_vcpu(shared: &Arc<Shared>) -> io::Result<(Engine, Option<affinity::Mask
     let pin = shared.pin_of(0);
     let mut affinity = None;
     let engine = if shared.preemption.is_some() {
+        // Of the calling thread, in `block_on`.
+        interrupt::claim().map_err(preempt::refusal)?;
         let (first, vcpu) = shared.start_other(executor)?;
         if let (Some(membership), Some(cpu)) = (&shared.membership, pin) {
             // It polls what is pinned.

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize};
 
 /// Threads that may be interrupted at a time: more are refused.
-const SLOTS: usize = 4096;
+pub(crate) const SLOTS: usize = 4096;
 
 /// The timer of a thread.
 struct Slot {
@@ -43,12 +43,13 @@ struct Own(&'static Slot);
 
 /// The calling thread has a timer from now on, until it ends.
 pub(super) fn provide(signal: libc::c_int) -> io::Result<()> {
-    OWN.with(|own| {
+    let provided = OWN.try_with(|own| {
         if own.get().is_none() {
             let _ = own.set(Own::new(signal)?);
         }
         Ok(())
-    })
+    });
+    provided.unwrap_or_else(|_| Err(io::Error::other("the thread is about to end")))
 }
 
 /// Sends a thread its signal by its timer. Async-signal-safe.

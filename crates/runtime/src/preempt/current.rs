@@ -35,9 +35,8 @@ pub(super) struct Registered<'a> {
 }
 
 impl<'a> Registered<'a> {
-    /// Its permit is in use from here on, but in polls.
-    pub(super) fn begin(vcpu: &'a Preemptible, number: usize) -> std::io::Result<Registered<'a>> {
-        interrupt::claim()?;
+    /// Its permit is in use from here on, but in polls. It has [claimed](interrupt::claim) its signal.
+    pub(super) fn begin(vcpu: &'a Preemptible, number: usize) -> Registered<'a> {
         let thread = &vcpu.threads[number];
         // SAFETY: cannot fail.
         let id = unsafe { libc::gettid() } as u32;
@@ -63,11 +62,11 @@ impl<'a> Registered<'a> {
             )
         };
         permit::enter();
-        Ok(Registered {
+        Registered {
             before: (here, permit),
             thread,
             _punctual: Punctual::begin(),
-        })
+        }
     }
 }
 

@@ -50,6 +50,16 @@ impl Roles {
         self.roles.push(Role::Free);
     }
 
+    /// A free one does not come after all. False: it is not free.
+    #[must_use]
+    pub(super) fn leave(&mut self, thread: usize) -> bool {
+        let is_free = self.roles[thread] == Role::Free;
+        if is_free {
+            self.roles[thread] = Role::Absent;
+        }
+        is_free
+    }
+
     /// Adds the thread for what is pinned, which is absent.
     pub(super) fn add_main(&mut self) {
         self.main = Some(self.roles.len());

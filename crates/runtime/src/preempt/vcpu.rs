@@ -138,6 +138,7 @@ impl Preemptible {
     ) -> io::Result<Arc<Preemptible>> {
         register_barrier().map_err(|error| refusal(format_args!("membarrier: {error}")))?;
         interrupt::may_send().map_err(|error| refusal(format_args!("tgkill: {error}")))?;
+        interrupt::claim().map_err(refusal)?;
         if !worker.ring.tells_of_arrivals() {
             return Err(refusal(
                 "on io_uring it needs deferred task work: Linux 6.1 or newer, and no lower `Builder::ring_mode`; or `Driver::Readiness`",
@@ -247,9 +248,17 @@ impl Preemptible {
     fn be_spare(&self, number: usize) {
         self.enlist(board::Role::Worker);
         let thread = &self.threads[number];
-        let Ok(_registered) = Registered::begin(self, number) else {
-            return;
-        };
+        if interrupt::claim().is_err() {
+            while self.roles().count() <= number {
+                // It is being added.
+                thread::yield_now();
+            }
+            // One that has been made current already serves: a poll on it is stopped with the permit alone.
+            if self.roles().leave(number) {
+                return;
+            }
+        }
+        let _registered = Registered::begin(self, number);
         while thread.wait() == Go::Serve {
             let _entered = context::enter(self.worker());
             self.serve(number, &|| false);
@@ -258,12 +267,14 @@ impl Preemptible {
 
     /// The calling thread, which built the runtime, polls what is pinned to it until `done` says so, which is asked when it has
     /// nothing to poll; from time to time, if it is `patient`.
-    pub(crate) fn serve_as_main(&self, patient: bool, done: &dyn Fn() -> bool) {
+    ///
+    /// # Errors
+    /// The thread has not [claimed](interrupt::claim) its signal, and cannot: nothing was polled.
+    pub(crate) fn serve_as_main(&self, patient: bool, done: &dyn Fn() -> bool) -> io::Result<()> {
+        interrupt::claim()?;
         let worker = self.worker();
         let _entered = context::enter(worker);
-        let Ok(_registered) = Registered::begin(self, MAIN) else {
-            return;
-        };
+        let _registered = Registered::begin(self, MAIN);
         let thread = &self.threads[MAIN];
         self.roles().set_main(true);
         // What was pinned and waited is polled: when the vCPU waits, or by an end to the poll under way, for which it does not show as
@@ -274,7 +285,7 @@ impl Preemptible {
             if thread.told().is_some() {
                 self.serve_main();
             } else if done() && self.roles().set_main(false) {
-                return;
+                return Ok(());
             } else {
                 thread.wait_a_while(patient);
             }
@@ -326,10 +337,11 @@ impl Preemptible {
 impl Preempted for Preemptible {
     fn run(&self, done: &dyn Fn() -> bool) {
         let worker = self.worker();
-        let _entered = context::enter(worker);
-        let Ok(_registered) = Registered::begin(self, FIRST) else {
+        if interrupt::claim().is_err() {
             return;
-        };
+        }
+        let _entered = context::enter(worker);
+        let _registered = Registered::begin(self, FIRST);
         let thread = &self.threads[FIRST];
         while !self.serve(FIRST, done) {
             // Others serve, and what they ask of the kernel is for this thread to do.
