@@ -6,9 +6,9 @@
 //! Nothing of it is on the way of a poll.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use crate::foreign::quietly;
 use crate::notice::notice;
 
 /// Code of users around the polls of a thread.
@@ -41,7 +41,7 @@ impl Surroundings {
 
 /// The loop of a vCPU does not unwind.
 fn told(call: impl FnOnce()) {
-    if catch_unwind(AssertUnwindSafe(call)).is_err() {
+    if !quietly(call) {
         notice(format_args!(
             "a start or stop hook of a vCPU's thread panicked; the thread continues"
         ));

@@ -42,7 +42,8 @@ impl Beside {
         let belongs = ours.clone();
         let runtime = runtime::Builder::new_multi_thread()
             .worker_threads(1)
-            .max_blocking_threads(blocking_threads)
+            // To which tokio adds its own.
+            .max_blocking_threads(blocking_threads.min(usize::MAX / 2))
             .thread_name(format!("{name}-tokio"))
             .on_thread_start(move || context::belong(&belongs))
             .enable_all()

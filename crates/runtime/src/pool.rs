@@ -14,6 +14,7 @@ use std::time::Duration;
 use upshift_core::{Level, SpawnError};
 
 use crate::affinity::{self, Mask};
+use crate::foreign::quietly;
 use crate::metrics::BlockingMetrics;
 use crate::notice::no_thread;
 use crate::permit::Critical;
@@ -163,7 +164,8 @@ fn serve(shared: &Shared) {
     loop {
         if let Some((_, job)) = queue.jobs.pop_first() {
             drop(queue);
-            job.run();
+            // A result that is not wanted any more is dropped here, and a waker of another executor called: the thread outlives their panics.
+            quietly(|| job.run());
             queue = shared.queue();
             continue;
         }

@@ -31,7 +31,7 @@ use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use upshift_core::CoroutineId;
@@ -197,7 +197,7 @@ where
         let notify = Arc::new(Notify {
             handle,
             cid,
-            other: std::sync::Mutex::new(None),
+            other: Mutex::new(None),
         });
         // Polled once here, so that the completion wakes `cid` even if nothing
         // awaits the call.
@@ -232,11 +232,10 @@ where
                 };
                 if host::current_id() != Some(notify.cid) {
                     // Another coroutine awaits it: both are to be woken.
-                    *notify
-                        .other
-                        .lock()
-                        .unwrap_or_else(std::sync::PoisonError::into_inner) =
-                        Some(cx.waker().clone());
+                    let other = cx.waker().clone();
+                    let before = notify.other().replace(other);
+                    // Code of users, perhaps: not with the lock held.
+                    drop(before);
                 }
                 let waker = Waker::from(notify.clone());
                 Pin::new(submission).poll(&mut Context::from_waker(&waker))
@@ -249,18 +248,20 @@ where
 struct Notify {
     handle: Handle,
     cid: CoroutineId,
-    other: std::sync::Mutex<Option<Waker>>,
+    other: Mutex<Option<Waker>>,
+}
+
+impl Notify {
+    fn other(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.other.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Wake for Notify {
     fn wake(self: Arc<Self>) {
         // A coroutine that has exited has no need to know.
         let _ = self.handle.wake(self.cid);
-        let other = self
-            .other
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .take();
+        let other = self.other().take();
         if let Some(other) = other {
             other.wake();
         }

@@ -9,7 +9,7 @@ use upshift_ring::{Fd, IoBuf, IoBufMut, op};
 
 use super::at_once::{self, Now, Tries};
 use super::read::Reading;
-use super::{FileStream, Metadata, OpenOptions, current_ioprio, sync};
+use super::{FileStream, Metadata, OpenOptions, behind, current_ioprio, sync};
 use crate::net::{start, transfer};
 use crate::{blocking, context, coop};
 
@@ -255,7 +255,7 @@ impl File {
         let mut rest = buffer.slice(written..length);
         while written < length {
             let result;
-            (result, rest) = self.write_at(rest, offset + written as u64).await;
+            (result, rest) = self.write_at(rest, behind(offset, written)).await;
             match result {
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), rest.into_inner()),
                 Ok(count) => written += count,

@@ -59,6 +59,11 @@ fn current_ioprio() -> u16 {
     ioprio(host::current_level().unwrap_or_default())
 }
 
+/// The position `count` bytes behind another one. The file's own, `u64::MAX`, stays that.
+fn behind(offset: u64, count: usize) -> u64 {
+    offset.saturating_add(count as u64)
+}
+
 fn invalid(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }

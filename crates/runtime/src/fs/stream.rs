@@ -17,7 +17,7 @@ use std::task::{Context, Poll, ready};
 use upshift_core::Priority;
 use upshift_ring::{IoBuf, Slice, Submission, op};
 
-use super::{File, current_ioprio, invalid};
+use super::{File, behind, current_ioprio, invalid};
 use crate::coop;
 use crate::io::{Sink, Source, impl_read, impl_write};
 use crate::net::start;
@@ -76,7 +76,7 @@ struct Writing {
 impl Writing {
     fn start(file: &File, buffer: Vec<u8>, offset: u64, written: usize) -> io::Result<Writing> {
         let rest = buffer.slice_from(written);
-        let write = op::WriteAt::new(file.fd().clone(), rest, offset + written as u64);
+        let write = op::WriteAt::new(file.fd().clone(), rest, behind(offset, written));
         Ok(Writing {
             file: file.clone(),
             submission: start(write.ioprio(current_ioprio()))?,
@@ -187,6 +187,9 @@ impl FileStream {
         let position = base
             .checked_add_signed(by)
             .ok_or_else(|| invalid("a seek to before the beginning of the file"))?;
+        if i64::try_from(position).is_err() {
+            return Poll::Ready(Err(invalid("a seek to where no file can have anything")));
+        }
         if position != self.position {
             self.forget();
             self.position = position;
@@ -238,7 +241,7 @@ impl Source for FileStream {
     fn consume(&mut self, count: usize) {
         let count = count.min(self.data.len() - self.start);
         self.start += count;
-        self.position += count as u64;
+        self.position = behind(self.position, count);
         if self.start == self.data.len() {
             self.data.clear();
             self.start = 0;
@@ -259,7 +262,7 @@ impl Sink for FileStream {
         buffer.clear();
         buffer.extend_from_slice(&bytes[..count]);
         self.writing = Some(Writing::start(&self.file, buffer, self.position, 0)?);
-        self.position += count as u64;
+        self.position = behind(self.position, count);
         Poll::Ready(Ok(count))
     }
 

@@ -158,7 +158,7 @@ impl Io {
     pub fn consume(&mut self, count: usize) {
         if self.peeked.is_empty() {
             self.stream.consume(count);
-        } else if count == self.peeked.len() {
+        } else if count >= self.peeked.len() {
             self.peeked = Vec::new();
         } else {
             self.peeked.drain(..count);

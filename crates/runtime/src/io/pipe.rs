@@ -158,7 +158,7 @@ impl Source for PipeReader {
     }
 
     fn consume(&mut self, count: usize) {
-        self.start = (self.start + count).min(self.end);
+        self.start = self.start.saturating_add(count).min(self.end);
     }
 }
 

@@ -10,7 +10,6 @@
 //! nothing. Both sides of that step have a full barrier in between, as in parking.
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::fence;
 use std::sync::{Arc, Weak};
@@ -21,6 +20,7 @@ use super::longest::OnStall;
 use super::watch::{SHORTEST_PERIOD, Watch};
 use crate::affinity::{self, Mask};
 use crate::clock;
+use crate::foreign::quietly;
 use crate::shared::Shared;
 
 const LONGEST_PERIOD: Duration = Duration::from_millis(5);
@@ -184,6 +184,6 @@ fn report(watch: &Watch, on_stall: Option<&OnStall>, pace: &mut Pace) {
             continue;
         }
         // It has been printed; the next stall is told all the same.
-        let _ = catch_unwind(AssertUnwindSafe(|| tell(&stall)));
+        let _ = quietly(|| tell(&stall));
     }
 }
