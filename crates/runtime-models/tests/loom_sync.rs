@@ -55,6 +55,13 @@ mod host {
     }
 }
 
+mod foreign {
+    pub(crate) fn quietly(f: impl FnOnce()) -> bool {
+        f();
+        true
+    }
+}
+
 mod coop {
     use std::task::{Context, Poll};
 

@@ -81,6 +81,7 @@ pub use semaphore::{
 };
 pub use set_once::{SetOnce, SetOnceError};
 pub(crate) use spare::Spare;
+use spare::wake;
 
 /// May a future that could complete do so, or must it give way first? Then it
 /// gives its locks back, wakes itself and returns `Pending`.

@@ -44,6 +44,7 @@ use upshift_core::{CoroutineId, Level};
 use super::atomic::{AtomicU64, Ordering, const_fn};
 use super::lock::{self, Lock};
 use super::wait_queue::WaitQueue;
+use super::wake;
 use crate::context::{self, Taker};
 
 mod guard;
@@ -341,7 +342,7 @@ impl<T: ?Sized> Mutex<T> {
         self.word.store(next, Ordering::Release);
         drop(waiters);
         if let Some(waker) = waker {
-            waker.wake();
+            wake(waker);
         }
     }
 }

@@ -6,11 +6,11 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::task::Waker;
 
 use super::atomic::{AtomicU64, Ordering, const_fn};
 use super::lock::{Guard, Lock};
 use super::wait_queue::WaitQueue;
+use super::wake;
 
 mod notified;
 
@@ -136,7 +136,7 @@ impl Notify {
         self.broadcasts.fetch_add(1, Ordering::Release);
         let woken = state.waiters.pop_all(|_| By::All);
         drop(state);
-        woken.into_iter().for_each(Waker::wake);
+        woken.into_iter().for_each(wake);
     }
 
     fn pass_on(&self, mut state: Guard<'_, State>, by: By) {
@@ -149,7 +149,7 @@ impl Notify {
         }
         drop(state);
         if let Some(waker) = waker {
-            waker.wake();
+            wake(waker);
         }
     }
 }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::spare::Spare;
-use super::{Guard, Lock, may_proceed, park};
+use super::{Guard, Lock, may_proceed, park, wake};
 
 pub mod error;
 
@@ -167,7 +167,7 @@ fn says_last_word<T>(mut state: Guard<'_, State<T>>) {
     drop(state);
     drop(own);
     if let Some(receiver) = receiver {
-        receiver.wake();
+        wake(receiver);
     }
 }
 
@@ -249,7 +249,7 @@ impl<T> Receiver<T> {
         drop(state);
         drop((own, value));
         if let Some(sender) = sender {
-            sender.wake();
+            wake(sender);
         }
     }
 }

@@ -19,7 +19,7 @@ use super::lock::{Guard, Lock};
 use super::park;
 use super::spare::Spare;
 use super::wait_queue::{Key, WaitQueue};
-use super::{may_proceed, waiting_level};
+use super::{may_proceed, waiting_level, wake};
 
 mod error;
 mod permit;
@@ -339,13 +339,13 @@ impl Semaphore {
         state.closed = true;
         let woken = state.waiters.pop_all(|_| Wish::Closed);
         drop(state);
-        woken.into_iter().for_each(Waker::wake);
+        woken.into_iter().for_each(wake);
     }
 
     fn grant<'a>(&'a self, mut state: Guard<'a, State>) {
         while let Some((waker, more)) = state.grant() {
             drop(state);
-            waker.wake();
+            wake(waker);
             if !more {
                 return;
             }

@@ -8,7 +8,24 @@
 use std::ops::Deref;
 use std::task::Waker;
 
+use crate::foreign::quietly;
 use crate::host;
+
+/// Wakes. One that is not ours may panic: the hook reports it and it ends here, for neither the caller nor what else is woken has a part
+/// in it.
+#[inline]
+pub(crate) fn wake(waker: Waker) {
+    if host::is_own_waker(&waker) {
+        waker.wake();
+    } else {
+        wake_foreign(waker);
+    }
+}
+
+#[cold]
+fn wake_foreign(waker: Waker) {
+    let _ = quietly(|| waker.wake());
+}
 
 /// See the module. To be made before the lock is taken.
 pub(crate) struct Spare<'a> {

@@ -21,7 +21,7 @@ use upshift_core::Level;
 
 use super::error::{SendError, TryRecvError, TrySendError};
 use crate::sync::lock::Guard;
-use crate::sync::spare::Spare;
+use crate::sync::spare::{self, Spare};
 use crate::sync::wait_queue::{Key, WaitQueue};
 use crate::sync::{Lock, Notify, may_proceed, waiting_level};
 
@@ -108,7 +108,7 @@ fn goes_after_caller((first, _): (Level, Wish)) -> bool {
 
 fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
-        waker.wake();
+        spare::wake(waker);
     }
 }
 
@@ -178,7 +178,7 @@ impl<T> Chan<T> {
     fn grant<'a>(&'a self, mut state: Guard<'a, State<T>>) {
         while let Some((waker, more)) = state.grant() {
             drop(state);
-            waker.wake();
+            spare::wake(waker);
             if !more {
                 return;
             }
@@ -443,7 +443,7 @@ impl<T> Chan<T> {
         // A receiver that waits (its future may be elsewhere) sees the end.
         woken.extend(state.receiver.take());
         drop(state);
-        woken.into_iter().for_each(Waker::wake);
+        woken.into_iter().for_each(spare::wake);
         self.closing.notify_waiters();
         drop(messages);
     }

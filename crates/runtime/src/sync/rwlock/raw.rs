@@ -23,7 +23,7 @@ use super::super::atomic::const_fn;
 use super::super::lock::{Guard, Lock};
 use super::super::spare::Spare;
 use super::super::wait_queue::{Key, WaitQueue};
-use super::super::{TryLockError, may_proceed, waiting_level};
+use super::super::{TryLockError, may_proceed, waiting_level, wake};
 use crate::context;
 
 /// A coroutine: the number of its runtime, and its id.
@@ -190,7 +190,7 @@ impl Raw {
     fn admit<'a>(&'a self, mut state: Guard<'a, State>) {
         while let Some(waker) = state.admit(self.max) {
             drop(state);
-            waker.wake();
+            wake(waker);
             state = self.state.lock();
         }
     }
