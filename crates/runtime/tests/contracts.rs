@@ -1,6 +1,9 @@
 //! What must not compile: what belongs to a thread does not leave it.
 
+use std::cell::Cell;
 use std::rc::Rc;
+
+use upshift::sync;
 
 /// Does not compile if the type has the trait: then there are two ways to choose from.
 macro_rules! assert_not {
@@ -22,14 +25,99 @@ assert_not!(upshift::Runtime: Send);
 assert_not!(upshift::Runtime: Sync);
 assert_not!(upshift::LocalHandle<()>: Send);
 assert_not!(upshift::LocalHandle<()>: Sync);
-// It is of the thread whose poll is not to be suspended.
-// Results and values go where their handles go.
+assert_not!(upshift::task::LocalSet: Send);
+// Results go where their handles go.
 assert_not!(upshift::JoinHandle<Rc<()>>: Send);
-assert_not!(upshift::sync::Mutex<Rc<()>>: Sync);
-assert_not!(upshift::sync::MutexGuard<'static, Rc<()>>: Send);
-assert_not!(upshift::sync::MutexGuard<'static, std::cell::Cell<()>>: Sync);
-assert_not!(upshift::sync::mpsc::Sender<Rc<()>>: Send);
-assert_not!(upshift::sync::oneshot::Receiver<Rc<()>>: Send);
+assert_not!(upshift::JoinHandle<Rc<()>>: Sync);
+assert_not!(upshift::task::JoinSet<Rc<()>>: Send);
+assert_not!(upshift::task::JoinSet<Rc<()>>: Sync);
+
+/// Of none of these traits for what does not leave its thread.
+macro_rules! stay {
+    ($($type:ty),* $(,)?) => { $(
+        assert_not!($type: Send);
+        assert_not!($type: Sync);
+    )* };
+}
+
+// Values go where what holds them goes.
+stay!(
+    sync::Mutex<Rc<()>>,
+    sync::MutexGuard<'static, Rc<()>>,
+    sync::OwnedMutexGuard<Rc<()>>,
+    sync::RwLock<Rc<()>>,
+    sync::RwLockReadGuard<'static, Rc<()>>,
+    sync::RwLockWriteGuard<'static, Rc<()>>,
+    sync::RwLockMappedWriteGuard<'static, Rc<()>>,
+    sync::OwnedRwLockReadGuard<Rc<()>>,
+    sync::OwnedRwLockWriteGuard<Rc<()>>,
+    sync::OwnedRwLockMappedWriteGuard<Rc<()>>,
+    // The whole is dropped with the last of its guards, whatever they give access to.
+    sync::OwnedRwLockReadGuard<Rc<()>, ()>,
+    sync::OwnedRwLockMappedWriteGuard<Rc<()>, ()>,
+    sync::OnceCell<Rc<()>>,
+    sync::SetOnce<Rc<()>>,
+    sync::mpsc::Sender<Rc<()>>,
+    sync::mpsc::Receiver<Rc<()>>,
+    sync::mpsc::WeakSender<Rc<()>>,
+    sync::mpsc::Reserve<'static, Rc<()>>,
+    sync::mpsc::Permit<'static, Rc<()>>,
+    sync::mpsc::PermitIterator<'static, Rc<()>>,
+    sync::mpsc::OwnedPermit<Rc<()>>,
+    sync::mpsc::UnboundedSender<Rc<()>>,
+    sync::mpsc::UnboundedReceiver<Rc<()>>,
+    sync::mpsc::WeakUnboundedSender<Rc<()>>,
+    sync::oneshot::Sender<Rc<()>>,
+    sync::oneshot::Receiver<Rc<()>>,
+    sync::watch::Sender<Rc<()>>,
+    sync::watch::Receiver<Rc<()>>,
+    sync::watch::Ref<'static, Rc<()>>,
+    sync::broadcast::Sender<Rc<()>>,
+    sync::broadcast::Receiver<Rc<()>>,
+    sync::broadcast::WeakSender<Rc<()>>,
+    // Several receivers look at a value at a time.
+    sync::watch::Sender<Cell<()>>,
+    sync::watch::Receiver<Cell<()>>,
+    sync::watch::Ref<'static, Cell<()>>,
+    // So do several readers.
+    sync::RwLockReadGuard<'static, Cell<()>>,
+    sync::OwnedRwLockReadGuard<Cell<()>>,
+    sync::OwnedRwLockReadGuard<Cell<()>, ()>,
+    sync::OwnedRwLockWriteGuard<Cell<()>>,
+    sync::RwLockWriteGuard<'static, Cell<()>>,
+    sync::RwLockMappedWriteGuard<'static, Cell<()>>,
+    sync::OwnedRwLockMappedWriteGuard<Cell<()>, ()>,
+);
+assert_not!(sync::RwLock<Cell<()>>: Sync);
+assert_not!(sync::OnceCell<Cell<()>>: Sync);
+assert_not!(sync::SetOnce<Cell<()>>: Sync);
+assert_not!(sync::MutexGuard<'static, Cell<()>>: Sync);
+assert_not!(sync::OwnedMutexGuard<Cell<()>>: Sync);
+// What the standard library has locked is of the thread that has locked it.
+assert_not!(sync::watch::Ref<'static, ()>: Send);
+
+const fn moves<T: Send>() {}
+const fn moves_and_is_shared<T: Send + Sync>() {}
+const _: () = {
+    moves::<sync::Mutex<Cell<()>>>();
+    moves::<sync::MutexGuard<'static, Cell<()>>>();
+    moves::<sync::OwnedMutexGuard<Cell<()>>>();
+    moves::<sync::RwLock<Cell<()>>>();
+    moves_and_is_shared::<sync::Mutex<Cell<()>>>();
+    moves_and_is_shared::<sync::mpsc::Sender<Cell<()>>>();
+    moves_and_is_shared::<sync::broadcast::Sender<Cell<()>>>();
+    moves_and_is_shared::<sync::oneshot::Receiver<Cell<()>>>();
+    moves_and_is_shared::<upshift::JoinHandle<Cell<()>>>();
+    moves_and_is_shared::<upshift::JoinError>();
+    moves_and_is_shared::<upshift::task::AbortHandle>();
+    moves_and_is_shared::<upshift::Handle>();
+    moves_and_is_shared::<upshift::RecvBuf>();
+    moves_and_is_shared::<upshift::time::Sleep>();
+    moves_and_is_shared::<sync::RwLockReadGuard<'static, ()>>();
+    moves_and_is_shared::<sync::OwnedRwLockMappedWriteGuard<(), ()>>();
+    moves_and_is_shared::<upshift::net::TcpStream>();
+    moves_and_is_shared::<upshift::fs::File>();
+};
 
 #[test]
 #[should_panic(expected = "block_on")]
