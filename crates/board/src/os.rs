@@ -31,6 +31,9 @@ pub const LOCAL_SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::FUTURE_WRITE)
     .union(SealFlags::SEAL);
 
+/// Seals of the global page: as of a local one. So the daemon's mapping, which was made before, is the only one that can be written.
+pub const GLOBAL_SEALS: SealFlags = LOCAL_SEALS;
+
 /// Makes a memory file for a local page, the process's own view of it, and then the seals.
 ///
 /// # Errors
@@ -40,6 +43,18 @@ pub fn local_page() -> io::Result<(OwnedFd, Mapping<LocalPage>)> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let page = Mapping::map(file.as_fd(), LOCAL_BYTES, access)?;
     rustix::fs::fcntl_add_seals(&file, LOCAL_SEALS)?;
+    Ok((file, page))
+}
+
+/// Makes a memory file for the global page, the daemon's own view of it, and then the seals.
+///
+/// # Errors
+/// The kernel's: no descriptors, no memory.
+pub fn global_page() -> io::Result<(OwnedFd, Mapping<GlobalPage>)> {
+    let file = memory_file("upshift-global", GLOBAL_BYTES)?;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let page = Mapping::map(file.as_fd(), GLOBAL_BYTES, access)?;
+    rustix::fs::fcntl_add_seals(&file, GLOBAL_SEALS)?;
     Ok((file, page))
 }
 
@@ -72,24 +87,22 @@ unsafe impl<T: Sync> Send for Mapping<T> {}
 unsafe impl<T: Sync> Sync for Mapping<T> {}
 
 impl Mapping<LocalPage> {
-    /// The daemon's view: readable only. The caller has checked seals and length, or a fault would end the process.
+    /// The daemon's view: readable only.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's. `InvalidInput` for what is no local page: without its length and its [seals](LOCAL_SEALS) to read it might fault, or
+    /// wait. Files that cannot be sealed have no seals to ask for.
     pub fn local_for_reading(file: BorrowedFd<'_>) -> io::Result<Mapping<LocalPage>> {
+        let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let length = rustix::fs::fstat(file)?.st_size;
+        if !seals.contains(LOCAL_SEALS) || length != LOCAL_BYTES as i64 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         Mapping::map(file, LOCAL_BYTES, ProtFlags::READ)
     }
 }
 
 impl Mapping<GlobalPage> {
-    /// The daemon's view: readable and writable.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn global(file: BorrowedFd<'_>) -> io::Result<Mapping<GlobalPage>> {
-        Mapping::map(file, GLOBAL_BYTES, ProtFlags::READ | ProtFlags::WRITE)
-    }
-
     /// Room for a process's view, filled with zeroes: no other process competes. See [`Mapping::show`].
     ///
     /// # Errors
@@ -111,16 +124,18 @@ impl Mapping<GlobalPage> {
     /// one or the other.
     ///
     /// # Errors
-    /// The kernel's; what was shown stays. `InvalidData` if the file is shorter than the page.
+    /// The kernel's; what was shown stays. `InvalidData` if the file is shorter than the page, or could become so.
     pub fn show(&self, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let address = self.address.as_ptr().cast();
         let fixed = MapFlags::FIXED;
         match file {
             Some(file) => {
-                if rustix::fs::fstat(file)?.st_size < GLOBAL_BYTES as i64 {
+                let seals = rustix::fs::fcntl_get_seals(file).unwrap_or(SealFlags::empty());
+                let is_short = rustix::fs::fstat(file)?.st_size < GLOBAL_BYTES as i64;
+                if is_short || !seals.contains(SealFlags::SHRINK) {
                     return Err(io::Error::new(
                         io::ErrorKind::InvalidData,
-                        "the daemon's page is too short: use a daemon and a library of the same release",
+                        "the daemon's page is too short, or can be cut: use a daemon and a library of the same release",
                     ));
                 }
                 // SAFETY: replaces this mapping, which is as long, and which nothing but atomics is read from.

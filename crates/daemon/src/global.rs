@@ -9,9 +9,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-use rustix::fs::{Mode, OFlags, SealFlags};
-use upshift_board::layout::{CPUS, GLOBAL_BYTES, GlobalPage, VERSION};
-use upshift_board::os::{Mapping, memory_file};
+use rustix::fs::{Mode, OFlags};
+use upshift_board::layout::{CPUS, GlobalPage, VERSION};
+use upshift_board::os::{Mapping, global_page};
 
 /// The page and the descriptor that is handed out.
 #[derive(Debug)]
@@ -23,10 +23,7 @@ pub(crate) struct Global {
 impl Global {
     /// `cpus`: all are numbered below.
     pub(crate) fn new(generation: u64, cpus: usize) -> io::Result<Global> {
-        let file = memory_file("upshift-global", GLOBAL_BYTES)?;
-        let page = Mapping::global(file.as_fd())?;
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&file, seals)?;
+        let (file, page) = global_page()?;
         // Only the daemon can open it again for writing, or hang attributes on it, which would stay as long as the daemon does.
         rustix::fs::fchmod(&file, Mode::RUSR)?;
         let reopened = rustix::fs::open(

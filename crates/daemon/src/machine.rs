@@ -8,8 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags};
 use upshift_board::LocalPage;
-use upshift_board::layout::LOCAL_BYTES;
-use upshift_board::os::{self, LOCAL_SEALS, Mapping};
+use upshift_board::os::{self, Mapping};
 use upshift_elevate::sys::read_at_once;
 
 /// What the daemon asks of the kernel.
@@ -124,13 +123,6 @@ impl Machine for Real {
     }
 
     fn local_page(&self, file: BorrowedFd<'_>) -> io::Result<Mapping<LocalPage>> {
-        // Files that cannot be sealed have no seals to ask for. With these the length is fixed for ever and no hole can be punched,
-        // so reading the page cannot fault, and does not wait.
-        let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let length = rustix::fs::fstat(file)?.st_size;
-        if !seals.contains(LOCAL_SEALS) || length != LOCAL_BYTES as i64 {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
         let page = Mapping::local_for_reading(file)?;
         // Best effort: without the right to lock memory, reading may wait for a disk.
         let _ = page.lock_in_memory();
