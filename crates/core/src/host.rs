@@ -25,8 +25,9 @@ pub type Panic = Box<dyn Any + Send + 'static>;
 ///
 /// # Safety
 /// [`Host::current`] names a vCPU only to a thread that has its
-/// [`Executor`](crate::Executor), and no other. [`Host::allocate`] gives memory of the layout that it is asked for.
-/// A host that answers true to [`Host::has_heavy_barrier`] has one that does what it says. [`Host::waker_table`] is by [`waker_table!`](crate::waker_table), for this type.
+/// [`Executor`](crate::Executor), and no other. [`Host::allocate`] gives memory of the layout that it is asked for. [`Host::catch`] calls
+/// what it is given, which may be what drops something that is pinned. A host that answers true to [`Host::has_heavy_barrier`] has one that does
+/// what it says. [`Host::waker_table`] is by [`waker_table!`](crate::waker_table), for this type.
 pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// The table of the wakers of this host's coroutines, by [`waker_table!`](crate::waker_table).
     fn waker_table() -> &'static RawWakerVTable;

@@ -148,7 +148,11 @@ impl fmt::Debug for CpuSet {
 /// The system calls of this crate. Errors are the kernel's.
 ///
 /// `tid` is a thread of any process; 0 stands for the calling thread, as it does for the kernel.
-pub trait Sys: Send + Sync + fmt::Debug {
+///
+/// # Safety
+/// [`Sys::fork_quietly`] answers 0 in a process of its own, and nowhere else: what gets that answer closes the descriptors of the process it
+/// is in, and ends it.
+pub unsafe trait Sys: Send + Sync + fmt::Debug {
     /// Reads the whole policy of a thread.
     fn sched_getattr(&self, tid: Tid) -> io::Result<SchedAttr>;
     /// Sets the whole policy of a thread.
@@ -207,7 +211,8 @@ fn check(result: c_long) -> io::Result<c_long> {
     }
 }
 
-impl Sys for Kernel {
+// SAFETY: it forks.
+unsafe impl Sys for Kernel {
     fn sched_getattr(&self, tid: Tid) -> io::Result<SchedAttr> {
         let mut attr = SchedAttr::normal();
         // SAFETY: the kernel writes at most the `SIZE` bytes it is told about into a live structure of integers.

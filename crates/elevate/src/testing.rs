@@ -163,7 +163,8 @@ impl Faulty {
     }
 }
 
-impl Sys for Faulty {
+// SAFETY: it forks as the kernel does, or fails.
+unsafe impl Sys for Faulty {
     fn sched_getattr(&self, tid: Tid) -> io::Result<SchedAttr> {
         self.step(Call::GetAttr)?;
         Kernel.sched_getattr(tid)
