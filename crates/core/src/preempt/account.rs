@@ -13,11 +13,11 @@ pub struct Account {
 }
 
 impl Account {
-    /// One that holds `most`, which is all it can hold, at time `now`, and gets one part in `share` of the time.
+    /// One that holds `most`, which is all it can hold, at time `now`, and gets one part in `share` of the time; 0 counts as 1.
     #[must_use]
     pub fn new(share: u64, most: u64, now: u64) -> Account {
         Account {
-            share,
+            share: share.max(1),
             most,
             held: most,
             owed: 0,
@@ -45,8 +45,9 @@ impl Account {
     /// How long from `now` until it holds `price`, or as much as it can, by its share alone.
     pub fn wait(&mut self, price: u64, now: u64) -> u64 {
         self.refresh(now);
-        let lacks = price.min(self.most).saturating_sub(self.held) + self.owed;
-        (lacks * self.share).saturating_sub(now.saturating_sub(self.at))
+        let lacks = price.min(self.most).saturating_sub(self.held);
+        let lacks = lacks.saturating_add(self.owed);
+        (lacks.saturating_mul(self.share)).saturating_sub(now.saturating_sub(self.at))
     }
 
     /// Spends so much. A caller that has not asked [`Account::wait`] owes at most this price after it, however often it spends: one that asks waits for no more than that.
@@ -74,6 +75,19 @@ mod tests {
         assert_eq!(account.wait(100, 1_000_000), 0, "no more than it can hold");
         account.spend(60, 1_000_000);
         assert_eq!(account.wait(50, 1_000_000), 100);
+    }
+
+    #[test]
+    fn numbers_may_be_of_any_size() {
+        for share in [0, 1, u64::MAX] {
+            let mut account = Account::new(share, u64::MAX, u64::MAX);
+            account.spend(u64::MAX, 0);
+            account.spend(u64::MAX, u64::MAX);
+            assert!(account.wait(u64::MAX, 0) > 0);
+            account.earn(u64::MAX);
+            account.earn(u64::MAX);
+            assert_eq!(account.wait(u64::MAX, u64::MAX), 0);
+        }
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl Policy {
         // Equals leave half of what the account can hold to the more urgent.
         let price = match waits {
             Waits::Urgent => rule.cost,
-            Waits::Equal | Waits::Nothing => rule.cost + RESERVE,
+            Waits::Equal | Waits::Nothing => rule.cost.saturating_add(RESERVE),
         };
         let wait = left.max(self.suspending.wait(price, now));
         if wait != 0 {
@@ -136,7 +136,7 @@ impl Policy {
     /// In how long the next turn is due, if something depends on it: look by then while a poll is suspended.
     #[must_use]
     pub fn next_turn_in(&self, now: u64) -> u64 {
-        let due = (self.turned_at + KEPT).saturating_sub(now);
+        let due = self.turned_at.saturating_add(KEPT).saturating_sub(now);
         if due == 0 { KEPT } else { due }
     }
 
@@ -155,7 +155,8 @@ impl Policy {
     /// A look because something came needs one by the clock after it, if the poll has not yet run for as long as suspending it costs: it
     /// comes only when both can be paid, so that the second is not late.
     pub fn is_deaf_for(&mut self, looks: &Looks, now: u64) -> u64 {
-        self.looking.wait(looks.event + looks.timer, now)
+        self.looking
+            .wait(looks.event.saturating_add(looks.timer), now)
     }
 
     /// For how long it is not to look by the clock.

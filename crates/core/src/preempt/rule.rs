@@ -54,7 +54,7 @@ impl Rule {
     pub fn new(cost: u64, quantum: u64) -> Rule {
         Rule {
             cost,
-            quantum: quantum.max(2 * cost),
+            quantum: quantum.max(cost.saturating_mul(2)),
             interrupts: true,
         }
     }
