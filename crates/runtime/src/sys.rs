@@ -182,17 +182,19 @@ where
             call: Call::Done(Some((Err(result), buffer))),
             notify: None,
         };
-        let handle = match Handle::current() {
-            Ok(handle) => handle,
+        // Not of a runtime that the thread belongs to otherwise: there it has no ring.
+        let shared = match context::try_with(|worker| worker.shared.clone()) {
+            Ok(shared) => shared,
             Err(error) => return done(error, buffer),
         };
+        let handle = Handle { shared };
         let fd = match fd.as_fd().try_clone_to_owned() {
             Ok(fd) => Fd::new(fd),
             Err(error) => return done(error, buffer),
         };
         let started = context::with(|worker| worker.start(operation(fd, buffer)));
         let Some(mut submission) = started else {
-            unreachable!("a handle was had on this thread");
+            unreachable!("there was a worker, and a coroutine keeps its thread within a poll");
         };
         let notify = Arc::new(Notify {
             handle,

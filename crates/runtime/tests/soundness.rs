@@ -577,6 +577,63 @@ fn more_is_consumed_than_there_is() {
     });
 }
 
+/// No more wakers of the coroutine can be made after this.
+async fn leak_wakers() {
+    poll_fn(|cx| {
+        let clone = || std::mem::forget(cx.waker().clone());
+        while catch_unwind(AssertUnwindSafe(clone)).is_ok() {}
+        Poll::Ready(())
+    })
+    .await;
+}
+
+#[test]
+fn a_coroutine_that_has_leaked_its_wakers_ends_by_a_panic_where_it_waits() {
+    use upshift::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
+    let runtime = Runtime::builder().vcpus(1).build().unwrap();
+    runtime.block_on(async {
+        let mutex = Arc::new(Mutex::new(()));
+        let notify = Arc::new(Notify::new());
+        let semaphore = Arc::new(Semaphore::new(0));
+        let (sender, mut messages) = mpsc::channel::<()>(1);
+        let (once, value) = oneshot::channel::<()>();
+        let (mut one, mut other) = UnixStream::pair().unwrap();
+        let child = upshift::spawn(sleep(Duration::from_millis(1)), Level::at::<60>());
+        let held = mutex.clone().lock_owned().await;
+        let (locks, notified) = (mutex.clone(), notify.clone().notified_owned());
+        let acquires = semaphore.clone().acquire_owned();
+        type Waits = Pin<Box<dyn Future<Output = ()> + Send>>;
+        let waits: Vec<Waits> = vec![
+            Box::pin(sleep(Duration::from_millis(1))),
+            Box::pin(async move { drop(locks.lock().await) }),
+            Box::pin(notified),
+            Box::pin(async move { drop(acquires.await) }),
+            Box::pin(async move { drop(messages.recv().await) }),
+            Box::pin(async move { drop(value.await) }),
+            Box::pin(async move { drop(child.await) }),
+            Box::pin(async move { drop(one.recv().await) }),
+        ];
+        for (n, waits) in waits.into_iter().enumerate() {
+            let leaks = async move {
+                leak_wakers().await;
+                waits.await;
+            };
+            let ended = upshift::spawn(leaks, Level::at::<3>()).await;
+            assert!(ended.is_err_and(|error| error.is_panic()), "{n}");
+        }
+        // All of them go on for others.
+        drop(held);
+        drop(mutex.lock().await);
+        notify.notify_one();
+        notify.notified().await;
+        semaphore.add_permits(1);
+        drop(semaphore.acquire().await.unwrap());
+        assert!(sender.send(()).await.is_err() && once.send(()).is_err());
+        let _ = AsyncWriteExt::write_all(&mut other, b"there").await;
+        still_works().await;
+    });
+}
+
 /// What comes to a pipe in pieces has no position: that of the file itself, which is no number to count from.
 #[test]
 fn what_has_no_position_is_written_in_pieces() {

@@ -242,3 +242,20 @@ fn tasks_of_tokio_have_been_dropped_when_the_runtime_has() {
         assert_eq!(alive.load(Ordering::SeqCst), 0);
     }
 }
+
+/// A thread of tokio's has no ring, and says so.
+#[test]
+fn a_system_call_in_a_task_of_tokios_is_an_error() {
+    for runtime in runtimes() {
+        let calls = async {
+            let cid = upshift::get_cid().unwrap();
+            let calls = async move {
+                let null = std::fs::File::open("/dev/null").unwrap();
+                let (read, buffer) = upshift::sys::read!(&null, vec![7; 4], cid).await;
+                (read.is_err(), buffer)
+            };
+            tokio::spawn(calls).await.unwrap()
+        };
+        assert_eq!(runtime.block_on(calls), (true, vec![7; 4]));
+    }
+}
