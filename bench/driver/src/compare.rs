@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use upshift_load::Work;
+use upshift_load::{Spread, Work};
 
 use crate::build::{self, Source};
 use crate::figures;
@@ -286,10 +286,10 @@ impl Rows {
             section.name()
         );
         for ((_, name), pairs) in &self.pairs {
-            let [old, new] = [
-                median(pairs.iter().map(|p| p.0)),
-                median(pairs.iter().map(|p| p.1)),
-            ];
+            let median = |side: fn(&(f64, f64)) -> f64| {
+                Spread::of(pairs.iter().map(side)).map_or(0.0, |it| it.median)
+            };
+            let (old, new) = (median(|pair| pair.0), median(|pair| pair.1));
             let (ratio, verdict) = match Ratio::of(pairs) {
                 None => ("–".to_owned(), "not enough runs"),
                 Some(ratio) => (
@@ -305,12 +305,6 @@ impl Rows {
         }
         page + "\n"
     }
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use upshift_load::child::{Child, pin};
+use upshift_load::cpu::of_ended_children;
 
 use crate::machine::Watch;
 use crate::measure::DISTURBED;
@@ -73,7 +74,7 @@ pub(crate) fn lines<T: DeserializeOwned>(
     cpu: Option<usize>,
     mut take: impl FnMut(T),
 ) -> Result<f64, String> {
-    let (watch, own) = (Watch::start(), of_children());
+    let (watch, own) = (Watch::start(), of_ended_children());
     let mut command = Command::new(&program.file);
     command.arg(part).args(&program.args);
     if let Some(cpu) = cpu {
@@ -101,24 +102,10 @@ pub(crate) fn lines<T: DeserializeOwned>(
     }
     let status = child.wait().map_err(|e| e.to_string())?;
     let ([first, second], time) = watch.stop();
-    let own = of_children().saturating_sub(own);
+    let own = of_ended_children().saturating_sub(own);
     match end {
         Ok(()) if !status.success() => Err(format!("ended with {status}")),
         Ok(()) => Ok((first + second - own.as_secs_f64() / time.as_secs_f64()) / 2.0),
         Err(why) => Err(why),
     }
-}
-
-/// CPU time of the programs that have ended.
-fn of_children() -> Duration {
-    // SAFETY: plain numbers, for which zeros are valid; the call writes to them only.
-    let used = unsafe {
-        let mut used: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut used);
-        used
-    };
-    let of = |time: libc::timeval| {
-        Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
-    };
-    of(used.ru_utime) + of(used.ru_stime)
 }

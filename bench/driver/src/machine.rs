@@ -3,27 +3,14 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::options::bench_dir;
+use upshift_load::machine::{CpuTimes, Machine};
 
-/// Busy time of one CPU since boot, from `/proc/stat` (10 ms ticks).
-fn busy(cpu: usize) -> Duration {
-    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let name = format!("cpu{cpu} ");
-    let line = stat.lines().find_map(|l| l.strip_prefix(&name));
-    let fields: Vec<u64> = line
-        .unwrap_or_default()
-        .split_whitespace()
-        .map(|f| f.parse().unwrap_or(0))
-        .collect();
-    // user nice system (idle iowait) irq softirq steal; the rest is contained in these.
-    let ticks = [0, 1, 2, 5, 6, 7].iter().filter_map(|&i| fields.get(i));
-    Duration::from_millis(10 * ticks.sum::<u64>())
-}
+use crate::options::bench_dir;
 
 /// The busy time of CPUs 0 and 1 from a moment on.
 pub(crate) struct Watch {
     since: Instant,
-    busy: [Duration; 2],
+    times: [CpuTimes; 2],
 }
 
 impl Watch {
@@ -31,7 +18,7 @@ impl Watch {
     pub(crate) fn start() -> Watch {
         Watch {
             since: Instant::now(),
-            busy: [busy(0), busy(1)],
+            times: [0, 1].map(|cpu| CpuTimes::of(Some(cpu))),
         }
     }
 
@@ -39,8 +26,8 @@ impl Watch {
     pub(crate) fn stop(&self) -> ([f64; 2], Duration) {
         let time = self.since.elapsed();
         let share = |cpu: usize| {
-            let used = busy(cpu).saturating_sub(self.busy[cpu]);
-            used.as_secs_f64() / time.as_secs_f64()
+            let used = CpuTimes::of(Some(cpu)).since(&self.times[cpu]);
+            used.busy.as_secs_f64() / time.as_secs_f64()
         };
         ([share(0), share(1)], time)
     }
@@ -56,26 +43,22 @@ pub(crate) fn need_two_cpus() -> Result<(), String> {
 
 /// Kernel, processor, memory, settings that matter, compilers.
 pub(crate) fn describe() -> Vec<String> {
-    let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
-    let field = |text: &str, name: &str| {
-        let line = text.lines().find(|l| l.starts_with(name));
-        let value = line.and_then(|l| l.split_once(':')).map(|(_, v)| v.trim());
-        value.unwrap_or("unknown").to_owned()
-    };
-    let cpu = read("/proc/cpuinfo");
-    let count = cpu.lines().filter(|l| l.starts_with("processor")).count();
+    let machine = Machine::read();
+    let number = |number: &Option<String>| number.clone().unwrap_or("unknown".into());
+    let congestion = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
     let lines = [
-        format!("Linux {}", read("/proc/sys/kernel/osrelease").trim()),
+        machine.kernel.clone(),
         format!(
-            "{count} × {} (family {}, model {})",
-            field(&cpu, "model name"),
-            field(&cpu, "cpu family"),
-            field(&cpu, "model\t")
+            "{} × {} (family {}, model {})",
+            machine.processors,
+            machine.cpu,
+            number(&machine.family),
+            number(&machine.model)
         ),
-        format!("memory {}", field(&read("/proc/meminfo"), "MemTotal")),
+        format!("memory {} kB", machine.memory / 1024),
         format!(
             "TCP congestion control {}",
-            read("/proc/sys/net/ipv4/tcp_congestion_control").trim()
+            congestion.unwrap_or_default().trim()
         ),
         tool("rustc", &["--version"]),
     ];

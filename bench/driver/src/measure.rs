@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use upshift_load::cpu::Reading;
-use upshift_load::{Awake, Group, GroupOutcome, Outcome, Plan, Work, run};
+use upshift_load::{Awake, CpuUse, Group, GroupReport, Outcome, Plan, Report, Work, run};
 
 use crate::machine::Watch;
 use crate::options::Options;
@@ -141,43 +141,27 @@ pub(crate) fn observe(
 }
 
 fn sum_up(outcome: &Outcome, foreign: f64) -> Measured {
-    let micros = |time: Duration| time.as_secs_f64() * 1e6;
-    let seconds = outcome.elapsed.as_secs_f64();
-    let each = outcome.server_cpu_per_request().unwrap_or_default();
-    let server = outcome.server_cpu.unwrap_or_default();
-    let shared = Run {
-        user: micros(each.user),
-        sys: micros(each.sys),
-        server_busy: server.total().as_secs_f64() / seconds,
-        client_busy: outcome.client_cpu.total().as_secs_f64() / seconds,
-        foreign,
-        ..Run::default()
-    };
-    let of_group = |group: &GroupOutcome| Run {
-        per_second: group.per_second(),
-        p50: micros(group.quantile(0.5)),
-        p99: micros(group.quantile(0.99)),
-        p999: micros(group.quantile(0.999)),
-        send_lag: group.send_lag.value_at_quantile(0.99) as f64 / 1e3,
+    let report = Report::new(outcome);
+    let (user, sys) = report.server_cpu_us.unwrap_or_default();
+    let busy = |cpu: CpuUse| cpu.total().as_secs_f64() / report.seconds;
+    let run = |group: &GroupReport| Run {
+        per_second: group.per_second,
+        p50: group.p50,
+        p99: group.p99,
+        p999: group.p999,
+        p99_of_pieces: 0.0,
+        user,
+        sys,
         errors: group.errors,
         first_error: group.first_error.clone(),
-        unanswered: (group.unanswered, micros(group.oldest_unanswered)),
-        ..shared.clone()
+        unanswered: (group.unanswered, group.oldest_unanswered),
+        send_lag: group.send_lag_p99,
+        server_busy: busy(outcome.server_cpu.unwrap_or_default()),
+        client_busy: busy(outcome.client_cpu),
+        foreign,
     };
-    let groups: Vec<Run> = outcome.groups.iter().map(of_group).collect();
-    let latency = outcome.latency();
-    let quantile = |q: f64| latency.value_at_quantile(q) as f64 / 1e3;
-    let oldest = groups.iter().map(|g| g.unanswered.1).fold(0.0, f64::max);
-    let all = Run {
-        per_second: outcome.per_second(),
-        p50: quantile(0.5),
-        p99: quantile(0.99),
-        p999: quantile(0.999),
-        send_lag: groups.iter().map(|g| g.send_lag).fold(0.0, f64::max),
-        errors: outcome.errors(),
-        first_error: groups.iter().find_map(|g| g.first_error.clone()),
-        unanswered: (groups.iter().map(|g| g.unanswered.0).sum(), oldest),
-        ..shared
-    };
-    Measured { all, groups }
+    Measured {
+        all: run(&report.total),
+        groups: report.groups.iter().map(run).collect(),
+    }
 }

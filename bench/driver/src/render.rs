@@ -2,9 +2,11 @@
 
 use std::fmt::Write;
 
+use upshift_load::Spread;
+
 use crate::machine;
 use crate::peers::{RAW_C, UPSHIFT};
-use crate::results::{Cell, Results, Run, SectionResults, Spread};
+use crate::results::{Cell, Results, Run, SectionResults};
 use crate::section::Section;
 use crate::sections::{assign, conserve, files, preemption, rows, sched};
 use crate::verdict::{Verdict, best_peer};

@@ -8,6 +8,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, Serializer};
+use upshift_load::Spread;
 
 use crate::section::Section;
 
@@ -148,45 +149,22 @@ pub(crate) fn medians(all: &[Figure]) -> Vec<Figure> {
         if merged.iter().any(|other| same(&other)) {
             continue;
         }
-        let mut values: Vec<f64> = all.iter().filter(same).map(|f| f.ns).collect();
-        values.sort_by(f64::total_cmp);
+        let values = all.iter().filter(same).map(|f| f.ns);
+        let spread = Spread::of(values).expect("the figure itself is one of them");
         merged.push(Figure {
-            ns: values[values.len() / 2],
-            min: values[0],
-            max: values[values.len() - 1],
+            ns: spread.median,
+            min: spread.min,
+            max: spread.max,
             ..figure.clone()
         });
     }
     merged
 }
 
-/// Median, smallest, largest.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Spread {
-    /// The middle value, or the mean of the two in the middle.
-    pub(crate) median: f64,
-    /// The smallest.
-    pub(crate) min: f64,
-    /// The largest.
-    pub(crate) max: f64,
-}
-
 impl Cell {
     /// The spread of one quantity over the runs; `None` without runs.
     pub(crate) fn spread(&self, of: impl Fn(&Run) -> f64) -> Option<Spread> {
-        let mut values: Vec<f64> = self.runs.iter().map(of).collect();
-        values.sort_by(f64::total_cmp);
-        let middle = values.len() / 2;
-        let median = match values.len() {
-            0 => return None,
-            n if n % 2 == 0 => f64::midpoint(values[middle - 1], values[middle]),
-            _ => values[middle],
-        };
-        Some(Spread {
-            median,
-            min: values[0],
-            max: values[values.len() - 1],
-        })
+        Spread::of(self.runs.iter().map(of))
     }
 
     /// The mean of one quantity: for the split of CPU time, which is sampled and needs all runs together.
@@ -336,18 +314,6 @@ mod tests {
             peer: "b".into(),
             runs: rates.iter().map(run).collect(),
         }
-    }
-
-    #[test]
-    fn the_median_of_an_even_number_is_the_mean_of_the_middle() {
-        let spread = cell(&[4.0, 1.0, 3.0, 2.0]).spread(|r| r.per_second);
-        let expected = Spread {
-            median: 2.5,
-            min: 1.0,
-            max: 4.0,
-        };
-        assert_eq!(spread, Some(expected));
-        assert_eq!(cell(&[]).median(Run::cpu), None);
     }
 
     #[test]

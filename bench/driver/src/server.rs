@@ -1,12 +1,11 @@
 //! One server process: started with its CPU set before it runs, announced by its first line, ended by SIGTERM.
 
-use std::io::Error;
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use upshift_load::child::{Child, listening, pin};
+use upshift_load::child::{Child, listening, pin, without_real_time};
 
 use crate::peers::Program;
 
@@ -36,7 +35,7 @@ impl Server {
         }
         if let Some(user) = program.user {
             command.uid(user).gid(user);
-            without_rights(&mut command);
+            without_real_time(&mut command);
         }
         if let Some(cpu) = cpu {
             pin(&mut command, cpu);
@@ -61,22 +60,5 @@ impl Server {
     /// The process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.pid()
-    }
-}
-
-/// The program of `command` may not use SCHED_FIFO, whatever the limits of the driver are.
-fn without_rights(command: &mut Command) {
-    let none = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the closure runs between fork and exec; it makes one async-signal-safe system call with a pointer to its own memory.
-    unsafe {
-        command.pre_exec(
-            move || match libc::setrlimit(libc::RLIMIT_RTPRIO, &raw const none) {
-                0 => Ok(()),
-                _ => Err(Error::last_os_error()),
-            },
-        );
     }
 }

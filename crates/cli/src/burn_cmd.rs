@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use upshift::{Level, Runtime, yield_if_needed};
-use upshift_load::Burner;
+use upshift_load::scenario::{BATCH_LEVEL, Burnt};
+use upshift_load::{Burner, machine};
 
 use crate::args::{BoardChoice, Model};
-use crate::{machine, values};
+use crate::values;
 
 /// Burnt between two looks at whether to go on, or to give way.
 const PIECE: Duration = Duration::from_micros(100);
@@ -47,7 +47,7 @@ pub(crate) struct BurnArgs {
     #[arg(long, value_name = "CPUS", value_delimiter = ',', value_parser = values::cpu)]
     pin: Vec<usize>,
     /// Priority level of the coroutines: 0 (most urgent) to 63
-    #[arg(long, value_name = "LEVEL", default_value_t = 40, value_parser = values::level)]
+    #[arg(long, value_name = "LEVEL", default_value_t = BATCH_LEVEL, value_parser = values::level)]
     level: u8,
     /// Join the machine's daemon: off, auto (if there is one), or required (coroutine model)
     #[arg(long, value_enum, default_value = "off", hide_possible_values = true)]
@@ -61,17 +61,6 @@ pub(crate) struct BurnArgs {
     /// Print JSON instead of a sentence
     #[arg(long)]
     json: bool,
-}
-
-/// What was done.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Burnt {
-    /// Seconds from start to end.
-    pub(crate) seconds: f64,
-    /// Seconds of CPU time worth of work.
-    pub(crate) work: f64,
-    /// CPUs that were to be burnt.
-    pub(crate) cpus: usize,
 }
 
 /// What the workers share.

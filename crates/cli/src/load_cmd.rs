@@ -10,13 +10,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use upshift_load::{Group, Outcome, Pace, Plan, Work, run, run_spin};
+use upshift_load::scenario::CLIENT_PRIORITY;
+use upshift_load::{Group, Outcome, Pace, Plan, Report, Work, run, run_spin};
 
 use crate::args::{LoadArgs, LoadCommonArgs, LoadWork};
-use crate::load_report::LoadReport;
-
-/// The priority of an elevated client: above whatever serves.
-const CLIENT: u8 = 45;
+use crate::load_show::{cpu_line, lag_line, table};
 
 /// Runs the load that the flags describe.
 pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
@@ -40,7 +38,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
         LoadWork::Spin(args) => {
             let mut plan = args.plan();
             plan.stop = Some(stop);
-            plan.fifo = args.elevate.then_some(CLIENT);
+            plan.fifo = args.elevate.then_some(CLIENT_PRIORITY);
             print(&run_spin(&plan)?, args.json)
         }
     }
@@ -48,14 +46,15 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
 
 /// Prints what was measured; the exit code says whether all went well.
 fn print(outcome: &Outcome, json: bool) -> Result<ExitCode> {
-    let report = LoadReport::new(outcome);
+    let report = Report::new(outcome);
     let mut out = std::io::stdout();
     if json {
         writeln!(out, "{}", serde_json::to_string(&report)?)?;
     } else {
-        write!(out, "{}\n{}\n", report.table(), report.cpu_line())?;
-        if !report.lag_line().is_empty() {
-            writeln!(out, "{}", report.lag_line())?;
+        write!(out, "{}\n{}\n", table(&report), cpu_line(&report))?;
+        let lag = lag_line(&report);
+        if !lag.is_empty() {
+            writeln!(out, "{lag}")?;
         }
     }
     if report.total.errors > 0 {
@@ -90,7 +89,7 @@ fn plan(work: Work, args: &LoadCommonArgs, stop: Arc<AtomicBool>) -> Plan {
     // A server that serves urgent connections first may rightly keep others waiting to the end.
     plan.patience = args.warmup + args.duration + Duration::from_secs(5);
     plan.pin = args.pin;
-    plan.fifo = args.elevate.then_some(CLIENT);
+    plan.fifo = args.elevate.then_some(CLIENT_PRIORITY);
     plan.server_pid = args.server_pid;
     plan.stop = Some(stop);
     plan

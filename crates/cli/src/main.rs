@@ -11,11 +11,10 @@
 //! | `serve`, `serve_args` | the web server |
 //! | `sched_cmd` | policies over processes |
 //! | `servers` | matrix, plaintext and spin server in two models |
-//! | `load_cmd`, `load_report` | the client and its result |
+//! | `load_cmd`, `load_show` | the client and its result |
 //! | `spawn_test` | memory and time of a million coroutines |
 //! | `report`, `table` | HTML with plots, tables of the terminal |
 //! | `top` | the live view of a process, or of the machine |
-//! | `machine` | CPU, kernel, affinity, limits |
 //!
 //! Exit status: 0 done, 1 failed (the reason is on standard error), 2 wrong usage, 130 ended by
 //! Ctrl-C, 143 by SIGTERM (servers end with 0 on both). `sched -- COMMAND`: that of the command.
@@ -29,8 +28,7 @@ mod demo;
 mod doctor;
 mod documents;
 mod load_cmd;
-mod load_report;
-mod machine;
+mod load_show;
 mod report;
 mod sched_cmd;
 mod serve;

@@ -3,9 +3,13 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use upshift_load::scenario::BATCH_LEVEL;
 use upshift_load::{Arrivals, Class, Distribution, Hog, SpinPlan};
 
 use crate::values::{self, Endpoint};
+
+/// The level of requests, unless told otherwise.
+const LEVEL: u8 = 32;
 
 /// Flags of `upshift load spin`.
 #[derive(Debug, Args)]
@@ -51,7 +55,7 @@ pub(crate) struct SpinLoadArgs {
     #[arg(long, value_enum, default_value = "fixed", hide_possible_values = true)]
     pub(crate) distribution: DistributionArg,
     /// Level of short requests: 0 (most urgent) to 63
-    #[arg(long, value_name = "LEVEL", default_value_t = 32, value_parser = values::level)]
+    #[arg(long, value_name = "LEVEL", default_value_t = LEVEL, value_parser = values::level)]
     pub(crate) level: u8,
     /// Level of long requests [default: that of short ones]
     #[arg(long, value_name = "LEVEL", value_parser = values::level)]
@@ -60,7 +64,7 @@ pub(crate) struct SpinLoadArgs {
     #[arg(long, value_name = "TIME", value_parser = values::service)]
     pub(crate) hog: Option<Duration>,
     /// Level of that request
-    #[arg(long, value_name = "LEVEL", default_value_t = 40, value_parser = values::level)]
+    #[arg(long, value_name = "LEVEL", default_value_t = BATCH_LEVEL, value_parser = values::level)]
     pub(crate) hog_level: u8,
     /// Seed of times, classes and CPU times
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -150,11 +154,55 @@ impl SpinLoadArgs {
     }
 }
 
+/// The flags of [`SpinLoadArgs`] that give this plan, but for what a single run decides: target, CPU, seed, process of the server.
+pub(crate) fn flags(plan: &SpinPlan) -> String {
+    let time = |time: Duration| match time.as_nanos() {
+        ns if ns % 1_000_000 == 0 => format!("{}ms", ns / 1_000_000),
+        ns if ns % 1_000 == 0 => format!("{}us", ns / 1_000),
+        ns => format!("{ns}ns"),
+    };
+    let mut flags = format!(
+        "--connections {} --rate {}",
+        plan.connections, plan.per_second
+    );
+    let mut flag = |name: &str, value: String| {
+        flags.extend([" --", name, " ", &value]);
+    };
+    if plan.arrivals == Arrivals::Even {
+        flag("arrivals", "even".into());
+    }
+    for (name, class) in ["short", "long"].into_iter().zip(&plan.classes) {
+        flag(name, time(class.service));
+        if name == "long" {
+            flag("long-share", format!("{}%", 100.0 * class.share));
+        }
+        if class.level != LEVEL {
+            let name = if name == "long" {
+                "long-level"
+            } else {
+                "level"
+            };
+            flag(name, class.level.to_string());
+        }
+    }
+    if let Some(hog) = &plan.hog {
+        flag("hog", time(hog.service));
+        flag("hog-level", hog.level.to_string());
+    }
+    flag("warmup", time(plan.warmup));
+    flag("duration", time(plan.duration));
+    if plan.fifo.is_some() {
+        flags.push_str(" --elevate");
+    }
+    flags
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::args::{Cli, Command, LoadWork};
     use clap::Parser;
+    use upshift_load::scenario;
 
     fn plan(more: &str) -> SpinPlan {
         let line = format!("upshift load spin --connect 127.0.0.1:1 {more}");
@@ -186,6 +234,32 @@ mod tests {
         assert_eq!((short.level, long.level), (3, 9));
         assert!((long.share - 0.005).abs() < 1e-12 && (short.share - 0.995).abs() < 1e-12);
         assert_eq!(plan.hog.map(|hog| hog.level), Some(40));
+    }
+
+    #[test]
+    fn the_flags_of_a_plan_give_the_plan() {
+        let time = Duration::from_millis(700);
+        let mut hog = scenario::pings(time);
+        hog.hog = Some(Hog {
+            service: 3 * time,
+            level: 41,
+        });
+        for given in [
+            scenario::long_among_short(time),
+            scenario::short_alone(time),
+            scenario::urgent(time),
+            hog,
+        ] {
+            let mut read = plan(&flags(&given));
+            read.target = given.target;
+            // The command calls the first class `short`, whatever it is.
+            read.classes[0].label.clone_from(&given.classes[0].label);
+            assert_eq!(format!("{read:?}"), format!("{given:?}"));
+        }
+        assert_eq!(
+            flags(&scenario::long_among_short(time)),
+            "--connections 32 --rate 20000 --short 500ns --long 500us --long-share 0.5% --warmup 70ms --duration 700ms"
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use crate::machine;
+use upshift_load::machine;
 
 /// Largest matrix the protocol of the servers accepts from this command.
 pub(crate) const MAX_SIZE: usize = 1024;

@@ -7,6 +7,7 @@
 //! two were apart when it was calibrated: some tenths of a per cent on a quiet machine, and single burns of a
 //! virtual machine are up to 5 % off, which is the interrupts in them.
 
+use crate::Spread;
 use crate::os;
 use std::hint::black_box;
 use std::time::Duration;
@@ -30,17 +31,17 @@ impl Burner {
     ///
     /// Takes some 10 ms of CPU time. Calibrate on the kind of CPU that will burn.
     pub fn calibrate() -> Burner {
-        let median = |mut samples: Vec<f64>| {
-            samples.sort_by(f64::total_cmp);
-            samples[samples.len() / 2]
+        let median = |samples: usize, turns| {
+            let figures = (0..samples).map(|_| timed(turns));
+            Spread::of(figures).map_or(1.0, |spread| spread.median)
         };
-        let ns_of_sample = median((0..SAMPLES).map(|_| timed(SAMPLE)).collect());
+        let ns_of_sample = median(SAMPLES, SAMPLE);
         let mut burner = Burner {
             turns_per_ns: SAMPLE as f64 / ns_of_sample,
             error: 0.0,
         };
         let turns = burner.turns(CHECK);
-        let check = median((0..5).map(|_| timed(turns)).collect());
+        let check = median(5, turns);
         burner.error = check / CHECK as f64 - 1.0;
         burner
     }

@@ -159,6 +159,11 @@ pub fn pin(command: &mut Command, cpu: usize) {
     os::pin_program(command, cpu);
 }
 
+/// Takes the right to use SCHED_FIFO from the program of `command`, whatever the limits of this process are.
+pub fn without_real_time(command: &mut Command) {
+    os::without_real_time(command);
+}
+
 /// Where a server listens, if the line says so: `listening on ADDRESS`, or `… on http://ADDRESS …` as `upshift serve` has it.
 pub fn listening(line: &str) -> Option<SocketAddr> {
     line.strip_prefix("listening on ")

@@ -86,6 +86,11 @@ impl Reading {
     }
 }
 
+/// CPU time of all programs that this process has started and that have ended; zero if the kernel does not say.
+pub fn of_ended_children() -> Duration {
+    os::children_cpu().unwrap_or_default()
+}
+
 /// `utime` and `stime` of a `/proc/PID/stat` line; the name in parentheses may itself hold spaces and parentheses.
 fn ticks(stat: &str) -> Option<(u64, u64)> {
     let (_, rest) = stat.rsplit_once(')')?;

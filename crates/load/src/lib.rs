@@ -7,7 +7,9 @@
 //! - [`matrix`], [`frames`], [`http`] and [`spin`] hold what the servers of all kinds share; [`Burner`] burns CPU time;
 //! - [`threads`] holds the servers that a coroutine server is compared with;
 //! - [`child`] starts and ends the programs that are measured;
-//! - [`cpu`] measures CPU time of this or another process; [`Awake`] keeps a CPU from halting.
+//! - [`cpu`] measures CPU time of this or another process; [`Awake`] keeps a CPU from halting;
+//! - [`machine`] says what the machine is and what else it does; [`Report`] and [`Spread`] are what a run and several of them gave;
+//! - [`scenario`] holds the loads that the demo and the benchmarks both measure.
 //!
 //! `unsafe` is confined to the private module `os` (epoll, affinity, clocks, signals).
 
@@ -16,7 +18,9 @@ pub mod child;
 pub mod cpu;
 pub mod frames;
 pub mod http;
+pub mod machine;
 pub mod matrix;
+pub mod scenario;
 pub mod spin;
 pub mod threads;
 
@@ -24,6 +28,8 @@ mod awake;
 mod burn;
 mod client;
 mod os;
+mod report;
+mod spread;
 
 pub use awake::Awake;
 pub use burn::Burner;
@@ -34,3 +40,5 @@ pub use client::{
 };
 pub use cpu::CpuUse;
 pub use hdrhistogram::Histogram;
+pub use report::{GroupReport, Report};
+pub use spread::Spread;

@@ -153,26 +153,47 @@ pub(crate) fn pin(cpu: usize) -> io::Result<()> {
             format!("cannot pin to CPU {cpu} ({error}): name one that `taskset -p $$` allows"),
         )
     };
-    set_affinity(cpu).map_err(invalid)
+    set_affinity(&[cpu]).map_err(invalid)
 }
 
 /// Allocates nothing: it runs between fork and exec, too.
-fn set_affinity(cpu: usize) -> io::Result<()> {
-    if cpu >= libc::CPU_SETSIZE as usize {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
+pub(crate) fn set_affinity(cpus: &[usize]) -> io::Result<()> {
     // SAFETY: an all-zero cpu_set_t is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `cpu` is below CPU_SETSIZE, so the bit lies inside the set.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
+    for &cpu in cpus {
+        if cpu >= libc::CPU_SETSIZE as usize {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: `cpu` is below CPU_SETSIZE, so the bit lies inside the set.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
     // SAFETY: `set` is a live local of the size given; 0 means the calling thread.
     check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) })
+}
+
+/// The CPUs that the calling thread may run on, ascending.
+pub(crate) fn affinity() -> io::Result<Vec<usize>> {
+    // SAFETY: an all-zero cpu_set_t is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is a live local of the size given; 0 means the calling thread.
+    check(unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) })?;
+    let all = 0..libc::CPU_SETSIZE as usize;
+    // SAFETY: the numbers are below CPU_SETSIZE, so the bits lie inside the set.
+    Ok(all
+        .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) })
+        .collect())
+}
+
+/// Bytes of a page of memory.
+pub(crate) fn page_size() -> u64 {
+    // SAFETY: no pointers.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
 /// Binds the program of `command` to CPU `cpu`, before it runs.
 pub(crate) fn pin_program(command: &mut Command, cpu: usize) {
     // SAFETY: the closure runs between fork and exec; it makes one system call and touches only its own stack.
-    unsafe { command.pre_exec(move || set_affinity(cpu)) };
+    unsafe { command.pre_exec(move || set_affinity(&[cpu])) };
 }
 
 /// Has the kernel kill the program of `command` when the thread that starts it ends.
@@ -240,6 +261,12 @@ pub(crate) fn process_cpu(pid: u32) -> io::Result<Duration> {
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
+/// CPU time of the programs that this process has started and that have ended.
+pub(crate) fn children_cpu() -> io::Result<Duration> {
+    let (user, system) = usage(libc::RUSAGE_CHILDREN)?;
+    Ok(user + system)
+}
+
 /// CPU time of the calling thread; zero if the kernel does not say.
 pub(crate) fn thread_clock() -> Duration {
     let mut time = libc::timespec {
@@ -260,10 +287,26 @@ pub(crate) fn idle_policy() -> io::Result<()> {
 
 /// User and system time of the calling thread.
 pub(crate) fn thread_cpu() -> io::Result<(Duration, Duration)> {
+    usage(libc::RUSAGE_THREAD)
+}
+
+fn usage(whose: libc::c_int) -> io::Result<(Duration, Duration)> {
     // SAFETY: an all-zero rusage is valid, it holds integers only.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: `usage` is a live local.
-    check(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) })?;
+    check(unsafe { libc::getrusage(whose, &raw mut usage) })?;
     let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
     Ok((time(usage.ru_utime), time(usage.ru_stime)))
+}
+
+/// Takes the right to SCHED_FIFO from the program of `command`.
+pub(crate) fn without_real_time(command: &mut Command) {
+    let none = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the closure runs between fork and exec; it makes one system call with a pointer to its own memory.
+    unsafe {
+        command.pre_exec(move || check(libc::setrlimit(libc::RLIMIT_RTPRIO, &raw const none)));
+    }
 }

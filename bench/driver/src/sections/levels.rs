@@ -1,6 +1,7 @@
 //! The sections `vcpus` and `levels`: more vCPUs than CPUs, and eight levels at overload.
 
 use upshift_load::Work;
+use upshift_load::scenario::{LEVELS, ONE_LEVEL, OVERLOAD, OVERLOAD_SIZE};
 
 use crate::measure::Load;
 use crate::options::Options;
@@ -8,11 +9,6 @@ use crate::peers::Built;
 use crate::results::SectionResults;
 use crate::rounds::{self, Entry};
 use crate::verdict::{Row, Verdict, at_most, row};
-
-/// The levels of the overload: 0, 8, … 56.
-const LEVELS: [u8; 8] = [0, 8, 16, 24, 32, 40, 48, 56];
-/// Overload, as a multiple of what the server can do.
-const OVERLOAD: f64 = 1.3;
 
 /// The load of the section `vcpus`.
 const VCPUS_CASE: &str = "n = 20, 64 connections, unpinned";
@@ -56,10 +52,6 @@ pub(super) fn run_vcpus(results: &mut SectionResults, options: &Options, built: 
     rounds::run(results, VCPUS_CASE, &entries, options.rounds);
 }
 
-/// Order of the matrices at overload: the largest of the matrix section, so that the server, not the client, is at its
-/// limit.
-const LEVELS_N: usize = 20;
-
 /// Runs the section `levels`.
 pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built: &Built) {
     let args = ["matrix-server", "--vcpus", "1", "--pin", "0"];
@@ -67,8 +59,8 @@ pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built:
         return;
     };
     let at = |levels: [u8; 8]| levels.map(|l| format!("127.0.0.1:0@{l}")).to_vec();
-    let mut load = Load::closed(Work::Matrix { n: LEVELS_N }, 16, options);
-    load.listen = at([LEVELS[4]; 8]);
+    let mut load = Load::closed(Work::Matrix { n: OVERLOAD_SIZE }, 16, options);
+    load.listen = at(ONE_LEVEL);
     load.loaded = LEVELS.len();
     let entry = |load: &Load| Entry {
         name: "total".to_owned(),

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use serde::Deserialize;
 use upshift_load::child::Child;
-use upshift_load::{Awake, SpinPlan, run_spin};
+use upshift_load::scenario::{self, BATCH_LEVEL, Burnt};
+use upshift_load::{Awake, run_spin};
 
 use crate::measure::{Drive, Measured, observe};
 use crate::options::Options;
@@ -20,9 +20,6 @@ use crate::peers::{Built, Program};
 use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
 use crate::server::Server;
-
-/// The client's priority in SCHED_FIFO: above all that is measured.
-const CLIENT: u8 = 45;
 
 /// How long the daemon and the batch may take to say something.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -135,18 +132,11 @@ impl Drive for Load {
             .batch
             .map(|args| Batch::start(&program, args))
             .transpose()?;
-        let mut plan = SpinPlan::new(
-            server.addresses[0],
-            1000.0,
-            Duration::from_micros(100),
-            self.time,
-        );
-        plan.classes[0].level = 2;
-        plan.connections = 4;
-        plan.warmup = Duration::from_millis(300);
+        let mut plan = scenario::urgent(self.time);
+        plan.target = server.addresses[0];
         plan.pin = Some(1);
         plan.server_pid = Some(server.pid());
-        plan.fifo = Some(CLIENT);
+        plan.fifo = Some(scenario::CLIENT_PRIORITY);
         let mut measured = observe(&server, true, awake.as_ref(), || run_spin(&plan))?;
         // What the batch uses is no disturbance.
         measured.all.foreign = 0.0;
@@ -211,18 +201,11 @@ impl Drop for Daemon {
 /// `upshift burn`.
 pub(crate) struct Batch(Child);
 
-/// What it prints at its end.
-#[derive(Deserialize)]
-struct Burnt {
-    seconds: f64,
-    work: f64,
-}
-
 impl Batch {
     pub(crate) fn start(upshift: &Program, args: &[&str]) -> Result<Batch, String> {
         let mut command = Command::new(&upshift.file);
         command
-            .args(["burn", "--json", "--level", "40"])
+            .args(["burn", "--json", "--level", &BATCH_LEVEL.to_string()])
             .args(args)
             .envs(upshift.env.iter().cloned());
         let child =

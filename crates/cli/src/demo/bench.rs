@@ -7,13 +7,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
-use upshift_load::Awake;
+use upshift_load::{Awake, Report, SpinPlan, machine};
 
 use super::children::{Children, Interrupted, Program, Server, Stop};
 use super::progress::Progress;
 use crate::args::Model;
-use crate::load_report::LoadReport;
-use crate::machine;
+use crate::spin_args;
 
 /// Planned time of a measurement beyond its own: start, connect, last replies.
 const OVERHEAD: Duration = Duration::from_millis(70);
@@ -230,20 +229,20 @@ impl Bench {
         Ok(daemon)
     }
 
-    /// Runs `upshift load spin` with these flags against a server.
+    /// Runs `upshift load spin` as a plan says against a server.
     pub(crate) fn spin_load(
         &mut self,
         label: &str,
         server: &Server,
-        flags: &str,
+        plan: &SpinPlan,
         time: Duration,
-    ) -> Result<LoadReport> {
+    ) -> Result<Report> {
         self.progress.step(label, time);
         let mut args = vec!["load".to_owned(), "spin".into(), "--json".into()];
         for address in &server.addresses {
             args.extend(["--connect".to_owned(), address.to_string()]);
         }
-        args.extend(flags.split_whitespace().map(str::to_owned));
+        args.extend(spin_args::flags(plan).split(' ').map(str::to_owned));
         args.extend(["--server-pid".to_owned(), server.pid().to_string()]);
         if let Some(cpu) = self.placement.client {
             args.extend(["--pin".to_owned(), cpu.to_string()]);
@@ -260,7 +259,7 @@ impl Bench {
     }
 
     /// Makes one measurement.
-    pub(crate) fn measure(&mut self, measurement: &Measurement<'_>) -> Result<LoadReport> {
+    pub(crate) fn measure(&mut self, measurement: &Measurement<'_>) -> Result<Report> {
         let time = planned(measurement.warmup, measurement.duration);
         self.progress.step(measurement.label, time);
         let args = measurement.args(self.placement.client);

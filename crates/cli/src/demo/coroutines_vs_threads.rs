@@ -8,12 +8,12 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use upshift_load::Report;
 
 use super::bench::{Bench, Measurement, Pace, keep_going, planned};
 use upshift_trace::plot::{Kind, Look, Plot, Series};
 
 use crate::args::Model;
-use crate::load_report::LoadReport;
 use crate::report::{Finding, Section};
 use crate::table::{Table, factor, grouped, micros};
 
@@ -73,12 +73,12 @@ pub(crate) fn plan(quick: bool) -> Duration {
 struct Cell {
     size: usize,
     connections: usize,
-    results: [Result<LoadReport, String>; 2],
+    results: [Result<Report, String>; 2],
 }
 
 impl Cell {
     /// NaN where nothing was measured.
-    fn figure(&self, model: usize, figure: impl Fn(&LoadReport) -> f64) -> f64 {
+    fn figure(&self, model: usize, figure: impl Fn(&Report) -> f64) -> f64 {
         match &self.results[model] {
             Ok(report) if report.total.requests > 0 => figure(report),
             _ => f64::NAN,
@@ -173,7 +173,7 @@ fn section(bench: &Bench, grid: &Grid, closed: &[Cell], open: &[Cell]) -> Sectio
             "µs per request",
             Kind::Linear,
             &cells,
-            &[(LoadReport::server_cpu, "")],
+            &[(Report::server_cpu, "")],
         ));
     }
     if open.len() > 1 {
@@ -250,8 +250,8 @@ fn findings(closed: &[Cell], grid: &Grid) -> Vec<Finding> {
             grouped(threads),
             micros(cell.figure(0, |r| r.total.p99)),
             micros(cell.figure(1, |r| r.total.p99)),
-            micros(cell.figure(0, LoadReport::server_cpu)),
-            micros(cell.figure(1, LoadReport::server_cpu)),
+            micros(cell.figure(0, Report::server_cpu)),
+            micros(cell.figure(1, Report::server_cpu)),
         )));
     }
     let measured: Vec<&Cell> = closed.iter().filter(|c| c.ratio().is_finite()).collect();
@@ -289,7 +289,7 @@ fn in_words(connections: usize) -> String {
 
 fn open_finding(open: &[Cell]) -> Option<Finding> {
     let cell = open.last()?;
-    let [p50, p99] = [|r: &LoadReport| r.total.p50, |r: &LoadReport| r.total.p99]
+    let [p50, p99] = [|r: &Report| r.total.p50, |r: &Report| r.total.p99]
         .map(|figure| [cell.figure(0, figure), cell.figure(1, figure)]);
     p50.iter().all(|p| p.is_finite()).then(|| {
         Finding::new(format!(
@@ -304,7 +304,7 @@ fn open_finding(open: &[Cell]) -> Option<Finding> {
     })
 }
 
-type Figure = fn(&LoadReport) -> f64;
+type Figure = fn(&Report) -> f64;
 
 fn plot(
     title: String,
@@ -365,7 +365,7 @@ fn table(title: &str, cells: &[Cell]) -> Table {
         ];
         row.extend(both(|r| r.total.p50));
         row.extend(both(|r| r.total.p99));
-        row.extend(both(LoadReport::server_cpu));
+        row.extend(both(Report::server_cpu));
         table.row(row);
     }
     table

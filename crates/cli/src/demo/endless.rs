@@ -7,17 +7,18 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use upshift_load::scenario::{self, BATCH_LEVEL};
+use upshift_load::{GroupReport, Hog, Report, SpinPlan};
 
 use super::bench::{Bench, planned};
 use super::preempted;
 use upshift_trace::plot::{Kind, Look, Plot, Series};
 
-use crate::load_report::{LoadGroup, LoadReport};
+use crate::load_show::latencies;
 use crate::report::{Finding, Section};
 use crate::table::{Table, factor, grouped, micros};
 
 const QUANTUM: &str = "50us";
-const PINGS: &str = "--connections 1 --rate 1000 --arrivals even --short 0 --level 0";
 const WARMUP: Duration = Duration::from_millis(100);
 /// How long the client waits for the last replies; a server that hangs makes it wait to the end.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -41,9 +42,9 @@ pub(crate) fn plan(quick: bool) -> Duration {
 
 /// What was measured; the last is missing where nothing may preempt.
 struct Runs {
-    alone: LoadReport,
-    off: LoadReport,
-    on: Result<LoadReport, Finding>,
+    alone: Report,
+    off: Report,
+    on: Result<Report, Finding>,
 }
 
 /// Runs the experiment.
@@ -71,34 +72,30 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
     })
 }
 
-fn measure(bench: &mut Bench, label: &str, preempt: &str, hog: bool) -> Result<LoadReport> {
+fn measure(bench: &mut Bench, label: &str, preempt: &str, hog: bool) -> Result<Report> {
     let mut plan = planned(WARMUP, time(bench.quick));
     if hog {
         plan += DRAIN + MARGIN;
     }
     let server = bench.spin_server(0, preempt, QUANTUM)?;
-    let flags = load_flags(bench.quick, hog);
-    let report = bench.spin_load(label, &server, &flags, plan)?;
+    let report = bench.spin_load(label, &server, &load(bench.quick, hog), plan)?;
     server.stop(&bench.stop)?;
     Ok(report)
 }
 
-fn load_flags(quick: bool, hog: bool) -> String {
-    let hog = if hog {
-        format!(" --hog {}ms --hog-level 40", endless(quick).as_millis())
-    } else {
-        String::new()
-    };
-    format!(
-        "{PINGS}{hog} --warmup {}ms --duration {}ms",
-        WARMUP.as_millis(),
-        time(quick).as_millis()
-    )
+fn load(quick: bool, hog: bool) -> SpinPlan {
+    let mut plan = scenario::pings(time(quick));
+    plan.warmup = WARMUP;
+    plan.hog = hog.then(|| Hog {
+        service: endless(quick),
+        level: BATCH_LEVEL,
+    });
+    plan
 }
 
 impl Runs {
     /// Name, pings and colour, in the order of tables and legends.
-    fn all(&self) -> impl Iterator<Item = (&'static str, &LoadGroup, usize)> {
+    fn all(&self) -> impl Iterator<Item = (&'static str, &GroupReport, usize)> {
         let on = self.on.as_ref().ok().map(|on| ("preemption on", on, 0));
         [
             ("nothing else", &self.alone, 2),
@@ -111,7 +108,7 @@ impl Runs {
 }
 
 /// Pings sent, as far as they count.
-fn sent(pings: &LoadGroup) -> u64 {
+fn sent(pings: &GroupReport) -> u64 {
     pings.requests + pings.unanswered
 }
 
@@ -153,7 +150,7 @@ fn findings(runs: &Runs) -> Vec<Finding> {
 }
 
 fn answered_plot(runs: &Runs) -> Plot {
-    let bar = |name: &str, colour, of: fn(&LoadGroup) -> u64| Series {
+    let bar = |name: &str, colour, of: fn(&GroupReport) -> u64| Series {
         name: name.into(),
         points: runs
             .all()
@@ -201,32 +198,25 @@ fn table(runs: &Runs) -> Table {
         ],
     );
     for (name, pings, _) in runs.all() {
-        table.row([
-            name.to_owned(),
-            grouped(sent(pings) as f64),
-            grouped(pings.requests as f64),
-            grouped(pings.unanswered as f64),
-            pings.time(pings.p50),
-            pings.time(pings.p90),
-            pings.time(pings.p99),
-            pings.time(pings.p999),
-            pings.time(pings.max),
-        ]);
+        let counts = [sent(pings), pings.requests, pings.unanswered];
+        let counts = counts.map(|count| grouped(count as f64));
+        let cells = std::iter::once(name.to_owned()).chain(counts);
+        table.row(cells.chain(latencies(pings)));
     }
     table
 }
 
 fn commands(bench: &Bench) -> Vec<String> {
-    let load = load_flags(bench.quick, true);
+    let load = load(bench.quick, true);
     preempted::commands(bench, "127.0.0.1:7000@0", QUANTUM, &load)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::long_requests::tests::report;
     use super::*;
+    use crate::demo::report;
 
-    fn hung() -> LoadReport {
+    fn hung() -> Report {
         let mut report = report(&[[0.0; 3]]);
         report.groups[0].requests = 0;
         report.groups[0].unanswered = 1000;

@@ -11,21 +11,17 @@ mod show;
 use std::time::Duration;
 
 use anyhow::Result;
+use upshift_load::scenario::{LEVELS, ONE_LEVEL, OVERLOAD, OVERLOAD_SIZE};
+use upshift_load::{GroupReport, Report};
 
 use super::bench::{Bench, Measurement, Pace, planned};
 use crate::args::Model;
-use crate::load_report::{LoadGroup, LoadReport};
 use crate::report::headline::Headline;
 use crate::report::{Finding, Section};
 use crate::table::{factor, grouped, micros};
 use show::{commands, latency_plot, table, throughput_plot};
 
-const LEVELS: [u8; 8] = [0, 8, 16, 24, 32, 40, 48, 56];
-const ONE_LEVEL: [u8; 8] = [32; 8];
 const CONNECTIONS: usize = 8;
-const SIZE: usize = 20;
-/// Offered load as a share of the capacity.
-const OVERLOAD: f64 = 1.3;
 /// How the capacity is measured; the best counts. A closed loop serves less than a flood, but a client that floods the CPU
 /// that it shares with the server keeps it from its work.
 const CAPACITY: [(&str, Pace); 2] = [
@@ -90,9 +86,9 @@ struct Run {
     /// Offered per level, requests per second.
     offered: f64,
     capacity: f64,
-    alone: LoadReport,
-    levels: LoadReport,
-    one_level: LoadReport,
+    alone: Report,
+    levels: Report,
+    one_level: Report,
 }
 
 impl Run {
@@ -115,7 +111,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
         title: "2. Eight levels at overload".into(),
         intro: format!(
             "One server listens on eight addresses with the levels 0 (most urgent), 8, …, 56; {CONNECTIONS} \
-             connections to each, n = {SIZE}. Every level is offered the same load, together {:.0} % of the capacity \
+             connections to each, n = {OVERLOAD_SIZE}. Every level is offered the same load, together {:.0} % of the capacity \
              (what the server serves when it is offered far too much, or in closed loop if that is more), in open loop: requests come at fixed times \
              whatever the server does, and latency counts from the time a request was due. Waiting are the requests \
              that had no reply at the end; a level whose share cannot be served waits, and its percentiles cover only \
@@ -155,7 +151,7 @@ fn run_on(bench: &mut Bench, cpus: &[usize], place: &str) -> Result<Run> {
                 label: &format!("{place}, {what}"),
                 targets,
                 connections: CONNECTIONS,
-                size: SIZE,
+                size: OVERLOAD_SIZE,
                 pace,
                 warmup: times.warmup,
                 duration,
@@ -222,15 +218,6 @@ fn headline(run: &Run) -> Option<Headline> {
     })
 }
 
-/// p99 of a level, or the age of its oldest waiting request if more than 1 % of them wait.
-fn tail(group: &LoadGroup) -> f64 {
-    if group.unanswered * 100 > group.requests + group.unanswered {
-        group.p99.max(group.oldest_unanswered)
-    } else {
-        group.p99
-    }
-}
-
 fn findings(run: &Run) -> Vec<Finding> {
     let place = &run.place;
     let mut findings = Vec::new();
@@ -239,14 +226,14 @@ fn findings(run: &Run) -> Vec<Finding> {
             "On {place}, level 0 at {:.0} % load: p50 {}, p99 {}; alone on an idle server {} and {} ({} and {}).",
             OVERLOAD * 100.0,
             micros(top.p50),
-            micros(tail(top)),
+            micros(top.tail()),
             micros(alone.p50),
-            micros(tail(alone)),
+            micros(alone.tail()),
             factor(top.p50, alone.p50),
-            factor(tail(top), tail(alone)),
+            factor(top.tail(), alone.tail()),
         )));
     }
-    let tails: Vec<f64> = run.levels.groups.iter().map(tail).collect();
+    let tails: Vec<f64> = run.levels.groups.iter().map(GroupReport::tail).collect();
     // Neighbours within 10 % are equal: neither waits for the other.
     let ordered = tails.windows(2).all(|pair| pair[0] <= pair[1] * 1.1);
     let text = if ordered {
@@ -301,43 +288,11 @@ fn findings(run: &Run) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn group(p99: f64, requests: u64, unanswered: u64) -> LoadGroup {
-        LoadGroup {
-            label: String::new(),
-            connections: 1,
-            requests,
-            per_second: requests as f64,
-            errors: 0,
-            first_error: None,
-            p50: p99,
-            p90: p99,
-            p99,
-            p999: p99,
-            max: p99,
-            unanswered,
-            oldest_unanswered: 5e6,
-            send_lag_p99: 0.0,
-            curve: vec![(0.5, p99)],
-        }
-    }
-
-    #[test]
-    fn a_starved_level_is_as_slow_as_its_oldest_request() {
-        assert_eq!(tail(&group(100.0, 1000, 5)), 100.0);
-        assert_eq!(tail(&group(100.0, 1000, 500)), 5e6);
-        assert_eq!(tail(&group(0.0, 0, 10)), 5e6);
-    }
+    use crate::demo::report;
 
     #[test]
     fn the_verdict_says_what_was_measured() {
-        let report = |tails: [f64; 8]| LoadReport {
-            seconds: 1.0,
-            total: group(1.0, 800, 0),
-            groups: tails.iter().map(|&t| group(t, 100, 0)).collect(),
-            server_cpu_us: None,
-            client_cpu_us: None,
-        };
+        let report = |tails: [f64; 8]| report(&tails.map(|tail| [tail; 3]));
         let rising = [1., 2., 3., 4., 5., 6., 7., 8.];
         let mut run = Run {
             place: "one vCPU".into(),

@@ -8,20 +8,19 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use upshift_load::{Report, scenario};
 
 use super::bench::{Bench, planned};
-use super::{preempted, timeline};
+use super::preempted;
+use super::timeline::{self, Load};
 use upshift_trace::plot::Plot;
 
-use crate::load_report::LoadReport;
+use crate::load_show::latencies;
 use crate::report::{Finding, Section};
 use crate::table::{Table, factor, grouped, micros};
 
 const TITLE: &str = "4. Long requests among short ones";
 const QUANTUM: &str = "50us";
-/// The load; the second one leaves the long requests out and keeps the number of short ones.
-const MIXED: &str = "--connections 32 --rate 20000 --short 500ns --long 500us --long-share 0.5%";
-const SHORT_ONLY: &str = "--connections 32 --rate 19900 --short 500ns";
 const WARMUP: Duration = Duration::from_millis(200);
 /// The client's own lateness from which on it is mentioned, µs.
 const LATE: f64 = 50.0;
@@ -37,20 +36,21 @@ pub(crate) fn plan(quick: bool) -> Duration {
 
 /// What was measured; the last is missing where nothing may preempt.
 struct Runs {
-    alone: LoadReport,
-    off: LoadReport,
-    on: Result<LoadReport, Finding>,
+    alone: Report,
+    off: Report,
+    on: Result<Report, Finding>,
 }
 
 /// Runs the experiment.
 pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
     let awake = bench.awake();
-    let alone = measure(bench, "no long requests", "off", SHORT_ONLY)?;
-    let off = measure(bench, "preemption off", "off", MIXED)?;
-    let on = preempted::report(|| measure(bench, "preemption on", "on", MIXED))?;
+    let alone = measure(bench, "no long requests", "off", scenario::short_alone)?;
+    let off = measure(bench, "preemption off", "off", scenario::long_among_short)?;
+    let on =
+        preempted::report(|| measure(bench, "preemption on", "on", scenario::long_among_short))?;
     // As the server is at its best here.
     let preempt = if on.is_ok() { "on" } else { "off" };
-    let picture = timeline::picture(bench, preempt, QUANTUM, MIXED)?;
+    let picture = timeline::picture(bench, preempt, QUANTUM, scenario::long_among_short)?;
     let runs = Runs { alone, off, on };
     let kept = if awake.is_some() {
         " A thread that runs only when nothing else wants to keeps the server's CPU from halting."
@@ -83,26 +83,19 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
     Ok(section)
 }
 
-fn measure(bench: &mut Bench, label: &str, preempt: &str, load: &str) -> Result<LoadReport> {
+fn measure(bench: &mut Bench, label: &str, preempt: &str, load: Load) -> Result<Report> {
     let time = time(bench.quick);
     let server = bench.spin_server(32, preempt, QUANTUM)?;
-    let flags = format!("{load} {}", times(time));
-    let report = bench.spin_load(label, &server, &flags, planned(WARMUP, time))?;
+    let mut plan = load(time);
+    plan.warmup = WARMUP;
+    let report = bench.spin_load(label, &server, &plan, planned(WARMUP, time))?;
     server.stop(&bench.stop)?;
     Ok(report)
 }
 
-fn times(time: Duration) -> String {
-    format!(
-        "--warmup {}ms --duration {}ms",
-        WARMUP.as_millis(),
-        time.as_millis()
-    )
-}
-
 impl Runs {
     /// Name, report and colour, in the order of tables and legends.
-    fn all(&self) -> impl Iterator<Item = (&'static str, &LoadReport, usize)> {
+    fn all(&self) -> impl Iterator<Item = (&'static str, &Report, usize)> {
         [
             ("no long requests", &self.alone, 2),
             ("preemption off", &self.off, 1),
@@ -134,7 +127,7 @@ fn findings(runs: &Runs) -> Vec<Finding> {
                 micros(on.p50),
                 micros(off.p50),
             )));
-            let long = |report: &LoadReport| report.groups.get(1).map(|group| group.p50);
+            let long = |report: &Report| report.groups.get(1).map(|group| group.p50);
             if let (Some(with), Some(without)) =
                 (runs.on.as_ref().ok().and_then(long), long(&runs.off))
             {
@@ -192,69 +185,29 @@ fn table(runs: &Runs) -> Table {
     );
     for (name, report, _) in runs.all() {
         for (i, group) in report.groups.iter().enumerate() {
-            table.row([
-                if i == 0 {
-                    name.to_owned()
-                } else {
-                    String::new()
-                },
-                group.label.clone(),
-                grouped(group.per_second),
-                group.time(group.p50),
-                group.time(group.p90),
-                group.time(group.p99),
-                group.time(group.p999),
-                group.time(group.max),
-                grouped(group.unanswered as f64),
-                if i == 0 {
-                    micros(report.server_cpu())
-                } else {
-                    String::new()
-                },
-            ]);
+            let (name, cpu) = match i {
+                0 => (name.to_owned(), micros(report.server_cpu())),
+                _ => (String::new(), String::new()),
+            };
+            let cells = [name, group.label.clone(), grouped(group.per_second)].into_iter();
+            let cells = cells.chain(latencies(group));
+            table.row(cells.chain([grouped(group.unanswered as f64), cpu]));
         }
     }
     table
 }
 
 fn commands(bench: &Bench) -> Vec<String> {
-    let load = format!("{MIXED} {}", times(time(bench.quick)));
+    let mut load = scenario::long_among_short(time(bench.quick));
+    load.warmup = WARMUP;
     preempted::commands(bench, "127.0.0.1:7000", QUANTUM, &load)
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-    use crate::load_report::LoadGroup;
+mod tests {
+    use crate::demo::report;
 
-    /// A report of one class after the other, given as p50, p99, p99.9.
-    pub(crate) fn report(classes: &[[f64; 3]]) -> LoadReport {
-        let group = |&[p50, p99, p999]: &[f64; 3]| LoadGroup {
-            label: "short".into(),
-            connections: 32,
-            requests: 1000,
-            per_second: 1000.0,
-            errors: 0,
-            first_error: None,
-            p50,
-            p90: p50,
-            p99,
-            p999,
-            max: p999,
-            unanswered: 0,
-            oldest_unanswered: 0.0,
-            send_lag_p99: 1.0,
-            curve: vec![(0.5, p50), (0.99, p99)],
-        };
-        let groups: Vec<LoadGroup> = classes.iter().map(group).collect();
-        LoadReport {
-            seconds: 1.0,
-            total: groups[0].clone(),
-            groups,
-            server_cpu_us: None,
-            client_cpu_us: None,
-        }
-    }
+    use super::*;
 
     #[test]
     fn both_sides_of_each_comparison_are_said() {

@@ -32,12 +32,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::args::DemoArgs;
-use crate::machine::{self, Machine};
 use crate::report::Section;
 use crate::report::html::{Page, page};
 use bench::{Bench, Placement};
 use children::{Children, Interrupted, Stop};
 use progress::Progress;
+use upshift_load::machine::{self, Machine};
 
 /// An experiment: its name for the progress bar, how long it is planned to take, how it is run.
 struct Experiment {
@@ -236,5 +236,35 @@ impl Drop for Draft {
     fn drop(&mut self) {
         // Gone already if it was published.
         let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// For tests: a report of one class after the other, given as p50, p99, p99.9.
+#[cfg(test)]
+pub(crate) fn report(classes: &[[f64; 3]]) -> upshift_load::Report {
+    let group = |&[p50, p99, p999]: &[f64; 3]| upshift_load::GroupReport {
+        label: "short".into(),
+        connections: 32,
+        requests: 1000,
+        per_second: 1000.0,
+        errors: 0,
+        first_error: None,
+        p50,
+        p90: p50,
+        p99,
+        p999,
+        max: p999,
+        unanswered: 0,
+        oldest_unanswered: 0.0,
+        send_lag_p99: 1.0,
+        curve: vec![(0.5, p50), (0.99, p99)],
+    };
+    let groups: Vec<_> = classes.iter().map(group).collect();
+    upshift_load::Report {
+        seconds: 1.0,
+        total: groups[0].clone(),
+        groups,
+        server_cpu_us: None,
+        client_cpu_us: None,
     }
 }

@@ -2,27 +2,24 @@
 
 use anyhow::Result;
 use upshift_elevate::{Priority, Rights};
+use upshift_load::scenario::CLIENT_PRIORITY;
+use upshift_load::{GroupReport, Report, SpinPlan};
 
 use super::bench::{Bench, keep_going, server_flags, spin_flags};
 use upshift_trace::plot::{Look, Series};
 
-use crate::load_report::{LoadGroup, LoadReport};
 use crate::report::Finding;
-
-/// The priority of the client, if it is elevated.
-const HIGHEST: u8 = 30;
+use crate::spin_args;
 
 /// The report of `measure`, or what the demo's report says instead of it. An interruption is an error.
-pub(crate) fn report(
-    measure: impl FnOnce() -> Result<LoadReport>,
-) -> Result<Result<LoadReport, Finding>> {
+pub(crate) fn report(measure: impl FnOnce() -> Result<Report>) -> Result<Result<Report, Finding>> {
     Ok(keep_going(measure())?
         .and_then(without_errors)
         .map_err(|why| Finding::failed(format!("The run with preemption failed: {why}."))))
 }
 
 /// The latencies of a run as a curve, dashed for the one that the others are held against (colour 2).
-pub(crate) fn curve(name: &str, group: &LoadGroup, colour: usize) -> Series {
+pub(crate) fn curve(name: &str, group: &GroupReport, colour: usize) -> Series {
     Series {
         name: name.into(),
         points: group.curve.clone(),
@@ -36,7 +33,7 @@ pub(crate) fn curve(name: &str, group: &LoadGroup, colour: usize) -> Series {
 }
 
 /// The commands that repeat a run with preemption: the server that listens at `listen`, and the client with `load`.
-pub(crate) fn commands(bench: &Bench, listen: &str, quantum: &str, load: &str) -> Vec<String> {
+pub(crate) fn commands(bench: &Bench, listen: &str, quantum: &str, load: &SpinPlan) -> Vec<String> {
     vec![
         "# preemption on; for the other run --preempt off".into(),
         format!(
@@ -45,7 +42,8 @@ pub(crate) fn commands(bench: &Bench, listen: &str, quantum: &str, load: &str) -
             server_flags(&bench.placement.server).join(" ")
         ),
         format!(
-            "upshift load spin --connect 127.0.0.1:7000 {load}{} --server-pid $SERVER",
+            "upshift load spin --connect 127.0.0.1:7000 {}{} --server-pid $SERVER",
+            spin_args::flags(load),
             bench.placement.client_flag()
         ),
         "kill $SERVER; wait $SERVER".into(),
@@ -54,11 +52,11 @@ pub(crate) fn commands(bench: &Bench, listen: &str, quantum: &str, load: &str) -
 
 /// May this process use SCHED_FIFO? Costs one short-lived thread.
 pub(crate) fn may_elevate() -> bool {
-    Priority::new(HIGHEST).is_ok_and(|highest| Rights::probe().require(highest).is_ok())
+    Priority::new(CLIENT_PRIORITY).is_ok_and(|highest| Rights::probe().require(highest).is_ok())
 }
 
 /// A report whose connections all held.
-fn without_errors(report: LoadReport) -> Result<LoadReport, String> {
+fn without_errors(report: Report) -> Result<Report, String> {
     match report.total.errors {
         0 => Ok(report),
         count => Err(format!(
@@ -70,8 +68,8 @@ fn without_errors(report: LoadReport) -> Result<LoadReport, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::long_requests::tests::report as sample;
     use super::*;
+    use crate::demo::report as sample;
 
     #[test]
     fn a_report_with_errors_is_no_result() {

@@ -8,18 +8,18 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use upshift_load::scenario::{self, BATCH_LEVEL, Burnt, CLIENT_PRIORITY, URGENT_LEVEL};
+use upshift_load::{GroupReport, Report, SpinPlan};
 
 use super::bench::{Bench, keep_going, planned, server_flags};
 use super::preempted;
 use upshift_trace::plot::Plot;
 
-use crate::burn_cmd::Burnt;
-use crate::load_report::{LoadGroup, LoadReport};
+use crate::load_show::latencies;
 use crate::report::{Finding, Section};
+use crate::spin_args;
 use crate::table::{Table, factor, grouped, micros};
 
-const LOAD: &str = "--connections 4 --rate 1000 --short 100us --level 2 --warmup 300ms";
-const WARMUP: Duration = Duration::from_millis(300);
 /// Start and end of daemon and batch.
 const MARGIN: Duration = Duration::from_millis(300);
 
@@ -29,7 +29,7 @@ fn time(quick: bool) -> Duration {
 
 /// How long the experiment is planned to take.
 pub(crate) fn plan(quick: bool) -> Duration {
-    (planned(WARMUP, time(quick)) + MARGIN) * 4
+    (takes(quick) + MARGIN) * 4
 }
 
 /// What runs beside the server.
@@ -44,13 +44,13 @@ enum Beside {
 /// What was measured.
 struct Run {
     name: &'static str,
-    load: LoadReport,
+    load: Report,
     batch: Option<Burnt>,
     colour: usize,
 }
 
 impl Run {
-    fn server(&self) -> Option<&LoadGroup> {
+    fn server(&self) -> Option<&GroupReport> {
         self.load.groups.first()
     }
 
@@ -108,19 +108,18 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
     })
 }
 
-fn measure(bench: &mut Bench, name: &str, beside: Beside) -> Result<(LoadReport, Option<Burnt>)> {
+fn measure(bench: &mut Bench, name: &str, beside: Beside) -> Result<(Report, Option<Burnt>)> {
     let awake = (beside == Beside::Nothing).then(|| bench.awake());
     let board = beside == Beside::BatchOnTheBoard;
     let daemon = board.then(|| bench.daemon()).transpose()?;
     let board = if board { "required" } else { "off" };
-    let server = bench.board_server(2, board)?;
+    let server = bench.board_server(URGENT_LEVEL, board)?;
     let batch = match beside {
         Beside::Nothing => None,
         _ => Some(bench.batch(beside == Beside::NiceBatch, board)?),
     };
-    let time = time(bench.quick);
-    let flags = load_flags(bench.quick);
-    let report = bench.spin_load(name, &server, &flags, planned(WARMUP, time))?;
+    let time = takes(bench.quick);
+    let report = bench.spin_load(name, &server, &load(bench.quick), time)?;
     let burnt = batch
         .map(|batch| {
             let text = batch.stop(&bench.stop)?;
@@ -136,13 +135,15 @@ fn measure(bench: &mut Bench, name: &str, beside: Beside) -> Result<(LoadReport,
     Ok((report, burnt))
 }
 
-fn load_flags(quick: bool) -> String {
-    let elevate = if preempted::may_elevate() {
-        " --elevate"
-    } else {
-        ""
-    };
-    format!("{LOAD} --duration {}ms{elevate}", time(quick).as_millis())
+fn load(quick: bool) -> SpinPlan {
+    let mut plan = scenario::urgent(time(quick));
+    plan.fifo = preempted::may_elevate().then_some(CLIENT_PRIORITY);
+    plan
+}
+
+fn takes(quick: bool) -> Duration {
+    let plan = scenario::urgent(time(quick));
+    planned(plan.warmup, plan.duration)
 }
 
 fn compare(runs: &[Run]) -> Vec<Finding> {
@@ -194,18 +195,11 @@ fn table(runs: &[Run]) -> Table {
     );
     for run in runs {
         let Some(server) = run.server() else { continue };
-        table.row([
-            run.name.to_owned(),
-            grouped(server.per_second),
-            server.time(server.p50),
-            server.time(server.p90),
-            server.time(server.p99),
-            server.time(server.p999),
-            server.time(server.max),
-            run.batch.as_ref().map_or_else(String::new, |batch| {
-                format!("{:.2}", batch.work / batch.seconds)
-            }),
-        ]);
+        let batch = run.batch.as_ref().map_or_else(String::new, |batch| {
+            format!("{:.2}", batch.work / batch.seconds)
+        });
+        let cells = [run.name.to_owned(), grouped(server.per_second)].into_iter();
+        table.row(cells.chain(latencies(server)).chain([batch]));
     }
     table
 }
@@ -215,13 +209,13 @@ fn commands(bench: &Bench) -> Vec<String> {
         "export UPSHIFT_DAEMON_SOCKET=/tmp/upshift.sock".into(),
         "upshift daemon --socket $UPSHIFT_DAEMON_SOCKET & DAEMON=$!; sleep 1".into(),
         format!(
-            "upshift spin-server --listen 127.0.0.1:7000@2 --board required {} & SERVER=$!; sleep 1",
+            "upshift spin-server --listen 127.0.0.1:7000@{URGENT_LEVEL} --board required {} & SERVER=$!; sleep 1",
             server_flags(&bench.placement.server).join(" ")
         ),
-        "upshift burn --level 40 --board required & BATCH=$!; sleep 1".into(),
+        format!("upshift burn --level {BATCH_LEVEL} --board required & BATCH=$!; sleep 1"),
         format!(
             "upshift load spin --connect 127.0.0.1:7000 {}{} --server-pid $SERVER",
-            load_flags(bench.quick),
+            spin_args::flags(&load(bench.quick)),
             bench.placement.client_flag()
         ),
         "kill $BATCH; wait $BATCH; kill $SERVER; wait $SERVER; kill $DAEMON; wait $DAEMON".into(),
@@ -230,8 +224,8 @@ fn commands(bench: &Bench) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::long_requests::tests::report;
     use super::*;
+    use crate::demo::report;
 
     fn run(name: &'static str, p99: f64, work: f64) -> Run {
         let mut load = report(&[[30.0, p99, 2.0 * p99]]);

@@ -3,20 +3,24 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use upshift_load::SpinPlan;
 
 use super::bench::{Bench, keep_going, planned};
 use crate::report::Finding;
 use crate::top;
 
+/// A load of so long.
+pub(crate) type Load = fn(Duration) -> SpinPlan;
+
 /// When the picture is taken, after the load has begun, and of how much time.
 const AFTER: Duration = Duration::from_millis(300);
 const LENGTH: Duration = Duration::from_millis(8);
 /// How long the load lasts.
-const LOAD: Duration = Duration::from_millis(600);
+const LENGTH_OF_LOAD: Duration = Duration::from_millis(600);
 
 /// How long it takes.
 pub(crate) fn plan() -> Duration {
-    planned(Duration::ZERO, LOAD)
+    planned(Duration::ZERO, LENGTH_OF_LOAD)
 }
 
 /// The picture of a spin server under a load, or why there is none. An interruption is an error.
@@ -24,21 +28,22 @@ pub(crate) fn picture(
     bench: &mut Bench,
     preempt: &str,
     quantum: &str,
-    load: &str,
+    load: Load,
 ) -> Result<Result<String, Finding>> {
     Ok(keep_going(take(bench, preempt, quantum, load))?
         .map_err(|why| Finding::failed(format!("There is no timeline: {why}."))))
 }
 
-fn take(bench: &mut Bench, preempt: &str, quantum: &str, load: &str) -> Result<String> {
+fn take(bench: &mut Bench, preempt: &str, quantum: &str, load: Load) -> Result<String> {
     let server = bench.observed_spin_server(32, preempt, quantum)?;
     let pid = server.pid();
     let watcher = std::thread::spawn(move || {
         std::thread::sleep(AFTER);
         top::timeline(pid, LENGTH)
     });
-    let flags = format!("{load} --warmup 0ms --duration {}ms", LOAD.as_millis());
-    let loaded = bench.spin_load("a timeline", &server, &flags, plan());
+    let mut load = load(LENGTH_OF_LOAD);
+    load.warmup = Duration::ZERO;
+    let loaded = bench.spin_load("a timeline", &server, &load, plan());
     let timeline = watcher.join();
     server.stop(&bench.stop)?;
     loaded?;

@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use upshift_trace::{escape, plot};
 
 use super::{Finding, Section};
-use crate::machine::Machine;
 use crate::table::{Align, Table};
+use upshift_load::machine::Machine;
 
 /// What the file says besides the sections.
 #[derive(Debug)]

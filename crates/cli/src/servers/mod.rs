@@ -18,7 +18,7 @@ use upshift::Board;
 use upshift_load::Burner;
 
 use crate::args::{Model, ServerArgs, Switch};
-use crate::machine;
+use upshift_load::machine;
 
 /// What a server answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

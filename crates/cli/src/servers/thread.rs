@@ -13,7 +13,7 @@ use upshift_load::Burner;
 use upshift_load::threads::{MatrixServer, PlaintextServer, SpinServer};
 
 use super::{ServerOptions, announce, bind_advice};
-use crate::machine;
+use upshift_load::machine;
 
 /// Squares of matrices: receive, compute and send are a thread each.
 pub(crate) fn serve_matrix(options: &ServerOptions) -> Result<()> {

@@ -14,7 +14,7 @@ use upshift::{JoinHandle, Level, Runtime};
 
 use super::SpawnReport;
 use crate::args::Model;
-use crate::machine;
+use upshift_load::machine;
 
 /// More urgent than the main coroutine: when that yields, all of them have run.
 const LEVEL: Level = Level::at::<16>();

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use super::SpawnReport;
 use crate::args::Model;
-use crate::machine;
+use upshift_load::machine;
 
 const STACK: usize = 64 * 1024;
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use upshift_load::scenario::{self, LONG_SHARE};
 use upshift_load::{Class, Distribution};
 
 /// The level of all connections: requests are received there.
@@ -106,13 +107,10 @@ pub(crate) enum Kind {
     Millis,
 }
 
-/// Of all requests, so many are long.
-pub(crate) const LONG: f64 = 0.005;
-
 impl Kind {
     pub(crate) const fn short(self) -> Duration {
         match self {
-            Kind::Micros => Duration::from_nanos(500),
+            Kind::Micros => scenario::SHORT,
             Kind::Millis => Duration::from_micros(25),
         }
     }
@@ -124,13 +122,11 @@ impl Kind {
     /// What a request costs in the mean, in seconds.
     pub(crate) fn mean(self) -> f64 {
         let [short, long] = [self.short(), self.long()].map(|time| time.as_secs_f64());
-        (1.0 - LONG) * short + LONG * long
+        (1.0 - LONG_SHARE) * short + LONG_SHARE * long
     }
 }
 
-/// Requests per second of the load of microseconds, on one vCPU.
-pub(crate) const RATE: f64 = 20_000.0;
-/// The same on two vCPUs: the client needs a part of the second CPU.
+/// Requests per second of the load of microseconds on two vCPUs: the client needs a part of the second CPU.
 pub(crate) const RATE_OF_TWO: f64 = 5_000.0;
 /// The loads of milliseconds, as shares of what the CPU could serve if a request cost nothing but its service time; the others are
 /// measured where all have one level.
@@ -178,7 +174,7 @@ mod tests {
     #[test]
     fn shares_add_up_in_every_mix() {
         for mix in Mix::ALL {
-            for share in [0.0, LONG] {
+            for share in [0.0, LONG_SHARE] {
                 let classes = mix.classes(Kind::Micros, share);
                 let sum: f64 = classes.iter().map(|c| c.share).sum();
                 assert!((sum - 1.0).abs() < 1e-9, "{mix:?}");
@@ -196,7 +192,7 @@ mod tests {
                 let short = classes.iter().filter(|c| c.label != "long");
                 short.map(|c| c.level).collect()
             };
-            assert_eq!(levels(mix, LONG), levels(mix.without_long(), 0.0));
+            assert_eq!(levels(mix, LONG_SHARE), levels(mix.without_long(), 0.0));
         }
     }
 }

@@ -14,7 +14,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use upshift_load::{Arrivals, Distribution, Hog, SpinPlan, Work};
+use upshift_load::scenario::{self, BATCH_LEVEL, LONG_SHARE, MIXED_RATE, NOWHERE};
+use upshift_load::{Distribution, Hog, SpinPlan, Work};
 
 use crate::check::same_spin;
 use crate::measure::{Drive, Load, Measured};
@@ -23,7 +24,7 @@ use crate::peers::{Built, Program};
 use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
 
-use cases::{CONNECTION, Kind, LONG, MILLIS, Mix};
+use cases::{CONNECTION, Kind, MILLIS, Mix};
 use spin::Spin;
 pub(crate) use spin::class_row;
 use web::{Tool, Web};
@@ -261,10 +262,10 @@ fn batches<'a>(fleet: &'a Fleet, options: &Options) -> Vec<Batch<'a>> {
     };
     let (rounds, fewer) = (options.rounds, options.rounds.min(FEWER_ROUNDS));
     for mix in Mix::ALL {
-        let mut entries = spins(&fleet.ours, &loads.micros(mix, LONG));
+        let mut entries = spins(&fleet.ours, &loads.micros(mix, LONG_SHARE));
         if mix == Mix::Same {
             // They know no levels.
-            entries.extend(spins(&fleet.others, &loads.micros(mix, LONG)));
+            entries.extend(spins(&fleet.others, &loads.micros(mix, LONG_SHARE)));
         }
         if mix == mix.without_long() {
             entries.extend(off(&fleet.ours, NO_LONG, loads.micros(mix, 0.0)));
@@ -275,11 +276,11 @@ fn batches<'a>(fleet: &'a Fleet, options: &Options) -> Vec<Batch<'a>> {
         awake: true,
         ..loads.micros(Mix::Same, share)
     };
-    let mut entries = spins(&fleet.ours, &awake(LONG));
+    let mut entries = spins(&fleet.ours, &awake(LONG_SHARE));
     entries.extend(off(&fleet.ours, NO_LONG, awake(0.0)));
     add(cases::awake(), fewer, entries);
     for (load, mix) in MILLIS {
-        let spin = loads.mixed(load / Kind::Millis.mean(), mix, Kind::Millis, LONG);
+        let spin = loads.mixed(load / Kind::Millis.mean(), mix, Kind::Millis, LONG_SHARE);
         let mut entries = spins(&fleet.ours, &spin);
         if mix == Mix::Same {
             let others = spins(&fleet.others, &spin).into_iter();
@@ -292,13 +293,13 @@ fn batches<'a>(fleet: &'a Fleet, options: &Options) -> Vec<Batch<'a>> {
         let two = |share: f64| Spin {
             two: true,
             ..loads.mixed(
-                cases::RATE_OF_TWO * if share == 0.0 { 1.0 - LONG } else { 1.0 },
+                cases::RATE_OF_TWO * if share == 0.0 { 1.0 - LONG_SHARE } else { 1.0 },
                 mix,
                 Kind::Micros,
                 share,
             )
         };
-        let mut entries = spins(&fleet.two, &two(LONG));
+        let mut entries = spins(&fleet.two, &two(LONG_SHARE));
         entries.extend(off(&fleet.two, NO_LONG, two(0.0)));
         add(cases::two(mix), fewer, entries);
     }
@@ -369,8 +370,7 @@ struct Loads<'a> {
 
 impl Loads<'_> {
     fn spin(&self, per_second: f64) -> Spin {
-        let nowhere = ([127, 0, 0, 1], 0).into();
-        let mut plan = SpinPlan::new(nowhere, per_second, Duration::ZERO, self.options.time);
+        let mut plan = SpinPlan::new(NOWHERE, per_second, Duration::ZERO, self.options.time);
         plan.warmup = WARM_UP.min(self.options.time / 2);
         plan.classes[0].level = CONNECTION;
         Spin {
@@ -390,8 +390,8 @@ impl Loads<'_> {
     /// The load of microseconds, or what is left of it without long requests.
     fn micros(&self, mix: Mix, share: f64) -> Spin {
         let per_second = match share {
-            0.0 => (1.0 - LONG) * cases::RATE,
-            _ => cases::RATE,
+            0.0 => (1.0 - LONG_SHARE) * MIXED_RATE,
+            _ => MIXED_RATE,
         };
         self.mixed(per_second, mix, Kind::Micros, share)
     }
@@ -399,14 +399,14 @@ impl Loads<'_> {
     fn pings(&self, hog: bool) -> Spin {
         let mut spin = self.spin(1000.0);
         let plan = &mut spin.plan;
-        plan.classes[0].label = "pings".into();
-        plan.classes[0].level = 0;
-        plan.connections = 1;
-        plan.arrivals = Arrivals::Even;
+        *plan = SpinPlan {
+            warmup: plan.warmup,
+            ..scenario::pings(plan.duration)
+        };
         // It ends some time after the run, so that a server that it hangs can be ended without force.
         plan.hog = hog.then_some(Hog {
             service: plan.warmup + plan.duration + plan.drain + Duration::from_millis(500),
-            level: 40,
+            level: BATCH_LEVEL,
         });
         spin.awake = !hog;
         spin

@@ -1,14 +1,12 @@
 //! A run of spin requests: an open loop, with a seed of its own in each round.
 
+use upshift_load::scenario::CLIENT_PRIORITY;
 use upshift_load::{Awake, SpinPlan, run_spin};
 
 use crate::measure::{Drive, Measured, observe};
 use crate::peers::Program;
 use crate::results::Run;
 use crate::server::Server;
-
-/// The client's priority where it shares a CPU with the server.
-const CLIENT: u8 = 45;
 
 /// A load of spin requests; what depends on the server is filled in for each run.
 #[derive(Clone)]
@@ -31,7 +29,7 @@ impl Drive for Spin {
         plan.target = server.addresses[0];
         plan.seed = 1 + round as u64;
         plan.pin = Some(1);
-        plan.fifo = self.two.then_some(CLIENT);
+        plan.fifo = self.two.then_some(CLIENT_PRIORITY);
         plan.server_pid = Some(server.pid());
         observe(&server, !self.two, awake.as_ref(), || {
             run_spin(&plan).map(upshift_load::Outcome::by_label)

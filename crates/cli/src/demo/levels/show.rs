@@ -1,10 +1,12 @@
 //! The experiment as charts, a table, and the commands that repeat it.
 
-use super::{CONNECTIONS, LEVELS, Run, SIZE, times};
+use upshift_load::scenario::{LEVELS, OVERLOAD_SIZE};
+use upshift_load::{GroupReport, Report};
 use upshift_trace::plot::{Kind, Look, Plot, Series};
 
+use super::{CONNECTIONS, Run, times};
 use crate::demo::bench::{Bench, server_flags};
-use crate::load_report::{LoadGroup, LoadReport};
+use crate::load_show::latencies;
 use crate::table::{Table, grouped};
 
 pub(super) fn throughput_plot(run: &Run) -> Plot {
@@ -15,7 +17,7 @@ pub(super) fn throughput_plot(run: &Run) -> Plot {
         look: Look::Bar,
     };
     let served =
-        |report: &LoadReport, i: usize| report.groups.get(i).map_or(f64::NAN, |g| g.per_second);
+        |report: &Report, i: usize| report.groups.get(i).map_or(f64::NAN, |g| g.per_second);
     Plot {
         title: format!("Served per level at overload, {}", run.place),
         x_label: "level (0 is most urgent)".into(),
@@ -35,7 +37,7 @@ pub(super) fn throughput_plot(run: &Run) -> Plot {
 }
 
 pub(super) fn latency_plot(run: &Run) -> Plot {
-    let curve = |group: &LoadGroup, name: String, colour: usize, look: Look| Series {
+    let curve = |group: &GroupReport, name: String, colour: usize, look: Look| Series {
         name,
         points: group.curve.iter().map(|&(q, us)| (q, us / 1e3)).collect(),
         colour,
@@ -94,19 +96,15 @@ pub(super) fn table(run: &Run) -> Table {
             "waiting",
         ],
     );
-    let mut row = |name: String, offered: f64, group: &LoadGroup| {
-        table.row([
+    let mut row = |name: String, offered: f64, group: &GroupReport| {
+        let rates = [
             name,
             grouped(offered),
             grouped(group.per_second),
             format!("{:.0} %", (100.0 * group.per_second / offered).min(100.0)),
-            group.time(group.p50),
-            group.time(group.p90),
-            group.time(group.p99),
-            group.time(group.p999),
-            group.time(group.max),
-            grouped(group.unanswered as f64),
-        ]);
+        ];
+        let cells = rates.into_iter().chain(latencies(group));
+        table.row(cells.chain([grouped(group.unanswered as f64)]));
     };
     for (group, level) in run.levels.groups.iter().zip(LEVELS) {
         row(level.to_string(), run.offered, group);
@@ -158,7 +156,7 @@ pub(super) fn commands(bench: &Bench, run: &Run) -> Vec<String> {
             ports(true, "--listen", "")
         ),
         format!(
-            "upshift load matrix {} --connections {CONNECTIONS} --size {SIZE} --rate {:.0} --warmup {}ms --duration {}ms{} --server-pid $SERVER",
+            "upshift load matrix {} --connections {CONNECTIONS} --size {OVERLOAD_SIZE} --rate {:.0} --warmup {}ms --duration {}ms{} --server-pid $SERVER",
             ports(true, "--connect", "level-"),
             run.offered,
             times.warmup.as_millis(),

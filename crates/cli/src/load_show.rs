@@ -1,0 +1,79 @@
+//! The result of a load as a table and two sentences.
+
+use upshift_load::{GroupReport, Report};
+
+use crate::table::{Table, grouped, micros};
+
+/// The table that `upshift load` prints.
+pub(crate) fn table(report: &Report) -> Table {
+    let mut table = Table::new(
+        format!(
+            "{:.1} s measured; latency of replies, requests per second",
+            report.seconds
+        ),
+        &[
+            "<target", "conns", "req/s", "errors", "p50", "p90", "p99", "p99.9", "max", "waiting",
+        ],
+    );
+    let total = (report.groups.len() > 1).then_some(&report.total);
+    for group in report.groups.iter().chain(total) {
+        let counts = [
+            group.label.clone(),
+            group.connections.to_string(),
+            grouped(group.per_second),
+            group.errors.to_string(),
+        ];
+        let cells = counts.into_iter().chain(latencies(group));
+        table.row(cells.chain([grouped(group.unanswered as f64)]));
+    }
+    table
+}
+
+/// Median, 90, 99, 99.9 % and the longest latency of a group as cells of a table; without replies there are none.
+pub(crate) fn latencies(group: &GroupReport) -> [String; 5] {
+    [group.p50, group.p90, group.p99, group.p999, group.max]
+        .map(|us| micros(if group.requests == 0 { f64::NAN } else { us }))
+}
+
+/// How late the client itself was, in a sentence; empty in a closed loop.
+pub(crate) fn lag_line(report: &Report) -> String {
+    match report.total.send_lag_p99 {
+        late if late > 0.0 => format!(
+            "Requests left {} late (p99): the client's own part",
+            micros(late)
+        ),
+        _ => String::new(),
+    }
+}
+
+/// CPU time in a sentence.
+pub(crate) fn cpu_line(report: &Report) -> String {
+    let server = match report.server_cpu_us {
+        Some((user, sys)) => format!(
+            "server {} (user {}, system {})",
+            micros(user + sys),
+            micros(user),
+            micros(sys)
+        ),
+        None => "server unknown (give --server-pid)".into(),
+    };
+    let client = report.client_cpu_us.map_or("unknown".into(), micros);
+    format!("CPU time per request: {server}; client {client}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::report;
+
+    #[test]
+    fn json_comes_back_as_it_was() {
+        let mut given = report(&[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]);
+        given.server_cpu_us = Some((1.0, 2.0));
+        let json = serde_json::to_string(&given).unwrap();
+        let back: Report = serde_json::from_str(&json).unwrap();
+        assert_eq!(back.groups[1].curve, given.groups[1].curve);
+        assert_eq!(back.server_cpu(), 3.0);
+        assert_eq!(table(&back).rows.len(), 3, "two groups and their total");
+    }
+}

@@ -1,0 +1,192 @@
+//! What this machine is: CPU, kernel, memory, and the CPUs this process may use.
+//!
+//! Read from `/proc` and by a few system calls; nothing here fails, an unknown item is named so.
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use crate::os;
+
+/// A description for tables and reports.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    /// Model name of the CPU.
+    pub cpu: String,
+    /// CPUs this process may use.
+    pub cpus: usize,
+    /// CPUs of the machine, 0 if unknown.
+    pub processors: usize,
+    /// Family and model of the CPU, where it has such numbers.
+    pub family: Option<String>,
+    /// See [`Machine::family`].
+    pub model: Option<String>,
+    /// Name and release of the kernel.
+    pub kernel: String,
+    /// Architecture that this program was built for.
+    pub architecture: &'static str,
+    /// Memory in bytes, 0 if unknown.
+    pub memory: u64,
+    /// Whether the CPU says that it runs under a hypervisor.
+    pub virtual_machine: bool,
+}
+
+impl Machine {
+    /// Reads the description of this machine.
+    pub fn read() -> Machine {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let field = |name: &str| {
+            cpuinfo.lines().find_map(|line| {
+                let (key, value) = line.split_once(':')?;
+                (key.trim() == name).then(|| value.trim().to_owned())
+            })
+        };
+        let memory = fs::read_to_string("/proc/meminfo")
+            .unwrap_or_default()
+            .lines()
+            .find_map(|line| {
+                line.strip_prefix("MemTotal:")?
+                    .trim()
+                    .strip_suffix("kB")?
+                    .trim()
+                    .parse::<u64>()
+                    .ok()
+            })
+            .map_or(0, |kib| kib * 1024);
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Machine {
+            cpu: field("model name")
+                .or_else(|| field("uarch"))
+                .unwrap_or_else(|| "unknown CPU".into()),
+            cpus: allowed_cpus().len(),
+            kernel: format!("Linux {}", kernel.trim()),
+            architecture: std::env::consts::ARCH,
+            processors: cpuinfo
+                .lines()
+                .filter(|line| line.starts_with("processor"))
+                .count(),
+            family: field("cpu family"),
+            model: field("model"),
+            memory,
+            virtual_machine: field("flags")
+                .is_some_and(|f| f.split(' ').any(|flag| flag == "hypervisor")),
+        }
+    }
+
+    /// One line: CPU, number of CPUs, memory, kernel.
+    pub fn line(&self) -> String {
+        let kind = if self.virtual_machine {
+            "virtual machine"
+        } else {
+            "no hypervisor seen"
+        };
+        format!(
+            "{} CPUs ({}, {kind}), {:.1} GiB, {} {}",
+            self.cpus,
+            self.cpu,
+            self.memory as f64 / (1u64 << 30) as f64,
+            self.kernel,
+            self.architecture
+        )
+    }
+}
+
+/// How long one CPU, or all of them together, have been busy and idle since the machine started. The kernel counts in ticks of 10 ms.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuTimes {
+    /// Time in which something ran, or the hypervisor ran something else.
+    pub busy: Duration,
+    /// Time in which nothing ran.
+    pub idle: Duration,
+}
+
+impl CpuTimes {
+    /// Of one CPU, or of all together if `None`; zeros if the kernel does not say.
+    pub fn of(cpu: Option<usize>) -> CpuTimes {
+        let name = match cpu {
+            Some(cpu) => format!("cpu{cpu} "),
+            None => "cpu ".to_owned(),
+        };
+        let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let line = stat.lines().find_map(|line| line.strip_prefix(&name));
+        // user nice system idle iowait irq softirq steal; guest time is in user already.
+        let ticks: Vec<u64> = line
+            .unwrap_or_default()
+            .split_whitespace()
+            .take(8)
+            .map(|field| field.parse().unwrap_or(0))
+            .collect();
+        let time = |ticks: u64| Duration::from_millis(10 * ticks);
+        let idle = ticks.iter().skip(3).take(2).sum();
+        CpuTimes {
+            busy: time(ticks.iter().sum::<u64>() - idle),
+            idle: time(idle),
+        }
+    }
+
+    /// What has passed since an `earlier` reading.
+    #[must_use]
+    pub fn since(&self, earlier: &CpuTimes) -> CpuTimes {
+        CpuTimes {
+            busy: self.busy.saturating_sub(earlier.busy),
+            idle: self.idle.saturating_sub(earlier.idle),
+        }
+    }
+}
+
+/// Share of the CPUs' time that was used while this function slept for `window`, 0 to 1. Called before anything is measured, it
+/// tells what else the machine is doing.
+pub fn busy_share(window: Duration) -> f64 {
+    let before = CpuTimes::of(None);
+    std::thread::sleep(window);
+    let CpuTimes { busy, idle } = CpuTimes::of(None).since(&before);
+    match busy + idle {
+        Duration::ZERO => 0.0,
+        all => busy.as_secs_f64() / all.as_secs_f64(),
+    }
+}
+
+/// The CPUs this process may run on, ascending; `[0]` if the kernel does not say.
+pub fn allowed_cpus() -> Vec<usize> {
+    os::affinity().unwrap_or_else(|_| vec![0])
+}
+
+/// Restricts the calling thread, and the threads it starts from now on, to `cpus`; no CPUs means no restriction.
+///
+/// # Errors
+/// None of them is a CPU that this process may use.
+pub fn pin(cpus: &[usize]) -> io::Result<()> {
+    match cpus {
+        [] => Ok(()),
+        cpus => os::set_affinity(cpus),
+    }
+}
+
+/// Raises the soft limit of open files to the hard limit. A failure is ignored: running out of descriptors is reported where it
+/// happens.
+pub fn raise_file_limit() {
+    let _ = os::raise_open_files(u64::MAX);
+}
+
+/// Resident memory of this process in bytes, 0 if unknown.
+pub fn resident_bytes() -> u64 {
+    let pages = fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok())
+        .unwrap_or(0);
+    pages * os::page_size()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_describes_itself() {
+        let machine = Machine::read();
+        assert!(machine.cpus >= 1 && machine.memory > 0);
+        assert!(machine.line().contains("Linux"));
+        assert!((0.0..=1.0).contains(&busy_share(Duration::from_millis(20))));
+        assert!(resident_bytes() > 0);
+    }
+}

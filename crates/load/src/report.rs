@@ -1,0 +1,199 @@
+//! An [`Outcome`] in figures: what `upshift load --json` prints, what the demo reads back and what the benchmarks keep.
+//!
+//! Times are microseconds, rates are per second.
+
+use std::time::Duration;
+
+use crate::{CpuUse, GroupOutcome, Histogram, Outcome};
+
+/// Quantiles of [`GroupReport::curve`]: dense in the tail, where the plots look.
+const CURVE: [f64; 24] = [
+    0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99,
+    0.993, 0.995, 0.997, 0.998, 0.999, 0.9995, 0.9999,
+];
+
+/// What a run measured.
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Report {
+    /// Seconds measured.
+    pub seconds: f64,
+    /// All groups together.
+    pub total: GroupReport,
+    /// One per `--connect`, in their order.
+    pub groups: Vec<GroupReport>,
+    /// CPU time of the server per request, user and system, µs.
+    pub server_cpu_us: Option<(f64, f64)>,
+    /// CPU time of the client per request, µs.
+    pub client_cpu_us: Option<f64>,
+}
+
+/// What one group measured.
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct GroupReport {
+    /// Its name.
+    pub label: String,
+    /// Connections that answered.
+    pub connections: usize,
+    /// Correct replies.
+    pub requests: u64,
+    /// The same per second.
+    pub per_second: f64,
+    /// Failed connections and wrong replies.
+    pub errors: u64,
+    /// The first of them, in words.
+    pub first_error: Option<String>,
+    /// Latency, median.
+    pub p50: f64,
+    /// Latency, 90 %.
+    pub p90: f64,
+    /// Latency, 99 %.
+    pub p99: f64,
+    /// Latency, 99.9 %.
+    pub p999: f64,
+    /// The longest latency.
+    pub max: f64,
+    /// Open loop: requests that were due but had no reply at the end.
+    pub unanswered: u64,
+    /// Age of the oldest of them: percentiles say nothing beyond it.
+    pub oldest_unanswered: f64,
+    /// Open loop: how late the client itself was, p99.
+    pub send_lag_p99: f64,
+    /// (quantile, latency) for plots.
+    pub curve: Vec<(f64, f64)>,
+}
+
+fn us(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+impl Report {
+    /// Takes over what was measured.
+    pub fn new(outcome: &Outcome) -> Report {
+        let groups: Vec<GroupReport> = outcome.groups.iter().map(GroupReport::new).collect();
+        let mut total = GroupReport::with_latency("all", &outcome.latency());
+        total.connections = outcome.connections;
+        total.requests = outcome.requests();
+        total.per_second = outcome.per_second();
+        total.errors = outcome.errors();
+        total.first_error = groups.iter().find_map(|g| g.first_error.clone());
+        total.unanswered = groups.iter().map(|g| g.unanswered).sum();
+        total.oldest_unanswered = groups
+            .iter()
+            .map(|g| g.oldest_unanswered)
+            .fold(0.0, f64::max);
+        total.send_lag_p99 = groups.iter().map(|g| g.send_lag_p99).fold(0.0, f64::max);
+        Report {
+            seconds: outcome.elapsed.as_secs_f64(),
+            total,
+            groups,
+            server_cpu_us: outcome
+                .server_cpu_per_request()
+                .map(|cpu| (us(cpu.user), us(cpu.sys))),
+            client_cpu_us: outcome
+                .client_cpu_per_request()
+                .map(|cpu: CpuUse| us(cpu.total())),
+        }
+    }
+
+    /// Server CPU time per request, user and system together, µs; NaN if unknown.
+    pub fn server_cpu(&self) -> f64 {
+        self.server_cpu_us
+            .map_or(f64::NAN, |(user, sys)| user + sys)
+    }
+}
+
+impl GroupReport {
+    fn new(outcome: &GroupOutcome) -> GroupReport {
+        GroupReport {
+            connections: outcome.connections,
+            requests: outcome.requests,
+            per_second: outcome.per_second(),
+            errors: outcome.errors,
+            first_error: outcome.first_error.clone(),
+            unanswered: outcome.unanswered,
+            oldest_unanswered: us(outcome.oldest_unanswered),
+            send_lag_p99: quantile(&outcome.send_lag, 0.99),
+            ..GroupReport::with_latency(&outcome.label, &outcome.latency)
+        }
+    }
+
+    /// The p99, or the age of the oldest request without a reply if more than 1 % have none.
+    pub fn tail(&self) -> f64 {
+        if self.unanswered * 100 > self.requests + self.unanswered {
+            self.p99.max(self.oldest_unanswered)
+        } else {
+            self.p99
+        }
+    }
+
+    fn with_latency(label: &str, latency: &Histogram<u64>) -> GroupReport {
+        let at = |q| quantile(latency, q);
+        // A quantile beyond the number of samples is only the maximum once more.
+        let known = |q: f64| (1.0 - q) * latency.len() as f64 >= 1.0;
+        GroupReport {
+            label: label.to_owned(),
+            connections: 0,
+            requests: 0,
+            per_second: 0.0,
+            errors: 0,
+            first_error: None,
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: latency.max() as f64 / 1e3,
+            unanswered: 0,
+            oldest_unanswered: 0.0,
+            send_lag_p99: 0.0,
+            curve: CURVE
+                .into_iter()
+                .filter(|&q| known(q))
+                .map(|q| (q, at(q)))
+                .collect(),
+        }
+    }
+}
+
+fn quantile(histogram: &Histogram<u64>, q: f64) -> f64 {
+    histogram.value_at_quantile(q) as f64 / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_starved_group_is_as_slow_as_its_oldest_request() {
+        let tail = |requests, unanswered| {
+            let histogram = Histogram::new_with_bounds(1, 1_000_000_000, 3).unwrap();
+            GroupReport {
+                p99: 100.0,
+                requests,
+                unanswered,
+                oldest_unanswered: 5e6,
+                ..GroupReport::with_latency("", &histogram)
+            }
+            .tail()
+        };
+        assert_eq!(tail(1000, 5), 100.0);
+        assert_eq!(tail(1000, 500), 5e6);
+        assert_eq!(tail(0, 10), 5e6);
+    }
+
+    #[test]
+    fn a_curve_ends_where_samples_do() {
+        let mut latency = Histogram::new_with_bounds(1, 1_000_000_000, 3).unwrap();
+        for i in 1..=1000u64 {
+            latency.record(i * 1000).unwrap();
+        }
+        let group = GroupReport::with_latency("level 8", &latency);
+        assert!((group.p50 - 500.0).abs() < 2.0);
+        assert!(group.curve.iter().any(|&(q, _)| q == 0.999));
+        assert!(
+            group.curve.iter().all(|&(q, _)| q < 0.9995),
+            "1000 samples know no p99.95"
+        );
+    }
+}

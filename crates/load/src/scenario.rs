@@ -1,0 +1,79 @@
+//! The loads that both the demo (once, in seconds) and the benchmarks (in interleaved rounds) measure.
+//!
+//! What is a fact of a load stands here once: levels, rates, CPU times. How long it runs and what is held against it is the caller's. The
+//! plans have [`NOWHERE`] as their target until the server's address is known.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::{Arrivals, SpinPlan};
+
+/// The target of a plan whose server has not been started.
+pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// Eight levels at overload: the level of each address, from the most urgent.
+pub const LEVELS: [u8; 8] = [0, 8, 16, 24, 32, 40, 48, 56];
+/// The same addresses with nothing to tell them apart.
+pub const ONE_LEVEL: [u8; 8] = [32; 8];
+/// Rows of the matrices that are squared there: large enough that the server is at its limit, not the client.
+pub const OVERLOAD_SIZE: usize = 20;
+/// What is offered there, as a multiple of the server's capacity.
+pub const OVERLOAD: f64 = 1.3;
+
+/// Requests per second, short and long together, of [`long_among_short`].
+pub const MIXED_RATE: f64 = 20_000.0;
+/// CPU time of its short requests.
+pub const SHORT: Duration = Duration::from_nanos(500);
+/// CPU time of its long requests.
+pub const LONG: Duration = Duration::from_micros(500);
+/// Share of its long requests.
+pub const LONG_SHARE: f64 = 0.005;
+
+/// The level of what never ends, beside which there are [`pings`] or an [`urgent`] server.
+pub const BATCH_LEVEL: u8 = 40;
+/// The level of the [`urgent`] server.
+pub const URGENT_LEVEL: u8 = 2;
+
+/// The client's priority in SCHED_FIFO where something computes on its CPU.
+pub const CLIENT_PRIORITY: u8 = 45;
+
+/// One request in 200 takes a thousand times as long as the others, all at one level.
+pub fn long_among_short(duration: Duration) -> SpinPlan {
+    SpinPlan::new(NOWHERE, MIXED_RATE, SHORT, duration).with_long(LONG, 32, LONG_SHARE)
+}
+
+/// What is left of [`long_among_short`] without its long requests: as many short ones.
+pub fn short_alone(duration: Duration) -> SpinPlan {
+    SpinPlan::new(NOWHERE, (1.0 - LONG_SHARE) * MIXED_RATE, SHORT, duration)
+}
+
+/// A request of level 0 that costs nothing, each millisecond on one connection.
+pub fn pings(duration: Duration) -> SpinPlan {
+    let mut plan = SpinPlan::new(NOWHERE, 1000.0, Duration::ZERO, duration);
+    plan.classes[0].label = "pings".into();
+    plan.classes[0].level = 0;
+    plan.connections = 1;
+    plan.arrivals = Arrivals::Even;
+    plan
+}
+
+/// What an urgent server is asked while a batch process computes on every CPU: 1,000 requests of 100 µs per second.
+pub fn urgent(duration: Duration) -> SpinPlan {
+    let mut plan = SpinPlan::new(NOWHERE, 1000.0, Duration::from_micros(100), duration);
+    plan.classes[0].level = URGENT_LEVEL;
+    plan.connections = 4;
+    plan.warmup = Duration::from_millis(300);
+    plan
+}
+
+/// What the batch process got done: printed by `upshift burn --json`.
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Burnt {
+    /// Seconds from start to end.
+    pub seconds: f64,
+    /// Seconds of CPU time worth of work.
+    pub work: f64,
+    /// CPUs that were to be burnt.
+    pub cpus: usize,
+}
