@@ -2,40 +2,36 @@
 //!
 //! | module | concern |
 //! |---|---|
-//! | `args`, `spin_args`, `values` | the command line |
-//! | `burn_cmd` | a batch job that takes what it gets |
-//! | `calibrate` | costs and rights of this machine |
-//! | `daemon_cmd`, `daemon_args` | the machine-wide scheduler |
-//! | `documents` | man pages and completions |
-//! | `demo` | the tour: children, six experiments, progress |
-//! | `serve`, `serve_args` | the web server |
-//! | `sched_cmd` | policies over processes |
-//! | `servers` | matrix, plaintext and spin server in two models |
-//! | `load_cmd`, `load_show` | the client and its result |
-//! | `spawn_test` | memory and time of a million coroutines |
-//! | `report`, `table` | HTML with plots, tables of the terminal |
+//! | `args` | the command line as a whole |
+//! | `values`, `choice` | single values of flags |
+//! | `table` | tables and figures on the terminal |
+//! | `demo` | the tour: six experiments |
+//! | `serve` | the web server |
+//! | `daemon`, `sched` | the machine's scheduler; policies over processes |
 //! | `top` | the live view of a process, or of the machine |
+//! | `calibrate`, `doctor` | costs and rights of this machine; what works on it |
+//! | `servers`, `load`, `burn`, `spawn_test` | what the demo measures, and with what |
+//! | `documents` | man pages and completions |
+//!
+//! A command is a folder: `args` says what its flags are, `run` does it, `show` prints what came of it (where that is more than
+//! some lines).
 //!
 //! Exit status: 0 done, 1 failed (the reason is on standard error), 2 wrong usage, 130 ended by
 //! Ctrl-C, 143 by SIGTERM (servers end with 0 on both). `sched -- COMMAND`: that of the command.
 
 mod args;
-mod burn_cmd;
+mod burn;
 mod calibrate;
-mod daemon_args;
-mod daemon_cmd;
+mod choice;
+mod daemon;
 mod demo;
 mod doctor;
 mod documents;
-mod load_cmd;
-mod load_show;
-mod report;
-mod sched_cmd;
+mod load;
+mod sched;
 mod serve;
-mod serve_args;
 mod servers;
 mod spawn_test;
-mod spin_args;
 mod table;
 mod top;
 mod values;
@@ -50,7 +46,7 @@ use args::{Cli, Command};
 use servers::Service;
 
 fn main() -> ExitCode {
-    let words = match sched_cmd::expanded(std::env::args_os().collect()) {
+    let words = match sched::expanded(std::env::args_os().collect()) {
         Ok(words) => words,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -91,13 +87,13 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::MatrixServer(args) => servers::serve(Service::Matrix, &args)?,
         Command::PlaintextServer(args) => servers::serve(Service::Plaintext, &args)?,
         Command::SpinServer(args) => servers::serve(Service::Spin, &args)?,
-        Command::Load(args) => return load_cmd::load(&args),
-        Command::Burn(args) => burn_cmd::burn(&args)?,
-        Command::Daemon(args) => daemon_cmd::daemon(&args)?,
+        Command::Load(args) => return load::load(&args),
+        Command::Burn(args) => burn::burn(&args)?,
+        Command::Daemon(args) => daemon::daemon(&args)?,
         Command::Calibrate(args) => return calibrate::calibrate(&args),
         Command::Doctor(args) => return doctor::doctor(&args),
         Command::Documents(args) => documents::documents(&args)?,
-        Command::Sched(args) => return sched_cmd::sched(&args),
+        Command::Sched(args) => return sched::sched(&args),
         Command::Top(args) => top::top(&args)?,
         Command::SpawnTest(args) => spawn_test::spawn_test(&args)?,
     }

@@ -11,8 +11,8 @@ use upshift_load::{Awake, Report, SpinPlan, machine};
 
 use super::children::{Children, Interrupted, Program, Server, Stop};
 use super::progress::Progress;
-use crate::args::Model;
-use crate::spin_args;
+use crate::choice::Model;
+use crate::load;
 
 /// Planned time of a measurement beyond its own: start, connect, last replies.
 const OVERHEAD: Duration = Duration::from_millis(70);
@@ -242,7 +242,7 @@ impl Bench {
         for address in &server.addresses {
             args.extend(["--connect".to_owned(), address.to_string()]);
         }
-        args.extend(spin_args::flags(plan).split(' ').map(str::to_owned));
+        args.extend(load::flags(plan).split(' ').map(str::to_owned));
         args.extend(["--server-pid".to_owned(), server.pid().to_string()]);
         if let Some(cpu) = self.placement.client {
             args.extend(["--pin".to_owned(), cpu.to_string()]);

@@ -13,8 +13,8 @@ use upshift_load::Report;
 use super::bench::{Bench, Measurement, Pace, keep_going, planned};
 use upshift_trace::plot::{Kind, Look, Plot, Series};
 
-use crate::args::Model;
-use crate::report::{Finding, Section};
+use crate::choice::Model;
+use crate::demo::report::{Finding, Section};
 use crate::table::{Table, factor, grouped, micros};
 
 const PERIOD: Duration = Duration::from_millis(100);

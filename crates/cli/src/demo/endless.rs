@@ -14,8 +14,8 @@ use super::bench::{Bench, planned};
 use super::preempted;
 use upshift_trace::plot::{Kind, Look, Plot, Series};
 
-use crate::load_show::latencies;
-use crate::report::{Finding, Section};
+use crate::demo::report::{Finding, Section};
+use crate::load::latencies;
 use crate::table::{Table, factor, grouped, micros};
 
 const QUANTUM: &str = "50us";
@@ -214,10 +214,10 @@ fn commands(bench: &Bench) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::report;
+    use crate::demo::sample;
 
     fn hung() -> Report {
-        let mut report = report(&[[0.0; 3]]);
+        let mut report = sample(&[[0.0; 3]]);
         report.groups[0].requests = 0;
         report.groups[0].unanswered = 1000;
         report
@@ -226,9 +226,9 @@ mod tests {
     #[test]
     fn a_hang_is_shown_as_one() {
         let runs = Runs {
-            alone: report(&[[30.0, 50.0, 60.0]]),
+            alone: sample(&[[30.0, 50.0, 60.0]]),
             off: hung(),
-            on: Ok(report(&[[40.0, 90.0, 95.0]])),
+            on: Ok(sample(&[[40.0, 90.0, 95.0]])),
         };
         let found = findings(&runs);
         assert!(found[0].text.contains("hangs") && found[0].text.contains("1,000 of 1,000"));
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn pings_that_stay_unanswered_with_preemption_are_said() {
         let runs = Runs {
-            alone: report(&[[30.0, 50.0, 60.0]]),
+            alone: sample(&[[30.0, 50.0, 60.0]]),
             off: hung(),
             on: Ok(hung()),
         };

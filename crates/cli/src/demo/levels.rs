@@ -15,9 +15,9 @@ use upshift_load::scenario::{LEVELS, ONE_LEVEL, OVERLOAD, OVERLOAD_SIZE};
 use upshift_load::{GroupReport, Report};
 
 use super::bench::{Bench, Measurement, Pace, planned};
-use crate::args::Model;
-use crate::report::headline::Headline;
-use crate::report::{Finding, Section};
+use crate::choice::Model;
+use crate::demo::report::headline::Headline;
+use crate::demo::report::{Finding, Section};
 use crate::table::{factor, grouped, micros};
 use show::{commands, latency_plot, table, throughput_plot};
 
@@ -288,11 +288,11 @@ fn findings(run: &Run) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::report;
+    use crate::demo::sample;
 
     #[test]
     fn the_verdict_says_what_was_measured() {
-        let report = |tails: [f64; 8]| report(&tails.map(|tail| [tail; 3]));
+        let report = |tails: [f64; 8]| sample(&tails.map(|tail| [tail; 3]));
         let rising = [1., 2., 3., 4., 5., 6., 7., 8.];
         let mut run = Run {
             place: "one vCPU".into(),

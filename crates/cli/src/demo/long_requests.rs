@@ -15,8 +15,8 @@ use super::preempted;
 use super::timeline::{self, Load};
 use upshift_trace::plot::Plot;
 
-use crate::load_show::latencies;
-use crate::report::{Finding, Section};
+use crate::demo::report::{Finding, Section};
+use crate::load::latencies;
 use crate::table::{Table, factor, grouped, micros};
 
 const TITLE: &str = "4. Long requests among short ones";
@@ -205,7 +205,7 @@ fn commands(bench: &Bench) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::demo::report;
+    use crate::demo::sample;
 
     use super::*;
 
@@ -213,9 +213,9 @@ mod tests {
     fn both_sides_of_each_comparison_are_said() {
         let long = [500.0, 600.0, 700.0];
         let runs = Runs {
-            alone: report(&[[33.0, 80.0, 100.0]]),
-            off: report(&[[33.0, 450.0, 500.0], long]),
-            on: Ok(report(&[[36.0, 110.0, 200.0], [900.0, 950.0, 990.0]])),
+            alone: sample(&[[33.0, 80.0, 100.0]]),
+            off: sample(&[[33.0, 450.0, 500.0], long]),
+            on: Ok(sample(&[[36.0, 110.0, 200.0], [900.0, 950.0, 990.0]])),
         };
         let text: String = findings(&runs)
             .into_iter()
@@ -232,8 +232,8 @@ mod tests {
     #[test]
     fn why_there_is_no_run_is_in_the_report() {
         let runs = Runs {
-            alone: report(&[[33.0, 80.0, 100.0]]),
-            off: report(&[[33.0, 450.0, 500.0]]),
+            alone: sample(&[[33.0, 80.0, 100.0]]),
+            off: sample(&[[33.0, 450.0, 500.0]]),
             on: Err(Finding::failed("Failed: no ring.")),
         };
         let found = findings(&runs);

@@ -10,8 +10,8 @@ use anyhow::Result;
 use super::bench::{Bench, keep_going};
 use upshift_trace::plot::{Kind, Look, Plot, Series};
 
-use crate::args::Model;
-use crate::report::{Finding, Section};
+use crate::choice::Model;
+use crate::demo::report::{Finding, Section};
 use crate::spawn_test::{SpawnReport, table};
 use crate::table::{bytes, factor, micros};
 

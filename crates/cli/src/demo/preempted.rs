@@ -8,8 +8,8 @@ use upshift_load::{GroupReport, Report, SpinPlan};
 use super::bench::{Bench, keep_going, server_flags, spin_flags};
 use upshift_trace::plot::{Look, Series};
 
-use crate::report::Finding;
-use crate::spin_args;
+use crate::demo::report::Finding;
+use crate::load;
 
 /// The report of `measure`, or what the demo's report says instead of it. An interruption is an error.
 pub(crate) fn report(measure: impl FnOnce() -> Result<Report>) -> Result<Result<Report, Finding>> {
@@ -43,7 +43,7 @@ pub(crate) fn commands(bench: &Bench, listen: &str, quantum: &str, load: &SpinPl
         ),
         format!(
             "upshift load spin --connect 127.0.0.1:7000 {}{} --server-pid $SERVER",
-            spin_args::flags(load),
+            load::flags(load),
             bench.placement.client_flag()
         ),
         "kill $SERVER; wait $SERVER".into(),
@@ -69,7 +69,7 @@ fn without_errors(report: Report) -> Result<Report, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::report as sample;
+    use crate::demo::sample;
 
     #[test]
     fn a_report_with_errors_is_no_result() {

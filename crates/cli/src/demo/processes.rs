@@ -15,9 +15,9 @@ use super::bench::{Bench, keep_going, planned, server_flags};
 use super::preempted;
 use upshift_trace::plot::Plot;
 
-use crate::load_show::latencies;
-use crate::report::{Finding, Section};
-use crate::spin_args;
+use crate::demo::report::{Finding, Section};
+use crate::load;
+use crate::load::latencies;
 use crate::table::{Table, factor, grouped, micros};
 
 /// Start and end of daemon and batch.
@@ -215,7 +215,7 @@ fn commands(bench: &Bench) -> Vec<String> {
         format!("upshift burn --level {BATCH_LEVEL} --board required & BATCH=$!; sleep 1"),
         format!(
             "upshift load spin --connect 127.0.0.1:7000 {}{} --server-pid $SERVER",
-            spin_args::flags(&load(bench.quick)),
+            load::flags(&load(bench.quick)),
             bench.placement.client_flag()
         ),
         "kill $BATCH; wait $BATCH; kill $SERVER; wait $SERVER; kill $DAEMON; wait $DAEMON".into(),
@@ -225,10 +225,10 @@ fn commands(bench: &Bench) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::report;
+    use crate::demo::sample;
 
     fn run(name: &'static str, p99: f64, work: f64) -> Run {
-        let mut load = report(&[[30.0, p99, 2.0 * p99]]);
+        let mut load = sample(&[[30.0, p99, 2.0 * p99]]);
         load.server_cpu_us = Some((100.0, 10.0));
         load.client_cpu_us = Some(90.0);
         Run {

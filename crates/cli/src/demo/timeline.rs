@@ -6,7 +6,7 @@ use anyhow::Result;
 use upshift_load::SpinPlan;
 
 use super::bench::{Bench, keep_going, planned};
-use crate::report::Finding;
+use crate::demo::report::Finding;
 use crate::top;
 
 /// A load of so long.

@@ -15,7 +15,7 @@ use upshift::net::{OwnedReadHalf, TcpListener, TcpSocket, TcpStream};
 use upshift::signal::Signal;
 use upshift::{Level, Preemption, Runtime, time};
 
-use super::{Address, ServerOptions, announce, bind_advice};
+use super::run::{Address, ServerOptions, announce, bind_advice};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 4096;

@@ -13,8 +13,8 @@ use upshift::net::{OwnedReadHalf, OwnedWriteHalf};
 use upshift::sync::mpsc::{self, Receiver, Sender};
 use upshift_load::frames::{Frame, Frames};
 
-use super::ServerOptions;
 use super::coroutine::{self, Client};
+use super::run::ServerOptions;
 
 /// Frames that each of the two queues of a connection holds.
 const QUEUE: usize = 16;

@@ -25,8 +25,8 @@ use upshift::{Level, RecvBuf};
 use upshift_load::Burner;
 use upshift_load::spin::{Frames, Request};
 
-use super::ServerOptions;
 use super::coroutine::{self, Client};
+use super::run::ServerOptions;
 
 /// Requests of a connection that are under way, at most.
 const OUTSTANDING: usize = 256;

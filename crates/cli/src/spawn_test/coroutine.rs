@@ -12,8 +12,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow};
 use upshift::{JoinHandle, Level, Runtime};
 
-use super::SpawnReport;
-use crate::args::Model;
+use super::run::SpawnReport;
+use crate::choice::Model;
 use upshift_load::machine;
 
 /// More urgent than the main coroutine: when that yields, all of them have run.

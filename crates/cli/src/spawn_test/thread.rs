@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use super::SpawnReport;
-use crate::args::Model;
+use super::run::SpawnReport;
+use crate::choice::Model;
 use upshift_load::machine;
 
 const STACK: usize = 64 * 1024;

@@ -6,7 +6,7 @@ use upshift_trace::plot::{Kind, Look, Plot, Series};
 
 use super::{CONNECTIONS, Run, times};
 use crate::demo::bench::{Bench, server_flags};
-use crate::load_show::latencies;
+use crate::load::latencies;
 use crate::table::{Table, grouped};
 
 pub(super) fn throughput_plot(run: &Run) -> Plot {

@@ -64,11 +64,11 @@ pub(crate) fn cpu_line(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::report;
+    use crate::demo::sample;
 
     #[test]
     fn json_comes_back_as_it_was() {
-        let mut given = report(&[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]);
+        let mut given = sample(&[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]);
         given.server_cpu_us = Some((1.0, 2.0));
         let json = serde_json::to_string(&given).unwrap();
         let back: Report = serde_json::from_str(&json).unwrap();

@@ -1,23 +1,8 @@
-//! `upshift sched`: unmodified processes under a policy written in user space.
-//!
-//! | module | concern |
-//! |---|---|
-//! | `args` | the command line |
-//! | `tasks` | which processes: pids, commands to start, what each was given |
-//! | `choice` | the policy with its parameters |
-//! | `output` | live line, table, JSON |
-//! | `timeline` | which thread ran when, as SVG |
+//! Runs until all processes have ended, the time is over, or a signal comes.
 //!
 //! The engine runs on a thread of its own, above the tasks. This thread waits for signals and prints; it is elevated meanwhile, or a
 //! signal would wait until tasks that compute on every CPU let ordinary threads in. What the engine has elevated comes back
 //! when it is dropped; if this process dies, the guardian does it.
-
-mod args;
-mod choice;
-mod file;
-mod output;
-mod tasks;
-mod timeline;
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write as _};
@@ -32,9 +17,9 @@ use signal_hook::iterator::Signals;
 use upshift_elevate::{Calibration, Elevator, Priority, Rights};
 use upshift_sched::{Config, Engine, Open, Processes, Report, SchedError, Scheduler, Trace, Watch};
 
-pub(crate) use args::SchedArgs;
-pub(crate) use file::expanded;
-use tasks::{Origin, Tasks};
+use super::args::SchedArgs;
+use super::tasks::{self, Origin, Tasks};
+use super::{choice, show, timeline};
 
 /// Events that a trace holds: 24 MB, two switches a millisecond for eight minutes.
 const MAX_TRACE_EVENTS: usize = 1_000_000;
@@ -100,7 +85,7 @@ impl Files {
         let timeline = write(self.timeline, &args.timeline, &|| {
             timeline::svg(report, trace)
         });
-        let lines = write(self.trace, &args.trace, &|| output::trace(report, trace));
+        let lines = write(self.trace, &args.trace, &|| show::trace(report, trace));
         timeline.and(lines)
     }
 }
@@ -177,7 +162,7 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     drop(above);
     let main = started.main_status();
     started.end();
-    let printed = output::finish(args, &report, floor);
+    let printed = show::finish(args, &report, floor);
     files.write(args, &report, &trace)?;
     match printed {
         // A closed pipe (`| head`) ends the output, and is no error.
@@ -243,7 +228,7 @@ fn watch_over(args: &SchedArgs, scheduler: &Scheduler, signals: &mut Signals) ->
             shown = Instant::now();
             if let Some(report) = scheduler.control().report() {
                 // The terminal may have gone.
-                let _ = write!(io::stderr(), "\r\x1b[K{}", output::line(&report));
+                let _ = write!(io::stderr(), "\r\x1b[K{}", show::line(&report));
             }
         }
         std::thread::sleep(SIGNAL_INTERVAL);

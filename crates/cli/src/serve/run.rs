@@ -1,4 +1,4 @@
-//! `upshift serve`: the server of `upshift-serve`, with signals and words for a person.
+//! Serves until a signal ends it, or sends a command to a server that runs.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -15,8 +15,8 @@ use upshift::signal::{SIGHUP, SIGINT, SIGTERM, Signal};
 use upshift::{Level, Preemption, Runtime};
 use upshift_serve::{Config, Control, Server, ask};
 
-use crate::args::Switch;
-use crate::serve_args::ServeArgs;
+use super::args::ServeArgs;
+use crate::choice::Switch;
 
 /// Signals and messages go before requests.
 const OPERATOR: Level = Level::at::<1>();

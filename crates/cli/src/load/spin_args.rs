@@ -200,7 +200,8 @@ pub(crate) fn flags(plan: &SpinPlan) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Cli, Command, LoadWork};
+    use crate::args::{Cli, Command};
+    use crate::load::LoadWork;
     use clap::Parser;
     use upshift_load::scenario;
 

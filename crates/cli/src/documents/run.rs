@@ -1,21 +1,14 @@
-//! `upshift documents`, hidden: man pages and completions, from the definition of the command line itself. `cargo xtask package` calls it.
+//! Writes them.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
-use clap::{Args, CommandFactory};
+use clap::CommandFactory;
 use clap_complete::Shell;
 
+use super::args::DocumentsArgs;
 use crate::args::Cli;
-
-/// Flags of `upshift documents`.
-#[derive(Debug, Args)]
-pub(crate) struct DocumentsArgs {
-    /// Write them below this directory
-    #[arg(value_name = "DIRECTORY")]
-    directory: PathBuf,
-}
 
 /// Writes `man1/upshift*.1` and `completions/`.
 pub(crate) fn documents(args: &DocumentsArgs) -> Result<()> {

@@ -1,7 +1,4 @@
-//! `upshift burn`: background work that takes all the CPU it gets, and says how much it got done.
-//!
-//! It stands for a batch job beside a server. Work is counted in CPU time burnt by loops of fixed length, so what is reported
-//! is what was done, whatever else ran on the CPUs.
+//! Burns until the time is over or a signal comes.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -11,57 +8,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use upshift::{Level, Runtime, yield_if_needed};
-use upshift_load::scenario::{BATCH_LEVEL, Burnt};
+use upshift_load::scenario::Burnt;
 use upshift_load::{Burner, machine};
 
-use crate::args::{BoardChoice, Model};
-use crate::values;
+use super::args::BurnArgs;
+use crate::choice::Model;
 
 /// Burnt between two looks at whether to go on, or to give way.
 const PIECE: Duration = Duration::from_micros(100);
-
-/// Flags of `upshift burn`.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  upshift burn --workers 4 --duration 10s         four coroutines of level 40 on all CPUs
-  upshift burn --model thread --workers 4         four threads, until Ctrl-C
-  upshift burn --model thread --nice 19           the least share the kernel gives
-
-One line `burning` is printed when it starts. The work is given in seconds of CPU time.")]
-pub(crate) struct BurnArgs {
-    /// What computes: coroutine (yields to more urgent work), or thread
-    #[arg(
-        long,
-        value_enum,
-        default_value = "coroutine",
-        hide_possible_values = true
-    )]
-    model: Model,
-    /// How many run at the same time [default: twice the CPUs]
-    #[arg(long, value_name = "N", value_parser = values::count)]
-    workers: Option<usize>,
-    /// CPUs to use, e.g. `0,1` [default: all this process may use]
-    #[arg(long, value_name = "CPUS", value_delimiter = ',', value_parser = values::cpu)]
-    pin: Vec<usize>,
-    /// Priority level of the coroutines: 0 (most urgent) to 63
-    #[arg(long, value_name = "LEVEL", default_value_t = BATCH_LEVEL, value_parser = values::level)]
-    level: u8,
-    /// Join the machine's daemon: off, auto (if there is one), or required (coroutine model)
-    #[arg(long, value_enum, default_value = "off", hide_possible_values = true)]
-    board: BoardChoice,
-    /// Nice value: -20 to 19 (smallest share)
-    #[arg(long, value_name = "N", default_value_t = 0, allow_hyphen_values = true, value_parser = values::nice)]
-    nice: i32,
-    /// Duration, e.g. `10s` [default: until SIGTERM or Ctrl-C]
-    #[arg(long, value_name = "TIME", value_parser = upshift_units::positive_duration)]
-    duration: Option<Duration>,
-    /// Print JSON instead of a sentence
-    #[arg(long)]
-    json: bool,
-}
 
 /// What the workers share.
 #[derive(Debug)]

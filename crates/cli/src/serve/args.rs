@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use upshift_serve::{Address, Config, Endpoint, Rule, TlsFiles};
 
-use crate::args::{BoardChoice, Switch};
+use crate::choice::{BoardChoice, Switch};
 use crate::values;
 
 /// The end of `upshift serve --help`.

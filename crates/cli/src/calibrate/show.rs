@@ -1,76 +1,15 @@
-//! `upshift calibrate`: what a switch and a timer cost on this machine, and which rights are missing.
-//!
-//! Takes well under a second, during which ordinary threads do not get the CPU measured. Without the right to
-//! use SCHED_FIFO it prints what is missing with its remedy, and fails.
+//! What was measured, as tables and as JSON.
 
-use std::io::{self, Write};
-use std::process::ExitCode;
-
-use anyhow::Result;
-use clap::Args;
 use serde_json::{Value, json};
 use upshift_elevate::{Calibration, Priority, Quantiles, Rights, Throttling};
 
 use crate::table::{Table, micros};
-use crate::values;
-
-/// Flags of `upshift calibrate`.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  upshift calibrate
-  upshift calibrate --cpu 1 --json
-
-The quantum of preemptive servers is clamped to the smallest sensible one printed here. The exit
-code is 1 if SCHED_FIFO is not permitted; what to change is printed then.")]
-pub(crate) struct CalibrateArgs {
-    /// CPU to measure [default: the first one available]
-    #[arg(long, value_name = "CPU", value_parser = values::cpu)]
-    cpu: Option<usize>,
-    /// Print JSON instead of a table
-    #[arg(long)]
-    json: bool,
-}
-
-/// Probes, measures and prints.
-pub(crate) fn calibrate(args: &CalibrateArgs) -> Result<ExitCode> {
-    let rights = Rights::probe();
-    let permitted = rights.highest.is_some();
-    let found = if permitted {
-        Some(Calibration::measure(args.cpu)?)
-    } else {
-        None
-    };
-    let mut out = io::stdout().lock();
-    if args.json {
-        let value = json!({
-            "rights": rights_value(&rights),
-            "calibration": found.as_ref().map(calibration_value),
-        });
-        writeln!(out, "{value:#}")?;
-    } else {
-        write!(out, "{rights}")?;
-        if let Some(found) = &found {
-            write!(out, "\n{}\n{}", switches(found), timers(found))?;
-            writeln!(
-                out,
-                "\na timer takes from the thread it interrupts: {}\nsmallest sensible quantum: {}",
-                micros(found.look_cost().as_secs_f64() * 1e6),
-                micros(found.quantum_floor().as_secs_f64() * 1e6)
-            )?;
-        }
-    }
-    out.flush()?;
-    if let Err(missing) = rights.require(Priority::MIN) {
-        anyhow::bail!("{missing}");
-    }
-    Ok(ExitCode::SUCCESS)
-}
 
 fn us(ns: u64) -> String {
     micros(ns as f64 / 1000.0)
 }
 
-fn switches(found: &Calibration) -> Table {
+pub(super) fn switches(found: &Calibration) -> Table {
     let mut table = Table::new(
         format!(
             "CPU {}, measured in {:.0} ms",
@@ -94,7 +33,7 @@ fn switches(found: &Calibration) -> Table {
     table
 }
 
-fn timers(found: &Calibration) -> Table {
+pub(super) fn timers(found: &Calibration) -> Table {
     let mut table = Table::new(
         "one-shot timers",
         &[
@@ -125,7 +64,7 @@ fn quantiles_value(figures: &Quantiles) -> Value {
     })
 }
 
-fn calibration_value(found: &Calibration) -> Value {
+pub(super) fn calibration_value(found: &Calibration) -> Value {
     let timers: Vec<Value> = found
         .timers
         .iter()
@@ -149,7 +88,7 @@ fn calibration_value(found: &Calibration) -> Value {
     })
 }
 
-fn rights_value(rights: &Rights) -> Value {
+pub(super) fn rights_value(rights: &Rights) -> Value {
     let missing: Vec<String> = rights.lacks.iter().map(ToString::to_string).collect();
     let throttling = match rights.throttling {
         Throttling::On {

@@ -1,4 +1,4 @@
-//! `upshift daemon`: the machine-wide scheduler in the foreground, until a signal ends it.
+//! Runs the daemon until a signal ends it, checks a configuration, or asks the daemon that runs.
 
 use std::io::Write;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use upshift_daemon::{Config, Daemon, default_socket};
 
-use crate::daemon_args::DaemonArgs;
+use super::args::DaemonArgs;
 
 /// Runs the daemon, or asks the one that runs.
 pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {

@@ -13,8 +13,8 @@ use anyhow::{Context, Result};
 use upshift_load::scenario::CLIENT_PRIORITY;
 use upshift_load::{Group, Outcome, Pace, Plan, Report, Work, run, run_spin};
 
-use crate::args::{LoadArgs, LoadCommonArgs, LoadWork};
-use crate::load_show::{cpu_line, lag_line, table};
+use super::args::{LoadArgs, LoadCommonArgs, LoadWork};
+use super::show::{cpu_line, lag_line, table};
 
 /// Runs the load that the flags describe.
 pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {

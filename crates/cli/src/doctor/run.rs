@@ -1,66 +1,14 @@
-//! `upshift doctor`: what works here, and what to change for the rest, in one screen.
-//!
-//! Every line is found out by trying, not by looking at versions; it takes some ms and changes nothing.
+//! Looks and prints.
 
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::Args;
-use serde_json::{Value, json};
 use upshift::Driver;
 use upshift_elevate::{Priority, Rights, Throttling};
 
-/// Flags of `upshift doctor`.
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Each line reports a feature that works (ok), works with restrictions (note) or does not work (no),
-and what to change.
-
-The exit code is 1 if the runtime cannot work here at all, with neither io_uring nor epoll. All other features are optional.
-
-Examples:
-  upshift doctor
-  upshift doctor --json"
-)]
-pub(crate) struct DoctorArgs {
-    /// Print JSON instead of lines
-    #[arg(long)]
-    json: bool,
-}
-
-/// How well something works.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Health {
-    Fine,
-    Less,
-    Not,
-}
-
-impl Health {
-    fn word(self) -> &'static str {
-        match self {
-            Health::Fine => "ok",
-            Health::Less => "note",
-            Health::Not => "no",
-        }
-    }
-}
-
-/// One line.
-#[derive(Debug)]
-struct Finding {
-    what: &'static str,
-    health: Health,
-    text: String,
-}
-
-impl Finding {
-    fn new(what: &'static str, health: Health, text: impl Into<String>) -> Finding {
-        let text = text.into();
-        Finding { what, health, text }
-    }
-}
+use super::args::DoctorArgs;
+use super::show::{Finding, Health, print};
 
 /// Looks and prints.
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
@@ -75,21 +23,6 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
-}
-
-fn print(args: &DoctorArgs, findings: &[Finding]) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    if args.json {
-        let value =
-            |it: &Finding| json!({"what": it.what, "health": it.health.word(), "text": it.text});
-        let all: Vec<Value> = findings.iter().map(value).collect();
-        writeln!(out, "{:#}", Value::from(all))?;
-    } else {
-        for Finding { what, health, text } in findings {
-            writeln!(out, "{:4}  {what:15}  {text}", health.word())?;
-        }
-    }
-    out.flush()
 }
 
 const RING: &str = "io_uring";

@@ -1,0 +1,22 @@
+//! Flags of `upshift calibrate`.
+
+use clap::Args;
+
+use crate::values;
+
+/// Flags of `upshift calibrate`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  upshift calibrate
+  upshift calibrate --cpu 1 --json
+
+The quantum of preemptive servers is clamped to the smallest sensible one printed here. The exit
+code is 1 if SCHED_FIFO is not permitted; what to change is printed then.")]
+pub(crate) struct CalibrateArgs {
+    /// CPU to measure [default: the first one available]
+    #[arg(long, value_name = "CPU", value_parser = values::cpu)]
+    pub(super) cpu: Option<usize>,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub(super) json: bool,
+}

@@ -1,0 +1,7 @@
+//! `upshift daemon`: the machine-wide scheduler in the foreground.
+
+mod args;
+mod run;
+
+pub(crate) use args::DaemonArgs;
+pub(crate) use run::daemon;

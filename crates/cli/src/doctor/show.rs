@@ -1,0 +1,55 @@
+//! A line for each thing examined, as text and as JSON.
+
+use std::io::{self, Write};
+
+use serde_json::{Value, json};
+
+use super::args::DoctorArgs;
+
+/// How well something works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Health {
+    Fine,
+    Less,
+    Not,
+}
+
+impl Health {
+    fn word(self) -> &'static str {
+        match self {
+            Health::Fine => "ok",
+            Health::Less => "note",
+            Health::Not => "no",
+        }
+    }
+}
+
+/// One line.
+#[derive(Debug)]
+pub(super) struct Finding {
+    pub(super) what: &'static str,
+    pub(super) health: Health,
+    text: String,
+}
+
+impl Finding {
+    pub(super) fn new(what: &'static str, health: Health, text: impl Into<String>) -> Finding {
+        let text = text.into();
+        Finding { what, health, text }
+    }
+}
+
+pub(super) fn print(args: &DoctorArgs, findings: &[Finding]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if args.json {
+        let value =
+            |it: &Finding| json!({"what": it.what, "health": it.health.word(), "text": it.text});
+        let all: Vec<Value> = findings.iter().map(value).collect();
+        writeln!(out, "{:#}", Value::from(all))?;
+    } else {
+        for Finding { what, health, text } in findings {
+            writeln!(out, "{:4}  {what:15}  {text}", health.word())?;
+        }
+    }
+    out.flush()
+}

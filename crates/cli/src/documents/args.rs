@@ -1,0 +1,13 @@
+//! Flags of the hidden `upshift documents`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Flags of `upshift documents`.
+#[derive(Debug, Args)]
+pub(crate) struct DocumentsArgs {
+    /// Write them below this directory
+    #[arg(value_name = "DIRECTORY")]
+    pub(super) directory: PathBuf,
+}

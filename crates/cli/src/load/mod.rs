@@ -1,0 +1,13 @@
+//! `upshift load`: load for a server, its throughput and latency.
+
+mod args;
+mod run;
+mod show;
+mod spin_args;
+
+pub(crate) use args::LoadArgs;
+#[cfg(test)]
+pub(crate) use args::LoadWork;
+pub(crate) use run::load;
+pub(crate) use show::latencies;
+pub(crate) use spin_args::flags;
