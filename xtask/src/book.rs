@@ -1,4 +1,5 @@
-//! `cargo xtask book`: the pages of the project as one book. And the check of their links, which the suite makes, too.
+//! `cargo xtask book`: the pages of the project as one book. And the check of their links and of the files that they
+//! name, which the suite makes, too.
 //!
 //! The pages stay where they are and link to each other and to sources. For the book they are laid out in
 //! target/xtask/book/src as in the repository, without the links to what is not in the book; mdbook does the rest.
@@ -134,6 +135,107 @@ pub(crate) fn check_links(root: &Path) -> Result<usize, String> {
         true => Ok(count),
         false => Err(format!("links that lead nowhere: {}", broken.join("; "))),
     }
+}
+
+/// Every file and folder of the repository that a page names between backticks exists, and so does what it names in it
+/// (`FILE` `NAME`, or `NAME` in `FILE`). A path begins at the root or, in the pages at the root, in `crates/`.
+///
+/// # Errors
+/// Names those that do not.
+pub(crate) fn check_paths(root: &Path) -> Result<usize, String> {
+    let mut pages = Vec::new();
+    pages_below(root, Path::new(""), &mut pages).map_err(|error| error.to_string())?;
+    let (mut count, mut wrong) = (0, Vec::new());
+    for page in pages {
+        let text = fs::read_to_string(root.join(&page)).map_err(|error| error.to_string())?;
+        let is_at_root = page.components().count() == 1;
+        for Mention { path, name } in mentions(&text) {
+            let folder = path.split('/').next().unwrap_or_default();
+            if !is_at_root && !root.join(folder).is_dir() {
+                // Of another tree: the reader's, say.
+                continue;
+            }
+            let mut candidates = vec![root.join(path)];
+            if is_at_root {
+                candidates.push(root.join("crates").join(path));
+            }
+            let Some(file) = candidates.into_iter().find(|file| file.exists()) else {
+                wrong.push(format!("{}: {path}", page.display()));
+                continue;
+            };
+            count += 1;
+            if let Some(name) = name
+                && file.is_file()
+                && !fs::read_to_string(&file).is_ok_and(|source| source.contains(name))
+            {
+                wrong.push(format!("{}: no {name} in {path}", page.display()));
+            }
+        }
+    }
+    match wrong.is_empty() {
+        true => Ok(count),
+        false => Err(format!("named and not there: {}", wrong.join("; "))),
+    }
+}
+
+/// A path between backticks, and the name that the page says is in it.
+#[derive(Debug, PartialEq, Eq)]
+struct Mention<'a> {
+    path: &'a str,
+    name: Option<&'a str>,
+}
+
+/// The paths that a page names, outside of blocks of code.
+fn mentions(text: &str) -> Vec<Mention<'_>> {
+    let mut found = Vec::new();
+    let mut is_code = false;
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        }
+        if is_code {
+            continue;
+        }
+        let parts: Vec<&str> = line.split('`').collect();
+        // Those with odd numbers are quoted; what is around them tells how they belong together.
+        for at in (1..parts.len().saturating_sub(1)).step_by(2) {
+            let is_next = |gap: Option<&&str>, words: &str| gap.is_some_and(|gap| **gap == *words);
+            let before = is_next(parts.get(at - 1), " in ").then(|| parts[at.saturating_sub(2)]);
+            let after = is_next(parts.get(at + 1), " ")
+                .then(|| parts.get(at + 2).copied())
+                .flatten();
+            if is_path(parts[at]) {
+                let name = before.or(after).filter(|name| is_name(name));
+                found.push(Mention {
+                    path: parts[at],
+                    name: name.map(|name| name.rsplit("::").next().unwrap_or(name)),
+                });
+            }
+        }
+    }
+    found
+}
+
+/// A file with a folder, or a folder, without wildcards and placeholders.
+fn is_path(text: &str) -> bool {
+    let is_file = [".rs", ".md", ".json", ".toml", ".hpp", ".yml"]
+        .iter()
+        .any(|end| text.ends_with(end));
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+    let is_placeholder =
+        |part: &str| part.len() > 1 && part.chars().all(|c| c.is_ascii_uppercase());
+    text.contains('/')
+        && !text.starts_with(['/', '.'])
+        && (is_file || text.ends_with('/'))
+        && text.chars().all(plain)
+        && !text.split(['/', '.']).any(is_placeholder)
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "_:".contains(c))
 }
 
 /// The files *.md, without those of build directories and of hidden folders.
@@ -282,6 +384,20 @@ mod tests {
                         ```\n[d](d.md)\n```\n[over\ntwo lines](e.md)\n";
 
     #[test]
+    fn paths_are_named_with_what_is_in_them() {
+        let mention = |path, name| Mention { path, name };
+        let text = "`a/b.rs` `call`, `T::x` in `c/d.rs`; `e/`, `/etc/x.toml`, `f/NAME.json`, `g.rs`\n```\n`h/i.rs`\n```\n";
+        assert_eq!(
+            mentions(text),
+            [
+                mention("a/b.rs", Some("call")),
+                mention("c/d.rs", Some("x")),
+                mention("e/", None)
+            ]
+        );
+    }
+
+    #[test]
     fn links_in_code_do_not_count() {
         let targets: Vec<&str> = links(PAGE)
             .into_iter()
@@ -311,5 +427,11 @@ mod tests {
     fn the_pages_of_this_project_have_no_broken_links() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         assert!(check_links(&root).unwrap() > 20);
+    }
+
+    #[test]
+    fn the_pages_of_this_project_name_what_is_there() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        assert!(check_paths(&root).unwrap() > 50);
     }
 }

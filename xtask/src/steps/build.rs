@@ -117,7 +117,8 @@ pub(super) fn docs(context: &Context<'_>) -> Verdict {
     command.env("RUSTDOCFLAGS", "-D warnings");
     context.run(command, minutes(5))?;
     let links = book::check_links(context.root)?;
-    Ok(Done::Passed(format!("{links} links")))
+    let paths = book::check_paths(context.root)?;
+    Ok(Done::Passed(format!("{links} links, {paths} named paths")))
 }
 
 /// With the command as tests have it: what is tried is the package.
