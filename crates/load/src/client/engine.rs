@@ -7,29 +7,20 @@
 
 use super::connect;
 use super::connection::Connection;
+use super::meter::{BURST, Meter, NAP, PRIME, SPIN, nanos};
 use super::outcome::{GroupOutcome, Outcome};
 use super::plan::{Phase, Plan, Progress, Work};
 use super::reply::{self, Found, HeadMemo, Template};
 use super::schedule::Schedule;
 use super::{OPEN_DEPTH, Pace};
-use crate::cpu::{CpuUse, Reading};
 use crate::os::{self, ENDED, Epoll, Ready};
 use std::io::{self, Read};
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// The longest sleep, in ns: bounds the reaction to `stop`.
-const NAP: u64 = 20_000_000;
-/// Time before a send time that is spent polling instead of sleeping, in ns.
-const SPIN: u64 = 60_000;
 /// Time between looks at silent connections and reports of progress, in ns.
 const CHECK: u64 = 100_000_000;
-/// The longest wait for the first reply of a connection, in ns.
-const PRIME: u64 = 10_000_000_000;
 /// The longest wait for the last replies, in ns.
 const DRAIN: u64 = 250_000_000;
-/// Requests of a group that may be fired before replies are looked at again.
-const BURST: usize = 64;
 /// Different matrices in use, where computing their products costs little.
 const VARIANTS: usize = 8;
 
@@ -56,7 +47,7 @@ struct Group {
 
 pub(crate) struct Engine<'p> {
     plan: &'p Plan,
-    start: Instant,
+    meter: Meter,
     epoll: Epoll,
     groups: Vec<Group>,
     connections: Vec<Connection>,
@@ -78,7 +69,7 @@ impl<'p> Engine<'p> {
     /// Connects.
     pub(crate) fn new(plan: &'p Plan) -> io::Result<Engine<'p>> {
         // Fail before connecting if the server cannot be measured.
-        plan.server_pid.map(Reading::of).transpose()?;
+        let meter = Meter::new(plan.stop.as_ref(), plan.server_pid)?;
         let (mut templates, per_group) = templates(plan);
         let variants = templates.len();
         templates.push(priming(plan));
@@ -108,7 +99,7 @@ impl<'p> Engine<'p> {
         let alive = connections.iter().filter(|c| c.stream.is_some()).count();
         Ok(Engine {
             plan,
-            start: Instant::now(),
+            meter,
             epoll,
             groups,
             connections,
@@ -126,7 +117,7 @@ impl<'p> Engine<'p> {
     /// Primes, warms up, measures, drains.
     pub(crate) fn run(mut self) -> io::Result<Outcome> {
         self.prime()?;
-        let begin = self.now();
+        let begin = self.meter.now();
         let count = self.groups.len() as f64;
         for (i, group) in self.plan.groups.iter().enumerate() {
             self.groups[i].schedule = Schedule::new(
@@ -147,13 +138,13 @@ impl<'p> Engine<'p> {
         for group in &mut self.groups {
             group.outcome.restart();
         }
-        let before = self.read_cpu();
-        let from = self.now();
+        let before = self.meter.used();
+        let from = self.meter.now();
         if going {
             going = self.drive(from + nanos(self.plan.duration), Phase::Measure)?;
         }
-        let to = self.now();
-        let after = self.read_cpu();
+        let to = self.meter.now();
+        let after = self.meter.used();
         let elapsed = Duration::from_nanos(to - from);
         for group in &mut self.groups {
             group.outcome.elapsed = elapsed;
@@ -164,15 +155,13 @@ impl<'p> Engine<'p> {
             self.next_due = u64::MAX;
             self.drive(to + DRAIN, Phase::Measure)?;
         }
+        let (server_cpu, client_cpu) = before.until(&after);
         Ok(Outcome {
             connections: self.groups.iter().map(|g| g.outcome.connections).sum(),
             elapsed,
-            server_cpu: before.0.zip(after.0).map(|(a, b)| a.until(&b)),
-            client_cpu: CpuUse {
-                user: after.1.0.saturating_sub(before.1.0),
-                sys: after.1.1.saturating_sub(before.1.1),
-            },
-            stopped: self.stopped(),
+            server_cpu,
+            client_cpu,
+            stopped: self.meter.is_stopped(),
             groups: self.groups.into_iter().map(|g| g.outcome).collect(),
         })
     }
@@ -182,7 +171,7 @@ impl<'p> Engine<'p> {
     /// The kernel completes connections which the server has not accepted, and a server under load may not come round
     /// to accepting them for seconds: fewer connections than the plan says would be measured.
     fn prime(&mut self) -> io::Result<()> {
-        let begin = self.now();
+        let begin = self.meter.now();
         let last = self.templates.len() - 1;
         let shared = matches!(self.plan.work, Work::Matrix { .. });
         let own: Vec<usize> = self.connections.iter().map(|c| c.template).collect();
@@ -198,7 +187,7 @@ impl<'p> Engine<'p> {
         }
         self.drive(begin + 2 * PRIME, Phase::Connect)?;
         for (at, template) in own.into_iter().enumerate() {
-            if self.connections[at].in_flight() > 0 && !self.stopped() {
+            if self.connections[at].in_flight() > 0 && !self.meter.is_stopped() {
                 self.fail(at, || "the first reply did not end in time".into());
             }
             let c = &mut self.connections[at];
@@ -212,30 +201,16 @@ impl<'p> Engine<'p> {
         Ok(())
     }
 
-    fn now(&self) -> u64 {
-        nanos(self.start.elapsed())
-    }
-
-    fn stopped(&self) -> bool {
-        let stop = self.plan.stop.as_ref();
-        stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
-    }
-
-    fn read_cpu(&self) -> (Option<Reading>, (Duration, Duration)) {
-        let server = self.plan.server_pid.and_then(|pid| Reading::of(pid).ok());
-        (server, os::thread_cpu().unwrap_or_default())
-    }
-
     /// Runs until `end`; false if it ended early, by `stop` or because nothing is left to do.
     fn drive(&mut self, end: u64, phase: Phase) -> io::Result<bool> {
-        let begin = self.now();
+        let begin = self.meter.now();
         loop {
-            let now = self.now();
+            let now = self.meter.now();
             if now >= end {
                 return Ok(true);
             }
             let done = self.stage != Stage::Running && self.outstanding == 0;
-            if self.stopped() || self.alive == 0 || done {
+            if self.meter.is_stopped() || self.alive == 0 || done {
                 return Ok(false);
             }
             if now >= self.next_check {
@@ -307,7 +282,7 @@ impl<'p> Engine<'p> {
                 if c.is_free(depth) {
                     outcome.send_lag.saturating_record((now - due).max(1));
                     self.send(at, now);
-                    now = self.now();
+                    now = self.meter.now();
                 } else {
                     outcome.delayed += 1;
                 }
@@ -350,7 +325,7 @@ impl<'p> Engine<'p> {
                 match stream.read(&mut self.scratch) {
                     Ok(0) => self.lost(at, "the server closed the connection"),
                     Ok(n) => {
-                        now = self.now();
+                        now = self.meter.now();
                         self.receive(at, n, now);
                         if n < self.scratch.len() && !ended {
                             break;
@@ -363,7 +338,7 @@ impl<'p> Engine<'p> {
             }
         }
         if now == 0 {
-            now = self.now();
+            now = self.meter.now();
         }
         self.refill(at, now);
         self.send(at, now);
@@ -495,8 +470,4 @@ fn priming(plan: &Plan) -> Template {
         http => http.clone(),
     };
     Template::new(&work, 0, "", 1)
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4)
 }

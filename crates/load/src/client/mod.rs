@@ -12,6 +12,7 @@
 //! | `reply` | cutting and checking replies |
 //! | `connection` | one connection: bytes owed, replies due |
 //! | `connect` | establishing connections, a few at a time |
+//! | `meter` | the clock of a run, CPU time, whether it is to end |
 //! | `engine` | the loop |
 //! | `spin_plan`, `spin` | plan and loop for spin requests, which differ from each other and are answered in any order |
 //! | `random` | seeded numbers |
@@ -37,6 +38,7 @@
 mod connect;
 mod connection;
 mod engine;
+mod meter;
 mod outcome;
 mod plan;
 mod random;

@@ -8,26 +8,17 @@
 //! A request is one `write`, a reply one `read`. Requests that a socket does not take wait in memory, 24 bytes each.
 
 use super::connect;
+use super::meter::{BURST, Meter, NAP, PRIME, SPIN, nanos};
 use super::outcome::{GroupOutcome, Outcome};
 use super::plan::{Group, Plan, Work};
 use super::random::Random;
 use super::spin_plan::{Arrivals, Distribution, SpinPlan};
-use crate::cpu::{CpuUse, Reading};
 use crate::os::{self, ENDED, Epoll, Ready};
 use crate::spin::{Frames, MAX_SERVICE, Request};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// The longest sleep, in ns: bounds the reaction to `stop`.
-const NAP: u64 = 20_000_000;
-/// Time before a send time that is spent polling instead of sleeping, in ns.
-const SPIN: u64 = 60_000;
-/// The longest wait for the first replies, in ns.
-const PRIME: u64 = 10_000_000_000;
-/// Requests that may be fired before replies are looked at again.
-const BURST: usize = 64;
 /// The class of requests that count for nothing: the first ones, and the hog.
 const UNCOUNTED: usize = usize::MAX;
 
@@ -53,7 +44,7 @@ struct Connection {
 
 pub(crate) struct Engine<'p> {
     plan: &'p SpinPlan,
-    start: Instant,
+    meter: Meter,
     epoll: Epoll,
     connections: Vec<Connection>,
     slots: Vec<Slot>,
@@ -75,7 +66,7 @@ pub(crate) struct Engine<'p> {
 impl<'p> Engine<'p> {
     /// Connects.
     pub(crate) fn new(plan: &'p SpinPlan) -> io::Result<Engine<'p>> {
-        plan.server_pid.map(Reading::of).transpose()?;
+        let meter = Meter::new(plan.stop.as_ref(), plan.server_pid)?;
         let classes = plan.classes.iter();
         let mut outcomes: Vec<_> = classes
             .map(|c| GroupOutcome::new(c.label.clone()))
@@ -100,7 +91,7 @@ impl<'p> Engine<'p> {
         };
         Ok(Engine {
             plan,
-            start: Instant::now(),
+            meter,
             epoll,
             connections: streams.into_iter().map(connection).collect(),
             slots: Vec::new(),
@@ -123,34 +114,32 @@ impl<'p> Engine<'p> {
             let last = self.connections.len() - 1;
             self.ask(last, UNCOUNTED, nanos(hog.service), hog.level, 0);
         }
-        let begin = self.now();
+        let begin = self.meter.now();
         self.from = begin + nanos(self.plan.warmup);
         self.to = self.from + nanos(self.plan.duration);
         self.next_due = begin as f64;
         let mut going = self.drive(self.from)?;
-        let before = self.read_cpu();
+        let before = self.meter.used();
         going = going && self.drive(self.to)?;
         while going && self.next_due.is_finite() {
             // Due, and not sent yet because the client was late: they count.
             self.fire();
         }
-        let end = self.now();
-        let after = self.read_cpu();
+        let end = self.meter.now();
+        let after = self.meter.used();
         self.next_due = f64::INFINITY;
         let elapsed = Duration::from_nanos(end.saturating_sub(self.from));
         if going {
             self.drive(end + nanos(self.plan.drain))?;
         }
         self.count_unanswered(elapsed);
+        let (server_cpu, client_cpu) = before.until(&after);
         Ok(Outcome {
             connections: self.outcomes.first().map_or(0, |o| o.connections),
             elapsed,
-            server_cpu: before.0.zip(after.0).map(|(a, b)| a.until(&b)),
-            client_cpu: CpuUse {
-                user: after.1.0.saturating_sub(before.1.0),
-                sys: after.1.1.saturating_sub(before.1.1),
-            },
-            stopped: self.stopped(),
+            server_cpu,
+            client_cpu,
+            stopped: self.meter.is_stopped(),
             groups: self.outcomes,
         })
     }
@@ -165,10 +154,10 @@ impl<'p> Engine<'p> {
                 self.ask(at, UNCOUNTED, 0, level, 0);
             }
         }
-        let begin = self.now();
+        let begin = self.meter.now();
         self.drive(begin + PRIME)?;
         for at in 0..self.connections.len() {
-            if !self.connections[at].primed && !self.stopped() {
+            if !self.connections[at].primed && !self.meter.is_stopped() {
                 self.fail(at, || "the first reply did not come in time".into());
             }
         }
@@ -181,30 +170,16 @@ impl<'p> Engine<'p> {
         Ok(())
     }
 
-    fn now(&self) -> u64 {
-        nanos(self.start.elapsed())
-    }
-
-    fn stopped(&self) -> bool {
-        let stop = self.plan.stop.as_ref();
-        stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
-    }
-
-    fn read_cpu(&self) -> (Option<Reading>, (Duration, Duration)) {
-        let server = self.plan.server_pid.and_then(|pid| Reading::of(pid).ok());
-        (server, os::thread_cpu().unwrap_or_default())
-    }
-
     /// Runs until `end`; false if it ended early because of `stop` or because no connection is left. Without anything
     /// more to send it also ends, with true, when nothing is waited for.
     fn drive(&mut self, end: u64) -> io::Result<bool> {
         loop {
             self.fire();
-            let now = self.now();
+            let now = self.meter.now();
             if now >= end || (self.next_due.is_infinite() && self.waiting == 0) {
                 return Ok(true);
             }
-            if self.stopped() || self.connections.iter().all(|c| c.stream.is_none()) {
+            if self.meter.is_stopped() || self.connections.iter().all(|c| c.stream.is_none()) {
                 return Ok(false);
             }
             // A float that is too large saturates.
@@ -227,7 +202,7 @@ impl<'p> Engine<'p> {
             if due >= self.to {
                 self.next_due = f64::INFINITY;
             }
-            let now = self.now();
+            let now = self.meter.now();
             if self.next_due.is_infinite() || due > now {
                 return;
             }
@@ -328,7 +303,7 @@ impl<'p> Engine<'p> {
                 match stream.read(&mut self.scratch) {
                     Ok(0) => self.fail(at, || "the server closed the connection".into()),
                     Ok(n) => {
-                        let now = self.now();
+                        let now = self.meter.now();
                         if let Err(why) = self.receive(at, n, now) {
                             self.fail(at, || why);
                         }
@@ -398,7 +373,7 @@ impl<'p> Engine<'p> {
     }
 
     fn count_unanswered(&mut self, elapsed: Duration) {
-        let now = self.now();
+        let now = self.meter.now();
         for outcome in &mut self.outcomes {
             outcome.elapsed = elapsed;
         }
@@ -410,8 +385,4 @@ impl<'p> Engine<'p> {
             outcome.oldest_unanswered = outcome.oldest_unanswered.max(age);
         }
     }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4)
 }

@@ -1,0 +1,117 @@
+//! The section `files`: the same work on files for every peer, and what it prints.
+//!
+//! A program is called with a row and measures it: `PROGRAM ROW --dir DIR --seconds S --tasks N [--direct] [--once]`. The files of DIR are made by the
+//! driver, which also says what is in them: word *i* of a file is [`word`] of its number and *i*. At the end the program prints
+//! one line of JSON ([`Report`]).
+//!
+//! | row | what a task does until the time is over |
+//! |---|---|
+//! | `open` | opens the next of the small files, reads it to its end, closes it; `--once`: until each has been read |
+//! | `random` | reads 4 KiB of the big file, anywhere; `--direct`: past the page cache |
+//! | `read` | reads the next MiB of the big file; `--once`: until it has been read |
+//! | `write` | writes the next MiB of the file `out` |
+//! | `append` | appends 512 bytes to the file `log`, and waits until they are on the device |
+//! | `mixed` | [`BULK`] tasks write 1 MiB after the other, each to a file of its own, of a less urgent level where there are levels; a connection asks for blocks of the big file |
+//! | `check` | all of them a little, and prints a sum of what was read: not measured |
+//!
+//! In `mixed` the program prints `listening on ADDR:PORT` and takes one connection: the number of a block of 4 KiB, 8 bytes, little-endian, is answered by
+//! the block. When the connection ends so does the run.
+
+mod plan;
+mod report;
+mod run;
+
+use std::path::{Path, PathBuf};
+
+pub use plan::{Mode, Plan, Row, open_std};
+pub use report::{Report, Times};
+pub use run::{Host, WARM_UP, one_connection, run};
+
+/// Bytes of the big file.
+pub const BIG: u64 = 512 << 20;
+/// Small files.
+pub const SMALL: usize = 10_000;
+/// Bytes of each: as most files, they do not end with a page.
+pub const SMALL_LENGTH: usize = 4000;
+/// Bytes of a random read.
+pub const BLOCK: usize = 4096;
+/// Bytes of a long read or write.
+pub const LONG: usize = 1 << 20;
+/// Bytes of the files that are written to, from the beginning again and again.
+pub const OUT: u64 = 64 << 20;
+/// Bytes of a record of the log.
+pub const RECORD: usize = 512;
+/// Tasks that write in `mixed`.
+pub const BULK: usize = 8;
+/// The number of the big file, for [`word`]; small files have their own.
+pub const BIG_NUMBER: u64 = SMALL as u64;
+
+/// Word `index` of file `number`.
+#[must_use]
+pub fn word(number: u64, index: u64) -> u64 {
+    // Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014): its output function.
+    let mut z = (number << 40 | index).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The sum of the words of some bytes.
+#[must_use]
+pub fn sum(bytes: &[u8]) -> u64 {
+    let words = bytes.chunks_exact(8).map(first);
+    words.fold(0, u64::wrapping_add)
+}
+
+/// The first word of some bytes.
+#[must_use]
+pub fn first(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[..8]);
+    u64::from_le_bytes(word)
+}
+
+/// The path of a small file.
+#[must_use]
+pub fn small(dir: &Path, number: usize) -> PathBuf {
+    dir.join(format!("small/{number:05}"))
+}
+
+/// Zeroed memory for direct I/O. Never freed: programs of this section end by `exit`.
+#[must_use]
+pub fn aligned(length: usize) -> Vec<u8> {
+    let layout = std::alloc::Layout::from_size_align(length, 4096).expect("a power of two");
+    // SAFETY: the layout is not empty; the vector is leaked by every caller.
+    unsafe { Vec::from_raw_parts(std::alloc::alloc_zeroed(layout), length, length) }
+}
+
+/// What is written: the beginning of the big file.
+#[must_use]
+pub fn pattern(length: usize) -> Vec<u8> {
+    let mut buffer = aligned(length);
+    for (index, chunk) in buffer.chunks_exact_mut(8).enumerate() {
+        chunk.copy_from_slice(&word(BIG_NUMBER, index as u64).to_le_bytes());
+    }
+    buffer
+}
+
+/// Where the random numbers of a task begin.
+#[must_use]
+pub fn seed(task: usize) -> u64 {
+    word(u64::MAX >> 40, task as u64) | 1
+}
+
+/// The next of them (Marsaglia, "Xorshift RNGs", 2003).
+pub fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// Blocks of the big file that `check` reads, from the last to the first.
+pub const CHECKED_BLOCKS: u64 = 512;
+/// Pieces of 1 MiB of the big file that it reads; then it writes the last of them as often to `out`.
+pub const CHECKED_PIECES: u64 = 8;
+/// Records that it appends to `log`.
+pub const CHECKED_RECORDS: usize = 20;

@@ -1,0 +1,79 @@
+//! Times of operations and CPU time, and the line that a program prints of them.
+
+use std::time::{Duration, Instant};
+
+/// Times of operations, ns.
+#[derive(Default)]
+pub struct Times(Vec<u32>);
+
+impl Times {
+    /// An operation that began at this time ends now.
+    pub fn since(&mut self, began: Instant) {
+        let took = began.elapsed().as_nanos();
+        self.0.push(u32::try_from(took).unwrap_or(u32::MAX));
+    }
+
+    /// Those of another one, too.
+    pub fn add(&mut self, other: Times) {
+        self.0.extend(other.0);
+    }
+}
+
+/// CPU time of the process: user, kernel.
+fn used() -> [Duration; 2] {
+    // SAFETY: plain numbers, for which zeros are valid; the call writes to them only.
+    let used = unsafe {
+        let mut used: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &raw mut used);
+        used
+    };
+    [used.ru_utime, used.ru_stime].map(|time| {
+        Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
+    })
+}
+
+/// What was measured, from a moment on.
+pub struct Report {
+    began: Instant,
+    used: [Duration; 2],
+}
+
+impl Report {
+    /// From now on.
+    #[must_use]
+    pub fn start() -> Report {
+        Report {
+            began: Instant::now(),
+            used: used(),
+        }
+    }
+
+    /// When it began.
+    #[must_use]
+    pub fn began(&self) -> Instant {
+        self.began
+    }
+
+    /// Prints the line, and ends the process.
+    pub fn end(self, times: Times, sum: u64) -> ! {
+        let seconds = self.began.elapsed().as_secs_f64();
+        let [user, sys] = used();
+        let mut times = times.0;
+        times.sort_unstable();
+        let at = |quantile: f64| {
+            let index = (times.len() as f64 * quantile) as usize;
+            let ns = times.get(index.min(times.len().saturating_sub(1)));
+            ns.map_or(0.0, |&ns| f64::from(ns) / 1e3)
+        };
+        println!(
+            "{{\"ops\":{},\"seconds\":{seconds:.6},\"p50\":{:.2},\"p99\":{:.2},\"p999\":{:.2},\"user\":{:.6},\"sys\":{:.6},\"sum\":{sum}}}",
+            times.len(),
+            at(0.5),
+            at(0.99),
+            at(0.999),
+            (user - self.used[0]).as_secs_f64(),
+            (sys - self.used[1]).as_secs_f64(),
+        );
+        std::process::exit(0);
+    }
+}

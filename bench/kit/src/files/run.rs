@@ -1,0 +1,266 @@
+//! The rows, on any runtime with one thread.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use super::{
+    BIG, BIG_NUMBER, BLOCK, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS, LONG, Mode, OUT,
+    Plan, RECORD, Report, Row, SMALL, SMALL_LENGTH, Times, aligned, first, open_std, pattern,
+    random, seed, small, sum, word,
+};
+
+/// The connection of `mixed`: announces the address, and waits for it.
+#[must_use]
+pub fn one_connection() -> TcpStream {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("an address of the loopback");
+    let address = listener.local_addr().expect("it is bound");
+    println!("listening on {address}");
+    let (stream, _) = listener.accept().expect("the driver connects");
+    stream.set_nodelay(true).expect("a socket");
+    stream
+}
+
+/// What the tasks of a row share: which is next, and until when.
+struct Shared {
+    plan: Plan,
+    next: Cell<u64>,
+    until: Cell<Instant>,
+    times: RefCell<Times>,
+    sum: Cell<u64>,
+    stopped: Rc<Cell<bool>>,
+}
+
+impl Shared {
+    fn new(plan: &Plan, stopped: Rc<Cell<bool>>) -> Shared {
+        Shared {
+            plan: plan.clone(),
+            next: Cell::new(0),
+            until: Cell::new(Instant::now() + WARM_UP),
+            times: RefCell::default(),
+            sum: Cell::new(0),
+            stopped,
+        }
+    }
+
+    /// Now, unless the time is over. An operation begins then: the clock is read twice for each.
+    fn now(&self) -> Option<Instant> {
+        let now = Instant::now();
+        (!self.stopped.get() && now < self.until.get()).then_some(now)
+    }
+
+    /// The number of the next piece of so many; `None` when everything is done.
+    fn take(&self, pieces: u64) -> Option<(u64, Instant)> {
+        let next = self.next.get();
+        if self.plan.once && next >= pieces {
+            return None;
+        }
+        let now = self.now()?;
+        self.next.set(next + 1);
+        Some((next % pieces, now))
+    }
+
+    fn count(&self, began: Instant, bytes: &[u8], expected: u64) {
+        self.times.borrow_mut().since(began);
+        assert_eq!(first(bytes), expected, "other bytes than in the file");
+        if self.plan.row == Row::Check {
+            self.sum.set(self.sum.get().wrapping_add(sum(bytes)));
+        }
+    }
+}
+
+/// What a runtime with one thread offers. Buffers go in and come back.
+pub trait Host: Sized + 'static {
+    /// An open file.
+    type File: Clone + 'static;
+
+    /// Starts a task; at a less urgent level if that is asked for and there are levels. The returned future ends with it.
+    fn spawn(
+        is_less_urgent: bool,
+        task: impl Future<Output = ()> + 'static,
+    ) -> impl Future<Output = ()>;
+
+    /// Takes over an open file.
+    fn file(file: std::fs::File) -> Self::File;
+
+    /// Opens a file, reads all of it, and closes it.
+    fn whole(path: PathBuf) -> impl Future<Output = Vec<u8>>;
+
+    /// Fills the buffer from this offset on.
+    fn read(file: &Self::File, buffer: Vec<u8>, offset: u64) -> impl Future<Output = Vec<u8>>;
+
+    /// Writes the buffer at this offset, or at the end of a file that is opened so.
+    fn write(file: &Self::File, buffer: Vec<u8>, offset: u64) -> impl Future<Output = Vec<u8>>;
+
+    /// Waits until the data is on the device.
+    fn sync(file: &Self::File) -> impl Future<Output = ()>;
+
+    /// Answers with blocks of the file what the connection asks for, until it ends.
+    fn serve(stream: TcpStream, file: Self::File) -> impl Future<Output = ()>;
+}
+
+/// How long a row runs before it is measured, if what is read may be read twice.
+pub const WARM_UP: Duration = Duration::from_millis(100);
+
+/// Measures the row of the command line, within the runtime.
+pub async fn run<H: Host>(plan: Plan) {
+    let shared = Rc::new(Shared::new(&plan, Rc::default()));
+    if plan.row == Row::Mixed {
+        mixed::<H>(shared).await;
+        return;
+    }
+    if !plan.once && plan.row != Row::Check {
+        all::<H>(&shared).await;
+    }
+    let report = Report::start();
+    shared.until.set(report.began() + plan.time);
+    shared.next.set(0);
+    shared.times.take();
+    if plan.row == Row::Check {
+        check::<H>(&shared).await;
+    } else {
+        all::<H>(&shared).await;
+    }
+    report.end(shared.times.take(), shared.sum.get());
+}
+
+async fn all<H: Host>(shared: &Rc<Shared>) {
+    let (path, mode) = shared.plan.file(0);
+    let file = (shared.plan.row != Row::Open).then(|| H::file(open_std(&path, mode)));
+    let mut tasks = Vec::new();
+    for task in 0..shared.plan.tasks {
+        let (shared, file) = (shared.clone(), file.clone());
+        tasks.push(H::spawn(false, one::<H>(shared, file, task)));
+    }
+    for task in tasks {
+        task.await;
+    }
+}
+
+async fn one<H: Host>(shared: Rc<Shared>, file: Option<H::File>, task: usize) {
+    match (shared.plan.row, file) {
+        (Row::Open, _) => opens::<H>(&shared).await,
+        (Row::Random, Some(file)) => randoms::<H>(&shared, &file, task).await,
+        (Row::Read, Some(file)) => reads::<H>(&shared, &file).await,
+        (Row::Write, Some(file)) => writes::<H>(&shared, &file).await,
+        (Row::Append, Some(file)) => appends::<H>(&shared, &file, task).await,
+        _ => unreachable!("every other row has a file"),
+    }
+}
+
+async fn opens<H: Host>(shared: &Shared) {
+    while let Some((number, began)) = shared.take(SMALL as u64) {
+        let path = small(&shared.plan.dir, number as usize);
+        let bytes = H::whole(path).await;
+        assert_eq!(bytes.len(), SMALL_LENGTH);
+        shared.count(began, &bytes, word(number, 0));
+    }
+}
+
+async fn randoms<H: Host>(shared: &Shared, file: &H::File, task: usize) {
+    let mut buffer = aligned(BLOCK);
+    let mut state = seed(task);
+    while let Some(began) = shared.now() {
+        let block = random(&mut state) % (BIG / BLOCK as u64);
+        buffer = H::read(file, buffer, block * BLOCK as u64).await;
+        shared.count(began, &buffer, word(BIG_NUMBER, block * BLOCK as u64 / 8));
+    }
+    std::mem::forget(buffer);
+}
+
+async fn reads<H: Host>(shared: &Shared, file: &H::File) {
+    let mut buffer = aligned(LONG);
+    while let Some((piece, began)) = shared.take(BIG / LONG as u64) {
+        buffer = H::read(file, buffer, piece * LONG as u64).await;
+        shared.count(began, &buffer, word(BIG_NUMBER, piece * LONG as u64 / 8));
+    }
+    std::mem::forget(buffer);
+}
+
+async fn writes<H: Host>(shared: &Shared, file: &H::File) {
+    let mut buffer = pattern(LONG);
+    while let Some((piece, began)) = shared.take(OUT / LONG as u64) {
+        buffer[..8].copy_from_slice(&word(BIG_NUMBER, piece).to_le_bytes());
+        buffer = H::write(file, buffer, piece * LONG as u64).await;
+        shared.count(began, &buffer, word(BIG_NUMBER, piece));
+    }
+    std::mem::forget(buffer);
+}
+
+async fn appends<H: Host>(shared: &Shared, file: &H::File, task: usize) {
+    let mut buffer = pattern(RECORD);
+    while let Some(began) = shared.now() {
+        buffer[..8].copy_from_slice(&(task as u64).to_le_bytes());
+        buffer = H::write(file, buffer, 0).await;
+        H::sync(file).await;
+        shared.count(began, &buffer, task as u64);
+    }
+    std::mem::forget(buffer);
+}
+
+async fn mixed<H: Host>(shared: Rc<Shared>) {
+    let stream = one_connection();
+    let file = H::file(open_std(&shared.plan.dir.join("big"), Mode::Read));
+    let report = Report::start();
+    let mut tasks = Vec::new();
+    for task in 0..BULK {
+        let one = Rc::new(Shared {
+            until: Cell::new(report.began() + AN_HOUR),
+            ..Shared::new(&shared.plan, shared.stopped.clone())
+        });
+        let (path, mode) = shared.plan.file(task);
+        let written = H::file(open_std(&path, mode));
+        let all = shared.clone();
+        tasks.push(H::spawn(true, async move {
+            writes::<H>(&one, &written).await;
+            all.times.borrow_mut().add(one.times.take());
+        }));
+    }
+    H::serve(stream, file).await;
+    shared.stopped.set(true);
+    for task in tasks {
+        task.await;
+    }
+    report.end(shared.times.take(), 0);
+}
+
+/// The driver ends it.
+const AN_HOUR: Duration = Duration::from_secs(3600);
+
+/// All kinds of operations; the driver knows the sum, and looks at what was written.
+async fn check<H: Host>(shared: &Rc<Shared>) {
+    let dir = &shared.plan.dir;
+    for number in (0..SMALL).step_by(100) {
+        let began = Instant::now();
+        let bytes = H::whole(small(dir, number)).await;
+        shared.count(began, &bytes, word(number as u64, 0));
+    }
+    let file = H::file(open_std(&dir.join("big"), Mode::Read));
+    let mut buffer = aligned(BLOCK);
+    for block in (0..CHECKED_BLOCKS).rev() {
+        let began = Instant::now();
+        buffer = H::read(&file, buffer, block * BLOCK as u64).await;
+        shared.count(began, &buffer, word(BIG_NUMBER, block * BLOCK as u64 / 8));
+    }
+    let mut long = aligned(LONG);
+    for piece in 0..CHECKED_PIECES {
+        let began = Instant::now();
+        long = H::read(&file, long, piece * LONG as u64).await;
+        shared.count(began, &long, word(BIG_NUMBER, piece * LONG as u64 / 8));
+    }
+    let out = H::file(open_std(&dir.join("out"), Mode::Write));
+    for piece in 0..CHECKED_PIECES {
+        long = H::write(&out, long, piece * LONG as u64).await;
+    }
+    H::sync(&out).await;
+    let log = H::file(open_std(&dir.join("log"), Mode::Append));
+    let mut record = pattern(RECORD);
+    for _ in 0..CHECKED_RECORDS {
+        record = H::write(&log, record, 0).await;
+        H::sync(&log).await;
+    }
+    std::mem::forget((buffer, long, record));
+}
