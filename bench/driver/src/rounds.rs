@@ -10,7 +10,7 @@ use crate::results::{Cell, SectionResults};
 const REPEATS: usize = 2;
 
 /// From this on, the client's own lateness in µs is named on the page.
-const LATE: f64 = 1000.0;
+const CLIENT_LAG_US: f64 = 1000.0;
 
 /// One server under one load.
 pub(crate) struct Entry<'a, D> {
@@ -69,7 +69,7 @@ fn undisturbed<D: Drive>(
         if let Some(error) = &all.first_error {
             return Err(format!("{} errors, the first: {error}", all.errors));
         }
-        if all.send_lag > LATE {
+        if all.send_lag > CLIENT_LAG_US {
             section.notes.push(format!(
                 "{case}, {}: the client was late by {:.0} µs (99 %): it, not the server, was at its limit",
                 entry.name, all.send_lag

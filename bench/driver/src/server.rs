@@ -10,7 +10,7 @@ use upshift_load::child::{Child, listening, pin, without_real_time};
 use crate::peers::Program;
 
 /// How long a server may take to listen.
-const START: Duration = Duration::from_secs(10);
+const START_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A running server; dropping it ends it.
 pub(crate) struct Server {
@@ -46,7 +46,7 @@ impl Server {
             child,
             addresses: Vec::new(),
         };
-        let deadline = Instant::now() + START;
+        let deadline = Instant::now() + START_PATIENCE;
         while server.addresses.len() < listen.len() {
             let left = deadline.saturating_duration_since(Instant::now());
             let line = server.child.line(left).map_err(|_| {

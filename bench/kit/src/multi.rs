@@ -14,7 +14,7 @@ use crate::micro::{SAMPLES, Yield, print_figure};
 /// Tasks of the workloads that spawn many.
 const SPAWNS: usize = 10_000;
 /// Busy tasks: two for each worker, that compute for [`BUSY_POLL`] and give way, again and again.
-const BUSY: usize = 4;
+const BUSY_TASKS: usize = 4;
 const BUSY_POLL: Duration = Duration::from_micros(10);
 /// Tasks that give way, and how often each does.
 const YIELDS: (usize, usize) = (200, 1_000);
@@ -141,8 +141,8 @@ fn from_outside<H: Multi>(host: &H) -> Duration {
 
 fn spawn_remote_busy<H: Multi>(host: &H) -> Duration {
     let stop = Arc::new(AtomicBool::new(false));
-    let (end, over) = End::of(BUSY);
-    for _ in 0..BUSY {
+    let (end, over) = End::of(BUSY_TASKS);
+    for _ in 0..BUSY_TASKS {
         let (stop, end) = (stop.clone(), end.clone());
         host.remote(async move {
             while !stop.load(Ordering::Relaxed) {

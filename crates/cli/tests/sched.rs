@@ -172,7 +172,7 @@ fn a_full_disk_costs_the_drawing_and_not_the_result() {
         assert!(text.contains("cannot write /dev/full"), "{text}");
         let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(value["tasks"].as_array().unwrap().len(), 1);
-        // And the other way round: nobody reads the result.
+        // And the other way round: nothing reads the result.
         let kept = std::env::temp_dir().join(format!("upshift-kept-{}", std::process::id()));
         let mut command = Command::new(env!("CARGO_BIN_EXE_upshift"));
         command.arg("sched").args(begin).args(task);

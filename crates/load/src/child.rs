@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use crate::os;
 
 /// How long a program may take to end after SIGTERM before it is killed.
-const END: Duration = Duration::from_secs(3);
+const END_PATIENCE: Duration = Duration::from_secs(3);
 /// How often its end is looked for.
-const POLL: Duration = Duration::from_millis(5);
+const END_POLL: Duration = Duration::from_millis(5);
 
 /// A running program; dropping it ends it, see [`end`](Child::end).
 #[derive(Debug)]
@@ -142,12 +142,12 @@ fn terminate(process: &mut process::Child) -> io::Result<()> {
 /// Ends a child as [`Child::end`] does.
 pub fn end(process: &mut process::Child) {
     if terminate(process).is_ok() {
-        let deadline = Instant::now() + END;
+        let deadline = Instant::now() + END_PATIENCE;
         while Instant::now() < deadline {
             if !matches!(process.try_wait(), Ok(None)) {
                 return;
             }
-            std::thread::sleep(POLL);
+            std::thread::sleep(END_POLL);
         }
     }
     let _ = process.kill();
@@ -208,7 +208,7 @@ mod tests {
         let deadline = Instant::now() + LONG;
         while child.try_wait().unwrap().is_none() {
             assert!(Instant::now() < deadline, "it is still there");
-            std::thread::sleep(POLL);
+            std::thread::sleep(END_POLL);
         }
     }
 

@@ -23,9 +23,9 @@ pub const OVERLOAD: f64 = 1.3;
 /// Requests per second, short and long together, of [`long_among_short`].
 pub const MIXED_RATE: f64 = 20_000.0;
 /// CPU time of its short requests.
-pub const SHORT: Duration = Duration::from_nanos(500);
+pub const SHORT_SERVICE: Duration = Duration::from_nanos(500);
 /// CPU time of its long requests.
-pub const LONG: Duration = Duration::from_micros(500);
+pub const LONG_SERVICE: Duration = Duration::from_micros(500);
 /// Share of its long requests.
 pub const LONG_SHARE: f64 = 0.005;
 
@@ -39,12 +39,21 @@ pub const CLIENT_PRIORITY: u8 = 45;
 
 /// One request in 200 takes a thousand times as long as the others, all at one level.
 pub fn long_among_short(duration: Duration) -> SpinPlan {
-    SpinPlan::new(NOWHERE, MIXED_RATE, SHORT, duration).with_long(LONG, 32, LONG_SHARE)
+    SpinPlan::new(NOWHERE, MIXED_RATE, SHORT_SERVICE, duration).with_long(
+        LONG_SERVICE,
+        32,
+        LONG_SHARE,
+    )
 }
 
 /// What is left of [`long_among_short`] without its long requests: as many short ones.
 pub fn short_alone(duration: Duration) -> SpinPlan {
-    SpinPlan::new(NOWHERE, (1.0 - LONG_SHARE) * MIXED_RATE, SHORT, duration)
+    SpinPlan::new(
+        NOWHERE,
+        (1.0 - LONG_SHARE) * MIXED_RATE,
+        SHORT_SERVICE,
+        duration,
+    )
 }
 
 /// A request of level 0 that costs nothing, each millisecond on one connection.

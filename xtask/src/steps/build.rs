@@ -56,7 +56,7 @@ pub(super) fn clippy(context: &Context<'_>) -> Verdict {
         ),
         minutes(8),
     )?;
-    // As one who depends on it has it: in the workspace other packages ask for all of its features.
+    // As a program that depends on it gets it: in the workspace other packages ask for all of its features.
     let alone = ["clippy", "-p", "upshift", "--lib", "--", "-D", "warnings"];
     context.run(cargo(context, alone), minutes(4))?;
     if !context.tools.has(Tool::BareTarget) {

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bench_kit::files::{
-    BIG, BIG_NUMBER, BLOCK, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS, LONG, Mode, OUT,
-    Plan, RECORD, Report, Row, SMALL, SMALL_LENGTH, Times, WARM_UP, aligned, first, one_connection,
+    BIG_BYTES, BIG_NUMBER, BLOCK, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS, LONG_BYTES, Mode, OUT,
+    Plan, RECORD, Report, Row, SMALL_FILES, SMALL_LENGTH, Times, WARM_UP, aligned, first, one_connection,
     open_std, pattern, random, seed, small, sum, word,
 };
 
@@ -59,8 +59,8 @@ impl Task {
         let buffer = match shared.plan.row {
             Row::Random | Row::Open => aligned(BLOCK),
             Row::Append => pattern(RECORD),
-            Row::Read => aligned(LONG),
-            _ => pattern(LONG),
+            Row::Read => aligned(LONG_BYTES),
+            _ => pattern(LONG_BYTES),
         };
         Task {
             shared: shared.clone(),
@@ -76,7 +76,7 @@ impl Task {
         let Task { shared, buffer, .. } = self;
         let row = shared.plan.row;
         let Some(file) = &self.file else {
-            let Some(number) = shared.take(SMALL as u64) else {
+            let Some(number) = shared.take(SMALL_FILES as u64) else {
                 return false;
             };
             let bytes = std::fs::read(small(&shared.plan.dir, number as usize)).expect("a file");
@@ -87,13 +87,13 @@ impl Task {
             return true;
         };
         let size = match row {
-            Row::Read => BIG,
+            Row::Read => BIG_BYTES,
             _ => OUT,
         };
         let piece = match row {
-            Row::Random => Some(random(&mut self.random) % (BIG / BLOCK as u64)),
+            Row::Random => Some(random(&mut self.random) % (BIG_BYTES / BLOCK as u64)),
             Row::Append => Some(0),
-            _ => shared.take(size / LONG as u64),
+            _ => shared.take(size / LONG_BYTES as u64),
         };
         let Some(piece) = piece else { return false };
         let offset = piece * buffer.len() as u64;
@@ -220,7 +220,7 @@ fn check(plan: &Plan) -> ! {
     let report = Report::start();
     let mut total = 0_u64;
     let mut count = |bytes: &[u8]| total = total.wrapping_add(sum(bytes));
-    for number in (0..SMALL).step_by(100) {
+    for number in (0..SMALL_FILES).step_by(100) {
         count(&std::fs::read(small(&plan.dir, number)).expect("a file"));
     }
     let big = open_std(&plan.dir.join("big"), Mode::Read);
@@ -230,15 +230,15 @@ fn check(plan: &Plan) -> ! {
             .expect("a read");
         count(&block);
     }
-    let mut long = vec![0; LONG];
+    let mut long = vec![0; LONG_BYTES];
     for piece in 0..CHECKED_PIECES {
-        big.read_exact_at(&mut long, piece * LONG as u64)
+        big.read_exact_at(&mut long, piece * LONG_BYTES as u64)
             .expect("a read");
         count(&long);
     }
     let out = open_std(&plan.dir.join("out"), Mode::Write);
     for piece in 0..CHECKED_PIECES {
-        out.write_all_at(&long, piece * LONG as u64)
+        out.write_all_at(&long, piece * LONG_BYTES as u64)
             .expect("a write");
     }
     out.sync_data().expect("a device");

@@ -28,15 +28,15 @@ pub use report::{Report, Times};
 pub use run::{Host, WARM_UP, one_connection, run};
 
 /// Bytes of the big file.
-pub const BIG: u64 = 512 << 20;
+pub const BIG_BYTES: u64 = 512 << 20;
 /// Small files.
-pub const SMALL: usize = 10_000;
+pub const SMALL_FILES: usize = 10_000;
 /// Bytes of each: as most files, they do not end with a page.
 pub const SMALL_LENGTH: usize = 4000;
 /// Bytes of a random read.
 pub const BLOCK: usize = 4096;
 /// Bytes of a long read or write.
-pub const LONG: usize = 1 << 20;
+pub const LONG_BYTES: usize = 1 << 20;
 /// Bytes of the files that are written to, from the beginning again and again.
 pub const OUT: u64 = 64 << 20;
 /// Bytes of a record of the log.
@@ -44,7 +44,7 @@ pub const RECORD: usize = 512;
 /// Tasks that write in `mixed`.
 pub const BULK: usize = 8;
 /// The number of the big file, for [`word`]; small files have their own.
-pub const BIG_NUMBER: u64 = SMALL as u64;
+pub const BIG_NUMBER: u64 = SMALL_FILES as u64;
 
 /// Word `index` of file `number`.
 #[must_use]

@@ -8,9 +8,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::{
-    BIG, BIG_NUMBER, BLOCK, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS, LONG, Mode, OUT,
-    Plan, RECORD, Report, Row, SMALL, SMALL_LENGTH, Times, aligned, first, open_std, pattern,
-    random, seed, small, sum, word,
+    BIG_BYTES, BIG_NUMBER, BLOCK, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS,
+    LONG_BYTES, Mode, OUT, Plan, RECORD, Report, Row, SMALL_FILES, SMALL_LENGTH, Times, aligned,
+    first, open_std, pattern, random, seed, small, sum, word,
 };
 
 /// The connection of `mixed`: announces the address, and waits for it.
@@ -152,7 +152,7 @@ async fn one<H: Host>(shared: Rc<Shared>, file: Option<H::File>, task: usize) {
 }
 
 async fn opens<H: Host>(shared: &Shared) {
-    while let Some((number, began)) = shared.take(SMALL as u64) {
+    while let Some((number, began)) = shared.take(SMALL_FILES as u64) {
         let path = small(&shared.plan.dir, number as usize);
         let bytes = H::whole(path).await;
         assert_eq!(bytes.len(), SMALL_LENGTH);
@@ -164,7 +164,7 @@ async fn randoms<H: Host>(shared: &Shared, file: &H::File, task: usize) {
     let mut buffer = aligned(BLOCK);
     let mut state = seed(task);
     while let Some(began) = shared.now() {
-        let block = random(&mut state) % (BIG / BLOCK as u64);
+        let block = random(&mut state) % (BIG_BYTES / BLOCK as u64);
         buffer = H::read(file, buffer, block * BLOCK as u64).await;
         shared.count(began, &buffer, word(BIG_NUMBER, block * BLOCK as u64 / 8));
     }
@@ -172,19 +172,23 @@ async fn randoms<H: Host>(shared: &Shared, file: &H::File, task: usize) {
 }
 
 async fn reads<H: Host>(shared: &Shared, file: &H::File) {
-    let mut buffer = aligned(LONG);
-    while let Some((piece, began)) = shared.take(BIG / LONG as u64) {
-        buffer = H::read(file, buffer, piece * LONG as u64).await;
-        shared.count(began, &buffer, word(BIG_NUMBER, piece * LONG as u64 / 8));
+    let mut buffer = aligned(LONG_BYTES);
+    while let Some((piece, began)) = shared.take(BIG_BYTES / LONG_BYTES as u64) {
+        buffer = H::read(file, buffer, piece * LONG_BYTES as u64).await;
+        shared.count(
+            began,
+            &buffer,
+            word(BIG_NUMBER, piece * LONG_BYTES as u64 / 8),
+        );
     }
     std::mem::forget(buffer);
 }
 
 async fn writes<H: Host>(shared: &Shared, file: &H::File) {
-    let mut buffer = pattern(LONG);
-    while let Some((piece, began)) = shared.take(OUT / LONG as u64) {
+    let mut buffer = pattern(LONG_BYTES);
+    while let Some((piece, began)) = shared.take(OUT / LONG_BYTES as u64) {
         buffer[..8].copy_from_slice(&word(BIG_NUMBER, piece).to_le_bytes());
-        buffer = H::write(file, buffer, piece * LONG as u64).await;
+        buffer = H::write(file, buffer, piece * LONG_BYTES as u64).await;
         shared.count(began, &buffer, word(BIG_NUMBER, piece));
     }
     std::mem::forget(buffer);
@@ -233,7 +237,7 @@ const AN_HOUR: Duration = Duration::from_secs(3600);
 /// All kinds of operations; the driver knows the sum, and looks at what was written.
 async fn check<H: Host>(shared: &Rc<Shared>) {
     let dir = &shared.plan.dir;
-    for number in (0..SMALL).step_by(100) {
+    for number in (0..SMALL_FILES).step_by(100) {
         let began = Instant::now();
         let bytes = H::whole(small(dir, number)).await;
         shared.count(began, &bytes, word(number as u64, 0));
@@ -245,15 +249,19 @@ async fn check<H: Host>(shared: &Rc<Shared>) {
         buffer = H::read(&file, buffer, block * BLOCK as u64).await;
         shared.count(began, &buffer, word(BIG_NUMBER, block * BLOCK as u64 / 8));
     }
-    let mut long = aligned(LONG);
+    let mut long = aligned(LONG_BYTES);
     for piece in 0..CHECKED_PIECES {
         let began = Instant::now();
-        long = H::read(&file, long, piece * LONG as u64).await;
-        shared.count(began, &long, word(BIG_NUMBER, piece * LONG as u64 / 8));
+        long = H::read(&file, long, piece * LONG_BYTES as u64).await;
+        shared.count(
+            began,
+            &long,
+            word(BIG_NUMBER, piece * LONG_BYTES as u64 / 8),
+        );
     }
     let out = H::file(open_std(&dir.join("out"), Mode::Write));
     for piece in 0..CHECKED_PIECES {
-        long = H::write(&out, long, piece * LONG as u64).await;
+        long = H::write(&out, long, piece * LONG_BYTES as u64).await;
     }
     H::sync(&out).await;
     let log = H::file(open_std(&dir.join("log"), Mode::Append));

@@ -56,8 +56,8 @@ fn stay_in_memory() {
 }
 
 /// A file that has not changed for this long is complete; it is looked at this often until then.
-const STILL: Duration = Duration::from_millis(100);
-const LOOKS: usize = 20;
+const UNCHANGED_FOR: Duration = Duration::from_millis(100);
+const MAX_READS: usize = 20;
 
 /// Waits until the file is written no more: a half of it may be valid, and lack the rules that keep users out.
 fn whole(args: &DaemonArgs) -> Result<()> {
@@ -66,8 +66,8 @@ fn whole(args: &DaemonArgs) -> Result<()> {
     };
     let read = || std::fs::read(path).with_context(|| path.display().to_string());
     let mut before = read()?;
-    for _ in 0..LOOKS {
-        std::thread::sleep(STILL);
+    for _ in 0..MAX_READS {
+        std::thread::sleep(UNCHANGED_FOR);
         let now = read()?;
         if now == before && !now.is_empty() {
             return Ok(());

@@ -2,7 +2,7 @@
 //!
 //! Every child is this same program with other arguments. No child outlives the demo: dropping a handle ends it, and the kernel
 //! kills it if the demo itself is killed ([`Child`]). Children have a process group of their own, so Ctrl-C reaches only the demo,
-//! which then ends them in order. All waits are bounded and notice Ctrl-C within [`POLL`].
+//! which then ends them in order. All waits are bounded and notice Ctrl-C within [`POLL_INTERVAL`].
 
 use std::fmt;
 use std::io::Read;
@@ -22,7 +22,7 @@ use upshift_board::client::SOCKET_VARIABLE;
 use upshift_load::child::{Child, listening};
 
 /// How often a wait looks at the child and at Ctrl-C.
-const POLL: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// How long a server may take to listen, and to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -131,7 +131,7 @@ impl Children {
         let mut lines = Vec::with_capacity(ready);
         while lines.len() < ready {
             self.stop.check()?;
-            match running.child.line(POLL) {
+            match running.child.line(POLL_INTERVAL) {
                 Ok(line) => lines.push(line),
                 Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
                 Err(RecvTimeoutError::Timeout) => {
@@ -201,7 +201,7 @@ impl Running {
                 bail!("`upshift {}` took too long and was ended", self.command);
             }
             tick();
-            std::thread::sleep(POLL);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }

@@ -31,7 +31,7 @@ const CAPACITY: [(&str, Pace); 2] = [
 /// A server that serves less than this, per second, was kept from its CPU.
 const PLAUSIBLE: f64 = 100.0;
 /// The urgent level keeps its median when this is at most so many times what it is alone.
-const KEPT: f64 = 2.0;
+const MEDIAN_KEPT_FACTOR: f64 = 2.0;
 /// Offered to each level when the capacity is measured: more than any server takes, requests per
 /// second. The client keeps at most 16 requests per connection in flight.
 const FLOOD: f64 = 200_000.0;
@@ -191,7 +191,7 @@ fn headline(run: &Run) -> Option<Headline> {
     let load = format!("{:.0} % load", OVERLOAD * 100.0);
     let verdict = if !run.overloaded() {
         "The server was not overloaded, so its levels had little to decide.".to_owned()
-    } else if top.p50 <= KEPT * alone.p50 {
+    } else if top.p50 <= MEDIAN_KEPT_FACTOR * alone.p50 {
         format!(
             "At {load}, level 0 keeps its median: {}, alone {}. In one shared queue a request waits {}.",
             micros(top.p50),

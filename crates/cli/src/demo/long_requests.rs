@@ -23,7 +23,7 @@ const TITLE: &str = "4. Long requests among short ones";
 const QUANTUM: &str = "50us";
 const WARMUP: Duration = Duration::from_millis(200);
 /// The client's own lateness from which on it is mentioned, µs.
-const LATE: f64 = 50.0;
+const CLIENT_LAG_US: f64 = 50.0;
 
 fn time(quick: bool) -> Duration {
     Duration::from_millis(if quick { 700 } else { 2500 })
@@ -151,7 +151,7 @@ fn findings(runs: &Runs) -> Vec<Finding> {
     }
     let late = runs.all().map(|(_, report, _)| report.total.send_lag_p99);
     let late = late.fold(0.0, f64::max);
-    if late > LATE {
+    if late > CLIENT_LAG_US {
         findings.push(Finding::new(format!(
             "The client itself was late by up to {} (p99): latencies of that order are its own.",
             micros(late)

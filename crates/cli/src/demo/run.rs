@@ -63,7 +63,7 @@ const EXPERIMENTS: [Experiment; 6] = [
 /// How long the machine is watched before the start.
 const IDLE_CHECK: Duration = Duration::from_millis(250);
 /// Share of the CPUs from which on others disturb the measurements.
-const BUSY: f64 = 0.1;
+const BUSY_SHARE: f64 = 0.1;
 
 /// Runs the demo. Ctrl-C is a result, not an error: 128 + the signal.
 pub(crate) fn demo(args: &DemoArgs) -> Result<ExitCode> {
@@ -114,7 +114,7 @@ fn tour(args: &DemoArgs, stop: Stop, began: Instant) -> Result<String> {
     )?;
     let mut placement_line = placement.line();
     let busy = machine::busy_share(IDLE_CHECK);
-    if busy > BUSY {
+    if busy > BUSY_SHARE {
         let warning = format!(
             "other programs used {:.0} % of the CPUs before the start",
             busy * 100.0
@@ -142,7 +142,7 @@ fn tour(args: &DemoArgs, stop: Stop, began: Instant) -> Result<String> {
         sections.push(section);
     }
     if let Some(headline) = sections.iter_mut().find_map(|s| s.headline.as_mut()) {
-        if busy > BUSY {
+        if busy > BUSY_SHARE {
             headline
                 .verdict
                 .push_str(" Other programs kept the CPUs busy: run it again on a quiet machine.");

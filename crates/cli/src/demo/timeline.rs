@@ -13,14 +13,14 @@ use crate::top;
 pub(crate) type Load = fn(Duration) -> SpinPlan;
 
 /// When the picture is taken, after the load has begun, and of how much time.
-const AFTER: Duration = Duration::from_millis(300);
-const LENGTH: Duration = Duration::from_millis(8);
+const PICTURE_AFTER: Duration = Duration::from_millis(300);
+const PICTURE_LENGTH: Duration = Duration::from_millis(8);
 /// How long the load lasts.
-const LENGTH_OF_LOAD: Duration = Duration::from_millis(600);
+const LOAD_LENGTH: Duration = Duration::from_millis(600);
 
 /// How long it takes.
 pub(crate) fn plan() -> Duration {
-    planned(Duration::ZERO, LENGTH_OF_LOAD)
+    planned(Duration::ZERO, LOAD_LENGTH)
 }
 
 /// The picture of a spin server under a load, or why there is none. An interruption is an error.
@@ -38,10 +38,10 @@ fn take(bench: &mut Bench, preempt: &str, quantum: &str, load: Load) -> Result<S
     let server = bench.observed_spin_server(32, preempt, quantum)?;
     let pid = server.pid();
     let watcher = std::thread::spawn(move || {
-        std::thread::sleep(AFTER);
-        top::timeline(pid, LENGTH)
+        std::thread::sleep(PICTURE_AFTER);
+        top::timeline(pid, PICTURE_LENGTH)
     });
-    let mut load = load(LENGTH_OF_LOAD);
+    let mut load = load(LOAD_LENGTH);
     load.warmup = Duration::ZERO;
     let loaded = bench.spin_load("a timeline", &server, &load, plan());
     let timeline = watcher.join();

@@ -20,7 +20,7 @@ pub(super) enum Kind {
 }
 
 /// How long a server may take to listen.
-const START: Duration = Duration::from_secs(20);
+const START_PATIENCE: Duration = Duration::from_secs(20);
 
 impl Kind {
     pub(super) fn name(self) -> &'static str {
@@ -140,7 +140,7 @@ impl Server {
             first: Vec::new(),
             folder,
         };
-        let deadline = Instant::now() + START;
+        let deadline = Instant::now() + START_PATIENCE;
         while TcpStream::connect(server.address).is_err() || !server.is_up() {
             if Instant::now() > deadline || !matches!(server.child.try_wait(), Ok(None)) {
                 return Err(format!("{} does not listen", kind.name()));

@@ -6,7 +6,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use bench_kit::files::{BIG, BIG_NUMBER, LONG, OUT, SMALL, SMALL_LENGTH, small, word};
+use bench_kit::files::{
+    BIG_BYTES, BIG_NUMBER, LONG_BYTES, OUT, SMALL_FILES, SMALL_LENGTH, small, word,
+};
 
 /// Makes the files that are read, unless they are there.
 pub(super) fn make(dir: &Path) -> std::io::Result<()> {
@@ -17,18 +19,18 @@ pub(super) fn make(dir: &Path) -> std::io::Result<()> {
     };
     let length = |path: &Path| std::fs::metadata(path).map_or(0, |data| data.len());
     let big = dir.join("big");
-    if length(&big) != BIG {
+    if length(&big) != BIG_BYTES {
         let file = File::create(&big)?;
-        for piece in 0..BIG / LONG as u64 {
-            let words = LONG as u64 / 8;
+        for piece in 0..BIG_BYTES / LONG_BYTES as u64 {
+            let words = LONG_BYTES as u64 / 8;
             file.write_all_at(
                 &bytes(BIG_NUMBER, piece * words, words),
-                piece * LONG as u64,
+                piece * LONG_BYTES as u64,
             )?;
         }
         file.sync_all()?;
     }
-    for number in 0..SMALL {
+    for number in 0..SMALL_FILES {
         let path = small(dir, number);
         if length(&path) != SMALL_LENGTH as u64 {
             std::fs::write(path, bytes(number as u64, 0, SMALL_LENGTH as u64 / 8))?;
@@ -53,7 +55,7 @@ pub(super) fn forget_all(dir: &Path) -> bool {
     if std::fs::write("/proc/sys/vm/drop_caches", "3").is_ok() {
         return true;
     }
-    let paths = (0..SMALL).map(|number| small(dir, number));
+    let paths = (0..SMALL_FILES).map(|number| small(dir, number));
     for file in paths
         .chain([dir.join("big")])
         .filter_map(|path| File::open(path).ok())
@@ -67,10 +69,12 @@ pub(super) fn forget_all(dir: &Path) -> bool {
 /// Puts into the page cache what a row reads.
 pub(super) fn warm(row: &str, dir: &Path) -> std::io::Result<()> {
     match row {
-        "open" => (0..SMALL).try_for_each(|number| std::fs::read(small(dir, number)).map(drop)),
+        "open" => {
+            (0..SMALL_FILES).try_for_each(|number| std::fs::read(small(dir, number)).map(drop))
+        }
         "random" | "read" | "mixed" => {
             let mut file = File::open(dir.join("big"))?;
-            let mut buffer = vec![0; LONG];
+            let mut buffer = vec![0; LONG_BYTES];
             while file.read(&mut buffer)? != 0 {}
             Ok(())
         }
@@ -83,8 +87,8 @@ pub(super) fn warm(row: &str, dir: &Path) -> std::io::Result<()> {
 /// Makes a file that is written over.
 pub(super) fn prepare(path: &Path) -> std::io::Result<()> {
     let mut file = File::create(path)?;
-    for _ in 0..OUT / LONG as u64 {
-        file.write_all(&vec![1; LONG])?;
+    for _ in 0..OUT / LONG_BYTES as u64 {
+        file.write_all(&vec![1; LONG_BYTES])?;
     }
     file.sync_all()
 }

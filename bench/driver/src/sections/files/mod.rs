@@ -13,8 +13,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bench_kit::files::{
-    BIG, BIG_NUMBER, BLOCK, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS, LONG, RECORD,
-    SMALL, SMALL_LENGTH, first, word,
+    BIG_BYTES, BIG_NUMBER, BLOCK, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS,
+    LONG_BYTES, RECORD, SMALL_FILES, SMALL_LENGTH, first, word,
 };
 use serde::Deserialize;
 use upshift_load::child::{Child, listening, pin};
@@ -198,18 +198,18 @@ fn check(program: &Program, dir: &Path) -> Result<(), String> {
     let words = |number: u64, count: u64| {
         (0..count).fold(0_u64, |sum, index| sum.wrapping_add(word(number, index)))
     };
-    let small: u64 = (0..SMALL as u64).step_by(100).fold(0, |sum, number| {
+    let small: u64 = (0..SMALL_FILES as u64).step_by(100).fold(0, |sum, number| {
         sum.wrapping_add(words(number, SMALL_LENGTH as u64 / 8))
     });
     let expected = small
         .wrapping_add(words(BIG_NUMBER, CHECKED_BLOCKS * BLOCK as u64 / 8))
-        .wrapping_add(words(BIG_NUMBER, CHECKED_PIECES * LONG as u64 / 8));
+        .wrapping_add(words(BIG_NUMBER, CHECKED_PIECES * LONG_BYTES as u64 / 8));
     if printed.sum != expected {
         return Err("it has read other bytes than there are".into());
     }
     let read = |name: &str| std::fs::read(dir.join(name)).map_err(|e| format!("{name}: {e}"));
-    let piece = (CHECKED_PIECES - 1) * LONG as u64 / 8;
-    let last: Vec<u8> = (piece..piece + LONG as u64 / 8)
+    let piece = (CHECKED_PIECES - 1) * LONG_BYTES as u64 / 8;
+    let last: Vec<u8> = (piece..piece + LONG_BYTES as u64 / 8)
         .flat_map(|index| word(BIG_NUMBER, index).to_le_bytes())
         .collect();
     if read("out")? != last.repeat(CHECKED_PIECES as usize) {
@@ -346,7 +346,7 @@ fn ask(stream: &mut TcpStream, time: Duration) -> Result<Vec<u64>, String> {
         let left = due.saturating_duration_since(Instant::now());
         std::thread::sleep(left);
         let sent = if left.is_zero() { due } else { Instant::now() };
-        block = word(BIG_NUMBER + 1, block) % (BIG / BLOCK as u64);
+        block = word(BIG_NUMBER + 1, block) % (BIG_BYTES / BLOCK as u64);
         stream
             .write_all(&block.to_le_bytes())
             .and_then(|()| stream.read_exact(&mut reply))

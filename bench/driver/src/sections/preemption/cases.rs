@@ -110,7 +110,7 @@ pub(crate) enum Kind {
 impl Kind {
     pub(crate) const fn short(self) -> Duration {
         match self {
-            Kind::Micros => scenario::SHORT,
+            Kind::Micros => scenario::SHORT_SERVICE,
             Kind::Millis => Duration::from_micros(25),
         }
     }
