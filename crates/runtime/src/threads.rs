@@ -19,7 +19,7 @@ use crate::notice::{no_thread, notice};
 use crate::preempt::Preemptible;
 use crate::shared::{Other, Shared};
 use crate::time::timers::Timers;
-use crate::worker::Worker;
+use crate::worker::{NONE_WAITS, Worker};
 
 impl Shared {
     /// The vCPU with a ring of the calling thread, which is pinned if `pin` says so; with it what makes the vCPU preemptible, if it is.
@@ -63,7 +63,8 @@ impl Shared {
             reap_ticks: clock::to_ticks(self.reap_interval),
             look_ticks: clock::to_ticks(self.reap_interval / 4).max(1),
             share_ticks: clock::to_ticks(budget::SHARE),
-            pending_level: Cell::new(u8::MAX),
+            submit_before: Cell::new(NONE_WAITS),
+            gathered_reads: Cell::new(0),
             #[cfg(feature = "hyper")]
             replies: Cell::new(None),
             neighbours_deadline: Cell::new(None),

@@ -56,6 +56,14 @@ pub(crate) const POLLS_PER_REAP: u32 = 64;
 /// level, cost 8 % less CPU than with one interval, as a client that waits is woken for several replies at once; with ten no less than with five.
 const REAP_INTERVALS: u64 = 5;
 
+/// Of [`Worker::submit_before`]: later than every level, and than 64, that of an empty queue.
+pub(crate) const NONE_WAITS: u8 = u8::MAX;
+
+/// Reads of files that are submitted without waiting for more: the device works on them while the vCPU prepares the next. With all that are
+/// ready gathered, device and vCPU work in turns. 32 reads of 4 KiB with O_DIRECT, in C: 55,000 /s by one submission for all that have
+/// completed, 62,000 by fours and 55,000 by ones, which cost a fourth more CPU (medians; all three interleaved).
+const GATHERED_READS: u8 = 4;
+
 /// One vCPU with the thread that serves it.
 pub(crate) struct Worker {
     pub(crate) executor: Executor<Linux>,
@@ -69,9 +77,10 @@ pub(crate) struct Worker {
     pub(crate) look_ticks: u64,
     /// What a poll may spend on pieces of a transfer.
     pub(crate) share_ticks: u64,
-    /// The most urgent level of the operations that wait to be submitted;
-    /// `u8::MAX` if none does.
-    pub(crate) pending_level: Cell<u8>,
+    /// Operations that wait to be submitted go before polls of this level and of less urgent ones; [`NONE_WAITS`] without any.
+    pub(crate) submit_before: Cell<u8>,
+    /// Reads of files among them.
+    pub(crate) gathered_reads: Cell<u8>,
     /// A coroutine that has answered a request of this level in its poll and has its own level back: what it sends next is the reply.
     #[cfg(feature = "hyper")]
     pub(crate) replies: Cell<Option<(CoroutineId, Level)>>,
@@ -200,10 +209,17 @@ impl Worker {
     }
 
     /// Has something more urgent than the next poll asked for I/O that is not
-    /// submitted yet? That goes first.
+    /// submitted yet, or are there reads enough to keep a device busy? That goes first.
     #[inline]
     pub(crate) fn submissions_are_urgent(&self, back: Option<&Yielded<'_, Linux>>) -> bool {
-        self.pending_level.get() < u8::MAX && self.next_level(back) > self.pending_level.get()
+        self.next_level(back) >= self.submit_before.get()
+    }
+
+    /// Everything is about to be submitted.
+    #[inline]
+    fn submits(&self) {
+        self.submit_before.set(NONE_WAITS);
+        self.gathered_reads.set(0);
     }
 
     /// Is it time to look at the ring and the timers, at which the last look was at tick `reaped_at`, or at the other vCPUs? After a poll: the
@@ -289,8 +305,21 @@ impl Worker {
 
     #[inline]
     fn asks_for_io(&self, level: u8) -> u8 {
-        self.pending_level.set(self.pending_level.get().min(level));
+        let before = self.submit_before.get();
+        self.submit_before.set(before.min(level + 1));
         level
+    }
+
+    /// Starts to read a file at the level of the calling coroutine.
+    pub(crate) fn start_read<T: Operation>(&self, operation: T) -> Submission<T> {
+        let submission = self.start(operation);
+        let gathered = self.gathered_reads.get().saturating_add(1);
+        self.gathered_reads.set(gathered);
+        if gathered >= GATHERED_READS {
+            // Before whatever is polled next.
+            self.submit_before.set(0);
+        }
+        submission
     }
 
     #[inline]
@@ -306,7 +335,7 @@ impl Worker {
 
     /// Submits, reaps all completions into the ready queues, expires timers.
     pub(crate) fn turn(&self) {
-        self.pending_level.set(u8::MAX);
+        self.submits();
         if let Some(Some(arrivals)) = self.arrivals.get() {
             arrivals.owner_is_back();
         }

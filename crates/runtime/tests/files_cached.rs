@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use futures_util::poll;
 use tempfile::TempDir;
 use upshift::fs::{self, File, OpenOptions};
 use upshift::io::AsyncReadExt;
-use upshift::{Level, Priority, Runtime};
+use upshift::{Handle, Level, Priority, Runtime};
 
 use block_on::block_on;
 
@@ -346,4 +346,40 @@ fn many_readers_while_the_cache_comes_and_goes() {
     let mut byte = [0];
     file.read_exact_at(&mut byte, 1_999_999).unwrap();
     assert_eq!(byte[0], scratch.bytes[1_999_999]);
+}
+
+#[test]
+fn reads_are_submitted_without_waiting_for_all_that_are_ready() {
+    const READS: usize = 40;
+    let runtime = Runtime::builder()
+        .vcpus(1)
+        .reap_interval(Duration::from_secs(60))
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        // What has no data keeps the reads where their submissions can be counted.
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let pipe = File::from_std(OwnedFd::from(reader).into());
+        let enters = || Handle::current().unwrap().metrics().vcpus[0].ring.enters;
+        let (before, begun) = (enters(), Arc::new(AtomicUsize::new(0)));
+        let reads: Vec<_> = (0..READS)
+            .map(|_| {
+                let (pipe, begun) = (pipe.clone(), begun.clone());
+                let read = async move {
+                    begun.fetch_add(1, Ordering::Relaxed);
+                    pipe.read_at(vec![0], u64::MAX).await.0.unwrap()
+                };
+                upshift::spawn_local(read, Priority::Inherit)
+            })
+            .collect();
+        while begun.load(Ordering::Relaxed) < READS {
+            upshift::yield_now().await;
+        }
+        let submissions = enters() - before;
+        assert!(submissions >= READS as u64 / 4 - 1, "{submissions}");
+        writer.write_all(&[1; READS]).unwrap();
+        for read in reads {
+            assert_eq!(read.await.unwrap(), 1);
+        }
+    });
 }

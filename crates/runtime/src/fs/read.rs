@@ -15,11 +15,18 @@ use std::task::{Context, Poll, ready};
 use upshift_ring::{IoBufMut, Submission, op};
 
 use super::{File, at_once, current_ioprio};
-use crate::net::start;
 use crate::{context, coop};
 
 /// What the kernel reads at once at most.
 const LONGEST: usize = 0x7fff_f000;
+
+/// Starts a read on the ring of the calling vCPU, at the level of the calling coroutine.
+pub(super) fn start_read<B: IoBufMut>(
+    read: op::ReadAt<B>,
+) -> io::Result<Submission<op::ReadAt<B>>> {
+    let read = read.ioprio(current_ioprio());
+    context::try_with(|worker| worker.start_read(read))
+}
 
 /// Of [`File::read_at`]. A future that is dropped in the ring cancels its operation; before, nothing is in flight.
 pub(super) struct Reading<'a, B> {
@@ -55,7 +62,7 @@ impl<'a, B: IoBufMut> Reading<'a, B> {
         let read = op::ReadAt::new(self.file.fd().clone(), buffer, self.offset);
         // SAFETY: so many bytes have been written, and there is room for more.
         let read = unsafe { read.behind(filled) };
-        match start(read.ioprio(current_ioprio())) {
+        match start_read(read) {
             Ok(submission) => self.state = State::Ring(submission),
             Err(_) => {
                 unreachable!("there is a worker, and a coroutine keeps its thread within a poll")

@@ -17,6 +17,7 @@ use std::task::{Context, Poll, ready};
 use upshift_core::Priority;
 use upshift_ring::{IoBuf, Slice, Submission, op};
 
+use super::read::start_read;
 use super::{File, behind, current_ioprio, invalid};
 use crate::coop;
 use crate::io::{Sink, Source, impl_read, impl_write};
@@ -217,7 +218,7 @@ impl Source for FileStream {
                         return Poll::Ready(Ok(&self.data));
                     }
                     let read = op::ReadAt::new(self.file.fd().clone(), buffer, self.position);
-                    self.reading.insert(start(read.ioprio(current_ioprio()))?)
+                    self.reading.insert(start_read(read)?)
                 }
             };
             let (result, mut buffer) = ready!(Pin::new(reading).poll(cx));

@@ -64,7 +64,7 @@ impl Worker {
         self.meter.park(began);
         self.recorder().parked(self.executor.index());
         self.meter.show(&self.ring);
-        self.pending_level.set(u8::MAX);
+        self.submits();
         let found = loop {
             if self.look_around() {
                 break true;
