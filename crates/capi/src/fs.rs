@@ -92,6 +92,33 @@ pub unsafe extern "C" fn upshift_file_free(file: *mut upshift_file) {
     unsafe { free(file) };
 }
 
+/// The file of a call; `InvalidInput` for null.
+///
+/// # Safety
+/// Null, or a file that outlives the operation.
+#[inline]
+unsafe fn there(file: *const upshift_file) -> io::Result<&'static File> {
+    // SAFETY: by contract.
+    let file: Option<&'static upshift_file> = unsafe { file.as_ref() };
+    file.map(|file| &file.0).ok_or_else(invalid)
+}
+
+/// The file and the buffer of a call, or what is given back with the error.
+///
+/// # Safety
+/// As of [`there`] and [`Buf::given`].
+#[inline]
+unsafe fn given(
+    file: *const upshift_file,
+    buf: *const upshift_buf,
+) -> Result<(&'static File, Buf), (io::Result<usize>, Buf)> {
+    // SAFETY: passed on.
+    match unsafe { (there(file), Buf::given(buf)) } {
+        (Ok(file), Ok(buf)) => Ok((file, buf)),
+        (_, Ok(buf) | Err(buf)) => Err((Err(invalid()), buf)),
+    }
+}
+
 /// Reads at a position into a buffer, up to its capacity: the result is the count, 0 at the end; out.buf is the buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_read_at(
@@ -101,16 +128,14 @@ pub unsafe extern "C" fn upshift_read_at(
     buf: *const upshift_buf,
     offset: u64,
 ) -> c_int {
-    // SAFETY: null, or by contract it outlives the operation; the buffer is given away.
-    let (file, buf): (Option<&'static upshift_file>, _) =
-        unsafe { (file.as_ref(), Buf::given(buf)) };
-    let (file, buf) = match (file, buf) {
-        (Some(file), Ok(buf)) => (file, buf),
+    // SAFETY: passed on.
+    let (file, buf) = match unsafe { given(file, buf) } {
+        Ok(given) => given,
         // SAFETY: passed on.
-        (_, Ok(buf) | Err(buf)) => return unsafe { finish(op, (Err::<usize, _>(invalid()), buf)) },
+        Err(refused) => return unsafe { finish(op, refused) },
     };
     // SAFETY: by contract.
-    unsafe { start(op, cx, file.0.read_at(buf, offset)) }
+    unsafe { start(op, cx, file.read_at(buf, offset)) }
 }
 
 /// Writes a buffer at a position: the result is the count, which may be less; out.buf is the buffer.
@@ -122,16 +147,14 @@ pub unsafe extern "C" fn upshift_write_at(
     buf: *const upshift_buf,
     offset: u64,
 ) -> c_int {
-    // SAFETY: null, or by contract it outlives the operation; the buffer is given away.
-    let (file, buf): (Option<&'static upshift_file>, _) =
-        unsafe { (file.as_ref(), Buf::given(buf)) };
-    let (file, buf) = match (file, buf) {
-        (Some(file), Ok(buf)) => (file, buf),
+    // SAFETY: passed on.
+    let (file, buf) = match unsafe { given(file, buf) } {
+        Ok(given) => given,
         // SAFETY: passed on.
-        (_, Ok(buf) | Err(buf)) => return unsafe { finish(op, (Err::<usize, _>(invalid()), buf)) },
+        Err(refused) => return unsafe { finish(op, refused) },
     };
     // SAFETY: by contract.
-    unsafe { start(op, cx, file.0.write_at(buf, offset)) }
+    unsafe { start(op, cx, file.write_at(buf, offset)) }
 }
 
 /// Writes all of a buffer at a position: result 0; out.buf is the buffer.
@@ -143,15 +166,13 @@ pub unsafe extern "C" fn upshift_write_all_at(
     buf: *const upshift_buf,
     offset: u64,
 ) -> c_int {
-    // SAFETY: null, or by contract it outlives the operation; the buffer is given away.
-    let (file, buf): (Option<&'static upshift_file>, _) =
-        unsafe { (file.as_ref(), Buf::given(buf)) };
-    let (file, buf) = match (file, buf) {
-        (Some(file), Ok(buf)) => (file, buf),
+    // SAFETY: passed on.
+    let (file, buf) = match unsafe { given(file, buf) } {
+        Ok(given) => given,
         // SAFETY: passed on.
-        (_, Ok(buf) | Err(buf)) => return unsafe { finish(op, (Err::<usize, _>(invalid()), buf)) },
+        Err(refused) => return unsafe { finish(op, refused) },
     };
-    let write: Boxed<(io::Result<()>, Buf)> = Box::pin(file.0.write_all_at(buf, offset));
+    let write: Boxed<(io::Result<()>, Buf)> = Box::pin(file.write_all_at(buf, offset));
     // SAFETY: by contract.
     unsafe { start(op, cx, write) }
 }
@@ -164,16 +185,17 @@ pub unsafe extern "C" fn upshift_file_sync(
     file: *const upshift_file,
     data_only: c_int,
 ) -> c_int {
-    // SAFETY: null, or by contract it outlives the operation.
-    let Some(file): Option<&'static upshift_file> = (unsafe { file.as_ref() }) else {
+    // SAFETY: passed on.
+    let file = match unsafe { there(file) } {
+        Ok(file) => file,
         // SAFETY: passed on.
-        return unsafe { finish(op, Err::<(), _>(invalid())) };
+        Err(refused) => return unsafe { finish(op, Err::<(), _>(refused)) },
     };
     let sync: Boxed<io::Result<()>> = Box::pin(async move {
         if data_only == 0 {
-            file.0.sync_all().await
+            file.sync_all().await
         } else {
-            file.0.sync_data().await
+            file.sync_data().await
         }
     });
     // SAFETY: by contract.
@@ -187,13 +209,14 @@ pub unsafe extern "C" fn upshift_file_len(
     cx: *mut upshift_cx,
     file: *const upshift_file,
 ) -> c_int {
-    // SAFETY: null, or by contract it outlives the operation.
-    let Some(file): Option<&'static upshift_file> = (unsafe { file.as_ref() }) else {
+    // SAFETY: passed on.
+    let file = match unsafe { there(file) } {
+        Ok(file) => file,
         // SAFETY: passed on.
-        return unsafe { finish(op, Err::<(), _>(invalid())) };
+        Err(refused) => return unsafe { finish(op, Err::<(), _>(refused)) },
     };
     let len: Boxed<io::Result<usize>> = Box::pin(async move {
-        let metadata = file.0.metadata().await?;
+        let metadata = file.metadata().await?;
         if metadata.is_dir() {
             return Err(io::Error::from_raw_os_error(libc::EISDIR));
         }
@@ -211,12 +234,13 @@ pub unsafe extern "C" fn upshift_file_set_len(
     file: *const upshift_file,
     len: u64,
 ) -> c_int {
-    // SAFETY: null, or by contract it outlives the operation.
-    let Some(file): Option<&'static upshift_file> = (unsafe { file.as_ref() }) else {
+    // SAFETY: passed on.
+    let file = match unsafe { there(file) } {
+        Ok(file) => file,
         // SAFETY: passed on.
-        return unsafe { finish(op, Err::<(), _>(invalid())) };
+        Err(refused) => return unsafe { finish(op, Err::<(), _>(refused)) },
     };
-    let set: Boxed<io::Result<()>> = Box::pin(file.0.set_len(len));
+    let set: Boxed<io::Result<()>> = Box::pin(file.set_len(len));
     // SAFETY: by contract.
     unsafe { start(op, cx, set) }
 }

@@ -43,6 +43,16 @@ pub(super) fn handles(reader: Reader, writer: Writer) -> Handles {
     Handles(reader, writer)
 }
 
+/// Starts what a half of either kind of socket does in a turn. The kind is asked here and not by each poll, so that the state is not that of both.
+macro_rules! start_on {
+    ($kind:ident, $op:ident, $cx:ident, $turn:ident, |$half:ident| $future:expr) => {
+        match $turn.lend() {
+            $kind::Tcp($half) => start($op, $cx, InTurn::new($future, $turn)),
+            $kind::Unix($half) => start($op, $cx, InTurn::new($future, $turn)),
+        }
+    };
+}
+
 /// Waits for data, in a buffer of the runtime's: the result is its length, out.bytes the data; length 0: the peer has finished. Dropped early it loses
 /// nothing.
 #[unsafe(no_mangle)]
@@ -51,16 +61,13 @@ pub unsafe extern "C" fn upshift_recv(
     cx: *mut upshift_cx,
     reader: *mut upshift_reader,
 ) -> c_int {
-    // SAFETY: by contract; the future is dropped before its turn. The kind of socket is asked here, and not by each poll.
+    // SAFETY: by contract; the future is dropped before its turn.
     unsafe {
         let mut turn = match turn(reader.cast::<Turns<Reader>>()) {
             Ok(turn) => turn,
             Err(error) => return finish(op, Err::<(), _>(error)),
         };
-        match turn.lend() {
-            Reader::Tcp(half) => start(op, cx, InTurn::new(half.recv(), turn)),
-            Reader::Unix(half) => start(op, cx, InTurn::new(half.recv(), turn)),
-        }
+        start_on!(Reader, op, cx, turn, |half| half.recv())
     }
 }
 
@@ -78,10 +85,7 @@ pub unsafe extern "C" fn upshift_recv_into(
             Ok(given) => given,
             Err(refused) => return finish(op, refused),
         };
-        match turn.lend() {
-            Reader::Tcp(half) => start(op, cx, InTurn::new(half.read(buf), turn)),
-            Reader::Unix(half) => start(op, cx, InTurn::new(half.read(buf), turn)),
-        }
+        start_on!(Reader, op, cx, turn, |half| half.read(buf))
     }
 }
 
@@ -231,17 +235,13 @@ pub unsafe extern "C" fn upshift_write_all(
     writer: *mut upshift_writer,
     buf: *const upshift_buf,
 ) -> c_int {
-    // SAFETY: by contract; the buffer is given away; the future is dropped before its turn. The kind of socket is asked here, so that the state is not that of
-    // both.
+    // SAFETY: by contract; the buffer is given away; the future is dropped before its turn.
     unsafe {
         let (mut turn, buf) = match given(writer.cast::<Turns<Writer>>(), buf) {
             Ok(given) => given,
             Err(refused) => return finish(op, refused),
         };
-        match turn.lend() {
-            Writer::Tcp(half) => start(op, cx, InTurn::new(half.write_all(buf), turn)),
-            Writer::Unix(half) => start(op, cx, InTurn::new(half.write_all(buf), turn)),
-        }
+        start_on!(Writer, op, cx, turn, |half| half.write_all(buf))
     }
 }
 
@@ -264,10 +264,7 @@ pub unsafe extern "C" fn upshift_write_bytes(
             Ok(turn) => turn,
             Err(error) => return finish(op, Err::<(), _>(error)),
         };
-        match turn.lend() {
-            Writer::Tcp(half) => start(op, cx, InTurn::new(half.write_all(bytes), turn)),
-            Writer::Unix(half) => start(op, cx, InTurn::new(half.write_all(bytes), turn)),
-        }
+        start_on!(Writer, op, cx, turn, |half| half.write_all(bytes))
     }
 }
 

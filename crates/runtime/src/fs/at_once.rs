@@ -17,12 +17,14 @@
 use std::ffi::c_void;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use upshift_ring::Fd;
+
+use crate::coop;
 
 /// Bytes copied by one system call: some 18 µs (measured: 64 KiB at a time 84 µs per MiB, 256 KiB 71, all at once 66), within the
 /// interval at which a vCPU looks for completions under load.
@@ -141,7 +143,12 @@ fn failed<T>() -> Now<T> {
 ///
 /// # Safety
 /// There is room for `length` bytes at `start`.
-pub(super) unsafe fn read(fd: &Fd, start: *mut u8, length: usize, offset: u64) -> Now<usize> {
+pub(super) unsafe fn read(
+    fd: BorrowedFd<'_>,
+    start: *mut u8,
+    length: usize,
+    offset: u64,
+) -> Now<usize> {
     let Ok(offset) = libc::off_t::try_from(offset) else {
         return Now::Cannot;
     };
@@ -160,6 +167,63 @@ pub(super) unsafe fn read(fd: &Fd, start: *mut u8, length: usize, offset: u64) -
         )
     };
     usize::try_from(count).map_or_else(|_| failed(), Now::Done)
+}
+
+/// Bytes of a file that are read before its length is asked for.
+const BEGINNING: usize = 8 << 10;
+
+/// See [`beginning`].
+pub(super) struct Beginning {
+    /// What was read.
+    pub(super) bytes: Vec<u8>,
+    /// The end of the file has been seen.
+    pub(super) is_all: bool,
+    /// Its file system knows `RWF_NOWAIT`. Then it keeps the attributes of an open file in memory.
+    pub(super) is_local: bool,
+    /// Of the file.
+    pub(super) tries: Tries,
+}
+
+/// Reads the beginning of a file that has just been opened for reading, as far as it is cached. By way of the stack, so that the vector of a short file is made
+/// once, and of its length.
+#[inline(never)]
+pub(super) fn beginning(fd: BorrowedFd<'_>) -> Beginning {
+    let mut room = [MaybeUninit::<u8>::uninit(); BEGINNING];
+    let tries = Tries::new();
+    let (mut filled, mut is_all, mut is_local) = (0, false, false);
+    while filled < BEGINNING && !is_all {
+        let left = BEGINNING - filled;
+        // SAFETY: there is so much room behind what has been read.
+        match unsafe {
+            let to = room.as_mut_ptr().cast::<u8>().add(filled);
+            read(fd, to, left, filled as u64)
+        } {
+            Now::Done(count) => {
+                coop::charge();
+                is_local = true;
+                is_all = is_end(filled as u64, count, left);
+                filled += count;
+            }
+            Now::Waits => {
+                is_local = true;
+                // The ring has it from here on.
+                tries.missed();
+                break;
+            }
+            Now::Cannot => {
+                tries.never();
+                break;
+            }
+        }
+    }
+    // SAFETY: so many bytes have been written.
+    let read = unsafe { std::slice::from_raw_parts(room.as_ptr().cast::<u8>(), filled) };
+    Beginning {
+        bytes: read.to_vec(),
+        is_all,
+        is_local,
+        tries,
+    }
 }
 
 /// Was the end of the file seen by a read at `offset` of `count` bytes, with room for so many? What is not cached begins with a page: a read that is cut

@@ -36,9 +36,9 @@ pub struct File {
 }
 
 impl File {
-    /// Opened with these flags of `open(2)`.
-    pub(super) fn new(fd: Fd, flags: i32) -> File {
-        let tries = Tries::with_flags(flags);
+    /// Opened with flags of `open(2)` from which it follows what is tried.
+    pub(super) fn new(fd: OwnedFd, tries: Tries) -> File {
+        let fd = Fd::new(fd);
         File { fd, tries }
     }
 
@@ -65,15 +65,6 @@ impl File {
             .truncate(true)
             .open(path)
             .await
-    }
-
-    /// Waits in calls of others, too; see [`at_once::open`].
-    pub(super) fn unmark(&self, flags: i32) -> io::Result<()> {
-        // SAFETY: no pointers.
-        match unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_SETFL, flags) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
     }
 
     /// Takes over a file of the standard library.
@@ -113,44 +104,6 @@ impl File {
         true
     }
 
-    /// Reads the beginning of a file that has just been opened, as far as it is cached.
-    pub(super) fn read_beginning(&self) -> Beginning {
-        let mut beginning = Beginning::default();
-        if !self.tries.is_due(Some(&self.fd)) {
-            return beginning;
-        }
-        let bytes = &mut beginning.bytes;
-        bytes.reserve_exact(BEGINNING);
-        while bytes.len() < BEGINNING && !beginning.is_all {
-            let (start, room) = (bytes.len(), BEGINNING - bytes.len());
-            // SAFETY: there is so much room behind what has been read.
-            let read = unsafe {
-                let to = bytes.as_mut_ptr().add(start);
-                at_once::read(&self.fd, to, room, start as u64)
-            };
-            match read {
-                Now::Done(count) => {
-                    coop::charge();
-                    // SAFETY: so many bytes have been written.
-                    unsafe { bytes.set_len(start + count) };
-                    beginning.is_local = true;
-                    beginning.is_all = at_once::is_end(start as u64, count, room);
-                }
-                Now::Waits => {
-                    beginning.is_local = true;
-                    // The ring has it from here on.
-                    self.tries.missed();
-                    break;
-                }
-                Now::Cannot => {
-                    self.tries.never();
-                    break;
-                }
-            }
-        }
-        beginning
-    }
-
     /// Reads a piece that is cached into a buffer behind what it holds; 0 is the end of the
     /// file. `None`: go through the ring.
     pub(super) fn read_now<B: IoBufMut>(
@@ -164,7 +117,7 @@ impl File {
         // SAFETY: `filled` bytes have been written, and `room` is at most what there is.
         let read = unsafe {
             let start = buffer.io_mut_ptr().add(filled);
-            at_once::read(&self.fd, start, room - filled, offset)
+            at_once::read(self.as_fd(), start, room - filled, offset)
         };
         match read {
             Now::Done(count) => {
@@ -344,20 +297,6 @@ impl File {
     pub async fn len(&self) -> io::Result<u64> {
         Ok(start(op::Statx::of(self.fd.clone()))?.await?.stx_size)
     }
-}
-
-/// Bytes of a file that are read before its length is asked for.
-const BEGINNING: usize = 8 << 10;
-
-/// See [`File::read_beginning`].
-#[derive(Default)]
-pub(super) struct Beginning {
-    /// What was read.
-    pub(super) bytes: Vec<u8>,
-    /// The end of the file has been seen.
-    pub(super) is_all: bool,
-    /// Its file system knows `RWF_NOWAIT`. Then it keeps the attributes of an open file in memory.
-    pub(super) is_local: bool,
 }
 
 impl AsRawFd for File {

@@ -2,10 +2,10 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
-use upshift_ring::{Fd, op};
+use upshift_ring::op;
 
 use super::at_once::{self, Now, Tries};
 use super::{File, invalid};
@@ -38,6 +38,29 @@ async fn cached(path: &Path, flags: i32) -> Option<OwnedFd> {
             None
         }
     })
+}
+
+/// What has been opened.
+pub(super) struct Opened {
+    pub(super) fd: OwnedFd,
+    /// Those it is to have.
+    flags: i32,
+    /// See [`at_once::open`].
+    is_marked: bool,
+}
+
+impl Opened {
+    /// The mark is taken back.
+    pub(super) fn into_file(self, tries: Tries) -> io::Result<File> {
+        if self.is_marked {
+            // SAFETY: no pointers.
+            match unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_SETFL, self.flags) } {
+                0 => {}
+                _ => return Err(io::Error::last_os_error()),
+            }
+        }
+        Ok(File::new(self.fd, tries))
+    }
 }
 
 /// How to open a file, as [`std::fs::OpenOptions`].
@@ -114,23 +137,27 @@ impl OpenOptions {
     /// `NotFound`, `PermissionDenied`, …; `InvalidInput` for a combination that
     /// means nothing; and outside a runtime.
     pub async fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
-        let (file, marked) = self.open_marked(path.as_ref()).await?;
-        if let Some(flags) = marked {
-            file.unmark(flags)?;
-        }
-        Ok(file)
+        let opened = self.open_marked(path.as_ref()).await?;
+        let tries = Tries::with_flags(opened.flags);
+        opened.into_file(tries)
     }
 
-    /// As [`open`](OpenOptions::open). If it was opened at once, it is still marked (see
-    /// [`at_once::open`]): then the flags that it is to have come with it.
-    pub(super) async fn open_marked(&self, path: &Path) -> io::Result<(File, Option<i32>)> {
+    /// As [`open`](OpenOptions::open), but a file that was opened at once is still marked.
+    pub(super) async fn open_marked(&self, path: &Path) -> io::Result<Opened> {
         let flags = self.flags()?;
         if let Some(fd) = cached(path, flags).await {
-            let marked = (flags & libc::O_NONBLOCK == 0).then_some(flags);
-            return Ok((File::new(Fd::new(fd), flags), marked));
+            return Ok(Opened {
+                fd,
+                flags,
+                is_marked: flags & libc::O_NONBLOCK == 0,
+            });
         }
         let open = op::OpenAt::new(None, path, flags, self.mode.unwrap_or(0o666))?;
-        Ok((File::new(Fd::new(start(open)?.await?), flags), None))
+        Ok(Opened {
+            fd: start(open)?.await?,
+            flags,
+            is_marked: false,
+        })
     }
 
     /// Opens a file beneath a directory: `path` is relative to it, and nothing in
@@ -165,7 +192,7 @@ impl OpenOptions {
                 // Something was renamed on the way: the kernel cannot be sure. Or no thread can be had for it.
                 Err(error)
                     if error.raw_os_error() == Some(libc::EAGAIN) && tries.next().is_some() => {}
-                result => return Ok(File::new(Fd::new(result?), flags)),
+                result => return Ok(File::new(result?, Tries::with_flags(flags))),
             }
         }
     }

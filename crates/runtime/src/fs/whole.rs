@@ -1,6 +1,7 @@
 //! Whole files at once.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use upshift_ring::{IoBuf, IoBufMut};
@@ -35,22 +36,16 @@ unsafe impl IoBufMut for Tail {
 /// # Errors
 /// As [`File::open`] and [`File::read_at`]; `OutOfMemory` if it does not fit.
 pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-    let (file, marked) = OpenOptions::new()
+    let opened = OpenOptions::new()
         .read(true)
         .open_marked(path.as_ref())
         .await?;
-    let beginning = file.read_beginning();
+    let beginning = at_once::beginning(opened.fd.as_fd());
     let mut all = beginning.bytes;
     if beginning.is_all {
-        all.shrink_to_fit();
         return Ok(all);
     }
-    if all.is_empty() {
-        all = Vec::new();
-    }
-    if let Some(flags) = marked {
-        file.unmark(flags)?;
-    }
+    let file = opened.into_file(beginning.tries)?;
     let length = if beginning.is_local {
         file.local_len()?
     } else {
