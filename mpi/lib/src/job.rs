@@ -1,7 +1,7 @@
 //! The job as this rank sees it, and the one lock under which MPI is called.
 //!
 //! MPI is initialised for one thread at a time at most, so every call is made under the lock, and while a coroutine holds
-//! it preemption does not suspend it. Nothing blocks under it but `MPI_Comm_split`, which `derive.rs` delays until all ranks
+//! it preemption does not suspend it. Nothing blocks under it but `MPI_Comm_split`, which `constructors.rs` delays until all ranks
 //! are there. Destructors never call MPI: they leave what is to be done to the next look.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};

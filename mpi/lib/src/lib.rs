@@ -27,7 +27,7 @@
 //! | `job` | the lock under which MPI is called |
 //! | `progress` | the coroutine that asks what is complete |
 //! | `operation` | the future of a request |
-//! | `comm`, `derive`, `point`, `collective`, `persistent` | what MPI offers |
+//! | `comm`, `constructors`, `point`, `collective`, `persistent` | what MPI offers |
 //! | `serve` | requests with a level between ranks |
 //! | `node`, `watch` | pages and wake-ups between the ranks of a node; what happens when one dies |
 //!
@@ -45,7 +45,7 @@
 mod collective;
 mod comm;
 mod data;
-mod derive;
+mod constructors;
 mod error;
 mod job;
 mod launch;
