@@ -56,12 +56,12 @@ pub(crate) const POLLS_PER_REAP: u32 = 64;
 /// level, cost 8 % less CPU than with one interval, as a client that waits is woken for several replies at once; with ten no less than with five.
 const REAP_INTERVALS: u64 = 5;
 
-/// Of [`Worker::submit_before`]: later than every level, and than 64, that of an empty queue.
+/// Of [`Worker::submit_before`].
 pub(crate) const NONE_WAITS: u8 = u8::MAX;
 
 /// Reads of files that are submitted without waiting for more: the device works on them while the vCPU prepares the next. With all that are
-/// ready gathered, device and vCPU work in turns. 32 reads of 4 KiB with O_DIRECT, in C: 55,000 /s by one submission for all that have
-/// completed, 62,000 by fours and 55,000 by ones, which cost a fourth more CPU (medians; all three interleaved).
+/// ready gathered, device and vCPU work in turns: 32 reads of 4 KiB at a time with O_DIRECT, in C, at best 62,600 /s, by fours 78,600, by ones 73,300 with
+/// a fifth more CPU than by fours (`--gather` of bench/peers/c/files.c).
 const GATHERED_READS: u8 = 4;
 
 /// One vCPU with the thread that serves it.
@@ -212,7 +212,8 @@ impl Worker {
     /// submitted yet, or are there reads enough to keep a device busy? That goes first.
     #[inline]
     pub(crate) fn submissions_are_urgent(&self, back: Option<&Yielded<'_, Linux>>) -> bool {
-        self.next_level(back) >= self.submit_before.get()
+        let before = self.submit_before.get();
+        before != NONE_WAITS && self.next_level(back) >= before
     }
 
     /// Everything is about to be submitted.
