@@ -9,6 +9,7 @@ use rustix::process::Resource;
 use upshift_elevate::sys::Sys;
 use upshift_elevate::{Elevator, Priority};
 
+use crate::accounts::Accounts;
 use crate::bars::Bars;
 use crate::config::Config;
 use crate::global::Global;
@@ -63,10 +64,7 @@ pub(crate) struct Shared {
     pub(crate) scouts: Scouts,
     /// ns that the daemon's threads which are not of one CPU have worked since [`Shared::worked`] was called.
     work: AtomicU64,
-    /// ns that elevated threads of registered processes and the scheduler have used of each CPU, as far as that was looked at.
-    used: Vec<AtomicU64>,
-    /// The same of assigned processes, on any CPU.
-    used_anywhere: AtomicU64,
+    pub(crate) accounts: Accounts,
     /// Whether the canaries' watch is above what has a deadline.
     deadlines_guarded: AtomicBool,
     /// Millionths of a CPU that are reserved for assigned programs.
@@ -128,8 +126,7 @@ impl Shared {
             scouts,
             work: AtomicU64::new(0),
             deadlines_guarded: AtomicBool::new(false),
-            used: (0..cpus).map(|_| AtomicU64::new(0)).collect(),
-            used_anywhere: AtomicU64::new(0),
+            accounts: Accounts::new(cpus),
             reserved: AtomicU64::new(0),
         }
     }
@@ -173,24 +170,10 @@ impl Shared {
         })
     }
 
-    /// What is elevated by the rules has used so much more of `cpu`; `None`: of any.
-    pub(crate) fn account(&self, cpu: Option<usize>, time: Duration) {
-        let used = cpu.map_or(Some(&self.used_anywhere), |cpu| self.used.get(cpu));
-        if let Some(used) = used {
-            used.fetch_add(time.as_nanos() as u64, Relaxed);
-        }
-    }
-
-    /// What is elevated by the rules may have used of `cpu` so far.
-    pub(crate) fn accounted(&self, cpu: usize) -> Duration {
-        let here = self.used.get(cpu).map_or(0, |it| it.load(Relaxed));
-        Duration::from_nanos(here + self.used_anywhere.load(Relaxed))
-    }
-
     /// A thread of the daemon that is not of one CPU has worked for so long, at its priority, on some CPU.
     pub(crate) fn has_worked(&self, time: Duration) {
         self.work.fetch_add(time.as_nanos() as u64, Relaxed);
-        self.account(None, time);
+        self.accounts.add(None, time);
     }
 
     /// What such threads have worked since the last call.

@@ -391,7 +391,7 @@ impl Process {
         self.untold.0 += used;
         if self.place == Place::Urgent {
             self.untold.1 += used;
-            shared.account(None, used);
+            shared.accounts.add(None, used);
         }
     }
 

@@ -18,7 +18,8 @@ use upshift_elevate::Tid;
 
 use crate::bars;
 use crate::canary::cage::Cage;
-use crate::canary::{PATIENCE, ROUND};
+use crate::canary::odds::Verdict;
+use crate::canary::{Explained, PATIENCE, ROUND};
 use crate::machine::Machine;
 use crate::roster::Hold;
 use crate::scout::Stack;
@@ -39,6 +40,8 @@ pub(super) struct Alarm {
     /// CPU time of threads on CPUs that have been silent for half of the patience, and when that was.
     samples: HashMap<Tid, (u64, Instant)>,
     suspects: Vec<Arc<Hold>>,
+    /// Users of threads that have ended, which may be what has taken the CPUs.
+    evasive: HashSet<u32>,
     /// CPUs that something else is known to take are not suspicious until then.
     foreign_until: Option<Instant>,
     /// A CPU has gone: whatever was silent, no user is to blame.
@@ -195,12 +198,18 @@ impl Alarm {
     fn listen(&mut self, shared: &Shared, cages: &mut [Cage], now: Instant) {
         self.silent.clear();
         self.unplugged = false;
-        let (mut dubious, mut taken) = (HashSet::new(), HashSet::new());
+        let (mut dubious, mut taken) = (HashSet::new(), HashMap::new());
+        let mut explained = None;
         for cage in cages {
             let silence = cage.silence(now);
             cage.count();
-            if cage.verdict(shared.accounted(cage.cpu), now) == Some(true) {
-                taken.insert(cage.cpu);
+            if cage.is_due(now) {
+                let explained = explained.get_or_insert_with(|| Explained::read(shared));
+                let unknown = shared.accounts.take_unknown(cage.cpu);
+                let verdict = cage.verdict(explained.of(cage.cpu), unknown, now);
+                if let Verdict::Taken(by) = verdict {
+                    taken.insert(cage.cpu, by);
+                }
             }
             if silence.is_zero() {
                 cage.ask(now);
@@ -225,15 +234,23 @@ impl Alarm {
 
     /// CPUs that are nearly always taken by what is in no account: culprits are looked for while they are at it, so that they do not see
     /// that.
-    fn suspect(&mut self, shared: &Shared, taken: HashSet<usize>, now: Instant) {
+    fn suspect(&mut self, shared: &Shared, taken: HashMap<usize, Vec<u32>>, now: Instant) {
         if taken.is_empty() || self.unplugged || self.foreign_until.is_some_and(|it| now < it) {
             return;
         }
+        // One CPU that nothing explains may be any user's.
+        let all_known = taken.values().all(|by| !by.is_empty());
+        self.evasive = match all_known {
+            true => taken.values().flatten().copied().collect(),
+            false => HashSet::new(),
+        };
+        let taken: HashSet<usize> = taken.into_keys().collect();
         let raised = |hold: &Hold| hold.is_raised();
-        if shared
-            .roster
-            .holds(|hold| raised(hold) && hold.may_run_on(&taken))
-            .is_empty()
+        if self.evasive.is_empty()
+            && shared
+                .roster
+                .holds(|hold| raised(hold) && hold.may_run_on(&taken))
+                .is_empty()
         {
             self.foreign_until = Some(now + FOREIGN);
             return;
@@ -336,7 +353,15 @@ impl Alarm {
             shared.eject(format!("user {user} is {}: {what}", until(bar)));
         }
         let open = &trial.inquiry.open;
-        if trial.culprits.is_empty() || !open.is_empty() {
+        if trial.culprits.is_empty() && !self.evasive.is_empty() {
+            for &user in &self.evasive {
+                shared.bars.suspect(user, now);
+                shared.eject(format!(
+                    "user {user} is {}: its threads end before it can be seen what they use",
+                    until(bars::FIRST)
+                ));
+            }
+        } else if trial.culprits.is_empty() || !open.is_empty() {
             let users: HashSet<u32> = self.suspects.iter().map(|hold| hold.owner.user).collect();
             let chosen = |user: &u32| trial.culprits.is_empty() || open.contains(user);
             for user in users.into_iter().filter(chosen) {
@@ -359,6 +384,7 @@ impl Alarm {
     fn finish(&mut self, shared: &Shared) {
         shared.roster.resume();
         self.suspects.clear();
+        self.evasive.clear();
         self.samples.clear();
         self.stage = Stage::Calm;
     }

@@ -1,5 +1,6 @@
 //! One CPU's canary: a thread that answers when it is asked.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use upshift_elevate::sys::CpuSet;
 
 use crate::canary::ROUND;
-use crate::canary::odds::{LATE, Odds};
+use crate::canary::odds::{LATE, Odds, Verdict};
 use crate::shared::{CANARY, Shared};
 
 /// It needs next to nothing.
@@ -46,7 +47,8 @@ struct Nest {
 }
 
 impl Cage {
-    pub(super) fn new(cpu: usize, shared: &Arc<Shared>) -> io::Result<Cage> {
+    /// `explained` of the CPU's time so far.
+    pub(super) fn new(cpu: usize, explained: Duration, shared: &Arc<Shared>) -> io::Result<Cage> {
         let now = Instant::now();
         let nest = Arc::new(Nest {
             questions: AtomicU64::new(0),
@@ -56,7 +58,7 @@ impl Cage {
             away: AtomicBool::new(false),
             ends: AtomicBool::new(false),
         });
-        let odds = Odds::new(shared.accounted(cpu), now);
+        let odds = Odds::new(explained, now);
         let (inside, shared) = (Arc::clone(&nest), Arc::clone(shared));
         let thread = std::thread::Builder::new()
             .name(format!("upshift-can{cpu}"))
@@ -83,8 +85,8 @@ impl Cage {
     }
 
     /// As [`Cage::ask`]; what it answered before does not count.
-    pub(super) fn start_over(&mut self, accounted: Duration, now: Instant) {
-        self.odds = Odds::new(accounted, now);
+    pub(super) fn start_over(&mut self, explained: Duration, now: Instant) {
+        self.odds = Odds::new(explained, now);
         self.ask(now);
     }
 
@@ -101,9 +103,19 @@ impl Cage {
             .count(when.saturating_duration_since(self.asked) > LATE);
     }
 
+    /// See [`Odds::is_due`].
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.odds.is_due(now)
+    }
+
     /// See [`Odds::verdict`].
-    pub(super) fn verdict(&mut self, accounted: Duration, now: Instant) -> Option<bool> {
-        self.odds.verdict(accounted, now)
+    pub(super) fn verdict(
+        &mut self,
+        explained: Duration,
+        unknown: HashMap<u32, Duration>,
+        now: Instant,
+    ) -> Verdict {
+        self.odds.verdict(explained, unknown, now)
     }
 
     /// Whether it has answered the last question.

@@ -22,7 +22,7 @@
 //! the daemon's heartbeat for the guardian, which demotes all threads if the whole daemon is stopped.
 //!
 //! A canary that is late nearly always for half a second, with less elevated than that takes, shows the same; then nothing is demoted before
-//! the culprits are known (`odds.rs`). Therefore a round lasts 10 to 20 ms, as it happens.
+//! the culprits are known (`odds.rs`). What the host of a virtual machine takes, or interrupts, is in `/proc/stat`, which is read twice a second. Therefore a round lasts 10 to 20 ms, as it happens.
 //!
 //! A round costs a wait, and a wake of each canary: some 15 µs a CPU. While none is recorded the watch sleeps.
 //!
@@ -36,6 +36,7 @@ mod alarm;
 mod cage;
 mod odds;
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -46,6 +47,7 @@ use std::time::{Duration, Instant};
 use upshift_elevate::Elevated;
 
 use crate::abort::AbortOnPanic;
+use crate::accounts::{self, Accounts};
 use crate::assign::Assign;
 use crate::draw::Draw;
 use crate::shared::{HEARTBEAT, Shared, WATCH};
@@ -115,6 +117,28 @@ impl Drop for Watch {
     }
 }
 
+/// What explains that canaries are late: what is elevated by the rules, and what keeps every thread from a CPU.
+struct Explained<'a> {
+    accounts: &'a Accounts,
+    outside: HashMap<usize, Duration>,
+}
+
+impl Explained<'_> {
+    fn read(shared: &Shared) -> Explained<'_> {
+        let stat = shared.sys.read_file("/proc/stat");
+        Explained {
+            accounts: &shared.accounts,
+            outside: stat.map_or_else(|_| HashMap::new(), |it| accounts::outside_of_threads(&it)),
+        }
+    }
+
+    /// Of a CPU's time so far.
+    fn of(&self, cpu: usize) -> Duration {
+        let outside = self.outside.get(&cpu).copied().unwrap_or_default();
+        self.accounts.known(cpu) + outside
+    }
+}
+
 /// The watch's side.
 struct Aviary {
     shared: Arc<Shared>,
@@ -143,8 +167,10 @@ impl Aviary {
                 std::thread::park();
                 // What was asked before the sleep was not meant for now.
                 let now = Instant::now();
+                let explained = Explained::read(&self.shared);
                 for cage in &mut self.cages {
-                    cage.start_over(self.shared.accounted(cage.cpu), now);
+                    drop(self.shared.accounts.take_unknown(cage.cpu));
+                    cage.start_over(explained.of(cage.cpu), now);
                 }
                 continue;
             }
@@ -197,7 +223,8 @@ impl Aviary {
     fn add_cages(&mut self) -> io::Result<()> {
         for cpu in self.shared.online() {
             if !self.cages.iter().any(|cage| cage.cpu == cpu) {
-                self.cages.push(Cage::new(cpu, &self.shared)?);
+                let explained = Explained::read(&self.shared).of(cpu);
+                self.cages.push(Cage::new(cpu, explained, &self.shared)?);
             }
         }
         Ok(())

@@ -142,7 +142,7 @@ impl Scheduler {
         }
         self.worked += now - began;
         self.watch.worked(now - began, now);
-        self.shared.account(Some(self.cpu), now - began);
+        self.shared.accounts.add(Some(self.cpu), now - began);
         if self.worked >= BUDGET && self.shared.enforcing() {
             let rest = (self.window + WINDOW).saturating_duration_since(now);
             std::thread::sleep(self.timeout(now).map_or(rest, |due| due.min(rest)));

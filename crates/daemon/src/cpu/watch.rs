@@ -17,7 +17,7 @@
 //! * A thread that has ended without a word is forgotten before its number can come to mean another one.
 //!
 //! **What leaves between two looks** is counted, too, or coming and going would be free. What it used is read where it still lives; where
-//! it does not, it counts as having used all the time since the last look: for breaths at once; for dispatchers as a *debt* of the user,
+//! it does not, it counts as having used all the time since the last look: for breaths at once; for the canaries as unknown (`accounts.rs`); for dispatchers as a *debt* of the user,
 //! which the budget pays off, and for which the user is barred when it is more than [`DEBT`], because honest processes end as well.
 //!
 //! What a process *says* plays no part in this. A cooperative daemon has nothing to look at; it takes a turn each quantum instead
@@ -222,8 +222,8 @@ impl Scheduler {
                 intruders.push(charge);
             }
         }
-        self.shared
-            .account(Some(self.cpu), Duration::from_nanos(elevated));
+        let accounts = &self.shared.accounts;
+        accounts.add(Some(self.cpu), Duration::from_nanos(elevated));
         // They had used little, and now, together, take what others were to have: they step back, too.
         let intruded = Duration::from_nanos(elevated) * 4 > length;
         if intruded {
@@ -258,20 +258,25 @@ impl Scheduler {
         }
     }
 
-    /// Adds what threads used that have left; ns of workers.
+    /// Adds what threads used that have left; ns of workers, and what those that have ended may have used beside these.
     fn count_the_parted(
         &mut self,
         dispatching: &mut HashMap<u32, u64>,
         (elapsed, budget): (u64, u64),
         now: Instant,
-    ) -> u64 {
+    ) -> (u64, u64) {
         self.watch.debts.retain(|_, debt| {
             *debt = debt.saturating_sub(budget);
             *debt > 0
         });
-        let mut working = 0;
+        let (mut working, mut unknown) = (0, 0);
         for (user, parted) in std::mem::take(&mut self.watch.parted) {
-            working += parted.working + if parted.worker_ended { elapsed } else { 0 };
+            working += parted.working;
+            if parted.worker_ended || parted.dispatcher_ended {
+                let time = Duration::from_nanos(elapsed);
+                self.shared.accounts.add_unknown(self.cpu, user, time);
+            }
+            unknown += if parted.worker_ended { elapsed } else { 0 };
             if parted.dispatching > 0 {
                 *dispatching.entry(user).or_default() += parted.dispatching;
             }
@@ -288,7 +293,7 @@ impl Scheduler {
                 ));
             }
         }
-        working
+        (working, unknown)
     }
 
     /// If the dispatchers of all users have used more than their budget, those of the users that had more than an equal part of it are
@@ -369,12 +374,14 @@ impl Scheduler {
             entry.charges.retain(Charge::exists);
         }
         let budget = elapsed * self.watch.dispatcher_percent / 100;
-        used += self.count_the_parted(&mut dispatching, (elapsed, budget), now);
+        let (parted, unknown) = self.count_the_parted(&mut dispatching, (elapsed, budget), now);
         self.bar_dispatchers(&dispatching, budget, now);
-        let taken = used + dispatching.values().sum::<u64>();
-        self.shared
-            .account(Some(self.cpu), Duration::from_nanos(taken));
-        if !self.watch.owes(time, Duration::from_nanos(taken)) {
+        let known = used + parted + dispatching.values().sum::<u64>();
+        used += parted + unknown;
+        let accounts = &self.shared.accounts;
+        accounts.add(Some(self.cpu), Duration::from_nanos(known));
+        let taken = Duration::from_nanos(known + unknown);
+        if !self.watch.owes(time, taken) {
             return;
         }
         self.watch.owed = Duration::ZERO;

@@ -1,0 +1,121 @@
+//! What of each CPU's time is accounted for: what is elevated by the rules has used it, or no thread has.
+//!
+//! What threads used that ended before they were looked at is in no record of the kernel's. It is *unknown*, at most the time since the last look, and
+//! kept apart, by user: if it counted as used, a user that ends threads would have an excuse for whatever else takes the CPU; if it were
+//! forgotten, others would be blamed for it.
+//!
+//! Adding what is known is one atomic addition; a lock is taken where a thread has ended, and by the reader twice a second.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Accounts {
+    cpus: Vec<Account>,
+    /// ns of assigned processes and of the daemon's threads that are not of one CPU, on any CPU.
+    anywhere: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Account {
+    /// ns of registered processes and of the CPU's scheduler.
+    known: AtomicU64,
+    /// ns that may be a user's.
+    unknown: Mutex<HashMap<u32, Duration>>,
+}
+
+impl Account {
+    fn unknown(&self) -> MutexGuard<'_, HashMap<u32, Duration>> {
+        self.unknown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Accounts {
+    pub(crate) fn new(cpus: usize) -> Accounts {
+        Accounts {
+            cpus: (0..cpus).map(|_| Account::default()).collect(),
+            anywhere: AtomicU64::new(0),
+        }
+    }
+
+    /// What is elevated by the rules has used so much more of `cpu`; `None`: of any.
+    pub(crate) fn add(&self, cpu: Option<usize>, time: Duration) {
+        let account = cpu.map_or(Some(&self.anywhere), |cpu| {
+            self.cpus.get(cpu).map(|it| &it.known)
+        });
+        if let Some(account) = account {
+            account.fetch_add(time.as_nanos() as u64, Relaxed);
+        }
+    }
+
+    /// Threads of `user` that have ended may have used so much of `cpu`.
+    pub(crate) fn add_unknown(&self, cpu: usize, user: u32, time: Duration) {
+        if let Some(account) = self.cpus.get(cpu) {
+            *account.unknown().entry(user).or_default() += time;
+        }
+    }
+
+    /// What is elevated by the rules may have used of `cpu` so far, as far as that is known.
+    pub(crate) fn known(&self, cpu: usize) -> Duration {
+        let here = self.cpus.get(cpu).map_or(0, |it| it.known.load(Relaxed));
+        Duration::from_nanos(here + self.anywhere.load(Relaxed))
+    }
+
+    /// What is not known of `cpu` since the last call, by user.
+    pub(crate) fn take_unknown(&self, cpu: usize) -> HashMap<u32, Duration> {
+        let account = self.cpus.get(cpu);
+        account.map_or_else(HashMap::new, |it| std::mem::take(&mut it.unknown()))
+    }
+}
+
+/// The time of each CPU that no thread has had since the machine started: it went to interrupts, or to other machines of the host. `stat` is the
+/// text of `/proc/stat`, which counts hundredths of a second.
+pub(crate) fn outside_of_threads(stat: &str) -> HashMap<usize, Duration> {
+    let of_cpu = |line: &str| {
+        let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
+        let cpu = words.next()?.parse().ok()?;
+        // After user, nice, system, idle and iowait: irq, softirq and steal.
+        let ticks: u64 = words.skip(5).take(3).flat_map(str::parse::<u64>).sum();
+        Some((cpu, Duration::from_millis(ticks.saturating_mul(10))))
+    };
+    // The line of all CPUs has a space after its name.
+    let lines = stat.lines().filter(|line| !line.starts_with("cpu "));
+    lines.map_while(of_cpu).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unknown_is_kept_by_user_and_taken_once() {
+        let ms = Duration::from_millis;
+        let accounts = Accounts::new(2);
+        accounts.add(Some(1), ms(3));
+        accounts.add(None, ms(4));
+        accounts.add_unknown(1, 7, ms(5));
+        accounts.add_unknown(1, 7, ms(5));
+        accounts.add_unknown(1, 8, ms(1));
+        // A CPU that there is not.
+        accounts.add(Some(2), ms(9));
+        accounts.add_unknown(2, 7, ms(9));
+        assert_eq!((accounts.known(0), accounts.known(1)), (ms(4), ms(7)));
+        assert_eq!(accounts.take_unknown(0), HashMap::new());
+        let unknown = HashMap::from([(7, ms(10)), (8, ms(1))]);
+        assert_eq!(accounts.take_unknown(1), unknown);
+        assert_eq!(accounts.take_unknown(1), HashMap::new());
+    }
+
+    #[test]
+    fn time_of_interrupts_and_of_the_host_is_no_threads() {
+        let text = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 3 4 5 6 7 8 9 9\ncpu3 1 1 1 1 1 0 0 2 0 0\nintr 3 0 0\ncpu5 1 1 1 1 1 1 1 1\n";
+        let outside = outside_of_threads(text);
+        let ms = Duration::from_millis;
+        assert_eq!(outside, HashMap::from([(0, ms(210)), (3, ms(20))]));
+        assert_eq!(outside_of_threads("cpuX 1\n"), HashMap::new());
+    }
+}
