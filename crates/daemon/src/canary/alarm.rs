@@ -1,8 +1,9 @@
 //! What happens when a canary is silent; the states are drawn in `mod.rs`.
 //!
 //! **Culprits** are threads that lend their priority: they sleep in a lock whose holder inherits it. And those on a silent CPU that
-//! have themselves used half of the second half of the silence. Their users are barred, for longer each time. If no culprit is
-//! found (an unknown way), the users of all that was elevated where it helped to demote it are, for a second, as suspects; one that
+//! have themselves used half of the second half of the silence, unless threads have ended there unseen lately, which may have done the same before.
+//! Their users are barred, for longer each time. If no culprit is found, the users of what has ended are, for a second, as suspects; if there is none
+//! either (an unknown way), the users of all that was elevated where it helped to demote it are, for a second, as suspects; one that
 //! goes on has the CPU for 100 ms of each 1.1 s. No user is barred for a silence while a CPU is unplugged.
 //!
 //! In which lock a thread sleeps stands in a file of `/proc`, which the watch does not open: scouts do (`scout.rs`), one for each user. The watch
@@ -19,7 +20,7 @@ use upshift_elevate::Tid;
 use crate::bars;
 use crate::canary::cage::Cage;
 use crate::canary::odds::Verdict;
-use crate::canary::{Explained, PATIENCE, ROUND};
+use crate::canary::{PATIENCE, ROUND};
 use crate::machine::Machine;
 use crate::roster::Hold;
 use crate::scout::Stack;
@@ -40,7 +41,7 @@ pub(super) struct Alarm {
     /// CPU time of threads on CPUs that have been silent for half of the patience, and when that was.
     samples: HashMap<Tid, (u64, Instant)>,
     suspects: Vec<Arc<Hold>>,
-    /// Users of threads that have ended, which may be what has taken the CPUs.
+    /// Users of threads that have ended unseen on the CPUs of the alarm lately, so that these may be what has taken them.
     evasive: HashSet<u32>,
     /// CPUs that something else is known to take are not suspicious until then.
     foreign_until: Option<Instant>,
@@ -204,9 +205,9 @@ impl Alarm {
             let silence = cage.silence(now);
             cage.count();
             if cage.is_due(now) {
-                let explained = explained.get_or_insert_with(|| Explained::read(shared));
+                let explained = explained.get_or_insert_with(|| shared.accounts.explained());
                 let unknown = shared.accounts.take_unknown(cage.cpu);
-                let verdict = cage.verdict(explained.of(cage.cpu), unknown, now);
+                let verdict = cage.verdict(explained(cage.cpu), unknown, now);
                 if let Verdict::Taken(by) = verdict {
                     taken.insert(cage.cpu, by);
                 }
@@ -228,6 +229,8 @@ impl Alarm {
         let silent = &self.silent;
         let here = |hold: &Hold| hold.may_run_on(silent);
         self.suspects = shared.roster.holds(|hold| here(hold) && hold.is_raised());
+        let evasive = silent.iter().flat_map(|&cpu| shared.accounts.evasive(cpu));
+        self.evasive = evasive.collect();
         shared.roster.suspend(here);
         self.stage = Stage::Local(now);
     }
@@ -300,7 +303,8 @@ impl Alarm {
     /// Looks for culprits for a while; with all looked at, the verdict.
     fn go_on(&mut self, shared: &Shared, mut trial: Box<Trial>, now: Instant) {
         while let Some(hold) = trial.left.pop_front() {
-            if self.has_burnt(shared, &hold, now) {
+            // Beside what has ended unseen it may have done what it may.
+            if self.evasive.is_empty() && self.has_burnt(shared, &hold, now) {
                 let text = || {
                     let (tid, pid) = (hold.tid, hold.owner.pid);
                     format!("thread {tid} of process {pid} has used the CPU all the time")

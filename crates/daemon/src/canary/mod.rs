@@ -36,7 +36,6 @@ mod alarm;
 mod cage;
 mod odds;
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -47,7 +46,6 @@ use std::time::{Duration, Instant};
 use upshift_elevate::Elevated;
 
 use crate::abort::AbortOnPanic;
-use crate::accounts::{self, Accounts};
 use crate::assign::Assign;
 use crate::draw::Draw;
 use crate::shared::{HEARTBEAT, Shared, WATCH};
@@ -117,28 +115,6 @@ impl Drop for Watch {
     }
 }
 
-/// What explains that canaries are late: what is elevated by the rules, and what keeps every thread from a CPU.
-struct Explained<'a> {
-    accounts: &'a Accounts,
-    outside: HashMap<usize, Duration>,
-}
-
-impl Explained<'_> {
-    fn read(shared: &Shared) -> Explained<'_> {
-        let stat = shared.sys.read_file("/proc/stat");
-        Explained {
-            accounts: &shared.accounts,
-            outside: stat.map_or_else(|_| HashMap::new(), |it| accounts::outside_of_threads(&it)),
-        }
-    }
-
-    /// Of a CPU's time so far.
-    fn of(&self, cpu: usize) -> Duration {
-        let outside = self.outside.get(&cpu).copied().unwrap_or_default();
-        self.accounts.known(cpu) + outside
-    }
-}
-
 /// The watch's side.
 struct Aviary {
     shared: Arc<Shared>,
@@ -167,10 +143,10 @@ impl Aviary {
                 std::thread::park();
                 // What was asked before the sleep was not meant for now.
                 let now = Instant::now();
-                let explained = Explained::read(&self.shared);
+                let explained = self.shared.accounts.explained();
                 for cage in &mut self.cages {
                     drop(self.shared.accounts.take_unknown(cage.cpu));
-                    cage.start_over(explained.of(cage.cpu), now);
+                    cage.start_over(explained(cage.cpu), now);
                 }
                 continue;
             }
@@ -223,7 +199,7 @@ impl Aviary {
     fn add_cages(&mut self) -> io::Result<()> {
         for cpu in self.shared.online() {
             if !self.cages.iter().any(|cage| cage.cpu == cpu) {
-                let explained = Explained::read(&self.shared).of(cpu);
+                let explained = self.shared.accounts.explained()(cpu);
                 self.cages.push(Cage::new(cpu, explained, &self.shared)?);
             }
         }

@@ -372,6 +372,7 @@ impl Scheduler {
             for charge in &mut entry.charges {
                 let target = match charge.role {
                     _ if barred || entry.bill.is_overdrawn() => Place::Fair,
+                    Role::Dispatcher if breathing && charge.burns => Place::Idle,
                     Role::Dispatcher if contested && !overspent => Place::Fifo(DISPATCHER),
                     Role::Dispatcher => Place::Fair,
                     Role::Worker => {

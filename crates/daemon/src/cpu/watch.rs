@@ -7,7 +7,8 @@
 //!   it. So a program that is not registered keeps `bystander_percent` of each CPU, in short pieces, waits some 40 ms at most, and
 //!   the kernel's throttling of real-time threads (50 ms of nothing each second) is never met. If nothing else wants the CPU a breath
 //!   takes nothing. SCHED_IDLE counts within a cgroup (or session) only: between groups the kernel shares equally. So a
-//!   breath goes on, up to [`PIECES`] times, until others have had what is theirs, or have left most of two pieces unused. The first look is when the first worker rises, so that none comes later than that.
+//!   breath goes on, up to [`PIECES`] times, until others have had what is theirs, or have left most of two pieces unused. Dispatchers
+//!   that take more than a quarter of a piece step back in the next. The first look is when the first worker rises, so that none comes later than that.
 //! * Dispatchers of all users together have a budget, `dispatcher_percent` of the CPU. If they use more, those of the users that had
 //!   more than an equal part of it go to what they had, for a second at first, then for longer (`bars.rs`).
 //! * Threads of a cgroup with a quota are not elevated beyond it (`quota.rs`).
@@ -208,23 +209,39 @@ impl Scheduler {
     fn end_piece(&mut self, until: Instant, now: Instant) {
         let length = self.watch.breath + (now - until);
         let machine = self.shared.machine.as_ref();
-        let charges = self.entries.iter_mut().flat_map(|entry| &mut entry.charges);
-        let (mut used, mut elevated) = (0, 0);
+        let entries = self.entries.iter_mut();
+        let charges =
+            entries.flat_map(|entry| entry.charges.iter_mut().map(|charge| (entry.user, charge)));
+        let (mut used, mut elevated, mut working) = (0, 0, 0);
         let mut intruders: Vec<&mut Charge> = Vec::new();
-        for charge in charges.filter(|charge| charge.role == Role::Worker) {
+        for (user, charge) in charges {
             if charge.place() != Place::Idle && !charge.is_elevated() {
                 continue;
             }
-            let spent = charge.spent(machine).unwrap_or(0);
+            let spent = match charge.spent(machine) {
+                Ok(spent) => spent,
+                // It may have had the whole piece; the next look charges it to its user.
+                Err(_) => {
+                    used += length.as_nanos() as u64;
+                    continue;
+                }
+            };
             used += spent;
             if charge.is_elevated() && spent > 0 {
                 elevated += spent;
+                match charge.role {
+                    Role::Worker => working += spent,
+                    // The next look counts it with what they use until then.
+                    Role::Dispatcher => {
+                        self.watch.parted.entry(user).or_default().dispatching += spent;
+                    }
+                }
                 intruders.push(charge);
             }
         }
         let accounts = &self.shared.accounts;
-        accounts.add(Some(self.cpu), Duration::from_nanos(elevated));
-        // They had used little, and now, together, take what others were to have: they step back, too.
+        accounts.add(Some(self.cpu), Duration::from_nanos(working));
+        // They had used little, or are dispatchers, and now, together, take what others were to have: they step back, too.
         let intruded = Duration::from_nanos(elevated) * 4 > length;
         if intruded {
             intruders.into_iter().for_each(|charge| charge.burns = true);
