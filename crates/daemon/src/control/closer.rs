@@ -1,12 +1,13 @@
 //! [`Closer`]: closes what came from clients, on threads of its own.
 //!
 //! Closing the last descriptor of a file may take time: a TCP connection can linger for minutes, a file of a
-//! user's own file system is flushed by that user. Descriptors travel in packets and in packets of sockets that travel, so what
+//! user's own file system is flushed by that user, and the kernel gives the memory of a large file in memory back page by page. Descriptors travel in packets and in packets of sockets that travel, so what
 //! a connection holds is not known before it is closed, either. So all of it is closed here; [`THREADS`] threads may wait at
-//! once, the rest queues. Nothing is closed by the control thread but what is known to be harmless: memory files.
+//! once, the rest queues. Nothing is closed by the control thread but what is known to be harmless: small memory files.
 //!
 //! One thread is there from the start; another one is started when none has taken anything for [`STUCK`], and ends when there has
-//! been nothing to close for a second. They are elevated like the control thread, which takes their lock.
+//! been nothing to close for a second. They are elevated like the control thread while they take the lock, which that takes, too; and ordinary
+//! while they close.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -14,6 +15,8 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use upshift_elevate::Elevated;
 
 use crate::shared::{DAEMON, Shared};
 
@@ -126,10 +129,10 @@ impl Closer {
             .name("upshift-close".into())
             .stack_size(STACK)
             .spawn(move || {
-                // Without the right it is as late as ordinary threads are. Elevated as long as it takes the lock.
+                // Without the right it is as late as ordinary threads are.
                 let elevator = shared.elevator.clone();
                 let own = elevator.and_then(|elevator| elevator.elevate_current(DAEMON).ok());
-                work.run();
+                work.run(own.as_ref());
                 drop((own, shared));
                 work.alive.fetch_sub(1, Release);
             });
@@ -151,14 +154,17 @@ impl Work {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self) {
+    /// Elevated as long as it takes the lock, ordinary while it closes.
+    fn run(&self, own: Option<&Elevated>) {
         let mut state = self.lock();
         loop {
             if let Some(all) = state.queue.pop_front() {
                 state.waiting = state.waiting.saturating_sub(all.len());
                 state.taken = Instant::now();
                 drop(state);
+                let _ = own.map(Elevated::set_fair);
                 drop(all);
+                let _ = own.map(|own| own.set(DAEMON));
                 state = self.lock();
                 continue;
             }

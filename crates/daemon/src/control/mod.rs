@@ -45,6 +45,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::net::{RecvFlags, Shutdown, SocketFlags};
 use rustix::time::ClockId;
+use upshift_board::layout::LOCAL_BYTES;
 use upshift_board::wire;
 
 use crate::admission::{Admission, Load};
@@ -364,7 +365,7 @@ impl Control {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             length => self.answer(key, &message[..length], &packet.fds),
         };
-        let foreign = packet.fds.into_iter().filter(|file| !is_memory(file));
+        let foreign = packet.fds.into_iter().filter(|file| !is_page(file));
         let foreign: Vec<OwnedFd> = foreign.collect();
         let too_much = !foreign.is_empty() && self.closer.is_full();
         if !foreign.is_empty() {
@@ -488,7 +489,8 @@ impl Control {
     }
 }
 
-/// Whether closing it cannot wait: only memory files can be asked for their seals.
-fn is_memory(file: &OwnedFd) -> bool {
-    rustix::fs::fcntl_get_seals(file).is_ok()
+/// Whether closing it neither waits nor takes long: only memory files can be asked for their seals, and it holds no more than a page of the board.
+fn is_page(file: &OwnedFd) -> bool {
+    let held = rustix::fs::fstat(file).map_or(i64::MAX, |it| it.st_blocks * 512);
+    rustix::fs::fcntl_get_seals(file).is_ok() && held <= LOCAL_BYTES as i64
 }

@@ -1,11 +1,12 @@
 //! Attacks of ordinary users, and what a bystander or a victim has left. `docs/threat-model.md` names these tests.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
 use upshift_daemon::{Config, Daemon, Limits, Rule, Subject};
 
+use crate::beside::barred_until;
 use crate::hostile::{census, processes};
 use crate::process::{PATIENCE, Process, elevated_threads, monotonic, until};
 use crate::quiet::used_by_the_scheduler;
@@ -78,13 +79,7 @@ fn a_priority_lent_behind_the_daemons_back_is_taken_back_by_the_canary() {
         let end = from_now(Duration::from_millis(1300));
         lender.go_until(end);
         bystander.go_until(end);
-        let mut barred = HashSet::new();
-        while monotonic() < end {
-            let seen = census(&path);
-            let users = seen["barred"].as_array().unwrap().iter();
-            barred.extend(users.filter_map(|it| it["uid"].as_u64()));
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let barred = barred_until(end, &path);
         let used = bystander.number("used ");
         let longest = bystander.number("longest ");
         let burnt = lender.number("used ");
@@ -93,7 +88,7 @@ fn a_priority_lent_behind_the_daemons_back_is_taken_back_by_the_canary() {
         // Each time 0.12 s, and an equal part of the rest; without a canary 95 %.
         assert!(takes_at_most(75, burnt, 1_300_000));
         assert!(seen["alarms"].as_u64() > Some(0));
-        assert_eq!(barred, HashSet::from([u64::from(MALLORY)]));
+        assert_eq!(barred, BTreeSet::from([u64::from(MALLORY)]));
     }
 }
 

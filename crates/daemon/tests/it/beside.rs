@@ -1,5 +1,6 @@
 //! Attackers and a program that is not registered, side by side on one CPU.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use upshift_daemon::Daemon;
 
 use crate::attacks::{MALLORY, TRUDY, from_now, open_config, villain};
 use crate::hostile::census;
-use crate::process::Process;
+use crate::process::{Process, monotonic};
 use crate::socket;
 
 /// For so long.
@@ -16,6 +17,18 @@ pub(crate) const TIME: Duration = Duration::from_millis(1500);
 /// The same in µs.
 pub(crate) fn us() -> u64 {
     TIME.as_micros() as u64
+}
+
+/// The users that are barred at some moment before `end`.
+pub(crate) fn barred_until(end: u64, path: &Path) -> BTreeSet<u64> {
+    let mut barred = BTreeSet::new();
+    while monotonic() < end {
+        let seen = census(path);
+        let users = seen["barred"].as_array().unwrap().iter();
+        barred.extend(users.filter_map(|it| it["uid"].as_u64()));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    barred
 }
 
 /// A program that is not registered, on `cpu`.

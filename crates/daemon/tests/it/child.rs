@@ -70,6 +70,7 @@ fn plays_a_role() {
         "legion" => crate::villain::legion(),
         "donor" => crate::contrivances::donor(),
         "contriver" => crate::contrivances::contriver(),
+        "burdener" => crate::burdens::burdener(),
         "leaver" => crate::guises::leaver(),
         "asker" => crate::guises::asker(),
         "joiner" => crate::villain::joiner(),

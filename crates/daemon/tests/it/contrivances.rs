@@ -1,5 +1,6 @@
 //! Attackers that lend their priority by ways of their own, or whose size makes the daemon work. `docs/threat-model.md` names these tests.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::Duration;
@@ -12,10 +13,10 @@ use crate::assign::rule;
 use crate::attacks::{
     ALICE, MALLORY, TRUDY, from_now, open_config, takes_at_most, two_cpus, villain,
 };
-use crate::beside::{TIME, bystander, us};
+use crate::beside::{TIME, barred_until, bystander, us};
 use crate::child::{cpu_time, number, pin, setting, wait_for_go};
 use crate::hostile::census;
-use crate::process::monotonic;
+use crate::process::{monotonic, used_by_threads};
 use crate::villain::Foothold;
 use crate::{permitted, socket, turn};
 
@@ -65,7 +66,7 @@ fn futex(word: &AtomicU32, operation: i32, value: u32, other: Option<&AtomicU32>
 }
 
 /// As `lender`: the main thread waits for a lock of a thread that burns on `VICTIM`, by the calls that `CALL` names; in pieces of `BURN` µs, after
-/// each of which nothing is lent for `REST` µs.
+/// each of which nothing is lent for `REST` µs. With `EXCUSES` elevated threads that do nothing end meanwhile, one after the other.
 pub(crate) fn contriver() {
     pin(number("CPU") as usize);
     let it = Foothold::new(&[(current_tid(), Role::Worker)]);
@@ -99,6 +100,17 @@ pub(crate) fn contriver() {
             println!("used {}", (cpu_time() - before) / 1000);
             owner.store(2, Release);
         });
+        if setting("EXCUSES") == "true" {
+            scope.spawn(|| {
+                while monotonic() < deadline {
+                    let short = || {
+                        it.add_current(Role::Worker);
+                        std::thread::sleep(Duration::from_millis(5));
+                    };
+                    scope.spawn(short).join().unwrap();
+                }
+            });
+        }
         loop {
             match owner.load(Acquire) {
                 0 => std::thread::sleep(Duration::from_micros(50)),
@@ -118,8 +130,13 @@ pub(crate) fn contriver() {
     wait_for_go();
 }
 
-/// What a contriver gets on CPU 0, with the user that is barred: µs.
-fn contrive(call: &str, (burn, rest): (u64, u64), time: Duration) -> (u64, serde_json::Value) {
+/// What a contriver gets on CPU 0, µs, with the users that are barred.
+fn contrive(
+    call: &str,
+    (burn, rest): (u64, u64),
+    excuses: bool,
+    time: Duration,
+) -> (u64, BTreeSet<u64>) {
     let path = socket("contriver");
     let _daemon = Daemon::start(open_config("contriver")).unwrap();
     let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
@@ -130,18 +147,13 @@ fn contrive(call: &str, (burn, rest): (u64, u64), time: Duration) -> (u64, serde
         ("VICTIM", "0".to_string()),
         ("BURN", burn.to_string()),
         ("REST", rest.to_string()),
+        ("EXCUSES", excuses.to_string()),
     ];
     let mut contriver = villain("contriver", &path, MALLORY, (0, 40), &more);
     let end = from_now(time);
     bystander.go_until(end);
     contriver.go_until(end);
-    let mut barred = std::collections::BTreeMap::new();
-    while monotonic() < end {
-        for it in census(&path)["barred"].as_array().unwrap() {
-            barred.insert(it["uid"].as_u64().unwrap(), it["ms"].as_u64().unwrap());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let barred = barred_until(end, &path);
     let (used, longest) = (bystander.number("used "), bystander.number("longest "));
     let burnt = contriver.number("used ");
     let seen = census(&path);
@@ -151,7 +163,7 @@ fn contrive(call: &str, (burn, rest): (u64, u64), time: Duration) -> (u64, serde
         seen["alarms"]
     );
     drop(honest);
-    (burnt, serde_json::json!(barred.keys().collect::<Vec<_>>()))
+    (burnt, barred)
 }
 
 #[test]
@@ -161,9 +173,9 @@ fn a_priority_lent_by_calls_of_another_kind_is_taken_back_by_the_canary() {
         return;
     }
     for call in ["plain", "requeued", "of 32 bits"] {
-        let (burnt, barred) = contrive(call, (2_000_000, 1000), TIME);
+        let (burnt, barred) = contrive(call, (2_000_000, 1000), false, TIME);
         assert!(takes_at_most(75, burnt, us()));
-        assert_eq!(barred, serde_json::json!([MALLORY]), "{call}");
+        assert_eq!(barred, BTreeSet::from([u64::from(MALLORY)]), "{call}");
     }
 }
 
@@ -175,10 +187,22 @@ fn a_priority_lent_in_pieces_is_taken_back_by_the_odds() {
     }
     let time = 2 * TIME;
     for pieces in [(70_000, 1000), (15_000, 200)] {
-        let (burnt, barred) = contrive("plain", pieces, time);
+        let (burnt, barred) = contrive("plain", pieces, false, time);
         assert!(takes_at_most(85, burnt, time.as_micros() as u64));
-        assert_eq!(barred, serde_json::json!([MALLORY]));
+        assert_eq!(barred, BTreeSet::from([u64::from(MALLORY)]));
     }
+}
+
+#[test]
+fn threads_that_end_excuse_no_priority_lent_in_pieces() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let time = 2 * TIME;
+    let (burnt, barred) = contrive("plain", (70_000, 1000), true, time);
+    assert!(takes_at_most(85, burnt, time.as_micros() as u64));
+    assert_eq!(barred, BTreeSet::from([u64::from(MALLORY)]));
 }
 
 /// A program that no rule fits holds a lock and burns on `VICTIM`; its child, which the rule for `donor` gives a deadline, waits for that lock.
@@ -272,14 +296,6 @@ fn deadlines_that_are_lent_are_taken_back_by_the_canary() {
     }
 }
 
-/// ns of CPU that the thread of the rules has used, which is one of this process.
-fn used_by_the_rules() -> u64 {
-    let tid = crate::process::thread_named("upshift-assign").unwrap();
-    let path = format!("/proc/self/task/{tid}/schedstat");
-    let text = std::fs::read_to_string(path).unwrap();
-    text.split(' ').next().unwrap().parse().unwrap()
-}
-
 #[test]
 fn a_program_of_thousands_of_threads_keeps_the_thread_of_the_rules_within_its_budget() {
     let _turn = turn();
@@ -295,9 +311,12 @@ fn a_program_of_thousands_of_threads_keeps_the_thread_of_the_rules_within_its_bu
     let threads = [("THREADS", "14000".to_string())];
     let _crowd = villain("sleepers", &path, MALLORY, (0, 0), &threads);
     std::thread::sleep(Duration::from_secs(1));
-    let (began, before) = (monotonic(), used_by_the_rules());
+    let (began, before) = (monotonic(), used_by_threads("upshift-assign"));
     std::thread::sleep(Duration::from_secs(2));
-    let (used, time) = (used_by_the_rules() - before, monotonic() - began);
+    let (used, time) = (
+        used_by_threads("upshift-assign") - before,
+        monotonic() - began,
+    );
     println!("{used} of {time} ns");
     assert!(used * 10 < time * 3, "{used} of {time} ns");
 }

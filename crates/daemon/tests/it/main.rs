@@ -7,6 +7,7 @@ mod assign;
 mod assign_rules;
 mod attacks;
 mod beside;
+mod burdens;
 mod cgroup;
 mod child;
 mod contrivances;

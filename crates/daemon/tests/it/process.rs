@@ -109,6 +109,18 @@ pub(crate) fn thread_named(name: &str) -> Option<String> {
     found.find_map(|it| it.file_name().into_string().ok())
 }
 
+/// ns of CPU that the threads of this process with that name have used.
+pub(crate) fn used_by_threads(name: &str) -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let used = tasks.filter_map(|task| {
+        let read = |name| std::fs::read_to_string(task.path().join(name)).ok();
+        let has_name = read("comm")?.trim() == name;
+        let used: u64 = read("schedstat")?.split(' ').next()?.parse().ok()?;
+        has_name.then_some(used)
+    });
+    used.sum()
+}
+
 /// The bound of the promise that nobody stays elevated, on a machine whose CPUs the daemon gets when it wants them.
 pub(crate) const PROMISE: Duration = Duration::from_secs(1);
 

@@ -9,7 +9,7 @@ use upshift_elevate::testing::Faulty;
 
 use crate::attacks::{ALICE, MALLORY, TRUDY, from_now, two_cpus, villain};
 use crate::hostile::{census, puppet};
-use crate::process::{Process, elevated_threads, monotonic, until};
+use crate::process::{Process, elevated_threads, monotonic, until, used_by_threads};
 use crate::{config, permitted, skipped, socket, turn};
 
 /// A sleeper that awaits level 2, above a burner of level 40: for 600 ms the same order.
@@ -93,14 +93,7 @@ fn the_view_is_true_although_nobody_rings() {
 
 /// ns of CPU that the scheduler of CPU 0 has used, which is a thread of this process.
 pub(crate) fn used_by_the_scheduler() -> u64 {
-    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    let used = threads.filter_map(|thread| {
-        let read = |name| std::fs::read_to_string(thread.path().join(name)).ok();
-        let of_cpu_0 = read("comm")?.trim() == "upshift-cpu0";
-        let used: u64 = read("schedstat")?.split(' ').next()?.parse().ok()?;
-        of_cpu_0.then_some(used)
-    });
-    used.sum()
+    used_by_threads("upshift-cpu0")
 }
 
 #[test]

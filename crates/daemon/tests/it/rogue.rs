@@ -2,15 +2,13 @@
 //!
 //! As in `villain.rs`, each is bounded by a deadline.
 
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::time::Duration;
 
-use rustix::net::RecvFlags;
-use upshift_board::wire::{self, Reply, Role, Thread};
+use upshift_board::wire::{Role, Thread};
 use upshift_board::{NOTHING, os};
 use upshift_elevate::current_tid;
 
@@ -69,18 +67,7 @@ pub(crate) fn relay() {
     while monotonic() < deadline {
         let (it, used) = (Arc::clone(&it), Arc::clone(&used));
         let burn = move || {
-            let own = Thread {
-                tid: current_tid(),
-                vcpu: 0,
-                role: role(),
-            };
-            let mut message = wire::buffer();
-            let length = wire::encode_update(&mut message, &[own], &[]).unwrap();
-            os::send(it.socket.as_fd(), &message[..length], &[]).unwrap();
-            let mut answer = wire::buffer();
-            let (length, _) =
-                os::receive(it.socket.as_fd(), &mut answer, RecvFlags::empty()).unwrap();
-            if let Reply::Refused { .. } = Reply::decode(&answer[..length]).unwrap() {
+            if !it.add_current(role()) {
                 std::thread::sleep(Duration::from_millis(1));
                 return;
             }
@@ -153,30 +140,49 @@ pub(crate) fn understudies() {
     wait_for_go();
 }
 
-/// Its registered thread waits for a lock in memory that it shares with a process of nobody's concern, which holds it and burns on
-/// `VICTIM` CPU.
+/// A process that is not registered: holds the first of these locks, and waits for the next one; or, with the last one, burns on `VICTIM`
+/// CPU as soon as another one waits for it.
+fn link(locks: &[AtomicU32]) -> ! {
+    pin(number("VICTIM") as usize);
+    // SAFETY: plain calls.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::alarm(20);
+    }
+    locks[0].store(current_tid() as u32, Release);
+    let waits_for = |lock: Option<&AtomicU32>, bits: u32| {
+        while lock.is_some_and(|it| it.load(Acquire) & bits == 0) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    waits_for(locks.get(1), u32::MAX);
+    if let Some(next) = locks.get(1) {
+        // SAFETY: a live word, and no time limit.
+        unsafe { libc::syscall(libc::SYS_futex, next.as_ptr(), libc::FUTEX_LOCK_PI, 0, 0) };
+    }
+    waits_for(locks.first(), libc::FUTEX_WAITERS);
+    loop {
+        std::hint::spin_loop();
+    }
+}
+
+/// Its registered thread waits for a lock in memory that it shares with `LINKS` processes of nobody's concern: the first holds it and waits
+/// for one of the second, and so on; the last burns on `VICTIM` CPU.
 pub(crate) fn patron() {
     pin(number("CPU") as usize);
-    // SAFETY: a word.
-    let lock = unsafe { shared::<AtomicU32>() };
-    // SAFETY: the child locks, burns and ends; the other thread of this process only waits for this one.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        pin(number("VICTIM") as usize);
-        // SAFETY: plain calls.
-        unsafe {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            libc::alarm(20);
-        }
-        lock.store(current_tid() as u32, Release);
-        while lock.load(Acquire) & libc::FUTEX_WAITERS == 0 {
-            std::hint::spin_loop();
-        }
-        loop {
-            std::hint::spin_loop();
-        }
-    }
-    while lock.load(Acquire) == 0 {
+    // SAFETY: words.
+    let locks = unsafe { shared::<[AtomicU32; 8]>() };
+    let locks = &locks[..number("LINKS") as usize];
+    let children: Vec<libc::pid_t> = (0..locks.len())
+        .map(|index| {
+            // SAFETY: the child locks, burns and ends; the other thread of this process only waits for this one.
+            match unsafe { libc::fork() } {
+                0 => link(&locks[index..]),
+                child => child,
+            }
+        })
+        .collect();
+    while locks.iter().any(|lock| lock.load(Acquire) == 0) {
         std::thread::sleep(Duration::from_millis(1));
     }
     let _it = Foothold::new(&[(current_tid(), Role::Worker)]);
@@ -192,16 +198,18 @@ pub(crate) fn patron() {
         const LOCK_PI2: i32 = 13;
         libc::syscall(
             libc::SYS_futex,
-            lock.as_ptr(),
+            locks[0].as_ptr(),
             LOCK_PI2,
             0,
             &raw const until,
         )
     };
-    // SAFETY: the only child, which has not been waited for; a live structure.
+    // SAFETY: all the children, which have not been waited for; a live structure.
     let used = unsafe {
-        libc::kill(child, libc::SIGKILL);
-        libc::waitpid(child, std::ptr::null_mut(), 0);
+        for child in children {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
         let mut used = std::mem::zeroed::<libc::rusage>();
         libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut used);
         used.ru_utime

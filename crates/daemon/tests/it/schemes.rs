@@ -10,7 +10,7 @@ use crate::assign::{assigned, rule};
 use crate::attacks::{
     ALICE, MALLORY, TRUDY, from_now, open_config, takes_at_most, two_cpus, villain,
 };
-use crate::beside::{TIME, beside, bystander, contend, us};
+use crate::beside::{TIME, barred_until, beside, bystander, contend, us};
 use crate::hostile::census;
 use crate::process::{PATIENCE, Process, ROLE, elevated_threads, until};
 use crate::quiet::used_by_the_scheduler;
@@ -56,9 +56,15 @@ fn dispatchers_that_end_before_anybody_looks_leave_a_victim_its_cpu() {
     let end = from_now(TIME);
     victim.go_until(end);
     attacker.go_until(end);
+    let barred = barred_until(end, &path);
     let used = (victim.number("used "), attacker.number("used "));
-    println!("victim {}, attacker {} us", used.0, used.1);
+    println!(
+        "victim {}, attacker {} us, barred {barred:?}",
+        used.0, used.1
+    );
     assert!(used.0 > 2 * used.1, "{used:?}");
+    // Before: now and then the victim, for what had used the CPU was in no account.
+    assert!(!barred.contains(&u64::from(ALICE)));
 }
 
 #[test]
@@ -76,15 +82,18 @@ fn a_priority_lent_to_a_process_of_nobody_is_taken_back_by_the_canary() {
         return;
     }
     let (here, there) = two_cpus();
-    let path = socket("patron");
-    let _daemon = Daemon::start(open_config("patron")).unwrap();
-    let _rival = villain("ghost", &path, TRUDY, (here, 63), &[]);
-    let mut bystander = bystander(&path, there);
-    let victim = [("VICTIM", there.to_string())];
-    let mut attacker = villain("patron", &path, MALLORY, (here, 40), &victim);
-    let (burnt, _) = contend("patron", &path, &mut bystander, &mut attacker, TIME);
-    // 0.12 s in a second, and an equal part of the rest.
-    assert!(takes_at_most(75, burnt, us()));
+    for links in ["1", "3"] {
+        let path = socket("patron");
+        let _daemon = Daemon::start(open_config("patron")).unwrap();
+        let _rival = villain("ghost", &path, TRUDY, (here, 63), &[]);
+        let mut bystander = bystander(&path, there);
+        let more = [("VICTIM", there.to_string()), ("LINKS", links.to_string())];
+        let mut attacker = villain("patron", &path, MALLORY, (here, 40), &more);
+        let (burnt, alarms) = contend("patron", &path, &mut bystander, &mut attacker, TIME);
+        // 0.12 s in a second, and an equal part of the rest.
+        assert!(takes_at_most(75, burnt, us()));
+        assert!(alarms > 0, "it was lent along {links}");
+    }
 }
 
 #[test]

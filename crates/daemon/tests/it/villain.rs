@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::net::RecvFlags;
 use upshift_board::os::{self, Mapping};
-use upshift_board::wire::{self, Role, Thread};
+use upshift_board::wire::{self, Reply, Role, Thread};
 use upshift_board::{LocalPage, NOTHING};
 use upshift_elevate::current_tid;
 use upshift_elevate::sys::{CpuSet, Kernel, Sys};
@@ -50,6 +50,23 @@ impl Foothold {
         };
         it.run(number("LEVEL") as u8);
         Some(it)
+    }
+
+    /// Adds the calling thread, whether or not that is allowed; one at a time.
+    pub(crate) fn add_current(&self, role: Role) -> bool {
+        let own = Thread {
+            tid: current_tid(),
+            vcpu: 0,
+            role,
+        };
+        let mut message = wire::buffer();
+        let length = wire::encode_update(&mut message, &[own], &[]).unwrap();
+        os::send(self.socket.as_fd(), &message[..length], &[]).unwrap();
+        let mut answer = wire::buffer();
+        let (length, _) =
+            os::receive(self.socket.as_fd(), &mut answer, RecvFlags::empty()).unwrap();
+        let reply = Reply::decode(&answer[..length]).unwrap();
+        !matches!(reply, Reply::Refused { .. })
     }
 
     /// Says that it runs something of `level`.

@@ -273,7 +273,7 @@ pub(crate) fn knocker() {
 }
 
 /// How long another user takes to register, some times, while `attackers` go on.
-fn registers_within(path: &Path, attackers: &mut [Process]) -> Vec<Duration> {
+pub(crate) fn registers_within(path: &Path, attackers: &mut [Process]) -> Vec<Duration> {
     for it in attackers {
         it.go_until(from_now(Duration::from_millis(3000)));
     }
