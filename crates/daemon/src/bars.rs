@@ -1,8 +1,8 @@
 //! [`Bars`]: users that are not elevated for a while, because of what their threads did.
 //!
-//! The first offence costs a second, each further one twice the last, up to [`LONGEST`]. A user that has been good for ten times its
-//! last bar starts over. So what an offence takes from others before it is noticed, say 0.1 s, a user has once in 11 s at most in the
-//! long run: 1 %.
+//! An offence costs ten times what it took from others before it was noticed, a second at least, and each further one twice the last, up
+//! to [`LONGEST`]. A user that has been good for ten times its last bar starts over. So what an offence takes, say 0.1 s, a user has once
+//! in 11 s at most in the long run: 1 %.
 //!
 //! One user is one offender, however many processes it starts. Asking costs one load while no user is barred.
 
@@ -12,8 +12,11 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What the first offence costs.
+/// The least that an offence costs.
 pub(crate) const FIRST: Duration = Duration::from_secs(1);
+
+/// An offence costs so many times what it took.
+const PRICE: u32 = 10;
 
 /// The longest bar: an hour or so, 2¹² times the first.
 const LONGEST: Duration = Duration::from_secs(1 << 12);
@@ -43,14 +46,20 @@ impl Bars {
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bars `user` from `now` on; for how long.
+    /// Bars `user` from `now` on for something that was noticed soon; for how long.
     pub(crate) fn punish(&self, user: u32, now: Instant) -> Duration {
+        self.punish_for(user, Duration::ZERO, now)
+    }
+
+    /// As [`Bars::punish`], for something that took so long from others.
+    pub(crate) fn punish_for(&self, user: u32, took: Duration, now: Instant) -> Duration {
         let mut users = self.lock();
+        let least = (took * PRICE).max(FIRST);
         let length = match users.get(&user) {
             Some(last) if now < last.until + last.length * PROBATION => {
-                (last.length * 2).min(LONGEST)
+                (last.length * 2).clamp(least, LONGEST)
             }
-            _ => FIRST,
+            _ => least,
         };
         self.insert(&mut users, user, now, length);
         length
@@ -120,6 +129,9 @@ mod tests {
         assert_eq!(bars.all(later), [(7, FIRST * 2)]);
         let good = later + FIRST * 2 * (1 + PROBATION);
         assert_eq!(bars.punish(7, good), FIRST);
+        let took = Duration::from_millis(500);
+        assert_eq!(bars.punish_for(8, took, good), FIRST * 5);
+        assert_eq!(bars.punish_for(8, took, good + FIRST * 5), FIRST * 10);
         let mut at = good;
         for _ in 0..20 {
             at += bars.punish(7, at);

@@ -19,7 +19,7 @@ use upshift_elevate::Tid;
 
 use crate::bars;
 use crate::canary::cage::Cage;
-use crate::canary::odds::Verdict;
+use crate::canary::odds::{SPAN, Verdict};
 use crate::canary::{PATIENCE, ROUND};
 use crate::machine::Machine;
 use crate::roster::Hold;
@@ -353,7 +353,10 @@ impl Alarm {
         }
         let until = |bar: Duration| format!("not elevated for {} s", bar.as_secs());
         for (&user, what) in &trial.culprits {
-            let bar = shared.bars.punish(user, now);
+            let bar = match trial.silence {
+                Some(_) => shared.bars.punish(user, now),
+                None => shared.bars.punish_for(user, SPAN, now),
+            };
             shared.eject(format!("user {user} is {}: {what}", until(bar)));
         }
         let open = &trial.inquiry.open;

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// The questions of so long are counted together.
-const SPAN: Duration = Duration::from_millis(500);
+pub(super) const SPAN: Duration = Duration::from_millis(500);
 
 /// Fewer say nothing: the machine stood still.
 const LEAST: u32 = 20;

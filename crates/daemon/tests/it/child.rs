@@ -70,6 +70,8 @@ fn plays_a_role() {
         "legion" => crate::villain::legion(),
         "donor" => crate::contrivances::donor(),
         "contriver" => crate::contrivances::contriver(),
+        "whisperer" => crate::breaths::whisperer(),
+        "renewer" => crate::renewals::renewer(),
         "burdener" => crate::burdens::burdener(),
         "leaver" => crate::guises::leaver(),
         "asker" => crate::guises::asker(),
@@ -88,7 +90,8 @@ fn plays_a_role() {
 }
 
 /// Programs that know nothing of the daemon. They end by themselves, soon.
-const PROGRAMS: [&str; 10] = [
+const PROGRAMS: [&str; 11] = [
+    "renewer",
     "donor",
     "gap",
     "spinners",
