@@ -47,6 +47,9 @@ pub struct Engine<M> {
     slots: Vec<Slot<M>>,
     cpus: Vec<Cpu>,
     open: bool,
+    /// When the time began of which ordinary threads are to have a part, and whether a task has changed its CPU since then.
+    closed_at: Nanos,
+    moved: bool,
     turn: Turn,
     turn_began: Nanos,
     /// Whether the turn was touched by an open piece, so that what was used says little about which tasks slept.
@@ -75,6 +78,8 @@ struct Slot<M> {
     first: Nanos,
     seen: Nanos,
     untold: Nanos,
+    /// CPU time at [`Engine::closed_at`].
+    at_close: Nanos,
     turns: u64,
 }
 
@@ -117,6 +122,8 @@ impl<M: Member> Engine<M> {
             control: Control::default(),
             slots: Vec::new(),
             open: false,
+            closed_at: 0,
+            moved: false,
             turn_began: 0,
             turn_was_open: false,
             began: 0,
@@ -153,6 +160,7 @@ impl<M: Member> Engine<M> {
             first,
             seen: first,
             untold: 0,
+            at_close: first,
             turns: 0,
         });
         Ok(task)
@@ -174,6 +182,7 @@ impl<M: Member> Engine<M> {
             first: 0,
             seen: 0,
             untold: 0,
+            at_close: 0,
             turns: 0,
         });
         task
@@ -206,9 +215,11 @@ impl<M: Member> Engine<M> {
         self.own_before = clock.own_cpu_time();
         self.began = clock.now();
         self.turn_began = self.began;
+        self.closed_at = self.began;
         for (task, slot) in self.slots.iter_mut().enumerate() {
             slot.look();
             (slot.first, slot.untold) = (slot.seen, 0);
+            slot.at_close = slot.seen;
             self.policy.added(TaskId(task), self.began);
             if slot.member.is_none() {
                 self.policy.removed(TaskId(task), self.began);
@@ -253,13 +264,17 @@ impl<M: Member> Engine<M> {
             }
         }
         if due.piece_is_due(now) {
-            if self.open {
-                self.close(now)?;
-            } else {
-                self.open(now)?;
-            }
             let pieces = self.config.open.pieces(self.threads());
-            due.next_piece(now, self.open, pieces);
+            if !self.open && self.others_have_had_theirs(now) {
+                self.begin_anew(now);
+                due.pass_piece(now, pieces);
+            } else {
+                match self.open {
+                    true => self.close(now)?,
+                    false => self.open(now)?,
+                }
+                due.next_piece(now, self.open, pieces);
+            }
         }
         if due.wants_a_look(now) {
             let before = self.threads();
@@ -300,6 +315,7 @@ impl<M: Member> Engine<M> {
             return Ok(false);
         }
         self.cpus.remove(lost);
+        self.moved = true;
         self.report.lost.push(number);
         self.turn = Turn::new(self.cpus.len());
         for id in 0..self.slots.len() {

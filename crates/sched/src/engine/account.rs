@@ -69,17 +69,46 @@ impl<M: Member> Engine<M> {
         }
     }
 
-    /// Where the policy favours none, an open piece must not decide which goes on: finds the one that used most since the last one.
+    pub(super) fn look_at_all(&mut self) {
+        self.slots.iter_mut().for_each(Slot::look);
+    }
+
+    /// Whether the tasks have left ordinary threads their part of each CPU since [`Engine::begin_anew`], so that nothing need be opened. A task
+    /// that has changed its CPU may have used all of it on any of them. Reads the CPU time of every task.
+    pub(super) fn others_have_had_theirs(&mut self, now: Nanos) -> bool {
+        self.look_at_all();
+        let mut used = vec![0; self.cpus.len()];
+        for slot in &self.slots {
+            let since = slot.seen - slot.at_close;
+            for (cpu, used) in used.iter_mut().enumerate() {
+                *used += if self.moved || slot.cpu == cpu {
+                    since
+                } else {
+                    0
+                };
+            }
+        }
+        let elapsed = now.saturating_sub(self.closed_at) as f64;
+        let most = elapsed * (1.0 - self.config.open.part.clamp(0.0, 0.9));
+        used.into_iter().all(|used| used as f64 <= most)
+    }
+
+    /// From now on ordinary threads are to have their part anew.
+    pub(super) fn begin_anew(&mut self, now: Nanos) {
+        self.closed_at = now;
+        self.moved = false;
+        for slot in &mut self.slots {
+            slot.at_close = slot.seen;
+        }
+    }
+
+    /// Where the policy favours none, an open piece must not decide which goes on: finds the one that used most since the last one. The CPU
+    /// times have just been read.
     pub(super) fn find_leaders(&mut self) {
         if self.cpus.iter().all(|cpu| !cpu.favoured.is_empty()) {
             return;
         }
-        let mut used = vec![0; self.slots.len()];
-        for (slot, used) in self.slots.iter_mut().zip(&mut used) {
-            let before = slot.seen;
-            slot.look();
-            *used = slot.seen - before;
-        }
+        let used: Vec<Nanos> = self.slots.iter().map(|it| it.seen - it.at_close).collect();
         for (index, cpu) in self.cpus.iter_mut().enumerate() {
             if !cpu.favoured.is_empty() {
                 continue;
@@ -110,9 +139,7 @@ impl<M: Member> Engine<M> {
 
     /// What happened until now.
     pub(super) fn report(&mut self, now: Nanos, own_cpu_time: Nanos) -> Report {
-        for slot in &mut self.slots {
-            slot.look();
-        }
+        self.look_at_all();
         let used = |slot: &Slot<M>| slot.seen - slot.first;
         let all: Nanos = self.slots.iter().map(used).sum();
         let task = |slot: &Slot<M>| TaskReport {

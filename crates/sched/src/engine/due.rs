@@ -88,6 +88,13 @@ impl Due {
         self.slack = length.unwrap_or(0) / NEAR;
     }
 
+    /// A piece is due at `now`, and not needed.
+    pub(super) fn pass_piece(&mut self, now: Nanos, pieces: Option<(Nanos, Nanos)>) {
+        self.pieces += 1;
+        self.piece = pieces.map(|(closed, _)| now + uneven(closed as f64, self.pieces));
+        self.slack = pieces.map_or(0, |(closed, _)| closed / NEAR);
+    }
+
     /// Whether to look for births: the time has come, or comes before the next wake-up.
     pub(super) fn wants_a_look(&self, now: Nanos) -> bool {
         let next = [self.pick, self.piece].into_iter().flatten().min();

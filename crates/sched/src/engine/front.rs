@@ -54,6 +54,7 @@ impl<M: Member> Engine<M> {
             return Ok(());
         }
         slot.cpu = placement.cpu;
+        self.moved = true;
         let was_raised = slot.notch.at > self.config.base;
         slot.notch.at = self.config.base;
         let Some(member) = &mut slot.member else {
@@ -169,6 +170,8 @@ impl<M: Member> Engine<M> {
             .open
             .pieces(self.threads())
             .map_or(0, |(_, open)| open);
+        self.look_at_all();
+        self.begin_anew(now);
         self.trace.add(now - self.began, What::Closed);
         Ok(())
     }

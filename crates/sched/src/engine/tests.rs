@@ -401,6 +401,32 @@ fn open_pieces_give_an_ordinary_thread_its_part_and_harm_no_share() {
 }
 
 #[test]
+fn nothing_is_opened_while_tasks_leave_ordinary_threads_their_part() {
+    let opened = |cpus: usize, awake: Nanos| {
+        let mut world = World::new(cpus, cpus, 4000 * MS).open();
+        for at in 0..cpus {
+            world = world.task(at, |task| task.awake = Some((4 * MS, awake)));
+        }
+        let report = world.run(RoundRobin::new(5 * MS));
+        (
+            report.opened / MS,
+            world.sim.borrow().bystander.unwrap() / MS,
+        )
+    };
+    // They leave a quarter of each CPU.
+    for cpus in [1, 2] {
+        let (opened, ordinary) = opened(cpus, 3 * MS);
+        assert_eq!(opened, 0);
+        let quarter = 1000 * cpus as u64;
+        // The simulated one has each second step of what is left.
+        assert!(ordinary * 2 >= quarter, "{ordinary}");
+    }
+    // A twentieth is too little.
+    let (opened, _) = opened(1, 4 * MS - MS / 5);
+    assert!((400..560).contains(&opened), "{opened}");
+}
+
+#[test]
 fn who_runs_alone_goes_on_after_an_open_piece() {
     let mut world = World::new(1, 3, 400 * MS).open();
     world.sim.borrow_mut().bystander = None;
