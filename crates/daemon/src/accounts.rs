@@ -4,6 +4,10 @@
 //! kept apart, by user: if it counted as used, a user that ends threads would have an excuse for whatever else takes the CPU; if it were
 //! forgotten, others would be blamed for it.
 //!
+//! What no thread has (interrupts, and what the host of a virtual machine takes) is in no thread's CPU time either, and in `/proc/stat` only, which is
+//! dear on large machines. So it is read twice a second, and schedulers take it to go on as it was. Interrupts explain nothing that is suspicious,
+//! because whoever sends packets has the kernel handle them in its name.
+//!
 //! Adding what is known is one atomic addition; a lock is taken where a thread has ended, and by the reader twice a second.
 
 use std::collections::HashMap;
@@ -12,7 +16,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The longest line of a CPU in `/proc/stat`: ten numbers of 64 bits.
 const LINE: usize = 256;
@@ -25,6 +29,17 @@ pub(crate) struct Accounts {
     anywhere: AtomicU64,
     /// `/proc/stat`, open, since elevated threads look up nothing in `/proc`.
     stat: Option<File>,
+    /// When that was read last, and what it said.
+    last: Mutex<(Instant, HashMap<usize, Outside>)>,
+}
+
+/// The time of a CPU that no thread has had since the machine started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Outside {
+    /// It went to interrupts, hard and soft.
+    interrupts: Duration,
+    /// It went to other machines of the host.
+    host: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -33,6 +48,8 @@ struct Account {
     known: AtomicU64,
     /// ns that may be a user's.
     unknown: Mutex<HashMap<u32, Duration>>,
+    /// Millionths of the time that no thread had between the last two readings of `/proc/stat`.
+    outside: AtomicU64,
 }
 
 impl Account {
@@ -48,6 +65,7 @@ impl Accounts {
             cpus: (0..cpus).map(|_| Account::default()).collect(),
             anywhere: AtomicU64::new(0),
             stat: File::open("/proc/stat").ok(),
+            last: Mutex::new((Instant::now(), HashMap::new())),
         }
     }
 
@@ -68,18 +86,44 @@ impl Accounts {
         }
     }
 
-    /// Of each CPU's time so far, what is elevated by the rules has had, as far as that is known, and what no thread has had.
+    /// Of each CPU's time so far, what is elevated by the rules has had, as far as that is known, and what the host has taken.
     pub(crate) fn explained(&self) -> impl Fn(usize) -> Duration {
         let outside = self.outside();
+        self.note(&outside, Instant::now());
         let anywhere = self.anywhere.load(Relaxed);
         move |cpu| {
             let here = self.cpus.get(cpu).map_or(0, |it| it.known.load(Relaxed));
-            Duration::from_nanos(here + anywhere) + outside.get(&cpu).copied().unwrap_or_default()
+            Duration::from_nanos(here + anywhere)
+                + outside.get(&cpu).map_or(Duration::ZERO, |it| it.host)
         }
     }
 
+    /// How much of the last `elapsed` no thread of `cpu` had, as far as it went on as before.
+    pub(crate) fn lost(&self, cpu: usize, elapsed: Duration) -> Duration {
+        let part = self.cpus.get(cpu).map_or(0, |it| it.outside.load(Relaxed));
+        elapsed.mul_f64(part as f64 / 1e6)
+    }
+
+    fn note(&self, outside: &HashMap<usize, Outside>, now: Instant) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let elapsed = now.saturating_duration_since(last.0);
+        // Its ticks are of 10 ms.
+        if elapsed < Duration::from_millis(100) {
+            return;
+        }
+        for (cpu, account) in self.cpus.iter().enumerate() {
+            let (Some(all), Some(before)) = (outside.get(&cpu), last.1.get(&cpu)) else {
+                continue;
+            };
+            let lost = (all.host + all.interrupts).saturating_sub(before.host + before.interrupts);
+            let part = lost.div_duration_f64(elapsed);
+            account.outside.store((part.min(1.0) * 1e6) as u64, Relaxed);
+        }
+        *last = (now, outside.clone());
+    }
+
     /// One system call: 20 µs with two CPUs.
-    fn outside(&self) -> HashMap<usize, Duration> {
+    fn outside(&self) -> HashMap<usize, Outside> {
         let mut text = vec![0; LINE * (self.cpus.len() + 1)];
         let read = self.stat.as_ref().map(|stat| stat.read_at(&mut text, 0));
         let length = read.and_then(Result::ok).unwrap_or(0);
@@ -99,15 +143,17 @@ impl Accounts {
     }
 }
 
-/// The time of each CPU that no thread has had since the machine started: it went to interrupts, or to other machines of the host. `stat` is the
-/// beginning of `/proc/stat`, which counts hundredths of a second.
-fn outside_of_threads(stat: &str) -> HashMap<usize, Duration> {
+/// Of each CPU; `stat` is the beginning of `/proc/stat`, which counts hundredths of a second.
+fn outside_of_threads(stat: &str) -> HashMap<usize, Outside> {
     let of_cpu = |line: &str| {
         let mut words = line.strip_suffix('\n')?.strip_prefix("cpu")?.split(' ');
         let cpu = words.next()?.parse().ok()?;
         // After user, nice, system, idle and iowait: irq, softirq and steal.
-        let ticks: u64 = words.skip(5).take(3).flat_map(str::parse::<u64>).sum();
-        Some((cpu, Duration::from_millis(ticks.saturating_mul(10))))
+        let mut ticks = words.skip(5).map_while(|word| word.parse::<u64>().ok());
+        let mut next = || Some(Duration::from_millis(ticks.next()?.saturating_mul(10)));
+        let interrupts = next()? + next()?;
+        let host = next()?;
+        Some((cpu, Outside { interrupts, host }))
     };
     // The first line is of all CPUs.
     stat.split_inclusive('\n')
@@ -144,11 +190,37 @@ mod tests {
     }
 
     #[test]
+    fn what_no_thread_has_is_taken_to_go_on() {
+        let (ms, now) = (Duration::from_millis, Instant::now());
+        let accounts = Accounts::new(2);
+        assert_eq!(accounts.lost(0, ms(36)), ms(0));
+        let of = |interrupts: u64, host: u64| Outside {
+            interrupts: ms(interrupts),
+            host: ms(host),
+        };
+        accounts.note(
+            &HashMap::from([(0, of(9, 900)), (1, of(50, 0))]),
+            now + ms(500),
+        );
+        accounts.note(
+            &HashMap::from([(0, of(59, 950)), (1, of(50, 0))]),
+            now + ms(1000),
+        );
+        // Too soon to say anything.
+        accounts.note(&HashMap::from([(0, of(69, 950))]), now + ms(1010));
+        assert_eq!(accounts.lost(0, ms(40)), ms(8));
+        assert_eq!(accounts.lost(1, ms(40)), ms(0));
+    }
+
+    #[test]
     fn time_of_interrupts_and_of_the_host_is_no_threads() {
         let text = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 3 4 5 6 7 8 9 9\ncpu3 1 1 1 1 1 0 0 2 0 0\ncpu4 1 1 1 1 1 1 1 1";
         let outside = outside_of_threads(text);
-        let ms = Duration::from_millis;
-        assert_eq!(outside, HashMap::from([(0, ms(210)), (3, ms(20))]));
+        let of = |interrupts: u64, host: u64| Outside {
+            interrupts: Duration::from_millis(interrupts),
+            host: Duration::from_millis(host),
+        };
+        assert_eq!(outside, HashMap::from([(0, of(130, 80)), (3, of(0, 20))]));
         assert_eq!(outside_of_threads("cpu 1\nintr 1\n"), HashMap::new());
         assert!(!Accounts::new(1).outside().is_empty());
     }

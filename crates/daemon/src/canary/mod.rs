@@ -22,7 +22,7 @@
 //! the daemon's heartbeat for the guardian, which demotes all threads if the whole daemon is stopped.
 //!
 //! A canary that is late nearly always for half a second, with less elevated than that takes, shows the same; then nothing is demoted before
-//! the culprits are known (`odds.rs`). What the host of a virtual machine takes, or interrupts, is in `/proc/stat`, which is read twice a second. Therefore a round lasts 10 to 20 ms, as it happens.
+//! the culprits are known (`odds.rs`). What the host of a virtual machine takes is in `/proc/stat`, which is read twice a second. Therefore a round lasts 10 to 20 ms, as it happens.
 //!
 //! A round costs a wait, and a wake of each canary: some 15 µs a CPU. While none is recorded the watch sleeps.
 //!

@@ -91,6 +91,16 @@ struct Parted {
     dispatcher_ended: bool,
 }
 
+/// What the threads used that have left since the last look, ns.
+#[derive(Debug, Default)]
+struct Left {
+    working: u64,
+    /// What workers that have ended may have used beside that.
+    maybe_working: u64,
+    /// What threads of any kind that have ended may have used beside what is known.
+    unknown: u64,
+}
+
 impl Watch {
     pub(super) fn new(config: &Config, enforcing: bool, now: Instant) -> Watch {
         let mut watch = Watch {
@@ -171,8 +181,9 @@ impl Watch {
         self.breath_until = Some(now + self.breath);
     }
 
-    /// Counts that others had all but `used` of the time since the last look; whether a breath is due.
-    fn owes(&mut self, elapsed: Duration, used: Duration) -> bool {
+    /// Counts that others had all but `used` of the time since the last look, and that no thread had `lost` of it; whether a breath is due.
+    fn owes(&mut self, elapsed: Duration, used: Duration, lost: Duration) -> bool {
+        let elapsed = elapsed.saturating_sub(lost);
         let theirs = elapsed.saturating_sub(used + std::mem::take(&mut self.own));
         self.owed = (self.owed + elapsed.mul_f64(self.share)).saturating_sub(theirs);
         self.owed * 2 >= self.breath
@@ -275,25 +286,26 @@ impl Scheduler {
         }
     }
 
-    /// Adds what threads used that have left; ns of workers, and what those that have ended may have used beside these.
+    /// Adds what dispatchers used that have left, and says what all of them used.
     fn count_the_parted(
         &mut self,
         dispatching: &mut HashMap<u32, u64>,
         (elapsed, budget): (u64, u64),
         now: Instant,
-    ) -> (u64, u64) {
+    ) -> Left {
         self.watch.debts.retain(|_, debt| {
             *debt = debt.saturating_sub(budget);
             *debt > 0
         });
-        let (mut working, mut unknown) = (0, 0);
+        let mut left = Left::default();
         for (user, parted) in std::mem::take(&mut self.watch.parted) {
-            working += parted.working;
+            left.working += parted.working;
             if parted.worker_ended || parted.dispatcher_ended {
                 let time = Duration::from_nanos(elapsed);
                 self.shared.accounts.add_unknown(self.cpu, user, time);
+                left.unknown += elapsed;
+                left.maybe_working += if parted.worker_ended { elapsed } else { 0 };
             }
-            unknown += if parted.worker_ended { elapsed } else { 0 };
             if parted.dispatching > 0 {
                 *dispatching.entry(user).or_default() += parted.dispatching;
             }
@@ -310,7 +322,7 @@ impl Scheduler {
                 ));
             }
         }
-        (working, unknown)
+        left
     }
 
     /// If the dispatchers of all users have used more than their budget, those of the users that had more than an equal part of it are
@@ -391,14 +403,15 @@ impl Scheduler {
             entry.charges.retain(Charge::exists);
         }
         let budget = elapsed * self.watch.dispatcher_percent / 100;
-        let (parted, unknown) = self.count_the_parted(&mut dispatching, (elapsed, budget), now);
+        let left = self.count_the_parted(&mut dispatching, (elapsed, budget), now);
         self.bar_dispatchers(&dispatching, budget, now);
-        let known = used + parted + dispatching.values().sum::<u64>();
-        used += parted + unknown;
+        let known = used + left.working + dispatching.values().sum::<u64>();
+        used += left.working + left.maybe_working;
         let accounts = &self.shared.accounts;
         accounts.add(Some(self.cpu), Duration::from_nanos(known));
-        let taken = Duration::from_nanos(known + unknown);
-        if !self.watch.owes(time, taken) {
+        let taken = Duration::from_nanos(known + left.unknown);
+        let lost = accounts.lost(self.cpu, time);
+        if !self.watch.owes(time, taken, lost) {
             return;
         }
         self.watch.owed = Duration::ZERO;
