@@ -287,6 +287,8 @@ impl Control {
                 Err(_) => return,
             };
             if let Err((socket, error)) = self.add(socket) {
+                // At once, however long closing takes.
+                let _ = rustix::net::shutdown(&socket, Shutdown::Both);
                 self.close(vec![socket]);
                 self.shared.counts.refused.fetch_add(1, Relaxed);
                 self.shared

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::RecvFlags;
 use upshift_board::os;
-use upshift_board::wire::{self, Role};
+use upshift_board::wire;
 use upshift_daemon::{Config, Daemon, Member, Rule, Subject, Subordinate};
 use upshift_elevate::current_tid;
 
@@ -18,7 +18,7 @@ use crate::child::{number, pin, setting, wait_for_go};
 use crate::hostile::{census, processes};
 use crate::process::{PATIENCE, Process, elevated_threads, monotonic, until};
 use crate::protocol::connect;
-use crate::villain::{Foothold, verdict};
+use crate::villain::{Foothold, sleepers_behind, verdict};
 use crate::{directory, permitted, skipped, socket, turn};
 
 /// The first of those that `MALLORY` may be in a user namespace.
@@ -197,19 +197,7 @@ pub(crate) fn asker() {
     let gate = std::sync::Mutex::new(());
     let closed = gate.lock().unwrap();
     std::thread::scope(|scope| {
-        let (told, tids) = std::sync::mpsc::channel();
-        for _ in 0..number("FOOTHOLDS") * 64 {
-            let (told, gate) = (told.clone(), &gate);
-            let small = std::thread::Builder::new().stack_size(64 * 1024);
-            let body = move || {
-                told.send(current_tid()).unwrap();
-                drop(told);
-                drop(gate.lock());
-            };
-            small.spawn_scoped(scope, body).unwrap();
-        }
-        drop(told);
-        let tids: Vec<(i32, Role)> = tids.iter().map(|tid| (tid, Role::Worker)).collect();
+        let tids = sleepers_behind(&gate, scope, number("FOOTHOLDS") * 64);
         let _footholds: Vec<Foothold> = tids.chunks(64).map(Foothold::new).collect();
         let path = PathBuf::from(setting("SOCKET"));
         let connections: Vec<OwnedFd> = (0..64).map(|_| connect(&path)).collect();

@@ -4,9 +4,10 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Barrier;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Barrier, Mutex};
+use std::thread::Scope;
 
 use rustix::net::RecvFlags;
 use upshift_board::os::{self, Mapping};
@@ -74,6 +75,27 @@ impl Foothold {
         self.page.vcpu(0).unwrap().set_running(level);
         os::ring(&self.bells[0]).unwrap();
     }
+}
+
+/// So many threads, small ones, which sleep until `gate` is open, as workers.
+pub(crate) fn sleepers_behind<'scope>(
+    gate: &'scope Mutex<()>,
+    scope: &'scope Scope<'scope, '_>,
+    count: u64,
+) -> Vec<(i32, Role)> {
+    let (told, tids) = std::sync::mpsc::channel();
+    for _ in 0..count {
+        let told = told.clone();
+        let small = std::thread::Builder::new().stack_size(64 * 1024);
+        let body = move || {
+            told.send(current_tid()).unwrap();
+            drop(told);
+            drop(gate.lock());
+        };
+        small.spawn_scoped(scope, body).unwrap();
+    }
+    drop(told);
+    tids.iter().map(|tid| (tid, Role::Worker)).collect()
 }
 
 /// Burns on `CPU` until the deadline: how much of it it got, and the longest time without, both in µs.

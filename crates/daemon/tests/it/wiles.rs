@@ -25,7 +25,7 @@ use crate::hostile::{census, processes};
 use crate::process::{PATIENCE, Process, monotonic, until};
 use crate::protocol::{connect, register};
 use crate::quiet::used_by_the_scheduler;
-use crate::villain::Foothold;
+use crate::villain::{Foothold, sleepers_behind};
 use crate::{directory, permitted, skipped, socket, turn};
 
 /// Ends the main thread of this process, and nothing else.
@@ -415,19 +415,7 @@ pub(crate) fn switcher() {
     let gate = std::sync::Mutex::new(());
     let closed = gate.lock().unwrap();
     std::thread::scope(|scope| {
-        let (told, tids) = std::sync::mpsc::channel();
-        for _ in 0..1024 {
-            let (told, gate) = (told.clone(), &gate);
-            let small = std::thread::Builder::new().stack_size(64 * 1024);
-            let body = move || {
-                told.send(current_tid()).unwrap();
-                drop(told);
-                drop(gate.lock());
-            };
-            small.spawn_scoped(scope, body).unwrap();
-        }
-        drop(told);
-        let tids: Vec<(i32, Role)> = tids.iter().map(|tid| (tid, Role::Worker)).collect();
+        let tids = sleepers_behind(&gate, scope, 1024);
         let all: Vec<Foothold> = tids.chunks(128).map_while(Foothold::try_new).collect();
         println!("ready");
         let deadline = wait_for_go();
