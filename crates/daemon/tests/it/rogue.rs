@@ -308,6 +308,11 @@ pub(crate) fn hermit() {
 /// Changes its level at full speed, between `LEVEL` and a less urgent one, and rings each time.
 pub(crate) fn flapper() {
     pin(number("CPU") as usize);
+    if setting("POLICY") == "batch" {
+        let param = libc::sched_param { sched_priority: 0 };
+        // SAFETY: a live structure.
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const param) };
+    }
     let it = Foothold::new(&[(current_tid(), Role::Worker)]);
     println!("ready");
     let deadline = wait_for_go();
