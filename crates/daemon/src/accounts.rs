@@ -8,6 +8,9 @@
 //! dear on large machines. So it is read twice a second, and schedulers take it to go on as it was. Interrupts explain nothing that is suspicious,
 //! because whoever sends packets has the kernel handle them in its name.
 //!
+//! A CPU has *stood still* if its scheduler was kept from it, which is above all that the daemon elevates: by the kernel's throttling of
+//! real-time threads, the host, or another real-time program.
+//!
 //! Adding what is known is one atomic addition; a lock is taken where a thread has ended, and by the reader twice a second.
 
 use std::collections::HashMap;
@@ -18,12 +21,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// A scheduler that comes so much later than it is to was kept from its CPU.
+const STILL: Duration = Duration::from_millis(10);
+
 /// The longest line of a CPU in `/proc/stat`: ten numbers of 64 bits.
 const LINE: usize = 256;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Accounts {
+    began: Instant,
     cpus: Vec<Account>,
     /// ns of assigned processes and of the daemon's threads that are not of one CPU, on any CPU.
     anywhere: AtomicU64,
@@ -50,6 +57,8 @@ struct Account {
     unknown: Mutex<HashMap<u32, Duration>>,
     /// Millionths of the time that no thread had between the last two readings of `/proc/stat`.
     outside: AtomicU64,
+    /// When it stood still last: ns since [`Accounts::began`], 0: never.
+    stood_still: AtomicU64,
 }
 
 impl Account {
@@ -62,6 +71,7 @@ impl Accounts {
     /// Opens `/proc/stat`.
     pub(crate) fn new(cpus: usize) -> Accounts {
         Accounts {
+            began: Instant::now(),
             cpus: (0..cpus).map(|_| Account::default()).collect(),
             anywhere: AtomicU64::new(0),
             stat: File::open("/proc/stat").ok(),
@@ -84,6 +94,25 @@ impl Accounts {
         if let Some(account) = self.cpus.get(cpu) {
             *account.unknown().entry(user).or_default() += time;
         }
+    }
+
+    /// The scheduler of `cpu`, which was to go on at `due`, does at `now`.
+    pub(crate) fn goes_on(&self, cpu: usize, due: Instant, now: Instant) {
+        if now.saturating_duration_since(due) > STILL
+            && let Some(account) = self.cpus.get(cpu)
+        {
+            let when = now.saturating_duration_since(self.began).as_nanos() as u64;
+            account.stood_still.store(when.max(1), Relaxed);
+        }
+    }
+
+    /// Whether `cpu` has stood still since then.
+    pub(crate) fn has_stood_still(&self, cpu: usize, since: Instant) -> bool {
+        let when = self
+            .cpus
+            .get(cpu)
+            .map_or(0, |it| it.stood_still.load(Relaxed));
+        when > 0 && self.began + Duration::from_nanos(when) >= since
     }
 
     /// Of each CPU's time so far, what is elevated by the rules has had, as far as that is known, and what the host has taken.
@@ -187,6 +216,18 @@ mod tests {
         let unknown = HashMap::from([(7, ms(10)), (8, ms(1))]);
         assert_eq!(accounts.take_unknown(1), unknown);
         assert_eq!(accounts.take_unknown(1), HashMap::new());
+    }
+
+    #[test]
+    fn a_cpu_whose_scheduler_comes_late_has_stood_still() {
+        let (ms, accounts) = (Duration::from_millis, Accounts::new(2));
+        let due = Instant::now() + ms(100);
+        accounts.goes_on(0, due, due + ms(9));
+        accounts.goes_on(1, due, due);
+        assert!(!accounts.has_stood_still(0, due) && !accounts.has_stood_still(1, due));
+        accounts.goes_on(1, due, due + ms(11));
+        assert!(!accounts.has_stood_still(0, due) && accounts.has_stood_still(1, due));
+        assert!(!accounts.has_stood_still(1, due + ms(12)));
     }
 
     #[test]

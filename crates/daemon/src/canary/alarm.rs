@@ -4,7 +4,8 @@
 //! have themselves used half of the second half of the silence, unless threads have ended there unseen lately, which may have done the same before.
 //! Their users are barred, for longer each time. If no culprit is found, the users of what has ended are, for a second, as suspects; if there is none
 //! either (an unknown way), the users of all that was elevated where it helped to demote it are, for a second, as suspects; one that
-//! goes on has the CPU for 100 ms of each 1.1 s. No user is barred for a silence while a CPU is unplugged.
+//! goes on has the CPU for 100 ms of each 1.1 s. No user is barred for a silence while a CPU is unplugged; and none but those that lend, if the
+//! scheduler of the CPU was kept from it as well (`accounts.rs`).
 //!
 //! In which lock a thread sleeps stands in a file of `/proc`, which the watch does not open: scouts do (`scout.rs`), one for each user. The watch
 //! waits for [`INQUIRY`] at most, with all suspects demoted; users that are not examined by then are suspects.
@@ -45,6 +46,8 @@ pub(super) struct Alarm {
     evasive: HashSet<u32>,
     /// CPUs that something else is known to take are not suspicious until then.
     foreign_until: Option<Instant>,
+    /// A silent CPU has stood still, for the daemon's own threads as well: nothing that the daemon has elevated does that.
+    stood_still: bool,
     /// A CPU has gone: whatever was silent, no user is to blame.
     unplugged: bool,
 }
@@ -287,6 +290,13 @@ impl Alarm {
     }
 
     fn examine(&mut self, shared: &Shared, now: Instant, demoted: Option<Duration>) {
+        self.stood_still = demoted.is_some_and(|demoted| {
+            let since = now - (ROUND + PATIENCE + demoted);
+            let silent = &mut self.silent.iter();
+            // What has a deadline is above the schedulers.
+            !shared.are_deadlines_guarded()
+                && silent.any(|&cpu| shared.accounts.has_stood_still(cpu, since))
+        });
         let suspects: HashSet<Tid> = self.suspects.iter().map(|hold| hold.tid).collect();
         let may_be = |hold: &Hold| hold.is_raised() || suspects.contains(&hold.tid);
         let left: VecDeque<_> = shared.roster.holds(may_be).into();
@@ -303,8 +313,9 @@ impl Alarm {
     /// Looks for culprits for a while; with all looked at, the verdict.
     fn go_on(&mut self, shared: &Shared, mut trial: Box<Trial>, now: Instant) {
         while let Some(hold) = trial.left.pop_front() {
-            // Beside what has ended unseen it may have done what it may.
-            if self.evasive.is_empty() && self.has_burnt(shared, &hold, now) {
+            // Beside what has ended unseen, or stops the daemon as well, it may have done what it may.
+            let blameless = self.stood_still || !self.evasive.is_empty();
+            if !blameless && self.has_burnt(shared, &hold, now) {
                 let text = || {
                     let (tid, pid) = (hold.tid, hold.owner.pid);
                     format!("thread {tid} of process {pid} has used the CPU all the time")
@@ -360,6 +371,14 @@ impl Alarm {
             shared.eject(format!("user {user} is {}: {what}", until(bar)));
         }
         let open = &trial.inquiry.open;
+        if trial.culprits.is_empty() && self.stood_still {
+            let silent = &self.silent;
+            return shared.complain("foreign", || {
+                format!(
+                    "the CPUs {silent:?} stood still, for the daemon too: the kernel throttles real-time threads, the host has no time, or something else is real-time there"
+                )
+            });
+        }
         if trial.culprits.is_empty() && !self.evasive.is_empty() {
             for &user in &self.evasive {
                 shared.bars.suspect(user, now);

@@ -105,7 +105,9 @@ impl Scheduler {
         let _own = self.rise();
         let mut events = Vec::with_capacity(EVENTS);
         loop {
-            let timeout = self.timeout(Instant::now());
+            let asleep = Instant::now();
+            let timeout = self.timeout(asleep);
+            let due = timeout.map(|timeout| asleep + timeout);
             let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
             events.clear();
             let room = rustix::buffer::spare_capacity(&mut events);
@@ -113,6 +115,8 @@ impl Scheduler {
             let _ = epoll::wait(&self.epoll, room, timeout.as_ref());
             self.stay_here();
             let now = Instant::now();
+            due.into_iter()
+                .for_each(|due| self.shared.accounts.goes_on(self.cpu, due, now));
             for event in &events {
                 match event.data.u64() {
                     MAILBOX => {
