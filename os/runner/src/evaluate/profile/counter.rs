@@ -1,0 +1,194 @@
+//! Counts the blocks of instructions that QEMU executes, from what it logs.
+//!
+//! A block is logged with its instructions when it is translated, and each time it is executed (`-d in_asm,exec`). A program has frames of its own, so a
+//! block that is there twice is of two processes; blocks that follow one another without the kernel in between are of one.
+
+use std::collections::HashMap;
+
+use super::sources::{is_program, is_vdso};
+use super::{BEFORE, COUNTED};
+
+/// A block of instructions.
+pub(super) struct Block {
+    pub(super) addresses: Vec<u64>,
+    /// How often it was executed while requests were counted, by the process.
+    pub(super) count: HashMap<Option<usize>, u64>,
+    /// Another block of the same process, or itself.
+    parent: usize,
+}
+
+/// What the log says, as it comes.
+pub(super) struct Counter {
+    product: u64,
+    pub(super) products: u64,
+    pub(super) blocks: Vec<Block>,
+    by_code: HashMap<u64, usize>,
+    /// The instructions of a block that has been translated and not yet executed.
+    translated: Vec<u64>,
+    /// Of the present stretch in user mode: a block of the program, and blocks of the vDSO before there was one.
+    program: Option<usize>,
+    pending: Vec<usize>,
+}
+
+impl Counter {
+    /// Of requests by the calls of the function at `product`.
+    pub(super) fn new(product: u64) -> Counter {
+        Counter {
+            product,
+            products: 0,
+            blocks: Vec::new(),
+            by_code: HashMap::new(),
+            translated: Vec::new(),
+            program: None,
+            pending: Vec::new(),
+        }
+    }
+
+    pub(super) fn root(&mut self, mut block: usize) -> usize {
+        while self.blocks[block].parent != block {
+            let parent = self.blocks[block].parent;
+            self.blocks[block].parent = self.blocks[parent].parent;
+            block = parent;
+        }
+        block
+    }
+
+    fn count(&mut self, block: usize, process: Option<usize>) {
+        if self.is_counting() {
+            *self.blocks[block].count.entry(process).or_default() += 1;
+        }
+    }
+
+    fn is_counting(&self) -> bool {
+        (BEFORE..BEFORE + COUNTED).contains(&self.products)
+    }
+
+    /// A line of the log. False: all requests are counted.
+    pub(super) fn line(&mut self, line: &str) -> bool {
+        if let Some(rest) = line.strip_prefix("0x") {
+            let address = rest.split(':').next().unwrap_or("");
+            self.translated
+                .extend(u64::from_str_radix(address, 16).ok());
+            return true;
+        }
+        let Some((code, place)) = line
+            .strip_prefix("Trace ")
+            .and_then(|line| line.split_once(": 0x")?.1.split_once(" ["))
+        else {
+            return true;
+        };
+        let hexadecimal = |word: Option<&str>| u64::from_str_radix(word?, 16).ok();
+        let address = hexadecimal(place.split('/').nth(1));
+        let (Some(code), Some(address)) = (hexadecimal(Some(code)), address) else {
+            return true;
+        };
+        if !self.translated.is_empty() {
+            let block = Block {
+                addresses: core::mem::take(&mut self.translated),
+                count: HashMap::new(),
+                parent: self.blocks.len(),
+            };
+            self.by_code.insert(code, self.blocks.len());
+            self.blocks.push(block);
+        }
+        if let Some(&block) = self.by_code.get(&code) {
+            self.executed(block, address);
+        }
+        self.products < BEFORE + COUNTED
+    }
+
+    fn executed(&mut self, block: usize, address: u64) {
+        if is_program(address) {
+            if let Some(other) = self.program {
+                let (one, other) = (self.root(block), self.root(other));
+                self.blocks[one].parent = other;
+            }
+            self.program = Some(block);
+            let root = self.root(block);
+            for of_vdso in core::mem::take(&mut self.pending) {
+                self.count(of_vdso, Some(root));
+            }
+            self.count(block, Some(root));
+            if address == self.product {
+                self.products += 1;
+            }
+        } else if is_vdso(address) {
+            match self.program {
+                Some(program) => {
+                    let root = self.root(program);
+                    self.count(block, Some(root));
+                }
+                None => self.pending.push(block),
+            }
+        } else {
+            for of_vdso in core::mem::take(&mut self.pending) {
+                self.count(of_vdso, None);
+            }
+            self.program = None;
+            self.count(block, None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use os_abi::layout;
+
+    use super::*;
+
+    fn counter() -> Counter {
+        Counter {
+            products: BEFORE,
+            ..Counter::new(0x1_0000)
+        }
+    }
+
+    /// A block at `address` with code at `code`; with its translation it has two instructions.
+    fn executed(counter: &mut Counter, code: u64, address: u64, is_new: bool) {
+        if is_new {
+            for at in [address, address + 4] {
+                counter.line(&format!("{at:#018x}:  00000013          nop"));
+            }
+        }
+        counter.line(&format!(
+            "Trace 0: {code:#x} [0/{address:016x}/0/ff020200] "
+        ));
+    }
+
+    #[test]
+    fn blocks_of_two_processes_are_told_apart() {
+        let mut counter = counter();
+        let vdso = layout::VDSO as u64;
+        let kernel = 0xffff_ffc0_8020_0000;
+        // One process, with a block of the vDSO before and after; then another, in code of its own.
+        executed(&mut counter, 1, vdso, true);
+        executed(&mut counter, 2, 0x2_0000, true);
+        executed(&mut counter, 3, 0x2_0100, true);
+        executed(&mut counter, 1, vdso, false);
+        executed(&mut counter, 4, kernel, true);
+        executed(&mut counter, 5, 0x2_0000, true);
+        executed(&mut counter, 1, vdso, false);
+        assert_eq!(counter.blocks.len(), 5);
+        let roots: Vec<_> = [1, 2, 4].map(|block| counter.root(block)).into();
+        assert_eq!(roots[0], roots[1]);
+        assert_ne!(roots[0], roots[2]);
+        let of_vdso: HashMap<_, _> = core::mem::take(&mut counter.blocks[0].count);
+        let mut counts = [0, 0];
+        for (process, count) in of_vdso {
+            let root = process.map(|process| counter.root(process));
+            counts[usize::from(root == Some(roots[2]))] += count;
+        }
+        assert_eq!(counts, [2, 1]);
+        assert_eq!(counter.blocks[3].count[&None], 1);
+        assert_eq!(counter.blocks[3].addresses.len(), 2);
+    }
+
+    #[test]
+    fn counting_ends_with_the_last_request() {
+        let mut counter = counter();
+        counter.products = BEFORE + COUNTED - 2;
+        assert!(counter.line("0x0000000000010000:  00000013  nop"));
+        assert!(counter.line("Trace 0: 0x1 [0/0000000000010000/0/0] "));
+        assert!(!counter.line("Trace 0: 0x1 [0/0000000000010000/0/0] "));
+    }
+}

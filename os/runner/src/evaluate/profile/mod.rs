@@ -1,0 +1,138 @@
+//! Where the instructions of a request go: each block of instructions that QEMU translates and executes is counted, by the source that it is made
+//! of, from one request to another many later.
+//!
+//! `counter` counts blocks of what QEMU logs, `sources` knows the debug information, `layers` says what an instruction is part of, `table` writes the file and
+//! what the page shows of it.
+
+mod counter;
+mod layers;
+mod sources;
+mod table;
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Mutex;
+
+use super::point::Load;
+use super::{AT_ONCE, THREADS};
+use crate::build::{self, Image};
+use crate::qemu::{self, Machine, Network};
+use counter::Counter;
+use layers::Profile;
+use sources::{Code, Sources};
+pub(crate) use table::draw;
+
+/// Requests before those that are counted, and those.
+const BEFORE: u64 = 256;
+const COUNTED: u64 = 512;
+
+/// The models that are counted: coroutines on both sides, and threads.
+const COMPARED: [usize; 2] = [0, 3];
+
+/// Counts a closed loop of a model.
+fn measure(image: &Image, load: Load, is_verbose: bool) -> Result<Profile, String> {
+    let server = match load.has_threads() {
+        true => "threads",
+        false => "coroutines",
+    };
+    let (connections, n, millis) = (load.connections, load.n, load.millis);
+    let machine = Machine {
+        cpu: "",
+        smp: 1,
+        icount: true,
+        network: Network::No,
+        disk: None,
+        arguments: format!(
+            "init=matrix with={server},{connections},{n},1,0,{millis},1 threads={THREADS}"
+        ),
+    };
+    let kernel = std::fs::read(&image.kernel)
+        .map_err(|error| format!("{}: {error}", image.kernel.display()))?;
+    let (program, vdso) = (build::program("matrix")?, build::program("os-vdso")?);
+    let mut sources = Sources {
+        kernel: Code::new(&kernel)?,
+        program: Code::new(&program)?,
+        vdso: Code::new(&vdso)?,
+        known: HashMap::new(),
+    };
+    let mut counter = Counter::new(sources::product(&sources.program)?);
+    let mut child = qemu::command(image, &machine, None)
+        .args(["-monitor", "none", "-d", "in_asm,exec,nochain"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(qemu::explain)?;
+    let log = child.stderr.take().expect("stderr is piped");
+    let mut log = BufReader::with_capacity(1 << 20, log);
+    let mut line = String::new();
+    let mut is_wanted = true;
+    while is_wanted && log.read_line(&mut line).is_ok_and(|count| count > 0) {
+        is_wanted = counter.line(line.trim_end());
+        line.clear();
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    if is_wanted {
+        let products = counter.products;
+        return Err(format!(
+            "{load}: the machine has ended after {products} requests"
+        ));
+    }
+    Ok(layers::sum(counter, &mut sources, load, is_verbose))
+}
+
+/// Models, connections and orders that are counted.
+fn plan() -> Vec<Load> {
+    let shapes = [(16, 1), (64, 1)];
+    let load = |(connections, n)| {
+        COMPARED.into_iter().map(move |model| Load {
+            model,
+            connections,
+            n,
+            levels: 1,
+            period: 0,
+            // More than it takes.
+            millis: 2_000,
+            harts: 1,
+            by_clock: false,
+        })
+    };
+    shapes.into_iter().flat_map(load).collect()
+}
+
+/// Counts all, and writes the file. `is_verbose`: prints the functions that take most.
+pub(crate) fn run(file: &Path, is_verbose: bool) -> Result<(), String> {
+    let threads = build::with_kernel_threads()?;
+    let coroutines = build::image()?;
+    let queue = Mutex::new(plan().into_iter());
+    let profiles = Mutex::new(Vec::new());
+    let work = || -> Result<(), String> {
+        while let Some(load) = queue.lock().map_or(None, |mut queue| queue.next()) {
+            let image = match load.has_kernel_threads() {
+                true => &threads,
+                false => &coroutines,
+            };
+            let profile = measure(image, load, is_verbose)?;
+            println!("{load}: {}", table::tenths(profile.total()));
+            if let Ok(mut profiles) = profiles.lock() {
+                profiles.push(profile);
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
+        let mut ended = workers.into_iter().map(|worker| worker.join());
+        ended.try_for_each(|end| end.unwrap_or(Err("a runner panicked".to_owned())))
+    })?;
+    let mut profiles = profiles.into_inner().unwrap_or_default();
+    profiles.sort_by_key(|profile| {
+        let load = profile.load;
+        (load.n, load.connections, load.model)
+    });
+    let text = table::write(&profiles);
+    std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))
+}

@@ -1,0 +1,150 @@
+//! Which source an instruction is of, by the debug information of the kernel, the program that is measured and the vDSO: the innermost function
+//! that is neither of the standard library nor a lock.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use addr2line::gimli::{Dwarf, EndianSlice, LittleEndian};
+use os_abi::layout;
+
+use crate::{build, state};
+
+/// The function that is called for each request once.
+const PRODUCT: &str = "matrix::square";
+
+/// Is it of a program?
+pub(super) fn is_program(address: u64) -> bool {
+    (layout::IMAGE as u64..layout::IMAGE_END as u64).contains(&address)
+}
+
+/// Is it of the vDSO?
+pub(super) fn is_vdso(address: u64) -> bool {
+    (layout::VDSO as u64..layout::VDSO as u64 + (1 << 30)).contains(&address)
+}
+
+/// What is known of a file of code: its debug information, and its functions.
+pub(super) struct Code<'a> {
+    lines: addr2line::Context<EndianSlice<'a, LittleEndian>>,
+    functions: Vec<(u64, String)>,
+}
+
+impl Code<'_> {
+    pub(super) fn new(elf: &[u8]) -> Result<Code<'_>, String> {
+        let load = |id: addr2line::gimli::SectionId| {
+            let section = state::section(elf, id.name());
+            Ok::<_, addr2line::gimli::Error>(EndianSlice::new(section, LittleEndian))
+        };
+        let lines = Dwarf::load(load).and_then(addr2line::Context::from_dwarf);
+        Ok(Code {
+            lines: lines.map_err(|error| format!("debug information: {error}"))?,
+            functions: state::symbols(elf),
+        })
+    }
+
+    /// Names of functions without debug information are of assembly.
+    fn symbol(&self, at: u64) -> Option<String> {
+        let after = self.functions.partition_point(|(start, _)| *start <= at);
+        let (_, name) = &self.functions[after.checked_sub(1)?];
+        Some(name.clone())
+    }
+}
+
+/// The sources of the instructions of an image.
+pub(super) struct Sources<'a> {
+    pub(super) kernel: Code<'a>,
+    pub(super) program: Code<'a>,
+    pub(super) vdso: Code<'a>,
+    pub(super) known: HashMap<u64, Rc<Source>>,
+}
+
+/// The function an instruction is of, and its file.
+#[derive(Default)]
+pub(super) struct Source {
+    pub(super) file: String,
+    /// It and those that it was inlined into.
+    pub(super) functions: Vec<String>,
+    /// In the program that is measured: the function of the source that has the line.
+    pub(super) within: String,
+}
+
+impl Sources<'_> {
+    pub(super) fn of(&mut self, address: u64) -> Rc<Source> {
+        if let Some(known) = self.known.get(&address) {
+            return known.clone();
+        }
+        let (code, at) = match () {
+            () if is_program(address) => (&self.program, address),
+            () if is_vdso(address) => (&self.vdso, address - layout::VDSO as u64),
+            () => (&self.kernel, address),
+        };
+        let (mut source, mut line) = (Source::default(), 0);
+        if let Ok(mut frames) = code.lines.find_frames(at).skip_all_loads() {
+            while let Ok(Some(frame)) = frames.next() {
+                let name = frame
+                    .function
+                    .as_ref()
+                    .and_then(|name| name.demangle().ok());
+                source.functions.extend(name.map(|name| name.into_owned()));
+                if let Some(location) = frame.location
+                    && let Some(file) = location.file
+                    && (source.file.is_empty() || is_transparent(&source.file))
+                {
+                    source.file = file.to_owned();
+                    line = location.line.unwrap_or(0);
+                }
+            }
+        }
+        if source.functions.is_empty() {
+            source.functions.extend(code.symbol(at));
+        }
+        if let Some((_, name)) = source.file.split_once("bin/matrix/") {
+            let text =
+                std::fs::read_to_string(build::root().join("user/src/bin/matrix").join(name));
+            source.within = within(&text.unwrap_or_default(), line);
+        }
+        let source = Rc::new(source);
+        self.known.insert(address, source.clone());
+        source
+    }
+}
+
+/// Files of the standard library, and of what is part of whatever uses it.
+fn is_transparent(file: &str) -> bool {
+    let is_library = file.contains("/rustc/") || file.contains("/rust/library/");
+    let is_lock = ["/arch/lock.rs", "/arch/csr.rs", "/arch/mod.rs"];
+    is_library && !file.contains("compiler-builtins")
+        || is_lock.iter().any(|lock| file.ends_with(lock))
+}
+
+/// Where the function is that multiplies.
+pub(super) fn product(program: &Code<'_>) -> Result<u64, String> {
+    let is_it = |name: &str| {
+        addr2line::demangle_auto(name.into(), Some(addr2line::gimli::DW_LANG_Rust))
+            .starts_with(PRODUCT)
+    };
+    let mut functions = program.functions.iter();
+    let found = functions.find(|(_, name)| is_it(name));
+    let address = found.map(|(address, _)| *address);
+    address.ok_or_else(|| format!("there is no function {PRODUCT}"))
+}
+
+/// The function of a text that a line is in: the last one that begins before it. Debug information names closures without what
+/// they are in.
+fn within(text: &str, line: u32) -> String {
+    let lines = text.lines().take(line as usize);
+    let names = lines.filter_map(|line| line.split_once("fn ")?.1.split(['(', '<']).next());
+    names.last().unwrap_or("").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_of_the_function_before_it() {
+        let text = "fn first() {\n    x();\n}\n\nasync fn second<T>(one: T) {\n    one\n}\n";
+        assert_eq!(within(text, 2), "first");
+        assert_eq!(within(text, 6), "second");
+        assert_eq!(within("", 6), "");
+    }
+}

@@ -1,0 +1,149 @@
+//! The file of profiles, and its tables on the page.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use super::layers::{LAYERS, Profile, SHARED};
+use super::{BEFORE, COMPARED, COUNTED};
+use crate::evaluate::commit;
+use crate::evaluate::point::MODELS;
+
+/// The file of profiles.
+pub(super) fn write(profiles: &[Profile]) -> String {
+    let mut text = format!(
+        "# commit {}\nmodel,connections,n,layer,instructions\n",
+        commit()
+    );
+    for Profile { load, layers } in profiles {
+        for ((name, _), count) in LAYERS.iter().zip(layers) {
+            let (model, connections, n) = (MODELS[load.model], load.connections, load.n);
+            let _ = writeln!(text, "{model},{connections},{n},{name},{}", tenths(*count));
+        }
+    }
+    text
+}
+
+/// Of a count in tenths.
+pub(super) fn tenths(count: u64) -> String {
+    format!("{}.{}", count / 10, count % 10)
+}
+
+/// The profiles of a file: instructions of a request by shape, layer and model.
+struct Table {
+    /// Connections and order.
+    shapes: Vec<(u32, u32)>,
+    cells: HashMap<(u32, u32, String, usize), f64>,
+}
+
+impl Table {
+    fn parse(file: &str) -> Table {
+        let mut table = Table {
+            shapes: Vec::new(),
+            cells: HashMap::new(),
+        };
+        for line in file.lines() {
+            let words: Vec<&str> = line.split(',').collect();
+            let &[model, connections, n, layer, count] = &words[..] else {
+                continue;
+            };
+            let model = MODELS.iter().position(|known| *known == model);
+            let (Some(model), Ok(connections), Ok(n), Ok(count)) =
+                (model, connections.parse(), n.parse(), count.parse())
+            else {
+                continue;
+            };
+            if !table.shapes.contains(&(connections, n)) {
+                table.shapes.push((connections, n));
+            }
+            let key = (connections, n, layer.to_owned(), model);
+            table.cells.insert(key, count);
+        }
+        table
+    }
+
+    fn cell(&self, (connections, n): (u32, u32), layer: &str, model: usize) -> f64 {
+        let key = (connections, n, layer.to_owned(), model);
+        self.cells.get(&key).copied().unwrap_or(0.0)
+    }
+
+    /// Of those layers that `wanted` names.
+    fn sum(&self, shape: (u32, u32), model: usize, wanted: impl Fn(&str) -> bool) -> f64 {
+        let names = LAYERS.iter().map(|(name, _)| *name);
+        let wanted = names.filter(|name| wanted(name));
+        wanted.map(|name| self.cell(shape, name, model)).sum()
+    }
+}
+
+/// Adds the tables of a file of profiles to the page.
+pub(crate) fn draw(page: &mut String, folder: &str, file: &str) {
+    let table = Table::parse(file);
+    if table.shapes.is_empty() {
+        return;
+    }
+    let mut commits = file
+        .lines()
+        .filter_map(|line| line.strip_prefix("# commit "));
+    let commit = commits.next().unwrap_or("unknown");
+    let _ = writeln!(
+        page,
+        "\n## Where the instructions go\n\n`cargo xtask os -- evaluate --profile`, commit `{commit}`: instructions of a request in a closed loop on one hart, by the source that they are compiled from \
+         (each block that QEMU executes is counted, over {COUNTED} requests after the first {BEFORE}; inlined functions count for themselves, the standard library for what calls it). \
+         The client and both ends of its connection are in the machine. The figures are in [`profile.csv`]({folder}/profile.csv)."
+    );
+    for &shape in &table.shapes {
+        let (connections, n) = shape;
+        let _ = writeln!(
+            page,
+            "\n{n} × {n} on {connections} connections:\n\n| | {} |\n|---|{}",
+            COMPARED.map(|model| MODELS[model]).join(" | "),
+            "---|".repeat(COMPARED.len())
+        );
+        let mut row = |title: &str, cell: &dyn Fn(usize) -> f64| {
+            let cells = COMPARED.map(|model| format!("{:.0}", cell(model)));
+            let _ = writeln!(page, "| {title} | {} |", cells.join(" | "));
+        };
+        for (name, title) in LAYERS {
+            row(title, &|model| table.cell(shape, name, model));
+        }
+        row("**all**", &|model| table.sum(shape, model, |_| true));
+    }
+    let _ = writeln!(
+        page,
+        "\nWhat the models share is the client, the product, and TCP and IP: if that alone is more than half of KTUT, no kernel answers twice as much. \
+         What a kernel decides is the rest.\n\n\
+         | | shared, KCUC | shared, KTUT | share of KTUT | KTUT to KCUC | KTUT to KCUC, of the rest |\n|---|---|---|---|---|---|"
+    );
+    for &shape in &table.shapes {
+        let (connections, n) = shape;
+        let is_shared = |name: &str| SHARED.contains(&name);
+        let all = |model| table.sum(shape, model, |_| true);
+        let shared = |model| table.sum(shape, model, is_shared);
+        let rest = |model| all(model) - shared(model);
+        let _ = writeln!(
+            page,
+            "| {n} × {n} on {connections} | {:.0} | {:.0} | {:.0} % | {:.2} × | {:.2} × |",
+            shared(0),
+            shared(3),
+            shared(3) * 100.0 / all(3),
+            all(3) / all(0),
+            rest(3) / rest(0)
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rest_is_what_is_not_shared() {
+        let file = "# commit x\nmodel,connections,n,layer,instructions\n\
+                    KCUC,64,1,tcp,10.0\nKCUC,64,1,trap,5.0\nKTUT,64,1,tcp,10.0\nKTUT,64,1,trap,15.0\n";
+        let mut page = String::new();
+        draw(&mut page, "folder", file);
+        assert!(
+            page.contains("| 1 × 1 on 64 | 10 | 10 | 40 % | 1.67 × | 3.00 × |"),
+            "{page}"
+        );
+    }
+}
