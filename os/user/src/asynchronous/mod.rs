@@ -51,7 +51,6 @@ enum State {
 }
 
 /// What is known of a call in flight.
-#[derive(Clone, Copy)]
 struct Known {
     /// The kernel's number of it.
     number: usize,
@@ -106,34 +105,35 @@ impl Future for Call {
     /// unless it need not wait at all. The call takes the level of what polls it; a
     /// coroutine that is given another level meanwhile is polled for that.
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        let fetched = State::Over(Err(Error::NoCall), None);
-        match core::mem::replace(&mut self.0, fetched) {
-            State::Over(result, buffer) => Poll::Ready((result, buffer)),
-            State::InFlight(operation, known) => match operation.finish() {
-                Ok((result, buffer)) => {
-                    let result = Error::from_code(result).map_or(Ok(result), Err);
-                    Poll::Ready((result, buffer))
-                }
-                Err(operation) => {
-                    let known = known.map(|known| known.follow(operation.token()));
-                    self.0 = State::InFlight(operation, known);
-                    Poll::Pending
-                }
-            },
+        if let State::InFlight(operation, known) = &mut self.0
+            && !operation.is_done()
+        {
+            if let Some(known) = known {
+                known.follow(operation.token());
+            }
+            return Poll::Pending;
         }
+        let fetched = State::Over(Err(Error::NoCall), None);
+        Poll::Ready(match core::mem::replace(&mut self.0, fetched) {
+            State::Over(result, buffer) => (result, buffer),
+            State::InFlight(operation, _) => {
+                let (result, buffer) = operation.finish();
+                (Error::from_code(result).map_or(Ok(result), Err), buffer)
+            }
+        })
     }
 }
 
 impl Known {
     /// Gives the call the level of the coroutine that runs.
-    fn follow(self, token: usize) -> Known {
+    fn follow(&mut self, token: usize) {
         let level = vdso::upshift_waits();
         if level == self.level || level == NO_LEVEL {
-            return self;
+            return;
         }
         // It may be over.
         let _ = sys::reprio_call(self.number, token, level as usize);
-        Known { level, ..self }
+        self.level = level;
     }
 }
 

@@ -91,13 +91,18 @@ fn grow() -> Option<()> {
     None
 }
 
-/// Makes an operation that is free the caller's.
-fn claim(token: usize) -> bool {
-    operation(token).is_some_and(|Operation { state, .. }| {
-        let seen = state.load(Acquire);
-        (seen == FREE || seen == UNWANTED)
-            && state.compare_exchange(seen, TAKEN, SeqCst, Relaxed).is_ok()
-    })
+/// Makes the operation of a token, if there is one and it is free, the caller's.
+#[inline]
+fn claim(token: usize) -> Option<Taken> {
+    let operation = operation(token)?;
+    let seen = operation.state.load(Acquire);
+    let is_free = seen == FREE || seen == UNWANTED;
+    let is_claimed = is_free
+        && operation
+            .state
+            .compare_exchange(seen, TAKEN, SeqCst, Relaxed)
+            .is_ok();
+    is_claimed.then_some(Taken { token, operation })
 }
 
 /// An operation that is to be filled in.
@@ -108,25 +113,33 @@ pub(super) struct Taken {
 
 /// Takes a free operation, from the one that was taken last on; makes more as long as there is
 /// none. `None`: there are as many as there may be.
+#[inline]
 pub(super) fn take() -> Option<Taken> {
-    let token = loop {
+    // Mostly the next one is free.
+    let taken = match claim(HINT.load(Relaxed) as usize) {
+        Some(taken) => taken,
+        None => search()?,
+    };
+    HINT.store(taken.token as u32 + 1, Relaxed);
+    Some(taken)
+}
+
+/// The same, of all that there are. O(operations).
+#[cold]
+fn search() -> Option<Taken> {
+    loop {
         let start = HINT.load(Relaxed) as usize;
         let made = BATCHES
             .iter()
             .take_while(|batch| !batch.load(Relaxed).is_null());
         let count = made.count() * BATCH;
-        let free = (start..start + count)
-            .map(|at| at % count)
-            .find(|token| claim(*token));
-        match free {
-            Some(token) => break token,
-            // A thread that is stopped here finds the batch that it has made taken by others.
-            None => grow()?,
+        let mut all = (start..start + count).map(|at| at % count);
+        if let Some(taken) = all.find_map(claim) {
+            return Some(taken);
         }
-    };
-    HINT.store(token as u32 + 1, Relaxed);
-    let operation = operation(token)?;
-    Some(Taken { token, operation })
+        // A thread that is stopped here finds the batch that it has made taken by others.
+        grow()?;
+    }
 }
 
 impl Taken {
@@ -164,13 +177,19 @@ impl InFlight {
         self.operation.state.store(DONE, Release);
     }
 
-    /// The result and the buffer; or itself again, if it is not over.
-    pub(super) fn finish(self) -> Result<(isize, Option<Vec<u8>>), InFlight> {
-        if self.operation.state.load(Acquire) != DONE {
-            return Err(self);
-        }
+    /// Is the result there?
+    pub(super) fn is_done(&self) -> bool {
+        self.operation.state.load(Acquire) == DONE
+    }
+
+    /// The result and the buffer.
+    ///
+    /// # Panics
+    /// If the result is not there: the buffer is the kernel's.
+    pub(super) fn finish(self) -> (isize, Option<Vec<u8>>) {
+        assert!(self.is_done());
         let result = self.operation.result.load(Relaxed);
-        Ok((result, self.free()))
+        (result, self.free())
     }
 
     /// The kernel has not got the buffer (any more).
