@@ -3,11 +3,12 @@
 //!
 //! Where time counts instructions, every figure repeats exactly: a tick of the clock is 100 instructions, a
 //! millisecond a million. Harts take turns there, so on several a millisecond of the machine is as many of the
-//! simulated clock. What a file of this commit has already is not measured again.
+//! simulated clock. What the file has of this commit already is not measured again.
 //!
-//! `plan` says which points there are, `point` is one of them and its line, `page` and `plot` make of them
+//! `plan` says which points there are, `point` is one of them and its line, `file` has all of them, `page` and `plot` make of them
 //! what people look at, `published` has the papers' own figures, `outside` are clients on the host, `profile` counts what a request is made of.
 
+mod file;
 mod outside;
 mod page;
 mod plan;
@@ -17,7 +18,6 @@ mod profile;
 mod published;
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Mutex;
@@ -25,7 +25,8 @@ use std::time::Duration;
 
 use crate::build::{self, Image};
 use crate::qemu::{self, Machine, Network};
-use point::{COLUMNS, Load, MODELS, Point};
+use file::File;
+use point::{Load, MODELS, Point};
 
 /// For a machine where time counts instructions, on a busy host.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -115,28 +116,18 @@ fn commit() -> String {
 
 /// Measures the points that the file has not; how many failed.
 fn measure_all(plan: &[Load], file: &Path, source: Source) -> Result<usize, String> {
-    let io = |error: std::io::Error| format!("{}: {error}", file.display());
-    let heading = format!("# commit {}\n{COLUMNS}\n", commit());
-    let old = fs::read_to_string(file).unwrap_or_default();
-    let known = match old.starts_with(&heading) {
-        true => point::parse(&old),
-        false => Vec::new(),
-    };
-    if known.is_empty() {
-        fs::write(file, &heading).map_err(io)?;
-    }
-    let output = fs::OpenOptions::new().append(true).open(file);
-    let output = Mutex::new(output.map_err(io)?);
+    let mut known = File::parse(&fs::read_to_string(file).unwrap_or_default());
+    known.begin(&commit());
     let threads = build::with_kernel_threads()?;
     let coroutines = build::image()?;
     let missing: Vec<Load> = plan
         .iter()
         .copied()
-        .filter(|load| known.iter().all(|point| point.load != *load))
+        .filter(|load| !known.has(*load))
         .collect();
     let total = missing.len();
     let queue = Mutex::new(missing.into_iter().enumerate());
-    let failed = Mutex::new(0);
+    let output = Mutex::new((known, 0));
     let work = || -> Result<(), String> {
         loop {
             let next = queue.lock().map_or(None, |mut queue| queue.next());
@@ -152,13 +143,11 @@ fn measure_all(plan: &[Load], file: &Path, source: Source) -> Result<usize, Stri
                 _ => measure(image, load)?,
             };
             println!("{} of {total}: {}", at + 1, point.lines().trim_end());
-            if point.figures.is_empty()
-                && let Ok(mut failed) = failed.lock()
-            {
-                *failed += 1;
-            }
             if let Ok(mut output) = output.lock() {
-                output.write_all(point.lines().as_bytes()).map_err(io)?;
+                output.1 += usize::from(point.figures.is_empty());
+                output.0.put(point);
+                let written = fs::write(file, output.0.text());
+                written.map_err(|error| format!("{}: {error}", file.display()))?;
             }
         }
     };
@@ -171,7 +160,7 @@ fn measure_all(plan: &[Load], file: &Path, source: Source) -> Result<usize, Stri
         let mut ended = workers.into_iter().map(|worker| worker.join());
         ended.try_for_each(|end| end.unwrap_or(Err("a runner panicked".to_owned())))
     })?;
-    Ok(failed.into_inner().unwrap_or(0))
+    Ok(output.into_inner().map_or(0, |(_, failed)| failed))
 }
 
 /// Boots a machine and reads what it has measured: all, then each level. Nothing of a machine that fails.
@@ -221,12 +210,10 @@ fn measure(image: &Image, load: Load) -> Result<Point, String> {
 /// Makes the plots of the points that there are, and the page beside the folder.
 fn draw(folder: &Path) -> Result<(), String> {
     let read = |source| {
-        let file = fs::read_to_string(points_in(folder, source)).unwrap_or_default();
-        let commits = file
-            .lines()
-            .filter_map(|line| line.strip_prefix("# commit "));
-        let commits: Vec<String> = commits.map(|commit| format!("`{commit}`")).collect();
-        (point::parse(&file), commits.join(" and "))
+        let text = fs::read_to_string(points_in(folder, source)).unwrap_or_default();
+        let file = File::parse(&text);
+        let commits = file.commits();
+        (file.points(), commits)
     };
     let (counted, commit) = read(Source::Instructions);
     plot::draw_all(&counted, folder)?;

@@ -132,12 +132,12 @@ fn harts(harts: u32) -> impl Iterator<Item = Load> {
 pub(crate) fn all() -> Vec<Load> {
     let mut plan = memory();
     plan.extend(closed(&CONNECTIONS, &[1, 20]));
+    plan.extend(closed(&CONNECTIONS, &[8, 12]));
     plan.extend(HARTS.into_iter().flat_map(|harts| priorities(harts, 8)));
     plan.extend(open(&CONNECTIONS, &[20], 100));
     plan.extend(open(&CONNECTIONS, &[20], 50));
     plan.extend([2, 4].into_iter().flat_map(harts));
     plan.extend(HARTS.into_iter().flat_map(|harts| priorities(harts, 4)));
-    plan.extend(closed(&CONNECTIONS, &[8, 12]));
     plan.extend(open(&CONNECTIONS, &[1, 8, 12], 100));
     plan.extend(open(&CONNECTIONS, &[1, 8, 12], 50));
     plan.extend(published());
