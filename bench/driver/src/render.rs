@@ -2,11 +2,9 @@
 
 use std::fmt::Write;
 
-use upshift_load::Spread;
-
 use crate::machine;
 use crate::peers::{RAW_C, UPSHIFT};
-use crate::results::{Cell, Results, Run, SectionResults};
+use crate::results::{Cell, Results, Run, SectionResults, shown};
 use crate::section::Section;
 use crate::sections::{assign, conserve, files, preemption, rows, sched};
 use crate::verdict::{Verdict, best_peer};
@@ -199,11 +197,11 @@ fn table(found: &SectionResults, case: &str, rank: Rank, page: &mut String) {
         let _ = writeln!(
             page,
             "| {name} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
-            spread(cell.spread(|r| r.per_second / 1e3), 1),
-            spread(cell.spread(|r| r.honest(r.p50, 0.5)), 0),
-            spread(cell.spread(|r| r.honest(r.p99, 0.99)), 0),
-            spread(cell.spread(|r| r.honest(r.p999, 0.999)), 0),
-            spread(cell.spread(Run::cpu), 2),
+            shown(cell.spread(|r| r.per_second / 1e3), 1),
+            shown(cell.spread(|r| r.honest(r.p50, 0.5)), 0),
+            shown(cell.spread(|r| r.honest(r.p99, 0.99)), 0),
+            shown(cell.spread(|r| r.honest(r.p999, 0.999)), 0),
+            shown(cell.spread(Run::cpu), 2),
             plain(|r| r.user, 2),
             plain(|r| r.sys, 2),
             plain(|r| r.server_busy, 2),
@@ -229,28 +227,18 @@ fn classes(found: &SectionResults, case: &str, page: &mut String) {
             page,
             "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
             cell.peer,
-            spread(cell.spread(|r| r.per_second), 0),
-            spread(cell.spread(|r| r.honest(r.p50, 0.5)), 0),
-            spread(cell.spread(|r| r.honest(r.p99, 0.99)), 0),
-            spread(cell.spread(|r| r.honest(r.p999, 0.999)), 0),
-            spread(cell.spread(|r| r.unanswered.0 as f64), 0),
-            spread(cell.spread(Run::cpu), 2),
-            spread(cell.spread(|r| r.server_busy), 2),
-            spread(cell.spread(|r| r.send_lag), 0),
+            shown(cell.spread(|r| r.per_second), 0),
+            shown(cell.spread(|r| r.honest(r.p50, 0.5)), 0),
+            shown(cell.spread(|r| r.honest(r.p99, 0.99)), 0),
+            shown(cell.spread(|r| r.honest(r.p999, 0.999)), 0),
+            shown(cell.spread(|r| r.unanswered.0 as f64), 0),
+            shown(cell.spread(Run::cpu), 2),
+            shown(cell.spread(|r| r.server_busy), 2),
+            shown(cell.spread(|r| r.send_lag), 0),
             cell.runs.len(),
         );
     }
     page.push('\n');
-}
-
-/// Median, least and greatest.
-pub(crate) fn spread(of: Option<Spread>, digits: usize) -> String {
-    of.map_or("–".into(), |s| {
-        format!(
-            "{:.digits$} ({:.digits$}–{:.digits$})",
-            s.median, s.min, s.max
-        )
-    })
 }
 
 fn figures(found: &SectionResults, page: &mut String) {

@@ -179,6 +179,16 @@ impl Cell {
     }
 }
 
+/// Median, smallest and largest, for a table.
+pub(crate) fn shown(of: Option<Spread>, digits: usize) -> String {
+    of.map_or("–".into(), |s| {
+        format!(
+            "{:.digits$} ({:.digits$}–{:.digits$})",
+            s.median, s.min, s.max
+        )
+    })
+}
+
 impl SectionResults {
     /// The cell of a server under a load.
     pub(crate) fn cell(&self, case: &str, peer: &str) -> Option<&Cell> {

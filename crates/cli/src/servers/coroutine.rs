@@ -15,7 +15,8 @@ use upshift::net::{OwnedReadHalf, TcpListener, TcpSocket, TcpStream};
 use upshift::signal::Signal;
 use upshift::{Level, Preemption, Runtime, time};
 
-use super::run::{Address, ServerOptions, announce, bind_advice};
+use super::listening::{announce, bind_advice};
+use super::options::{Address, ServerOptions};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 4096;

@@ -14,7 +14,7 @@ use upshift::sync::mpsc::{self, Receiver, Sender};
 use upshift_load::frames::{Frame, Frames};
 
 use super::coroutine::{self, Client};
-use super::run::ServerOptions;
+use super::options::ServerOptions;
 
 /// Frames that each of the two queues of a connection holds.
 const QUEUE: usize = 16;

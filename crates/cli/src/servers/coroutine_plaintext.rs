@@ -8,7 +8,7 @@ use anyhow::Result;
 use upshift_load::http;
 
 use super::coroutine::{self, Client};
-use super::run::ServerOptions;
+use super::options::ServerOptions;
 
 /// `Hello, World!`: a coroutine per connection.
 pub(crate) fn serve(options: &ServerOptions) -> Result<()> {

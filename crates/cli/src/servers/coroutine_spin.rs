@@ -26,7 +26,7 @@ use upshift_load::Burner;
 use upshift_load::spin::{Frames, Request};
 
 use super::coroutine::{self, Client};
-use super::run::ServerOptions;
+use super::options::ServerOptions;
 
 /// Requests of a connection that are under way, at most.
 const OUTSTANDING: usize = 256;

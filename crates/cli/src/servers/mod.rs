@@ -5,6 +5,8 @@ mod coroutine;
 mod coroutine_matrix;
 mod coroutine_plaintext;
 mod coroutine_spin;
+mod listening;
+mod options;
 mod run;
 mod thread;
 

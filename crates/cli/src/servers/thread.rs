@@ -12,7 +12,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use upshift_load::Burner;
 use upshift_load::threads::{MatrixServer, PlaintextServer, SpinServer};
 
-use super::run::{ServerOptions, announce, bind_advice};
+use super::listening::{announce, bind_advice};
+use super::options::ServerOptions;
 use upshift_load::machine;
 
 /// Squares of matrices: receive, compute and send are a thread each.

@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow};
 use upshift::{JoinHandle, Level, Runtime};
 
-use super::run::SpawnReport;
+use super::show::SpawnReport;
 use crate::choice::Model;
 use upshift_load::machine;
 

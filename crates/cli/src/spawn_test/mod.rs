@@ -10,5 +10,5 @@ mod show;
 mod thread;
 
 pub(crate) use args::SpawnTestArgs;
-pub(crate) use run::{SpawnReport, spawn_test};
-pub(crate) use show::table;
+pub(crate) use run::spawn_test;
+pub(crate) use show::{SpawnReport, table};

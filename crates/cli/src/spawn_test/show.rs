@@ -1,7 +1,47 @@
-//! The result as a row of a table.
+//! The result, and its row of a table.
 
-use super::run::SpawnReport;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::choice::Model;
 use crate::table::{Table, bytes, grouped, micros};
+
+/// What was measured.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct SpawnReport {
+    pub(crate) model: String,
+    pub(crate) count: usize,
+    /// Growth of resident memory while all waited, bytes.
+    pub(crate) memory: f64,
+    /// Seconds to spawn all.
+    pub(crate) spawn: f64,
+    /// Seconds to wake all, run them to their end and join them.
+    pub(crate) run: f64,
+}
+
+impl SpawnReport {
+    pub(super) fn new(
+        model: Model,
+        count: usize,
+        memory: u64,
+        spawn: Duration,
+        run: Duration,
+    ) -> SpawnReport {
+        SpawnReport {
+            model: model.word().to_owned(),
+            count,
+            memory: memory as f64,
+            spawn: spawn.as_secs_f64(),
+            run: run.as_secs_f64(),
+        }
+    }
+
+    /// Resident bytes of one.
+    pub(crate) fn bytes_each(&self) -> f64 {
+        self.memory / self.count as f64
+    }
+}
 
 impl SpawnReport {
     /// The row that the demo and the command print, see [`table`].

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use super::run::SpawnReport;
+use super::show::SpawnReport;
 use crate::choice::Model;
 use upshift_load::machine;
 

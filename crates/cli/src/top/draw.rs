@@ -9,7 +9,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table};
 
 use super::figures::{Frame, Level, Vcpu, age, percent, rate, time};
-use super::live::{Settings, Sort};
+use super::settings::{Settings, Sort};
 
 /// The smallest size that a page is drawn in.
 const WIDTH: u16 = 50;

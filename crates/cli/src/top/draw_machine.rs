@@ -8,8 +8,8 @@ use ratatui::widgets::{Cell, Paragraph, Row, Table, Wrap};
 use super::attach::{NO_PROCESS, Peer};
 use super::draw::{bold, dim, footer, head};
 use super::figures::{age, rate};
-use super::live::Settings;
 use super::machine::{Machine, band, levels};
+use super::settings::Settings;
 
 /// The list to choose from.
 pub(super) fn choose(to: &mut Canvas<'_>, peers: &[Peer], has_machine: bool, selected: usize) {

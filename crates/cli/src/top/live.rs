@@ -13,6 +13,7 @@ use super::attach::{self, Peer};
 use super::figures::Frame;
 use super::machine::{self, Machine};
 use super::screen::Screen;
+use super::settings::{Settings, Sort};
 use super::{draw, draw_machine};
 
 /// The longest wait for a key: a signal is noticed within it.
@@ -28,46 +29,6 @@ pub(super) enum Start {
     Process(Box<Peer>),
     /// The whole machine.
     Machine,
-}
-
-/// What levels are sorted by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sort {
-    Level,
-    Cpu,
-    Polls,
-    Wait,
-}
-
-impl Sort {
-    fn next(self) -> Sort {
-        match self {
-            Sort::Level => Sort::Cpu,
-            Sort::Cpu => Sort::Polls,
-            Sort::Polls => Sort::Wait,
-            Sort::Wait => Sort::Level,
-        }
-    }
-
-    /// Its column.
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Sort::Level => "level",
-            Sort::Cpu => "CPU",
-            Sort::Polls => "polls/s",
-            Sort::Wait => "wait p99",
-        }
-    }
-}
-
-/// What all pages share.
-pub(super) struct Settings {
-    pub(super) interval: Duration,
-    pub(super) paused: bool,
-    pub(super) help: bool,
-    pub(super) sort: Sort,
-    /// Lines of the last table that are scrolled over.
-    pub(super) scroll: usize,
 }
 
 /// A page and its state.

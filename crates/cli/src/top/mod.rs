@@ -9,6 +9,7 @@
 //! | `record` | a timeline, for `--record` |
 //! | `machine` | the census of `upshift daemon` |
 //! | `screen` | the terminal: taken, and given back whatever happens |
+//! | `settings` | what the keys change |
 //! | `live` | keys, time, which page is shown |
 //! | `draw`, `draw_machine` | the pages |
 
@@ -23,6 +24,7 @@ mod plain;
 mod record;
 mod run;
 mod screen;
+mod settings;
 
 pub(crate) use args::TopArgs;
 pub(crate) use run::{timeline, top};

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use upshift_load::Histogram;
 
-use super::servers::{Kind, Server};
+use super::kind::Kind;
 use crate::results::Run;
 
 /// Connections, and requests of all together.
@@ -39,10 +39,10 @@ pub(super) struct Connection {
 }
 
 /// Opens all.
-pub(super) fn connect(server: &Server) -> Result<Vec<Connection>, String> {
+pub(super) fn connect(kind: Kind, address: SocketAddr) -> Result<Vec<Connection>, String> {
     let mut all: Vec<Connection> = Vec::new();
     for _ in 0..CONNECTIONS {
-        all.push(Connection::open(server.kind, server.address)?);
+        all.push(Connection::open(kind, address)?);
     }
     if let Some(first) = all.first_mut() {
         first.prepare()?;

@@ -8,11 +8,13 @@
 //!
 //! | file | concern |
 //! |---|---|
-//! | `servers` | the three programs: start, address, processes |
+//! | `kind` | which of the three programs |
+//! | `servers` | one of them: start, address, processes |
 //! | `remedies` | what is done for them |
 //! | `client` | requests at their times, latencies |
 
 mod client;
+mod kind;
 mod remedies;
 mod servers;
 
@@ -25,14 +27,14 @@ use upshift_load::cpu::Reading;
 use crate::measure::{Drive, Measured};
 use crate::options::Options;
 use crate::peers::{Built, Program};
-use crate::render::spread;
-use crate::results::{Cell, Run, SectionResults};
+use crate::results::{Cell, Run, SectionResults, shown};
 use crate::rounds::{self, Entry};
 use crate::sections::processes::Batch;
 use crate::verdict::{Row, at_most, row};
 
+use kind::Kind;
 use remedies::{Cgroup, Remedy};
-use servers::{Kind, Server};
+use servers::Server;
 
 /// The row without a batch.
 const ALONE: &str = "alone";
@@ -179,7 +181,7 @@ impl Drive for Load {
                 of_server.set_heaviest()?;
             }
         }
-        let connections = client::connect(&server)?;
+        let connections = client::connect(self.case.kind, server.address)?;
         let applied = remedy.apply(upshift, &server)?;
         let serving = server.serving();
         let (began, before) = (Instant::now(), readings(&serving));
@@ -254,16 +256,16 @@ pub(crate) fn table(section: &SectionResults) -> String {
                 page,
                 "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
                 cell.peer,
-                spread(cell.spread(|r| r.per_second), 0),
-                spread(cell.spread(|r| r.p50), 0),
-                spread(cell.spread(|r| r.p99), 0),
-                spread(cell.spread(|r| r.p999), 0),
+                shown(cell.spread(|r| r.per_second), 0),
+                shown(cell.spread(|r| r.p50), 0),
+                shown(cell.spread(|r| r.p99), 0),
+                shown(cell.spread(|r| r.p999), 0),
                 times(cell, |r| r.p99),
-                spread(cell.spread(|r| r.p99_of_pieces), 0),
+                shown(cell.spread(|r| r.p99_of_pieces), 0),
                 times(cell, |r| r.p99_of_pieces),
-                spread(cell.spread(|r| r.server_busy), 2),
-                spread(cell.spread(|r| r.send_lag), 0),
-                spread(batch.and_then(|it| it.spread(|r| r.per_second)), 0),
+                shown(cell.spread(|r| r.server_busy), 2),
+                shown(cell.spread(|r| r.send_lag), 0),
+                shown(batch.and_then(|it| it.spread(|r| r.per_second)), 0),
                 cell.runs.len(),
             );
         }

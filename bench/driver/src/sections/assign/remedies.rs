@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use upshift_load::child::Child;
 
-use super::servers::{Kind, Server};
+use super::kind::Kind;
+use super::servers::Server;
 use crate::peers::Program;
 use crate::sections::processes::Daemon;
 

@@ -4,8 +4,7 @@ use std::fmt::Write as _;
 
 use super::{AHEAD, CASES, MIXED};
 use crate::peers::{RAW_C, UPSHIFT};
-use crate::render::spread;
-use crate::results::{Cell, Run, SectionResults};
+use crate::results::{Cell, Run, SectionResults, shown};
 use crate::verdict::{Row, at_most, row};
 
 /// What was to be reached: no peer does more, raw C hardly more, and urgent reads wait for a third of what they wait for elsewhere.
@@ -90,10 +89,10 @@ pub(crate) fn tables(found: &SectionResults) -> String {
             let _ = writeln!(
                 page,
                 "| {name} | {} | {} | {} | {} | {} | {} | {} | {} | {ratio} | {} |",
-                spread(cell.spread(|r| r.per_second), 0),
-                spread(cell.spread(|r| r.p50), 1),
-                spread(cell.spread(|r| r.p99), 1),
-                spread(cell.spread(|r| r.p999), 0),
+                shown(cell.spread(|r| r.per_second), 0),
+                shown(cell.spread(|r| r.p50), 1),
+                shown(cell.spread(|r| r.p99), 1),
+                shown(cell.spread(|r| r.p999), 0),
                 plain(Run::cpu),
                 plain(|r| r.user),
                 plain(|r| r.sys),
