@@ -3,6 +3,7 @@
 //! An evaluation takes the points of its commit as they are, and puts those it measures in the place of older
 //! ones. So one that is ended goes on where it was, and the file is whole meanwhile.
 
+use super::plan;
 use super::point::{self, COLUMNS, Load, Point};
 
 /// What a line begins with that names a commit.
@@ -54,11 +55,11 @@ impl File {
         self.0.iter().map(section).collect()
     }
 
-    /// The commits, with how many points are of each if there are several.
+    /// The commits; if there are several, with which points are of each.
     pub(super) fn commits(&self) -> String {
         let several = self.0.len() > 1;
         let commit = |(commit, points): &(String, Vec<Point>)| match several {
-            true => format!("`{commit}` ({} points)", points.len()),
+            true => format!("`{commit}` ({})", kinds(points)),
             false => format!("`{commit}`"),
         };
         let all: Vec<String> = self.0.iter().map(commit).collect();
@@ -67,6 +68,31 @@ impl File {
 
     pub(super) fn points(self) -> Vec<Point> {
         self.0.into_iter().flat_map(|(_, points)| points).collect()
+    }
+}
+
+/// How many points there are of each kind.
+fn kinds(points: &[Point]) -> String {
+    let mut kinds: Vec<(&str, usize)> = Vec::new();
+    for point in points {
+        let kind = kind(&point.load);
+        match kinds.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, count)) => *count += 1,
+            None => kinds.push((kind, 1)),
+        }
+    }
+    let words = |(kind, count): &(&str, usize)| format!("{kind}: {count}");
+    let words: Vec<String> = kinds.iter().map(words).collect();
+    words.join(", ")
+}
+
+fn kind(load: &Load) -> &'static str {
+    match load {
+        Load { levels: 2.., .. } => "several levels",
+        Load { period: 1.., .. } => "open loop",
+        Load { millis, .. } if *millis == plan::MEMORY => "memory",
+        Load { harts: 2.., .. } => "closed loop on several harts",
+        _ => "closed loop on one hart",
     }
 }
 
@@ -86,7 +112,10 @@ mod tests {
         assert!(!file.has(newer.load));
         file.put(newer.clone());
         assert!(file.has(newer.load));
-        assert_eq!(file.commits(), "`new` (1 points) and `old` (1 points)");
+        assert_eq!(
+            file.commits(),
+            "`new` (closed loop on one hart: 1) and `old` (closed loop on one hart: 1)"
+        );
         let mut again = File::parse(&file.text());
         assert_eq!(again.text(), file.text());
         // Going on at the same commit.
