@@ -210,7 +210,8 @@ fn a_winner_that_is_traced_leaves_a_victim_its_cpu() {
     attacker.go_until(end);
     let (used, burnt) = (victim.number("used "), attacker.number("used "));
     println!("victim {used}, traced {burnt} us of {}", us());
-    assert!(used > 4 * burnt, "{used} us and {burnt} us");
+    // It is stopped for half of the time.
+    assert!(takes_at_most(25, burnt, us()));
 }
 
 #[test]
