@@ -49,8 +49,8 @@ fn no_scheduling_call_is_made_while_the_winner_is_unchanged() {
     );
     assert_eq!(before.1, after.1);
     // Two looks at the CPUs of the one elevated thread each 36 ms, one at the CPUs that are there each 500 ms, however long that took
-    // on a loaded machine.
-    let looks = began.elapsed().as_millis() as u64 / 36;
+    // on a loaded machine; the last ones may have begun.
+    let looks = began.elapsed().as_millis() as u64 / 36 + 1;
     let calls = after.0 - before.0;
     assert!(
         calls <= 2 * looks + looks / 13 + 4,
