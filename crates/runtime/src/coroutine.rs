@@ -246,6 +246,13 @@ pub fn current_level() -> Option<Level> {
     host::current_level()
 }
 
+/// The number of the vCPU that the calling thread serves, from 0 on; `None` on other threads. A coroutine that may move is on another one
+/// after each wait, perhaps: use it to spread what is written often, not to own it.
+#[must_use]
+pub fn get_vcpu() -> Option<usize> {
+    context::with(|worker| worker.executor.index())
+}
+
 /// Wakes a coroutine of this runtime.
 ///
 /// # Errors

@@ -114,8 +114,8 @@ pub use board::{Board, BoardStats};
 pub use builder::Builder;
 pub use coop::{YieldIfNeeded, need_preempt, yield_if_needed, yield_now};
 pub use coroutine::{
-    LocalHandle, alloc_cpu, current_level, get_cid, release_cpu, reprio, spawn, spawn_blocking,
-    spawn_local, try_spawn, try_spawn_blocking, wake,
+    LocalHandle, alloc_cpu, current_level, get_cid, get_vcpu, release_cpu, reprio, spawn,
+    spawn_blocking, spawn_local, try_spawn, try_spawn_blocking, wake,
 };
 pub use driver::Report;
 pub use handle::Handle;
