@@ -1,8 +1,8 @@
 //! The access log: one line of JSON per request, written off the hot path.
 //!
-//! A request appends a record to a vector under a lock; a thread takes the vector ten times a
-//! second and writes it, so no request pays for formatting or a system call. The vector
-//! is bounded: when the disk does not keep up, or is full, records are dropped, and the next line
+//! A request appends a record to the vector of its vCPU, under a lock that only the writer takes too; a thread takes the vectors ten times a
+//! second and writes them, in the order in which the requests ended, so no request pays for formatting or a system call. The vectors
+//! are bounded: when the disk does not keep up, or is full, records are dropped, and the next line
 //! that is written says how many.
 
 use std::fs::{File, OpenOptions};
@@ -18,8 +18,9 @@ use serde::{Serialize, Serializer};
 
 use crate::bind::UNIX;
 use crate::notice::Notices;
+use crate::shards::PerVcpu;
 
-/// Records that wait at most, and bytes of their paths.
+/// Records that wait at most, of all vCPUs, and bytes of their paths.
 const MOST: usize = 1 << 16;
 const MOST_BYTES: usize = 16 << 20;
 const EVERY: Duration = Duration::from_millis(100);
@@ -91,20 +92,26 @@ fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 
+/// What the requests of a vCPU have appended.
 #[derive(Default)]
 struct Pending {
     records: Vec<Record>,
     bytes: usize,
     dropped: u64,
+}
+
+/// What the writer is told, and tells.
+#[derive(Default)]
+struct Orders {
     reopen: bool,
     over: bool,
     /// The thread has written what it could.
     done: bool,
 }
 
-#[derive(Default)]
 struct Queue {
-    pending: Mutex<Pending>,
+    pending: PerVcpu<Mutex<Pending>>,
+    orders: Mutex<Orders>,
     /// `over` or `done` has changed.
     ending: Condvar,
 }
@@ -117,9 +124,13 @@ pub(crate) struct AccessLog {
 
 impl AccessLog {
     /// Appends to a file, or writes to standard output if it is called `-`.
-    pub(crate) fn open(path: &Path) -> io::Result<AccessLog> {
+    pub(crate) fn open(path: &Path, vcpus: usize) -> io::Result<AccessLog> {
         let lines = Lines::new(open(path)?);
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(Queue {
+            pending: PerVcpu::new(vcpus),
+            orders: Mutex::default(),
+            ending: Condvar::new(),
+        });
         let (theirs, path) = (queue.clone(), path.to_owned());
         std::thread::Builder::new()
             .name("access-log".into())
@@ -128,8 +139,9 @@ impl AccessLog {
     }
 
     pub(crate) fn push(&self, record: Record) {
-        let mut pending = self.queue.pending();
-        if pending.records.len() < MOST && pending.bytes < MOST_BYTES {
+        let vcpus = self.queue.pending.count();
+        let mut pending = lock(self.queue.pending.here());
+        if pending.records.len() < MOST / vcpus && pending.bytes < MOST_BYTES / vcpus {
             pending.bytes += record.path.len() + record.host.as_ref().map_or(0, |host| host.len());
             pending.records.push(record);
         } else {
@@ -140,19 +152,19 @@ impl AccessLog {
     /// What comes from now on goes to the file that has the name now: the old one may have been
     /// moved away.
     pub(crate) fn reopen(&self) {
-        self.queue.pending().reopen = true;
+        lock(&self.queue.orders).reopen = true;
     }
 }
 
 impl Drop for AccessLog {
     fn drop(&mut self) {
-        let mut pending = self.queue.pending();
-        pending.over = true;
+        let mut orders = lock(&self.queue.orders);
+        orders.over = true;
         self.queue.ending.notify_all();
         let waited = self
             .queue
             .ending
-            .wait_timeout_while(pending, LAST, |pending| !pending.done);
+            .wait_timeout_while(orders, LAST, |orders| !orders.done);
         drop(waited);
     }
 }
@@ -164,24 +176,28 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }
 
-impl Queue {
-    fn pending(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
+impl Queue {
     fn write(&self, mut lines: Lines<File>, path: &Path) {
         let mut records = Vec::new();
         loop {
             let (reopen, over) = {
-                let (mut pending, _) = self
+                let (mut orders, _) = self
                     .ending
-                    .wait_timeout_while(self.pending(), EVERY, |pending| !pending.over)
+                    .wait_timeout_while(lock(&self.orders), EVERY, |orders| !orders.over)
                     .unwrap_or_else(PoisonError::into_inner);
-                std::mem::swap(&mut records, &mut pending.records);
+                (std::mem::take(&mut orders.reopen), orders.over)
+            };
+            for pending in self.pending.iter() {
+                let mut pending = lock(pending);
+                records.append(&mut pending.records);
                 pending.bytes = 0;
                 lines.lost += std::mem::take(&mut pending.dropped);
-                (std::mem::take(&mut pending.reopen), pending.over)
-            };
+            }
+            records.sort_by_key(|record| record.at);
             if reopen {
                 match open(path) {
                     Ok(file) => lines.goes_to(file),
@@ -196,7 +212,7 @@ impl Queue {
             }
             lines.flush();
             if over {
-                self.pending().done = true;
+                lock(&self.orders).done = true;
                 self.ending.notify_all();
                 return;
             }

@@ -1,13 +1,13 @@
 //! What a server without a service of its own answers: endpoints and files.
 
 use std::fmt::Write;
-use std::sync::Arc;
 
 use http::request::Parts;
 use http::{Response, StatusCode};
 
 use crate::body::Body;
 use crate::config::Endpoint;
+use crate::files::Looking;
 use crate::shared::{Live, Shared};
 use crate::{files, metrics, reply};
 
@@ -39,19 +39,30 @@ pub(crate) fn at_once(shared: &Shared, endpoint: Endpoint) -> Option<Response<Bo
     }
 }
 
-/// Answers everything else.
-pub(crate) async fn respond(live: Arc<Live>, site: usize, parts: Parts) -> Response<Body> {
-    if endpoint_of(&live, parts.uri.path()) == Some(Endpoint::Matrix) {
+/// Answers everything else. `since`: when the request had come.
+pub(crate) async fn respond(
+    shared: &Shared,
+    live: &Live,
+    site: usize,
+    parts: &Parts,
+    since: u64,
+) -> Response<Body> {
+    if endpoint_of(live, parts.uri.path()) == Some(Endpoint::Matrix) {
         return matrix(parts.uri.query().unwrap_or_default()).await;
     }
     let site = live.sites.get(site);
-    let response = files::respond(
-        &site.root,
-        &site.files,
-        &parts.method,
-        &parts.uri,
-        &parts.headers,
-    );
+    let looking = Looking {
+        root: &site.root,
+        lately: &shared.lately,
+        since,
+    };
+    let Parts {
+        method,
+        uri,
+        headers,
+        ..
+    } = parts;
+    let response = files::respond(looking, &site.files, method, uri, headers);
     site.pages.dress(response.await)
 }
 

@@ -16,6 +16,7 @@ use upshift::CoroutineId;
 use crate::client::{Connection, Tls};
 use crate::config::Limits;
 use crate::direct::Direct;
+use crate::in_flight::InFlight;
 use crate::sending::Sending;
 use crate::streams::Streams;
 
@@ -49,6 +50,7 @@ pub(crate) struct Conn {
     taken_at: AtomicU64,
     /// The last write waits for the socket.
     full: AtomicBool,
+    pub(crate) in_flight: InFlight,
     /// Of HTTP/2.
     pub(crate) streams: Streams,
     pub(crate) sending: Sending,
@@ -77,6 +79,7 @@ impl Conn {
             untaken: AtomicU32::new(0),
             taken_at: AtomicU64::new(0),
             full: AtomicBool::new(false),
+            in_flight: InFlight::default(),
             streams: Streams::default(),
             sending: Sending::default(),
             direct: Direct::default(),

@@ -91,13 +91,13 @@ impl SendFile for TlsIo {
 /// A file that is sent so.
 #[derive(Debug)]
 pub(crate) struct Source {
-    pub(crate) file: File,
+    pub(crate) file: Arc<File>,
     /// Not any more.
     ended: AtomicBool,
 }
 
 impl Source {
-    pub(crate) fn new(file: File) -> Arc<Source> {
+    pub(crate) fn new(file: Arc<File>) -> Arc<Source> {
         Arc::new(Source {
             file,
             ended: AtomicBool::new(false),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     fn source() -> Arc<Source> {
-        Source::new(File::open("/dev/null").unwrap())
+        Source::new(Arc::new(File::open("/dev/null").unwrap()))
     }
 
     #[test]

@@ -1,7 +1,10 @@
-//! The requests that are under way, so that they can be listed and given another level.
+//! The requests of a connection that are under way, so that they can be listed and given another level.
+//!
+//! Each connection has a table of its own, which its requests share with nothing but the operator: to list the requests of all is to go
+//! through the connections. A request gets a number when it is listed first, since only what has been listed is referred to by it.
 
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use upshift::{CoroutineId, Level};
 
@@ -11,7 +14,10 @@ use crate::rules::Facts;
 /// A request that is under way.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    pub(crate) id: u64,
+    /// 0: it has not been listed.
+    number: AtomicU64,
+    /// Of HTTP/2, if it is known: what `PRIORITY_UPDATE` frames refer to.
+    stream: Option<u32>,
     pub(crate) facts: Facts,
     /// What the client, or the service, asks for.
     urgency: AtomicU8,
@@ -25,6 +31,42 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// `level` by its rule, or `own` without one.
+    pub(crate) fn new(
+        facts: Facts,
+        stream: Option<u32>,
+        (urgency, own): (Urgency, Level),
+        level: Level,
+        since: u64,
+    ) -> Arc<Entry> {
+        Arc::new(Entry {
+            number: AtomicU64::new(0),
+            stream,
+            facts,
+            urgency: AtomicU8::new(bits(urgency)),
+            own: AtomicU8::new(own.get()),
+            since,
+            level: AtomicU8::new(level.get()),
+            coroutine: OnceLock::new(),
+        })
+    }
+
+    /// What the operator knows it by; 0 if it has not been listed.
+    pub(crate) fn number(&self) -> u64 {
+        self.number.load(Relaxed)
+    }
+
+    /// It is listed.
+    pub(crate) fn numbered(&self) -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        if self.number() == 0 {
+            let next = NEXT.fetch_add(1, Relaxed);
+            // Another list may just have numbered it.
+            let _ = self.number.compare_exchange(0, next, Relaxed, Relaxed);
+        }
+        self.number()
+    }
+
     pub(crate) fn level(&self) -> Level {
         Level::new(self.level.load(Relaxed)).unwrap_or_default()
     }
@@ -50,12 +92,11 @@ impl Entry {
 
     /// Another urgency, which becomes this level where no rule says otherwise.
     pub(crate) fn asks(&self, urgency: Urgency, own: Level) {
-        let bits = 2 * urgency.u.min(7) + u8::from(urgency.incremental);
-        self.urgency.store(bits, Relaxed);
+        self.urgency.store(bits(urgency), Relaxed);
         self.own.store(own.get(), Relaxed);
     }
 
-    /// Under the lock of the table, so that the coroutine is not on to another request.
+    /// Under the lock of the connection's table, so that the coroutine is not on to another request.
     fn move_to(&self, runtime: &upshift::Handle, to: Level) -> bool {
         self.level.store(to.get(), Relaxed);
         // It may have been cancelled.
@@ -72,95 +113,60 @@ impl Entry {
     }
 }
 
-#[derive(Debug, Default)]
-struct Slots {
-    entries: Vec<Option<Arc<Entry>>>,
-    free: Vec<usize>,
-    next: u64,
+fn bits(urgency: Urgency) -> u8 {
+    2 * urgency.u.min(7) + u8::from(urgency.incremental)
 }
 
-/// All requests under way.
+/// The requests of a connection that are under way.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    slots: Mutex<Slots>,
+    entries: Mutex<Vec<Arc<Entry>>>,
 }
 
 impl InFlight {
-    fn slots(&self) -> std::sync::MutexGuard<'_, Slots> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    fn entries(&self) -> MutexGuard<'_, Vec<Arc<Entry>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a request; [`leave`](InFlight::leave) with the place that is returned.
-    pub(crate) fn enter(
-        &self,
-        facts: Facts,
-        (urgency, own): (Urgency, Level),
-        level: Level,
-        since: u64,
-    ) -> (usize, Arc<Entry>) {
-        let mut slots = self.slots();
-        slots.next += 1;
-        let entry = Arc::new(Entry {
-            id: slots.next,
-            facts,
-            urgency: AtomicU8::new(0),
-            own: AtomicU8::new(0),
-            since,
-            level: AtomicU8::new(level.get()),
-            coroutine: OnceLock::new(),
-        });
-        entry.asks(urgency, own);
-        let place = slots.free.pop().unwrap_or(slots.entries.len());
-        if place == slots.entries.len() {
-            slots.entries.push(None);
+    /// A request is under way, until [`leave`](InFlight::leave).
+    pub(crate) fn enter(&self, entry: &Arc<Entry>) {
+        self.entries().push(entry.clone());
+    }
+
+    pub(crate) fn leave(&self, entry: &Arc<Entry>) {
+        let mut entries = self.entries();
+        if let Some(at) = entries.iter().position(|one| Arc::ptr_eq(one, entry)) {
+            entries.swap_remove(at);
         }
-        slots.entries[place] = Some(entry.clone());
-        (place, entry)
     }
 
-    pub(crate) fn leave(&self, place: usize) {
-        let mut slots = self.slots();
-        slots.entries[place] = None;
-        slots.free.push(place);
+    /// Adds all of them to a list.
+    pub(crate) fn list(&self, to: &mut Vec<Arc<Entry>>) {
+        to.extend(self.entries().iter().cloned());
     }
 
-    /// All of them, oldest first.
-    pub(crate) fn list(&self) -> Vec<Arc<Entry>> {
-        let mut entries: Vec<_> = self.slots().entries.iter().flatten().cloned().collect();
-        entries.sort_by_key(|entry| entry.id);
-        entries
+    /// The request of a stream.
+    pub(crate) fn of_stream(&self, number: u32) -> Option<Arc<Entry>> {
+        let entries = self.entries();
+        let mut entries = entries.iter();
+        entries.find(|entry| entry.stream == Some(number)).cloned()
     }
 
     /// Gives requests other levels while they are under way: what `level` says of each. Under
-    /// the lock, so that no request ends, and its coroutine goes on to another one, meanwhile.
+    /// the lock, so that no request ends, and its coroutine goes on to another one, meanwhile. How many have another level.
     pub(crate) fn reprio(
         &self,
         runtime: &upshift::Handle,
         level: impl Fn(&Entry) -> Option<Level>,
     ) -> usize {
-        let slots = self.slots();
+        let entries = self.entries();
         let mut moved = 0;
-        for entry in slots.entries.iter().flatten() {
+        for entry in entries.iter() {
             let Some(to) = level(entry).filter(|to| *to != entry.level()) else {
                 continue;
             };
             moved += usize::from(entry.move_to(runtime, to));
         }
         moved
-    }
-
-    /// Gives the request of this place another level, if it is under way.
-    pub(crate) fn reprio_one(
-        &self,
-        runtime: &upshift::Handle,
-        place: usize,
-        entry: &Arc<Entry>,
-        to: Level,
-    ) {
-        let slots = self.slots();
-        let listed = slots.entries.get(place).and_then(Option::as_ref);
-        if listed.is_some_and(|listed| Arc::ptr_eq(listed, entry)) && to != entry.level() {
-            entry.move_to(runtime, to);
-        }
     }
 }

@@ -43,9 +43,10 @@
 //! | `config`, `units` | what can be set |
 //! | `priority`, `dictionary`, `rules` | the level of a request |
 //! | `admission`, `absence`, `rates`, `refusal` | what is refused |
-//! | `server`, `shared`, `connection`, `watched`, `sweep`, `lend`, `tls`, `client` | connections and their time-outs |
+//! | `server`, `shared`, `shards` | listening; what all connections share, and what each vCPU has of it |
+//! | `conversation`, `connection`, `watched`, `sweep`, `lend`, `tls`, `client` | connections and their time-outs |
 //! | `host`, `sites`, `certificates` | virtual hosts: which site a request is for, which certificate its client is shown |
-//! | `service`, `in_flight` | a request from head to end, and its `reprio` |
+//! | `service`, `exchange`, `under_way`, `counted`, `in_flight` | a request from head to end, and its `reprio` |
 //! | `frames`, `streams`, `sending` | `PRIORITY_UPDATE` of HTTP/2; which stream sends first |
 //! | `builtin`, `files`, `pages`, `reply`, `body` | responses |
 //! | `direct` | files that go to the socket without a copy |
@@ -68,8 +69,11 @@ mod clock;
 mod config;
 mod connection;
 mod control;
+mod conversation;
+mod counted;
 mod dictionary;
 mod direct;
+mod exchange;
 mod files;
 mod frames;
 #[cfg(test)]
@@ -89,12 +93,14 @@ mod rules;
 mod sending;
 mod server;
 mod service;
+mod shards;
 mod shared;
 mod sites;
 mod socket_file;
 mod streams;
 mod sweep;
 mod tls;
+mod under_way;
 mod units;
 mod watched;
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use upshift::{LEVELS, Level};
 
+use crate::shards::PerVcpu;
+
 mod text;
 
 pub(crate) use text::render;
@@ -18,18 +20,34 @@ const BOUNDS: [u64; 14] = [
 /// What is counted per level.
 #[derive(Debug, Default)]
 struct OfLevel {
-    requests: AtomicU64,
     micros: AtomicU64,
+    /// Their sum is the number of requests.
     buckets: [AtomicU64; BOUNDS.len() + 1],
+}
+
+/// What the requests of a vCPU count.
+#[derive(Debug)]
+struct OfVcpu {
+    levels: [OfLevel; LEVELS],
+    /// Responses by the first digit of their status.
+    statuses: [AtomicU64; 6],
+    bytes: AtomicU64,
+}
+
+impl Default for OfVcpu {
+    fn default() -> OfVcpu {
+        OfVcpu {
+            levels: std::array::from_fn(|_| OfLevel::default()),
+            statuses: Default::default(),
+            bytes: AtomicU64::new(0),
+        }
+    }
 }
 
 /// What is counted.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    levels: Vec<OfLevel>,
-    /// Responses by the first digit of their status.
-    pub(crate) statuses: [AtomicU64; 6],
-    pub(crate) bytes: AtomicU64,
+    requests: PerVcpu<OfVcpu>,
     pub(crate) accepted: AtomicU64,
     pub(crate) turned_away: AtomicU64,
     pub(crate) timed_out: AtomicU64,
@@ -37,11 +55,9 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new() -> Metrics {
+    pub(crate) fn new(vcpus: usize) -> Metrics {
         Metrics {
-            levels: (0..LEVELS).map(|_| OfLevel::default()).collect(),
-            statuses: Default::default(),
-            bytes: AtomicU64::new(0),
+            requests: PerVcpu::new(vcpus),
             accepted: AtomicU64::new(0),
             turned_away: AtomicU64::new(0),
             timed_out: AtomicU64::new(0),
@@ -52,16 +68,34 @@ impl Metrics {
     /// A request is over.
     pub(crate) fn request(&self, level: Level, status: u16, bytes: u64, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let of = &self.levels[usize::from(level.get())];
-        of.requests.fetch_add(1, Relaxed);
+        let here = self.requests.here();
+        let of = &here.levels[usize::from(level.get())];
         of.micros.fetch_add(micros, Relaxed);
         let bucket = BOUNDS.partition_point(|bound| *bound < micros);
         of.buckets[bucket].fetch_add(1, Relaxed);
-        self.statuses[usize::from(status / 100).min(5)].fetch_add(1, Relaxed);
-        self.bytes.fetch_add(bytes, Relaxed);
+        here.statuses[usize::from(status / 100).min(5)].fetch_add(1, Relaxed);
+        here.bytes.fetch_add(bytes, Relaxed);
     }
 
+    /// The sum of a counter of all vCPUs.
+    fn sum(&self, of: impl Fn(&OfVcpu) -> &AtomicU64) -> u64 {
+        self.requests.iter().map(|one| of(one).load(Relaxed)).sum()
+    }
+
+    /// How many requests of a level took so long, by bucket.
+    fn buckets(&self, level: Level) -> [u64; BOUNDS.len() + 1] {
+        let level = usize::from(level.get());
+        std::array::from_fn(|bucket| self.sum(|one| &one.levels[level].buckets[bucket]))
+    }
+
+    /// What they took together.
+    fn micros(&self, level: Level) -> u64 {
+        self.sum(|one| &one.levels[usize::from(level.get())].micros)
+    }
+
+    /// Requests answered.
     pub(crate) fn requests(&self) -> u64 {
-        self.levels.iter().map(|of| of.requests.load(Relaxed)).sum()
+        let of = |class: usize| self.sum(|one| &one.statuses[class]);
+        (0..6).map(of).sum()
     }
 }

@@ -10,10 +10,13 @@
 //! So a level is 4 + 8 u, or 5 + 8 u for what may be shown in part (`i`): a large picture that
 //! fills line by line goes behind the scripts of the same urgency.
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use upshift::Level;
 
 use crate::dictionary::{self, Value};
+
+/// The field. As a name it is looked up without being read and checked each time.
+pub(crate) static PRIORITY: HeaderName = HeaderName::from_static("priority");
 
 /// What a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +79,7 @@ impl Urgency {
 
     /// What the `Priority` fields of a request ask for; several are one list (RFC 9110, section 5.3).
     pub(crate) fn of(headers: &HeaderMap) -> Urgency {
-        let mut fields = headers.get_all("priority").iter();
+        let mut fields = headers.get_all(&PRIORITY).iter();
         let text = |field: &HeaderValue| field.to_str().map(str::to_owned);
         match (fields.next(), fields.next()) {
             (None, _) => Urgency::default(),
@@ -84,7 +87,7 @@ impl Urgency {
                 .to_str()
                 .map_or_else(|_| Urgency::default(), Urgency::parse),
             _ => {
-                let fields = headers.get_all("priority").iter().map(text);
+                let fields = headers.get_all(&PRIORITY).iter().map(text);
                 let fields: Result<Vec<_>, _> = fields.collect();
                 fields.map_or_else(
                     |_| Urgency::default(),

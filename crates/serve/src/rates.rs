@@ -4,8 +4,9 @@
 //! last second.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const SECOND: u64 = 1_000_000_000;
 /// Addresses at a time; more than these are let through rather than remembered.
@@ -21,13 +22,23 @@ pub(crate) fn peer_key(address: IpAddr) -> IpAddr {
     }
 }
 
+/// Parts of the table, each under a lock of its own: an address has to be counted in one place, whatever vCPU its requests come to.
+const PARTS: usize = 16;
+
 /// The buckets. What is stored is when the bucket will be full.
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
-    full_at: Mutex<HashMap<IpAddr, u64>>,
+    full_at: [Mutex<HashMap<IpAddr, u64>>; PARTS],
+    hash: RandomState,
 }
 
 impl Rates {
+    fn part_of(&self, key: IpAddr) -> MutexGuard<'_, HashMap<IpAddr, u64>> {
+        // Its own hash, and not the tables': each table would have the keys of a sixteenth of its slots only.
+        let part = self.hash.hash_one(key) % PARTS as u64;
+        lock(&self.full_at[part as usize])
+    }
+
     /// May this address make a request now? `rate` per second, and as many at once. Behind a Unix socket are clients of a proxy, which it
     /// can tell apart.
     pub(crate) fn take(&self, peer: IpAddr, rate: u32, now: u64) -> bool {
@@ -35,9 +46,9 @@ impl Rates {
             return true;
         }
         let cost = SECOND / u64::from(rate);
-        let mut buckets = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = buckets.len() < MOST;
         let key = peer_key(peer);
+        let mut buckets = self.part_of(key);
+        let room = buckets.len() < MOST / PARTS;
         if !room && !buckets.contains_key(&key) {
             return true;
         }
@@ -52,11 +63,17 @@ impl Rates {
 
     /// Forgets buckets that are full.
     pub(crate) fn prune(&self, now: u64) {
-        let mut buckets = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if !buckets.is_empty() {
-            buckets.retain(|_, full_at| *full_at > now);
+        for part in &self.full_at {
+            let mut buckets = lock(part);
+            if !buckets.is_empty() {
+                buckets.retain(|_, full_at| *full_at > now);
+            }
         }
     }
+}
+
+fn lock<T>(part: &Mutex<T>) -> MutexGuard<'_, T> {
+    part.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -75,7 +92,7 @@ mod tests {
             .count();
         assert_eq!(next, 5);
         rates.prune(3 * SECOND);
-        assert!(rates.full_at.lock().unwrap().is_empty());
+        assert!(rates.full_at.iter().all(|part| lock(part).is_empty()));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -18,7 +19,8 @@ use crate::admission::Gates;
 use crate::body::Body;
 use crate::config::Config;
 use crate::connection::Conn;
-use crate::in_flight::{Entry, InFlight};
+use crate::files::Lately;
+use crate::in_flight::Entry;
 use crate::metrics::Metrics;
 use crate::notice::{self, Notices};
 use crate::priority::Urgency;
@@ -93,14 +95,16 @@ pub(crate) type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Syn
 /// What all connections share.
 pub(crate) struct Shared {
     pub(crate) live: RwLock<Arc<Live>>,
+    /// How often there were new settings.
+    pub(crate) epoch: AtomicU64,
     pub(crate) started_with: Config,
     pub(crate) receive: Level,
     pub(crate) receiving: Arc<Receiving>,
-    pub(crate) gates: Arc<Gates>,
+    pub(crate) gates: Gates,
     pub(crate) rates: Rates,
+    pub(crate) lately: Lately,
     pub(crate) metrics: Metrics,
     pub(crate) connections: Connections,
-    pub(crate) in_flight: InFlight,
     pub(crate) runtime: upshift::Handle,
     pub(crate) app: Option<App>,
     pub(crate) log: Option<AccessLog>,
@@ -135,8 +139,59 @@ impl Shared {
     fn install(&self, live: Live) -> usize {
         let live = Arc::new(live);
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = live.clone();
-        let level = |entry: &Entry| Some(live.rule_again(&entry.facts).unwrap_or(entry.own()));
-        self.in_flight.reprio(&self.runtime, level)
+        self.epoch.fetch_add(1, Ordering::Release);
+        self.reprio(|entry| Some(live.rule_again(&entry.facts).unwrap_or(entry.own())))
+    }
+
+    /// Gives requests under way other levels: what `level` says of each. How many have another one.
+    fn reprio(&self, level: impl Fn(&Entry) -> Option<Level>) -> usize {
+        let mut moved = 0;
+        self.connections
+            .each(|conn| moved += conn.in_flight.reprio(&self.runtime, &level));
+        moved
+    }
+}
+
+/// The settings as a connection has seen them last. Its requests count references to these, which other connections do not.
+pub(crate) struct Seen {
+    epoch: u64,
+    live: Arc<Live>,
+}
+
+impl Seen {
+    pub(crate) fn now(shared: &Shared) -> Arc<Seen> {
+        // Before the settings: what is newer than its number is only looked at once more.
+        let epoch = shared.epoch.load(Ordering::Acquire);
+        let live = shared.live();
+        Arc::new(Seen { epoch, live })
+    }
+
+    /// Are there no newer ones?
+    #[inline]
+    pub(crate) fn is_current(&self, shared: &Shared) -> bool {
+        self.epoch == shared.epoch.load(Ordering::Acquire)
+    }
+}
+
+impl Deref for Seen {
+    type Target = Live;
+
+    #[inline]
+    fn deref(&self) -> &Live {
+        &self.live
+    }
+}
+
+/// A connection's place among the open ones: its own, and its requests', as long as there are any.
+pub(crate) struct Entered {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) conn: Arc<Conn>,
+    pub(crate) number: u64,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.shared.connections.leave(self.number);
     }
 }
 
@@ -165,11 +220,11 @@ impl Connections {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// None, for a process that may have so many descriptors (`None`: any number).
-    pub(crate) fn within(limit: Option<u64>) -> Connections {
+    /// None, for a process that may have so many descriptors (`None`: any number) and keeps so many files open.
+    pub(crate) fn within(limit: Option<u64>, kept: usize) -> Connections {
         let has = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
         let allowed = limit.map(|limit| {
-            let free = limit.saturating_sub(has + SPARE) / 2;
+            let free = limit.saturating_sub(has + SPARE + kept as u64) / 2;
             (usize::try_from(free).unwrap_or(usize::MAX).max(1), limit)
         });
         Connections {
@@ -308,8 +363,8 @@ impl Control {
     #[must_use]
     pub fn reprio(&self, request: u64, level: Level) -> bool {
         let found = std::cell::Cell::new(false);
-        self.shared.in_flight.reprio(&self.shared.runtime, |entry| {
-            (entry.id == request).then(|| {
+        self.shared.reprio(|entry| {
+            (request != 0 && entry.number() == request).then(|| {
                 found.set(true);
                 level
             })
@@ -321,14 +376,18 @@ impl Control {
     #[must_use]
     pub fn requests(&self) -> Vec<(u64, Level, u64, String, String)> {
         let now = crate::clock::nanos();
-        let entries = self.shared.in_flight.list();
+        let mut entries = Vec::new();
+        self.shared
+            .connections
+            .each(|conn| conn.in_flight.list(&mut entries));
+        entries.sort_by_key(|entry| entry.since);
         entries
             .iter()
             .map(|entry| {
                 let age = now.saturating_sub(entry.since) / 1_000_000;
                 let facts = &entry.facts;
                 (
-                    entry.id,
+                    entry.numbered(),
                     entry.level(),
                     age,
                     facts.method.to_string(),

@@ -1,9 +1,8 @@
 //! The streams of a connection of HTTP/2 by their numbers, which `PRIORITY_UPDATE` frames refer to.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::in_flight::Entry;
 use crate::priority::Urgency;
 
 /// Updates kept of streams that are to come.
@@ -25,24 +24,15 @@ pub(crate) struct Streams {
 struct State {
     /// The stream whose request is handed out next, if it is known.
     opened: Option<u32>,
-    open: Vec<Stream>,
     early: Vec<(u32, Urgency)>,
     /// So many more updates are heeded.
     left: u32,
-}
-
-#[derive(Debug)]
-struct Stream {
-    number: u32,
-    place: usize,
-    entry: Arc<Entry>,
 }
 
 impl Default for State {
     fn default() -> State {
         State {
             opened: None,
-            open: Vec::new(),
             early: Vec::new(),
             left: SPARE,
         }
@@ -74,44 +64,21 @@ impl Streams {
         (Some(number), early)
     }
 
-    /// The request of a stream is under way.
-    pub(crate) fn open(&self, number: Option<u32>, place: usize, entry: &Arc<Entry>) {
-        if let Some(number) = number {
-            let entry = entry.clone();
-            let stream = Stream {
-                number,
-                place,
-                entry,
-            };
-            self.state().open.push(stream);
-        }
+    /// The client says how urgent a stream is, in place of all that it has said before. False: it has said so too often.
+    pub(crate) fn may_update(&self) -> bool {
+        let mut state = self.state();
+        let left = state.left.checked_sub(1);
+        state.left = left.unwrap_or(0);
+        left.is_some()
     }
 
-    /// It is over.
-    pub(crate) fn close(&self, entry: &Arc<Entry>) {
+    /// What it says is kept until the request of that stream comes.
+    pub(crate) fn keep(&self, number: u32, urgency: Urgency) {
         let mut state = self.state();
-        let at = state
-            .open
-            .iter()
-            .position(|stream| Arc::ptr_eq(&stream.entry, entry));
-        if let Some(at) = at {
-            state.open.swap_remove(at);
-        }
-    }
-
-    /// The client says how urgent a stream is, in place of all that it has said before. The request that has to change for it; none if
-    /// it is still to come, or there are too many updates.
-    pub(crate) fn update(&self, number: u32, urgency: Urgency) -> Option<(usize, Arc<Entry>)> {
-        let mut state = self.state();
-        state.left = state.left.checked_sub(1)?;
-        if let Some(stream) = state.open.iter().find(|stream| stream.number == number) {
-            return Some((stream.place, stream.entry.clone()));
-        }
         state.early.retain(|(of, _)| *of != number);
         if state.early.len() == EARLY {
             state.early.remove(0);
         }
         state.early.push((number, urgency));
-        None
     }
 }

@@ -1,4 +1,4 @@
-//! The coroutine that advances the coarse clock, ends what has lasted too long, and gives memory
+//! The coroutine that advances the coarse clock, ends what has lasted too long, closes the files that were opened last, and gives memory
 //! back when many connections have gone.
 
 use std::sync::Arc;
@@ -39,6 +39,7 @@ pub(crate) async fn sweep(shared: Arc<Shared>) {
             }
         });
         shared.rates.prune(clock::nanos());
+        shared.lately.forget();
     }
 }
 

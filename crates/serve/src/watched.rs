@@ -18,7 +18,6 @@ use crate::frames::{Frames, Heard};
 use crate::lend::Fill;
 use crate::priority::Urgency;
 use crate::shared::Shared;
-use crate::streams::Streams;
 
 /// What is read of HTTP/2 between two looks at the clock: 455 frames at most.
 const PIECE: usize = 4096;
@@ -93,7 +92,7 @@ impl Two {
                 streams.opened(number);
                 self.stop = true;
             }
-            Heard::Update(number, field) => update(&self.shared, streams, number, field),
+            Heard::Update(number, field) => update(&self.shared, conn, number, field),
             Heard::Flood => flood = true,
         });
         if flood {
@@ -107,20 +106,25 @@ impl Two {
 }
 
 /// The client says how urgent a stream is: its request gets the level that follows from it, or it is kept until the request comes.
-fn update(shared: &Shared, streams: &Streams, number: u32, field: &[u8]) {
+fn update(shared: &Shared, conn: &Conn, number: u32, field: &[u8]) {
     let Ok(field) = str::from_utf8(field) else {
         return;
     };
-    let urgency = Urgency::parse(field);
-    if let Some((place, entry)) = streams.update(number, urgency) {
-        let live = shared.live();
-        let urgency = live.granted(urgency);
-        entry.asks(urgency, urgency.level());
-        let level = live.rule_again(&entry.facts).unwrap_or(urgency.level());
-        shared
-            .in_flight
-            .reprio_one(&shared.runtime, place, &entry, level);
+    if !conn.streams.may_update() {
+        return;
     }
+    let urgency = Urgency::parse(field);
+    let Some(entry) = conn.in_flight.of_stream(number) else {
+        conn.streams.keep(number, urgency);
+        return;
+    };
+    let live = shared.live();
+    let urgency = live.granted(urgency);
+    entry.asks(urgency, urgency.level());
+    let level = live.rule_again(&entry.facts).unwrap_or(urgency.level());
+    conn.in_flight.reprio(&shared.runtime, |one| {
+        std::ptr::eq(one, &*entry).then_some(level)
+    });
 }
 
 impl<I: Read + Fill + Unpin> Read for Watched<I> {

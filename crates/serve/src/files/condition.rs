@@ -9,6 +9,7 @@ use http::header::{
 use http::{HeaderMap, StatusCode};
 
 /// What identifies the state of a file.
+#[derive(Debug)]
 pub(super) struct Validators {
     /// With its quotes.
     pub(super) etag: String,

@@ -24,6 +24,8 @@ use crate::direct;
 pub(crate) const PIECE: usize = 64 * 1024;
 /// As much is not copied. Of less, the system calls cost what the copies do.
 const LARGE: u64 = 32 * 1024;
+/// As much is copied rather than kept in a buffer of [`PIECE`] bytes.
+const COPIED: usize = 4 * 1024;
 /// After a file that the kernel may not have in memory, or of which it does not say, so many of one piece are read.
 const READ: u32 = 64;
 /// Buffers that a thread keeps.
@@ -116,9 +118,13 @@ pub(crate) async fn read_later(file: upshift::fs::File, at: u64, most: u64) -> i
     }
 }
 
-/// All of a range that is not large, if the page cache has it.
-pub(super) fn small(file: &File, range: &Range<u64>) -> Option<Bytes> {
-    within(file, range, LARGE - 1)
+/// All of a file of so many bytes that is not large, if the page cache has it. To be kept: what is much shorter than a buffer is copied.
+pub(super) fn small(file: &File, size: u64) -> Option<Bytes> {
+    let bytes = within(file, &(0..size), LARGE - 1)?;
+    Some(match bytes.len() {
+        0..=COPIED => Bytes::copy_from_slice(&bytes),
+        _ => bytes,
+    })
 }
 
 /// All of a range of `most` bytes at most, if the page cache has it.
@@ -144,7 +150,7 @@ pub(crate) struct FileBody {
 }
 
 enum Source {
-    Plain(File),
+    Plain(Arc<File>),
     /// Sent without being read.
     Past(Arc<direct::Source>),
     /// Something had to wait: everything goes over the ring from then on.
@@ -153,7 +159,7 @@ enum Source {
 }
 
 impl FileBody {
-    pub(super) fn new(file: File, range: Range<u64>) -> FileBody {
+    pub(super) fn new(file: Arc<File>, range: Range<u64>) -> FileBody {
         FileBody {
             file: Source::Plain(file),
             range,
@@ -204,13 +210,14 @@ impl FileBody {
                 }
             }
             let file = match std::mem::replace(&mut self.file, Source::Taken) {
-                Source::Plain(file) => upshift::fs::File::from_std(file),
-                Source::Past(source) => match source.file.try_clone() {
-                    Ok(file) => upshift::fs::File::from_std(file),
-                    Err(error) => return Poll::Ready(Some(Err(self.fail(error)))),
-                },
-                Source::Ring(file) => file,
+                Source::Plain(file) => file.try_clone().map(upshift::fs::File::from_std),
+                Source::Past(source) => source.file.try_clone().map(upshift::fs::File::from_std),
+                Source::Ring(file) => Ok(file),
                 Source::Taken => return Poll::Ready(None),
+            };
+            let file = match file {
+                Ok(file) => file,
+                Err(error) => return Poll::Ready(Some(Err(self.fail(error)))),
             };
             self.file = Source::Ring(file.clone());
             self.reading = Some(Box::pin(read_later(file, self.range.start, self.left())));

@@ -1,8 +1,8 @@
 //! A page for a folder.
 
 use std::fmt::Write;
+use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustix::fs::{Dir, FileType};
@@ -27,15 +27,10 @@ struct Entry {
 
 /// The page of a folder, which is `relative` to the root. Blocks: reads the folder and asks for
 /// every size. What leads out of the root is not listed, as it is not served.
-pub(super) fn page(
-    root: &Root,
-    folder: OwnedFd,
-    relative: &str,
-    hidden: bool,
-) -> io::Result<String> {
+pub(super) fn page(root: &Root, folder: &File, relative: &str, hidden: bool) -> io::Result<String> {
     let mut entries = Vec::new();
     let mut more = false;
-    for entry in Dir::read_from(&folder)? {
+    for entry in Dir::read_from(folder)? {
         let entry = entry?;
         let Ok(name) = entry.file_name().to_str() else {
             continue;

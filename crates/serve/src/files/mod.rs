@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `path` | from the path of a request to a name below the root |
 //! | `open` | opening it, so that nothing outside is reached |
+//! | `lately` | one that was opened while other requests for it waited |
+//! | `fields` | header fields that say what it is |
 //! | `condition` | ETag, dates, ranges: RFC 9110, sections 13 and 14 |
 //! | `kind` | the type of a file; the codings that a client accepts |
 //! | `respond` | from a request to a response |
@@ -13,7 +15,9 @@
 
 mod condition;
 mod content;
+mod fields;
 mod kind;
+mod lately;
 mod listing;
 mod open;
 mod path;
@@ -22,6 +26,7 @@ mod squeeze;
 
 pub(crate) use content::{FileBody, PIECE, Reading, asked_in_vain, read_later, read_now};
 pub(crate) use kind::{content_type, field};
-pub(crate) use open::Root;
+pub(crate) use lately::{KEPT, Lately};
+pub(crate) use open::{Looking, Root};
 pub(crate) use respond::respond;
 pub(crate) use squeeze::Squeezed;

@@ -9,10 +9,15 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat2};
 use rustix::io::Errno;
+
+use super::fields::Fields;
+use super::lately::Lately;
+use crate::clock;
 
 /// The folder that is served.
 #[derive(Debug)]
@@ -20,13 +25,49 @@ pub(crate) struct Root {
     folder: OwnedFd,
 }
 
-/// What a name stands for.
+/// What a name stands for: several requests may have it.
+#[derive(Debug)]
 pub(super) struct Found {
-    pub(super) file: File,
+    pub(super) file: Arc<File>,
     pub(super) kind: FileType,
     pub(super) size: u64,
     /// Seconds since 1970, and nanoseconds.
     pub(super) modified: (i64, u64),
+    /// Of the file as it is, under the name by which it was found.
+    pub(super) fields: OnceLock<Fields>,
+    /// All of it, if it is small and was in the page cache.
+    pub(super) whole: OnceLock<Option<Bytes>>,
+}
+
+/// Where a request looks for files: what it finds is not older than the request.
+#[derive(Clone, Copy)]
+pub(crate) struct Looking<'a> {
+    pub(crate) root: &'a Arc<Root>,
+    pub(crate) lately: &'a Lately,
+    /// When it had come, in time of the [`clock`].
+    pub(crate) since: u64,
+}
+
+impl Looking<'_> {
+    /// Opens a name below the root for reading; `None` if there is nothing that may be served.
+    pub(super) async fn find(self, name: &str) -> io::Result<Option<Arc<Found>>> {
+        let Looking {
+            root,
+            lately,
+            since,
+        } = self;
+        if let Some(found) = lately.find(root, name, since) {
+            return Ok(found);
+        }
+        let now = clock::nanos();
+        let found = root.find(name).await?.map(Arc::new);
+        // What is no file may mind being open: a FIFO has a writer at its other end.
+        let is_kept = |found: &Arc<Found>| found.kind.is_file() || found.kind.is_dir();
+        if found.as_ref().is_none_or(is_kept) {
+            lately.keep(root, name, now, found.as_ref());
+        }
+        Ok(found)
+    }
 }
 
 impl Root {
@@ -38,19 +79,29 @@ impl Root {
     }
 
     /// Opens a name below it for reading; `None` if there is nothing that may be served.
-    pub(super) async fn find(self: &Arc<Root>, name: &str) -> io::Result<Option<Found>> {
-        let found = match self.find_now(name, ResolveFlags::CACHED) {
+    async fn find(self: &Arc<Root>, name: &str) -> io::Result<Option<Found>> {
+        let found = match self.open_now(name, ResolveFlags::CACHED) {
             // Not in the cache; or a kernel before 5.12, which does not know this flag.
             Err(Errno::AGAIN | Errno::INVAL) => {
                 let (root, name) = (self.clone(), name.to_owned());
                 let found =
-                    upshift::spawn_blocking(move || root.find_now(&name, ResolveFlags::empty()));
+                    upshift::spawn_blocking(move || root.open_now(&name, ResolveFlags::empty()));
                 found
                     .await
                     .map_err(|ended| io::Error::other(ended.to_string()))?
             }
             found => found,
         };
+        Root::served(found)
+    }
+
+    /// As [`find`](Root::find); may wait for a disk.
+    #[cfg(test)]
+    pub(super) fn find_now(&self, name: &str) -> io::Result<Option<Found>> {
+        Root::served(self.open_now(name, ResolveFlags::empty()))
+    }
+
+    fn served(found: Result<Found, Errno>) -> io::Result<Option<Found>> {
         match found {
             Ok(found) => Ok(Some(found)),
             Err(
@@ -77,7 +128,7 @@ impl Root {
         Ok((FileType::from_raw_mode(stat.st_mode), size))
     }
 
-    fn find_now(&self, name: &str, how: ResolveFlags) -> Result<Found, Errno> {
+    fn open_now(&self, name: &str, how: ResolveFlags) -> Result<Found, Errno> {
         // A FIFO must not make this wait, nor a terminal become ours.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let how = how | ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
@@ -87,7 +138,9 @@ impl Root {
             kind: FileType::from_raw_mode(stat.st_mode),
             size: u64::try_from(stat.st_size).unwrap_or(0),
             modified: modified(&stat),
-            file: File::from(file),
+            file: Arc::new(File::from(file)),
+            fields: OnceLock::new(),
+            whole: OnceLock::new(),
         })
     }
 }

@@ -11,11 +11,12 @@ use http::{HeaderMap, Method, Response, StatusCode, Uri};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::condition::{Answer, Validators, evaluate};
+use super::condition::{Answer, evaluate};
 use super::content::{FileBody, small};
-use super::kind::{accepted, content_type, field, is_squeezable, is_text};
+use super::fields::Fields;
+use super::kind::{accepted, field, is_squeezable, is_text};
 use super::listing;
-use super::open::{Found, Root};
+use super::open::{Found, Looking, Root};
 use super::path::{Wrong, name_of};
 use super::squeeze::{Compressor, Squeezed};
 use crate::body::Body;
@@ -30,7 +31,7 @@ static FAILURES: Notices = Notices::new();
 
 /// Answers a request for a file.
 pub(crate) async fn respond(
-    root: &Arc<Root>,
+    looking: Looking<'_>,
     settings: &Files,
     method: &Method,
     uri: &Uri,
@@ -41,7 +42,7 @@ pub(crate) async fn respond(
     }
     // RFC 9110, section 14.2: ranges are for GET.
     let ranges = method == Method::GET;
-    match find(root, settings, uri, headers, ranges).await {
+    match find(looking, settings, uri, headers, ranges).await {
         Ok(response) => response,
         Err(error) => {
             FAILURES.say(format_args!("{}: {error}", uri.path()));
@@ -51,7 +52,7 @@ pub(crate) async fn respond(
 }
 
 async fn find(
-    root: &Arc<Root>,
+    looking: Looking<'_>,
     settings: &Files,
     uri: &Uri,
     headers: &HeaderMap,
@@ -62,21 +63,23 @@ async fn find(
         Err(Wrong::Bad) => return Ok(reply::text(StatusCode::BAD_REQUEST, "this is not a path\n")),
         Err(Wrong::Hidden) => return Ok(not_found()),
     };
-    let Some(found) = root.find(&name.relative).await? else {
+    let Some(found) = looking.find(&name.relative).await? else {
         return Ok(not_found());
     };
     match found.kind {
         FileType::RegularFile if !name.folder => {
-            file(root, settings, &name.relative, found, headers, ranges).await
+            file(looking, settings, &name.relative, found, headers, ranges).await
         }
         FileType::Directory if !name.folder => Ok(redirect(uri)),
         FileType::Directory => {
             let index = format!("{}/{}", name.relative, settings.index);
-            match root.find(&index).await? {
+            match looking.find(&index).await? {
                 Some(found) if found.kind.is_file() => {
-                    file(root, settings, &index, found, headers, ranges).await
+                    file(looking, settings, &index, found, headers, ranges).await
                 }
-                _ if settings.listing => list(root, found, name.relative, settings.hidden).await,
+                _ if settings.listing => {
+                    list(looking.root, found, name.relative, settings.hidden).await
+                }
                 _ => Ok(not_found()),
             }
         }
@@ -115,13 +118,13 @@ fn redirect(uri: &Uri) -> Response<Body> {
 
 async fn list(
     root: &Arc<Root>,
-    found: Found,
+    found: Arc<Found>,
     relative: String,
     hidden: bool,
 ) -> std::io::Result<Response<Body>> {
     let root = root.clone();
     let page =
-        upshift::spawn_blocking(move || listing::page(&root, found.file.into(), &relative, hidden));
+        upshift::spawn_blocking(move || listing::page(&root, &found.file, &relative, hidden));
     let page = page
         .await
         .map_err(|ended| std::io::Error::other(ended.to_string()))??;
@@ -133,20 +136,20 @@ async fn list(
 }
 
 async fn file(
-    root: &Arc<Root>,
+    looking: Looking<'_>,
     settings: &Files,
     name: &str,
-    found: Found,
+    plain: Arc<Found>,
     headers: &HeaderMap,
     ranges: bool,
 ) -> std::io::Result<Response<Body>> {
-    let kind = content_type(name);
-    let squeezable = settings.precompressed && is_squeezable(&kind);
-    let mut found = found;
+    let kind = &plain.fields(name).kind;
+    let squeezable = settings.precompressed && is_squeezable(kind);
+    let mut found = plain.clone();
     let mut encoding = None;
     if squeezable {
         for (coding, suffix) in accepted(headers) {
-            if let Some(squeezed) = root.find(&format!("{name}{suffix}")).await?
+            if let Some(squeezed) = looking.find(&format!("{name}{suffix}")).await?
                 && squeezed.kind.is_file()
             {
                 found = squeezed;
@@ -156,7 +159,7 @@ async fn file(
         }
     }
     // A part of what is not there yet cannot be told.
-    let squeezes = settings.compress && is_text(&kind);
+    let squeezes = settings.compress && is_text(kind);
     let whole = !ranges || !headers.contains_key(RANGE);
     let mut compressor = None;
     if squeezes
@@ -168,14 +171,15 @@ async fn file(
         compressor = Compressor::take();
         encoding = compressor.is_some().then_some("gzip");
     }
-    let mut file = Validators::new(found.modified, found.size, encoding.unwrap_or_default());
-    file.weak = compressor.is_some();
-    let answer = evaluate(headers, &file, found.size, ranges);
+    let coded =
+        encoding.map(|coding| Fields::new(kind.clone(), &found, coding, compressor.is_some()));
+    let about = coded.as_ref().unwrap_or_else(|| plain.fields(name));
+    let size = found.size;
+    let answer = evaluate(headers, &about.validators, size, ranges);
     let mut response = Response::new(Body::empty());
     *response.status_mut() = answer.status();
     // With those that the library and the server add: the map grows once.
     response.headers_mut().reserve(FIELDS);
-    let size = found.size;
     let length = match answer {
         Answer::Whole => Some(0..size),
         Answer::Part(range) => {
@@ -190,19 +194,15 @@ async fn file(
         Answer::PreconditionFailed => return Ok(response),
         Answer::NotModified => None,
     };
-    match file.weak {
-        true => insert(&mut response, ETAG, &format!("W/{}", file.etag)),
-        false => insert(&mut response, ETAG, &file.etag),
+    let fields = response.headers_mut();
+    if let Some(etag) = &about.etag {
+        fields.insert(ETAG, etag.clone());
     }
-    insert(
-        &mut response,
-        LAST_MODIFIED,
-        &httpdate::fmt_http_date(file.modified),
-    );
+    if let Some(modified) = &about.modified {
+        fields.insert(LAST_MODIFIED, modified.clone());
+    }
     if squeezable || squeezes {
-        response
-            .headers_mut()
-            .insert(VARY, HeaderValue::from_static("accept-encoding"));
+        fields.insert(VARY, HeaderValue::from_static("accept-encoding"));
     }
     if let Some(value) = &settings.cache_control {
         insert(&mut response, CACHE_CONTROL, value);
@@ -211,22 +211,23 @@ async fn file(
         return Ok(response);
     };
     let fields = response.headers_mut();
-    fields.insert(CONTENT_TYPE, field(kind));
+    fields.insert(CONTENT_TYPE, field(kind.clone()));
     fields.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     if let Some(coding) = encoding {
         fields.insert(CONTENT_ENCODING, HeaderValue::from_static(coding));
     }
     if let Some(compressor) = compressor {
-        let file = FileBody::new(found.file, range);
+        let file = FileBody::new(found.file.clone(), range);
         *response.body_mut() = Body::squeezed(Squeezed::new(file, compressor));
         return Ok(response);
     }
     fields.insert(CONTENT_LENGTH, HeaderValue::from(range.end - range.start));
     fields.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    *response.body_mut() = match small(&found.file, &range) {
-        Some(bytes) => Body::from(bytes),
+    let small = found.whole.get_or_init(|| small(&found.file, size));
+    *response.body_mut() = match small {
+        Some(bytes) => Body::from(bytes.slice(range.start as usize..range.end as usize)),
         None if range.is_empty() => Body::from(Bytes::new()),
-        None => Body::file(FileBody::new(found.file, range)),
+        None => Body::file(FileBody::new(found.file.clone(), range)),
     };
     Ok(response)
 }

@@ -21,18 +21,14 @@ pub(crate) fn render(shared: &Shared) -> String {
 fn write(out: &mut Text<'_>, shared: &Shared) -> fmt::Result {
     let metrics = &shared.metrics;
     out.family("http_responses_total", "Responses by class of status.")?;
-    for (class, count) in metrics.statuses.iter().enumerate().skip(1) {
-        out.sample(
-            &[("class", &format_args!("{class}xx"))],
-            count.load(Relaxed),
-        )?;
+    for class in 1..6 {
+        let count = metrics.sum(|one| &one.statuses[class]);
+        out.sample(&[("class", &format_args!("{class}xx"))], count)?;
     }
+    let bytes = metrics.sum(|one| &one.bytes);
+    let help = "Bytes of response bodies.";
+    out.single("http_response_bytes_total", help, bytes)?;
     let plain = [
-        (
-            "http_response_bytes_total",
-            "Bytes of response bodies.",
-            &metrics.bytes,
-        ),
         (
             "connections_accepted_total",
             "Connections accepted.",
@@ -67,9 +63,8 @@ fn used(shared: &Shared) -> impl Iterator<Item = Level> {
     (0..LEVELS as u8)
         .filter_map(|level| Level::new(level).ok())
         .filter(|level| {
-            let of = &shared.metrics.levels[usize::from(level.get())];
-            of.requests.load(Relaxed) + shared.gates.refused(*level) > 0
-                || shared.gates.in_flight(*level) > 0
+            let answered: u64 = shared.metrics.buckets(*level).iter().sum();
+            answered + shared.gates.refused(*level) > 0 || shared.gates.in_flight(*level) > 0
         })
 }
 
@@ -77,19 +72,14 @@ fn levels(out: &mut Text<'_>, shared: &Shared) -> fmt::Result {
     let help = "Request durations, to the end of the body, by level.";
     out.histogram("http_request_duration_seconds", help)?;
     for level in used(shared) {
-        let of = &shared.metrics.levels[usize::from(level.get())];
+        let counts = shared.metrics.buckets(level);
         let mut seen = 0;
-        let buckets = BOUNDS.iter().zip(&of.buckets).map(|(bound, count)| {
-            seen += count.load(Relaxed);
+        let buckets = BOUNDS.iter().zip(counts).map(|(bound, count)| {
+            seen += count;
             (*bound as f64 / 1e6, seen)
         });
-        let sum = of.micros.load(Relaxed) as f64 / 1e6;
-        out.buckets(
-            &[("level", &level)],
-            buckets,
-            sum,
-            of.requests.load(Relaxed),
-        )?;
+        let sum = shared.metrics.micros(level) as f64 / 1e6;
+        out.buckets(&[("level", &level)], buckets, sum, counts.iter().sum())?;
     }
     let help = "Requests refused with 503, by level.";
     out.family("http_refused_total", help)?;

@@ -1,7 +1,15 @@
 //! Files: bytes, ranges, conditions, encodings, folders, and what must not be reached.
 
 use std::io::{ErrorKind, Read, Write};
+use std::mem::MaybeUninit;
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::inotify;
+use upshift::Level;
 
 use crate::harness::{Answer, Folder, Running};
 
@@ -50,6 +58,96 @@ fn ranges_of_small_and_large_files() {
     assert_eq!(head.header("content-length"), Some("300000"));
     let answer = server.get("/x.bin", "range: bytes=0-1,4-5\r\n");
     assert_eq!((answer.status, answer.body.len()), (200, 300_000));
+}
+
+/// The answer on a connection that stays open, to a request of a file of `length` bytes.
+fn body_of(stream: &mut TcpStream, length: usize) -> String {
+    let mut answer = String::new();
+    while answer
+        .split_once("\r\n\r\n")
+        .is_none_or(|(_, body)| body.len() < length)
+    {
+        let mut piece = [0; 1024];
+        let count = stream.read(&mut piece).unwrap();
+        assert_ne!(count, 0, "{answer}");
+        answer.push_str(str::from_utf8(&piece[..count]).unwrap());
+    }
+    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+}
+
+const ASKS: &[u8] = b"GET /x.txt HTTP/1.1\r\nhost: test\r\n\r\n";
+
+#[test]
+fn requests_that_wait_share_what_one_of_them_opens() {
+    let folder = Folder::new();
+    let path = folder.write("x.txt", "0000");
+    let server = Running::files(&folder.0);
+    let events = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+    // Equal events that follow each other are one: between two openings there is a closing.
+    let watched = inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE;
+    inotify::add_watch(&events, &path, watched).unwrap();
+    // Receiving goes before it, and what has been received waits.
+    let over = Arc::new(AtomicBool::new(false));
+    let ends = over.clone();
+    let computes = async move {
+        while !ends.load(Relaxed) {
+            upshift::yield_if_needed().await;
+        }
+    };
+    let computing = server.handle.spawn(computes, Level::at::<4>());
+    computing.unwrap().detach();
+    let mut clients: Vec<_> = (0..32).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.write_all(ASKS).unwrap();
+    }
+    while server.control.requests().len() < clients.len() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    folder.write("x.txt", "1111");
+    over.store(true, Relaxed);
+    for client in &mut clients {
+        assert_eq!(body_of(client, 4), "1111");
+    }
+    let mut room = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(&events, &mut room);
+    let mut opened = 0;
+    while let Ok(event) = reader.next() {
+        opened += u32::from(event.events().contains(inotify::ReadFlags::OPEN));
+    }
+    // Once for writing; and what is kept is closed four times a second.
+    assert!((2..10).contains(&opened), "{opened}");
+}
+
+#[test]
+fn a_request_sees_what_was_written_before_it_however_many_others_there_are() {
+    let folder = Folder::new();
+    folder.write("x.txt", "0000");
+    let server = Running::files(&folder.0);
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut client = server.connect();
+                while !over.load(Relaxed) {
+                    client.write_all(ASKS).unwrap();
+                    body_of(&mut client, 4);
+                }
+            });
+        }
+        let mut client = server.connect();
+        for round in 1..=300 {
+            let text = format!("{round:04}");
+            folder.write("new", &text);
+            std::fs::rename(folder.0.join("new"), folder.0.join("x.txt")).unwrap();
+            client.write_all(ASKS).unwrap();
+            let body = body_of(&mut client, 4);
+            if body != text {
+                over.store(true, Relaxed);
+            }
+            assert_eq!(body, text);
+        }
+        over.store(true, Relaxed);
+    });
 }
 
 #[test]

@@ -1,0 +1,151 @@
+//! The life of a connection: what it speaks, and how it ends.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+use hyper::rt::{Read, Write};
+use hyper::server::conn::{http1, http2};
+use upshift::hyper::{Allowance, Clock, Io, StreamSpawner};
+
+use crate::config::Limits;
+use crate::direct::SendFile;
+use crate::lend::Fill;
+use crate::service::Http;
+use crate::shared::{Entered, Live};
+use crate::tls::TlsIo;
+use crate::watched::Watched;
+
+/// What an HTTP/2 client with prior knowledge sends first.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// What a connection holds of a response that its client does not read, and of a request's body.
+const BUFFERED: usize = 64 * 1024;
+/// How long a client may take to send a request, after it has connected or had the last answer, when the server ends: it may be about to.
+pub(crate) const NEXT_REQUEST: Duration = Duration::from_secs(1);
+
+impl Entered {
+    pub(crate) async fn serve(self: Arc<Entered>, mut io: Io, live: Arc<Live>) {
+        if let Some(id) = upshift::get_cid() {
+            let _ = self.conn.coroutine.set(id);
+        }
+        let limits = live.config.limits.clone();
+        // How a connection ends is between hyper and the peer.
+        if let Some(config) = &live.sites.tls {
+            let Some(Ok(io)) = self.or_end(TlsIo::accept(io, config.clone())).await else {
+                return;
+            };
+            drop(live);
+            let two = io.chose_two();
+            let _ = self.conn.tls.set(io.facts());
+            let _ = self.speak(io, two, &limits).await;
+        } else {
+            drop(live);
+            let first = io.peek(PREFACE.len(), |bytes| !PREFACE.starts_with(bytes));
+            let Some(Ok(first)) = self.or_end(first).await else {
+                return;
+            };
+            let two = first.starts_with(PREFACE);
+            let _ = self.speak(io, two, &limits).await;
+        }
+    }
+
+    /// Is it to end after what is under way? A client of HTTP/1 whose connection is closed while it sends a request has lost it; one of HTTP/2
+    /// is told which of its requests are answered.
+    fn ends(&self) -> bool {
+        let shared = &self.shared;
+        shared.is_draining()
+            && (shared.closing.load(SeqCst) || self.conn.has_rested(NEXT_REQUEST))
+            && !self.conn.is_within_head()
+    }
+
+    /// The output of `future`, or nothing if the server drains first.
+    async fn or_end<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            if self.ends() {
+                return Poll::Ready(None);
+            }
+            future.as_mut().poll(cx).map(Some)
+        })
+        .await
+    }
+
+    async fn speak<I>(self: &Arc<Entered>, io: I, two: bool, limits: &Limits) -> hyper::Result<()>
+    where
+        I: Read + Fill + SendFile + Write + Unpin + Send + 'static,
+    {
+        let service = Http::new(self.clone());
+        let allowance = self.shared.receiving.open();
+        if two {
+            self.conn.speaks_two();
+            let io = Watched::two(io, self.conn.clone(), self.shared.clone());
+            let builder = self.http2(limits, &allowance);
+            let connection = builder.serve_connection(io, service);
+            let told = self.tell(connection, |two| two.graceful_shutdown());
+            return allowance.hold(told).await;
+        }
+        let io = Watched::one(io, self.conn.clone());
+        let connection = self.http1(limits).serve_connection(io, service);
+        // What a connection becomes that is upgraded is the service's.
+        let connection = connection.with_upgrades();
+        let told = self.tell(connection, |one| one.graceful_shutdown());
+        allowance.hold(told).await
+    }
+
+    /// The output of a connection, which is told once if the server drains first.
+    async fn tell<C: Future>(&self, connection: C, shut_down: fn(Pin<&mut C>)) -> C::Output {
+        let mut connection = pin!(connection);
+        let mut told = false;
+        poll_fn(|cx| {
+            loop {
+                let polled = connection.as_mut().poll(cx);
+                if polled.is_ready() {
+                    return polled;
+                }
+                if self.conn.polled() {
+                    ready!(upshift::task::poll_piece(cx));
+                    continue;
+                }
+                // After the poll, which has taken what has come.
+                if told || !self.ends() {
+                    return Poll::Pending;
+                }
+                told = true;
+                shut_down(connection.as_mut());
+            }
+        })
+        .await
+    }
+
+    fn http1(&self, limits: &Limits) -> http1::Builder {
+        let mut builder = http1::Builder::new();
+        let header_bytes = usize::try_from(limits.header_bytes).unwrap_or(usize::MAX);
+        // Not `pipeline_flush`: with it hyper closes without sending its 400 when more follows a
+        // head that is wrong.
+        builder
+            .header_read_timeout(None)
+            .max_buf_size(BUFFERED.max(header_bytes))
+            .max_headers(limits.headers)
+            .max_header_size(header_bytes);
+        builder
+    }
+
+    fn http2(&self, limits: &Limits, allowance: &Arc<Allowance>) -> http2::Builder<StreamSpawner> {
+        let mut builder = http2::Builder::new(allowance.spawner());
+        builder
+            .timer(Clock)
+            .max_concurrent_streams(limits.streams)
+            .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
+            .max_pending_accept_reset_streams(20)
+            .max_local_error_reset_streams(128)
+            .initial_stream_window_size(64 * 1024)
+            .initial_connection_window_size(1 << 20)
+            .max_send_buf_size(BUFFERED)
+            .keep_alive_interval(Duration::from_secs(20))
+            .keep_alive_timeout(Duration::from_secs(20));
+        builder
+    }
+}

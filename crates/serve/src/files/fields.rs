@@ -1,0 +1,45 @@
+//! Header fields that say what a file is: made once for all requests that share it.
+
+use std::borrow::Cow;
+
+use http::HeaderValue;
+
+use super::condition::Validators;
+use super::kind::content_type;
+use super::open::Found;
+
+/// Of a file, in one coding.
+#[derive(Debug)]
+pub(super) struct Fields {
+    pub(super) kind: Cow<'static, str>,
+    pub(super) validators: Validators,
+    pub(super) etag: Option<HeaderValue>,
+    pub(super) modified: Option<HeaderValue>,
+}
+
+impl Fields {
+    /// In a coding, of which the validators have the name; `weak`: its bytes may differ from one time to the next.
+    pub(super) fn new(kind: Cow<'static, str>, found: &Found, coding: &str, weak: bool) -> Fields {
+        let mut validators = Validators::new(found.modified, found.size, coding);
+        validators.weak = weak;
+        let etag = match weak {
+            true => HeaderValue::try_from(format!("W/{}", validators.etag)),
+            false => HeaderValue::from_str(&validators.etag),
+        };
+        let modified = httpdate::fmt_http_date(validators.modified);
+        Fields {
+            kind,
+            etag: etag.ok(),
+            modified: HeaderValue::try_from(modified).ok(),
+            validators,
+        }
+    }
+}
+
+impl Found {
+    /// Of the file as it is; `name` is that by which it was found.
+    pub(super) fn fields(&self, name: &str) -> &Fields {
+        self.fields
+            .get_or_init(|| Fields::new(content_type(name), self, "", false))
+    }
+}

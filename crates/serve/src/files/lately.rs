@@ -1,0 +1,148 @@
+//! Files that have been opened for one request, for others that had come by then.
+//!
+//! A request may be answered with any state that a file has between the request's arrival and its answer. So what one request finds, when it
+//! opens a file, answers all that have been received before: those that wait for their turn meanwhile. Each vCPU keeps the last few files
+//! it has opened, with the time before which it began to. A request that came later opens the file itself; nothing is served that was
+//! out of date when it was asked for, and a server that answers one request at a time keeps what it does not use.
+//!
+//! Names that there are not are kept too: most texts have no compressed form beside them.
+//!
+//! [`Lately::forget`] closes all, so that no file is kept open for long.
+//!
+//! Cost: a comparison of names and an uncontended lock per file; saves four system calls, and the making of header fields.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::open::{Found, Root};
+use crate::shards::PerVcpu;
+
+/// Names that a vCPU keeps.
+pub(crate) const KEPT: usize = 8;
+
+/// What a vCPU has opened.
+#[derive(Default)]
+struct Opened {
+    kept: Vec<One>,
+    /// The one to be replaced next.
+    next: usize,
+}
+
+struct One {
+    root: Arc<Root>,
+    name: Box<str>,
+    /// It was opened after this time.
+    at: u64,
+    found: Option<Arc<Found>>,
+}
+
+/// What has been opened, by vCPU.
+pub(crate) struct Lately(PerVcpu<Mutex<Opened>>);
+
+impl Lately {
+    pub(crate) fn new(vcpus: usize) -> Lately {
+        Lately(PerVcpu::new(vcpus))
+    }
+
+    /// What has been found under a name since this time; `None` if that is not known.
+    pub(super) fn find(
+        &self,
+        root: &Arc<Root>,
+        name: &str,
+        since: u64,
+    ) -> Option<Option<Arc<Found>>> {
+        // Should the one that has the lock be suspended, opening the file is the shorter wait.
+        let opened = self.0.here().try_lock().ok()?;
+        let mut kept = opened.kept.iter();
+        let one = kept.find(|one| one.is(root, name))?;
+        (one.at >= since).then(|| one.found.clone())
+    }
+
+    /// What has been found, after this time.
+    pub(super) fn keep(&self, root: &Arc<Root>, name: &str, at: u64, found: Option<&Arc<Found>>) {
+        let Ok(mut opened) = self.0.here().try_lock() else {
+            return;
+        };
+        let Opened { kept, next } = &mut *opened;
+        let found = found.cloned();
+        if let Some(one) = kept.iter_mut().find(|one| one.is(root, name)) {
+            // Another may have begun later, and ended sooner.
+            if one.at < at {
+                (one.at, one.found) = (at, found);
+            }
+            return;
+        }
+        let one = One {
+            root: root.clone(),
+            name: name.into(),
+            at,
+            found,
+        };
+        if kept.len() < KEPT {
+            kept.push(one);
+        } else {
+            kept[*next] = one;
+            *next = (*next + 1) % KEPT;
+        }
+    }
+
+    /// Closes what is kept.
+    pub(crate) fn forget(&self) {
+        for opened in self.0.iter() {
+            let mut opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
+            let kept = std::mem::take(&mut opened.kept);
+            opened.next = 0;
+            drop(opened);
+            drop(kept);
+        }
+    }
+}
+
+impl One {
+    fn is(&self, root: &Arc<Root>, name: &str) -> bool {
+        *self.name == *name && Arc::ptr_eq(&self.root, root)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn what_was_opened_answers_those_that_had_come_and_no_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let root = Root::open(folder.path()).unwrap();
+        let lately = Lately::new(1);
+        let find = |since: u64| {
+            lately
+                .find(&root, "a", since)
+                .map(|found| found.map(|found| found.size))
+        };
+        let opens = |at: u64| {
+            let found = root.find_now("a").unwrap().map(Arc::new);
+            lately.keep(&root, "a", at, found.as_ref());
+        };
+        assert_eq!(find(0), None);
+        opens(10);
+        assert_eq!(find(10), Some(None), "there is none");
+        fs::write(&path, "1").unwrap();
+        assert_eq!(find(11), None, "it came later: there may be one now");
+        opens(20);
+        assert_eq!((find(20), find(21)), (Some(Some(1)), None));
+        fs::write(&path, "22").unwrap();
+        // Began before, and ended after.
+        lately.keep(&root, "a", 15, None);
+        assert_eq!(find(20), Some(Some(1)));
+        opens(30);
+        assert_eq!(find(30), Some(Some(2)));
+        for n in 0..KEPT {
+            lately.keep(&root, &n.to_string(), 40, None);
+        }
+        assert_eq!(find(0), None, "it has been replaced");
+        assert!(lately.find(&root, "1", 40).is_some());
+        lately.forget();
+        assert!(lately.find(&root, "1", 0).is_none());
+    }
+}
