@@ -111,6 +111,8 @@ impl<H: Host> Lists<H> {
 pub(crate) struct Lengths {
     levels: [Statistic; LEVELS],
     suspended: Statistic,
+    /// How many of a level have had their turn and are suspended.
+    lingering: [Statistic; LEVELS],
 }
 
 impl Lengths {
@@ -118,12 +120,20 @@ impl Lengths {
         Arc::new(Lengths {
             levels: zeros(),
             suspended: Statistic::new(0),
+            lingering: zeros(),
         })
     }
 
     /// How many are queued on a level, suspended ones included.
     pub(crate) fn of(&self, level: Level) -> usize {
         self.levels[level.index()].load(Relaxed) as usize
+    }
+
+    /// Have all that are queued on a level had their turn?
+    #[inline]
+    pub(crate) fn all_linger(&self, level: Level) -> bool {
+        let lingering = self.lingering[level.index()].load(Relaxed);
+        lingering != 0 && lingering == self.levels[level.index()].load(Relaxed)
     }
 
     /// How many are suspended, on all levels.
@@ -217,7 +227,10 @@ impl<H: Host> ReadyQueues<H> {
         add(&self.lengths.suspended, one);
         match header.goes_first() {
             true => (&mut lists.first, true),
-            false => (&mut lists.suspended, false),
+            false => {
+                add(&self.lengths.lingering[level.index()], one);
+                (&mut lists.suspended, false)
+            }
         }
     }
 

@@ -140,6 +140,22 @@ fn suspended_polls_get_turns_beside_a_poll_that_does_not_end() {
     }
 }
 
+/// Theorem 5: long polls of one level share the CPU in turns, at the price of one suspension in each time that one may be kept.
+#[test]
+fn long_polls_of_a_level_take_turns() {
+    for polls in [2, 5, 20] {
+        let arrivals = (0..polls).map(|n| poll(n * 3 * C, 20, 40 * KEPT)).collect();
+        let outcome = check(&one(arrivals, 0)).unwrap();
+        let suspended = outcome.suspended[0].len() as u64;
+        println!("{polls}: {suspended} suspended, {} turns", outcome.turns);
+        // Each for the next, which is fresh; then they take turns.
+        assert!(suspended < polls && outcome.turns >= 30 * (polls - 1));
+        let most = KEPT + TURN + 2 * C;
+        let off = outcome.kept_off;
+        assert!(off <= most, "{polls}: {off} > {most}");
+    }
+}
+
 /// And, more seldom, where nothing shows: a suspended poll beside short and more urgent ones that take the whole CPU.
 #[test]
 fn a_suspended_poll_gets_turns_beside_short_ones() {

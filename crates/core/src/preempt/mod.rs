@@ -4,8 +4,11 @@
 //! the ski-rental problem: to rent (leave the poll alone) until the rent has reached the price, and then to buy (suspend it), costs at most
 //! twice what knowing the future would have.
 //!
-//! * For something **more urgent** a poll is suspended when it has run for *C* since it last began or went on.
-//! * For an **equal** also not before it has run for its quantum in all, which is at least 2 *C*: its own *C* and that of the other's.
+//! * For something **more urgent** a poll is suspended when it has run for *C* since it began. One that has been suspended before has, and makes
+//!   room at once.
+//! * For an **equal** not before it has run for its quantum, which is at least 2 *C*: its own *C* and that of the other's.
+//! * Polls of a level that have had their quantum do not interrupt each other: they go on in turn when something fresh makes one of them make room,
+//!   and get a turn each [`KEPT`].
 //! * Each suspension is paid from an [`Account`] into which one part in [`SHARE`] of the time goes. So interrupting takes at most that share
 //!   of the time, whatever is asked, and a burst; what finds the account empty waits until it holds *C*, for at most [`SHARE`] · *C*.
 //! * To find out whether a poll is to be suspended costs a look. Looks that bring nothing take at most one part in [`SHARE`]² of the time, half of

@@ -23,8 +23,21 @@ pub struct Sight {
     pub turn: u64,
     /// Levels of what is ready on its vCPU, or has arrived there.
     pub waiting: u64,
+    /// Does nothing wait on its own level but polls that were suspended after their quantum?
+    pub lingering: bool,
     /// Has something arrived there that a vCPU which idles could run? However little urgent it is.
     pub beside_idle: bool,
+}
+
+impl Sight {
+    /// What may interrupt the poll. Not those that have had their quantum: they take turns with it, one every [`KEPT`] ([`Policy::turn_is_due`]).
+    #[must_use]
+    pub fn waits(&self) -> Waits {
+        match Waits::of(self.level, self.waiting) {
+            Waits::Equal if self.lingering => Waits::Nothing,
+            waits => waits,
+        }
+    }
 }
 
 /// What comes of it.
@@ -68,13 +81,13 @@ impl Policy {
         now: u64,
     ) -> Decision {
         let Sight { ran, waiting, .. } = *sight;
-        let here = Waits::of(sight.level, waiting);
+        let here = sight.waits();
         let waits = match here {
             Waits::Nothing if sight.beside_idle => Waits::Equal,
             _ => here,
         };
         // To ask costs as much as half a look, and most polls are over before it matters. One that is stopped is asked then.
-        let may_sleep = waiting != 0 && ran.stretch >= rule.cost;
+        let may_sleep = waiting != 0 && ran.in_all >= rule.cost;
         // A look comes when the poll has run for so long that a suspended one is to have its turn.
         let later = |time: u64| {
             let until_long = KEPT.checked_sub(ran.stretch).filter(|time| *time != 0);
@@ -85,7 +98,7 @@ impl Policy {
             return match waiting {
                 0 => Decision::Rest,
                 _ if may_sleep && is_asleep() => Decision::SetAside,
-                _ => later(ran.stretch.max(rule.cost)),
+                _ => later(ran.in_all.max(rule.cost)),
             };
         };
         let left = left.max(sight.turn.saturating_sub(ran.stretch));
@@ -184,6 +197,7 @@ mod tests {
             },
             turn: 0,
             waiting,
+            lingering: false,
             beside_idle: false,
         }
     }
@@ -212,6 +226,31 @@ mod tests {
         assert_eq!(early, Decision::Later(80_000, Waits::Equal));
         let then = decide(&mut policy, &sight(100_000, equal));
         assert_eq!(then, Decision::Suspend(Place::Tail));
+    }
+
+    #[test]
+    fn polls_that_have_had_their_quantum_do_not_interrupt_each_other() {
+        let mut policy = Policy::new(0);
+        let mut long = sight(RULE.quantum, 1 << 20);
+        long.lingering = true;
+        let waits = Decision::Later(RULE.quantum, Waits::Nothing);
+        assert_eq!(decide(&mut policy, &long), waits);
+        // What is more urgent does, though it lingers, too.
+        long.waiting |= 1 << 10;
+        assert_eq!(decide(&mut policy, &long), Decision::Suspend(Place::Tail));
+    }
+
+    #[test]
+    fn a_poll_that_was_suspended_before_makes_room_at_once() {
+        let mut policy = Policy::new(0);
+        for waiting in [1 << 10, 1 << 20] {
+            let mut goes_on = sight(0, waiting);
+            goes_on.ran.in_all = RULE.quantum;
+            assert_eq!(
+                decide(&mut policy, &goes_on),
+                Decision::Suspend(Place::Tail)
+            );
+        }
     }
 
     #[test]

@@ -81,12 +81,11 @@ impl Rule {
     /// How much longer the poll may run, the account aside. `None`: as long as it likes.
     #[must_use]
     pub fn left(&self, waits: Waits, ran: Ran) -> Option<u64> {
-        let stretch = self.cost.saturating_sub(ran.stretch);
         match waits {
             _ if !self.interrupts => None,
             Waits::Nothing => None,
-            Waits::Urgent => Some(stretch),
-            Waits::Equal => Some(stretch.max(self.quantum.saturating_sub(ran.in_all))),
+            Waits::Urgent => Some(self.cost.saturating_sub(ran.in_all)),
+            Waits::Equal => Some(self.quantum.saturating_sub(ran.in_all)),
         }
     }
 }
@@ -122,10 +121,9 @@ mod tests {
         let ran = |in_all, stretch| Ran { in_all, stretch };
         assert_eq!(RULE.left(Waits::Nothing, ran(1_000, 1_000)), None);
         assert_eq!(RULE.left(Waits::Urgent, ran(5, 5)), Some(15));
-        assert_eq!(RULE.left(Waits::Urgent, ran(500, 5)), Some(15));
+        assert_eq!(RULE.left(Waits::Urgent, ran(500, 5)), Some(0));
         assert_eq!(RULE.left(Waits::Equal, ran(5, 5)), Some(95));
-        assert_eq!(RULE.left(Waits::Equal, ran(500, 5)), Some(15));
-        assert_eq!(RULE.left(Waits::Equal, ran(500, 50)), Some(0));
+        assert_eq!(RULE.left(Waits::Equal, ran(500, 5)), Some(0));
     }
 
     #[test]

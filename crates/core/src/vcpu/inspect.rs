@@ -55,6 +55,14 @@ impl<H: Host> Vcpu<H> {
         self.lengths.of(level)
     }
 
+    /// Is a level ready here only with polls that were suspended at its [tail](crate::Place::Tail), and have had their turn? Three loads, from any
+    /// thread; what changes meanwhile may show or not.
+    #[inline]
+    #[must_use]
+    pub fn only_lingers(&self, level: Level) -> bool {
+        self.lengths.all_linger(level) && self.arriving.load(Relaxed) & level.bit() == 0
+    }
+
     /// How many coroutines are suspended here: interrupted in the middle of a
     /// poll, and not yet resumed. One load, from any thread.
     #[must_use]

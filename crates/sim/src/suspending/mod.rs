@@ -13,7 +13,7 @@ pub use theorems::{Levels, Service, Shape, check, search_loads, shapes};
 use std::collections::VecDeque;
 
 use upshift_core::Place;
-use upshift_core::preempt::{Decision, Looks, Policy, Ran, Rule, Sight, TURN, Waits};
+use upshift_core::preempt::{Decision, KEPT, Looks, Policy, Ran, Rule, Sight, TURN, Waits};
 
 /// One poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct Load {
 /// What was more urgent than the poll under way when it became ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// For how long the poll had run by then since it began or last went on.
+    /// For how long the poll had run by then since it began.
     pub ran: u64,
     /// How much longer it needed.
     pub needed: u64,
@@ -67,6 +67,8 @@ pub struct Outcome {
     pub waits: Vec<Wait>,
     /// When polls were suspended by the rule, per vCPU.
     pub suspended: Vec<Vec<u64>>,
+    /// How many of them made room only for polls of their level that had had their quantum.
+    pub for_lingering: u64,
     /// How many looks brought nothing, per vCPU.
     pub looked: Vec<u64>,
     /// For how long a vCPU had nothing to do.
@@ -93,7 +95,9 @@ struct Poll {
     /// It sleeps for so long when no more than this is left.
     sleeps: Option<(u64, u64)>,
     suspended: bool,
-    /// When it was last on the CPU.
+    /// It was suspended after its quantum.
+    lingers: bool,
+    /// When it was last on the CPU, or became ready.
     off_since: u64,
     /// How many were suspended there then, itself included.
     among: usize,
@@ -124,6 +128,10 @@ struct Vcpu {
     doing: Doing,
     policy: Policy,
     look_at: u64,
+    /// Something was heard while the poll under way, which was suspended before, goes on.
+    heard: bool,
+    /// When one that lingered last went before a fresh one.
+    turned: u64,
     /// The next pick is for the turn of a suspended poll.
     turn: bool,
     idle_since: Option<u64>,
@@ -181,6 +189,8 @@ impl Vcpu {
             doing: Doing::Idles,
             policy: Policy::new(0),
             look_at: NEVER,
+            heard: false,
+            turned: 0,
             turn: false,
             idle_since: Some(0),
             aside: Vec::new(),
@@ -213,22 +223,25 @@ impl Vcpu {
         }
     }
 
-    fn pop(&mut self) -> Option<Poll> {
+    /// As the queues of the core: those that linger are behind the others, but for one every now and then that has been patient.
+    fn pop(&mut self, now: u64) -> Option<Poll> {
         let level = self.waiting.trailing_zeros() as usize;
-        let poll = self.queues.get_mut(level)?.pop_front();
-        self.forget_empty(level);
-        poll
-    }
-
-    /// The suspended poll that has been off the CPU for longest, if that is so long.
-    fn take_kept(&mut self, before: u64) -> Option<Poll> {
-        let all = self.queues.iter().enumerate().flat_map(|(level, queue)| {
-            let places = queue.iter().enumerate();
-            places.map(move |(place, poll)| (poll, level, place))
-        });
-        let suspended = all.filter(|(poll, ..)| poll.suspended && poll.off_since <= before);
-        let (_, level, place) = suspended.min_by_key(|(poll, ..)| poll.off_since)?;
-        let poll = self.queues[level].remove(place);
+        let queue = self.queues.get_mut(level)?;
+        let fresh = queue.iter().position(|poll| !poll.lingers);
+        let lingers = queue.iter().position(|poll| poll.lingers);
+        let place = match (fresh, lingers) {
+            (Some(fresh), Some(lingers)) => {
+                let was_patient = queue[lingers].off_since + KEPT < queue[fresh].off_since;
+                if queue[fresh].suspended || !was_patient || now < self.turned + KEPT {
+                    fresh
+                } else {
+                    self.turned = now;
+                    lingers
+                }
+            }
+            (fresh, lingers) => fresh.or(lingers)?,
+        };
+        let poll = queue.remove(place);
         self.forget_empty(level);
         poll
     }
@@ -294,7 +307,12 @@ impl Machine<'_> {
     fn hears(&mut self, index: usize) {
         let (now, looks) = (self.now, self.prices());
         let vcpu = &mut self.vcpus[index];
-        let deaf = vcpu.policy.is_deaf_for(&looks, now);
+        // As the runtime's watcher: it hears once what comes while a poll goes on.
+        let goes_on = matches!(&vcpu.doing, Doing::Polls { poll, .. } if poll.in_all != 0);
+        let deaf = match goes_on && !std::mem::replace(&mut vcpu.heard, true) {
+            true => 0,
+            false => vcpu.policy.is_deaf_for(&looks, now),
+        };
         if deaf != 0 {
             vcpu.open.iter_mut().for_each(|it| it.2.unheard = true);
         }
@@ -323,6 +341,7 @@ impl Machine<'_> {
             in_all: 0,
             sleeps: it.sleeps.map(|time| (it.service / 2, time)),
             suspended: false,
+            lingers: false,
             off_since: now,
             among: 0,
         };
@@ -330,11 +349,10 @@ impl Machine<'_> {
             && poll.level > it.level
             && poll.sleeps.is_none()
         {
-            let ran = now - since;
-            let needed = poll.left - ran;
+            let stretch = now - since;
             let wait = Wait {
-                ran,
-                needed,
+                ran: poll.in_all + stretch,
+                needed: poll.left - stretch,
                 waited: 0,
                 excused: false,
                 unheard: false,
@@ -363,7 +381,7 @@ impl Machine<'_> {
         let vcpu = &mut self.vcpus[index];
         if let Some(place) = vcpu.aside.iter().position(|it| it.0 <= now) {
             let mut poll = vcpu.aside.swap_remove(place).1;
-            (poll.suspended, poll.off_since) = (true, now);
+            (poll.suspended, poll.lingers, poll.off_since) = (true, false, now);
             vcpu.push(poll, Place::Head);
             return match vcpu.doing {
                 Doing::Idles => self.picks(index),
@@ -424,7 +442,7 @@ impl Machine<'_> {
         {
             return self.goes_on(index, poll, TURN);
         }
-        if let Some(poll) = vcpu.pop() {
+        if let Some(poll) = vcpu.pop(now) {
             return self.goes_on(index, poll, 0);
         }
         // The most urgent that has not begun elsewhere.
@@ -472,7 +490,7 @@ impl Machine<'_> {
             let off = (now - poll.off_since) / among as u64;
             self.outcome.kept_off = self.outcome.kept_off.max(off);
         }
-        poll.suspended = false;
+        (poll.suspended, poll.lingers) = (false, false);
         let vcpu = &mut self.vcpus[index];
         if let Some(since) = vcpu.idle_since.take() {
             vcpu.policy.has_idled(now - since);
@@ -484,6 +502,7 @@ impl Machine<'_> {
             turn,
         };
         vcpu.look_at = NEVER;
+        vcpu.heard = false;
         if vcpu.waiting != 0 {
             self.looks_later(index, TURN);
         }
@@ -523,6 +542,9 @@ impl Machine<'_> {
             ran,
             turn,
             waiting: vcpu.waiting,
+            lingering: vcpu.queues[usize::from(poll.level)]
+                .iter()
+                .all(|it| it.lingers),
             beside_idle: false,
         };
         let decision = match vcpu.policy.decide(&rule, &sight, || asleep, now) {
@@ -548,6 +570,9 @@ impl Machine<'_> {
             }
             Decision::Suspend(place) => {
                 vcpu.policy.has_suspended(&rule, now);
+                let more_urgent = (1 << poll.level) - 1;
+                let for_lingering = sight.lingering && vcpu.waiting & more_urgent == 0;
+                self.outcome.for_lingering += u64::from(for_lingering);
                 self.outcome.suspended[index].push(now);
                 self.suspends(index, place);
             }
@@ -589,6 +614,7 @@ impl Machine<'_> {
         };
         poll.runs_for(now - since);
         (poll.suspended, poll.off_since) = (true, now);
+        poll.lingers = place == Place::Tail;
         poll.among = 1 + vcpu.suspended();
         vcpu.look_at = NEVER;
         vcpu.close_waits(until, &mut self.outcome);

@@ -198,8 +198,8 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
                 return Err(format!("theorem 2: {ahead} ns of time ahead at {at}"));
             }
         }
-        // One for each suspension, and in each time that a suspended poll may be kept, waits for no account.
-        let free = suspended.len() as u64 + outcome.end / KEPT + 2;
+        // Two for each suspension, and one in each time that a suspended poll may be kept, wait for no account.
+        let free = 2 * (suspended.len() as u64 + outcome.turns) + outcome.end / KEPT + 2;
         let paid = outcome.end / (SHARE * SHARE)
             + idle / (2 * SHARE)
             + BURST / 2
@@ -208,6 +208,12 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
         if took > paid + free * load.look {
             return Err(format!("theorem 2: looks took {took} ns, of {paid}"));
         }
+    }
+    if outcome.for_lingering != 0 {
+        let count = outcome.for_lingering;
+        return Err(format!(
+            "theorem 5: {count} for polls that had had their quantum"
+        ));
     }
     if outcome.turns > load.vcpus as u64 * (outcome.end / KEPT + 1) {
         return Err(format!("{} turns in {} ns", outcome.turns, outcome.end));
