@@ -143,7 +143,7 @@ impl Watch {
 
     /// Hands over what has been published, and waits until there are completions to read, or a signal arrives that `mask` (the
     /// kernel's set: bit *n* - 1 for signal *n*) does not block. While completions wait to be read, until there are more, or for
-    /// a millisecond. On the thread that made the ring, and async-signal-safe: one system call, and one for what has been published.
+    /// 20 ms. On the thread that made the ring, and async-signal-safe: one system call, and one for what has been published.
     ///
     /// With the readiness driver, whose arrivals are any owner's to fetch, for the signal alone.
     ///
@@ -270,8 +270,9 @@ impl Instance {
     }
 
     fn wait(&self, mask: u64) -> io::Result<()> {
-        // What another thread reads meanwhile moves the goal: hence the time.
-        static UNREAD: Timespec = Timespec::new().nsec(1_000_000);
+        // What another thread reads between here and the kernel moves the goal: hence the time, beyond the next tick, so that no timer is set for it. What
+        // arrives then signals the eventfd all the same.
+        static UNREAD: Timespec = Timespec::new().nsec(20_000_000);
         self.hand_over();
         let submitter = self.ring.submitter();
         let unread = self.ends.unread();

@@ -32,13 +32,13 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// A look because something came is two switches of thread and as much work as one. A suspension is two looks (what comes finds the poll, a timer stops
-    /// it) and six switches: to the stopped thread's handler, to the next one, to and fro for the ring, and to the stopped one when it goes on.
+    /// A look because something came is two switches of thread and as much work as one. A suspension is a look, by which what comes stops the poll,
+    /// and six switches: to the stopped thread's handler, to the next one, to and fro for the ring, and to the stopped one when it goes on.
     fn of(switch: u64, timer: u64) -> Costs {
         let event = 3 * switch;
         let timer = timer.max(event + switch);
         Costs {
-            suspension: event + timer + 6 * switch,
+            suspension: event + 6 * switch,
             looks: Looks { event, timer },
         }
     }
@@ -145,7 +145,7 @@ mod tests {
         let costs = costs(affinity::current().unwrap().cpus()[0]);
         let Looks { event, timer } = costs.looks;
         assert!(
-            event > 0 && timer > event && costs.suspension > timer,
+            event > 0 && timer > event && costs.suspension > event,
             "{costs:?}"
         );
     }

@@ -109,6 +109,7 @@ fn wait_here(permit: &Permit) {
         if number == FIRST {
             vcpu.attend_blocked(|| !permit.is_revoked());
         } else {
+            vcpu.parks(number);
             permit.wait_until(|| false);
         }
         goes_on(vcpu, &vcpu.threads[number]);
@@ -124,11 +125,18 @@ fn goes_on(vcpu: &Preemptible, thread: &Thread) {
         return;
     }
     // While it is still to wake: else the watcher would see a poll that sleeps, and set it aside.
-    slice::settle();
-    let woken = thread.woken.swap(0, Relaxed);
+    if vcpu.is_overtaken() {
+        slice::settle();
+    }
+    let woken = thread.woken.swap(0, SeqCst);
     if woken != 0 {
         thread.resumed.store(clock::ticks(), Relaxed);
         vcpu.resuming.add(clock::now().saturating_sub(woken));
+        // What came while this poll was still to wake rang then, and the watcher has looked too early.
+        vcpu.watch().unmask();
+        if vcpu.watch().has_arrivals() {
+            vcpu.watch().notify();
+        }
     }
 }
 
@@ -181,7 +189,11 @@ pub(crate) fn answer_here() {
             // The signal is blocked while its handler runs.
             vcpu.attend(|| is_loose() || !thread.permit.is_revoked());
         } else {
-            thread.permit.wait_until(is_loose);
+            thread.permit.wait_until(|| {
+                let over = is_loose();
+                vcpu.parks(number);
+                over
+            });
         }
         if !thread.permit.is_revoked() {
             goes_on(vcpu, thread);
@@ -197,6 +209,7 @@ impl Preemptible {
         let mask = interrupt::mask_without_own();
         thread.attending.store(true, SeqCst);
         while !over() {
+            self.parks(FIRST);
             self.service.answer();
             // Everything that ends the wait is looked at again.
             let _ = self.watch().wait(mask);

@@ -64,7 +64,11 @@ impl Proxy for ByFirst {
     fn call(&self, job: &mut dyn FnMut()) -> bool {
         // SAFETY: see above.
         let vcpu = unsafe { &*self.0 };
-        vcpu.service.request(job, &vcpu.threads[FIRST])
+        let owner = &vcpu.threads[FIRST];
+        let comes = owner.attending.load(Relaxed)
+            && vcpu.watch().has_arrivals()
+            && !vcpu.watch().has_completions();
+        vcpu.service.request(job, owner, comes)
     }
 
     fn wait(&self, timeout: Option<Duration>) {

@@ -12,7 +12,6 @@ use upshift_core::{Picked, Polled, Running, Yielded};
 use super::alarm::NEVER;
 use super::current::with_current;
 use super::roles::{FIRST, MAIN, NONE, Role};
-use super::slice;
 use super::thread::Thread;
 use super::vcpu::Preemptible;
 use crate::budget;
@@ -27,9 +26,9 @@ impl Preemptible {
         let thread = &self.threads[me];
         // SAFETY: this thread is current: it alone uses the ring.
         unsafe { worker.ring.adopt() };
+        self.parks(me);
         let stopped_at = self.stopped_at.swap(0, Relaxed);
         if stopped_at != 0 {
-            slice::settle();
             self.stopping.add(clock::now().saturating_sub(stopped_at));
         }
         self.keep_a_spare();
@@ -178,16 +177,45 @@ impl Preemptible {
     /// Sees to it that the watcher comes: when something arrives or becomes ready, when a timer is due, and before long if something
     /// waits already. Some loads, and one atomic step.
     #[inline]
-    pub(super) fn watch_over(&self, worker: &Worker) {
+    fn watch_over(&self, worker: &Worker) {
+        if !self.listens(worker) {
+            return;
+        }
+        let waiting = worker.executor.bitmap() | self.aside_levels.load(Relaxed);
+        if worker.ring.has_completions() {
+            self.come_before_long(worker.executor.clock());
+        } else if waiting != 0 {
+            let level = worker.executor.running_level().unwrap_or_default();
+            match Waits::of(level.get(), waiting) {
+                Waits::Equal if worker.executor.only_lingers(level) => {
+                    self.alarm.see_sleep(worker.executor.clock());
+                }
+                Waits::Nothing => self.alarm.see_sleep(worker.executor.clock()),
+                Waits::Equal | Waits::Urgent => self.come_before_long(worker.executor.clock()),
+            }
+        }
+    }
+
+    /// The watcher hears what arrives from here on, or will as soon as it may (false).
+    #[inline]
+    fn listens(&self, worker: &Worker) -> bool {
         if self.alarm.is_deaf(worker.executor.clock()) {
             fence(SeqCst);
             // None: it has begun to hear meanwhile.
             if let Some(until) = self.alarm.deaf_until() {
                 let deadline = worker.timers.next_deadline().unwrap_or(NEVER);
                 self.alarm.arm(deadline.min(until));
-                return;
+                return false;
             }
         }
+        self.listen(worker);
+        true
+    }
+
+    /// The watcher hears what arrives from here on, whatever its looks have cost. So it is for a poll that goes on: that is long, and most looks at it
+    /// are worth while.
+    #[inline]
+    pub(super) fn listen(&self, worker: &Worker) {
         if !worker.executor.is_attended() {
             worker.executor.set_attended(true);
         }
@@ -195,10 +223,6 @@ impl Preemptible {
         self.watch().unmask();
         self.alarm
             .arm(worker.timers.next_deadline().unwrap_or(NEVER));
-        let waits = worker.executor.bitmap() | self.aside_levels.load(Relaxed);
-        if waits != 0 || worker.ring.has_completions() {
-            self.come_before_long(worker.executor.clock());
-        }
     }
 
     /// Something waits already: see [`Alarm::come_before_long`](super::alarm::Alarm::come_before_long).

@@ -46,14 +46,20 @@ impl Service {
         }
     }
 
-    /// Has the owner do `job`; false: it does not answer, and will not do it.
-    pub(super) fn request(&self, job: &mut dyn FnMut(), owner: &Thread) -> bool {
+    /// Has the owner do `job`; false: it does not answer, and will not do it. One that `comes`, because the kernel has woken it for what has
+    /// arrived, is sent no signal.
+    pub(super) fn request(&self, job: &mut dyn FnMut(), owner: &Thread, comes: bool) -> bool {
         // SAFETY: only the lifetime is forgotten: the job is done or withdrawn when this returns.
         let job = unsafe { std::mem::transmute::<&mut dyn FnMut(), &'static mut dyn FnMut()>(job) };
         // SAFETY: IDLE, and we are the only requester.
         unsafe { *self.job.get() = Some(job) };
         self.state.store(REQUESTED, SeqCst);
-        owner.interrupt();
+        if comes {
+            futex_wait_for(&self.state, REQUESTED, KEPT);
+        }
+        if self.state.load(Acquire) == REQUESTED {
+            owner.interrupt();
+        }
         for state in [REQUESTED, TAKEN] {
             if self.state.load(Acquire) == state {
                 // For as long as others may keep a suspended thread from its CPU.

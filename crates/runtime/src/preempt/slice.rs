@@ -6,10 +6,12 @@
 //! sleep, is more often overtaken by it, waits among those that run with the earlier deadline, and is then what the kernel compares the watcher
 //! with, which is left to wait for the tick (4 ms): 22 to 28 of 1,400 wake-ups, 16 of 1,490 without.
 //!
-//! That is why a thread that takes the CPU from a stopped one [`settles`](settle) the kernel's queue first.
+//! That is why a thread that goes on with a suspended poll [`settles`](settle) the kernel's queue first, if a thread has been overtaken like that.
 
 /// The watcher's slice: the shortest that the kernel takes, ns.
 const SLICE: u64 = 100_000;
+/// Between two ticks of the kernel, ns, at most (`CONFIG_HZ` is 100 or more).
+const LONGEST_TICK: libc::c_ulong = 10_000_000;
 /// Threads and processes that are started by the thread inherit neither slice nor priority.
 const RESET_ON_FORK: u64 = 1;
 
@@ -121,6 +123,11 @@ impl Drop for Punctual {
             set_slack(before);
         }
     }
+}
+
+/// A sleep of the calling thread that is to end at a time may end so much later, with the tick that the kernel takes anyway: no timer is set for it.
+pub(super) fn be_unhurried() {
+    set_slack(LONGEST_TICK);
 }
 
 fn set_slack(time: libc::c_ulong) {

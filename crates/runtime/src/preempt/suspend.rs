@@ -82,6 +82,9 @@ impl Preemptible {
             }
         };
         thread.since.store(clock::now(), Relaxed);
+        if role == Role::Suspended {
+            self.leaves(current);
+        }
         let worker = self.worker();
         let _ = thread.owner.set(worker.ring.owner());
         if let Some(heir) = heir {
@@ -167,6 +170,7 @@ impl Preemptible {
         if !matches!(roles.role(to), Role::Free | Role::Main) {
             return false;
         }
+        self.leaves(self.current.load(Relaxed));
         roles.give_to(to);
         self.current.store(to, Release);
         drop(roles);
@@ -182,6 +186,7 @@ impl Preemptible {
         };
         // Held until the permit is granted: the watcher sees all of it or nothing.
         let mut roles = self.roles();
+        self.leaves(self.current.load(Relaxed));
         roles.give_to(to);
         self.goes_on(worker, roles, to, turn);
     }
@@ -214,11 +219,12 @@ impl Preemptible {
         self.suspended.fetch_sub(1, SeqCst);
         self.current.store(to, Release);
         worker.publish(worker.executor.running_level().unwrap_or_default().get());
-        self.watch_over(worker);
-        if worker.executor.bitmap() != 0 || worker.ring.has_completions() {
-            // It is known to be long, and what has come already does not ring.
-            self.alarm
-                .arm(clock::now() + self.resuming.get() + self.rule().cost);
+        self.listen(worker);
+        if worker.executor.bitmap() != 0 {
+            match turn {
+                0 => self.alarm.see_sleep(worker.executor.clock()),
+                turn => self.alarm.arm(clock::now() + self.resuming.get() + turn),
+            }
         }
         if let Some(owner) = thread.owner.get() {
             // SAFETY: it is about to become current, and is not within a use of the ring.

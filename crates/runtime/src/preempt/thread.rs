@@ -58,6 +58,8 @@ pub(crate) struct Thread {
     pub(super) aside: Mutex<Option<Aside<Linux>>>,
     /// Its poll is blocked: it is not to be kept from where it sleeps.
     pub(super) blocked: AtomicBool,
+    /// It has given the vCPU away, or is stopped, and has yet to wait.
+    pub(super) leaving: AtomicBool,
     /// It waits in the ring, where only a signal reaches it.
     pub(super) attending: AtomicBool,
     /// It is to enter its ring.
@@ -85,6 +87,7 @@ impl Thread {
             since: AtomicU64::new(0),
             aside: Mutex::new(None),
             blocked: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
             attending: AtomicBool::new(false),
             owes_enter: AtomicBool::new(false),
             signalled: AtomicBool::new(false),

@@ -22,7 +22,7 @@ use upshift_ring::Watch;
 use super::alarm::Alarm;
 use super::current::{Registered, with_current};
 use super::idle::{ByFirst, Idle};
-use super::prices::Mean;
+use super::prices::Median;
 use super::roles::{FIRST, MAIN, NONE, Role, Roles};
 use super::service::Service;
 use super::thread::{Go, Thread};
@@ -98,15 +98,17 @@ pub(crate) struct Preemptible {
     /// The thread whose poll has made room for the turn of another one while every thread held a poll, and the level of it; NONE.
     pub(super) displaced: AtomicUsize,
     pub(super) displaced_level: AtomicU8,
+    /// How many threads are leaving.
+    leaving: AtomicUsize,
     /// Suspended threads run, without their permits.
     pub(super) loose: AtomicBool,
     pub(super) idle: Idle,
     /// When a poll was stopped, ns, until the next thread serves; else 0.
     pub(super) stopped_at: AtomicU64,
     /// What it takes until the next thread serves.
-    pub(super) stopping: Mean,
+    pub(super) stopping: Median,
     /// What it takes until a poll that is to go on does.
-    pub(super) resuming: Mean,
+    pub(super) resuming: Median,
     pub(super) looks: AtomicU64,
     pub(super) useless: AtomicU64,
     pub(super) setbacks: AtomicU64,
@@ -171,11 +173,12 @@ impl Preemptible {
             turn: AtomicUsize::new(NONE),
             displaced: AtomicUsize::new(NONE),
             displaced_level: AtomicU8::new(0),
+            leaving: AtomicUsize::new(0),
             loose: AtomicBool::new(false),
             idle: Idle::new(),
             stopped_at: AtomicU64::new(0),
-            stopping: Mean::new(settings.rule.cost / 2),
-            resuming: Mean::new(settings.rule.cost / 2),
+            stopping: Median::new(settings.rule.cost / 2),
+            resuming: Median::new(settings.rule.cost / 2),
             looks: AtomicU64::new(0),
             useless: AtomicU64::new(0),
             setbacks: AtomicU64::new(0),
@@ -259,7 +262,11 @@ impl Preemptible {
             }
         }
         let _registered = Registered::begin(self, number);
-        while thread.wait() == Go::Serve {
+        loop {
+            self.parks(number);
+            if thread.wait() == Go::End {
+                return;
+            }
             let _entered = context::enter(self.worker());
             self.serve(number, &|| false);
         }
@@ -287,9 +294,29 @@ impl Preemptible {
             } else if done() && self.roles().set_main(false) {
                 return Ok(());
             } else {
+                self.parks(MAIN);
                 thread.wait_a_while(patient);
             }
         }
+    }
+
+    /// A thread gives the vCPU away, or is stopped, and is to wait.
+    pub(super) fn leaves(&self, number: usize) {
+        if !self.threads[number].leaving.swap(true, Relaxed) {
+            self.leaving.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// It is about to wait, or is current again. Async-signal-safe.
+    pub(super) fn parks(&self, number: usize) {
+        if self.threads[number].leaving.swap(false, Relaxed) {
+            self.leaving.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Is a thread on its way to wait, and has another one the CPU?
+    pub(super) fn is_overtaken(&self) -> bool {
+        self.leaving.load(Relaxed) != 0
     }
 
     pub(super) fn roles(&self) -> MutexGuard<'_, Roles> {

@@ -19,13 +19,14 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use std::time::Duration;
 
-use upshift_core::Place;
-use upshift_core::preempt::{Decision, KEPT, Looks, Policy, SHARE, Sight, TURN, Waits};
+use upshift_core::preempt::{Decision, KEPT, Looks, Policy, Ran, SHARE, Sight, TURN, Waits};
+use upshift_core::{Level, Place};
 use upshift_elevate::dispatch::heavy_barrier;
 
 use super::alarm::NEVER;
 use super::prices::Prices;
 use super::roles::{FIRST, NONE, Role};
+use super::slice;
 use super::suspend::{NotStopped, PollId, Stopped};
 use super::thread::Thread;
 use super::vcpu::Preemptible;
@@ -36,29 +37,35 @@ use crate::host::Preempted;
 /// A suspended poll that has had its turn lets others of its level go first for so long, ns: as long as it may be kept.
 pub(crate) const PATIENCE: Duration = Duration::from_nanos(KEPT);
 
+/// The same, ms.
+const BRIEFLY: libc::c_int = (KEPT / 1_000_000) as libc::c_int;
+
 /// After so long, ns, a vCPU that stands still for want of threads says so.
 const PATIENT_FOR: u64 = 1_000_000_000;
 
 /// Runs until the vCPU has ended.
 pub(super) fn run(vcpu: &Preemptible) {
+    slice::be_unhurried();
     let mut watcher = Watcher::new(vcpu);
     while !vcpu.ended.load(Acquire) {
-        let by_timer = sleep(vcpu);
+        let by_timer = sleep(vcpu, watcher.comes_back);
         watcher.look(by_timer);
     }
     // What is stopped goes on by itself.
     watcher.loosen(true);
 }
 
-/// Waits for the eventfd or the timer. True: the timer alone.
-fn sleep(vcpu: &Preemptible) -> bool {
+/// Waits for the eventfd or the timer; `briefly`: until the next turn may be due. True: not for the eventfd.
+///
+/// That time needs no timer of its own: the kernel lets the tick end it.
+fn sleep(vcpu: &Preemptible, briefly: bool) -> bool {
     let mut events = [vcpu.watch().raw_fd(), vcpu.alarm.raw_fd()].map(|fd| libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,
     });
     // SAFETY: a pointer to a local array of the length given. An error means: look.
-    unsafe { libc::poll(events.as_mut_ptr(), 2, -1) };
+    unsafe { libc::poll(events.as_mut_ptr(), 2, if briefly { BRIEFLY } else { -1 }) };
     if events[0].revents != 0 {
         vcpu.watch().clear();
     }
@@ -95,6 +102,8 @@ struct Watcher<'a> {
     prices: Prices,
     /// For how long the vCPU had been parked at the end of the last look, ticks.
     parked: u64,
+    /// It looks before long, whatever comes: a suspended poll may be due a turn.
+    comes_back: bool,
 }
 
 impl<'a> Watcher<'a> {
@@ -108,6 +117,7 @@ impl<'a> Watcher<'a> {
             crowded: None,
             prices: Prices::new(vcpu.settings.looks),
             parked: 0,
+            comes_back: false,
         }
     }
 
@@ -139,15 +149,19 @@ impl<'a> Watcher<'a> {
         }
         let now = clock::now();
         self.has_idled();
-        let cost = self.prices.of_look(by_timer);
-        if next != Next::Done {
+        if next == Next::Done {
+            self.prices.begin();
+        } else {
             vcpu.useless.fetch_add(1, Relaxed);
+            let cost = self.prices.of_vain_look(by_timer);
             self.policy.looked_in_vain(cost, now);
         }
         let looks = self.prices.lately();
         let deaf = self.policy.is_deaf_for(&looks, now);
         vcpu.alarm.hears_after(now, deaf);
-        if deaf != 0 {
+        // What comes while a poll goes on is heard, unless that has been for nothing: most of those are long.
+        let hears = by_timer && self.current().resumed.load(Relaxed) != 0;
+        if deaf != 0 && !hears {
             vcpu.watch().mask();
         }
         let timers_wait = self.policy.timers_wait(&looks, now);
@@ -163,13 +177,10 @@ impl<'a> Watcher<'a> {
             }
             Next::Rest | Next::Done => NEVER,
         };
-        if vcpu.next_up.load(SeqCst) != NONE {
-            at = at.min(now + TURN);
-        }
-        // What is pinned and picked shows in no queue: a poll may have begun without seeing it.
-        if vcpu.has_stopped_polls() || vcpu.aside_levels.load(Acquire) != 0 {
-            at = at.min(now + self.policy.next_turn_in(now));
-        }
+        // The signal may not have reached the stopped thread. What is pinned and picked shows in no queue: a poll may have begun without seeing it.
+        self.comes_back = vcpu.has_stopped_polls()
+            || vcpu.aside_levels.load(Acquire) != 0
+            || self.current().is_to_wake().is_some();
         if vcpu.eyes.is_some() {
             at = at.min(now + clock::nanos(LOOK));
         }
@@ -256,28 +267,21 @@ impl<'a> Watcher<'a> {
             if now.saturating_sub(woken) >= TURN {
                 thread.interrupt();
             }
-            return Next::At(now + TURN);
+            return Next::At(NEVER);
         }
         let ran = thread.has_run(clock::ticks());
         let depended_on = Policy::is_depended_on(vcpu.blocked.load(Acquire) != 0, ran);
         if self.gives_turn(depended_on, now) && depended_on {
             return self.stop(id, vcpu.rule().place(ran), false, now);
         }
-        let sight = Sight {
-            level: level.get(),
-            ran,
-            turn: thread.turn.load(Relaxed),
-            waiting: worker.executor.bitmap() | self.hidden(now),
-            beside_idle: self.waits_beside_an_idle_vcpu(),
-        };
+        let sight = self.sight(level, thread, ran, now);
         let is_asleep = || thread.is_asleep();
         match self.policy.decide(&vcpu.rule(), &sight, is_asleep, now) {
             Decision::Rest => Next::Rest,
             Decision::Later(wait, waits) => {
                 if self.listen() && waits != Waits::Urgent {
                     // Something more urgent may have come.
-                    let waiting = worker.executor.bitmap() | self.hidden(now);
-                    if Waits::of(sight.level, waiting) > waits {
+                    if self.sight(level, thread, ran, now).waits() > waits {
                         return Next::Now;
                     }
                 }
@@ -290,6 +294,19 @@ impl<'a> Watcher<'a> {
             }
             Decision::Suspend(place) => self.stop(id, place, true, now),
             Decision::SetAside => self.stop(id, Place::Head, false, now),
+        }
+    }
+
+    fn sight(&self, level: Level, thread: &Thread, ran: Ran, now: u64) -> Sight {
+        let executor = &self.vcpu.worker().executor;
+        let hidden = self.hidden(now);
+        Sight {
+            level: level.get(),
+            ran,
+            turn: thread.turn.load(Relaxed),
+            waiting: executor.bitmap() | hidden,
+            lingering: hidden & level.bit() == 0 && executor.only_lingers(level),
+            beside_idle: self.waits_beside_an_idle_vcpu(),
         }
     }
 
@@ -337,10 +354,8 @@ impl<'a> Watcher<'a> {
     fn between_polls(&mut self, now: u64) -> Next {
         self.gives_turn(self.vcpu.blocked.load(Acquire) != 0, now);
         if self.may_be_stuck() {
-            if self.is_stuck((self.vcpu.current.load(Acquire), 0), now) {
-                self.loosen(true);
-            }
-            return Next::At(now + TURN);
+            let id = (self.vcpu.current.load(Acquire), 0);
+            return self.looks_stuck(id, now);
         }
         Next::Rest
     }
@@ -418,10 +433,20 @@ impl<'a> Watcher<'a> {
         if !vcpu.threads[id.0].permit.ask(heavy_barrier) {
             return Next::Now;
         }
-        if self.is_stuck(id, now) && vcpu.suspended.load(Acquire) != 0 {
+        self.looks_stuck(id, now)
+    }
+
+    /// The current thread is in the middle of something that is no poll. If that goes on for too long, suspended threads run. Most are found there
+    /// once, and no timer is set for those: it looks again before long while anything is suspended.
+    fn looks_stuck(&mut self, id: PollId, now: u64) -> Next {
+        let before = self.stuck;
+        if self.vcpu.suspended.load(Acquire) != 0 && self.is_stuck(id, now) {
             self.loosen(true);
         }
-        Next::At(now + TURN)
+        match (before, self.stuck) {
+            (Some((seen, ..)), Some((again, ..))) if seen == again => Next::At(now + TURN),
+            _ => Next::At(NEVER),
+        }
     }
 
     /// Suspended threads run without their permits, or not any more.
