@@ -6,7 +6,7 @@
 //!
 //! * For something **more urgent** a poll is suspended when it has run for *C* since it began. One that has been suspended before has, and makes
 //!   room at once.
-//! * For an **equal** not before it has run for its quantum, which is at least 2 *C*: its own *C* and that of the other's.
+//! * For an **equal** not before it has run for its quantum, which is at least 4 *C*: for itself and for the other a suspension, and the looks that lead to it.
 //! * Polls of a level that have had their quantum do not interrupt each other: they go on in turn when something fresh makes one of them make room,
 //!   and get a turn each [`KEPT`].
 //! * Each suspension is paid from an [`Account`] into which one part in [`SHARE`] of the time goes. So interrupting takes at most that share

@@ -49,12 +49,12 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The quantum is at least 2 *C*.
+    /// The quantum is at least 4 *C*: for the poll and for its equal a suspension, and the looks that lead to it, which cost about as much.
     #[must_use]
     pub fn new(cost: u64, quantum: u64) -> Rule {
         Rule {
             cost,
-            quantum: quantum.max(cost.saturating_mul(2)),
+            quantum: quantum.max(cost.saturating_mul(4)),
             interrupts: true,
         }
     }
@@ -111,9 +111,9 @@ mod tests {
     }
 
     #[test]
-    fn a_quantum_is_worth_two_suspensions() {
-        assert_eq!(Rule::new(20, 5).quantum, 40);
-        assert_eq!(Rule::new(20, 50).quantum, 50);
+    fn a_quantum_is_worth_four_suspensions() {
+        assert_eq!(Rule::new(20, 5).quantum, 80);
+        assert_eq!(Rule::new(20, 100).quantum, 100);
     }
 
     #[test]

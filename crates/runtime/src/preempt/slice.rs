@@ -10,8 +10,6 @@
 
 /// The watcher's slice: the shortest that the kernel takes, ns.
 const SLICE: u64 = 100_000;
-/// Between two ticks of the kernel, ns, at most (`CONFIG_HZ` is 100 or more).
-const LONGEST_TICK: libc::c_ulong = 10_000_000;
 /// Threads and processes that are started by the thread inherit neither slice nor priority.
 const RESET_ON_FORK: u64 = 1;
 
@@ -123,11 +121,6 @@ impl Drop for Punctual {
             set_slack(before);
         }
     }
-}
-
-/// A sleep of the calling thread that is to end at a time may end so much later, with the tick that the kernel takes anyway: no timer is set for it.
-pub(super) fn be_unhurried() {
-    set_slack(LONGEST_TICK);
 }
 
 fn set_slack(time: libc::c_ulong) {

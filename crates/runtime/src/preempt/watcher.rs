@@ -26,7 +26,6 @@ use upshift_elevate::dispatch::heavy_barrier;
 use super::alarm::NEVER;
 use super::prices::Prices;
 use super::roles::{FIRST, NONE, Role};
-use super::slice;
 use super::suspend::{NotStopped, PollId, Stopped};
 use super::thread::Thread;
 use super::vcpu::Preemptible;
@@ -37,35 +36,29 @@ use crate::host::Preempted;
 /// A suspended poll that has had its turn lets others of its level go first for so long, ns: as long as it may be kept.
 pub(crate) const PATIENCE: Duration = Duration::from_nanos(KEPT);
 
-/// The same, ms.
-const BRIEFLY: libc::c_int = (KEPT / 1_000_000) as libc::c_int;
-
 /// After so long, ns, a vCPU that stands still for want of threads says so.
 const PATIENT_FOR: u64 = 1_000_000_000;
 
 /// Runs until the vCPU has ended.
 pub(super) fn run(vcpu: &Preemptible) {
-    slice::be_unhurried();
     let mut watcher = Watcher::new(vcpu);
     while !vcpu.ended.load(Acquire) {
-        let by_timer = sleep(vcpu, watcher.comes_back);
+        let by_timer = sleep(vcpu);
         watcher.look(by_timer);
     }
     // What is stopped goes on by itself.
     watcher.loosen(true);
 }
 
-/// Waits for the eventfd or the timer; `briefly`: until the next turn may be due. True: not for the eventfd.
-///
-/// That time needs no timer of its own: the kernel lets the tick end it.
-fn sleep(vcpu: &Preemptible, briefly: bool) -> bool {
+/// Waits for the eventfd or the timer. True: the timer alone.
+fn sleep(vcpu: &Preemptible) -> bool {
     let mut events = [vcpu.watch().raw_fd(), vcpu.alarm.raw_fd()].map(|fd| libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,
     });
     // SAFETY: a pointer to a local array of the length given. An error means: look.
-    unsafe { libc::poll(events.as_mut_ptr(), 2, if briefly { BRIEFLY } else { -1 }) };
+    unsafe { libc::poll(events.as_mut_ptr(), 2, -1) };
     if events[0].revents != 0 {
         vcpu.watch().clear();
     }
@@ -102,8 +95,6 @@ struct Watcher<'a> {
     prices: Prices,
     /// For how long the vCPU had been parked at the end of the last look, ticks.
     parked: u64,
-    /// It looks before long, whatever comes: a suspended poll may be due a turn.
-    comes_back: bool,
 }
 
 impl<'a> Watcher<'a> {
@@ -117,7 +108,6 @@ impl<'a> Watcher<'a> {
             crowded: None,
             prices: Prices::new(vcpu.settings.looks),
             parked: 0,
-            comes_back: false,
         }
     }
 
@@ -178,9 +168,12 @@ impl<'a> Watcher<'a> {
             Next::Rest | Next::Done => NEVER,
         };
         // The signal may not have reached the stopped thread. What is pinned and picked shows in no queue: a poll may have begun without seeing it.
-        self.comes_back = vcpu.has_stopped_polls()
+        if vcpu.has_stopped_polls()
             || vcpu.aside_levels.load(Acquire) != 0
-            || self.current().is_to_wake().is_some();
+            || self.current().is_to_wake().is_some()
+        {
+            at = at.min(now + self.policy.next_turn_in(now));
+        }
         if vcpu.eyes.is_some() {
             at = at.min(now + clock::nanos(LOOK));
         }

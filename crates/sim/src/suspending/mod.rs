@@ -246,6 +246,19 @@ impl Vcpu {
         poll
     }
 
+    /// The suspended poll that has been off the CPU for longest, if that is so long.
+    fn take_kept(&mut self, before: u64) -> Option<Poll> {
+        let all = self.queues.iter().enumerate().flat_map(|(level, queue)| {
+            let places = queue.iter().enumerate();
+            places.map(move |(place, poll)| (poll, level, place))
+        });
+        let suspended = all.filter(|(poll, ..)| poll.suspended && poll.off_since <= before);
+        let (_, level, place) = suspended.min_by_key(|(poll, ..)| poll.off_since)?;
+        let poll = self.queues[level].remove(place);
+        self.forget_empty(level);
+        poll
+    }
+
     fn suspended(&self) -> usize {
         let all = self.queues.iter().flatten();
         all.filter(|poll| poll.suspended).count()
