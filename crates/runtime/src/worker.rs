@@ -60,8 +60,8 @@ const REAP_INTERVALS: u64 = 5;
 pub(crate) const NONE_WAITS: u8 = u8::MAX;
 
 /// Reads of files that are submitted without waiting for more: the device works on them while the vCPU prepares the next. With all that are
-/// ready gathered, device and vCPU work in turns: 32 reads of 4 KiB at a time with O_DIRECT, in C, at best 62,600 /s, by fours 78,600, by ones 73,300 with
-/// a fifth more CPU than by fours (`--gather` of bench/peers/c/files.c).
+/// ready gathered, device and vCPU work in turns: 32 reads of 4 KiB at a time with O_DIRECT, in C, 60,100 /s, by fours 75,000, by ones 76,300 with
+/// a fifth more CPU (`--gather` of bench/peers/c/files.c).
 const GATHERED_READS: u8 = 4;
 
 /// One vCPU with the thread that serves it.
