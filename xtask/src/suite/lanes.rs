@@ -118,7 +118,9 @@ mod tests {
             Lanes::All,
             |job| {
                 let of = if job.index < 3 { &here } else { &there };
-                let mut of = of.try_lock().expect("no other lane works in the same folder");
+                let mut of = of
+                    .try_lock()
+                    .expect("no other lane works in the same folder");
                 most.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 let since = Instant::now();
                 // Until both lanes have been seen at work.
