@@ -44,8 +44,8 @@
 
 mod collective;
 mod comm;
-mod data;
 mod constructors;
+mod data;
 mod error;
 mod job;
 mod launch;

@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bench_kit::files::{
-    BIG_BYTES, BIG_NUMBER, BLOCK, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS, LONG_BYTES, Mode, OUT,
-    Plan, RECORD, Report, Row, SMALL_FILES, SMALL_LENGTH, Times, WARM_UP, aligned, first, one_connection,
-    open_std, pattern, random, seed, small, sum, word,
+    BIG_BYTES, BIG_NUMBER, BLOCK, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS,
+    LONG_BYTES, Mode, OUT, Plan, RECORD, Report, Row, SMALL_FILES, SMALL_LENGTH, Times, WARM_UP,
+    aligned, first, one_connection, open_std, pattern, random, seed, small, sum, word,
 };
 
 /// What the tasks of a row share.
