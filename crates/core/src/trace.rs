@@ -97,7 +97,7 @@ impl<H: Host> Vcpu<H> {
         domain.host.changed(&Change {
             id: id_of(coroutine),
             level: header.level(),
-            location: header.location(),
+            location: header.location,
             step,
             vcpu: self.index(),
             by: domain.here().map(Vcpu::index),

@@ -9,7 +9,6 @@ use core::pin::Pin;
 use core::ptr::{NonNull, null_mut};
 use core::task::{Context, Poll};
 
-use super::origin::Origins;
 use super::{Header, Kind, PINNED, State, quietly};
 use crate::host::Host;
 use crate::join::{JoinError, Payload};
@@ -32,15 +31,15 @@ pub(crate) enum Ended {
 /// What the type of the future decides.
 pub(crate) struct VTable<H: Host> {
     /// Polls; `None` when it is pending.
-    pub(super) poll: unsafe fn(NonNull<Header<H>>, &mut Context<'_>) -> Option<Ended>,
+    poll: unsafe fn(NonNull<Header<H>>, &mut Context<'_>) -> Option<Ended>,
     /// Drops the future and puts `JoinError::Cancelled` in place.
-    pub(super) cancel: unsafe fn(NonNull<Header<H>>) -> Ended,
+    cancel: unsafe fn(NonNull<Header<H>>) -> Ended,
     /// Moves the output to the address given.
-    pub(super) take_output: unsafe fn(NonNull<Header<H>>, *mut ()),
+    take_output: unsafe fn(NonNull<Header<H>>, *mut ()),
     /// Drops the output.
-    pub(super) drop_output: unsafe fn(NonNull<Header<H>>),
+    drop_output: unsafe fn(NonNull<Header<H>>),
     /// Frees the memory.
-    pub(super) free: unsafe fn(NonNull<Header<H>>),
+    free: unsafe fn(NonNull<Header<H>>),
 }
 
 #[repr(C)]
@@ -136,26 +135,20 @@ impl<F: Future + 'static, H: Host> Cell<F, H> {
 }
 
 /// How a new coroutine starts.
-pub(crate) struct Birth<'a, H: Host> {
+pub(crate) struct Birth<H: Host> {
     pub(crate) level: Level,
     pub(crate) kind: Kind,
     pub(crate) pinned: bool,
     pub(crate) vcpu: NonNull<Vcpu<H>>,
     pub(crate) location: &'static Location<'static>,
-    /// Those of the domain.
-    pub(crate) origins: &'a Origins<H>,
 }
 
 /// Allocates a control block around `future`, or gives the future back.
 pub(crate) fn allocate<F: Future + 'static, H: Host>(
     future: F,
     slot: NonNull<Slot<H>>,
-    birth: &Birth<'_, H>,
+    birth: &Birth<H>,
 ) -> Result<NonNull<Header<H>>, F> {
-    let vtable = const { &Cell::<F, H>::VTABLE };
-    let Some(origin) = birth.origins.find(vtable, birth.location) else {
-        return Err(future);
-    };
     // SAFETY: the layout is not empty.
     let memory = unsafe { H::allocate(Layout::new::<Cell<F, H>>()) }.cast::<Cell<F, H>>();
     let Some(cell) = NonNull::new(memory) else {
@@ -164,7 +157,7 @@ pub(crate) fn allocate<F: Future + 'static, H: Host>(
     let header = Header {
         next: AtomicPtr::new(null_mut()),
         prev: AtomicPtr::new(null_mut()),
-        origin,
+        vtable: const { &Cell::<F, H>::VTABLE },
         slot,
         vcpu: AtomicPtr::new(birth.vcpu.as_ptr()),
         waiter: AtomicPtr::new(null_mut()),
@@ -176,6 +169,7 @@ pub(crate) fn allocate<F: Future + 'static, H: Host>(
         queued: AtomicU8::new(Header::<H>::NOT_QUEUED),
         state: AtomicU8::new(State::Created as u8),
         traits: AtomicU8::new(birth.kind as u8 | if birth.pinned { PINNED } else { 0 }),
+        location: birth.location,
     };
     // SAFETY: freshly allocated for this type.
     unsafe {
@@ -196,26 +190,26 @@ pub(crate) fn allocate<F: Future + 'static, H: Host>(
 impl<H: Host> Header<H> {
     pub(crate) unsafe fn poll(this: NonNull<Self>, cx: &mut Context<'_>) -> Option<Ended> {
         // SAFETY: passed on.
-        unsafe { (this.as_ref().calls().poll)(this, cx) }
+        unsafe { (this.as_ref().vtable.poll)(this, cx) }
     }
 
     pub(crate) unsafe fn cancel(this: NonNull<Self>) -> Ended {
         // SAFETY: passed on.
-        unsafe { (this.as_ref().calls().cancel)(this) }
+        unsafe { (this.as_ref().vtable.cancel)(this) }
     }
 
     pub(crate) unsafe fn take_output(this: NonNull<Self>, to: *mut ()) {
         // SAFETY: passed on.
-        unsafe { (this.as_ref().calls().take_output)(this, to) }
+        unsafe { (this.as_ref().vtable.take_output)(this, to) }
     }
 
     pub(crate) unsafe fn drop_output(this: NonNull<Self>) {
         // SAFETY: passed on.
-        unsafe { (this.as_ref().calls().drop_output)(this) }
+        unsafe { (this.as_ref().vtable.drop_output)(this) }
     }
 
     pub(crate) unsafe fn free(this: NonNull<Self>) {
         // SAFETY: passed on.
-        unsafe { (this.as_ref().calls().free)(this) }
+        unsafe { (this.as_ref().vtable.free)(this) }
     }
 }

@@ -7,7 +7,7 @@ use core::panic::Location;
 use core::ptr::{NonNull, null_mut};
 
 use crate::config::{Config, MAX_VCPUS, SpawnError, SpawnOptions};
-use crate::coroutine::{Birth, Header, Origins, allocate};
+use crate::coroutine::{Birth, Header, allocate};
 use crate::host::{Critical, Host};
 use crate::id::{CoroutineId, Dead};
 use crate::join::JoinHandle;
@@ -46,10 +46,9 @@ pub(crate) struct Inner<H: Host> {
     /// Coroutines that were spawned by threads that serve no vCPU.
     pub(super) spawned_outside: AtomicU64,
 
-    /// Its chunks are read by each spawn and exit, as the origins are, its free list is written by some of them.
+    /// Its chunks are read by each spawn and exit, its free list is written by some of them.
     slots: NextLine,
     pub(crate) table: Table<H>,
-    origins: Origins<H>,
 }
 
 impl<H: Host> Inner<H> {
@@ -74,7 +73,6 @@ impl<H: Host> Inner<H> {
             spawned_outside: AtomicU64::new(0),
             slots: NextLine,
             table: Table::new(),
-            origins: Origins::new(),
         }
     }
 
@@ -251,7 +249,6 @@ impl<H: Host> Inner<H> {
             pinned: pinned.is_some(),
             vcpu: NonNull::from(home),
             location,
-            origins: &self.origins,
         };
         let slot = match here {
             // SAFETY: the calling thread serves it, and the section is critical.

@@ -7,7 +7,8 @@
 //! no other: a thread that looks every *t* hears of every poll that takes longer than *t*,
 //! and of shorter ones as often as they are long.
 //!
-//! Cost: one load and one comparison per poll, whether a thread looks or not.
+//! Cost: one load and one comparison per poll, whether a thread looks or not, and 8
+//! bytes per coroutine for the place where it was spawned.
 
 use core::panic::Location;
 use core::ptr::{NonNull, null_mut};
@@ -43,7 +44,7 @@ impl Poll {
         Poll {
             id: id_of(coroutine),
             level: header.level(),
-            location: header.location(),
+            location: header.location,
             began,
         }
     }
