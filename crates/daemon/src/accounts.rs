@@ -6,7 +6,7 @@
 //!
 //! What no thread has (interrupts, and what the host of a virtual machine takes) is in no thread's CPU time either, and in `/proc/stat` only, which is
 //! dear on large machines. So it is read twice a second, and schedulers take it to go on as it was. Interrupts explain nothing that is suspicious,
-//! because whoever sends packets has the kernel handle them in its name.
+//! because the kernel handles packets for the user that sends them.
 //!
 //! A CPU has *stood still* if its scheduler was kept from it, which is above all that the daemon elevates: by the kernel's throttling of
 //! real-time threads, the host, or another real-time program.

@@ -40,7 +40,7 @@
 //! | `assign` | programs that know nothing of the daemon |
 //! | `quota` | CPU quotas of cgroups |
 //! | `roster`, `bars` | recorded threads; users that are not elevated for what they did |
-//! | `accounts` | who has used each CPU, as far as that is known |
+//! | `accounts` | what has used each CPU, by user, as far as that is known |
 //! | `canary` | whether ordinary threads get to run on every CPU |
 //! | `global` | the page that all clients read |
 //! | `status` | the census |

@@ -4,7 +4,7 @@
 //! the daemon. But a canary that is asked at moments which nobody can foresee is late as often as something above it has the CPU. If that is
 //! nearly always, and the accounts explain much less, something is elevated that the daemon does not know.
 //!
-//! Unless it is what has ended before it was looked at: if that suffices to explain it, nobody but the users of it are to blame, those
+//! Unless it is what has ended before it was looked at: if that suffices to explain it, only its users are to blame, those
 //! of the most of it first.
 
 use std::collections::HashMap;

@@ -166,7 +166,7 @@ fn link(locks: &[AtomicU32]) -> ! {
     }
 }
 
-/// Its registered thread waits for a lock in memory that it shares with `LINKS` processes of nobody's concern: the first holds it and waits
+/// Its registered thread waits for a lock in memory that it shares with `LINKS` unregistered processes: the first holds it and waits
 /// for one of the second, and so on; the last burns on `VICTIM` CPU.
 pub(crate) fn patron() {
     pin(number("CPU") as usize);
