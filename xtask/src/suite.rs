@@ -22,7 +22,7 @@ use crate::host;
 use crate::packages;
 use crate::run::Stop;
 use crate::setup::{self, Tools, install_h2spec};
-use crate::step::log::{excerpt, failures, skipped_tests, unstable_tests};
+use crate::step::log::{excerpt, last_words, outline, skipped_tests, unstable_tests};
 use crate::step::{Beside, Context, Done, Step, Verdict};
 use crate::steps::{SOAKS, STEPS};
 use lanes::{Job, Lanes};
@@ -90,6 +90,8 @@ fn find(word: &str, steps: &'static [Step]) -> Result<&'static Step, String> {
 struct Tally {
     passed: usize,
     failed: Vec<String>,
+    /// The end of what each of them said, for the end of the report.
+    last_words: Vec<String>,
     skipped: Vec<String>,
     /// Tests of steps that passed.
     skipped_tests: Vec<String>,
@@ -106,17 +108,19 @@ impl Tally {
         }
     }
 
-    /// The end of the report; its last line is the count.
+    /// The end of the report; its last line is the count, and what failed is just above it: who reads only the end of a long
+    /// log sees it.
     fn summary(&self) -> String {
         let mut text = String::new();
         for (title, lines) in [
-            ("failed", &self.failed),
             ("skipped (not run in full, so no pass)", &self.skipped),
             ("tests that skipped themselves", &self.skipped_tests),
             (
                 "tests that failed once and passed alone",
                 &self.unstable_tests,
             ),
+            ("the end of what failed said", &self.last_words),
+            ("failed", &self.failed),
         ] {
             if !lines.is_empty() {
                 text += &format!("{title}, {}:\n  {}\n", lines.len(), lines.join("\n  "));
@@ -237,6 +241,11 @@ fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
         tally
             .skipped_tests
             .extend(skipped.iter().map(|line| named(line)));
+        if verdict.is_err() {
+            tally
+                .last_words
+                .extend(last_words(&log).into_iter().map(named));
+        }
         tally.unstable_tests.extend(unstable_tests(&log).map(named));
     }
     println!(
@@ -363,9 +372,7 @@ fn report(verdict: &Verdict, took: Took, context: &Context<'_>) {
     let log = context.said();
     let lines = match verdict {
         Err(_) => excerpt(&log),
-        Ok(_) if unstable_tests(&log).next().is_some() => {
-            failures(&log.lines().collect::<Vec<_>>())
-        }
+        Ok(_) if unstable_tests(&log).next().is_some() => outline(&log),
         Ok(_) => return,
     };
     // Why it failed, or what it said of a test that passed the second time.
@@ -390,7 +397,7 @@ mod tests {
         tally.add("miri", &Ok(Done::Skipped("no nightly".to_owned())));
         let summary = tally.summary();
         assert!(
-            summary.contains("failed, 1:\n  loom: exit status 101\n"),
+            summary.contains("failed, 1:\n  loom: exit status 101\n1 passed"),
             "{summary}"
         );
         assert!(summary.contains("\n  miri: no nightly\n"), "{summary}");

@@ -4,6 +4,12 @@
 const SHOWN_FAILURES: usize = 150;
 const SHOWN_END: usize = 50;
 
+/// Lines that are printed of each test that passed the second time: its first and its last.
+const SHOWN_UNSTABLE: usize = 12;
+
+/// Lines of a failed step that are printed once more at the end of the report.
+const SHOWN_LAST: usize = 25;
+
 /// Tests of which a log speaks.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
@@ -111,8 +117,18 @@ fn by_test(log: &str) -> impl Iterator<Item = (Option<&str>, &str)> {
     })
 }
 
+/// What failed tests said, as far as it is shown of a step that failed.
+fn failures<'a>(lines: &[&'a str]) -> Vec<&'a str> {
+    let mut shown = all_failures(lines);
+    if shown.len() > SHOWN_FAILURES {
+        shown.truncate(SHOWN_FAILURES);
+        shown.push("(more failures are in the log)");
+    }
+    shown
+}
+
 /// What failed tests said.
-pub(crate) fn failures<'a>(lines: &[&'a str]) -> Vec<&'a str> {
+fn all_failures<'a>(lines: &[&'a str]) -> Vec<&'a str> {
     let mut shown = Vec::new();
     let mut is_of_failure = false;
     for line in lines {
@@ -122,11 +138,44 @@ pub(crate) fn failures<'a>(lines: &[&'a str]) -> Vec<&'a str> {
         }
         is_of_failure &= !line.starts_with("test result:");
     }
-    if shown.len() > SHOWN_FAILURES {
-        shown.truncate(SHOWN_FAILURES);
-        shown.push("(more failures are in the log)");
+    shown
+}
+
+/// What tests said that failed and passed when they were run again, the middle of long outputs left out.
+pub(crate) fn outline(log: &str) -> Vec<&str> {
+    let lines = all_failures(&log.lines().collect::<Vec<_>>());
+    let mut shown = Vec::new();
+    for output in lines.chunk_by(|_, next| !next.starts_with("---- ")) {
+        let (first, rest) = output.split_at(SHOWN_UNSTABLE.min(output.len()));
+        shown.extend(first);
+        let left_out = rest.len().saturating_sub(SHOWN_UNSTABLE);
+        if left_out != 0 {
+            shown.push("(lines left out)");
+        }
+        shown.extend(&rest[left_out..]);
     }
     shown
+}
+
+/// The lines that are most likely to say why a step failed: panics and the names of tests; else its last ones.
+pub(crate) fn last_words(log: &str) -> Vec<&str> {
+    let lines: Vec<_> = log.lines().collect();
+    let mut told: Vec<&str> = Vec::new();
+    let mut after_panic = 0;
+    for line in all_failures(&lines) {
+        if line.contains("panicked at") {
+            after_panic = 4;
+        }
+        if after_panic != 0 || line.starts_with("---- ") {
+            told.push(line);
+        }
+        after_panic = usize::saturating_sub(after_panic, 1);
+    }
+    told.truncate(SHOWN_LAST);
+    let left = SHOWN_LAST - told.len();
+    let end = lines.len().saturating_sub(left.max(SHOWN_LAST / 3));
+    told.extend(&lines[end..]);
+    told
 }
 
 /// What failed tests said, wherever it is, and the end.
@@ -160,6 +209,33 @@ mod tests {
             SHOWN_END - 1
         );
         assert_eq!(excerpt("a\nb"), ["a", "b"]);
+    }
+
+    #[test]
+    fn what_passed_the_second_time_is_shown_without_its_middle() {
+        let long = "said\n".repeat(100);
+        let log = format!(
+            "failures:\n\n---- a stdout ----\n{long}---- b stdout ----\nthread 'b' panicked\n\n\
+             failures:\n    a\n\ntest result: FAILED. 0 passed; 2 failed\nunstable: a\n"
+        );
+        let shown = outline(&log);
+        assert!(shown.contains(&"---- a stdout ----"));
+        assert!(shown.contains(&"(lines left out)"));
+        assert!(shown.contains(&"thread 'b' panicked"));
+        assert!(shown.len() < 40, "{}", shown.len());
+    }
+
+    #[test]
+    fn last_words_are_the_panics_and_the_end() {
+        let long = "said\n".repeat(300);
+        let log = format!(
+            "failures:\n\n---- b stdout ----\n{long}thread 'b' panicked at b.rs:1:1:\nleft != right\n{long}\n\
+             failures:\n    b\n\ntest result: FAILED. 0 passed; 1 failed\nerror: 1 target failed\n"
+        );
+        let shown = last_words(&log);
+        assert_eq!(shown.last(), Some(&"error: 1 target failed"));
+        assert!(last_words("a\nb") == ["a", "b"]);
+        assert!(shown.len() <= SHOWN_LAST + SHOWN_LAST / 3);
     }
 
     #[test]
