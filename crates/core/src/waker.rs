@@ -144,7 +144,7 @@ pub(crate) unsafe fn finish<H: Host>(
         // for the slot.
         Release::Free => unsafe {
             Header::free(header);
-            domain.as_ref().give_slot_back(slot);
+            Inner::give_slot_back(domain, slot);
         },
         // SAFETY: as above; the mark came with a count on the domain. No slots
         // are taken any more, so nothing is given back.

@@ -259,7 +259,8 @@ impl<H: Host> Inner<H> {
         let header = match allocate(future, slot, &birth) {
             Ok(header) => header,
             Err(future) => {
-                self.give_slot_back(slot);
+                // SAFETY: the slot was taken a few lines ago, and has no tenant.
+                unsafe { Inner::give_slot_back(NonNull::from(self), slot) };
                 drop(critical);
                 drop(future);
                 return Err(SpawnError::OutOfMemory);
@@ -315,13 +316,19 @@ impl<H: Host> Inner<H> {
         }
     }
 
-    /// Gives back a slot whose tenant's memory is freed: to the vCPU of the calling thread, or to the table.
-    pub(crate) fn give_slot_back(&self, slot: NonNull<Slot<H>>) {
+    /// Gives back a slot whose tenant's memory is freed: to the vCPU of the calling thread, or to the table. The last handle on the
+    /// domain may wait for just this slot, so the domain may be freed while this function returns: no argument is a reference to it.
+    ///
+    /// # Safety
+    /// The domain is there until the slot is back, and the slot is one of its table's whose tenant's memory is freed.
+    pub(crate) unsafe fn give_slot_back(this: NonNull<Inner<H>>, slot: NonNull<Slot<H>>) {
         let _critical = Critical::<H>::enter();
-        match self.here() {
+        // SAFETY: it is there until the slot is back. All of a table is atomics, and so may go while a call on it returns.
+        let (here, table) = unsafe { ((*this.as_ptr()).here(), &(*this.as_ptr()).table) };
+        match here {
             // SAFETY: the calling thread serves it, and the section is critical.
-            Some(here) => unsafe { here.kept.give(&self.table, slot) },
-            None => self.table.give_back(slot),
+            Some(here) => unsafe { here.kept.give(table, slot) },
+            None => table.give_back(slot),
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::task::{Poll, Waker};
 use std::thread;
 
-use crate::support::{at, block_once, domain, level, run, serving, step};
+use crate::support::{at, block_once, domain, level, run, serving, step, when_leaving};
 use upshift_core::{Config, Domain, Executor, JoinHandle};
 
 use crate::support::TestHost;
@@ -43,6 +43,31 @@ fn the_last_waker_may_go_while_its_domain_goes() {
         drop(domain);
         thread.join().unwrap();
     }
+}
+
+/// The domain goes as soon as the last slot is back: the function that gave it back has not returned. For Miri.
+#[test]
+fn a_domain_may_go_while_its_last_slot_is_being_given_back() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let (handle, waker) = blocked(&domain, &vcpu);
+    handle.cancel();
+    drop(handle);
+    run(&vcpu, 10);
+    let (back, is_back) = channel();
+    let (gone, is_gone) = channel();
+    let thread = thread::spawn(move || {
+        when_leaving(move || {
+            back.send(()).unwrap();
+            is_gone.recv().unwrap();
+        });
+        drop(waker);
+    });
+    is_back.recv().unwrap();
+    drop(vcpu);
+    drop(domain);
+    gone.send(()).unwrap();
+    thread.join().unwrap();
 }
 
 #[test]

@@ -27,6 +27,8 @@ thread_local! {
     static SERVED: Cell<Option<NonNull<Vcpu<TestHost>>>> = const { Cell::new(None) };
     /// How often this thread has entered and not left.
     static ENTERED: Cell<u32> = const { Cell::new(0) };
+    /// What this thread does when it leaves next.
+    static LEAVING: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
 }
 
 #[derive(Default)]
@@ -71,6 +73,9 @@ unsafe impl Host for TestHost {
     }
     fn leave() {
         ENTERED.set(ENTERED.get() - 1);
+        if let Some(then) = LEAVING.take() {
+            then();
+        }
     }
     fn relax(&self, _: u32) {
         std::thread::yield_now();
@@ -87,6 +92,12 @@ pub fn domain(config: Config) -> Domain<TestHost> {
 /// May the calling thread not be interrupted now?
 pub fn is_critical() -> bool {
     ENTERED.get() != 0
+}
+
+/// The next critical section of the calling thread ends with this.
+#[allow(dead_code, reason = "not every test does")]
+pub fn when_leaving(then: impl FnOnce() + 'static) {
+    LEAVING.set(Some(Box::new(then)));
 }
 
 /// Makes the calling thread serve the vCPU for the time of `f`.
