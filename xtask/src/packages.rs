@@ -211,7 +211,9 @@ fn has_libclang() -> bool {
         std::fs::read_dir(folder).is_ok_and(|entries| {
             entries.flatten().any(|entry| {
                 let name = entry.file_name().to_string_lossy().into_owned();
-                name.starts_with("libclang.so") || name.starts_with("libclang-")
+                // What bindgen loads; `libclang-cpp.so` is another library.
+                name.starts_with("libclang.so")
+                    || (name.starts_with("libclang-") && !name.starts_with("libclang-cpp"))
             })
         })
     };
