@@ -397,7 +397,7 @@ mod tests {
         tally.add("miri", &Ok(Done::Skipped("no nightly".to_owned())));
         let summary = tally.summary();
         assert!(
-            summary.contains("failed, 1:\n  loom: exit status 101\n1 passed"),
+            summary.contains("failed, 1:\n  loom: exit status 101\n2 passed"),
             "{summary}"
         );
         assert!(summary.contains("\n  miri: no nightly\n"), "{summary}");
