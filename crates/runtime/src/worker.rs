@@ -236,6 +236,8 @@ impl Worker {
     fn is_reap_interval_over(&self, reaped_at: u64, gave_way: bool) -> bool {
         let ago = clock::ticks().wrapping_sub(reaped_at);
         ago >= self.reap_ticks
+            // Without a next poll the loop comes to the ring anyway, and waits in it with the same call.
+            && (gave_way || self.executor.bitmap() != 0 || self.executor.has_arrivals())
             && (gave_way
                 || ago >= self.reap_ticks.saturating_mul(REAP_INTERVALS)
                 || self.reap_may_be_urgent()
