@@ -19,15 +19,15 @@ use std::time::{Duration, Instant};
 use upshift_elevate::Tid;
 
 use crate::bars;
-use crate::canary::cage::Cage;
 use crate::canary::odds::{SPAN, Verdict};
+use crate::canary::thread::Canary;
 use crate::canary::{PATIENCE, ROUND};
 use crate::machine::Machine;
 use crate::roster::Hold;
 use crate::scout::Stack;
 use crate::shared::Shared;
 
-/// How long a canary has to sing after what it is thought to suffer from was demoted.
+/// How long a canary has to answer after what it is thought to suffer from was demoted.
 const GRACE: Duration = Duration::from_millis(10);
 
 /// How much of a turn may go into looking for culprits. The rest waits, demoted, for the next turn.
@@ -143,7 +143,7 @@ enum Stage {
     Local(Instant),
     Global(Instant),
     Examined(Box<Trial>),
-    /// It is not ours; wait until all sing.
+    /// It is not ours; wait until all answer.
     Foreign,
 }
 
@@ -153,13 +153,13 @@ impl Alarm {
     }
 
     /// One turn of the watch.
-    pub(super) fn step(&mut self, shared: &Shared, cages: &mut [Cage], now: Instant) {
-        for cage in &mut *cages {
-            self.unplugged |= cage.has_just_lost_its_cpu(now);
+    pub(super) fn step(&mut self, shared: &Shared, canaries: &mut [Canary], now: Instant) {
+        for canary in &mut *canaries {
+            self.unplugged |= canary.has_just_lost_its_cpu(now);
         }
         match std::mem::take(&mut self.stage) {
-            Stage::Calm => self.listen(shared, cages, now),
-            Stage::Local(since) if self.all_sing(cages) => {
+            Stage::Calm => self.listen(shared, canaries, now),
+            Stage::Local(since) if self.all_answered(canaries) => {
                 self.examine(shared, now, Some(now - since));
             }
             Stage::Local(since) if now - since < GRACE => self.stage = Stage::Local(since),
@@ -168,7 +168,7 @@ impl Alarm {
                 shared.roster.suspend(|_| true);
                 self.stage = Stage::Global(since);
             }
-            Stage::Global(since) if self.all_sing(cages) => {
+            Stage::Global(since) if self.all_answered(canaries) => {
                 self.examine(shared, now, Some(now - since));
             }
             Stage::Global(since) if now - since < 2 * GRACE => self.stage = Stage::Global(since),
@@ -184,8 +184,8 @@ impl Alarm {
             }
             Stage::Examined(trial) => self.go_on(shared, trial, now),
             Stage::Foreign => {
-                if cages.iter().all(Cage::sings) {
-                    cages.iter_mut().for_each(|cage| cage.ask(now));
+                if canaries.iter().all(Canary::has_answered) {
+                    canaries.iter_mut().for_each(|canary| canary.ask(now));
                 } else {
                     self.stage = Stage::Foreign;
                 }
@@ -193,34 +193,36 @@ impl Alarm {
         }
     }
 
-    fn all_sing(&self, cages: &[Cage]) -> bool {
-        let mut silent = cages.iter().filter(|cage| self.silent.contains(&cage.cpu));
-        silent.all(Cage::sings)
+    fn all_answered(&self, canaries: &[Canary]) -> bool {
+        let mut silent = canaries
+            .iter()
+            .filter(|canary| self.silent.contains(&canary.cpu));
+        silent.all(Canary::has_answered)
     }
 
     /// Asks the canaries that have answered, and looks at the others.
-    fn listen(&mut self, shared: &Shared, cages: &mut [Cage], now: Instant) {
+    fn listen(&mut self, shared: &Shared, canaries: &mut [Canary], now: Instant) {
         self.silent.clear();
         self.unplugged = false;
         let (mut dubious, mut taken) = (HashSet::new(), HashMap::new());
         let mut explained = None;
-        for cage in cages {
-            let silence = cage.silence(now);
-            cage.count();
-            if cage.is_due(now) {
+        for canary in canaries {
+            let silence = canary.silence(now);
+            canary.count();
+            if canary.is_due(now) {
                 let explained = explained.get_or_insert_with(|| shared.accounts.explained());
-                let unknown = shared.accounts.take_unknown(cage.cpu);
-                let verdict = cage.verdict(explained(cage.cpu), unknown, now);
+                let unknown = shared.accounts.take_unknown(canary.cpu);
+                let verdict = canary.verdict(explained(canary.cpu), unknown, now);
                 if let Verdict::Taken(by) = verdict {
-                    taken.insert(cage.cpu, by);
+                    taken.insert(canary.cpu, by);
                 }
             }
             if silence.is_zero() {
-                cage.ask(now);
+                canary.ask(now);
             } else if silence >= PATIENCE {
-                self.silent.insert(cage.cpu);
+                self.silent.insert(canary.cpu);
             } else if silence >= PATIENCE / 2 {
-                dubious.insert(cage.cpu);
+                dubious.insert(canary.cpu);
             }
         }
         if self.silent.is_empty() || shared.roster.holds(Hold::is_raised).is_empty() {

@@ -1,19 +1,19 @@
 //! The canary: whether ordinary threads get to run, on every CPU, whatever it is that keeps them from it.
 //!
 //! ```text
-//!   Calm ──silent for 80 ms──▶ Local ──sings──▶ Examined ──▶ Calm      Local: what is elevated on the silent CPUs is demoted
+//!   Calm ──silent for 80 ms──▶ Local ─answers─▶ Examined ──▶ Calm      Local: what is elevated on the silent CPUs is demoted
 //!                                │ 10 ms            ▲                   Global: what is elevated anywhere is
 //!                                ▼                  │                   Examined: culprits are found and barred, the others
-//!                              Global ────sings─────┘                             are elevated again
+//!                              Global ───answers────┘                             are elevated again
 //!                                │ 10 ms
 //!                                ▼
-//!                              Foreign ──sings──▶ Calm                  Foreign: it was none of ours
+//!                              Foreign ─answers─▶ Calm                  Foreign: it was none of ours
 //! ```
 //!
 //! While any thread is recorded for elevation, the *watch*, above everything else of the daemon, asks the canary of each CPU every
-//! 20 ms to sing. A canary is pinned to its CPU, at the lowest priority of SCHED_FIFO: what keeps it from running keeps every ordinary
+//! 20 ms to answer. A canary is pinned to its CPU, at the lowest priority of SCHED_FIFO: what keeps it from running keeps every ordinary
 //! thread from running, and nothing else does. (An ordinary thread would be silent too where many ordinary threads compete
-//! for what the elevated leave: beside a compiler in every second run of the tests.) One that has not sung for 80 ms has been kept from
+//! for what the elevated leave: beside a compiler in every second run of the tests.) One that has not answered for 80 ms has been kept from
 //! its CPU for up to 100 ms ([`ROUND`] + [`PATIENCE`]), which the rules do not allow, so all that is elevated there is demoted at once.
 //! What is elevated without the daemon's knowledge can only borrow from what is elevated with it (priority inheritance), maybe on
 //! another CPU; so if the canary goes on being silent, all threads are demoted, everywhere.
@@ -28,13 +28,13 @@
 //!
 //! | file | concern |
 //! |---|---|
-//! | `cage.rs` | one CPU's canary |
+//! | `thread.rs` | one CPU's canary |
 //! | `alarm.rs` | what happens when one is silent |
 //! | `odds.rs` | whether one is nearly always late, though never silent for long |
 
 mod alarm;
-mod cage;
 mod odds;
+mod thread;
 
 use std::io;
 use std::sync::Arc;
@@ -43,15 +43,14 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use alarm::Alarm;
+use thread::Canary;
 use upshift_elevate::Elevated;
 
 use crate::abort::AbortOnPanic;
 use crate::assign::Assign;
 use crate::draw::Draw;
 use crate::shared::{HEARTBEAT, Shared, WATCH};
-
-use alarm::Alarm;
-use cage::Cage;
 
 /// The longest time between two questions: a fifth of what the daemon may be silent itself.
 const ROUND: Duration = Duration::from_millis(HEARTBEAT.as_millis() as u64 / 5);
@@ -84,20 +83,20 @@ impl Watch {
     /// No threads are left.
     pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<Watch> {
         let stop = Arc::new(AtomicBool::new(false));
-        let mut aviary = Aviary {
+        let mut canaries = Canaries {
             shared: Arc::clone(shared),
             stop: Arc::clone(&stop),
-            cages: Vec::new(),
+            all: Vec::new(),
             alarm: Alarm::default(),
             counted: Instant::now(),
             draw: Draw::default(),
         };
-        aviary.add_cages()?;
+        canaries.add_missing()?;
         let thread = std::thread::Builder::new()
             .name("upshift-watch".into())
             .spawn(move || {
                 let abort = AbortOnPanic;
-                aviary.run();
+                canaries.run();
                 std::mem::forget(abort);
             })?;
         let thread = Some(thread);
@@ -116,17 +115,17 @@ impl Drop for Watch {
 }
 
 /// The watch's side.
-struct Aviary {
+struct Canaries {
     shared: Arc<Shared>,
     stop: Arc<AtomicBool>,
-    cages: Vec<Cage>,
+    all: Vec<Canary>,
     alarm: Alarm,
     /// When the CPUs were counted last.
     counted: Instant,
     draw: Draw,
 }
 
-impl Aviary {
+impl Canaries {
     fn run(mut self) {
         let elevator = self.shared.elevator.as_ref();
         let own = elevator.and_then(|elevator| match elevator.elevate_current(WATCH) {
@@ -144,9 +143,9 @@ impl Aviary {
                 // What was asked before the sleep was not meant for now.
                 let now = Instant::now();
                 let explained = self.shared.accounts.explained();
-                for cage in &mut self.cages {
-                    drop(self.shared.accounts.take_unknown(cage.cpu));
-                    cage.start_over(explained(cage.cpu), now);
+                for canary in &mut self.all {
+                    drop(self.shared.accounts.take_unknown(canary.cpu));
+                    canary.start_over(explained(canary.cpu), now);
                 }
                 continue;
             }
@@ -157,12 +156,12 @@ impl Aviary {
             if now - self.counted >= CPUS {
                 self.counted = now;
                 self.keep_above_reservations(own.as_ref());
-                if let Err(error) = self.add_cages() {
+                if let Err(error) = self.add_missing() {
                     let text = || format!("a CPU has no canary: {error}");
                     self.shared.complain("canary", text);
                 }
             }
-            self.alarm.step(&self.shared, &mut self.cages, now);
+            self.alarm.step(&self.shared, &mut self.all, now);
             std::thread::park_timeout(if self.alarm.is_over() {
                 ROUND.mul_f64(0.5 + 0.5 * self.draw.next())
             } else {
@@ -195,12 +194,12 @@ impl Aviary {
         self.shared.roster.resume();
     }
 
-    /// A canary for each CPU that has none. One whose CPU has gone sings elsewhere, and goes back when it returns.
-    fn add_cages(&mut self) -> io::Result<()> {
+    /// A canary for each CPU that has none. One whose CPU has gone answers elsewhere, and goes back when it returns.
+    fn add_missing(&mut self) -> io::Result<()> {
         for cpu in self.shared.online() {
-            if !self.cages.iter().any(|cage| cage.cpu == cpu) {
+            if !self.all.iter().any(|canary| canary.cpu == cpu) {
                 let explained = self.shared.accounts.explained()(cpu);
-                self.cages.push(Cage::new(cpu, explained, &self.shared)?);
+                self.all.push(Canary::new(cpu, explained, &self.shared)?);
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! One CPU's canary: a thread that answers when it is asked.
+//! One CPU's canary: a thread that answers when it is asked, and the watch's side of it.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,11 +20,11 @@ const STACK: usize = 64 * 1024;
 /// How long no user is blamed for a silence after a CPU was unplugged.
 const UPHEAVAL: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// The watch's side.
 #[derive(Debug)]
-pub(super) struct Cage {
+pub(super) struct Canary {
     pub(super) cpu: usize,
-    nest: Arc<Nest>,
+    answers: Arc<Answers>,
     thread: Option<JoinHandle<()>>,
     asked: Instant,
     /// How often it was listened for since.
@@ -34,8 +34,9 @@ pub(super) struct Cage {
     away_since: Option<Instant>,
 }
 
+/// What the thread and the watch share.
 #[derive(Debug)]
-struct Nest {
+struct Answers {
     questions: AtomicU64,
     answered: AtomicU64,
     /// When it answered last: ns since `began`.
@@ -46,11 +47,11 @@ struct Nest {
     ends: AtomicBool,
 }
 
-impl Cage {
+impl Canary {
     /// `explained` of the CPU's time so far.
-    pub(super) fn new(cpu: usize, explained: Duration, shared: &Arc<Shared>) -> io::Result<Cage> {
+    pub(super) fn new(cpu: usize, explained: Duration, shared: &Arc<Shared>) -> io::Result<Canary> {
         let now = Instant::now();
-        let nest = Arc::new(Nest {
+        let answers = Arc::new(Answers {
             questions: AtomicU64::new(0),
             answered: AtomicU64::new(0),
             when: AtomicU64::new(0),
@@ -59,14 +60,14 @@ impl Cage {
             ends: AtomicBool::new(false),
         });
         let odds = Odds::new(explained, now);
-        let (inside, shared) = (Arc::clone(&nest), Arc::clone(shared));
+        let (inside, shared) = (Arc::clone(&answers), Arc::clone(shared));
         let thread = std::thread::Builder::new()
             .name(format!("upshift-can{cpu}"))
             .stack_size(STACK)
-            .spawn(move || inside.sing(cpu, &shared))?;
-        Ok(Cage {
+            .spawn(move || inside.answer(cpu, &shared))?;
+        Ok(Canary {
             cpu,
-            nest,
+            answers,
             thread: Some(thread),
             asked: now,
             listened: 0,
@@ -78,27 +79,27 @@ impl Cage {
     pub(super) fn ask(&mut self, now: Instant) {
         self.asked = now;
         self.listened = 0;
-        self.nest.questions.fetch_add(1, Release);
+        self.answers.questions.fetch_add(1, Release);
         if let Some(thread) = &self.thread {
             thread.thread().unpark();
         }
     }
 
-    /// As [`Cage::ask`]; what it answered before does not count.
+    /// As [`Canary::ask`]; what it answered before does not count.
     pub(super) fn start_over(&mut self, explained: Duration, now: Instant) {
         self.odds = Odds::new(explained, now);
         self.ask(now);
     }
 
-    /// Counts whether it is late. To be called each round, after [`Cage::silence`] and before [`Cage::ask`].
+    /// Counts whether it is late. To be called each round, after [`Canary::silence`] and before [`Canary::ask`].
     pub(super) fn count(&mut self) {
         if self.listened > 0 {
-            if !self.sings() {
+            if !self.has_answered() {
                 self.odds.count(true);
             }
             return;
         }
-        let when = self.nest.began + Duration::from_nanos(self.nest.when.load(Acquire));
+        let when = self.answers.began + Duration::from_nanos(self.answers.when.load(Acquire));
         self.odds
             .count(when.saturating_duration_since(self.asked) > LATE);
     }
@@ -119,13 +120,13 @@ impl Cage {
     }
 
     /// Whether it has answered the last question.
-    pub(super) fn sings(&self) -> bool {
-        self.nest.answered.load(Acquire) == self.nest.questions.load(Acquire)
+    pub(super) fn has_answered(&self) -> bool {
+        self.answers.answered.load(Acquire) == self.answers.questions.load(Acquire)
     }
 
     /// Whether its CPU has gone a moment ago: then the kernel has moved what was there, and the machine has stood still.
     pub(super) fn has_just_lost_its_cpu(&mut self, now: Instant) -> bool {
-        match self.nest.away.load(Acquire) {
+        match self.answers.away.load(Acquire) {
             true => now - *self.away_since.get_or_insert(now) < UPHEAVAL,
             false => {
                 self.away_since = None;
@@ -137,7 +138,7 @@ impl Cage {
     /// For how long it has not answered: no longer than it was listened for, or a machine that stands still would be taken for
     /// a canary that does. To be called each round.
     pub(super) fn silence(&mut self, now: Instant) -> Duration {
-        if self.sings() {
+        if self.has_answered() {
             return Duration::ZERO;
         }
         self.listened += 1;
@@ -146,9 +147,9 @@ impl Cage {
     }
 }
 
-impl Drop for Cage {
+impl Drop for Canary {
     fn drop(&mut self) {
-        self.nest.ends.store(true, Release);
+        self.answers.ends.store(true, Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             let _ = thread.join();
@@ -156,8 +157,8 @@ impl Drop for Cage {
     }
 }
 
-impl Nest {
-    fn sing(&self, cpu: usize, shared: &Shared) {
+impl Answers {
+    fn answer(&self, cpu: usize, shared: &Shared) {
         let elevator = shared.elevator.as_ref();
         let _own = elevator.map(|elevator| elevator.elevate_current(CANARY));
         while !self.ends.load(Acquire) {
