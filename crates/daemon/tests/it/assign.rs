@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 use upshift_daemon::{Assign, Bound, Config, Daemon, Reservation};
 
-use crate::attacks::{ALICE, MALLORY, from_now, open_config, villain};
-use crate::hostile::census;
+use crate::attack::{ALICE, MALLORY, from_now, open_config, start_child};
+use crate::client::census;
 use crate::process::{Process, elevated_threads, until};
 use crate::{permitted, socket, turn};
 
@@ -114,7 +114,7 @@ fn a_process_that_registers_gets_no_more_than_its_rule() {
     }
     let path = socket("registers");
     let _daemon = daemon("registers", vec![rule(ALICE, 20)]);
-    let ghost = villain("ghost", &path, ALICE, (0, 3), &[]);
+    let ghost = start_child("ghost", &path, ALICE, (0, 3), &[]);
     let seen = census(&path);
     let process = &seen["processes"][0];
     assert_eq!(

@@ -12,9 +12,9 @@ use upshift_elevate::sys::Kernel;
 use upshift_elevate::{Class, Policy};
 
 use crate::assign::{assigned, deadline_rule, rule};
-use crate::attacks::{ALICE, MALLORY, from_now, open_config, two_cpus, villain};
+use crate::attack::{ALICE, MALLORY, from_now, open_config, start_child, two_cpus};
 use crate::cgroup::Cgroup;
-use crate::hostile::census;
+use crate::client::census;
 use crate::process::{Process, until};
 use crate::{permitted, skipped, socket, turn};
 
@@ -114,9 +114,9 @@ fn a_share_is_of_all_cpus_of_the_domain() {
         };
         let _daemon = daemon("share", rule);
         let threads = |count: u64| [("THREADS", count.to_string())];
-        let mut urgent = villain("spinners", &path, ALICE, (0, 0), &threads(cpus));
+        let mut urgent = start_child("spinners", &path, ALICE, (0, 0), &threads(cpus));
         let mut others =
-            [0, 1, 2].map(|_| villain("spinners", &path, MALLORY, (0, 0), &threads(cpus)));
+            [0, 1, 2].map(|_| start_child("spinners", &path, MALLORY, (0, 0), &threads(cpus)));
         until("it is assigned", || is_assigned(&path, &urgent));
         let end = from_now(Duration::from_millis(1000));
         urgent.go_until(end);
@@ -196,8 +196,8 @@ fn a_container_is_known_by_its_cgroup() {
         level: 8,
         ..Assign::default()
     };
-    let inside = villain("spinners", &path, ALICE, (0, 0), &[]);
-    let outside = villain("spinners", &path, ALICE, (0, 0), &[]);
+    let inside = start_child("spinners", &path, ALICE, (0, 0), &[]);
+    let outside = start_child("spinners", &path, ALICE, (0, 0), &[]);
     assert!(cgroup.take(&inside));
     let _daemon = daemon("container", rule);
     until("what is in the container is assigned", || {
@@ -229,8 +229,8 @@ fn a_user_does_not_make_a_unit_or_a_container_by_a_directory() {
         level: 8,
         ..Assign::default()
     };
-    let impostor = villain("spinners", &path, MALLORY, (0, 0), &[]);
-    let member = villain("spinners", &path, ALICE, (0, 0), &[]);
+    let impostor = start_child("spinners", &path, MALLORY, (0, 0), &[]);
+    let member = start_child("spinners", &path, ALICE, (0, 0), &[]);
     assert!(false_unit.take(&impostor) && unit.take(&member));
     let _daemon = daemon("unit", rule);
     until("the unit is assigned", || is_assigned(&path, &member));
@@ -320,7 +320,7 @@ fn a_unit_is_named_by_a_pattern_too() {
         level: 8,
         ..Assign::default()
     };
-    let member = villain("spinners", &path, ALICE, (0, 0), &[]);
+    let member = start_child("spinners", &path, ALICE, (0, 0), &[]);
     assert!(unit.take(&member));
     let _daemon = daemon("pattern", rule);
     until("the unit is assigned", || is_assigned(&path, &member));

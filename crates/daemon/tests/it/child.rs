@@ -7,6 +7,7 @@ use upshift_daemon::machine::{Machine, Real};
 use upshift_elevate::current_tid;
 use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
+use crate::client::Registration;
 use crate::process::{ROLE, monotonic};
 
 /// Not a test of its own: this program, started by other tests to be one of their children.
@@ -37,53 +38,53 @@ fn plays_a_role() {
         "survivor" => crate::puppet::survivor(),
         "reuse" => crate::reuse::reuse(),
         "daemon" => daemon(std::sync::Arc::new(Real)),
-        "gap" => crate::villain::gap(),
-        "ghost" => crate::villain::ghost(),
-        "lender" => crate::villain::lender(),
-        "dispatchers" => crate::villain::dispatchers(),
-        "scribbler" => crate::villain::scribbler(),
-        "alternator" => crate::villain::alternator(),
-        "returner" => crate::rogue::returner(),
-        "relay" => crate::rogue::relay(),
-        "understudies" => crate::rogue::understudies(),
-        "patron" => crate::rogue::patron(),
-        "sinker" => crate::rogue::sinker(),
-        "summoner" => crate::rogue::summoner(),
-        "hermit" => crate::rogue::hermit(),
-        "flapper" => crate::rogue::flapper(),
-        "sleepers" => crate::rogue::sleepers(),
-        "crowd" => crate::villain::crowd(),
-        "hoarder" => crate::villain::hoarder(),
-        "changeling" => crate::villain::changeling(),
-        "spinners" => crate::trickster::spinners(),
-        "churner" => crate::trickster::churner(),
-        "forker" => crate::trickster::forker(),
-        "renamer" => crate::trickster::renamer(),
-        "chain" => crate::trickster::chain(),
-        "roamer" => crate::trickster::roamer(),
-        "traced" => crate::trickster::traced(),
-        "lessor" => crate::knave::lessor(),
-        "stormer" => crate::knave::stormer(),
-        "shifter" => crate::knave::shifter(),
-        "messenger" => crate::trickster::messenger(),
+        "gap" => gap(),
+        "ghost" => ghost(),
+        "lender" => crate::lending::attackers::lender(),
+        "dispatchers" => crate::cpu_share::attackers::dispatchers(),
+        "scribbler" => crate::shared_page::scribbler(),
+        "alternator" => crate::cpu_share::attackers::alternator(),
+        "returner" => crate::cpu_share::attackers::returner(),
+        "relay" => crate::cpu_share::attackers::relay(),
+        "understudies" => crate::cpu_share::attackers::understudies(),
+        "patron" => crate::lending::attackers::patron(),
+        "sinker" => crate::cpu_share::attackers::sinker(),
+        "summoner" => crate::elevation::summoner(),
+        "hermit" => crate::identity::attackers::hermit(),
+        "flapper" => crate::cpu_share::floods::flapper(),
+        "sleepers" => crate::rules_thread::sleepers(),
+        "crowd" => crate::registration::attackers::crowd(),
+        "hoarder" => crate::status_socket::hoarder(),
+        "changeling" => crate::identity::attackers::changeling(),
+        "spinners" => crate::budgets::attackers::spinners(),
+        "churner" => crate::budgets::attackers::churner(),
+        "forker" => crate::budgets::attackers::forker(),
+        "renamer" => crate::budgets::attackers::renamer(),
+        "chain" => crate::lending::attackers::chain(),
+        "roamer" => crate::cpu_share::attackers::roamer(),
+        "traced" => crate::cpu_share::attackers::traced(),
+        "lessor" => crate::proc_files::lease_holder(),
+        "stormer" => crate::budgets::attackers::stormer(),
+        "shifter" => crate::cpu_share::attackers::shifter(),
+        "messenger" => crate::identity::attackers::messenger(),
         "sleeping parent" => sleeping_parent(),
-        "legion" => crate::villain::legion(),
-        "donor" => crate::contrivances::donor(),
-        "contriver" => crate::contrivances::contriver(),
-        "whisperer" => crate::breaths::whisperer(),
-        "renewer" => crate::renewals::renewer(),
-        "burdener" => crate::burdens::burdener(),
-        "leaver" => crate::guises::leaver(),
-        "asker" => crate::guises::asker(),
-        "joiner" => crate::villain::joiner(),
-        "headless" => crate::wiles::headless(),
-        "torrent" => crate::wiles::torrent(),
-        "namer" => crate::wiles::namer(),
-        "knocker" => crate::wiles::knocker(),
-        "mute" => crate::wiles::mute(),
-        "updater" => crate::wiles::updater(),
-        "switcher" => crate::wiles::switcher(),
-        "hanger" => crate::wiles::hanger(),
+        "legion" => crate::registration::attackers::legion(),
+        "donor" => crate::lending::attackers::donor(),
+        "contriver" => crate::lending::attackers::contriver(),
+        "whisperer" => crate::lending::attackers::whisperer(),
+        "renewer" => crate::budgets::attackers::renewer(),
+        "burdener" => crate::registration::attackers::burdener(),
+        "leaver" => crate::identity::attackers::leaver(),
+        "asker" => crate::registration::attackers::asker(),
+        "joiner" => crate::identity::attackers::joiner(),
+        "headless" => crate::main_thread::headless(),
+        "torrent" => crate::cpu_share::floods::torrent(),
+        "namer" => crate::rules_thread::namer(),
+        "knocker" => crate::registration::attackers::knocker(),
+        "mute" => crate::status_socket::mute(),
+        "updater" => crate::registration::attackers::updater(),
+        "switcher" => crate::cpu_share::floods::switcher(),
+        "hanger" => crate::shared_page::hanger(),
         "daemon that panics" => daemon(crate::faults::panics()),
         other => panic!("no role {other}"),
     }
@@ -274,4 +275,32 @@ fn sleeping_parent() {
     }
     println!("child {child}");
     wait_for_go();
+}
+
+/// Burns on `CPU` until the deadline: how much of it it got, and the longest time without, both in µs.
+pub(crate) fn gap() {
+    pin(number("CPU") as usize);
+    println!("ready");
+    let deadline = wait_for_go();
+    let before = cpu_time();
+    let (mut last, mut longest) = (monotonic(), 0);
+    while last < deadline {
+        let now = monotonic();
+        longest = longest.max(now - last);
+        last = now;
+    }
+    println!("used {}", (cpu_time() - before) / 1000);
+    println!("longest {}", longest / 1000);
+    wait_for_go();
+}
+
+/// Claims to run at `LEVEL` on `CPU`, and sleeps; without a thread if `THREADS` is 0.
+pub(crate) fn ghost() {
+    pin(number("CPU") as usize);
+    let own = [(current_tid(), Role::Worker)];
+    let none = setting("THREADS") == "0";
+    let it = Registration::new(if none { &[] } else { &own });
+    println!("ready");
+    wait_for_go();
+    it.run(NOTHING);
 }

@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use upshift_elevate::{Elevator, Priority};
 
+use crate::attack::{MALLORY, TRUDY, from_now, start_child};
+use crate::client::processes;
 use crate::fuzz::drawn;
-use crate::hostile::{processes, puppet};
-use crate::process::{PROMISE, Process, Random, elevated_threads, monotonic, until};
+use crate::process::{PATIENCE, PROMISE, Process, Random, elevated_threads, monotonic, until};
+use crate::puppet::start_puppet;
 use crate::{daemon, permitted, socket, turn};
 
 fn survivor(socket: &Path, level: u8) -> Process {
@@ -132,7 +134,7 @@ fn killed_clients_are_forgotten_at_any_step() {
     }
     let path = socket("clients");
     let _daemon = daemon("clients");
-    let mut rival = puppet(&path);
+    let mut rival = start_puppet(&path);
     rival.obey("level 40");
     let mut random = Random(0x1234_5678_9abc);
     for _ in 0..40 {
@@ -159,8 +161,8 @@ fn a_guardian_that_is_killed_is_replaced_while_somebody_is_registered() {
     }
     let path = socket("guardian");
     let daemon = daemon("guardian");
-    let mut sleeper = puppet(&path);
-    let mut burner = puppet(&path);
+    let mut sleeper = start_puppet(&path);
+    let mut burner = start_puppet(&path);
     sleeper.obey("await 2");
     burner.obey("level 40");
     until("the sleeper is elevated", || {
@@ -174,4 +176,27 @@ fn a_guardian_that_is_killed_is_replaced_while_somebody_is_registered() {
     });
     daemon.stop();
     assert!(elevated_threads(sleeper.pid()).is_empty());
+}
+
+#[test]
+fn a_daemon_that_is_stopped_keeps_nobody_elevated() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("stopped-daemon");
+    let open = [("CONFIG", "mode = \"0666\"".to_string())];
+    let mut daemon = Process::start("daemon", &path, &open);
+    daemon.line("ready").unwrap();
+    let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
+    let mut burner = start_child("burner", &path, MALLORY, (0, 40), &[]);
+    burner.go_until(from_now(PATIENCE));
+    let elevated = |it: &Process| !elevated_threads(it.pid()).is_empty();
+    until("it is elevated", || elevated(&burner));
+    daemon.signal(libc::SIGSTOP);
+    until("it is demoted", || !elevated(&burner));
+    daemon.signal(libc::SIGCONT);
+    let mut again = start_child("burner", &path, MALLORY, (0, 40), &[]);
+    again.go_until(from_now(PATIENCE));
+    until("the burning client is elevated again", || elevated(&again));
 }

@@ -7,12 +7,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use upshift_board::os;
-use upshift_board::wire;
+use upshift_board::{os, wire};
 use upshift_daemon::{Config, Daemon, Limits};
 
+use crate::client::connect;
 use crate::process::until;
-use crate::protocol::connect;
 use crate::{config, socket, turn};
 
 /// A connection whose last close takes up to a minute: it lingers over what its peer does not read.

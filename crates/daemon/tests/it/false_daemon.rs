@@ -6,9 +6,8 @@ use std::path::Path;
 use rustix::fs::{MemfdFlags, SealFlags, ftruncate};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use upshift_board::layout::GLOBAL_BYTES;
-use upshift_board::os;
 use upshift_board::wire::{self, Reply};
-use upshift_board::{Board, JoinError, Standing, VcpuSpec};
+use upshift_board::{Board, JoinError, Standing, VcpuSpec, os};
 
 use crate::process::until;
 use crate::{socket, turn};

@@ -15,9 +15,10 @@ use upshift_daemon::Daemon;
 use upshift_daemon::machine::{Machine, Real};
 use upshift_elevate::testing::{Call, Faulty};
 
-use crate::attacks::{ALICE, TRUDY, open_config, villain};
-use crate::hostile::{census, processes, puppet};
+use crate::attack::{ALICE, TRUDY, open_config, start_child};
+use crate::client::{census, processes};
 use crate::process::{Process, Random, elevated_threads, monotonic, until};
+use crate::puppet::start_puppet;
 use crate::{config, permitted, socket, turn};
 
 const ERRORS: [i32; 4] = [libc::EPERM, libc::ESRCH, libc::EINTR, libc::ENOMEM];
@@ -48,7 +49,7 @@ fn failing_scheduling_calls_leave_nobody_elevated() {
         .sys(faulty.clone())
         .start()
         .unwrap();
-    let mut clients = [puppet(&path), puppet(&path)];
+    let mut clients = [start_puppet(&path), start_puppet(&path)];
     let mut random = Random(0xabcd_ef01);
     let calls = [
         Call::SetScheduler,
@@ -165,7 +166,7 @@ fn a_scheduler_that_panics_ends_the_daemon_and_leaves_nobody_elevated() {
     let path = socket("panics");
     let mut daemon = Process::start("daemon that panics", &path, &[]);
     daemon.line("ready").unwrap();
-    let (mut sleeper, mut burner) = (puppet(&path), puppet(&path));
+    let (mut sleeper, mut burner) = (start_puppet(&path), start_puppet(&path));
     sleeper.obey("await 2");
     burner.obey("level 40");
     burner.say(format!("burn {}", monotonic() + 1_000_000_000));
@@ -256,7 +257,7 @@ fn who_cannot_be_looked_at_is_refused_in_time_and_holds_up_nobody() {
         .collect();
     std::thread::sleep(Duration::from_millis(300));
     let _others: Vec<Process> = (0..8)
-        .map(|_| villain("ghost", &path, TRUDY, (0, 63), &[]))
+        .map(|_| start_child("ghost", &path, TRUDY, (0, 63), &[]))
         .collect();
     assert_eq!(processes(&path), 8);
     until("the others are refused", || {

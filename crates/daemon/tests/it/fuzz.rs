@@ -4,7 +4,6 @@
 //! `UPSHIFT_DAEMON_MESSAGES` (10⁴ messages, 10⁶ in a soak), `UPSHIFT_DAEMON_SCRIBBLE` (ms), `UPSHIFT_DAEMON_SEED`.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
 use rustix::net::RecvFlags;
 use upshift_board::os;
@@ -12,11 +11,10 @@ use upshift_board::wire::{self, Reply, Role, Thread};
 use upshift_daemon::{Config, Daemon, Limits};
 use upshift_elevate::current_tid;
 
-use crate::attacks::{MALLORY, TRUDY, from_now, open_config, takes_at_most, villain};
-use crate::hostile::{census, processes};
-use crate::process::{Process, Random, elevated_threads, monotonic, until};
-use crate::protocol::{connect, cooperative};
-use crate::{permitted, socket, turn};
+use crate::client::{census, connect, processes};
+use crate::process::{Random, until};
+use crate::protocol::cooperative;
+use crate::{socket, turn};
 
 pub(crate) fn drawn(name: &str, default: u64) -> u64 {
     let set = std::env::var(name).ok();
@@ -138,47 +136,4 @@ fn generated_messages_are_answered_or_refused_and_leave_nothing() {
     let seen = census(&path);
     assert_eq!(seen["bitmap"], 0, "{seen}");
     assert_eq!(seen["barred"].as_array().map(Vec::len), Some(0), "{seen}");
-}
-
-#[test]
-fn pages_of_random_bits_take_no_more_than_the_rules_give() {
-    let _turn = turn();
-    if !permitted() {
-        return;
-    }
-    let path = socket("scribble");
-    let _daemon = Daemon::start(open_config("scribble")).unwrap();
-    let time = Duration::from_millis(drawn("UPSHIFT_DAEMON_SCRIBBLE", 1500));
-    let mut vandals = [
-        villain("scribbler", &path, MALLORY, (0, 40), &[]),
-        villain("scribbler", &path, TRUDY, (0, 40), &[]),
-    ];
-    let mut bystander = Process::start("gap", &path, &[("CPU", "0".to_string())]);
-    bystander.line("ready").unwrap();
-    let (began, end) = (monotonic(), from_now(time));
-    for vandal in &mut vandals {
-        vandal.go_until(end);
-    }
-    bystander.go_until(end);
-    while monotonic() < end {
-        assert_eq!(processes(&path), 2);
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    let (used, longest) = (bystander.number("used "), bystander.number("longest "));
-    let words: Vec<u64> = vandals.iter_mut().map(|it| it.number("wrote ")).collect();
-    let took = (monotonic() - began) / 1000;
-    println!("{words:?} words; bystander {used} of {took} us, longest gap {longest} us");
-    let burnt = vandals.iter_mut().map(|it| it.number("used ")).sum();
-    assert!(takes_at_most(97, burnt, took));
-    // By the rules, not by the canary, which may miss its turn now and then where other programs share what the rules leave.
-    let alarms = census(&path)["alarms"].as_u64().unwrap();
-    assert!(alarms * 300_000 < took, "{alarms} alarms in {took} us");
-    for mut vandal in vandals {
-        vandal.say("leave");
-        until("nobody is elevated", || {
-            elevated_threads(vandal.pid()).is_empty()
-        });
-        vandal.kill();
-    }
-    until("nobody is registered", || processes(&path) == 0);
 }

@@ -1,15 +1,11 @@
 //! What an operator does: another configuration, figures, a restart.
 
-use std::io::{Read, Write};
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use upshift_daemon::{Config, Rule, Subject};
 
-use upshift_daemon::{Config, Daemon, Rule, Subject};
-
-use crate::attacks::{ALICE, MALLORY, TRUDY, from_now, open_config, villain};
-use crate::hostile::{census, processes, puppet};
+use crate::attack::{ALICE, MALLORY, TRUDY, from_now, open_config, open_daemon, start_child};
+use crate::client::{census, processes};
 use crate::process::{PATIENCE, Process, elevated_threads, until};
+use crate::puppet::start_puppet;
 use crate::{directory, permitted, socket, turn};
 
 #[test]
@@ -18,11 +14,10 @@ fn another_configuration_applies_to_who_is_there_and_loses_nobody() {
     if !permitted() {
         return;
     }
-    let path = socket("reload");
-    let daemon = Daemon::start(open_config("reload")).unwrap();
-    let mut rival = puppet(&path);
-    let ghost = villain("ghost", &path, ALICE, (0, 3), &[]);
-    let denied = villain("ghost", &path, MALLORY, (0, 63), &[]);
+    let (path, daemon) = open_daemon("reload");
+    let mut rival = start_puppet(&path);
+    let ghost = start_child("ghost", &path, ALICE, (0, 3), &[]);
+    let denied = start_child("ghost", &path, MALLORY, (0, 63), &[]);
     let level = |pid: i32, field: &str| {
         let seen = census(&path);
         let all = seen["processes"].as_array().unwrap();
@@ -69,96 +64,6 @@ fn another_configuration_applies_to_who_is_there_and_loses_nobody() {
 }
 
 #[test]
-fn figures_are_there_for_prometheus_and_slow_readers_hold_up_nobody() {
-    let _turn = turn();
-    let path = socket("metrics");
-    let place = directory().join("metrics");
-    let config = Config {
-        metrics: Some(place.display().to_string()),
-        ..open_config("metrics")
-    };
-    let daemon = Daemon::start(config).unwrap();
-    let client = puppet(&path);
-    until("it listens", || place.exists());
-    let _slow = UnixStream::connect(&place).unwrap();
-    // One that always has a little more to ask.
-    let mut dripping = UnixStream::connect(&place).unwrap();
-    let dripping = std::thread::spawn(move || {
-        let began = Instant::now();
-        while began.elapsed() < PATIENCE * 2 && dripping.write_all(b"x").is_ok() {
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        began.elapsed()
-    });
-    let mut stream = UnixStream::connect(&place).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
-    assert!(answer.contains("\nupshift_processes 1\n"), "{answer}");
-    let held = dripping.join().unwrap();
-    assert!(held < PATIENCE, "{held:?}");
-    drop((client, daemon));
-    let left: Vec<_> = std::fs::read_dir(directory()).unwrap().collect();
-    assert!(left.is_empty(), "a clean end leaves {left:?}");
-}
-
-#[test]
-fn who_asks_for_figures_without_end_has_the_daemon_asked_ten_times_a_second() {
-    let _turn = turn();
-    let place = directory().join("often");
-    let config = Config {
-        metrics: Some(place.display().to_string()),
-        ..open_config("often")
-    };
-    let _daemon = Daemon::start(config).unwrap();
-    until("it listens", || place.exists());
-    let began = Instant::now();
-    let mut uptimes = std::collections::HashSet::new();
-    for _ in 0..400 {
-        let mut stream = UnixStream::connect(&place).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let mut lines = answer.lines();
-        uptimes.extend(lines.find_map(|it| {
-            it.strip_prefix("upshift_uptime_seconds ")
-                .map(str::to_owned)
-        }));
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let most = began.elapsed().as_millis() / 100 + 2;
-    println!("{} answers in {:?}", uptimes.len(), began.elapsed());
-    assert!(
-        !uptimes.is_empty() && uptimes.len() as u128 <= most,
-        "{}",
-        uptimes.len()
-    );
-}
-
-#[test]
-fn a_daemon_that_ends_leaves_the_socket_of_another_ones_figures() {
-    let _turn = turn();
-    let place = directory().join("figures");
-    let config = |name: &str| Config {
-        metrics: Some(place.display().to_string()),
-        ..open_config(name)
-    };
-    let first = Daemon::start(config("first")).unwrap();
-    until("it listens", || place.exists());
-    let made = |path: &std::path::Path| std::fs::metadata(path).map(|it| it.ino());
-    let before = made(&place).unwrap();
-    let second = Daemon::start(config("second")).unwrap();
-    until("the other one listens", || {
-        made(&place).is_ok_and(|it| it != before)
-    });
-    drop(first);
-    assert!(UnixStream::connect(&place).is_ok());
-    drop(second);
-    assert!(!place.exists());
-}
-
-#[test]
 fn each_ejection_is_a_line_with_its_reason() {
     let _turn = turn();
     if !permitted() {
@@ -172,8 +77,8 @@ fn each_ejection_is_a_line_with_its_reason() {
     ];
     let mut daemon = Process::start("daemon", &path, &open);
     daemon.line("ready").unwrap();
-    let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
-    let mut wanderers = [0, 1].map(|_| villain("burner", &path, MALLORY, (0, 40), &[]));
+    let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
+    let mut wanderers = [0, 1].map(|_| start_child("burner", &path, MALLORY, (0, 40), &[]));
     for it in &mut wanderers {
         it.go_until(from_now(PATIENCE));
     }

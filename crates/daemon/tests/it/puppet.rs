@@ -1,6 +1,6 @@
 //! A process that does what it is told, good or bad, one order a line; each is answered by `order=result`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use upshift_elevate::sys::{CpuSet, Kernel, SchedAttr, Sys};
 use upshift_elevate::{Policy, current_tid};
 
 use crate::child::{cpu_time, join, number, pin, setting};
-use crate::process::{Random, monotonic};
+use crate::process::{Process, Random, monotonic};
 
 /// Obeys until its input ends.
 pub(crate) fn puppet() {
@@ -163,4 +163,12 @@ pub(crate) fn survivor() {
         let _ = vcpu.settle();
         std::thread::sleep(Duration::from_micros(200));
     }
+}
+
+/// A puppet that has joined the daemon at `socket`.
+pub(crate) fn start_puppet(socket: &Path) -> Process {
+    let mut puppet = Process::start("puppet", socket, &[("CPU", "0".to_string())]);
+    puppet.line("ready").unwrap();
+    puppet.obey("join");
+    puppet
 }

@@ -7,15 +7,16 @@ use std::time::{Duration, Instant};
 use upshift_daemon::{Config, Daemon};
 use upshift_elevate::testing::Faulty;
 
-use crate::attacks::{ALICE, MALLORY, TRUDY, from_now, two_cpus, villain};
-use crate::hostile::{census, puppet};
+use crate::attack::{ALICE, MALLORY, TRUDY, from_now, start_child, two_cpus};
+use crate::client::census;
 use crate::process::{Process, elevated_threads, monotonic, until, used_by_threads};
+use crate::puppet::start_puppet;
 use crate::{config, permitted, skipped, socket, turn};
 
 /// A sleeper that awaits level 2, above a burner of level 40: for 600 ms the same order.
 fn steady(path: &std::path::Path) -> (Process, Process) {
-    let mut sleeper = puppet(path);
-    let mut burner = puppet(path);
+    let mut sleeper = start_puppet(path);
+    let mut burner = start_puppet(path);
     sleeper.obey("await 2");
     burner.obey("level 40");
     until("the sleeper keeps a band", || {
@@ -70,7 +71,7 @@ fn the_view_is_true_although_nobody_rings() {
         ..config("view")
     };
     let _daemon = Daemon::start(quiet).unwrap();
-    let mut alone = puppet(&path);
+    let mut alone = start_puppet(&path);
     let line = || {
         let census = census(&path);
         let vcpu = census["processes"][0]["vcpus"][0].clone();
@@ -105,7 +106,7 @@ fn a_cooperative_daemon_sleeps_while_two_compete_and_sees_what_nobody_rings_for(
         ..config("sampled")
     };
     let _daemon = Daemon::start(cooperative).unwrap();
-    let (mut high, mut low) = (puppet(&path), puppet(&path));
+    let (mut high, mut low) = (start_puppet(&path), start_puppet(&path));
     high.obey("await 2");
     high.obey("level 2");
     low.obey("level 40");
@@ -205,11 +206,11 @@ fn no_elevated_thread_looks_up_a_file_of_others() {
         return skipped("timeout is not installed");
     };
     std::thread::sleep(Duration::from_millis(400));
-    let _ghost = villain("ghost", &path, TRUDY, (here, 63), &[]);
+    let _ghost = start_child("ghost", &path, TRUDY, (here, 63), &[]);
     let more = [("VICTIM", there.to_string())];
-    let mut lender = villain("lender", &path, MALLORY, (here, 40), &more);
+    let mut lender = start_child("lender", &path, MALLORY, (here, 40), &more);
     lender.go_until(from_now(Duration::from_secs(2)));
-    let program = villain("gap", &path, ALICE, (here, 0), &[]);
+    let program = start_child("gap", &path, ALICE, (here, 0), &[]);
     let _ = tracer.wait();
     let log = std::fs::read_to_string(&log).unwrap_or_default();
     if log.is_empty() {

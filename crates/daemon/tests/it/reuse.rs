@@ -8,8 +8,8 @@ use upshift_board::{Board, NOTHING, Role, ThreadSpec, VcpuSpec};
 use upshift_elevate::current_tid;
 
 use crate::child::pin;
-use crate::hostile::puppet;
 use crate::process::{Process, ROLE, elevated_threads, until};
+use crate::puppet::start_puppet;
 use crate::{daemon, permitted, skipped, socket, turn};
 
 const NEXT: &str = "/proc/sys/kernel/ns_last_pid";
@@ -79,7 +79,7 @@ fn successor(tid: i32, socket: &Path) -> Process {
 pub(crate) fn reuse() {
     let path = socket("reuse");
     let _daemon = daemon("reuse");
-    let mut rival = puppet(&path);
+    let mut rival = start_puppet(&path);
     rival.obey("level 40");
     for was_elevated in [false, true] {
         let board = Board::new().unwrap();

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
-use crate::hostile::puppet;
 use crate::process::{Process, elevated_threads, monotonic, thread_named, until};
+use crate::puppet::start_puppet;
 use crate::{daemon, permitted, skipped, socket, turn};
 
 const MS: u64 = 600;
@@ -102,7 +102,7 @@ fn a_scheduler_that_was_taken_from_its_cpu_comes_back() {
     }
     let path = socket("comes-back");
     let _daemon = daemon("comes-back");
-    let mut client = puppet(&path);
+    let mut client = start_puppet(&path);
     let mut tid = None;
     until("the scheduler runs", || {
         tid = thread_named("upshift-cpu0");

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use upshift_daemon::Daemon;
 use upshift_elevate::{Elevator, Priority};
 
-use crate::attacks::{ALICE, MALLORY, TRUDY, from_now, open_config, takes_at_most, villain};
+use crate::attack::{
+    ALICE, MALLORY, TRUDY, from_now, open_config, open_daemon, start_child, takes_at_most,
+};
+use crate::client::{census, processes};
 use crate::fuzz::drawn;
-use crate::hostile::{census, processes};
 use crate::process::{PATIENCE, PROMISE, Process, elevated_threads, thread_named, until, within};
 use crate::{permitted, skipped, socket, turn};
 
@@ -23,6 +25,7 @@ fn rounds() -> Option<u64> {
 }
 
 const CPU: usize = 1;
+
 const SWITCH: &str = "/sys/devices/system/cpu/cpu1/online";
 
 /// The CPU is away as long as this lives, and 15 s at most: a shell puts it back when its input ends, so also when this process is killed.
@@ -65,15 +68,14 @@ fn a_cpu_is_unplugged_and_comes_back_under_registered_processes() {
     if !std::path::Path::new(SWITCH).exists() {
         return skipped("CPU 1 cannot be unplugged here");
     }
-    let path = socket("unplugged");
-    let _daemon = Daemon::start(open_config("unplugged")).unwrap();
-    let _here = villain("ghost", &path, TRUDY, (0, 63), &[]);
+    let (path, _daemon) = open_daemon("unplugged");
+    let _here = start_child("ghost", &path, TRUDY, (0, 63), &[]);
     let elevator = Elevator::with_guardian().unwrap();
     for round in 0..rounds {
         // What stays has a rival on CPU 0, what is to lose its CPU one there.
-        let mut stays = villain("burner", &path, ALICE, (0, 2), &[]);
-        let there = villain("ghost", &path, TRUDY, (CPU, 63), &[]);
-        let mut loses = villain("burner", &path, MALLORY, (CPU, 2), &[]);
+        let mut stays = start_child("burner", &path, ALICE, (0, 2), &[]);
+        let there = start_child("ghost", &path, TRUDY, (CPU, 63), &[]);
+        let mut loses = start_child("burner", &path, MALLORY, (CPU, 2), &[]);
         let mut bystander = Process::start("gap", &path, &[("CPU", "0".to_string())]);
         bystander.line("ready").unwrap();
         let end = from_now(Duration::from_millis(1800));
@@ -111,7 +113,7 @@ fn a_cpu_is_unplugged_and_comes_back_under_registered_processes() {
         assert_eq!(processes(&path), 4, "{seen}");
         drop(away);
         drop((stays, loses));
-        let mut again = villain("burner", &path, ALICE, (CPU, 2), &[]);
+        let mut again = start_child("burner", &path, ALICE, (CPU, 2), &[]);
         again.go_until(from_now(PATIENCE));
         until("what comes later is elevated there", || elevated(&again));
         let tid = thread_named(&format!("upshift-cpu{CPU}")).unwrap();
@@ -178,11 +180,11 @@ fn a_clock_that_is_set_changes_no_budget() {
         ..open_config("clock")
     };
     let _daemon = Daemon::start(config).unwrap();
-    let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
-    let mut burner = villain("burner", &path, MALLORY, (0, 2), &[]);
+    let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
+    let mut burner = start_child("burner", &path, MALLORY, (0, 2), &[]);
     let mut bystander = Process::start("gap", &path, &[("CPU", "0".to_string())]);
     bystander.line("ready").unwrap();
-    let mut program = villain("gap", &path, ALICE, (1, 0), &[]);
+    let mut program = start_child("gap", &path, ALICE, (1, 0), &[]);
     let end = from_now(Duration::from_millis(1500));
     for it in [&mut burner, &mut bystander, &mut program] {
         it.go_until(end);
@@ -204,7 +206,7 @@ fn a_clock_that_is_set_changes_no_budget() {
     );
     assert!(takes_at_most(97, burnt, 1_500_000));
     assert!(census(&path)["barred"].as_array().unwrap().is_empty());
-    let mut again = villain("burner", &path, MALLORY, (0, 2), &[]);
+    let mut again = start_child("burner", &path, MALLORY, (0, 2), &[]);
     again.go_until(from_now(PATIENCE));
     until("it is elevated afterwards", || elevated(&again));
 }

@@ -1,38 +1,19 @@
-//! Processes that lie, flood, scribble, fork, run away and stop. `docs/threat-model.md` names these tests.
+//! Which thread is elevated, against which rival, and until when. `docs/threat-model.md` names these tests.
 
-use std::path::Path;
 use std::time::Duration;
 
-use serde_json::Value;
+use upshift_board::NOTHING;
+use upshift_board::wire::Role;
 use upshift_daemon::{Config, Daemon};
 use upshift_elevate::sys::Kernel;
-use upshift_elevate::{Class, Policy};
+use upshift_elevate::{Class, Policy, current_tid};
 
-use crate::process::{Process, elevated_threads, monotonic, until};
-use crate::{config, daemon, permitted, socket, turn};
-
-pub(crate) fn puppet(socket: &Path) -> Process {
-    let mut puppet = Process::start("puppet", socket, &[("CPU", "0".to_string())]);
-    puppet.line("ready").unwrap();
-    puppet.obey("join");
-    puppet
-}
-
-pub(crate) fn census(socket: &Path) -> Value {
-    let census = upshift_board::client::census(socket).unwrap();
-    serde_json::from_str(&census.json).unwrap()
-}
-
-pub(crate) fn processes(socket: &Path) -> usize {
-    census(socket)["processes"].as_array().unwrap().len()
-}
-
-/// One number of the first vCPU of process `pid`.
-fn of(census: &Value, pid: i32, what: &str) -> u64 {
-    let all = census["processes"].as_array().unwrap();
-    let process = all.iter().find(|it| it["pid"] == pid).unwrap();
-    process["vcpus"][0][what].as_u64().unwrap()
-}
+use crate::attack::{MALLORY, TRUDY, from_now, open_daemon, start_child};
+use crate::child::{number, pin, wait_for_go};
+use crate::client::{Registration, census, of_vcpu, processes};
+use crate::process::{PATIENCE, Process, elevated_threads, monotonic, until};
+use crate::puppet::start_puppet;
+use crate::{config, daemon, permitted, skipped, socket, turn};
 
 fn ms_from_now(ms: u64) -> u64 {
     monotonic() + ms * 1_000_000
@@ -50,65 +31,19 @@ fn who_claims_level_0_for_ever_gets_its_ceiling() {
         ..config("ceiling")
     };
     let _daemon = Daemon::start(config).unwrap();
-    let mut liar = puppet(&path);
+    let mut liar = start_puppet(&path);
     liar.obey("level 0");
     liar.obey(format!("bits {}", u64::MAX));
-    let mut honest = puppet(&path);
+    let mut honest = start_puppet(&path);
     honest.obey("level 16");
     let seen = census(&path);
-    assert_eq!(of(&seen, liar.pid(), "potential"), 16);
-    assert_eq!(of(&seen, liar.pid(), "bitmap").trailing_zeros(), 16);
+    assert_eq!(of_vcpu(&seen, liar.pid(), "potential"), 16);
+    assert_eq!(of_vcpu(&seen, liar.pid(), "bitmap").trailing_zeros(), 16);
     let end = ms_from_now(300);
     liar.say(format!("burn {end}"));
     honest.say(format!("burn {end}"));
     let (a, b) = (liar.number("burn="), honest.number("burn="));
     assert!(a < 2 * b && b < 2 * a, "equal after the ceiling: {a} {b}");
-}
-
-#[test]
-fn a_flooded_doorbell_is_not_listened_to_for_a_while() {
-    let _turn = turn();
-    if !permitted() {
-        return;
-    }
-    let path = socket("flood");
-    let _daemon = daemon("flood");
-    let mut flooder = puppet(&path);
-    let mut other = puppet(&path);
-    flooder.obey("level 40");
-    let rings: u64 = flooder.obey("ring 400").parse().unwrap();
-    let seen = census(&path);
-    let heard = of(&seen, flooder.pid(), "rings");
-    println!("{rings} rings, {heard} heard");
-    assert!(of(&seen, flooder.pid(), "floods") > 0);
-    assert!(heard < 10_000, "{heard} of {rings}");
-    other.obey("level 2");
-    until("the other is heard", || {
-        !elevated_threads(other.pid()).is_empty()
-    });
-}
-
-#[test]
-fn garbage_on_the_page_harms_its_writer_only() {
-    let _turn = turn();
-    if !permitted() {
-        return;
-    }
-    let path = socket("garbage");
-    let _daemon = daemon("garbage");
-    let mut vandal = puppet(&path);
-    let mut other = puppet(&path);
-    other.obey("level 40");
-    vandal.obey("garbage 300");
-    assert_eq!(processes(&path), 2);
-    vandal.obey("leave");
-    assert!(elevated_threads(vandal.pid()).is_empty());
-    let mut third = puppet(&path);
-    third.obey("level 2");
-    until("the daemon goes on", || {
-        !elevated_threads(third.pid()).is_empty()
-    });
-    assert_eq!(other.obey("outranked 40"), "true");
 }
 
 #[test]
@@ -119,9 +54,9 @@ fn forks_of_a_registered_process_are_ordinary() {
     }
     let path = socket("forks");
     let _daemon = daemon("forks");
-    let mut low = puppet(&path);
+    let mut low = start_puppet(&path);
     low.obey("level 40");
-    let mut forker = puppet(&path);
+    let mut forker = start_puppet(&path);
     forker.obey("level 2");
     until("it is elevated", || {
         !elevated_threads(forker.pid()).is_empty()
@@ -140,9 +75,9 @@ fn who_execs_while_elevated_is_given_back() {
     }
     let path = socket("execs");
     let _daemon = daemon("execs");
-    let mut low = puppet(&path);
+    let mut low = start_puppet(&path);
     low.obey("level 40");
-    let mut execs = puppet(&path);
+    let mut execs = start_puppet(&path);
     let before = execs.obey("own");
     execs.obey("level 2");
     until("it is elevated", || {
@@ -166,9 +101,9 @@ fn who_moves_to_another_cpu_is_put_out() {
     }
     let path = socket("mover");
     let _daemon = daemon("mover");
-    let mut low = puppet(&path);
+    let mut low = start_puppet(&path);
     low.obey("level 40");
-    let mut mover = puppet(&path);
+    let mut mover = start_puppet(&path);
     mover.obey("level 2");
     until("it is elevated", || {
         !elevated_threads(mover.pid()).is_empty()
@@ -189,9 +124,9 @@ fn who_changes_its_own_policy_harms_itself_only() {
     }
     let path = socket("policy");
     let _daemon = daemon("policy");
-    let mut low = puppet(&path);
+    let mut low = start_puppet(&path);
     low.obey("level 40");
-    let mut changer = puppet(&path);
+    let mut changer = start_puppet(&path);
     let before = changer.obey("own");
     changer.obey("level 2");
     until("it is elevated", || {
@@ -213,9 +148,9 @@ fn a_stopped_winner_does_not_keep_the_cpu() {
     }
     let path = socket("stopped");
     let _daemon = daemon("stopped");
-    let mut low = puppet(&path);
+    let mut low = start_puppet(&path);
     low.obey("level 40");
-    let mut winner = puppet(&path);
+    let mut winner = start_puppet(&path);
     winner.obey("level 2");
     until("it is elevated", || {
         !elevated_threads(winner.pid()).is_empty()
@@ -238,9 +173,9 @@ fn every_arrival_in_a_demoted_process_elevates_it_and_taking_it_in_demotes_it() 
     }
     let path = socket("arrivals");
     let _daemon = daemon("arrivals");
-    let mut rival = puppet(&path);
+    let mut rival = start_puppet(&path);
     rival.obey("level 40");
-    let mut demoted = puppet(&path);
+    let mut demoted = start_puppet(&path);
     demoted.obey("level 50");
     for _ in 0..20 {
         until("the rival is above", || {
@@ -263,9 +198,9 @@ fn who_says_that_it_sleeps_and_burns_leaves_bystanders_their_share() {
     }
     let path = socket("sleepless");
     let _daemon = daemon("sleepless");
-    let mut honest = puppet(&path);
+    let mut honest = start_puppet(&path);
     honest.obey("level 40");
-    let mut liar = puppet(&path);
+    let mut liar = start_puppet(&path);
     liar.obey("await 0");
     until("it has its band", || {
         !elevated_threads(liar.pid()).is_empty()
@@ -277,7 +212,10 @@ fn who_says_that_it_sleeps_and_burns_leaves_bystanders_their_share() {
     honest.say(format!("burn {end}"));
     bystander.go_until(end);
     let used = (liar.number("burn="), honest.number("burn="));
-    assert!(of(&census(&path), liar.pid(), "breaths") > 0, "{used:?}");
+    assert!(
+        of_vcpu(&census(&path), liar.pid(), "breaths") > 0,
+        "{used:?}"
+    );
     assert!((used.0 + used.1) * 100 <= 97 * 600_000, "{used:?}");
 }
 
@@ -290,8 +228,8 @@ fn cooperative_processes_see_who_is_more_urgent() {
         ..config("cooperative")
     })
     .unwrap();
-    let mut low = puppet(&path);
-    let mut high = puppet(&path);
+    let mut low = start_puppet(&path);
+    let mut high = start_puppet(&path);
     low.obey("level 40");
     assert_eq!(low.obey("outranked 40"), "false");
     high.obey("level 2");
@@ -315,11 +253,11 @@ fn a_lone_burner_is_not_elevated_and_a_former_rival_is_given_back() {
     }
     let path = socket("lone");
     let _daemon = daemon("lone");
-    let mut lone = puppet(&path);
+    let mut lone = start_puppet(&path);
     lone.obey("level 2");
     std::thread::sleep(Duration::from_millis(50));
     assert!(elevated_threads(lone.pid()).is_empty());
-    let mut rival = puppet(&path);
+    let mut rival = start_puppet(&path);
     rival.obey("level 40");
     until("it is elevated", || {
         !elevated_threads(lone.pid()).is_empty()
@@ -332,4 +270,75 @@ fn a_lone_burner_is_not_elevated_and_a_former_rival_is_given_back() {
             !policy.resets_on_fork() && matches!(policy.class(), Class::Other { .. })
         })
     });
+}
+
+#[test]
+fn nobody_is_elevated_by_a_contest_with_itself() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let (path, _daemon) = open_daemon("itself");
+    let mut burner = start_child("burner", &path, MALLORY, (0, 40), &[]);
+    burner.go_until(from_now(PATIENCE));
+    let none = [("THREADS", "0".to_string())];
+    let mut rivals = [
+        start_child("ghost", &path, MALLORY, (0, 63), &[]),
+        // Has nothing that could run.
+        start_child("ghost", &path, TRUDY, (0, 62), &none),
+    ];
+    let end = monotonic() + 300_000_000;
+    while monotonic() < end {
+        assert!(elevated_threads(burner.pid()).is_empty());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for rival in &mut rivals {
+        rival.kill();
+    }
+    let _other = start_child("ghost", &path, TRUDY, (0, 63), &[]);
+    until("it is elevated against another user", || {
+        !elevated_threads(burner.pid()).is_empty()
+    });
+}
+
+#[test]
+fn threads_that_the_kernel_makes_for_an_elevated_one_are_ordinary() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let (path, _daemon) = open_daemon("summoner");
+    let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
+    let mut summoner = start_child("summoner", &path, MALLORY, (0, 40), &[]);
+    summoner.go_until(from_now(PATIENCE));
+    if summoner.number("ring ") == 0 {
+        return skipped("ordinary users may not use io_uring here");
+    }
+    let threads = std::fs::read_dir(format!("/proc/{}/task", summoner.pid())).unwrap();
+    assert!(threads.count() > 2, "there is a thread of the kernel's");
+    // The main thread of the role, if anything.
+    assert!(elevated_threads(summoner.pid()).len() <= 1);
+}
+
+/// Once it is elevated, it has the kernel start threads for it: of io_uring, which poll and which work.
+pub(crate) fn summoner() {
+    pin(number("CPU") as usize);
+    let it = Registration::new(&[(current_tid(), Role::Worker)]);
+    println!("ready");
+    let deadline = wait_for_go();
+    while crate::process::elevated_threads(std::process::id() as i32).is_empty()
+        && monotonic() < deadline
+    {
+        std::hint::spin_loop();
+    }
+    // `struct io_uring_params`: two lengths, flags, CPU and idle time of the polling thread.
+    let mut parameters = [0u32; 30];
+    const SQPOLL: u32 = 2;
+    parameters[2] = SQPOLL;
+    parameters[4] = 10_000;
+    // SAFETY: a live structure of the kernel's length.
+    let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 8, parameters.as_mut_ptr()) };
+    println!("ring {}", i32::from(ring >= 0));
+    it.run(NOTHING);
+    wait_for_go();
 }

@@ -1,0 +1,171 @@
+//! What tests of attacks have in common: users, a daemon open to them, children that compete for a CPU, and what is asserted of what they had.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use upshift_daemon::{Assign, Config, Daemon};
+
+use crate::client::census;
+use crate::process::{PATIENCE, Process, elevated_threads, monotonic, until};
+use crate::{config, socket};
+
+/// Users without a name, a password or a process.
+pub(crate) const MALLORY: u32 = 64_001;
+
+pub(crate) const TRUDY: u32 = 64_002;
+
+pub(crate) const ALICE: u32 = 64_003;
+
+/// Everybody may connect.
+pub(crate) fn open_config(name: &str) -> Config {
+    Config {
+        mode: 0o666,
+        ..config(name)
+    }
+}
+
+/// A daemon with that configuration, and its socket.
+pub(crate) fn open_daemon(name: &str) -> (PathBuf, Daemon) {
+    daemon_with_rules(name, Vec::new())
+}
+
+/// The same with rules that give programs a level.
+pub(crate) fn daemon_with_rules(name: &str, assign: Vec<Assign>) -> (PathBuf, Daemon) {
+    let config = Config {
+        assign,
+        ..open_config(name)
+    };
+    (socket(name), Daemon::start(config).unwrap())
+}
+
+/// The child `role` of `user`, on CPU `cpu` at `level`, when it is ready.
+pub(crate) fn start_child(
+    role: &str,
+    path: &Path,
+    user: u32,
+    (cpu, level): (usize, u8),
+    more: &[(&str, String)],
+) -> Process {
+    let mut settings = vec![
+        ("USER", user.to_string()),
+        ("CPU", cpu.to_string()),
+        ("LEVEL", level.to_string()),
+    ];
+    settings.extend_from_slice(more);
+    let mut child = Process::start(role, path, &settings);
+    child.line("ready").unwrap();
+    child
+}
+
+pub(crate) fn from_now(time: Duration) -> u64 {
+    monotonic() + time.as_nanos() as u64
+}
+
+/// Whether the attackers, which had `burnt` µs of a CPU in `time` µs, had so many percent at most. What else runs on the machine takes from
+/// them, too, so that this holds on a loaded one if it does on a quiet one; what a single bystander has does not.
+pub(crate) fn takes_at_most(percent: u64, burnt: u64, time: u64) -> bool {
+    println!("{burnt} of {time} us are taken: {percent} % may be");
+    burnt * 100 <= percent * time
+}
+
+/// The first and the last CPU; the same if there is one only.
+pub(crate) fn two_cpus() -> (usize, usize) {
+    let count = std::thread::available_parallelism().unwrap().get();
+    (0, usize::from(count > 1))
+}
+
+/// For so long.
+pub(crate) const TIME: Duration = Duration::from_millis(1500);
+
+/// The same in µs.
+pub(crate) fn us() -> u64 {
+    TIME.as_micros() as u64
+}
+
+/// The users that are barred at some moment before `end`.
+pub(crate) fn barred_until(end: u64, path: &Path) -> BTreeSet<u64> {
+    let mut barred = BTreeSet::new();
+    while monotonic() < end {
+        let seen = census(path);
+        let users = seen["barred"].as_array().unwrap().iter();
+        barred.extend(users.filter_map(|it| it["uid"].as_u64()));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    barred
+}
+
+/// A program that is not registered, on `cpu`.
+pub(crate) fn bystander(path: &Path, cpu: usize) -> Process {
+    let mut it = Process::start("gap", path, &[("CPU", cpu.to_string())]);
+    it.line("ready").unwrap();
+    it
+}
+
+/// Lets the attacker `role` and a bystander go on CPU 0, beside a less urgent process of another user: µs of the attacker.
+pub(crate) fn compete(name: &str, role: &str, more: &[(&str, String)]) -> u64 {
+    let (path, _daemon) = open_daemon(name);
+    let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
+    let mut bystander = bystander(&path, 0);
+    let mut attacker = start_child(role, &path, MALLORY, (0, 40), more);
+    race_bystander(name, &path, &mut bystander, &mut attacker, TIME).0
+}
+
+/// Lets both go for so long: µs of the attacker, and how often a canary was silent.
+pub(crate) fn race_bystander(
+    name: &str,
+    path: &Path,
+    bystander: &mut Process,
+    attacker: &mut Process,
+    time: Duration,
+) -> (u64, u64) {
+    let end = from_now(time);
+    bystander.go_until(end);
+    attacker.go_until(end);
+    let (used, longest) = (bystander.number("used "), bystander.number("longest "));
+    let burnt = attacker.number("used ");
+    let seen = census(path);
+    println!(
+        "{name}: attacker {burnt}, bystander {used} us of {}, longest gap {longest} us, {} alarms, barred {}",
+        time.as_micros(),
+        seen["alarms"],
+        seen["barred"]
+    );
+    (burnt, seen["alarms"].as_u64().unwrap())
+}
+
+pub(crate) fn settings<'a>(all: &[(&'a str, &str)]) -> Vec<(&'a str, String)> {
+    all.iter()
+        .map(|&(name, value)| (name, value.to_string()))
+        .collect()
+}
+
+/// How long a newcomer of another user waits until it is registered and elevated.
+pub(crate) fn newcomer(path: &std::path::Path) -> Duration {
+    let began = Instant::now();
+    let mut burner = start_child("burner", path, ALICE, (0, 2), &[]);
+    burner.go_until(from_now(PATIENCE));
+    until("the newcomer is elevated", || {
+        !elevated_threads(burner.pid()).is_empty()
+    });
+    began.elapsed()
+}
+
+/// How long another user takes to register, some times, while `attackers` go on.
+pub(crate) fn registers_within(path: &Path, attackers: &mut [Process]) -> Vec<Duration> {
+    for it in attackers {
+        it.go_until(from_now(Duration::from_millis(3000)));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let once = |_| {
+        let began = Instant::now();
+        drop(start_child("ghost", path, ALICE, (1, 10), &[]));
+        began.elapsed()
+    };
+    (0..5).map(once).collect()
+}
+
+/// The rules leave 5 % to programs that are not registered.
+pub(crate) fn leaves_their_share(burnt: u64) {
+    assert!(takes_at_most(97, burnt, us()));
+}

@@ -1,0 +1,173 @@
+//! The protocol without the client of `upshift-board`, so that a test or an attacker may send what that would not.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread::Scope;
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
+use serde_json::Value;
+use upshift_board::LocalPage;
+use upshift_board::os::{self, Mapping};
+use upshift_board::wire::{self, Reason, Reply, Role, Thread};
+use upshift_elevate::current_tid;
+
+use crate::child::{number, setting};
+
+/// Connects, without the client.
+pub(crate) fn connect(path: &Path) -> OwnedFd {
+    let address = SocketAddrUnix::new(path).unwrap();
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap();
+    let patience = Some(Duration::from_secs(5));
+    for which in [
+        rustix::net::sockopt::Timeout::Recv,
+        rustix::net::sockopt::Timeout::Send,
+    ] {
+        rustix::net::sockopt::set_socket_timeout(&socket, which, patience).unwrap();
+    }
+    rustix::net::connect(&socket, &address).unwrap();
+    socket
+}
+
+/// Sends a registration; the reason of the refusal, or the descriptors.
+pub(crate) fn register(
+    socket: &OwnedFd,
+    cpus: &[u32],
+    threads: &[Thread],
+    page: &OwnedFd,
+) -> Result<Vec<OwnedFd>, Reason> {
+    let mut message = wire::buffer();
+    let length = wire::encode_register(&mut message, cpus, threads).unwrap();
+    os::send(socket.as_fd(), &message[..length], &[page.as_fd()]).unwrap();
+    let mut answer = wire::buffer();
+    let (length, fds) = os::receive(socket.as_fd(), &mut answer, RecvFlags::empty()).unwrap();
+    match Reply::decode(&answer[..length]).unwrap() {
+        Reply::Welcome { .. } => Ok(fds),
+        Reply::Refused { reason, text } => {
+            assert!(!text.is_empty());
+            Err(reason)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) fn worker(tid: i32) -> Thread {
+    Thread {
+        tid,
+        vcpu: 0,
+        role: Role::Worker,
+    }
+}
+
+/// A registration made by hand.
+pub(crate) struct Registration {
+    pub(crate) socket: OwnedFd,
+    pub(crate) page: Mapping<LocalPage>,
+    pub(crate) bells: Vec<OwnedFd>,
+}
+
+impl Registration {
+    /// Registers `threads` as those of vCPU 0 on `CPU`, running at `LEVEL`.
+    pub(crate) fn new(threads: &[(i32, Role)]) -> Registration {
+        Registration::try_new(threads).unwrap()
+    }
+
+    /// `None`: refused.
+    pub(crate) fn try_new(threads: &[(i32, Role)]) -> Option<Registration> {
+        let socket = connect(&PathBuf::from(setting("SOCKET")));
+        let (file, page) = os::local_page().unwrap();
+        let threads: Vec<Thread> = threads
+            .iter()
+            .map(|&(tid, role)| Thread { tid, vcpu: 0, role })
+            .collect();
+        let cpu = number("CPU") as u32;
+        let mut bells = register(&socket, &[cpu], &threads, &file).ok()?;
+        bells.remove(0);
+        let it = Registration {
+            socket,
+            page,
+            bells,
+        };
+        it.run(number("LEVEL") as u8);
+        Some(it)
+    }
+
+    /// Adds the calling thread, whether or not that is allowed; one at a time.
+    pub(crate) fn add_current(&self, role: Role) -> bool {
+        let own = Thread {
+            tid: current_tid(),
+            vcpu: 0,
+            role,
+        };
+        let mut message = wire::buffer();
+        let length = wire::encode_update(&mut message, &[own], &[]).unwrap();
+        os::send(self.socket.as_fd(), &message[..length], &[]).unwrap();
+        let mut answer = wire::buffer();
+        let (length, _) =
+            os::receive(self.socket.as_fd(), &mut answer, RecvFlags::empty()).unwrap();
+        let reply = Reply::decode(&answer[..length]).unwrap();
+        !matches!(reply, Reply::Refused { .. })
+    }
+
+    /// Says that it runs something of `level`.
+    pub(crate) fn run(&self, level: u8) {
+        self.page.vcpu(0).unwrap().set_running(level);
+        os::ring(&self.bells[0]).unwrap();
+    }
+}
+
+/// So many threads, small ones, which sleep until `gate` is open, as workers.
+pub(crate) fn sleepers_behind<'scope>(
+    gate: &'scope Mutex<()>,
+    scope: &'scope Scope<'scope, '_>,
+    count: u64,
+) -> Vec<(i32, Role)> {
+    let (told, tids) = std::sync::mpsc::channel();
+    for _ in 0..count {
+        let told = told.clone();
+        let small = std::thread::Builder::new().stack_size(64 * 1024);
+        let body = move || {
+            told.send(current_tid()).unwrap();
+            drop(told);
+            drop(gate.lock());
+        };
+        small.spawn_scoped(scope, body).unwrap();
+    }
+    drop(told);
+    tids.iter().map(|tid| (tid, Role::Worker)).collect()
+}
+
+/// What the daemon says to a registration of `tid` over `connection`.
+pub(crate) fn verdict(connection: &OwnedFd, tid: i32) -> String {
+    let worker = Thread {
+        tid,
+        vcpu: 0,
+        role: Role::Worker,
+    };
+    let (file, _page) = os::local_page().unwrap();
+    let outcome = register(connection, &[number("CPU") as u32], &[worker], &file);
+    outcome.map_or_else(|reason| format!("{reason:?}"), |_| "in".to_string())
+}
+
+pub(crate) fn census(socket: &Path) -> Value {
+    let census = upshift_board::client::census(socket).unwrap();
+    serde_json::from_str(&census.json).unwrap()
+}
+
+pub(crate) fn processes(socket: &Path) -> usize {
+    census(socket)["processes"].as_array().unwrap().len()
+}
+
+/// One number of the first vCPU of process `pid`.
+pub(crate) fn of_vcpu(census: &Value, pid: i32, what: &str) -> u64 {
+    let all = census["processes"].as_array().unwrap();
+    let process = all.iter().find(|it| it["pid"] == pid).unwrap();
+    process["vcpus"][0][what].as_u64().unwrap()
+}

@@ -1,0 +1,255 @@
+//! Attacks on the share of the CPU that the rules leave to programs that are not registered, or to a more urgent client. The attackers are in
+//! `cpu_share/attackers.rs`; `docs/threat-model.md` names these tests.
+
+pub(crate) mod attackers;
+pub(crate) mod floods;
+
+use std::time::Duration;
+
+use crate::attack::{
+    ALICE, MALLORY, TIME, TRUDY, barred_until, bystander, compete, from_now, leaves_their_share,
+    open_daemon, race_bystander, settings, start_child, takes_at_most, two_cpus, us,
+};
+use crate::client::census;
+use crate::process::{Process, thread_named, until};
+use crate::quiet::used_by_the_scheduler;
+use crate::{permitted, skipped, turn};
+
+#[test]
+fn dispatchers_together_leave_a_victim_of_level_0_its_cpu() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    // Many that burn all the time, and a few of which each has a budget that would be its own.
+    for (threads, duty) in [("30", "100"), ("6", "17")] {
+        let (path, _daemon) = open_daemon("dispatchers");
+        let mut victim = start_child("burner", &path, ALICE, (0, 0), &[]);
+        let more = [("THREADS", threads.to_string()), ("DUTY", duty.to_string())];
+        let mut attacker = start_child("dispatchers", &path, MALLORY, (0, 63), &more);
+        let end = from_now(Duration::from_millis(1000));
+        victim.go_until(end);
+        attacker.go_until(end);
+        let used = (victim.number("used "), attacker.number("used "));
+        println!(
+            "{threads} at {duty} %: victim {}, attacker {} us of 1000000",
+            used.0, used.1
+        );
+        assert!(used.0 > 2 * used.1, "{used:?}");
+        // It is to be the budget, not the canary, but other real-time programs of the machine silence that, too.
+        println!("{} alarms", census(&path)["alarms"]);
+    }
+}
+
+#[test]
+fn two_that_take_turns_leave_bystanders_their_share() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let (path, _daemon) = open_daemon("turns");
+    let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
+    let mut bystander = Process::start("gap", &path, &[("CPU", "0".to_string())]);
+    bystander.line("ready").unwrap();
+    // They change each 37 ms: who has burnt in the time that is looked at sleeps when it has to leave the CPU.
+    let mut pair = [0, 1].map(|turn| {
+        let turn = [("TURN", turn.to_string())];
+        start_child("alternator", &path, MALLORY, (0, 40), &turn)
+    });
+    let end = from_now(Duration::from_millis(1200));
+    bystander.go_until(end);
+    for it in &mut pair {
+        it.go_until(end);
+    }
+    let (used, longest) = (bystander.number("used "), bystander.number("longest "));
+    let burnt: u64 = pair.iter_mut().map(|it| it.number("used ")).sum();
+    println!("the pair {burnt}, bystander {used} us of 1200000, longest gap {longest} us");
+    assert!(takes_at_most(97, burnt, 1_200_000));
+    assert_eq!(census(&path)["alarms"], 0);
+}
+
+#[test]
+fn who_leaves_and_registers_again_leaves_bystanders_their_share() {
+    let _turn = turn();
+    if permitted() {
+        leaves_their_share(compete("returner", "returner", &[]));
+    }
+}
+
+#[test]
+fn threads_that_end_before_anybody_looks_leave_bystanders_their_share() {
+    let _turn = turn();
+    if permitted() {
+        for each in ["1500", "25000"] {
+            leaves_their_share(compete("relay", "relay", &[("EACH", each.to_string())]));
+        }
+    }
+}
+
+#[test]
+fn dispatchers_that_end_before_anybody_looks_leave_a_victim_its_cpu() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let (path, _daemon) = open_daemon("relay-dispatchers");
+    let mut victim = start_child("burner", &path, ALICE, (0, 0), &[]);
+    let more = [
+        ("EACH", "25000".to_string()),
+        ("ROLE", "dispatcher".to_string()),
+    ];
+    let mut attacker = start_child("relay", &path, MALLORY, (0, 63), &more);
+    let end = from_now(TIME);
+    victim.go_until(end);
+    attacker.go_until(end);
+    let barred = barred_until(end, &path);
+    let used = (victim.number("used "), attacker.number("used "));
+    println!(
+        "victim {}, attacker {} us, barred {barred:?}",
+        used.0, used.1
+    );
+    // Before: now and then the victim was barred, for what had used the CPU was in no account.
+    assert!(used.0 > 2 * used.1, "{used:?}");
+}
+
+#[test]
+fn understudies_leave_bystanders_their_share() {
+    let _turn = turn();
+    if permitted() {
+        leaves_their_share(compete("understudies", "understudies", &[]));
+    }
+}
+
+#[test]
+fn who_sinks_to_the_priority_of_the_canary_leaves_bystanders_their_share() {
+    let _turn = turn();
+    if permitted() {
+        leaves_their_share(compete("sinker", "sinker", &[]));
+    }
+}
+
+#[test]
+fn two_who_change_their_levels_at_full_speed_leave_a_victim_its_cpu() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let (_, there) = two_cpus();
+    // A thread with a policy of its own is recorded anew each time that it rises.
+    for policy in ["fair", "batch"] {
+        let (path, _daemon) = open_daemon("flapper");
+        let mut victim = start_child("burner", &path, ALICE, (0, 0), &[]);
+        let more = [("POLICY", policy.to_string())];
+        let mut pair =
+            [MALLORY, TRUDY].map(|user| start_child("flapper", &path, user, (0, 30), &more));
+        // They need the CPU to flap; one more rings from the other one.
+        let mut other = start_child("flapper", &path, MALLORY, (there, 30), &more);
+        let (end, before) = (from_now(TIME), used_by_the_scheduler());
+        victim.go_until(end);
+        for it in pair.iter_mut().chain([&mut other]) {
+            it.go_until(end);
+        }
+        let used = victim.number("used ");
+        let burnt: u64 = pair.iter_mut().map(|it| it.number("used ")).sum();
+        let daemon = (used_by_the_scheduler() - before) / 1000;
+        println!("{policy}: victim {used} us, the pair {burnt}, the daemon {daemon}");
+        // A fifth for the daemon, and breaths that the pair has where no bystander is. Where another scheduler of this machine keeps the canary
+        // silent, all are ordinary for a while and have a third each.
+        assert!(takes_at_most(60, burnt + daemon, us()));
+    }
+}
+
+#[test]
+fn who_becomes_another_program_again_and_again_leaves_bystanders_their_share() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    for how in ["exec", "vfork"] {
+        let burnt = compete(how, "shifter", &settings(&[("HOW", how)]));
+        assert!(takes_at_most(97, burnt, us()));
+    }
+}
+
+#[test]
+fn a_thread_that_comes_back_for_each_look_takes_little_of_another_cpu() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let (here, there) = two_cpus();
+    if here == there {
+        return skipped("needs two CPUs");
+    }
+    let (path, _daemon) = open_daemon("roamer");
+    let _rival = start_child("ghost", &path, TRUDY, (here, 63), &[]);
+    let mut tid = None;
+    until("the scheduler has its name", || {
+        tid = thread_named(&format!("upshift-cpu{here}"));
+        tid.is_some()
+    });
+    let tid = tid.unwrap();
+    let more = [
+        ("VICTIM", there.to_string()),
+        ("DAEMON", std::process::id().to_string()),
+        ("TID", tid),
+    ];
+    let mut bystander = bystander(&path, there);
+    let mut attacker = start_child("roamer", &path, MALLORY, (here, 40), &more);
+    let (burnt, _) = race_bystander("roamer", &path, &mut bystander, &mut attacker, 2 * TIME);
+    // 1 %, and without glances 84.
+    assert!(takes_at_most(20, burnt, 2 * us()));
+}
+
+#[test]
+fn a_winner_that_is_traced_leaves_a_victim_its_cpu() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let (path, _daemon) = open_daemon("traced");
+    let mut victim = start_child("burner", &path, ALICE, (0, 0), &[]);
+    let mut attacker = start_child("traced", &path, MALLORY, (0, 40), &[]);
+    let end = from_now(TIME);
+    victim.go_until(end);
+    attacker.go_until(end);
+    let (used, burnt) = (victim.number("used "), attacker.number("used "));
+    println!("victim {used}, traced {burnt} us of {}", us());
+    // It is stopped for half of the time.
+    assert!(takes_at_most(25, burnt, us()));
+}
+
+#[test]
+fn who_has_the_kernel_move_packets_leaves_bystanders_their_share() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let burnt = compete("torrent", "torrent", &[]);
+    assert!(takes_at_most(97, burnt, us()));
+}
+
+#[test]
+fn who_changes_levels_with_a_thousand_threads_leaves_a_victim_its_cpu() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let (path, _daemon) = open_daemon("switcher");
+    let mut victim = start_child("burner", &path, ALICE, (0, 0), &[]);
+    let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
+    let mut switcher = start_child("switcher", &path, MALLORY, (0, 40), &[]);
+    let end = from_now(TIME);
+    let before = used_by_the_scheduler();
+    victim.go_until(end);
+    switcher.go_until(end);
+    let (used, changes) = (victim.number("used "), switcher.line("changes "));
+    let own = used_by_the_scheduler() - before;
+    println!(
+        "victim {used} of {} us, {changes:?} vCPUs, the scheduler {own:?}",
+        us()
+    );
+    let seen = census(&path);
+    // Before: what the scheduler worked counted as what others had, a canary was silent, and the victim was barred for it.
+    assert!(seen["barred"].as_array().unwrap().is_empty(), "{seen}");
+}

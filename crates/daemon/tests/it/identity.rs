@@ -1,0 +1,286 @@
+//! Attacks on what the daemon takes a process for: its user, its groups, its name and its namespaces. The attackers are in
+//! `identity/attackers.rs`; `docs/threat-model.md` names these tests.
+
+pub(crate) mod attackers;
+
+use std::process::Command;
+use std::time::Duration;
+
+use upshift_daemon::{Config, Daemon, Member, Rule, Subject, Subordinate};
+
+use crate::assign::{assigned, rule};
+use crate::attack::{MALLORY, TRUDY, from_now, open_config, open_daemon, start_child};
+use crate::client::{census, processes};
+use crate::process::{PATIENCE, Process, ROLE, elevated_threads, monotonic, until};
+use crate::{directory, permitted, skipped, socket, turn};
+
+#[test]
+fn a_process_that_is_another_users_now_is_not_elevated() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let (path, _daemon) = open_daemon("changeling");
+    let program = directory().join("sleep");
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
+    let settings = |when: &str| {
+        [
+            ("USER", MALLORY.to_string()),
+            ("CPU", "0".to_string()),
+            ("LEVEL", "2".to_string()),
+            ("WHEN", when.to_string()),
+            ("PROGRAM", program.display().to_string()),
+        ]
+    };
+    let mut before = Process::start("changeling", &path, &settings("before"));
+    before.number("pid ");
+    if before.line("changed ").unwrap() == "false" {
+        return skipped("the set-user-id bit has no effect here");
+    }
+    assert_eq!(before.line("verdict ").unwrap(), "Forbidden");
+    let mut after = Process::start("changeling", &path, &settings("after"));
+    let pid = after.number("pid ") as i32;
+    after.line("elevated").unwrap();
+    until("it is another program", || {
+        std::fs::read_to_string(format!("/proc/{pid}/comm"))
+            .is_ok_and(|name| name.trim() == "sleep")
+    });
+    until("it is not elevated", || elevated_threads(pid).is_empty());
+    assert!(census(&path)["ejected"].as_u64() > Some(0));
+}
+
+#[test]
+fn who_is_in_hundreds_of_groups_is_denied_by_the_last() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("groups");
+    let denied = 64_100;
+    let _daemon = Daemon::start(Config {
+        rules: vec![Rule {
+            subject: Subject::Group(denied),
+            ceiling: None,
+        }],
+        ..open_config("groups")
+    })
+    .unwrap();
+    for (group, verdict) in [(denied, "Forbidden"), (denied + 1, "in")] {
+        let settings = [("GROUP", group.to_string()), ("CPU", "0".to_string())];
+        let mut joiner = Process::start("joiner", &path, &settings);
+        assert_eq!(joiner.line("verdict ").unwrap(), verdict);
+    }
+}
+
+/// The first of those that `MALLORY` may be in a user namespace.
+const SUBORDINATE: u32 = 165_536;
+
+#[test]
+fn subordinate_users_are_no_crowd() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("guises");
+    let config = |name: &str| Config {
+        subordinate: vec![Subordinate {
+            first: SUBORDINATE,
+            count: 65_536,
+            owner: MALLORY,
+        }],
+        ..open_config(name)
+    };
+    let daemon = Daemon::start(config("guises")).unwrap();
+    let mut burner = start_child("burner", &path, SUBORDINATE + 7, (0, 40), &[]);
+    burner.go_until(from_now(PATIENCE));
+    let rivals = [
+        start_child("ghost", &path, MALLORY, (0, 63), &[]),
+        start_child("ghost", &path, SUBORDINATE + 8, (0, 62), &[]),
+    ];
+    let end = monotonic() + 300_000_000;
+    while monotonic() < end {
+        assert!(elevated_threads(burner.pid()).is_empty());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(rivals);
+    let other = start_child("ghost", &path, TRUDY, (0, 63), &[]);
+    until("it is elevated against another user", || {
+        !elevated_threads(burner.pid()).is_empty()
+    });
+    drop((burner, other, daemon));
+    // Nor do they take the places of others: all of them have those of one.
+    let mut config = config("places");
+    config.limits.connections_per_user = 20;
+    let path = socket("places");
+    let _daemon = Daemon::start(config).unwrap();
+    let users = [
+        ("USERS", "100".to_string()),
+        ("FIRST", SUBORDINATE.to_string()),
+    ];
+    let mut legion = Process::start("legion", &path, &users);
+    assert_eq!(legion.number("ready "), 100);
+    until("all are answered", || processes(&path) == 0);
+    legion.say("go");
+    assert_eq!(legion.number("open "), 20);
+}
+
+#[test]
+fn who_leaves_a_group_in_a_user_namespace_is_denied_by_its_account() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let denied = 64_100;
+    let member = Member {
+        user: MALLORY,
+        group: denied,
+    };
+    for (members, says) in [(vec![], "in"), (vec![member], "Forbidden")] {
+        let path = socket("leaver");
+        let _daemon = Daemon::start(Config {
+            rules: vec![Rule {
+                subject: Subject::Group(denied),
+                ceiling: None,
+            }],
+            members,
+            ..open_config("leaver")
+        })
+        .unwrap();
+        let settings = [("GROUP", denied.to_string()), ("CPU", "0".to_string())];
+        let mut leaver = Process::start("leaver", &path, &settings);
+        let pid = leaver.number("namespace ");
+        if pid == 0 {
+            return skipped("ordinary users may not make user namespaces");
+        }
+        for (file, map) in [
+            ("uid_map", format!("0 {MALLORY} 1\n")),
+            ("gid_map", format!("0 {MALLORY} 1\n1 {SUBORDINATE} 10\n")),
+        ] {
+            std::fs::write(format!("/proc/{pid}/{file}"), map).unwrap();
+        }
+        leaver.say("go");
+        assert_eq!(leaver.line("verdict ").unwrap(), says);
+    }
+}
+
+#[test]
+fn a_name_that_is_no_text_hides_nobody_from_a_rule() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("unnamed");
+    let unnamed = [("UNNAMED", "1".to_string())];
+    let config = Config {
+        assign: vec![rule(MALLORY, 40)],
+        ..open_config("unnamed")
+    };
+    let _daemon = Daemon::start(config).unwrap();
+    // At most the level of the rule.
+    let ghost = start_child("ghost", &path, MALLORY, (0, 3), &unnamed);
+    let comm = std::fs::read(format!("/proc/{}/comm", ghost.pid())).unwrap();
+    assert_eq!(comm, b"\xff\xfe\n");
+    let seen = census(&path);
+    let process = &seen["processes"][0];
+    assert_eq!(
+        (&process["pid"], &process["ceiling"]),
+        (&ghost.pid().into(), &40.into())
+    );
+    let program = start_child("spinners", &path, MALLORY, (0, 0), &unnamed);
+    until("it is assigned", || {
+        assigned(&census(&path), program.pid()).is_some()
+    });
+}
+
+#[test]
+fn a_process_in_a_pid_namespace_registers_its_own_threads_and_no_others() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let (path, _daemon) = open_daemon("hermit");
+    let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
+    let mut unshare = Command::new("unshare");
+    unshare
+        .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "child::plays_a_role", "--nocapture", "--quiet"])
+        .envs([("CPU", "0"), ("LEVEL", "3")])
+        .env("USER", MALLORY.to_string())
+        .env("SOCKET", &path)
+        .env(ROLE, "hermit");
+    let Ok(output) = unshare.output() else {
+        return skipped("unshare is not installed");
+    };
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    if error.contains("unshare") {
+        return skipped(error.trim());
+    }
+    assert!(out.contains("verdict in"), "{out}{error}");
+    assert!(out.contains("elevated true"), "{out}");
+    assert!(out.contains("foreign 0"), "{out}");
+}
+
+#[test]
+fn root_of_a_user_namespace_has_the_ceiling_of_its_user() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("namespace");
+    let config = Config {
+        ceiling: 40,
+        ..open_config("namespace")
+    };
+    let _daemon = Daemon::start(config).unwrap();
+    let mut unshare = Command::new("unshare");
+    unshare
+        .args(["--user", "--map-root-user"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "child::plays_a_role", "--nocapture", "--quiet"])
+        .envs([("CPU", "0"), ("LEVEL", "3")])
+        .env("SOCKET", &path)
+        .env(ROLE, "ghost");
+    use std::os::unix::process::CommandExt;
+    unshare.uid(MALLORY).gid(MALLORY);
+    unshare.stdin(std::process::Stdio::piped());
+    unshare.stdout(std::process::Stdio::piped());
+    unshare.stderr(std::process::Stdio::piped());
+    let Ok(mut child) = unshare.spawn() else {
+        return skipped("unshare is not installed");
+    };
+    let mut seen = serde_json::Value::Null;
+    let mut ended = false;
+    until("it has registered, or cannot", || {
+        seen = census(&path);
+        ended = child.try_wait().unwrap().is_some();
+        ended || !seen["processes"].as_array().unwrap().is_empty()
+    });
+    let _ = child.kill();
+    let output = child.wait_with_output().unwrap();
+    if ended {
+        return skipped(String::from_utf8_lossy(&output.stderr).trim());
+    }
+    let process = &seen["processes"][0];
+    println!("uid {}, ceiling {}", process["uid"], process["ceiling"]);
+    assert_eq!(process["uid"], MALLORY);
+    assert_eq!(process["ceiling"], 40);
+}
+
+#[test]
+fn a_connection_that_is_handed_on_registers_no_thread_of_the_other_process() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let (path, _daemon) = open_daemon("messenger");
+    let settings = [("USER", MALLORY.to_string()), ("CPU", "0".to_string())];
+    let mut messenger = Process::start("messenger", &path, &settings);
+    let verdict = messenger.line("verdict ").unwrap();
+    println!("verdict {verdict}");
+    assert_ne!(verdict, "in");
+}

@@ -1,0 +1,188 @@
+//! Children that become another user or program, or are in namespaces of their own.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::net::RecvFlags;
+use upshift_board::os::{self};
+use upshift_board::wire::{Role, Thread};
+use upshift_elevate::current_tid;
+
+use crate::attack::MALLORY;
+use crate::child::{number, pin, setting, wait_for_go};
+use crate::client::{Registration, connect, register, verdict};
+use crate::process::{elevated_threads, monotonic};
+
+/// Becomes `PROGRAM`, and with it maybe another user, after it has connected (`WHEN` is `before`) or after it has registered; says
+/// as which process, and what became of the registration.
+pub(crate) fn changeling() {
+    let path = PathBuf::from(setting("SOCKET"));
+    let before = setting("WHEN") == "before";
+    // SAFETY: the only other thread of this process waits for this one to end, so it holds no lock.
+    let child = unsafe { libc::fork() };
+    if child > 0 {
+        println!("pid {child}");
+        wait_for_go();
+        // SAFETY: a child that has not been waited for.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+        return;
+    }
+    pin(number("CPU") as usize);
+    let own = current_tid();
+    let connection = connect(&path);
+    if before {
+        // SAFETY: as above.
+        if unsafe { libc::fork() } == 0 {
+            let status = format!("/proc/{own}/status");
+            let changed = || {
+                std::fs::read_to_string(&status)
+                    .unwrap()
+                    .contains("Uid:\t64001\t0\t")
+            };
+            for _ in 0..1000 {
+                if changed() {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            println!("changed {}", changed());
+            println!("verdict {}", verdict(&connection, own));
+            std::thread::sleep(std::time::Duration::from_secs(5));
+            std::process::exit(0);
+        }
+    } else {
+        let it = Registration::new(&[(own, Role::Worker)]);
+        std::mem::forget(it.page);
+        // The connection outlives this program.
+        rustix::io::fcntl_setfd(&it.socket, rustix::io::FdFlags::empty()).unwrap();
+        std::mem::forget(it.socket);
+        while elevated_threads(own).is_empty() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        println!("elevated");
+    }
+    use std::os::unix::process::CommandExt;
+    panic!(
+        "{}",
+        std::process::Command::new(setting("PROGRAM"))
+            .arg("20")
+            .exec()
+    );
+}
+
+/// A member of 300 groups, the last of which is `GROUP`, tries to register.
+pub(crate) fn joiner() {
+    let mut groups: Vec<u32> = (90_000..90_299).collect();
+    groups.push(number("GROUP") as u32);
+    // SAFETY: plain calls with live arguments; the library makes them for every thread.
+    let failed = unsafe {
+        libc::setgroups(groups.len(), groups.as_ptr()) != 0
+            || libc::setresgid(64_001, 64_001, 64_001) != 0
+            || libc::setresuid(64_001, 64_001, 64_001) != 0
+    };
+    assert!(!failed);
+    pin(number("CPU") as usize);
+    let connection = connect(&PathBuf::from(setting("SOCKET")));
+    println!("verdict {}", verdict(&connection, current_tid()));
+    wait_for_go();
+}
+
+/// A process of `MALLORY` in group `GROUP` leaves all groups, in a user namespace that its parent sets up as `newgidmap` does, and tries to
+/// register.
+pub(crate) fn leaver() {
+    let group = number("GROUP") as u32;
+    // SAFETY: plain calls with live arguments. The child has one thread, as `unshare` requires.
+    unsafe {
+        let child = libc::fork();
+        if child != 0 {
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+            return;
+        }
+        let failed = libc::setgroups(1, &raw const group) != 0
+            || libc::setresgid(MALLORY, MALLORY, MALLORY) != 0
+            || libc::setresuid(MALLORY, MALLORY, MALLORY) != 0;
+        assert!(!failed);
+        let alone = libc::unshare(libc::CLONE_NEWUSER) == 0;
+        println!("namespace {}", if alone { libc::getpid() } else { 0 });
+        wait_for_go();
+        assert_eq!(libc::setgroups(0, std::ptr::null()), 0);
+    }
+    pin(number("CPU") as usize);
+    let connection = connect(&PathBuf::from(setting("SOCKET")));
+    println!("verdict {}", verdict(&connection, current_tid()));
+    wait_for_go();
+    std::process::exit(0);
+}
+
+const MS: u64 = 1_000_000;
+
+/// In a pid namespace of its own: registers the number that its thread has there, and says whether that was elevated.
+pub(crate) fn hermit() {
+    pin(number("CPU") as usize);
+    let connection = connect(&PathBuf::from(setting("SOCKET")));
+    let (page, lines) = os::local_page().unwrap();
+    lines.vcpu(0).unwrap().set_running(number("LEVEL") as u8);
+    let own = Thread {
+        tid: current_tid(),
+        vcpu: 0,
+        role: Role::Worker,
+    };
+    let outcome = register(&connection, &[number("CPU") as u32], &[own], &page);
+    println!(
+        "verdict {}",
+        match &outcome {
+            Ok(_) => "in".to_string(),
+            Err(reason) => format!("{reason:?}"),
+        }
+    );
+    if let Ok(bells) = &outcome {
+        os::ring(&bells[1]).unwrap();
+    }
+    let end = monotonic() + 3_000 * MS;
+    let mut elevated = false;
+    while !elevated && monotonic() < end {
+        // SAFETY: plain call.
+        elevated = unsafe { libc::sched_getscheduler(0) } & libc::SCHED_FIFO != 0;
+    }
+    println!("elevated {elevated}");
+    // Of others: no number that is not its own.
+    let foreign = [1, 2, 3].map(|tid| {
+        let connection = connect(&PathBuf::from(setting("SOCKET")));
+        let (page, _lines) = os::local_page().unwrap();
+        let thread = Thread { tid, ..own };
+        register(&connection, &[number("CPU") as u32], &[thread], &page).is_ok()
+    });
+    println!("foreign {}", foreign.iter().filter(|it| **it).count());
+}
+
+/// Hands its connection to another process of another user, which registers itself over it: what became of that.
+pub(crate) fn messenger() {
+    let connection: OwnedFd = connect(&PathBuf::from(setting("SOCKET")));
+    // SAFETY: the child makes a few calls and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: plain calls of this thread; a child that inherits the descriptor has it, too.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            libc::alarm(20);
+        }
+        pin(number("CPU") as usize);
+        let (page, _lines) = os::local_page().unwrap();
+        let own = Thread {
+            tid: current_tid(),
+            vcpu: 0,
+            role: Role::Worker,
+        };
+        let verdict = register(&connection, &[number("CPU") as u32], &[own], &page);
+        let foreign = verdict.map_or_else(|reason| format!("{reason:?}"), |_| "in".to_string());
+        println!("verdict {foreign}");
+        std::process::exit(0);
+    }
+    let mut status = 0;
+    // SAFETY: a live word.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    println!("ready");
+    let mut rest = [0u8; 64];
+    let _ = os::receive(connection.as_fd(), &mut rest, RecvFlags::DONTWAIT);
+    wait_for_go();
+}

@@ -1,0 +1,147 @@
+//! Attacks on the files of `/proc` that the daemon reads: leases, with which their owner makes a reader wait. `docs/threat-model.md` names
+//! the test.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use upshift_board::NOTHING;
+use upshift_board::wire::Role;
+use upshift_elevate::current_tid;
+
+use crate::assign::{assigned, rule};
+use crate::attack::{
+    MALLORY, TIME, TRUDY, daemon_with_rules, from_now, newcomer, settings, start_child,
+};
+use crate::child::{cpu_time, number, pin, setting, wait_for_go};
+use crate::client::{Registration, census};
+use crate::process::{Process, elevated_threads, monotonic, until};
+use crate::{permitted, skipped, turn};
+
+/// A process of `MALLORY` that holds leases on its files in `/proc`; `None` where the kernel gives none.
+fn start_lessor(path: &std::path::Path, more: &[(&str, &str)]) -> Option<Process> {
+    let mut all = settings(&[("CPU", "0"), ("LEVEL", "40")]);
+    all.push(("USER", MALLORY.to_string()));
+    all.extend(settings(more));
+    let mut lessor = Process::start("lessor", path, &all);
+    let leases = lessor.number("leases ");
+    lessor.line("ready")?;
+    if leases == 0 {
+        skipped("the kernel gives no leases on files of /proc");
+        return None;
+    }
+    println!("{leases} leases");
+    Some(lessor)
+}
+
+#[test]
+fn leases_on_files_in_proc_hold_up_nobody() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    // One that registers, one that would be elevated and takes them afterwards, one that a rule may name.
+    for more in [
+        [("WHEN", "before"), ("JOINS", "false")],
+        [("WHEN", "after"), ("JOINS", "true")],
+    ] {
+        let (path, daemon) = daemon_with_rules("leases", vec![rule(TRUDY, 8)]);
+        let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
+        let Some(mut lessor) = start_lessor(&path, &more) else {
+            return;
+        };
+        lessor.go_until(from_now(TIME));
+        // Longer than a cgroup is remembered.
+        std::thread::sleep(Duration::from_millis(1200));
+        until("whose quotas cannot be read is not elevated", || {
+            elevated_threads(lessor.pid()).is_empty()
+        });
+        let waited = newcomer(&path);
+        let mut later = Process::start("spinners", &path, &[("USER", TRUDY.to_string())]);
+        later.line("ready").unwrap();
+        until("what starts later is assigned", || {
+            assigned(&census(&path), later.pid()).is_some()
+        });
+        println!("{more:?}: a newcomer is elevated after {waited:?}");
+        let began = Instant::now();
+        daemon.stop();
+        let stopped = began.elapsed();
+        assert!(elevated_threads(lessor.pid()).is_empty());
+        // Opening one such file takes 45 s, or until the lessor ends.
+        let held_up = Duration::from_secs(10);
+        assert!(
+            waited < held_up && stopped < held_up,
+            "{waited:?} {stopped:?}"
+        );
+    }
+}
+
+const MS: u64 = 1_000_000;
+
+/// Registers and burns on `CPU`, and takes a lease on whatever the daemon may read of it: before it registers (`WHEN` is `before`) or after.
+/// A thread that opens such a file waits until the lease is broken, 45 s by default.
+pub(crate) fn lease_holder() {
+    pin(number("CPU") as usize);
+    // SAFETY: plain calls. A process that has changed its user does not own its files in `/proc` before; SIGIO would end it.
+    unsafe {
+        libc::prctl(libc::PR_SET_DUMPABLE, 1);
+        libc::signal(libc::SIGIO, libc::SIG_IGN);
+    }
+    let mut leases = Vec::new();
+    if setting("WHEN") == "before" {
+        leases.extend(lease_all());
+    }
+    let it =
+        (setting("JOINS") != "false").then(|| Registration::new(&[(current_tid(), Role::Worker)]));
+    if setting("WHEN") != "before" {
+        leases.extend(lease_all());
+    }
+    println!("leases {}", leases.len());
+    println!("ready");
+    let deadline = wait_for_go();
+    let before = cpu_time();
+    while monotonic() < deadline {
+        let end = deadline.min(monotonic() + 20 * MS);
+        while monotonic() < end {
+            std::hint::spin_loop();
+        }
+        // Again and again: those that were broken meanwhile.
+        for file in &leases {
+            lease(file);
+        }
+    }
+    println!("used {}", (cpu_time() - before) / 1000);
+    if let Some(it) = it {
+        it.run(NOTHING);
+    }
+    wait_for_go();
+}
+
+fn lease(file: &File) -> bool {
+    // SAFETY: a live descriptor and integers.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0 }
+}
+
+/// Leases on the files of this process and its thread.
+fn lease_all() -> Vec<File> {
+    let (pid, tid) = (std::process::id(), current_tid());
+    let names = [
+        "stat",
+        "status",
+        "cgroup",
+        "comm",
+        "syscall",
+        "schedstat",
+        "limits",
+    ];
+    let of = |name: &str| {
+        [
+            format!("/proc/{pid}/{name}"),
+            format!("/proc/{tid}/{name}"),
+            format!("/proc/{pid}/task/{tid}/{name}"),
+        ]
+    };
+    let files = names.iter().flat_map(|name| of(name));
+    let open = files.filter_map(|path| File::open(path).ok());
+    open.filter(lease).collect()
+}

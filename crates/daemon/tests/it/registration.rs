@@ -1,0 +1,248 @@
+//! Attacks on registering: other users still register, and soon. The attackers are in `registration/attackers.rs`; `docs/threat-model.md` names
+//! these tests.
+
+pub(crate) mod attackers;
+
+use std::time::{Duration, Instant};
+
+use upshift_board::os;
+use upshift_board::wire::Reason;
+use upshift_daemon::{Config, Daemon, Limits, Rule, Subject};
+
+use crate::attack::{
+    ALICE, MALLORY, TRUDY, from_now, open_config, open_daemon, registers_within, start_child,
+    takes_at_most,
+};
+use crate::client::{connect, processes, register};
+use crate::process::{Process, monotonic, until, used_by_threads};
+use crate::quiet::used_by_the_scheduler;
+use crate::{config, directory, permitted, socket, turn};
+
+#[test]
+fn a_crowd_of_vcpus_neither_gets_in_nor_keeps_the_scheduler_busy() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("crowd");
+    let limits = Limits {
+        registrations_per_second: 100_000,
+        ..Limits::default()
+    };
+    let _daemon = Daemon::start(Config {
+        limits,
+        ..open_config("crowd")
+    })
+    .unwrap();
+    let settings = [("USER", MALLORY.to_string()), ("CPU", "0".to_string())];
+    let mut crowd = Process::start("crowd", &path, &settings);
+    let count = crowd.number("ready ");
+    assert!(
+        (32..=64).contains(&count),
+        "{count} vCPUs of one user on one CPU"
+    );
+    let (began, before) = (monotonic(), used_by_the_scheduler());
+    crowd.go_until(from_now(Duration::from_millis(500)));
+    crowd.line("done").unwrap();
+    let (time, used) = (monotonic() - began, used_by_the_scheduler() - before);
+    println!("{count} vCPUs; the scheduler used {used} of {time} ns");
+    // A fifth, and what one turn exceeds it by.
+    assert!(used * 100 < time * 30, "{used} of {time} ns");
+}
+
+#[test]
+fn thousands_of_users_do_not_keep_root_out() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("legion");
+    let rules = vec![Rule {
+        subject: Subject::User(ALICE),
+        ceiling: Some(8),
+    }];
+    let config = Config {
+        rules,
+        ..open_config("legion")
+    };
+    let _daemon = Daemon::start(config).unwrap();
+    let users = [
+        ("USERS", "1100".to_string()),
+        ("FIRST", "70000".to_string()),
+    ];
+    let mut legion = Process::start("legion", &path, &users);
+    assert_eq!(legion.number("ready "), 1100);
+    assert_eq!(processes(&path), 0);
+    let root = crate::puppet::start_puppet(&path);
+    // Nor those whom a rule names.
+    let named = start_child("ghost", &path, ALICE, (0, 10), &[]);
+    assert_eq!(processes(&path), 2);
+    drop((root, named));
+}
+
+#[test]
+fn who_connects_without_end_keeps_nobody_from_registering() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let (path, _daemon) = open_daemon("knocker");
+    let threads = [("THREADS", "8".to_string())];
+    let mut knockers =
+        [MALLORY, TRUDY].map(|user| start_child("knocker", &path, user, (0, 0), &threads));
+    let took = registers_within(&path, &mut knockers);
+    let knocks: Vec<u64> = knockers.iter_mut().map(|it| it.number("knocks ")).collect();
+    println!("{knocks:?} connections in 3 s; another user registers in {took:?}");
+    assert!(
+        took.iter().all(|it| *it < Duration::from_secs(3)),
+        "{took:?}"
+    );
+}
+
+#[test]
+fn who_adds_and_removes_threads_without_end_keeps_nobody_from_registering() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let (path, _daemon) = open_daemon("updater");
+    let connections = [("CONNECTIONS", "8".to_string())];
+    let mut updaters =
+        [MALLORY, TRUDY].map(|user| start_child("updater", &path, user, (0, 0), &connections));
+    let took = registers_within(&path, &mut updaters);
+    let done: Vec<u64> = updaters.iter_mut().map(|it| it.number("done ")).collect();
+    println!("{done:?} changes in 3 s; another user registers in {took:?}");
+    assert!(
+        took.iter().all(|it| *it < Duration::from_secs(3)),
+        "{took:?}"
+    );
+}
+
+#[test]
+fn who_asks_for_censuses_without_end_keeps_nobody_from_registering() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let (path, _daemon) = open_daemon("askers");
+    let registrations = [("REGISTRATIONS", "8".to_string())];
+    let mut askers =
+        [MALLORY, TRUDY].map(|user| start_child("asker", &path, user, (0, 40), &registrations));
+    let took = || {
+        let began = Instant::now();
+        drop(start_child("ghost", &path, ALICE, (1, 10), &[]));
+        began.elapsed()
+    };
+    let before = took();
+    for asker in &mut askers {
+        asker.go_until(from_now(Duration::from_millis(3000)));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let during: Vec<Duration> = (0..5).map(|_| took()).collect();
+    let answered: Vec<u64> = askers.iter_mut().map(|it| it.number("answered ")).collect();
+    println!("{before:?} alone, {during:?} beside askers that had {answered:?} answers");
+    // Before: each connection had one of four in each round, of some ms each, and registering took 1.5 s.
+    assert!(
+        answered.iter().all(|it| (1..200).contains(it)),
+        "{answered:?}"
+    );
+}
+
+#[test]
+fn descriptors_that_one_user_takes_do_not_keep_others_out() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("files");
+    let settings = [
+        ("CONFIG", "mode = \"0666\"".to_string()),
+        ("FILES", "160".to_string()),
+        ("ERRORS", directory().join("errors").display().to_string()),
+    ];
+    let mut daemon = Process::start("daemon", &path, &settings);
+    daemon.line("ready").unwrap();
+    let users = [("USERS", "200".to_string()), ("FIRST", "70000".to_string())];
+    let mut legion = Process::start("legion", &path, &users);
+    assert_eq!(legion.number("ready "), 200);
+    assert_eq!(processes(&path), 0);
+    let root = crate::puppet::start_puppet(&path);
+    assert_eq!(processes(&path), 1);
+    drop(root);
+}
+
+#[test]
+fn memory_that_is_sent_is_given_back_by_ordinary_threads() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let (path, _daemon) = open_daemon("memory");
+    let more = [("MB", "64".to_string()), ("CONNECTIONS", "1".to_string())];
+    let mut all = [MALLORY, TRUDY].map(|user| start_child("burdener", &path, user, (0, 0), &more));
+    for it in &mut all {
+        it.go_until(from_now(Duration::from_secs(1)));
+    }
+    let before = used_by_threads("upshift-daemon");
+    let sent: Vec<u64> = all.iter_mut().map(|it| it.number("sent ")).collect();
+    let used = (used_by_threads("upshift-daemon") - before) / 1000;
+    let closing = used_by_threads("upshift-close") / 1000;
+    println!("{sent:?} files; the control thread used {used} us, those that close {closing}");
+    // Before: up to 8 ms for each file, at SCHED_FIFO 46.
+    assert!(takes_at_most(4, used, 1_000_000));
+}
+
+#[test]
+fn hundreds_of_descriptors_in_each_message_keep_nobody_from_registering() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let (path, _daemon) = open_daemon("pipes");
+    let more = [("MB", "0".to_string()), ("CONNECTIONS", "8".to_string())];
+    let mut all = [MALLORY, TRUDY].map(|user| start_child("burdener", &path, user, (0, 0), &more));
+    let took = registers_within(&path, &mut all);
+    let sent: Vec<u64> = all.iter_mut().map(|it| it.number("sent ")).collect();
+    println!("{sent:?} messages in 3 s; another user registers in {took:?}");
+    assert!(
+        took.iter().all(|it| *it < Duration::from_secs(3)),
+        "{took:?}"
+    );
+}
+
+#[test]
+fn a_thousand_registrations_a_second_do_not_keep_others_out() {
+    let _turn = turn();
+    let path = socket("rate");
+    // So few that a slow machine asks more often, too.
+    let limits = Limits {
+        registrations_per_second: 5,
+        ..Limits::default()
+    };
+    let _daemon = Daemon::start(Config {
+        limits,
+        ..config("rate")
+    })
+    .unwrap();
+    let (start, mut welcome, mut refused) = (Instant::now(), 0, 0);
+    let (page, _view) = os::local_page().unwrap();
+    let mut slowest = Duration::ZERO;
+    for round in 0..1000u32 {
+        match register(&connect(&path), &[0], &[], &page) {
+            Ok(_) => welcome += 1,
+            Err(Reason::Limit) => refused += 1,
+            Err(other) => panic!("{other:?}"),
+        }
+        if round % 50 == 0 {
+            let asked = Instant::now();
+            upshift_board::client::census(&path).unwrap();
+            slowest = slowest.max(asked.elapsed());
+        }
+    }
+    println!(
+        "{welcome} let in, {refused} refused in {:?}; census at most {slowest:?}",
+        start.elapsed()
+    );
+    assert!(refused > 0, "the rate is limited");
+    until("nobody is registered", || processes(&path) == 0);
+}

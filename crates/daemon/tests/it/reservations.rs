@@ -1,0 +1,123 @@
+//! SCHED_DEADLINE: reservations of others, and those of many programs that rules name. `docs/threat-model.md` names these tests.
+
+use std::time::Duration;
+
+use upshift_daemon::{Assign, Bound, Config, Daemon, Reservation};
+use upshift_elevate::Class;
+use upshift_elevate::sys::{Kernel, SchedAttr, Sys};
+
+use crate::assign::{deadline_rule, rule};
+use crate::assign_rules::Shell;
+use crate::attack::{
+    ALICE, MALLORY, TIME, TRUDY, bystander, from_now, newcomer, open_config, start_child,
+    takes_at_most,
+};
+use crate::process::{monotonic, until};
+use crate::{permitted, socket, turn};
+
+/// Processes that sleep in SCHED_DEADLINE and have reserved whatever the kernel admits; gone with their guard.
+struct Reserved(Vec<std::process::Child>);
+
+impl Reserved {
+    fn everything() -> Reserved {
+        let mut all = Reserved(Vec::new());
+        // Hundredths of a CPU.
+        for part in [40, 10, 2, 1] {
+            loop {
+                let sleep = std::process::Command::new("sleep").arg("30").spawn();
+                let sleep = sleep.unwrap();
+                let attr = SchedAttr {
+                    policy: libc::SCHED_DEADLINE as u32,
+                    runtime: part * 1_000_000,
+                    deadline: 100_000_000,
+                    period: 100_000_000,
+                    ..SchedAttr::normal()
+                };
+                let admitted = Kernel.sched_setattr(sleep.id() as i32, &attr).is_ok();
+                all.0.push(sleep);
+                if !admitted {
+                    break;
+                }
+            }
+        }
+        all
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        for it in &mut self.0 {
+            let _ = it.kill();
+            let _ = it.wait();
+        }
+    }
+}
+
+#[test]
+fn reservations_of_others_keep_nobody_from_being_elevated() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("reserved");
+    let config = Config {
+        assign: vec![deadline_rule()],
+        ..open_config("reserved")
+    };
+    let reserved = Reserved::everything();
+    let _daemon = Daemon::start(config).unwrap();
+    let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
+    let shell = Shell::start(ALICE, None);
+    until("what the kernel does not admit has a budget", || {
+        matches!(shell.class(), Some(Class::Fifo(2..=9)))
+    });
+    let waited = newcomer(&path);
+    println!(
+        "{} reservations; a newcomer is elevated after {waited:?}",
+        reserved.0.len()
+    );
+    drop(reserved);
+    until("the kernel admits it as soon as there is room", || {
+        shell.class() == Some(Class::Deadline)
+    });
+}
+
+/// Many programs of one user, each of which a rule gives a deadline: what the kernel admits, and the budgets of the others.
+#[test]
+fn deadlines_of_many_programs_together_leave_bystanders_their_share() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("deadlines");
+    let ms = Duration::from_millis;
+    let deadline = Assign {
+        bound: Bound::Deadline(Reservation {
+            runtime: ms(8),
+            deadline: ms(20),
+            period: ms(20),
+        }),
+        ..rule(MALLORY, 0)
+    };
+    let config = Config {
+        assign: vec![deadline],
+        ..open_config("deadlines")
+    };
+    let _daemon = Daemon::start(config).unwrap();
+    let shells: Vec<_> = (0..8).map(|_| Shell::start(MALLORY, None)).collect();
+    until("some have their deadlines", || {
+        shells.iter().any(|it| it.class() == Some(Class::Deadline))
+    });
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let mut bystanders: Vec<_> = (0..cpus).map(|cpu| bystander(&path, cpu)).collect();
+    let used = || -> u64 { shells.iter().map(Shell::used).sum() };
+    let (before, began, end) = (used(), monotonic(), from_now(TIME));
+    bystanders.iter_mut().for_each(|it| it.go_until(end));
+    let had: Vec<_> = bystanders
+        .iter_mut()
+        .map(|it| (it.number("used "), it.number("longest ")))
+        .collect();
+    let (taken, time) = ((used() - before) / 1000, (monotonic() - began) / 1000);
+    println!("8 with deadlines have {taken} us, bystanders (used, longest gap) {had:?}");
+    assert!(takes_at_most(97, taken, time * cpus as u64));
+}
