@@ -5,6 +5,10 @@ use crate::owner::Bracket;
 use std::fmt;
 use std::sync::Arc;
 
+/// Unread completions at which a submit stops fetching more, at most: the owner can do nothing about a stream that is ahead
+/// of its consumer before it has seen its completions.
+const FETCH: usize = 64;
+
 /// What carries operations out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Driver {
@@ -120,6 +124,14 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Unread completions at which a submit stops fetching more: small pools are looked after more often.
+    pub(crate) fn fetch_limit(&self) -> usize {
+        match self.buffers {
+            0 => FETCH,
+            buffers => FETCH.min(usize::from(buffers / 4)).max(1),
+        }
+    }
+
     /// What is wrong with the figures, if anything.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         if !(1..=32768).contains(&self.entries) {

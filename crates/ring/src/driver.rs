@@ -102,7 +102,7 @@ impl Driver {
             closing: Cell::new(false),
             foreign: Kept::new(),
             watching: Cell::new(false),
-            fetch_limit: crate::turn::fetch_limit(config.buffers),
+            fetch_limit: config.fetch_limit(),
             recv_window: u32::from(config.recv_window.min(config.buffers / 2).max(1)),
             accept_window: u32::from(config.accept_window),
             counters: Counters::default(),

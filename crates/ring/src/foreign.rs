@@ -7,21 +7,12 @@
 //! nothing runs everything at once.
 
 use crate::driver::Driver;
+use crate::quietly::quietly;
 use crate::slot::Slot;
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::task::{RawWakerVTable, Waker};
-
-/// Runs foreign code whose panic must not end the work of others: the hook has reported it.
-#[inline]
-pub(crate) fn quietly(f: impl FnOnce()) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(f)) {
-        // The payload's own destructor is foreign code too.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
-    }
-}
 
 /// A waker to call, or something to drop. Either happens when this is dropped, and a panic of it ends there.
 #[must_use = "dropped at once it runs at once"]

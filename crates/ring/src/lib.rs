@@ -103,6 +103,7 @@ mod owner;
 mod pool;
 mod pools;
 mod probe;
+mod quietly;
 mod readiness;
 mod recv;
 mod remote;

@@ -16,18 +16,6 @@ use std::time::Duration;
 /// Enters per [`Driver::submit`] at most, so that nothing can keep the owner from reaping.
 const ENTERS: usize = 64;
 
-/// Unread completions at which a submit stops fetching more, at most: the owner can do nothing about a stream that is ahead
-/// of its consumer before it has seen its completions.
-const FETCH: usize = 64;
-
-/// The limit for a pool of so many buffers: small pools are looked after more often.
-pub(crate) fn fetch_limit(buffers: u16) -> usize {
-    match buffers {
-        0 => FETCH,
-        buffers => FETCH.min(usize::from(buffers / 4)).max(1),
-    }
-}
-
 impl Driver {
     /// Fills the submission queue: the watch on the eventfd, cancellations, streams that can have a buffer, the backlog.
     /// True: operations cancelled in the backlog have completed, and what was woken may have work.

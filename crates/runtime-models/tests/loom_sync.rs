@@ -55,7 +55,7 @@ mod host {
     }
 }
 
-mod foreign {
+mod quietly {
     pub(crate) fn quietly(f: impl FnOnce()) -> bool {
         f();
         true

@@ -8,8 +8,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::foreign::quietly;
 use crate::notice::notice;
+use crate::quietly::quietly;
 
 /// Code of users around the polls of a thread.
 pub(crate) trait Around: Send + Sync {

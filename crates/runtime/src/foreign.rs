@@ -4,25 +4,11 @@
 //! it, whatever its level. It runs in coroutines, at the level of the operation, or of what had armed the timer; there it is a poll like
 //! any other. Wakers of coroutines are called by the loop.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use upshift_core::{Domain, JoinHandle, Level, Priority};
 use upshift_ring::Foreign;
 
 use crate::coop;
 use crate::host::Linux;
-
-/// Runs code of users whose panic has no place to go: the hook has reported it. False: it has panicked.
-pub(crate) fn quietly(f: impl FnOnce()) -> bool {
-    let Err(panic) = catch_unwind(AssertUnwindSafe(f)) else {
-        return true;
-    };
-    // The destructor of what was thrown is code of users, too; what that throws is let be.
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
-        std::mem::forget(panic);
-    }
-    false
-}
 
 /// Calls the wakers of coroutines, and has the rest run: a coroutine for each level, in order.
 pub(crate) fn run(domain: &Domain<Linux>, all: Vec<Foreign>) {

@@ -93,6 +93,7 @@ mod permit;
 mod pool;
 mod preempt;
 pub mod process;
+mod quietly;
 mod reach;
 mod runtime;
 mod shared;

@@ -14,10 +14,10 @@ use std::time::Duration;
 use upshift_core::{Level, SpawnError};
 
 use crate::affinity::{self, Mask};
-use crate::foreign::quietly;
 use crate::metrics::BlockingMetrics;
 use crate::notice::no_thread;
 use crate::permit::Critical;
+use crate::quietly::quietly;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -49,8 +49,8 @@ pub(crate) mod sqe;
 mod table;
 
 use crate::config::Config;
-use crate::foreign::quietly;
 use crate::offload::{Call, Job, Offload, Posts, ThreadEach};
+use crate::quietly::quietly;
 use crate::setup::explain;
 use crate::slot::{CANCEL, KICK};
 use crate::watch::Watch;

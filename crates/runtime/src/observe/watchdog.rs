@@ -20,7 +20,7 @@ use super::longest::OnStall;
 use super::watch::{SHORTEST_PERIOD, Watch};
 use crate::affinity::{self, Mask};
 use crate::clock;
-use crate::foreign::quietly;
+use crate::quietly::quietly;
 use crate::shared::Shared;
 
 const LONGEST_PERIOD: Duration = Duration::from_millis(5);

@@ -8,8 +8,8 @@
 use std::ops::Deref;
 use std::task::Waker;
 
-use crate::foreign::quietly;
 use crate::host;
+use crate::quietly::quietly;
 
 /// Wakes. One that is not ours may panic: the hook reports it and it ends here, for neither the caller nor what else is woken has a part
 /// in it.
