@@ -124,7 +124,7 @@ mod tests {
             let Command::SpinServer(args) = parse(&line).unwrap().command else {
                 panic!("wrong command")
             };
-            (args.preempt, args.quantum)
+            (args.scheduling.preempt, args.scheduling.quantum)
         };
         assert_eq!(parsed(""), (Switch::Off, None));
         let quantum = Some(Duration::from_micros(50));

@@ -1,6 +1,22 @@
-//! Values of flags that several commands have: models, drivers, the board, switches.
+//! Flags that several commands have, and their values: models, drivers, the board, switches.
 
-use clap::ValueEnum;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+/// How the coroutines of a server share the CPUs with each other and with other processes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SchedulingArgs {
+    /// Preempt long polls when equally or more urgent work waits: on or off
+    #[arg(long, value_enum, default_value = "off", hide_possible_values = true)]
+    pub(crate) preempt: Switch,
+    /// Longest run of a coroutine while an equally urgent one waits, e.g. `50us`
+    #[arg(long, value_name = "TIME", value_parser = upshift_units::positive_duration)]
+    pub(crate) quantum: Option<Duration>,
+    /// Join the machine's daemon: off, auto (if there is one), or required
+    #[arg(long, value_enum, default_value = "off", hide_possible_values = true)]
+    pub(crate) board: BoardChoice,
+}
 
 /// How a server handles its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -89,6 +89,17 @@ pub(crate) struct LoadCommonArgs {
     /// Open loop: requests per second to each address, spread over its connections
     #[arg(long, value_name = "REQ/S", value_parser = values::rate, group = "open")]
     pub(crate) rate: Option<f64>,
+    /// Run the client in SCHED_FIFO, so that programs on its CPU do not delay it; open loop
+    /// only
+    #[arg(long, requires = "open")]
+    pub(crate) elevate: bool,
+    #[command(flatten)]
+    pub(crate) measuring: MeasuringArgs,
+}
+
+/// Flags that every load takes: how long, from where, and what is reported.
+#[derive(Debug, Args)]
+pub(crate) struct MeasuringArgs {
     /// Warm-up time before measuring
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = upshift_units::duration)]
     pub(crate) warmup: Duration,
@@ -98,10 +109,6 @@ pub(crate) struct LoadCommonArgs {
     /// CPU the client runs on
     #[arg(long, value_name = "CPU", value_parser = values::cpu)]
     pub(crate) pin: Option<usize>,
-    /// Run the client in SCHED_FIFO, so that programs on its CPU do not delay it; open loop
-    /// only
-    #[arg(long, requires = "open")]
-    pub(crate) elevate: bool,
     /// Process of the server, to report its CPU time per request
     #[arg(long, value_name = "PID", value_parser = values::pid)]
     pub(crate) server_pid: Option<u32>,

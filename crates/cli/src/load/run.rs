@@ -25,7 +25,10 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     match &args.work {
         LoadWork::Matrix(args) => {
             let work = Work::Matrix { n: args.size };
-            print(&run(&plan(work, &args.common, stop))?, args.common.json)
+            print(
+                &run(&plan(work, &args.common, stop))?,
+                args.common.measuring.json,
+            )
         }
         LoadWork::Http(args) => {
             let work = Work::Http {
@@ -33,13 +36,16 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
                 headers: args.header.clone(),
                 pipeline: args.pipeline,
             };
-            print(&run(&plan(work, &args.common, stop))?, args.common.json)
+            print(
+                &run(&plan(work, &args.common, stop))?,
+                args.common.measuring.json,
+            )
         }
         LoadWork::Spin(args) => {
             let mut plan = args.plan();
             plan.stop = Some(stop);
             plan.fifo = args.elevate.then_some(CLIENT_PRIORITY);
-            print(&run_spin(&plan)?, args.json)
+            print(&run_spin(&plan)?, args.measuring.json)
         }
     }
 }
@@ -83,14 +89,15 @@ fn plan(work: Work, args: &LoadCommonArgs, stop: Arc<AtomicBool>) -> Plan {
         .iter()
         .map(|endpoint| Group::new(endpoint.address, args.connections, endpoint.label.clone()))
         .collect();
-    let mut plan = Plan::new(groups, work, args.duration);
+    let measuring = &args.measuring;
+    let mut plan = Plan::new(groups, work, measuring.duration);
     plan.pace = pace;
-    plan.warmup = args.warmup;
+    plan.warmup = measuring.warmup;
     // A server that serves urgent connections first may rightly keep others waiting to the end.
-    plan.patience = args.warmup + args.duration + Duration::from_secs(5);
-    plan.pin = args.pin;
+    plan.patience = measuring.warmup + measuring.duration + Duration::from_secs(5);
+    plan.pin = measuring.pin;
     plan.fifo = args.elevate.then_some(CLIENT_PRIORITY);
-    plan.server_pid = args.server_pid;
+    plan.server_pid = measuring.server_pid;
     plan.stop = Some(stop);
     plan
 }

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use upshift_load::scenario::BATCH_LEVEL;
 use upshift_load::{Arrivals, Class, Distribution, Hog, SpinPlan};
 
+use super::args::MeasuringArgs;
 use crate::values::{self, Endpoint};
 
 /// The level of requests, unless told otherwise.
@@ -69,24 +70,11 @@ pub(crate) struct SpinLoadArgs {
     /// Seed of times, classes and CPU times
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Warm-up time before measuring
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = upshift_units::duration)]
-    pub(crate) warmup: Duration,
-    /// Measuring time
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = upshift_units::positive_duration)]
-    pub(crate) duration: Duration,
-    /// CPU the client runs on
-    #[arg(long, value_name = "CPU", value_parser = values::cpu)]
-    pub(crate) pin: Option<usize>,
     /// Run the client in SCHED_FIFO, so that programs on its CPU do not delay it
     #[arg(long)]
     pub(crate) elevate: bool,
-    /// Process of the server, to report its CPU time per request
-    #[arg(long, value_name = "PID", value_parser = values::pid)]
-    pub(crate) server_pid: Option<u32>,
-    /// Print JSON instead of a table
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) measuring: MeasuringArgs,
 }
 
 /// When requests come.
@@ -114,7 +102,7 @@ impl SpinLoadArgs {
             self.connect.address,
             self.rate,
             Duration::ZERO,
-            self.duration,
+            self.measuring.duration,
         );
         let class = |label: &str, service, level, share| Class {
             label: label.into(),
@@ -147,9 +135,9 @@ impl SpinLoadArgs {
             service,
             level: self.hog_level,
         });
-        plan.warmup = self.warmup;
-        plan.pin = self.pin;
-        plan.server_pid = self.server_pid;
+        plan.warmup = self.measuring.warmup;
+        plan.pin = self.measuring.pin;
+        plan.server_pid = self.measuring.server_pid;
         plan
     }
 }

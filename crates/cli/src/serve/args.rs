@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use upshift_serve::{Address, Config, Endpoint, Rule, TlsFiles};
 
-use crate::choice::{BoardChoice, Switch};
+use crate::choice::SchedulingArgs;
 use crate::values;
 
 /// The end of `upshift serve --help`.
@@ -124,27 +124,8 @@ pub(crate) struct ServeArgs {
     /// CPUs to run on, e.g. `0,1`: one vCPU each, in turn
     #[arg(long, value_name = "CPUS", help_heading = "CPUs", value_delimiter = ',', value_parser = values::cpu)]
     pub(crate) pin: Vec<usize>,
-    /// Preempt long polls when equally or more urgent work waits: on or off
-    #[arg(
-        long,
-        value_enum,
-        default_value = "off",
-        help_heading = "CPUs",
-        hide_possible_values = true
-    )]
-    pub(crate) preempt: Switch,
-    /// Longest run of a coroutine while an equally urgent one waits, e.g. `50us`
-    #[arg(long, value_name = "TIME", help_heading = "CPUs", value_parser = upshift_units::positive_duration)]
-    pub(crate) quantum: Option<Duration>,
-    /// Join the machine's daemon: off, auto (if there is one), or required
-    #[arg(
-        long,
-        value_enum,
-        default_value = "off",
-        help_heading = "CPUs",
-        hide_possible_values = true
-    )]
-    pub(crate) board: BoardChoice,
+    #[command(flatten, next_help_heading = "CPUs")]
+    pub(crate) scheduling: SchedulingArgs,
 }
 
 fn endpoint(word: &str) -> Result<Option<Endpoint>, String> {

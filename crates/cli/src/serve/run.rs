@@ -31,7 +31,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         .name("serve")
         .main_level(OPERATOR)
         .observe(true)
-        .board(args.board.into());
+        .board(args.scheduling.board.into());
     if let Some(vcpus) = args
         .vcpus
         .or((!args.pin.is_empty()).then_some(args.pin.len()))
@@ -41,10 +41,10 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     if !args.pin.is_empty() {
         builder = builder.pin(args.pin.iter().copied());
     }
-    if args.preempt == Switch::On {
+    if args.scheduling.preempt == Switch::On {
         builder = builder.preemption(Preemption::Preferred);
     }
-    if let Some(quantum) = args.quantum {
+    if let Some(quantum) = args.scheduling.quantum {
         builder = builder.quantum(quantum);
     }
     // A file that may not grow is an error of the write, as a full disk is, not the end of the process.

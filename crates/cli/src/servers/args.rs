@@ -1,10 +1,8 @@
 //! Flags of `upshift matrix-server`, `upshift plaintext-server` and `upshift spin-server`.
 
-use std::time::Duration;
-
 use clap::Args;
 
-use crate::choice::{BoardChoice, DriverChoice, Model, Switch};
+use crate::choice::{DriverChoice, Model, SchedulingArgs};
 use crate::values::{self, Listen};
 
 /// The end of `upshift spin-server --help`.
@@ -51,19 +49,12 @@ pub(crate) struct ServerArgs {
     /// Priority level of the connections: 0 (most urgent) to 63
     #[arg(long, value_name = "LEVEL", default_value_t = 32, value_parser = values::level)]
     pub(crate) level: u8,
-    /// Preempt long polls when equally or more urgent work waits: on or off (coroutine model)
-    #[arg(long, value_enum, default_value = "off", hide_possible_values = true)]
-    pub(crate) preempt: Switch,
-    /// Longest run of a coroutine while an equally urgent one waits, e.g. `50us` (coroutine model)
-    #[arg(long, value_name = "TIME", value_parser = upshift_units::positive_duration)]
-    pub(crate) quantum: Option<Duration>,
     /// I/O driver: auto (io_uring if it works), ring, or readiness (coroutine model)
     #[arg(long, value_enum, default_value = "auto", hide_possible_values = true)]
     pub(crate) driver: DriverChoice,
-    /// Join the machine's daemon: off, auto (if there is one), or required (coroutine model)
-    #[arg(long, value_enum, default_value = "off", hide_possible_values = true)]
-    pub(crate) board: BoardChoice,
     /// Allow `upshift top` to inspect the server (coroutine model)
     #[arg(long)]
     pub(crate) observe: bool,
+    #[command(flatten, next_help_heading = "Scheduling (coroutine model)")]
+    pub(crate) scheduling: SchedulingArgs,
 }

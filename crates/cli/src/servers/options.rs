@@ -50,10 +50,10 @@ impl ServerOptions {
             addresses,
             vcpus: args.vcpus.unwrap_or(args.pin.len().max(1)),
             pin: args.pin.clone(),
-            preempt: args.preempt == Switch::On,
-            quantum: args.quantum,
+            preempt: args.scheduling.preempt == Switch::On,
+            quantum: args.scheduling.quantum,
             driver: args.driver.into(),
-            board: args.board.into(),
+            board: args.scheduling.board.into(),
             observe: args.observe,
         }
     }
