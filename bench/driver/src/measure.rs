@@ -155,6 +155,7 @@ fn sum_up(outcome: &Outcome, foreign: f64) -> Measured {
         errors: group.errors,
         first_error: group.first_error.clone(),
         unanswered: (group.unanswered, group.oldest_unanswered),
+        replies: group.requests,
         send_lag: group.send_lag_p99,
         server_busy: busy(outcome.server_cpu.unwrap_or_default()),
         client_busy: busy(outcome.client_cpu),

@@ -81,6 +81,9 @@ pub(crate) struct Run {
     pub(crate) first_error: Option<String>,
     /// Requests without a reply at the end, and the age of the oldest in µs.
     pub(crate) unanswered: (u64, f64),
+    /// Replies in the time measured; 0 in rows from before it was recorded.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub(crate) replies: u64,
     /// Open loop: how late requests left whose connection was free, 99 %; large if the client was at its limit.
     #[serde(serialize_with = "short")]
     pub(crate) send_lag: f64,
@@ -100,6 +103,11 @@ fn is_zero(value: &f64) -> bool {
     *value == 0.0
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_none(count: &u64) -> bool {
+    *count == 0
+}
+
 /// Five digits: more than any figure is good for.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn short<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
@@ -113,9 +121,12 @@ impl Run {
     }
 
     /// A percentile that counts requests without a reply as at least as old as the oldest of them, when there are
-    /// enough of them to reach it.
+    /// enough of them to reach it. Rows without a count of replies are taken to have been measured for a second.
     pub(crate) fn honest(&self, percentile: f64, quantile: f64) -> f64 {
-        let replies = self.per_second.max(0.0);
+        let replies = match self.replies {
+            0 => self.per_second.max(0.0),
+            replies => replies as f64,
+        };
         let missing = self.unanswered.0 as f64;
         if missing > 0.0 && missing >= (1.0 - quantile) * (replies + missing) {
             percentile.max(self.unanswered.1)
@@ -373,6 +384,28 @@ mod tests {
         results.drop_section(&folder, "levels").unwrap();
         assert!(Results::load(&folder).unwrap().sections.is_empty());
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn requests_without_a_reply_are_weighed_against_replies_not_against_their_rate() {
+        // 90 of 9,090 in ten seconds are less than 1 %, although they are more than 1 % of those of a second.
+        let run = Run {
+            per_second: 900.0,
+            replies: 9_000,
+            p99: 2.0,
+            p999: 3.0,
+            unanswered: (90, 5e6),
+            ..Run::default()
+        };
+        assert_eq!(run.honest(run.p99, 0.99), 2.0);
+        assert_eq!(run.honest(run.p999, 0.999), 5e6);
+        // And 9 of 459 in half a second are more.
+        let run = Run {
+            replies: 450,
+            unanswered: (9, 5e6),
+            ..run
+        };
+        assert_eq!(run.honest(run.p99, 0.99), 5e6);
     }
 
     #[test]
