@@ -1,0 +1,373 @@
+//! Code of users that panics, comes back into the runtime, or leaks what it was given.
+
+use std::future::{pending, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use upshift::io::{AsyncReadExt, AsyncWriteExt};
+use upshift::net::UnixStream;
+use upshift::time::sleep;
+use upshift::{Handle, Level, Preemption, Priority, Runtime, yield_now};
+
+use super::{kinds, still_works};
+
+/// A waker that comes back into the runtime, whatever is done with it.
+struct ComesBack {
+    handle: Handle,
+    inner: Mutex<Option<Waker>>,
+}
+
+impl ComesBack {
+    fn come_back(&self) {
+        let spawned = self
+            .handle
+            .spawn(async { yield_now().await }, Level::at::<5>());
+        let metrics = self.handle.metrics();
+        drop(upshift::try_spawn(async {}, Level::at::<0>()));
+        let cid = upshift::get_cid();
+        if let Some(cid) = cid {
+            let _ = upshift::reprio(cid, Level::at::<40>());
+        }
+        if let Ok(spawned) = spawned {
+            let _ = self.handle.reprio(spawned.id(), Level::at::<3>());
+            spawned.cancel();
+        }
+        drop((metrics, upshift::current_level()));
+        let mut nap = pin!(sleep(Duration::from_millis(1)));
+        if cid.is_some() {
+            let _ = nap.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        }
+    }
+}
+
+impl Wake for ComesBack {
+    fn wake(self: Arc<Self>) {
+        self.come_back();
+        let inner = self.inner.lock().unwrap().take();
+        if let Some(inner) = inner {
+            inner.wake();
+        }
+    }
+}
+
+impl Drop for ComesBack {
+    fn drop(&mut self) {
+        self.come_back();
+    }
+}
+
+/// Awaits through a waker that is not the runtime's own.
+async fn through_a_foreign_waker<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    poll_fn(|cx| {
+        let waker = Waker::from(Arc::new(ComesBack {
+            handle: Handle::current().unwrap(),
+            inner: Mutex::new(Some(cx.waker().clone())),
+        }));
+        future.as_mut().poll(&mut Context::from_waker(&waker))
+    })
+    .await
+}
+
+#[test]
+fn wakers_of_others_may_come_back_into_the_runtime() {
+    for runtime in kinds() {
+        let runtime = runtime();
+        let all = async || {
+            for _ in 0..20 {
+                through_a_foreign_waker(sleep(Duration::from_micros(200))).await;
+                let child = upshift::spawn(
+                    async { sleep(Duration::from_micros(100)).await },
+                    Level::at::<8>(),
+                );
+                through_a_foreign_waker(child).await.unwrap();
+                let (mut one, mut other) = UnixStream::pair().unwrap();
+                let writes = upshift::spawn(
+                    async move {
+                        yield_now().await;
+                        AsyncWriteExt::write_all(&mut one, &[4; 10]).await.unwrap();
+                    },
+                    Level::at::<30>(),
+                );
+                let mut bytes = [0; 10];
+                let reads = AsyncReadExt::read_exact(&mut other, &mut bytes);
+                through_a_foreign_waker(reads).await.unwrap();
+                writes.await.unwrap();
+                let blocking =
+                    upshift::spawn_blocking(|| std::thread::sleep(Duration::from_micros(50)));
+                through_a_foreign_waker(blocking).await.unwrap();
+                // Given up before it is called.
+                let gives_up = through_a_foreign_waker(sleep(Duration::from_secs(100)));
+                let mut gives_up = Box::pin(gives_up);
+                let _ = futures_util::poll!(&mut gives_up);
+                drop(gives_up);
+            }
+        };
+        runtime.block_on(async {
+            let there = upshift::spawn(async move { all().await }, Level::at::<12>());
+            all().await;
+            there.await.unwrap();
+            still_works().await;
+        });
+    }
+}
+
+/// Panics when it is dropped.
+struct Grenade;
+
+impl Drop for Grenade {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("a destructor that panics");
+        }
+    }
+}
+
+struct PanicsOnWake(Mutex<Option<Waker>>);
+
+impl Wake for PanicsOnWake {
+    fn wake(self: Arc<Self>) {
+        if let Some(waker) = self.0.lock().unwrap().take() {
+            waker.wake();
+        }
+        panic!("a waker that panics");
+    }
+}
+
+#[test]
+fn panics_in_destructors_and_wakers_stay_where_they_are() {
+    for runtime in kinds() {
+        let runtime = runtime();
+        runtime.block_on(async {
+            // An output that is not wanted, one whose handle goes later, one that is taken.
+            upshift::spawn(async { Grenade }, Level::at::<1>()).detach();
+            let later = upshift::spawn(async { Grenade }, Level::at::<1>());
+            while !later.is_finished() {
+                yield_now().await;
+            }
+            // Quiet or not, the runtime goes on.
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(later)));
+            let taken = upshift::spawn(async { Grenade }, Level::at::<1>());
+            std::mem::forget(taken.await.unwrap());
+            // A future that panics when it is cancelled, and one that ends by a panic and then panics again.
+            let cancelled = upshift::spawn(
+                async {
+                    let _grenade = Grenade;
+                    pending::<()>().await;
+                },
+                Level::at::<1>(),
+            );
+            yield_now().await;
+            cancelled.cancel();
+            assert!(cancelled.await.is_err());
+            let panics = upshift::spawn(
+                async {
+                    let _grenade = Grenade;
+                    panic!("a poll that panics");
+                },
+                Level::at::<1>(),
+            );
+            let panics: Result<(), _> = panics.await;
+            assert!(panics.unwrap_err().is_panic());
+            let blocking = upshift::spawn_blocking(|| Grenade);
+            std::mem::forget(blocking.await.unwrap());
+            upshift::spawn_blocking(|| Grenade).detach();
+        });
+        runtime.block_on(async {
+            // A waker that panics, called for a timer, a coroutine and by the ring.
+            let (mut one, mut other) = UnixStream::pair().unwrap();
+            let mut byte = [0];
+            let mut all: Vec<Pin<Box<dyn Future<Output = ()>>>> = vec![
+                Box::pin(sleep(Duration::from_millis(1))),
+                Box::pin(async {
+                    let child = upshift::spawn(sleep(Duration::from_millis(1)), Level::at::<3>());
+                    child.await.unwrap();
+                }),
+                Box::pin(async {
+                    AsyncReadExt::read_exact(&mut other, &mut byte)
+                        .await
+                        .unwrap();
+                }),
+            ];
+            for (n, future) in all.iter_mut().enumerate() {
+                if n == 2 {
+                    one.write_all("x").await.0.unwrap();
+                }
+                poll_fn(|cx| {
+                    let waker =
+                        Waker::from(Arc::new(PanicsOnWake(Mutex::new(Some(cx.waker().clone())))));
+                    future.as_mut().poll(&mut Context::from_waker(&waker))
+                })
+                .await;
+            }
+            drop(all);
+            still_works().await;
+        });
+        let output = runtime.block_on(async { Grenade });
+        std::mem::forget(output);
+        runtime.block_on(still_works());
+    }
+}
+
+/// A hook and what it throws: each panics, on every thread that polls.
+#[test]
+fn hooks_may_throw_what_panics_when_it_is_dropped() {
+    for preemption in [Preemption::Off, Preemption::Preferred] {
+        let builder = Runtime::builder().vcpus(2).preemption(preemption);
+        let builder = builder.on_vcpu_start(|| std::panic::panic_any(Grenade));
+        let builder = builder.on_vcpu_stop(|| std::panic::panic_any(Grenade));
+        let runtime = builder.build().unwrap();
+        for _ in 0..3 {
+            runtime.block_on(still_works());
+        }
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(runtime)));
+        assert!(dropped.is_ok());
+        // This thread polls for no runtime any more.
+        assert!(upshift::get_cid().is_none() && upshift::current_level().is_none());
+        assert!(upshift::try_spawn(async {}, Level::at::<1>()).is_err());
+    }
+}
+
+/// Threads for functions that block are few, and outlive what they come upon.
+#[test]
+fn blocking_threads_outlive_what_is_not_wanted_any_more() {
+    let runtime = Runtime::builder().vcpus(1).blocking_threads(1);
+    let runtime = runtime.build().unwrap();
+    runtime.block_on(async {
+        for _ in 0..3 {
+            let (began, has_begun) = upshift::sync::oneshot::channel();
+            let (go, may_go) = std::sync::mpsc::channel::<()>();
+            let unwanted = upshift::spawn_blocking(move || {
+                began.send(()).unwrap();
+                may_go.recv().unwrap();
+                Grenade
+            });
+            let has_begun = upshift::time::timeout(Duration::from_secs(20), has_begun).await;
+            has_begun.expect("there is a thread").unwrap();
+            unwanted.cancel();
+            assert!(unwanted.await.is_err());
+            go.send(()).unwrap();
+        }
+        let wanted = upshift::spawn_blocking(|| 7);
+        let wanted = upshift::time::timeout(Duration::from_secs(20), wanted).await;
+        assert_eq!(wanted.expect("there is a thread").unwrap(), 7);
+    });
+}
+
+/// No more wakers of the coroutine can be made after this.
+async fn leak_wakers() {
+    poll_fn(|cx| {
+        let clone = || std::mem::forget(cx.waker().clone());
+        while catch_unwind(AssertUnwindSafe(clone)).is_ok() {}
+        Poll::Ready(())
+    })
+    .await;
+}
+
+#[test]
+fn a_coroutine_that_has_leaked_its_wakers_ends_by_a_panic_where_it_waits() {
+    use upshift::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
+    let runtime = Runtime::builder().vcpus(1).build().unwrap();
+    runtime.block_on(async {
+        let mutex = Arc::new(Mutex::new(()));
+        let notify = Arc::new(Notify::new());
+        let semaphore = Arc::new(Semaphore::new(0));
+        let (sender, mut messages) = mpsc::channel::<()>(1);
+        let (once, value) = oneshot::channel::<()>();
+        let (mut one, mut other) = UnixStream::pair().unwrap();
+        let held = mutex.clone().lock_owned().await;
+        let (locks, notified) = (mutex.clone(), notify.clone().notified_owned());
+        let acquires = semaphore.clone().acquire_owned();
+        type Waits = Pin<Box<dyn Future<Output = ()> + Send>>;
+        let waits: Vec<Waits> = vec![
+            Box::pin(sleep(Duration::from_millis(1))),
+            Box::pin(async move { drop(locks.lock().await) }),
+            Box::pin(notified),
+            Box::pin(async move { drop(acquires.await) }),
+            Box::pin(async move { messages.recv().await.unwrap_or_default() }),
+            Box::pin(async move { value.await.unwrap_or_default() }),
+            Box::pin(async move { drop(one.recv().await) }),
+        ];
+        for (n, waits) in waits.into_iter().enumerate() {
+            let leaks = async move {
+                leak_wakers().await;
+                waits.await;
+            };
+            let ended = upshift::spawn(leaks, Level::at::<3>()).await;
+            assert!(ended.is_err_and(|error| error.is_panic()), "{n}");
+        }
+        // A join needs no waker.
+        let child = upshift::spawn(sleep(Duration::from_millis(1)), Level::at::<60>());
+        let leaks = async move {
+            leak_wakers().await;
+            child.await.unwrap();
+        };
+        upshift::spawn(leaks, Level::at::<3>()).await.unwrap();
+        // All of them go on for others.
+        drop(held);
+        drop(mutex.lock().await);
+        notify.notify_one();
+        notify.notified().await;
+        semaphore.add_permits(1);
+        drop(semaphore.acquire().await.unwrap());
+        assert!(sender.send(()).await.is_err() && once.send(()).is_err());
+        let _ = AsyncWriteExt::write_all(&mut other, b"there").await;
+        still_works().await;
+    });
+}
+
+/// It waits before a coroutine does, and its waker panics: the coroutine is woken all the same.
+async fn before_it<F: Future + Send + 'static>(
+    mut first: impl Future + Unpin,
+    second: F,
+    release: impl FnOnce(),
+) {
+    let waker = Waker::from(Arc::new(PanicsOnWake(Mutex::new(None))));
+    let polled = Pin::new(&mut first).poll(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    let second = upshift::spawn(async { drop(second.await) }, Priority::Inherit);
+    while Handle::current().unwrap().state(second.id()) != upshift::State::Blocked {
+        yield_now().await;
+    }
+    let released = catch_unwind(AssertUnwindSafe(release));
+    assert!(released.is_ok(), "it has no part in the panic");
+    let woken = upshift::time::timeout(Duration::from_secs(20), second).await;
+    woken.expect("it is woken").unwrap();
+}
+
+#[test]
+fn a_waker_that_panics_keeps_no_other_from_its_wake() {
+    use upshift::sync::{Notify, RwLock, Semaphore, mpsc};
+    let runtime = Runtime::builder().vcpus(1).build().unwrap();
+    runtime.block_on(async {
+        let notify = Arc::new(Notify::new());
+        let notified = || notify.clone().notified_owned();
+        before_it(notified(), notified(), || notify.notify_waiters()).await;
+        let semaphore = Arc::new(Semaphore::new(0));
+        let acquire = || semaphore.clone().acquire_owned();
+        before_it(acquire(), acquire(), || semaphore.add_permits(2)).await;
+        semaphore.forget_permits(2);
+        before_it(acquire(), acquire(), || semaphore.close()).await;
+        let lock = Arc::new(RwLock::new(()));
+        let writer = lock.clone().write_owned().await;
+        let read = || Box::pin(lock.clone().read_owned());
+        before_it(read(), read(), || drop(writer)).await;
+        for closes in [false, true] {
+            let (sender, mut receiver) = mpsc::channel(2);
+            let full = sender.reserve_many(2).await.unwrap();
+            let send = || {
+                let sender = sender.clone();
+                Box::pin(async move { sender.send(1).await })
+            };
+            let release = || match closes {
+                true => receiver.close(),
+                false => drop(full),
+            };
+            before_it(send(), send(), release).await;
+        }
+        still_works().await;
+    });
+}
