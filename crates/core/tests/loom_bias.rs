@@ -3,6 +3,8 @@
 
 #![cfg(loom)]
 
+// By path: the lock is private to the crate, and its models give it a host of their own. Making it public for them would offer programs a
+// lock that only the owner of a vCPU may use.
 #[path = "../src/lock.rs"]
 mod lock;
 mod models;

@@ -348,7 +348,7 @@ fn a_handle_that_awaits_is_woken_or_sees_the_exit() {
 }
 
 #[test]
-fn a_waker_and_the_handle_agree_on_who_is_last() {
+fn a_waker_and_the_handle_agree_on_which_is_last() {
     for by_id in [false, true] {
         loom::model(move || {
             let coroutine = Coroutine::new(true, true);
@@ -483,7 +483,7 @@ fn a_reference_by_id_is_to_the_living_one_or_refused() {
 }
 
 #[test]
-fn the_last_reference_and_the_end_of_the_domain_agree_on_who_is_last() {
+fn the_last_reference_and_the_end_of_the_domain_agree_on_which_is_last() {
     loom::model(|| {
         let coroutine = Coroutine::new(false, true);
         assert_eq!(coroutine.word.begin_poll(), Begin::Poll);

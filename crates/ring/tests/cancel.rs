@@ -155,7 +155,7 @@ fn listener() -> (Fd, std::net::SocketAddr) {
 }
 
 #[test]
-fn shutdown_wakes_those_who_wait_and_refuses_the_rest() {
+fn shutdown_wakes_what_waits_and_refuses_the_rest() {
     let ring = ring();
     let (fd, _peer) = pair();
     let flag = common::Flag::new(&ring);

@@ -79,7 +79,7 @@ fn an_arrival_rings_while_the_owner_is_busy_unless_masked() {
 }
 
 #[test]
-fn anybody_may_ring_and_the_watch_outlives_the_ring() {
+fn any_thread_may_ring_and_the_watch_outlives_the_ring() {
     let Some(ring) = ring() else { return };
     let watch = ring.watch().unwrap();
     let other = watch.clone();
@@ -224,7 +224,7 @@ impl std::task::Wake for Counter {
 }
 
 #[test]
-fn who_stands_in_runs_no_foreign_code() {
+fn a_thread_that_stands_in_runs_no_foreign_code() {
     let Some(ring) = ring() else { return };
     let watch = ring.watch().unwrap();
     let (ours, mut theirs) = UnixStream::pair().unwrap();

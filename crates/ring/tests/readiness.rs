@@ -170,7 +170,7 @@ fn files_are_read_and_written_from_the_cache_or_by_a_thread() {
 }
 
 #[test]
-fn a_descriptor_serves_both_directions_and_many_who_wait() {
+fn a_descriptor_serves_both_directions_and_many_waiters() {
     let ring = ring();
     let (ours, mut theirs) = pair();
     let mut stream = ring.recv_multi(ours.clone(), 0);

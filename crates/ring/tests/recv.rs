@@ -175,7 +175,7 @@ fn two_hundred_connections_share_sixteen_buffers() {
 }
 
 #[test]
-fn who_hoards_buffers_keeps_nobody_from_receiving() {
+fn a_stream_that_hoards_buffers_keeps_no_other_from_receiving() {
     let config = Config {
         buffers: 2,
         buffer_size: 16,

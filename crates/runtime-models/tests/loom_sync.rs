@@ -377,7 +377,7 @@ fn a_barrier_lets_both_pass_and_one_leads() {
     });
 }
 
-/// One makes the value; who sees that it is made sees it.
+/// One thread makes the value; a thread that sees that it is made sees the value.
 #[test]
 fn a_value_is_made_once_and_seen_whole() {
     loom::model(|| {

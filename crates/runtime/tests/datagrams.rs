@@ -115,7 +115,7 @@ fn a_stream_of_datagrams_misses_none_and_survives_errors() {
                 assert_eq!((&datagram.data[..], datagram.from), (&[round, n][..], from));
             }
         }
-        // Nobody is there: the answer comes as an error, once.
+        // No socket is bound there: the answer comes as an error, once.
         let nobody = {
             let gone = UdpSocket::bind("127.0.0.1:0").unwrap();
             gone.local_addr().unwrap()

@@ -91,7 +91,7 @@ fn connecting_fails_with_what_the_kernel_says() {
 
 /// The peer writes and closes before anything receives: the end is seen after the data, however the stream is read.
 #[test]
-fn the_end_is_seen_by_who_comes_after_it() {
+fn the_end_is_seen_by_what_comes_after_it() {
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
         for size in [1usize, 100, 2048, 5000, 20_000, 60_000] {

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_something_does_not_want_a_cpu() {
+    fn a_thread_that_waits_does_not_want_a_cpu() {
         let pid = std::process::id() as i32;
         assert!(wants_cpu(pid, upshift_elevate::current_tid()));
         let mut child = std::process::Command::new("sleep")

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_who_and_how_long() {
+    fn entries_are_a_name_and_a_time() {
         let text = "# head\n\na 5ms # first\n  4711,b\t0.2ms\n- 1s\n";
         let entries = parse(text, 1, find).unwrap();
         let found: Vec<(Vec<usize>, Nanos)> = entries

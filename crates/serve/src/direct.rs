@@ -1,7 +1,7 @@
 //! Pieces of files that go from the page cache to the socket without a copy through this process.
 //!
 //! The HTTP library owns what a connection writes, and knows bytes only. So a body hands out *stand-ins*: as many bytes of a window
-//! that nobody sends, with the piece of the file in the connection's queue. When the library has them written, [`Watched`](crate::watched::Watched)
+//! that is never sent, with the piece of the file in the connection's queue. When the library has them written, [`Watched`](crate::watched::Watched)
 //! knows them by their address, and sends the piece in their place; in the order in which they were handed out, which is
 //! that of the queue. What may have to be fetched from the device is read and written as any other file, from there on.
 //!

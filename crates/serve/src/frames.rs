@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_are_heard_and_streams_of_who_sends_them() {
+    fn updates_are_heard_and_then_the_streams_of_their_client() {
         let first = frame(HEADERS, END_HEADERS, 1, b"block");
         let second = frame(HEADERS, 0, 3, b"bl");
         let rest = frame(CONTINUATION, END_HEADERS, 3, b"ock");

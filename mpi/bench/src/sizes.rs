@@ -215,7 +215,7 @@ fn blocking(quick: bool) -> Result<()> {
 /// What the thread is to do.
 struct Job(What, *mut c_void, *mut c_void, usize);
 
-// SAFETY: whoever sends it waits until it is done.
+// SAFETY: the sender waits until it is done.
 unsafe impl Send for Job {}
 
 fn thread(quick: bool) -> Result<()> {

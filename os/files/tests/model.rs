@@ -145,7 +145,7 @@ fn a_file_of_three_levels_comes_back() {
 }
 
 #[test]
-fn an_unlinked_file_is_there_for_those_who_have_it_open() {
+fn an_unlinked_file_stays_while_it_is_open() {
     let mut mounted = Mounted::format(vec![0; 200 * BLOCK]).unwrap();
     let before = mounted.volume.free();
     let file = mounted.open(b"a", true).unwrap();

@@ -46,13 +46,13 @@ impl Waiters {
         }
     }
 
-    /// Takes everybody, to be woken after the lock is released.
+    /// Takes all waiters, to be woken after the lock is released.
     #[must_use = "they are to be woken"]
     pub(crate) fn take(&mut self) -> Waiters {
         core::mem::replace(self, Waiters::new())
     }
 
-    /// Wakes everybody, in the order in which they came.
+    /// Wakes all waiters, in the order in which they came.
     pub(crate) fn wake(self) {
         for waker in self.0 {
             waker.wake();

@@ -30,7 +30,7 @@ fn without_arguments_it_serves_the_current_folder_and_says_where() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_an_error_that_says_who_holds_it() {
+fn a_port_that_is_taken_is_an_error_that_names_its_holder() {
     let folder = Folder::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

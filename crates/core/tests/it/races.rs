@@ -71,7 +71,7 @@ fn a_domain_may_go_while_its_last_slot_is_being_given_back() {
 }
 
 #[test]
-fn any_thread_may_ask_who_is_being_polled() {
+fn any_thread_may_ask_what_is_being_polled() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let rounds = ROUNDS * 20;

@@ -119,7 +119,7 @@ fn a_suspended_coroutine_is_patient_for_a_bounded_time() {
 }
 
 #[test]
-fn a_resumed_coroutine_is_entitled_if_fresh_ones_wait() {
+fn a_resumed_coroutine_gets_a_turn_if_fresh_ones_wait() {
     for (others, level, expected) in [(true, 20, true), (true, 30, false), (false, 20, false)] {
         let domain = domain(Config::default());
         let vcpu = domain.add_vcpu().unwrap();

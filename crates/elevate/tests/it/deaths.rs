@@ -42,7 +42,7 @@ fn nothing_stays(owner: &Process, victim: &Victim, what: &str) {
 }
 
 #[test]
-fn nobody_stays_elevated_over_hundreds_of_deaths() {
+fn no_thread_stays_elevated_over_hundreds_of_deaths() {
     if !root() {
         return;
     }

@@ -297,7 +297,7 @@ fn a_set_is_given_back_at_its_end_whoever_looks_at_it_meanwhile() {
 
 /// A thread that gives itself back is ordinary before it has let go of the set.
 #[test]
-fn who_gives_itself_back_beside_a_burner_holds_up_nobody_more_urgent() {
+fn a_thread_that_gives_itself_back_beside_a_burner_holds_up_no_more_urgent_one() {
     if !permitted() {
         return;
     }

@@ -117,7 +117,7 @@ fn one_connection_carries_requests_of_all_levels() {
 }
 
 #[test]
-fn who_is_not_trusted_is_not_asked() {
+fn a_server_that_is_not_trusted_is_not_asked() {
     block_on(async {
         let (_, own, key) = chain();
         let port = serve(&own, &key, &["h2"]);

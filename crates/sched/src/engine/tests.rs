@@ -377,7 +377,7 @@ fn solo_leaves_everything_to_the_kernel() {
 }
 
 #[test]
-fn who_has_ended_leaves_its_time_to_the_others() {
+fn a_program_that_has_ended_leaves_its_time_to_the_others() {
     let world = World::new(1, 3, 100 * MS).task(1, |task| task.ends = Some(12 * MS));
     let report = world.run(RoundRobin::new(5 * MS));
     let used = world.used();
@@ -427,7 +427,7 @@ fn nothing_is_opened_while_tasks_leave_ordinary_threads_their_part() {
 }
 
 #[test]
-fn who_runs_alone_goes_on_after_an_open_piece() {
+fn a_program_that_runs_alone_goes_on_after_an_open_piece() {
     let mut world = World::new(1, 3, 400 * MS).open();
     world.sim.borrow_mut().bystander = None;
     world.config.follow = Duration::from_millis(7);

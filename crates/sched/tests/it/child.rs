@@ -149,7 +149,7 @@ fn crowd() {
     std::thread::sleep(LIFE);
 }
 
-/// The other end of the machine, where nobody schedules.
+/// The last CPU, on which no scheduler of the test runs.
 fn elsewhere() -> CpuSet {
     CpuSet::only(0).unwrap()
 }
@@ -170,7 +170,7 @@ fn stray() {
     }
 }
 
-/// Waits for a lock that a process of its own holds, which nobody schedules and which burns elsewhere; an ordinary user.
+/// Waits for a lock that a process of its own holds, which is not scheduled and burns elsewhere; an ordinary user.
 fn lend() {
     become_nobody();
     // SAFETY: a fresh anonymous mapping, which the child shares.

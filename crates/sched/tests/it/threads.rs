@@ -91,7 +91,7 @@ fn children_share_their_parents_turn_and_come_back() {
 }
 
 #[test]
-fn who_execs_from_a_thread_stays_in_its_task_and_comes_back() {
+fn a_process_that_execs_from_a_thread_stays_in_its_task_and_comes_back() {
     let Some(_turn) = turn() else { return };
     let (execs, spinner) = (Process::start("exec"), Process::start("spin"));
     let before = standing(execs.pid());
@@ -140,7 +140,7 @@ fn a_process_whose_main_thread_has_ended_is_a_process() {
 }
 
 #[test]
-fn who_has_ended_is_forgotten_and_the_end_of_all_is_the_end() {
+fn a_process_that_has_ended_is_forgotten_and_the_end_of_all_is_the_end() {
     let Some(_turn) = turn() else { return };
     let (brief, other) = (
         Process::start("spin briefly"),
@@ -165,7 +165,7 @@ fn a_stopped_task_leaves_its_time_to_the_others() {
 }
 
 #[test]
-fn who_leaves_its_cpu_or_its_policy_is_brought_back() {
+fn a_thread_that_leaves_its_cpu_or_its_policy_is_brought_back() {
     let Some(_turn) = turn() else { return };
     let (escaper, spinner) = (Process::start("escape"), Process::start("spin"));
     let before = standing(escaper.pid());
@@ -312,7 +312,7 @@ fn a_lock_that_an_ended_process_has_left_keeps_no_scheduler_out() {
 }
 
 #[test]
-fn who_gets_the_number_of_a_thread_that_was_replaced_is_left_alone() {
+fn a_thread_with_the_number_of_one_that_was_replaced_is_left_alone() {
     let Some(_turn) = turn() else { return };
     const NEXT: &str = "/proc/sys/kernel/ns_last_pid";
     if Events::subscribe(Interest::Threads).is_err() || !std::path::Path::new(NEXT).exists() {
@@ -386,7 +386,7 @@ fn left_beside(role: &str) -> Option<Vec<u64>> {
 }
 
 #[test]
-fn who_strays_takes_little_of_a_cpu_that_is_not_its_own() {
+fn a_thread_that_strays_takes_little_of_a_cpu_that_is_not_its_own() {
     let Some(_turn) = turn() else { return };
     if let Some(left) = left_beside("stray") {
         // 0.1 s of each 1.1 s, and then of less: at least half are untouched. It took nearly all.
@@ -397,7 +397,7 @@ fn who_strays_takes_little_of_a_cpu_that_is_not_its_own() {
 }
 
 #[test]
-fn who_lends_its_priority_elsewhere_leaves_ordinary_programs_their_pieces() {
+fn a_thread_that_lends_its_priority_elsewhere_leaves_ordinary_programs_their_pieces() {
     let Some(_turn) = turn() else { return };
     if let Some(left) = left_beside("lend") {
         // While the CPU is open nothing is lent, so half of 12 % is left in each window. Without pieces the kernel's throttling leaves 50 ms

@@ -47,7 +47,7 @@ pub(super) fn name_of(path: &str, hidden: bool) -> Result<Name, Wrong> {
         if segment == ".." {
             return Err(Wrong::Bad);
         }
-        // RFC 8615: these are for everybody.
+        // RFC 8615: these are public.
         secret |= segment.starts_with('.') && segment != ".well-known";
         if !relative.is_empty() {
             relative.push('/');

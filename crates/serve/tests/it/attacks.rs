@@ -2,7 +2,7 @@
 
 use crate::harness::{Folder, Running};
 
-/// Who smuggles wants a second response: there must be none with this body.
+/// The smuggled request's response body: it must never arrive.
 const SMUGGLED: &str = "GET /plaintext HTTP/1.1\r\nhost: smuggled\r\n\r\n";
 
 fn first_line(answer: &str) -> &str {

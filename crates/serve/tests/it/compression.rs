@@ -49,7 +49,7 @@ fn server(folder: &Folder) -> Running {
 }
 
 #[test]
-fn texts_are_compressed_for_those_who_take_it() {
+fn texts_are_compressed_for_clients_that_accept_it() {
     let folder = Folder::new();
     let server = server(&folder);
     for (name, lines) in [("a.html", 100), ("large.json", 40_000)] {

@@ -187,7 +187,7 @@ fn what_has_not_changed_is_not_sent_again() {
 }
 
 #[test]
-fn precompressed_files_go_to_who_accepts_them() {
+fn precompressed_files_go_to_clients_that_accept_them() {
     let folder = Folder::new();
     folder.write("app.js", "plain");
     folder.write("app.js.gz", "zipped");

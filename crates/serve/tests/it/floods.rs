@@ -229,7 +229,7 @@ fn pings_and_settings_without_end_do_not_grow_memory() {
             .unwrap();
         let payload: &[u8] = if kind == PING { &[0; 8] } else { &[] };
         let many = frame(kind, 0, 0, payload).repeat(10_000);
-        // Nobody reads the answers: the server must stop to read rather than to store.
+        // The answers are not read: the server must stop to read rather than to store.
         for _ in 0..50 {
             if stream.write_all(&many).is_err() {
                 break;
@@ -276,7 +276,7 @@ fn frames_that_are_wrong_end_the_connection() {
 }
 
 #[test]
-fn who_opens_no_window_for_what_it_asked_for_is_cut_off() {
+fn a_client_that_opens_no_window_for_what_it_asked_for_is_cut_off() {
     let folder = Folder::new();
     folder.write("plaintext", vec![7; 1 << 20]);
     let server = Running::with(&folder.0, |config| {

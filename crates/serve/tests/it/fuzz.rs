@@ -1,4 +1,4 @@
-//! Heads of requests, as nobody writes them: the server answers or closes, and goes on.
+//! Malformed request heads: the server answers or closes, and goes on.
 
 #[path = "../../src/fuzz.rs"]
 #[allow(dead_code)]

@@ -141,9 +141,9 @@ impl Running {
         self.get("/healthz", "").status == 200
     }
 
-    /// Waits until nobody is connected.
+    /// Waits until there is no connection.
     pub(crate) fn wait_until_idle(&self) {
-        until("nobody is connected", || self.control.connections() == 0);
+        until("there is no connection", || self.control.connections() == 0);
     }
 
     /// Waits until so many requests are under way.

@@ -274,7 +274,7 @@ fn the_certificate_is_that_of_the_host() {
             };
             assert_eq!(answer, (true, who.to_owned()), "{server_name}");
         }
-        // It is not shown to those who ask for another.
+        // Clients that ask for another do not see it.
         let (well, _) = get(&a.certificate, "b.a.test", &[version]).unwrap();
         assert!(!well);
         // One connection, other hosts: the same certificate will do, another one will not.
@@ -294,7 +294,7 @@ fn the_certificate_is_that_of_the_host() {
         let more = [version, "-H", "host: c.rest.test"];
         let got = get(&rest.certificate, "rest.test", &more).unwrap();
         assert_eq!(got, (true, "b".to_owned()));
-        // Who names no server gets the certificate of the default, and the host that is asked for.
+        // Without a server name, the certificate is the default one, and the host the one asked for.
         let port = server.address.port();
         let url = format!("https://127.0.0.1:{port}/who.txt");
         let output = tool("curl", &["-sSk", version, "-H", "host: a.test", &url]).unwrap();

@@ -33,7 +33,7 @@ fn a_head_that_drips_is_cut_off() {
 }
 
 #[test]
-fn who_says_nothing_is_cut_off_before_and_after_a_request() {
+fn a_client_that_says_nothing_is_cut_off_before_and_after_a_request() {
     let folder = Folder::new();
     let server = Running::with(&folder.0, impatient);
     let mut silent = server.connect();
@@ -71,7 +71,7 @@ fn a_body_that_drips_is_cut_off() {
 }
 
 #[test]
-fn who_does_not_read_is_cut_off() {
+fn a_client_that_does_not_read_is_cut_off() {
     let folder = Folder::new();
     // More than the buffers of both sockets can be told to hold.
     let big = std::fs::File::create(folder.0.join("big.bin")).unwrap();
@@ -185,11 +185,11 @@ fn requests_beyond_the_rate_get_429() {
         .collect();
     assert!(answers[0].status == 200 && !refused.is_empty());
     assert_eq!(refused[0].header("retry-after"), Some("1"));
-    assert!(server.is_well(), "who watches is not limited");
+    assert!(server.is_well(), "the watching client is not limited");
 }
 
 #[test]
-fn who_asks_much_and_reads_nothing_has_no_socket_left() {
+fn a_client_that_asks_much_and_reads_nothing_has_no_socket_left() {
     let folder = Folder::new();
     let server = Running::with(&folder.0, impatient);
     let mut stream = server.connect();

@@ -1,4 +1,4 @@
-//! The level of a request, how it changes, and who is refused under overload.
+//! The level of a request, how it changes, and which requests are refused under overload.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -247,7 +247,7 @@ fn no_poll_of_a_download_goes_on_for_long() {
     // In 100 us a machine handles five to ten, a loaded one fewer; the sockets take 60.
     let most = most.load(Ordering::Relaxed);
     assert!((1..=30).contains(&most), "{most} pieces in one poll");
-    // And who is more urgent gets an answer meanwhile.
+    // More urgent requests are answered meanwhile.
     let mut other = server.connect();
     other
         .write_all(b"GET /healthz HTTP/1.1\r\nhost: test\r\npriority: u=0\r\n\r\n")

@@ -253,7 +253,7 @@ fn a_stream_without_a_window_holds_up_nobody() {
 }
 
 #[test]
-fn requests_given_up_at_once_end_the_connection_also_of_who_sends_updates() {
+fn requests_given_up_at_once_end_the_connection_even_with_updates_between() {
     let folder = Folder::new();
     let (server, _) = server(&folder);
     let mut stream = open(&server);

@@ -64,7 +64,7 @@ fn both_versions_of_http_are_chosen_by_the_client() {
             output.stdout.len()
         );
     }
-    // What is not TLS gets no answer of HTTP, and harms nobody.
+    // Bytes that are not TLS get no HTTP answer and harm no other connection.
     let answer = server.talk("GET / HTTP/1.1\r\nhost: x\r\n\r\n");
     assert!(!answer.contains("HTTP/1.1"), "{answer}");
 }

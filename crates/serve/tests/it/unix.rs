@@ -112,7 +112,7 @@ fn a_socket_that_was_handed_over_is_served_and_left_in_place() {
     assert_eq!(ask(&path, "/healthz").status, 200);
     control.drain();
     assert_eq!(thread.join().unwrap(), 0);
-    // Who connects now waits for the successor.
+    // A client that connects now waits for the successor.
     UnixStream::connect(&path).unwrap();
     drop(listener);
 }

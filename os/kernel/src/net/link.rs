@@ -1,6 +1,6 @@
 //! What frames go through: the card, if there is one, and back to ourselves.
 //!
-//! A frame for the machine itself, or that asks who has one of its addresses, comes back
+//! A frame for the machine itself, or that asks which host has one of its addresses, comes back
 //! through a queue of at most [`QUEUE`] frames: that is the loopback, which needs no card and
 //! no time. While the queue or the card has no room nothing is sent, and the sockets wait.
 //!

@@ -76,7 +76,7 @@ impl<F: Future<Output = Answer>> Future for InFlight<F> {
                 None => return Poll::Ready(()),
             },
         };
-        // With what it holds, before anybody can know that it is over.
+        // With what it holds, before its end can be seen.
         this.call.set(None);
         process.end_call(*this.number);
         drop(this.flight.take());

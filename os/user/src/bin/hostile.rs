@@ -1,4 +1,4 @@
-//! Programs that mean harm, or are wrong: what becomes of them, and that nobody else
+//! Programs that mean harm, or are wrong: what becomes of them, and that no other program
 //! notices. What needs `unsafe` is done by `child`. With the argument `seeds-FIRST-COUNT` only
 //! `fuzz`, with these seeds.
 

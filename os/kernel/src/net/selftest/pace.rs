@@ -101,7 +101,7 @@ pub(crate) async fn small_reads_make_room() -> Outcome {
     comes_back(before).await
 }
 
-/// Who waits for bytes is not woken by what is acknowledged.
+/// A reader that waits for bytes is not woken by what is acknowledged.
 pub(crate) async fn acknowledgements_wake_no_reader() -> Outcome {
     if !is_icount() {
         return Ok(());

@@ -162,7 +162,7 @@ pub(crate) async fn resets_leave_nothing_behind() -> Outcome {
         if state % 2 == 0 {
             wait(1_000).await;
         }
-        // What is closed with bytes that nobody has read is reset.
+        // A connection closed with unread bytes is reset.
         ensure!(
             state == 2 || state == 4 || client.write(1, false, fill).is_some() || state == 1,
             "state {state}: no room"
@@ -175,7 +175,7 @@ pub(crate) async fn resets_leave_nothing_behind() -> Outcome {
     comes_back(before).await
 }
 
-/// 10.0.2.99: where nobody answers, on the network of the card if there is one, and where no route leads if there is none. A router would
+/// 10.0.2.99: no host answers there, on the network of the card if there is one, and where no route leads if there is none. A router would
 /// say that there is no such place, and nothing would be left to wait for.
 const NOWHERE: u32 = 0x0a00_0263;
 
