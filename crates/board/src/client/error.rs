@@ -42,23 +42,6 @@ pub enum JoinError {
     Local(io::Error),
 }
 
-impl JoinError {
-    /// Whether it may work later, with the same arguments: a daemon may come.
-    pub fn may_work_later(&self) -> bool {
-        match self {
-            JoinError::NoDaemon { error, .. } => matches!(
-                error.kind(),
-                io::ErrorKind::NotFound
-                    | io::ErrorKind::ConnectionRefused
-                    | io::ErrorKind::WouldBlock
-            ),
-            JoinError::Refused { reason, .. } => *reason == Reason::Limit,
-            JoinError::Lost(_) | JoinError::NotJoined => true,
-            _ => false,
-        }
-    }
-}
-
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

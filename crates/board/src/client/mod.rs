@@ -160,11 +160,6 @@ impl Board {
         self.inner.census()
     }
 
-    /// Levels that some registered process has runnable; 0 without a daemon. A hint: one load for each CPU.
-    pub fn machine_bitmap(&self) -> u64 {
-        self.inner.global().bitmap()
-    }
-
     /// When the daemon last showed that it lives, CLOCK_MONOTONIC in ns; 0 without one. It does so every half second. One load.
     pub fn heartbeat(&self) -> u64 {
         use std::sync::atomic::Ordering::Relaxed;

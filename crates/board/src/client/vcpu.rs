@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::fence;
 
 use crate::client::inner::Inner;
@@ -111,13 +111,6 @@ impl Vcpu {
             return false;
         };
         line.winning_level() < level && line.winner() != Some(self.inner.slot(self.index))
-    }
-
-    /// Levels that are runnable on this vCPU's CPU, its own included; 0 without a daemon. A hint.
-    pub fn cpu_bitmap(&self) -> u64 {
-        let global = self.inner.global();
-        let line = global.cpu(self.inner.cpu(self.index));
-        line.map_or(0, |line| line.bitmap.load(Acquire))
     }
 }
 

@@ -151,20 +151,6 @@ pub(crate) fn newcomer(path: &std::path::Path) -> Duration {
     began.elapsed()
 }
 
-/// How long another user takes to register, some times, while `attackers` go on.
-pub(crate) fn registers_within(path: &Path, attackers: &mut [Process]) -> Vec<Duration> {
-    for it in attackers {
-        it.go_until(from_now(Duration::from_millis(3000)));
-    }
-    std::thread::sleep(Duration::from_millis(300));
-    let once = |_| {
-        let began = Instant::now();
-        drop(start_child("ghost", path, ALICE, (1, 10), &[]));
-        began.elapsed()
-    };
-    (0..5).map(once).collect()
-}
-
 /// The rules leave 5 % to programs that are not registered.
 pub(crate) fn leaves_their_share(burnt: u64) {
     assert!(takes_at_most(97, burnt, us()));

@@ -255,45 +255,6 @@ impl Semaphore {
         park::block_on(self.acquire())
     }
 
-    /// [`acquire_many`](Semaphore::acquire_many) for threads.
-    ///
-    /// # Errors
-    /// As [`acquire`](Semaphore::acquire).
-    ///
-    /// # Panics
-    /// As [`blocking_acquire`](Semaphore::blocking_acquire).
-    #[track_caller]
-    pub fn blocking_acquire_many(&self, permits: u32) -> Result<SemaphorePermit<'_>, AcquireError> {
-        park::block_on(self.acquire_many(permits))
-    }
-
-    /// [`acquire_owned`](Semaphore::acquire_owned) for threads.
-    ///
-    /// # Errors
-    /// As [`acquire`](Semaphore::acquire).
-    ///
-    /// # Panics
-    /// As [`blocking_acquire`](Semaphore::blocking_acquire).
-    #[track_caller]
-    pub fn blocking_acquire_owned(self: Arc<Self>) -> Result<OwnedSemaphorePermit, AcquireError> {
-        park::block_on(self.acquire_owned())
-    }
-
-    /// [`acquire_many_owned`](Semaphore::acquire_many_owned) for threads.
-    ///
-    /// # Errors
-    /// As [`acquire`](Semaphore::acquire).
-    ///
-    /// # Panics
-    /// As [`blocking_acquire`](Semaphore::blocking_acquire).
-    #[track_caller]
-    pub fn blocking_acquire_many_owned(
-        self: Arc<Self>,
-        permits: u32,
-    ) -> Result<OwnedSemaphorePermit, AcquireError> {
-        park::block_on(self.acquire_many_owned(permits))
-    }
-
     fn try_take(&self, permits: usize) -> Result<(), TryAcquireError> {
         let level = waiting_level();
         let mut state = self.state.lock();
