@@ -13,6 +13,7 @@ mod compat;
 mod confine;
 mod cpp;
 mod host;
+mod install;
 mod licences;
 mod mpi;
 mod os;

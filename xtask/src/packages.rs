@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::host;
+use crate::install;
 use crate::run::Stop;
-use crate::setup;
 
 /// A Debian package that tests need, or the benchmarks can use.
 pub(crate) struct Package {
@@ -257,7 +257,7 @@ pub(crate) fn install_if(wanted: impl Fn(&Package) -> bool, stop: &Stop) {
             .env("DEBIAN_FRONTEND", "noninteractive")
             .args(["-q", "-o", "DPkg::Lock::Timeout=60"])
             .args(args);
-        setup::install(&mut command, stop)
+        install::install(&mut command, stop)
     };
     let get = [
         &["install", "-y", "--no-install-recommends"],

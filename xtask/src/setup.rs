@@ -6,16 +6,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Duration;
 
 use crate::host;
+use crate::install::install;
 use crate::packages;
-use crate::run::{Ending, Stop, run, shown};
+use crate::run::{Stop, shown};
 
 /// The target that stands for "no operating system".
 pub(crate) const BARE_TARGET: &str = "riscv64gc-unknown-none-elf";
-
-const INSTALL_LIMIT: Duration = Duration::from_secs(300);
 
 /// A part of a Rust toolchain that the tests use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -294,22 +292,6 @@ pub(crate) fn command(root: &Path) -> ExitCode {
 
 fn twice(mut attempt: impl FnMut() -> bool) -> bool {
     attempt() || attempt()
-}
-
-/// Runs a command that installs something; says how it went.
-pub(crate) fn install(command: &mut Command, stop: &Stop) -> bool {
-    println!("setup: {}", shown(command));
-    match run(command, INSTALL_LIMIT, None, stop).map(|ending: Ending| ending.success()) {
-        Ok(Ok(())) => true,
-        Ok(Err(reason)) => {
-            println!("setup: {reason}");
-            false
-        }
-        Err(error) => {
-            println!("setup: {error}");
-            false
-        }
-    }
 }
 
 /// Where cargo puts what it builds.

@@ -23,7 +23,8 @@ mod lists;
 use core::str;
 
 use crate::layout::VCPUS;
-use bytes::{Reader, THREAD, Writer};
+use bytes::{Reader, Writer};
+use lists::THREAD;
 
 pub use error::{Reason, WireError};
 pub use lists::{Cpus, Role, Thread, Threads, Tids};

@@ -1,8 +1,10 @@
 //! What an operation is, and the table through which the ring handles operations whose type it has forgotten.
 
-use crate::slot::INLINE;
 use io_uring::squeue::Entry;
 use std::marker::PhantomData;
+
+/// Bytes of an operation stored in its slot; larger ones are boxed.
+pub(crate) const INLINE: usize = 64;
 
 /// One request to the kernel, with everything it points to.
 ///

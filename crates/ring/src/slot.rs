@@ -14,14 +14,11 @@
 //! | `generation`, `index`, `table` | read only, as long as the handle lives |
 
 use crate::inbox::{Inbox, Registered, Withdrawn};
-use crate::operation::Table;
+use crate::operation::{INLINE, Table};
 use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::task::Waker;
-
-/// Bytes of an operation stored in its slot; larger ones are boxed.
-pub(crate) const INLINE: usize = 64;
 
 /// What the completions of a slot mean.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,11 +1,8 @@
 //! Reading and writing messages byte by byte: little-endian, within bounds, no allocation.
 
-use super::lists::{Role, Thread, Threads};
+use super::lists::{Role, THREAD, Thread, Threads};
 use super::{MAGIC, THREADS, WireError};
 use crate::layout::VERSION;
-
-/// Bytes of one [`Thread`].
-pub(super) const THREAD: usize = 8;
 
 /// Takes bytes off the front of a message.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);

@@ -1,6 +1,7 @@
 //! What a message lists: CPUs, threads, thread ids. Views of its bytes, checked when it was read; nothing is copied.
 
-use super::bytes::THREAD;
+/// Bytes of one [`Thread`].
+pub(super) const THREAD: usize = 8;
 
 /// What a thread does for its vCPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use super::measuring::MeasuringArgs;
 use super::spin_args::SpinLoadArgs;
 use crate::values::{self, Endpoint};
 
@@ -95,24 +96,4 @@ pub(crate) struct LoadCommonArgs {
     pub(crate) elevate: bool,
     #[command(flatten)]
     pub(crate) measuring: MeasuringArgs,
-}
-
-/// Flags that every load takes: how long, from where, and what is reported.
-#[derive(Debug, Args)]
-pub(crate) struct MeasuringArgs {
-    /// Warm-up time before measuring
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = upshift_units::duration)]
-    pub(crate) warmup: Duration,
-    /// Measuring time
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = upshift_units::positive_duration)]
-    pub(crate) duration: Duration,
-    /// CPU the client runs on
-    #[arg(long, value_name = "CPU", value_parser = values::cpu)]
-    pub(crate) pin: Option<usize>,
-    /// Process of the server, to report its CPU time per request
-    #[arg(long, value_name = "PID", value_parser = values::pid)]
-    pub(crate) server_pid: Option<u32>,
-    /// Print JSON instead of a table
-    #[arg(long)]
-    pub(crate) json: bool,
 }

@@ -1,6 +1,7 @@
 //! `upshift load`: load for a server, its throughput and latency.
 
 mod args;
+mod measuring;
 mod run;
 mod show;
 mod spin_args;

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use upshift_load::scenario::BATCH_LEVEL;
 use upshift_load::{Arrivals, Class, Distribution, Hog, SpinPlan};
 
-use super::args::MeasuringArgs;
+use super::measuring::MeasuringArgs;
 use crate::values::{self, Endpoint};
 
 /// The level of requests, unless told otherwise.

@@ -1,0 +1,24 @@
+//! A command that installs something.
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::run::{Ending, Stop, run, shown};
+
+const INSTALL_LIMIT: Duration = Duration::from_secs(300);
+
+/// Runs a command that installs something; says how it went.
+pub(crate) fn install(command: &mut Command, stop: &Stop) -> bool {
+    println!("setup: {}", shown(command));
+    match run(command, INSTALL_LIMIT, None, stop).map(|ending: Ending| ending.success()) {
+        Ok(Ok(())) => true,
+        Ok(Err(reason)) => {
+            println!("setup: {reason}");
+            false
+        }
+        Err(error) => {
+            println!("setup: {error}");
+            false
+        }
+    }
+}
