@@ -193,7 +193,8 @@ impl Builder {
     /// No rights are needed. The threads of a vCPU are pinned to one CPU: that of [`pin`](Builder::pin), or the k-th that the process may
     /// use. Threads and processes that a coroutine starts itself inherit it: start them before the runtime, or use
     /// [`spawn_blocking`](crate::spawn_blocking). Each vCPU has a thread that decides, the watcher; if the process has the right to, it runs
-    /// in SCHED_FIFO, at priority 1, and polls are interrupted sooner. What polls is never real-time.
+    /// in SCHED_FIFO, at priority 1, and polls are interrupted sooner. What polls is never real-time. Another thread, the ticker, wakes up every
+    /// millisecond while polls are suspended.
     ///
     /// A real-time signal is taken, whose handler stops threads: system calls in a poll that `SA_RESTART` does not restart (`poll`,
     /// `epoll_wait`) may answer EINTR. [`no_suspend`](crate::no_suspend) is for what must not be interrupted.

@@ -60,6 +60,11 @@ pub(super) fn of_watcher(daemon: bool) {
     }
 }
 
+/// For the ticker: the shortest slice.
+pub(super) fn of_ticker() {
+    shorten();
+}
+
 /// For a thread that mostly waits, and wakes coroutines.
 #[cfg(feature = "tokio-rt")]
 pub(crate) fn of_waiter() {

@@ -26,6 +26,7 @@ use super::prices::Median;
 use super::roles::{FIRST, MAIN, NONE, Role, Roles};
 use super::service::Service;
 use super::thread::{Go, Thread};
+use super::ticker::{self, Ticker};
 use super::{PreemptionStats, refusal, slice, watcher};
 use crate::affinity;
 use crate::board::Eyes;
@@ -89,6 +90,7 @@ pub(crate) struct Preemptible {
     pub(super) eyes: Option<Arc<Eyes>>,
     watch: Watch,
     pub(super) alarm: Alarm,
+    pub(super) ticker: Ticker,
     /// A vCPU that was idle so many ticks ago has time to spare.
     pub(super) spare_time: u64,
     /// The thread that has been made current and is to be woken; NONE.
@@ -168,6 +170,7 @@ impl Preemptible {
                 None => worker.ring.watch()?,
             },
             alarm: Alarm::new()?,
+            ticker: Ticker::default(),
             spare_time: clock::to_ticks(Duration::from_nanos(TURN)),
             next_up: AtomicUsize::new(NONE),
             turn: AtomicUsize::new(NONE),
@@ -200,6 +203,9 @@ impl Preemptible {
             return Err(error);
         }
         host.set_preemptible(index, Some(vcpu.clone()));
+        if vcpu.settings.rule.interrupts {
+            vcpu.start_ticker();
+        }
         Ok(vcpu)
     }
 
@@ -210,6 +216,16 @@ impl Preemptible {
             vcpu.enlist(board::Role::Dispatcher);
             watcher::run(&vcpu);
         })
+    }
+
+    /// Without it the watcher comes later, at times.
+    fn start_ticker(self: &Arc<Preemptible>) {
+        let vcpu = self.clone();
+        let started = self.start_thread("ticker", move || {
+            slice::of_ticker();
+            ticker::run(&vcpu);
+        });
+        drop(started);
     }
 
     /// One more thread, if there may be one more.
@@ -399,6 +415,7 @@ impl Preempted for Preemptible {
         let is_over = !self.has_stopped_polls();
         self.ended.store(true, SeqCst);
         self.watch.notify();
+        self.ticker.wake();
         let host = self.worker().shared.domain.host();
         host.set_watch(self.index, None);
         host.set_preemptible(self.index, None);

@@ -387,6 +387,7 @@ impl<'a> Watcher<'a> {
                 if paid && stopped == Stopped::Suspended {
                     self.policy.has_suspended(&vcpu.rule(), now);
                 }
+                vcpu.ticker.go_on(now);
                 self.stuck = None;
                 self.loosen(false);
                 Next::Done

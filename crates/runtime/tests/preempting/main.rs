@@ -12,6 +12,7 @@ mod locks;
 mod niceness;
 mod order;
 mod pinned;
+mod ticker;
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
