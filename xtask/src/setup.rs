@@ -169,8 +169,9 @@ impl Tools {
     }
 }
 
-/// A checker of HTTP/2 servers, frame by frame, which the web server's tests ask where it is there.
-const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@latest";
+/// A checker of HTTP/2 servers, frame by frame, which the web server's tests ask where it is there. The version is the one whose cases the
+/// tests name.
+const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible";
 
 /// Programs that only the tests need; their folder is on the PATH of what xtask starts.
 fn programs(root: &Path) -> PathBuf {
