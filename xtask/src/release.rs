@@ -1,8 +1,8 @@
 //! `cargo xtask release`: looks at what is to be published, builds it from its packages, and sets the tag. It publishes nothing.
 //!
 //! What is found wrong is listed whole: versions, what the registry asks of a manifest, what is promised there (licences, a README, the
-//! minimum Rust version), dependencies that would not be found, the entry of CHANGELOG.md, the state of the work tree. Then `cargo package`
-//! builds every crate as a user gets it. `--dry-run` sets no tag, and takes `Unreleased` for the entry.
+//! minimum Rust version), dependencies that would not be found, the entry of CHANGELOG.md, the state of the work tree. Then that Rust version,
+//! where it is installed, checks the libraries, and `cargo package` builds every crate as a user gets it. `--dry-run` sets no tag, and takes `Unreleased` for the entry.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -76,6 +76,7 @@ fn release(root: &Path, options: &Options) -> Result<(), Vec<String>> {
         );
     }
     interfaces(root, &names).map_err(one)?;
+    minimum(root, &workspace).map_err(one)?;
     let mut package = setup::cargo(root);
     package.args(["package", "--quiet"]);
     package.args(names.iter().flat_map(|name| ["-p", name]));
@@ -109,6 +110,37 @@ fn interfaces(root: &Path, names: &[&str]) -> Result<(), String> {
     check.args(["semver-checks", "--baseline-rev", last]);
     check.args(names.iter().flat_map(|name| ["-p", name]));
     foreground(&mut check).map_err(|_| format!("interfaces broke what {last} promised"))
+}
+
+/// The crates that other programs depend on, whose minimum Rust version is a promise.
+const LIBRARIES: [&str; 4] = ["upshift", "upshift-core", "upshift-ring", "upshift-serve"];
+
+/// Checks the libraries with the Rust version that their manifests promise, if that toolchain is there: it downloads none.
+fn minimum(root: &Path, workspace: &Workspace) -> Result<(), String> {
+    let promised = workspace.0.get(LIBRARIES[0]);
+    let promised = promised.and_then(|package| package.manifest["rust_version"].as_str());
+    let version = promised.ok_or("no rust_version")?;
+    // The toolchain of a minor version is called `1.95` or `1.95.0`, as it was installed.
+    let names = [version.to_owned(), format!("{version}.0")];
+    // Unlike `cargo +VERSION`, `rustup run` never downloads a toolchain.
+    let there = names.iter().find(|name| {
+        let mut rustc = Command::new("rustup");
+        rustc.args(["run", name, "rustc", "--version"]);
+        rustc.output().is_ok_and(|output| output.status.success())
+    });
+    let Some(name) = there else {
+        println!(
+            "skipped: nothing is checked with Rust {version}: `rustup toolchain install {version} --profile minimal`"
+        );
+        return Ok(());
+    };
+    let mut check = Command::new("rustup");
+    setup::without_cargo_run(&mut check);
+    check.current_dir(root);
+    check.args(["run", name, "cargo", "check", "--quiet", "--target-dir"]);
+    check.arg(root.join("target/msrv"));
+    check.args(LIBRARIES.iter().flat_map(|name| ["-p", name]));
+    foreground(&mut check).map_err(|_| format!("the libraries do not build with Rust {version}"))
 }
 
 /// The entry of a version in CHANGELOG.md: its lines, none of which may be missing.
