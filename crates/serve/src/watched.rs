@@ -12,6 +12,7 @@ use bytes::{Buf, Bytes};
 use hyper::rt::{Read, ReadBufCursor, Write};
 
 use crate::connection::Conn;
+use crate::conversation::NEXT_REQUEST;
 use crate::direct::{self, SendFile};
 use crate::files::{Reading, asked_in_vain, read_later, read_now};
 use crate::frames::{Frames, Heard};
@@ -38,6 +39,8 @@ struct Two {
     frames: Frames,
     /// A request has been received that is to be handed out before anything else is read.
     stop: bool,
+    /// Ends the wait for the client to close.
+    patience: Option<Pin<Box<upshift::time::Sleep>>>,
 }
 
 impl<I> Watched<I> {
@@ -56,6 +59,7 @@ impl<I> Watched<I> {
             shared,
             frames: Frames::new(),
             stop: false,
+            patience: None,
         };
         Watched {
             io,
@@ -102,6 +106,26 @@ impl Two {
         room.put_slice(&data[..count]);
         io.consume(count);
         Poll::Ready(Ok(()))
+    }
+
+    /// Reads on after the last byte was sent, until the client closes, for [`NEXT_REQUEST`] at most. The kernel answers what comes for a
+    /// closed socket, a WINDOW_UPDATE for instance, by a reset, which discards what the client has not received.
+    fn poll_closed<I: Fill>(&mut self, io: &mut I, cx: &mut Context<'_>) -> Poll<()> {
+        let sleep = || Box::pin(upshift::time::sleep(NEXT_REQUEST));
+        let patience = self.patience.get_or_insert_with(sleep);
+        if patience.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        loop {
+            ready!(io.poll_read_on(cx));
+            match ready!(io.poll_fill(cx)) {
+                Ok(data) if !data.is_empty() => {
+                    let count = data.len();
+                    io.consume(count);
+                }
+                _ => return Poll::Ready(()),
+            }
+        }
     }
 }
 
@@ -199,7 +223,7 @@ impl<I: Write + SendFile + Unpin> Watched<I> {
     }
 }
 
-impl<I: Write + SendFile + Unpin> Write for Watched<I> {
+impl<I: Write + Fill + SendFile + Unpin> Write for Watched<I> {
     #[inline]
     fn poll_write(
         self: Pin<&mut Self>,
@@ -240,8 +264,15 @@ impl<I: Write + SendFile + Unpin> Write for Watched<I> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut self.io).poll_shutdown(cx);
-        self.conn.wrote(result.is_pending());
-        result
+        let this = &mut *self;
+        if this.two.as_ref().is_none_or(|two| two.patience.is_none()) {
+            let result = Pin::new(&mut this.io).poll_shutdown(cx);
+            this.conn.wrote(result.is_pending());
+            ready!(result)?;
+        }
+        match &mut this.two {
+            Some(two) if two.shared.is_draining() => two.poll_closed(&mut this.io, cx).map(Ok),
+            _ => Poll::Ready(Ok(())),
+        }
     }
 }

@@ -1,12 +1,11 @@
-//! How it ends: signals, commands, restarts that lose nothing.
+//! How it ends: signals, commands.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::harness::{Folder, PATIENCE, PROGRAM, Server, all, output, wait_until};
+use crate::harness::{Folder, PATIENCE, Server, all, output, wait_until};
 
 #[test]
 fn sigterm_answers_what_is_under_way_refuses_what_is_new_and_ends_with_0() {
@@ -123,92 +122,4 @@ fn commands_reach_the_server_that_runs() {
     assert_eq!(ask("drain"), "ok: draining\n");
     assert_eq!(server.end().0, Some(0));
     assert!(!Path::new(&folder.0.join("control")).exists());
-}
-
-/// A client that goes on for long, and ends with the test.
-struct Load(Option<Child>);
-
-impl Load {
-    /// What it says when it is interrupted.
-    fn end(mut self) -> String {
-        let mut client = self.0.take().expect("it is ended once");
-        assert!(
-            client.try_wait().unwrap().is_none(),
-            "the load ended before"
-        );
-        let interrupt = ["-c", "kill -s INT \"$0\"", &client.id().to_string()];
-        assert!(
-            Command::new("sh")
-                .args(interrupt)
-                .status()
-                .unwrap()
-                .success()
-        );
-        let said = client.wait_with_output().unwrap();
-        String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned()
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        if let Some(mut client) = self.0.take() {
-            let _ = client.kill();
-            let _ = client.wait();
-        }
-    }
-}
-
-/// No request fails, while one server follows another on a socket that stays open. The load goes on until it is interrupted: on a machine
-/// that is busy, the restarts take as long as they take.
-fn restarts(count: usize, tool: &str, load: &[&str], failures: impl Fn(&str) -> Option<u64>) {
-    let folder = Folder::new();
-    folder.write("index.html", "here");
-    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/index.html", socket.local_addr().unwrap());
-    let start = || {
-        // As a service manager does: descriptor 3.
-        let script = "export LISTEN_PID=$$ LISTEN_FDS=1; exec \"$@\" 3<&0 0</dev/null";
-        let mut command = Command::new("sh");
-        let args = ["-c", script, "sh", PROGRAM, "serve", "--vcpus", "1"];
-        let socket = std::os::fd::OwnedFd::from(socket.try_clone().unwrap());
-        command
-            .args(args)
-            .args(["--drain-delay", "100ms"])
-            // What gets no CPU for seconds refuses requests, and is right: here none is to be lost.
-            .args(["--max-wait", "60s"])
-            .current_dir(&folder.0)
-            .env("UPSHIFT_DAEMON_SOCKET", folder.0.join("daemon"))
-            .stdin(socket)
-            .stderr(Stdio::null());
-        Server::launch(&mut command).expect("a server")
-    };
-    let mut server = start();
-    let mut command = Command::new(tool);
-    command.args(load).arg(&url);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let Ok(client) = command.spawn() else {
-        println!("skipped: {tool} is not installed (`cargo xtask setup`)");
-        return;
-    };
-    let load = Load(Some(client));
-    for _ in 0..count {
-        let next = start();
-        server.signal("TERM");
-        assert_eq!(server.end().0, Some(0));
-        server = next;
-    }
-    let said = load.end();
-    assert_eq!(failures(&said), Some(0), "{said}");
-}
-
-#[test]
-fn a_restart_loses_no_request_of_http1() {
-    // A reply that takes long has not been lost: `wrk` counts those that take more than its time-out.
-    let load = ["-t1", "-c8", "-d600s", "--timeout", "60s"];
-    restarts(20, "wrk", &load, |said| {
-        said.contains("Requests/sec").then(|| {
-            let failed = ["Socket errors", "Non-2xx"].iter();
-            failed.filter(|line| said.contains(**line)).count() as u64
-        })
-    });
 }

@@ -6,4 +6,5 @@ mod end;
 mod harness;
 mod limits;
 mod reload;
+mod restart;
 mod start;

@@ -1,0 +1,309 @@
+//! Restarts that lose nothing: one server follows another on a socket that stays open.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::harness::{Folder, PATIENCE, PROGRAM, Server};
+
+const RESTARTS: usize = 20;
+
+/// A folder with a page, and the socket that the servers inherit.
+struct Site {
+    folder: Folder,
+    socket: TcpListener,
+}
+
+impl Site {
+    fn new() -> Site {
+        let folder = Folder::new();
+        folder.write("index.html", "here");
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        Site { folder, socket }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.socket.local_addr().unwrap()
+    }
+
+    fn start(&self) -> Server {
+        // As a service manager does: descriptor 3.
+        let script = "export LISTEN_PID=$$ LISTEN_FDS=1; exec \"$@\" 3<&0 0</dev/null";
+        let mut command = Command::new("sh");
+        let args = ["-c", script, "sh", PROGRAM, "serve", "--vcpus", "1"];
+        let socket = std::os::fd::OwnedFd::from(self.socket.try_clone().unwrap());
+        command
+            .args(args)
+            .args(["--drain-delay", "100ms"])
+            // What gets no CPU for seconds refuses requests, and is right: here none is to be lost.
+            .args(["--max-wait", "60s"])
+            .current_dir(&self.folder.0)
+            .env("UPSHIFT_DAEMON_SOCKET", self.folder.0.join("daemon"))
+            .stdin(socket)
+            .stderr(Stdio::null());
+        Server::launch(&mut command).expect("a server")
+    }
+
+    /// As many successors, one after the other. On a machine that is busy, they take as long as they take.
+    fn restart(&self, mut server: Server) -> Server {
+        for _ in 0..RESTARTS {
+            let next = self.start();
+            server.signal("TERM");
+            assert_eq!(server.end().0, Some(0));
+            server = next;
+        }
+        server
+    }
+}
+
+/// A client that goes on for long, and ends with the test.
+struct Load(Option<Child>);
+
+impl Load {
+    /// What it says when it is interrupted.
+    fn end(mut self) -> String {
+        let mut client = self.0.take().expect("it is ended once");
+        assert!(
+            client.try_wait().unwrap().is_none(),
+            "the load ended before"
+        );
+        let interrupt = ["-c", "kill -s INT \"$0\"", &client.id().to_string()];
+        assert!(
+            Command::new("sh")
+                .args(interrupt)
+                .status()
+                .unwrap()
+                .success()
+        );
+        let said = client.wait_with_output().unwrap();
+        String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned()
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        if let Some(mut client) = self.0.take() {
+            let _ = client.kill();
+            let _ = client.wait();
+        }
+    }
+}
+
+#[test]
+fn a_restart_loses_no_request_of_http1() {
+    let site = Site::new();
+    let server = site.start();
+    let url = format!("http://{}/index.html", site.address());
+    // A reply that takes long has not been lost: `wrk` counts those that take more than its time-out. It goes on until it is interrupted.
+    let mut command = Command::new("wrk");
+    command.args(["-t1", "-c8", "-d600s", "--timeout", "60s", &url]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let Ok(client) = command.spawn() else {
+        println!("skipped: wrk is not installed (`cargo xtask setup`)");
+        return;
+    };
+    let load = Load(Some(client));
+    let _last = site.restart(server);
+    let said = load.end();
+    assert!(said.contains("Requests/sec"), "{said}");
+    let failed = ["Socket errors", "Non-2xx"].iter();
+    assert_eq!(
+        failed.filter(|line| said.contains(**line)).count(),
+        0,
+        "{said}"
+    );
+}
+
+// Types of frames, and flags.
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
+const END_STREAM: u8 = 1;
+const ACK: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// Type, flags, stream and payload of the next frame.
+fn next_frame(stream: &mut TcpStream) -> std::io::Result<(u8, u8, u32, Vec<u8>)> {
+    let mut head = [0; 9];
+    stream.read_exact(&mut head)?;
+    let [a, b, c, kind, flags, id @ ..] = head;
+    let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+    stream.read_exact(&mut payload)?;
+    Ok((kind, flags, u32::from_be_bytes(id), payload))
+}
+
+fn number(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes(bytes[..4].try_into().unwrap())
+}
+
+/// What a client of HTTP/2 saw.
+#[derive(Debug, Default)]
+struct Seen {
+    connections: usize,
+    answered: u64,
+    /// Not served, as GOAWAY said: asked anew on the next connection.
+    not_taken: u64,
+}
+
+impl Seen {
+    /// Eight requests at a time, on one connection, until the server says that it goes and has answered what it has taken, or `over`.
+    fn converse(&mut self, address: SocketAddr, over: &AtomicBool) {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        self.connections += 1;
+        let hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        let mut out = [&hello[..], &frame(SETTINGS, 0, 0, &[])].concat();
+        let mut open = BTreeSet::new();
+        let mut next = 1;
+        // The last stream that the server serves.
+        let mut last = u32::MAX;
+        loop {
+            while open.len() < 8 && last == u32::MAX && !over.load(Ordering::Relaxed) {
+                // GET, http, /index.html; and the authority is `a`.
+                let head = [0x82, 0x86, 0x85, 0x01, 0x01, b'a'];
+                let flags = END_STREAM | END_HEADERS;
+                out.extend(frame(HEADERS, flags, next, &head));
+                open.insert(next);
+                next += 2;
+            }
+            if open.is_empty() && last == u32::MAX {
+                return;
+            }
+            // A server that has ended receives nothing; what it answered before can be read.
+            let _ = stream.write_all(&out);
+            out.clear();
+            let (kind, flags, id, payload) = match next_frame(&mut stream) {
+                Ok(frame) => frame,
+                // What was taken has been answered: the server may close.
+                Err(_) if open.is_empty() => return,
+                Err(error) => panic!("{error}, and {open:?} are not answered; last: {last}"),
+            };
+            match kind {
+                SETTINGS if flags & ACK == 0 => out.extend(frame(SETTINGS, ACK, 0, &[])),
+                PING if flags & ACK == 0 => out.extend(frame(PING, ACK, 0, &payload)),
+                // 200.
+                HEADERS => assert_eq!((payload[0], open.contains(&id)), (0x88, true)),
+                DATA if !payload.is_empty() => {
+                    assert_eq!(payload, b"here");
+                    let taken = u32::try_from(payload.len()).unwrap().to_be_bytes();
+                    out.extend(frame(WINDOW_UPDATE, 0, 0, &taken));
+                }
+                RST_STREAM => panic!("stream {id} was reset: {payload:?}"),
+                GOAWAY => {
+                    let (said, code) = (number(&payload), number(&payload[4..]));
+                    assert_eq!(code, 0, "an error");
+                    assert!(said <= last, "it said {last} before, and now {said}");
+                    // First that it goes, with the greatest number; then the last one that it has taken, which is the last one asked: its
+                    // PING has come back since.
+                    assert!(said == u32::MAX >> 1 || said == next - 2, "{said}, {next}");
+                    last = said;
+                    self.not_taken += open.split_off(&last.saturating_add(1)).len() as u64;
+                }
+                _ => {}
+            }
+            if matches!(kind, DATA | HEADERS) && flags & END_STREAM != 0 {
+                assert!(open.remove(&id), "stream {id} ended twice");
+                self.answered += 1;
+            }
+        }
+    }
+}
+
+/// h2load does not connect anew after GOAWAY, so the client is one of the test's own.
+#[test]
+fn a_restart_loses_no_request_of_http2() {
+    let site = Site::new();
+    let server = site.start();
+    let over = AtomicBool::new(false);
+    struct End<'a>(&'a AtomicBool);
+    impl Drop for End<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let client = || {
+        let mut seen = Seen::default();
+        while !over.load(Ordering::Relaxed) {
+            seen.converse(site.address(), &over);
+        }
+        seen
+    };
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..4).map(|_| scope.spawn(client)).collect();
+        // Clients end with the test, if a restart fails, too.
+        let end = End(&over);
+        let last = site.restart(server);
+        drop(end);
+        for client in clients {
+            let seen = client.join().unwrap();
+            println!("{seen:?}");
+            assert!(seen.connections > RESTARTS && seen.answered > 0, "{seen:?}");
+        }
+        drop(last);
+    });
+}
+
+/// What the kernel holds for a client that reads slowly is not discarded because the client says meanwhile that it has read.
+#[test]
+fn a_slow_client_of_http2_has_all_of_its_answer_when_the_server_ends() {
+    const LENGTH: usize = 1 << 20;
+    const WINDOW: usize = 65535;
+    let folder = Folder::new();
+    folder.write("index.html", &"x".repeat(LENGTH));
+    let server = Server::start(&folder, &["--drain-timeout", "60s"]);
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = [0x82, 0x86, 0x85, 0x01, 0x01, b'a'];
+    let hello = [
+        &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
+        &frame(SETTINGS, 0, 0, &[]),
+        &frame(HEADERS, END_STREAM | END_HEADERS, 1, &head),
+    ];
+    stream.write_all(&hello.concat()).unwrap();
+    let mut received = 0;
+    let mut goaways = 0;
+    let mut read_one = |stream: &mut TcpStream| {
+        let (kind, flags, _, payload) = next_frame(stream).expect("the rest of the answer");
+        if kind == PING && flags & ACK == 0 {
+            stream.write_all(&frame(PING, ACK, 0, &payload)).unwrap();
+        }
+        goaways += usize::from(kind == GOAWAY);
+        received += if kind == DATA { payload.len() } else { 0 };
+        (received, goaways)
+    };
+    // The server may send no more of the answer; it says that it goes, and what was its last stream.
+    while read_one(&mut stream).0 < WINDOW {}
+    server.signal("TERM");
+    while read_one(&mut stream).1 < 2 {}
+    let open = |bytes: u32| {
+        let bytes = bytes.to_be_bytes();
+        [
+            frame(WINDOW_UPDATE, 0, 0, &bytes),
+            frame(WINDOW_UPDATE, 0, 1, &bytes),
+        ]
+        .concat()
+    };
+    stream.write_all(&open(LENGTH as u32)).unwrap();
+    // It hands the rest to the kernel, which cannot send it yet, and has nothing more to do.
+    for _ in 0..4 {
+        thread::sleep(Duration::from_millis(100));
+        let _ = stream.write_all(&open(1));
+    }
+    while read_one(&mut stream).0 < LENGTH {}
+    drop(stream);
+    assert_eq!(server.end().0, Some(0));
+}
