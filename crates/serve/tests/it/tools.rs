@@ -173,7 +173,13 @@ fn h2spec_finds_nothing_where_bodies_are_read() {
         return;
     };
     for (name, saw) in failed {
-        assert!(is_answer_in_http1(&name, &saw), "{name}: {saw}");
+        // The stream is reset, as it has to be, but where hyper finds first that it cannot answer any more, with hyper's code.
+        let is_other_reset =
+            name.starts_with("Sends multiple WINDOW_UPDATE") && saw.starts_with("RST_STREAM Frame");
+        assert!(
+            is_answer_in_http1(&name, &saw) || is_other_reset,
+            "{name}: {saw}"
+        );
     }
 }
 
