@@ -75,6 +75,9 @@ pub(crate) enum Compat {
         /// Only what is here, in a surrounding of this name
         #[arg(long, hide = true)]
         inside: Option<String>,
+        /// Only on this driver, and not in a container
+        #[arg(long, value_parser = ["ring", "readiness"])]
+        driver: Option<String>,
     },
 }
 
@@ -82,7 +85,9 @@ pub(crate) fn command(root: &Path, what: &Compat) -> ExitCode {
     let done = match what {
         Compat::Tokio { files } => tokio(root, files),
         Compat::Programs { operations } => programs::programs(root, operations),
-        Compat::Service { inside } => service::service(root, inside.as_deref()),
+        Compat::Service { inside, driver } => {
+            service::service(root, inside.as_deref(), driver.as_deref())
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

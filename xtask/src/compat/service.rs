@@ -16,8 +16,8 @@ use crate::setup;
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Builds and tries it everywhere, or, `inside` a surrounding of this name, tries what has been built.
-pub(super) fn service(root: &Path, inside: Option<&str>) -> Result<(), String> {
+/// Builds and tries it everywhere, or only on the driver `only`, or, `inside` a surrounding of this name, tries what has been built.
+pub(super) fn service(root: &Path, inside: Option<&str>, only: Option<&str>) -> Result<(), String> {
     let stop = Stop::on_signals().map_err(|error| error.to_string())?;
     let target = root.join("target/xtask/service");
     let target = std::env::var_os("SERVICE_TARGET").map_or(target, Into::into);
@@ -38,11 +38,17 @@ pub(super) fn service(root: &Path, inside: Option<&str>) -> Result<(), String> {
         "| | alone | beside the job | while 600 downloads begin | beside the job and 600 downloads | MB/s |\n|---|---|---|---|---|---|"
     );
     for driver in ["ring", "readiness"] {
+        if only.is_some_and(|only| only != driver) {
+            continue;
+        }
         // Of its own: an order that is looked at is counted.
         let servers = Servers::start()?;
         finish(&mut trial(&target, &servers, driver, Some(driver)), &stop)?;
     }
-    finish(&mut container(&target)?, &stop)
+    match only {
+        Some(_) => Ok(()),
+        None => finish(&mut container(&target)?, &stop),
+    }
 }
 
 /// As an ordinary user.

@@ -6,13 +6,15 @@
 //! ```
 //!
 //! The partner is an https server of this program, with a certificate that it makes. `ROUNDS` (3), `SPAN` (4, for each figure), `NAME` (of the line). It
-//! prints a line of a table: medians over the rounds of p50 and p99, microseconds. `cargo xtask compat service` starts the databases and
-//! runs it in each surrounding.
+//! prints a line of a table: medians over the rounds of p50 and p99 and the range of p99, microseconds. On standard error it says where the time of
+//! the slowest hundredth went: how long the threads of each part waited for a CPU while the order was under way (threads that do nothing for
+//! the order count, too). `cargo xtask compat service` starts the databases and runs it in each surrounding.
 
 mod downloads;
 mod partner;
 mod service;
 mod urgent;
+mod waits;
 
 use std::error::Error;
 use std::thread;
@@ -43,16 +45,17 @@ fn try_it(program: &str, folder: &std::path::Path, rounds: usize, span: Duration
     let service = Service::start(program, folder, partner)?;
     service.check_routes(ORDERS)?;
     let address = service.address;
+    let measure = |span| urgent::measure(address, service.number(), span);
     let mut table = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
     let mut rate = Vec::new();
     for _ in 0..rounds {
-        table[0].push(urgent::measure(address, span)?);
+        table[0].push(measure(span)?);
         service.expect("POST", "/report", "", 202)?;
-        table[1].push(urgent::measure(address, span)?);
+        table[1].push(measure(span)?);
         let running = downloads::start(address, DOWNLOADS)?;
-        table[2].push(urgent::measure(address, Duration::from_secs(1))?);
+        table[2].push(measure(Duration::from_secs(1))?);
         running.mark();
-        table[3].push(urgent::measure(address, span)?);
+        table[3].push(measure(span)?);
         rate.push(running.stop()?);
         service.expect("DELETE", "/report", "", 204)?;
         thread::sleep(Duration::from_millis(300));
@@ -60,13 +63,27 @@ fn try_it(program: &str, folder: &std::path::Path, rounds: usize, span: Duration
     let report = service.get("/report")?;
     service.stop()?;
     let cells: Vec<String> = table
-        .iter_mut()
+        .iter()
         .map(|figures| {
             let p50 = urgent::median(figures.iter().map(|figures| figures.p50));
-            let p99 = urgent::median(figures.iter().map(|figures| figures.p99));
-            format!("{p50} / {p99}")
+            let p99 = || figures.iter().map(|figures| figures.p99);
+            let (least, most) = (p99().min().unwrap_or(0), p99().max().unwrap_or(0));
+            format!("{p50} / {} ({least}–{most})", urgent::median(p99()))
         })
         .collect();
+    eprintln!(
+        "| the slowest hundredth, µs | took | waits of {} |",
+        waits::GROUPS.join(" | ")
+    );
+    let cases = [
+        "alone",
+        "beside the job",
+        "while 600 downloads begin",
+        "beside both",
+    ];
+    for (case, figures) in cases.iter().zip(&table) {
+        eprintln!("| {case} | {}", urgent::slowest(figures));
+    }
     let rate = urgent::median(rate);
     let name = std::env::var("NAME").unwrap_or_default();
     println!("| {name} | {} | {rate} |", cells.join(" | "));

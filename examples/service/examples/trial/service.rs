@@ -38,6 +38,11 @@ impl Service {
         Ok(Service { child, address })
     }
 
+    /// Of its process.
+    pub fn number(&self) -> u32 {
+        self.child.id()
+    }
+
     /// SIGTERM: what is under way is answered, and it ends in order.
     pub fn stop(mut self) -> Result<()> {
         // SAFETY: a child that has not been waited for.

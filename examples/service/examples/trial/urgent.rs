@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Result;
+use crate::waits::{GROUPS, Waited, Waits};
 
 const REQUEST: &[u8] = b"GET /orders/1 HTTP/1.1\r\nHost: here\r\n\r\n";
 const REST: Duration = Duration::from_millis(2);
@@ -14,16 +15,21 @@ const REST: Duration = Duration::from_millis(2);
 pub struct Figures {
     pub p50: u64,
     pub p99: u64,
+    /// The means of the slowest hundredth: how long they took, and how long threads waited for a CPU meanwhile.
+    pub slow: u64,
+    pub waited: Waited,
 }
 
-pub fn measure(address: SocketAddr, span: Duration) -> Result<Figures> {
-    thread::spawn(move || client(address, span))
+/// Of the service with this process number.
+pub fn measure(address: SocketAddr, service: u32, span: Duration) -> Result<Figures> {
+    thread::spawn(move || client(address, service, span))
         .join()
         .map_err(|_| "the client panicked")?
 }
 
-fn client(address: SocketAddr, span: Duration) -> Result<Figures> {
+fn client(address: SocketAddr, service: u32, span: Duration) -> Result<Figures> {
     take_short_slices();
+    let waits = Waits::of(service);
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
@@ -31,10 +37,14 @@ fn client(address: SocketAddr, span: Duration) -> Result<Figures> {
     let mut answer = [0; 4096];
     let began = Instant::now();
     while began.elapsed() < span {
+        let before = waits.now();
         let asked = Instant::now();
         stream.write_all(REQUEST)?;
         let count = stream.read(&mut answer)?;
-        times.push(asked.elapsed().as_micros() as u64);
+        let took = asked.elapsed().as_micros() as u64;
+        let after = waits.now();
+        let waited: Waited = std::array::from_fn(|group| after[group] - before[group]);
+        times.push((took, waited));
         // Answers are shorter than a segment.
         if !answer[..count].starts_with(b"HTTP/1.1 200") {
             let text = String::from_utf8_lossy(&answer[..count]).into_owned();
@@ -43,10 +53,25 @@ fn client(address: SocketAddr, span: Duration) -> Result<Figures> {
         thread::sleep(REST);
     }
     times.sort_unstable();
+    let slowest = &times[times.len() * 99 / 100..];
+    let mean = |of: &dyn Fn(&(u64, Waited)) -> u64| {
+        slowest.iter().map(of).sum::<u64>() / slowest.len() as u64
+    };
     Ok(Figures {
-        p50: times[times.len() / 2],
-        p99: times[times.len() * 99 / 100],
+        p50: times[times.len() / 2].0,
+        p99: slowest[0].0,
+        slow: mean(&|(took, _)| *took),
+        waited: std::array::from_fn(|group| mean(&|(_, waited)| waited[group] / 1000)),
     })
+}
+
+/// A line of a table: the means of [`Figures::slow`] and [`Figures::waited`] over the rounds.
+pub fn slowest(rounds: &[Figures]) -> String {
+    let mean =
+        |of: &dyn Fn(&Figures) -> u64| rounds.iter().map(of).sum::<u64>() / rounds.len() as u64;
+    let waited = (0..GROUPS.len()).map(|group| mean(&|figures| figures.waited[group]));
+    let cells = std::iter::once(mean(&|figures| figures.slow)).chain(waited);
+    cells.map(|cell| format!("{cell} | ")).collect()
 }
 
 pub fn median(figures: impl IntoIterator<Item = u64>) -> u64 {

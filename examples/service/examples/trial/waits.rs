@@ -1,0 +1,71 @@
+//! How long threads wait for a CPU while a request is answered: what of its time is the service's, and what the kernel's, the databases'
+//! and this program's own, which share the CPUs.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Whose waiting is told apart.
+pub const GROUPS: [&str; 5] = [
+    "client",
+    "vCPUs",
+    "the service's other threads",
+    "redis",
+    "postgres",
+];
+
+/// Nanoseconds, for each of [`GROUPS`].
+pub type Waited = [u64; GROUPS.len()];
+
+/// The kernel's account of each thread.
+pub struct Waits(Vec<(usize, File)>);
+
+impl Waits {
+    /// Of the calling thread, the service's threads and all databases of this machine.
+    pub fn of(service: u32) -> Waits {
+        let mut files = Vec::new();
+        files.extend(File::open("/proc/thread-self/schedstat").map(|file| (0, file)));
+        for process in entries("/proc".as_ref()) {
+            let is_service = process.ends_with(service.to_string());
+            let group = match name(&process).as_str() {
+                _ if is_service => 2,
+                "redis-server" => 3,
+                "postgres" => 4,
+                _ => continue,
+            };
+            for thread in entries(&process.join("task")) {
+                let number = name(&thread);
+                let number = number.strip_prefix("upshift-").unwrap_or_default();
+                let is_vcpu =
+                    is_service && number.starts_with(|first: char| first.is_ascii_digit());
+                let group = if is_vcpu { 1 } else { group };
+                files.extend(File::open(thread.join("schedstat")).map(|file| (group, file)));
+            }
+        }
+        Waits(files)
+    }
+
+    /// So far.
+    pub fn now(&self) -> Waited {
+        let mut all = Waited::default();
+        for (group, file) in &self.0 {
+            let mut text = [0; 80];
+            // A thread that has ended has waited as long as it has.
+            let count = file.read_at(&mut text, 0).unwrap_or(0);
+            let text = String::from_utf8_lossy(&text[..count]);
+            let waited = text.split(' ').nth(1).and_then(|word| word.parse().ok());
+            all[*group] += waited.unwrap_or(0_u64);
+        }
+        all
+    }
+}
+
+fn entries(folder: &Path) -> impl Iterator<Item = std::path::PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    entries.filter_map(|entry| Some(entry.ok()?.path()))
+}
+
+fn name(process: &Path) -> String {
+    let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+    name.trim().to_owned()
+}
