@@ -70,7 +70,9 @@ struct Inquiry {
     findings: Arc<Stack<Finding>>,
     /// Users that are not examined yet.
     open: HashSet<u32>,
-    until: Instant,
+    /// How long scouts have had, and when the watch looked last.
+    had: Duration,
+    looked: Instant,
 }
 
 impl Inquiry {
@@ -96,11 +98,13 @@ impl Inquiry {
         Inquiry {
             findings,
             open,
-            until: now + INQUIRY,
+            had: Duration::ZERO,
+            looked: now,
         }
     }
 
-    /// Takes what has been found out; whether there is more to come.
+    /// Takes what has been found out; whether there is more to come. Of the time since the last look a round counts at most: if the watch
+    /// itself is late, the machine may have stood still, scouts included, which proves nothing against users that are not examined.
     fn hear(&mut self, culprits: &mut HashMap<u32, String>, now: Instant) -> bool {
         for (user, blame) in self.findings.take() {
             self.open.remove(&user);
@@ -108,7 +112,9 @@ impl Inquiry {
                 culprits.entry(user).or_insert(text);
             }
         }
-        !self.open.is_empty() && now < self.until
+        self.had += now.saturating_duration_since(self.looked).min(ROUND);
+        self.looked = now;
+        !self.open.is_empty() && self.had < INQUIRY
     }
 }
 
@@ -415,5 +421,36 @@ impl Alarm {
         self.evasive.clear();
         self.samples.clear();
         self.stage = Stage::Calm;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_that_is_late_takes_no_time_from_scouts() {
+        let ms = Duration::from_millis;
+        for late in [10, 250, 2000].map(ms) {
+            let start = Instant::now();
+            let mut inquiry = Inquiry {
+                findings: Arc::default(),
+                open: HashSet::from([7, 8]),
+                had: Duration::ZERO,
+                looked: start,
+            };
+            let mut culprits = HashMap::new();
+            let mut now = start + late;
+            assert!(inquiry.hear(&mut culprits, now), "late by {late:?}");
+            // Observations on time: the culprit is found, and the inquiry ends.
+            inquiry.findings.put((7, Some("lends".to_string())));
+            let end = now + INQUIRY;
+            while inquiry.hear(&mut culprits, now) {
+                now += ms(2);
+                assert!(now <= end, "late by {late:?}");
+            }
+            assert!(culprits.contains_key(&7) && culprits.len() == 1);
+            assert_eq!(inquiry.open, HashSet::from([8]));
+        }
     }
 }
