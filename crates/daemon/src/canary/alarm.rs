@@ -8,7 +8,9 @@
 //! scheduler of the CPU was kept from it as well (`accounts.rs`).
 //!
 //! In which lock a thread sleeps stands in a file of `/proc`, which the watch does not open: scouts do (`scout.rs`), one for each user. The watch
-//! waits for [`INQUIRY`] at most, with all suspects demoted; users that are not examined by then are suspects.
+//! waits for [`INQUIRY`] at most, with all suspects demoted; users whose examination has begun and not ended by then are suspects, since they can
+//! delay it. One that has not begun proves nothing: the scouts got no CPU. After a silence it is waited for, all suspects demoted, for as long as a suspect
+//! is barred; then that user is not barred.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -67,27 +69,40 @@ type Finding = (u32, Option<String>);
 /// What scouts are about to find out.
 #[derive(Debug)]
 struct Inquiry {
+    /// Users whose examination begins.
+    begun: Arc<Stack<u32>>,
     findings: Arc<Stack<Finding>>,
+    /// Users whose examination has not begun yet.
+    unbegun: HashSet<u32>,
     /// Users that are not examined yet.
     open: HashSet<u32>,
-    /// How long scouts have had, and when the watch looked last.
+    /// How long it is waited for examinations to begin.
+    patience: Duration,
+    /// How long it has been waited in all, and since the last examination began, and when the watch looked last.
+    waited: Duration,
     had: Duration,
     looked: Instant,
 }
 
 impl Inquiry {
-    /// Sends a scout for each user.
-    fn start(shared: &Shared, holds: &VecDeque<Arc<Hold>>, now: Instant) -> Inquiry {
+    /// Sends a scout for each user; `patience` is for those whose examination does not begin.
+    fn start(
+        shared: &Shared,
+        holds: &VecDeque<Arc<Hold>>,
+        patience: Duration,
+        now: Instant,
+    ) -> Inquiry {
         let mut users: HashMap<u32, Vec<(i32, Tid)>> = HashMap::new();
         for hold in holds {
             let threads = users.entry(hold.owner.user).or_default();
             threads.push((hold.owner.pid, hold.tid));
         }
-        let findings = Arc::new(Stack::default());
-        let open = users.keys().copied().collect();
+        let inquiry = Inquiry::of(users.keys().copied().collect(), patience, now);
         for (user, threads) in users {
-            let (machine, findings) = (Arc::clone(&shared.machine), Arc::clone(&findings));
+            let (begun, findings) = (Arc::clone(&inquiry.begun), Arc::clone(&inquiry.findings));
+            let machine = Arc::clone(&shared.machine);
             shared.scouts.send(move || {
+                begun.put(user);
                 let blame = |&(pid, tid): &(i32, Tid)| {
                     let what = offence(machine.as_ref(), tid)?;
                     Some(format!("thread {tid} of process {pid} {what}"))
@@ -95,9 +110,17 @@ impl Inquiry {
                 findings.put((user, threads.iter().find_map(blame)));
             });
         }
+        inquiry
+    }
+
+    fn of(users: HashSet<u32>, patience: Duration, now: Instant) -> Inquiry {
         Inquiry {
-            findings,
-            open,
+            begun: Arc::default(),
+            findings: Arc::default(),
+            unbegun: users.clone(),
+            open: users,
+            patience,
+            waited: Duration::ZERO,
             had: Duration::ZERO,
             looked: now,
         }
@@ -106,15 +129,72 @@ impl Inquiry {
     /// Takes what has been found out; whether there is more to come. Of the time since the last look a round counts at most: if the watch
     /// itself is late, the machine may have stood still, scouts included, which proves nothing against users that are not examined.
     fn hear(&mut self, culprits: &mut HashMap<u32, String>, now: Instant) -> bool {
+        let time = now.saturating_duration_since(self.looked).min(ROUND);
+        self.looked = now;
+        self.waited += time;
+        self.had += time;
+        for user in self.begun.take() {
+            self.unbegun.remove(&user);
+            self.had = Duration::ZERO;
+        }
         for (user, blame) in self.findings.take() {
             self.open.remove(&user);
             if let Some(text) = blame {
                 culprits.entry(user).or_insert(text);
             }
         }
-        self.had += now.saturating_duration_since(self.looked).min(ROUND);
-        self.looked = now;
-        !self.open.is_empty() && self.had < INQUIRY
+        let is_in_time = match self.unbegun.is_empty() {
+            true => self.had < INQUIRY,
+            false => self.waited < self.patience,
+        };
+        !self.open.is_empty() && is_in_time
+    }
+}
+
+/// Users that scouts had no time to examine.
+#[derive(Debug, Default)]
+struct Unexamined {
+    /// Their examination has begun, and does not end: they may have seen to that.
+    begun: HashSet<u32>,
+    /// It has not begun: that is the daemon's lateness.
+    unbegun: HashSet<u32>,
+}
+
+/// Which users are barred beside culprits.
+#[derive(Debug, PartialEq, Eq)]
+enum Suspicion {
+    None,
+    /// Those whose threads end unseen.
+    Evasive,
+    Users(HashSet<u32>),
+}
+
+impl Suspicion {
+    /// Nothing follows from an observation that the daemon made late: not where the CPU stood still for the daemon, too, and not against users whose
+    /// examination has not begun.
+    fn of(
+        has_culprits: bool,
+        stood_still: bool,
+        evasive: &HashSet<u32>,
+        suspects: HashSet<u32>,
+        unexamined: &Unexamined,
+    ) -> Suspicion {
+        if stood_still {
+            return Suspicion::None;
+        }
+        if !has_culprits && !evasive.is_empty() {
+            return Suspicion::Evasive;
+        }
+        let is_one = |user: &u32| match has_culprits {
+            true => unexamined.begun.contains(user),
+            // In a way that is not known.
+            false => !unexamined.unbegun.contains(user),
+        };
+        let users: HashSet<u32> = suspects.into_iter().filter(is_one).collect();
+        match users.is_empty() {
+            true => Suspicion::None,
+            false => Suspicion::Users(users),
+        }
     }
 }
 
@@ -308,8 +388,10 @@ impl Alarm {
         let suspects: HashSet<Tid> = self.suspects.iter().map(|hold| hold.tid).collect();
         let may_be = |hold: &Hold| hold.is_raised() || suspects.contains(&hold.tid);
         let left: VecDeque<_> = shared.roster.holds(may_be).into();
+        // After a silence all suspects are demoted meanwhile; else they go on.
+        let patience = demoted.map_or(INQUIRY, |_| bars::FIRST);
         let trial = Box::new(Trial {
-            inquiry: Inquiry::start(shared, &left, now),
+            inquiry: Inquiry::start(shared, &left, patience, now),
             left,
             culprits: HashMap::new(),
             inquiries: 0,
@@ -346,7 +428,7 @@ impl Alarm {
         if trial.silence.is_none() && trial.culprits.is_empty() && trial.inquiries < INQUIRIES {
             let holds = shared.roster.holds(Hold::is_raised).into();
             trial.inquiries += 1;
-            trial.inquiry = Inquiry::start(shared, &holds, now);
+            trial.inquiry = Inquiry::start(shared, &holds, INQUIRY, now);
             self.stage = Stage::Examined(trial);
             return;
         }
@@ -378,32 +460,46 @@ impl Alarm {
             };
             shared.eject(format!("user {user} is {}: {what}", until(bar)));
         }
-        let open = &trial.inquiry.open;
-        if trial.culprits.is_empty() && self.stood_still {
-            let silent = &self.silent;
-            return shared.complain("foreign", || {
-                format!(
-                    "the CPUs {silent:?} stood still, for the daemon too: the kernel throttles real-time threads, the host has no time, or something else is real-time there"
-                )
-            });
-        }
-        if trial.culprits.is_empty() && !self.evasive.is_empty() {
-            for &user in &self.evasive {
-                shared.bars.suspect(user, now);
-                shared.eject(format!(
-                    "user {user} is {}: its threads end before it can be seen what they use",
-                    until(bars::FIRST)
-                ));
+        let inquiry = &trial.inquiry;
+        let unexamined = Unexamined {
+            begun: inquiry.open.difference(&inquiry.unbegun).copied().collect(),
+            unbegun: inquiry.unbegun.clone(),
+        };
+        let suspects = self.suspects.iter().map(|hold| hold.owner.user).collect();
+        let verdict = Suspicion::of(
+            !trial.culprits.is_empty(),
+            self.stood_still,
+            &self.evasive,
+            suspects,
+            &unexamined,
+        );
+        match verdict {
+            Suspicion::None if trial.culprits.is_empty() && self.stood_still => {
+                let silent = &self.silent;
+                return shared.complain("foreign", || {
+                    format!(
+                        "the CPUs {silent:?} stood still, for the daemon too: the kernel throttles real-time threads, the host has no time, or something else is real-time there"
+                    )
+                });
             }
-        } else if trial.culprits.is_empty() || !open.is_empty() {
-            let users: HashSet<u32> = self.suspects.iter().map(|hold| hold.owner.user).collect();
-            let chosen = |user: &u32| trial.culprits.is_empty() || open.contains(user);
-            for user in users.into_iter().filter(chosen) {
-                shared.bars.suspect(user, now);
-                shared.eject(format!(
-                    "user {user} is {}: as a suspect",
-                    until(bars::FIRST)
-                ));
+            Suspicion::None => {}
+            Suspicion::Evasive => {
+                for &user in &self.evasive {
+                    shared.bars.suspect(user, now);
+                    shared.eject(format!(
+                        "user {user} is {}: its threads end before it can be seen what they use",
+                        until(bars::FIRST)
+                    ));
+                }
+            }
+            Suspicion::Users(users) => {
+                for user in users {
+                    shared.bars.suspect(user, now);
+                    shared.eject(format!(
+                        "user {user} is {}: as a suspect",
+                        until(bars::FIRST)
+                    ));
+                }
             }
         }
         shared.complain("canary", || {
@@ -428,17 +524,19 @@ impl Alarm {
 mod tests {
     use super::*;
 
+    const MS: Duration = Duration::from_millis(1);
+
+    fn users<const N: usize>(users: [u32; N]) -> HashSet<u32> {
+        HashSet::from(users)
+    }
+
     #[test]
     fn a_watch_that_is_late_takes_no_time_from_scouts() {
-        let ms = Duration::from_millis;
-        for late in [10, 250, 2000].map(ms) {
+        for late in [10, 250, 2000].map(|ms| ms * MS) {
             let start = Instant::now();
-            let mut inquiry = Inquiry {
-                findings: Arc::default(),
-                open: HashSet::from([7, 8]),
-                had: Duration::ZERO,
-                looked: start,
-            };
+            let mut inquiry = Inquiry::of(users([7, 8]), bars::FIRST, start);
+            inquiry.begun.put(7);
+            inquiry.begun.put(8);
             let mut culprits = HashMap::new();
             let mut now = start + late;
             assert!(inquiry.hear(&mut culprits, now), "late by {late:?}");
@@ -446,11 +544,73 @@ mod tests {
             inquiry.findings.put((7, Some("lends".to_string())));
             let end = now + INQUIRY;
             while inquiry.hear(&mut culprits, now) {
-                now += ms(2);
+                now += 2 * MS;
                 assert!(now <= end, "late by {late:?}");
             }
             assert!(culprits.contains_key(&7) && culprits.len() == 1);
-            assert_eq!(inquiry.open, HashSet::from([8]));
+            assert_eq!(inquiry.open, users([8]));
         }
+    }
+
+    #[test]
+    fn examinations_that_do_not_begin_are_waited_for_as_long_as_a_suspect_is_barred() {
+        for (patience, waited) in [(bars::FIRST, bars::FIRST), (INQUIRY, INQUIRY)] {
+            let mut now = Instant::now();
+            let mut inquiry = Inquiry::of(users([7, 8]), patience, now);
+            inquiry.begun.put(7);
+            let (began, mut culprits) = (now, HashMap::new());
+            while inquiry.hear(&mut culprits, now) {
+                now += 2 * MS;
+            }
+            let took = now - began;
+            assert!(took >= waited && took < waited + ROUND, "{took:?}");
+            assert_eq!((inquiry.open, inquiry.unbegun), (users([7, 8]), users([8])));
+        }
+    }
+
+    #[test]
+    fn an_examination_that_begins_late_is_still_heard() {
+        let mut now = Instant::now();
+        let mut inquiry = Inquiry::of(users([7]), bars::FIRST, now);
+        let mut culprits = HashMap::new();
+        while inquiry.waited < 2 * INQUIRY {
+            now += 10 * MS;
+            assert!(inquiry.hear(&mut culprits, now));
+        }
+        inquiry.begun.put(7);
+        // It has all the time that others have.
+        let begins = now;
+        while now + 10 * MS < begins + INQUIRY {
+            now += 10 * MS;
+            assert!(inquiry.hear(&mut culprits, now));
+        }
+        inquiry.findings.put((7, Some("lends".to_string())));
+        assert!(!inquiry.hear(&mut culprits, now));
+        assert!(culprits.contains_key(&7));
+    }
+
+    #[test]
+    fn lateness_of_the_daemon_proves_nothing() {
+        let unexamined = Unexamined {
+            begun: users([2]),
+            unbegun: users([3]),
+        };
+        let verdict = |has_culprits, stood_still, evasive: &HashSet<u32>| {
+            let suspects = users([1, 2, 3]);
+            Suspicion::of(has_culprits, stood_still, evasive, suspects, &unexamined)
+        };
+        let (nothing, evasive) = (users([]), users([4]));
+        // The CPU stood still for the daemon, too: none but those that were found.
+        for has_culprits in [false, true] {
+            assert_eq!(verdict(has_culprits, true, &nothing), Suspicion::None);
+            assert_eq!(verdict(has_culprits, true, &evasive), Suspicion::None);
+        }
+        // Beside a culprit those that keep a scout, in an unknown way all that a scout has got to.
+        assert_eq!(verdict(true, false, &nothing), Suspicion::Users(users([2])));
+        assert_eq!(
+            verdict(false, false, &nothing),
+            Suspicion::Users(users([1, 2]))
+        );
+        assert_eq!(verdict(false, false, &evasive), Suspicion::Evasive);
     }
 }
