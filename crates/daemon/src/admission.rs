@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn who_registers_all_the_time_has_to_wait() {
+    fn a_client_that_registers_all_the_time_has_to_wait() {
         let now = Instant::now();
         let mut admission = Admission::new(limits());
         let standing = Standing::Anybody;
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_users_who_left_are_forgotten() {
+    fn a_thousand_users_that_left_are_forgotten() {
         let now = Instant::now();
         let mut admission = Admission::new(limits());
         for user in 0..5000 {

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bars_double_and_are_forgotten_by_those_who_are_good() {
+    fn bars_double_and_are_forgotten_by_users_that_behave() {
         let start = Instant::now();
         let bars = Bars::default();
         assert!(!bars.is_barred(7, start));

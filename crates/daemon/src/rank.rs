@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_alone_is_left_alone() {
+    fn one_that_is_alone_is_left_alone() {
         assert_eq!(ranked(&[awake(0)], None), [Standing::ALONE]);
         assert_eq!(ranked(&[asleep(NOTHING)], None), [Standing::ALONE]);
     }
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_rises_by_a_contest_with_itself() {
+    fn no_process_rises_by_a_contest_with_itself() {
         let bands = |entrants: &[Entrant]| {
             let standings = ranked(entrants, None);
             standings.iter().map(|it| it.band).collect::<Vec<_>>()
@@ -337,7 +337,7 @@ mod tests {
     }
 
     /// The same, of three users who are not trusted.
-    fn of_somebody() -> impl Strategy<Value = Entrant> {
+    fn of_another() -> impl Strategy<Value = Entrant> {
         (entrant(), 0..3u32).prop_map(|(it, user)| Entrant {
             user,
             trusted: false,
@@ -374,8 +374,8 @@ mod tests {
 
         /// The same for any number of moves of any of them.
         #[test]
-        fn all_that_stay_within_their_thresholds_change_nobody(
-            mut entrants in prop::collection::vec(prop_oneof![entrant(), of_somebody()], 1..12),
+        fn all_that_stay_within_their_thresholds_change_no_other(
+            mut entrants in prop::collection::vec(prop_oneof![entrant(), of_another()], 1..12),
             bystanders in prop::option::of(0u8..64),
             moves in prop::collection::vec((any::<prop::sample::Index>(), 0..64u8), 1..40),
         ) {
@@ -394,8 +394,8 @@ mod tests {
 
         /// The promise behind the thresholds: within them, no band changes.
         #[test]
-        fn who_stays_within_its_thresholds_changes_nobody(
-            entrants in prop::collection::vec(prop_oneof![entrant(), of_somebody()], 1..12),
+        fn a_process_that_stays_within_its_thresholds_changes_no_other(
+            entrants in prop::collection::vec(prop_oneof![entrant(), of_another()], 1..12),
             bystanders in prop::option::of(0u8..64),
             which in any::<prop::sample::Index>(),
             level in 0..64u8,

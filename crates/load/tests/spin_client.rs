@@ -169,7 +169,7 @@ fn a_hog_is_sent_first_and_the_unanswered_are_counted() {
 }
 
 #[test]
-fn replies_that_nobody_asked_for_are_errors() {
+fn replies_without_a_request_are_errors() {
     let target = serve(|mut stream| {
         let mut frame = [0; FRAME];
         stream.read_exact(&mut frame)?;

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ends_threads_is_to_blame_for_what_these_explain_and_nobody_else() {
+    fn a_process_that_ends_threads_is_to_blame_for_what_these_explain_and_no_other() {
         let taken = |by: &[u32]| Verdict::Taken(by.to_vec());
         assert_eq!(span((48, 50), 300, &[(7, 36), (8, 150)]), taken(&[8]));
         let two = [(7, 100), (8, 150), (9, 36)];

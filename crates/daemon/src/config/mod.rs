@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_a_group_gains_nothing_by_it() {
+    fn a_user_that_leaves_a_group_gains_nothing_by_it() {
         let mut config = Config::parse(
             "ceiling = 32\n\
              [[rule]]\ngroup = 100\ndeny = true\n\

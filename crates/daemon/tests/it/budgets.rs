@@ -88,7 +88,7 @@ fn siblings_that_end_do_not_evade_the_budget_of_an_assigned_program() {
 }
 
 #[test]
-fn who_changes_its_name_does_not_evade_its_budget() {
+fn a_process_that_changes_its_name_does_not_evade_its_budget() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -118,7 +118,7 @@ fn assigned_programs_within_their_budgets_leave_bystanders_their_share_together(
 }
 
 #[test]
-fn who_executes_itself_again_and_again_does_not_evade_its_budget() {
+fn a_process_that_executes_itself_again_and_again_does_not_evade_its_budget() {
     let _turn = turn();
     if !permitted() {
         return;

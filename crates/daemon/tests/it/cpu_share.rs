@@ -69,7 +69,7 @@ fn two_that_take_turns_leave_bystanders_their_share() {
 }
 
 #[test]
-fn who_leaves_and_registers_again_leaves_bystanders_their_share() {
+fn a_process_that_leaves_and_registers_again_leaves_bystanders_their_share() {
     let _turn = turn();
     if permitted() {
         leaves_their_share(compete("returner", "returner", &[]));
@@ -121,7 +121,7 @@ fn understudies_leave_bystanders_their_share() {
 }
 
 #[test]
-fn who_sinks_to_the_priority_of_the_canary_leaves_bystanders_their_share() {
+fn a_process_that_sinks_to_the_priority_of_the_canary_leaves_bystanders_their_share() {
     let _turn = turn();
     if permitted() {
         leaves_their_share(compete("sinker", "sinker", &[]));
@@ -129,7 +129,7 @@ fn who_sinks_to_the_priority_of_the_canary_leaves_bystanders_their_share() {
 }
 
 #[test]
-fn two_who_change_their_levels_at_full_speed_leave_a_victim_its_cpu() {
+fn two_that_change_their_levels_at_full_speed_leave_a_victim_its_cpu() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -160,7 +160,7 @@ fn two_who_change_their_levels_at_full_speed_leave_a_victim_its_cpu() {
 }
 
 #[test]
-fn who_becomes_another_program_again_and_again_leaves_bystanders_their_share() {
+fn a_process_that_becomes_another_program_again_and_again_leaves_bystanders_their_share() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -220,7 +220,7 @@ fn a_winner_that_is_traced_leaves_a_victim_its_cpu() {
 }
 
 #[test]
-fn who_has_the_kernel_move_packets_leaves_bystanders_their_share() {
+fn a_process_that_has_the_kernel_move_packets_leaves_bystanders_their_share() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -230,7 +230,7 @@ fn who_has_the_kernel_move_packets_leaves_bystanders_their_share() {
 }
 
 #[test]
-fn who_changes_levels_with_a_thousand_threads_leaves_a_victim_its_cpu() {
+fn a_process_that_changes_levels_with_a_thousand_threads_leaves_a_victim_its_cpu() {
     let _turn = turn();
     if !permitted() {
         return;

@@ -68,7 +68,7 @@ impl Crowd {
 /// Daemons that are killed while a client is elevated, or at any moment of their start, and clients that are killed before, on a machine
 /// of which every CPU is busy. On every one of these deaths the promise is kept.
 #[test]
-fn hundreds_of_killed_daemons_leave_nobody_elevated_and_clients_rejoin() {
+fn hundreds_of_killed_daemons_leave_no_thread_elevated_and_clients_rejoin() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -154,7 +154,7 @@ fn killed_clients_are_forgotten_at_any_step() {
 }
 
 #[test]
-fn a_guardian_that_is_killed_is_replaced_while_somebody_is_registered() {
+fn a_guardian_that_is_killed_is_replaced_while_a_client_is_registered() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -179,7 +179,7 @@ fn a_guardian_that_is_killed_is_replaced_while_somebody_is_registered() {
 }
 
 #[test]
-fn a_daemon_that_is_stopped_keeps_nobody_elevated() {
+fn a_daemon_that_is_stopped_keeps_no_thread_elevated() {
     let _turn = turn();
     if !permitted() {
         return;

@@ -47,7 +47,7 @@ fn send(path: &Path, page: OwnedFd, longer: usize) {
 }
 
 #[test]
-fn descriptors_that_linger_hold_up_nobody() {
+fn descriptors_that_linger_delay_no_client() {
     let _turn = turn();
     let path = socket("linger");
     let few = Config {

@@ -33,7 +33,7 @@ fn a_flooded_doorbell_is_not_listened_to_for_a_while() {
 }
 
 #[test]
-fn a_doorbell_that_blocks_and_has_many_listeners_holds_up_nobody() {
+fn a_doorbell_that_blocks_and_has_many_listeners_delays_no_client() {
     let _turn = turn();
     if !permitted() {
         return;

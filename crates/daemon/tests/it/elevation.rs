@@ -20,7 +20,7 @@ fn ms_from_now(ms: u64) -> u64 {
 }
 
 #[test]
-fn who_claims_level_0_for_ever_gets_its_ceiling() {
+fn a_client_that_claims_level_0_for_ever_gets_its_ceiling() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -68,7 +68,7 @@ fn forks_of_a_registered_process_are_ordinary() {
 }
 
 #[test]
-fn who_execs_while_elevated_is_given_back() {
+fn a_process_that_execs_while_elevated_is_given_back() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -91,7 +91,7 @@ fn who_execs_while_elevated_is_given_back() {
 }
 
 #[test]
-fn who_moves_to_another_cpu_is_put_out() {
+fn a_process_that_moves_to_another_cpu_is_put_out() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -117,7 +117,7 @@ fn who_moves_to_another_cpu_is_put_out() {
 }
 
 #[test]
-fn who_changes_its_own_policy_harms_itself_only() {
+fn a_process_that_changes_its_own_policy_harms_itself_only() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -191,7 +191,7 @@ fn every_arrival_in_a_demoted_process_elevates_it_and_taking_it_in_demotes_it() 
 }
 
 #[test]
-fn who_says_that_it_sleeps_and_burns_leaves_bystanders_their_share() {
+fn a_client_that_says_that_it_sleeps_and_burns_leaves_bystanders_their_share() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -220,7 +220,7 @@ fn who_says_that_it_sleeps_and_burns_leaves_bystanders_their_share() {
 }
 
 #[test]
-fn cooperative_processes_see_who_is_more_urgent() {
+fn cooperative_processes_see_which_is_more_urgent() {
     let _turn = turn();
     let path = socket("cooperative");
     let _daemon = Daemon::start(Config {
@@ -273,7 +273,7 @@ fn a_lone_burner_is_not_elevated_and_a_former_rival_is_given_back() {
 }
 
 #[test]
-fn nobody_is_elevated_by_a_contest_with_itself() {
+fn no_process_is_elevated_by_a_contest_with_itself() {
     let _turn = turn();
     if !permitted() {
         return;

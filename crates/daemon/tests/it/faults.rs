@@ -38,7 +38,7 @@ fn quarrel(path: &std::path::Path, clients: &mut [Process]) {
 }
 
 #[test]
-fn failing_scheduling_calls_leave_nobody_elevated() {
+fn failing_scheduling_calls_leave_no_thread_elevated() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -158,7 +158,7 @@ impl<F: Fn(&str, i32) -> io::Result<()> + Send + Sync> Machine for Hooked<F> {
 }
 
 #[test]
-fn a_scheduler_that_panics_ends_the_daemon_and_leaves_nobody_elevated() {
+fn a_scheduler_that_panics_ends_the_daemon_and_leaves_no_thread_elevated() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -228,7 +228,7 @@ fn failing_registrations_leave_nothing_behind_and_succeed_in_the_end() {
 
 /// Opening a file of a process may take as long as it likes; see `docs/threat-model.md`.
 #[test]
-fn who_cannot_be_looked_at_is_refused_in_time_and_holds_up_nobody() {
+fn a_process_that_cannot_be_looked_at_is_refused_in_time_and_delays_no_client() {
     let _turn = turn();
     if !permitted() {
         return;

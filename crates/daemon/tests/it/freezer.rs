@@ -62,7 +62,7 @@ impl Drop for Freezer {
 }
 
 #[test]
-fn who_is_frozen_while_it_is_elevated_keeps_nothing() {
+fn a_process_that_is_frozen_while_it_is_elevated_keeps_nothing() {
     let _turn = turn();
     if !permitted() {
         return;

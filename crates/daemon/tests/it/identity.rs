@@ -53,7 +53,7 @@ fn a_process_that_is_another_users_now_is_not_elevated() {
 }
 
 #[test]
-fn who_is_in_hundreds_of_groups_is_denied_by_the_last() {
+fn a_user_that_is_in_hundreds_of_groups_is_denied_by_the_last() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -128,7 +128,7 @@ fn subordinate_users_are_no_crowd() {
 }
 
 #[test]
-fn who_leaves_a_group_in_a_user_namespace_is_denied_by_its_account() {
+fn a_user_that_leaves_a_group_in_a_user_namespace_is_denied_by_its_account() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -167,7 +167,7 @@ fn who_leaves_a_group_in_a_user_namespace_is_denied_by_its_account() {
 }
 
 #[test]
-fn a_name_that_is_no_text_hides_nobody_from_a_rule() {
+fn a_name_that_is_no_text_hides_no_process_from_a_rule() {
     let _turn = turn();
     if !permitted() {
         return;

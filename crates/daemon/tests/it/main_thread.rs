@@ -75,7 +75,7 @@ fn without_main_thread(
 }
 
 #[test]
-fn who_ends_its_main_thread_keeps_the_quota_of_its_cgroup() {
+fn a_process_that_ends_its_main_thread_keeps_the_quota_of_its_cgroup() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -98,7 +98,7 @@ fn who_ends_its_main_thread_keeps_the_quota_of_its_cgroup() {
 }
 
 #[test]
-fn who_ends_its_main_thread_keeps_the_level_of_its_rule() {
+fn a_process_that_ends_its_main_thread_keeps_the_level_of_its_rule() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -115,7 +115,7 @@ fn who_ends_its_main_thread_keeps_the_level_of_its_rule() {
 }
 
 #[test]
-fn who_ends_its_main_thread_leaves_no_bound_with_it() {
+fn a_process_that_ends_its_main_thread_leaves_no_bound_with_it() {
     let _turn = turn();
     if !permitted() {
         return;

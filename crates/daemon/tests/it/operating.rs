@@ -9,7 +9,7 @@ use crate::puppet::start_puppet;
 use crate::{directory, permitted, socket, turn};
 
 #[test]
-fn another_configuration_applies_to_who_is_there_and_loses_nobody() {
+fn another_configuration_applies_to_clients_that_are_there_and_loses_none() {
     let _turn = turn();
     if !permitted() {
         return;

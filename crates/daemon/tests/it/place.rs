@@ -12,7 +12,7 @@ use crate::protocol::cooperative;
 use crate::{socket, turn};
 
 #[test]
-fn a_second_daemon_is_told_who_is_first() {
+fn a_second_daemon_is_told_which_is_first() {
     let _turn = turn();
     let _daemon = Daemon::start(cooperative("second")).unwrap();
     let error = Daemon::start(cooperative("second"))

@@ -35,7 +35,7 @@ fn start_lessor(path: &std::path::Path, more: &[(&str, &str)]) -> Option<Process
 }
 
 #[test]
-fn leases_on_files_in_proc_hold_up_nobody() {
+fn leases_on_files_in_proc_delay_no_client() {
     let _turn = turn();
     if !permitted() {
         return;

@@ -63,7 +63,7 @@ fn no_scheduling_call_is_made_while_the_winner_is_unchanged() {
 }
 
 #[test]
-fn the_view_is_true_although_nobody_rings() {
+fn the_view_is_true_although_no_doorbell_rings() {
     let _turn = turn();
     let path = socket("view");
     let quiet = Config {
@@ -98,7 +98,7 @@ pub(crate) fn used_by_the_scheduler() -> u64 {
 }
 
 #[test]
-fn a_cooperative_daemon_sleeps_while_two_compete_and_sees_what_nobody_rings_for() {
+fn a_cooperative_daemon_sleeps_while_two_compete_and_sees_what_no_doorbell_rings_for() {
     let _turn = turn();
     let path = socket("sampled");
     let cooperative = Config {

@@ -25,7 +25,7 @@ pub(crate) fn gets_a_fifth(mut burner: Process) {
 }
 
 #[test]
-fn nobody_is_elevated_beyond_the_quota_of_its_cgroup() {
+fn no_process_is_elevated_beyond_the_quota_of_its_cgroup() {
     let _turn = turn();
     if !permitted() {
         return;

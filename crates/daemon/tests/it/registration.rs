@@ -102,7 +102,7 @@ fn others_register_beside(role: &str, more: &[(&str, String)], count: &str) {
 }
 
 #[test]
-fn who_connects_without_end_keeps_nobody_from_registering() {
+fn a_client_that_connects_without_end_keeps_no_client_from_registering() {
     let _turn = turn();
     if permitted() {
         others_register_beside("knocker", &[("THREADS", "8".to_string())], "knocks");
@@ -110,7 +110,7 @@ fn who_connects_without_end_keeps_nobody_from_registering() {
 }
 
 #[test]
-fn who_adds_and_removes_threads_without_end_keeps_nobody_from_registering() {
+fn a_client_that_adds_and_removes_threads_without_end_keeps_no_client_from_registering() {
     let _turn = turn();
     if permitted() {
         others_register_beside("updater", &[("CONNECTIONS", "8".to_string())], "done");
@@ -118,7 +118,7 @@ fn who_adds_and_removes_threads_without_end_keeps_nobody_from_registering() {
 }
 
 #[test]
-fn who_asks_for_censuses_without_end_keeps_nobody_from_registering() {
+fn a_client_that_asks_for_censuses_without_end_keeps_no_client_from_registering() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -192,7 +192,7 @@ fn memory_that_is_sent_is_given_back_by_ordinary_threads() {
 }
 
 #[test]
-fn hundreds_of_descriptors_in_each_message_keep_nobody_from_registering() {
+fn hundreds_of_descriptors_in_each_message_keep_no_client_from_registering() {
     let _turn = turn();
     if permitted() {
         others_register_beside(

@@ -54,7 +54,7 @@ impl Drop for Reserved {
 }
 
 #[test]
-fn reservations_of_others_keep_nobody_from_being_elevated() {
+fn reservations_of_others_keep_no_process_from_being_elevated() {
     let _turn = turn();
     if !permitted() {
         return;

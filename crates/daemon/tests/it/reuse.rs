@@ -15,7 +15,7 @@ use crate::{daemon, permitted, skipped, socket, turn};
 const NEXT: &str = "/proc/sys/kernel/ns_last_pid";
 
 #[test]
-fn who_gets_the_number_of_a_registered_thread_that_has_ended_is_left_alone() {
+fn a_thread_that_gets_the_number_of_a_registered_thread_that_has_ended_is_left_alone() {
     let _turn = turn();
     if !permitted() {
         return;

@@ -107,7 +107,7 @@ pub(crate) fn namer() {
 }
 
 #[test]
-fn who_changes_its_name_without_end_holds_up_no_rule_and_little_of_a_cpu() {
+fn a_process_that_changes_its_name_without_end_holds_up_no_rule_and_little_of_a_cpu() {
     let _turn = turn();
     if !permitted() {
         return;

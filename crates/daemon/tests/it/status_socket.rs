@@ -21,7 +21,7 @@ use crate::puppet::start_puppet;
 use crate::{directory, permitted, socket, turn};
 
 #[test]
-fn censuses_that_nobody_reads_take_no_memory() {
+fn censuses_that_no_client_reads_take_no_memory() {
     let _turn = turn();
     let (path, _daemon) = open_daemon("hoarder");
     let _somebody = processes(&path);
@@ -77,7 +77,7 @@ pub(crate) fn hoarder() {
 }
 
 #[test]
-fn figures_are_there_for_prometheus_and_slow_readers_hold_up_nobody() {
+fn figures_are_there_for_prometheus_and_slow_readers_delay_no_client() {
     let _turn = turn();
     let path = socket("metrics");
     let place = directory().join("metrics");
@@ -112,7 +112,7 @@ fn figures_are_there_for_prometheus_and_slow_readers_hold_up_nobody() {
 }
 
 #[test]
-fn who_asks_for_figures_without_end_has_the_daemon_asked_ten_times_a_second() {
+fn a_client_that_asks_for_figures_without_end_has_the_daemon_asked_ten_times_a_second() {
     let _turn = turn();
     let place = directory().join("often");
     let config = Config {
@@ -177,7 +177,7 @@ pub(crate) fn mute() {
 }
 
 #[test]
-fn who_connects_to_the_figures_and_says_nothing_keeps_nobody_from_them() {
+fn a_client_that_connects_to_the_figures_and_says_nothing_keeps_no_client_from_them() {
     let _turn = turn();
     if !permitted() {
         return;

@@ -152,7 +152,7 @@ fn a_process_image_does_not_inherit_an_elevation() {
 }
 
 #[test]
-fn an_owner_that_is_stopped_keeps_nobody_elevated() {
+fn an_owner_that_is_stopped_keeps_no_thread_elevated() {
     if !root() {
         return;
     }

@@ -21,7 +21,7 @@ const ERRORS: [i32; 6] = [
 const CALLS: u64 = 24;
 
 #[test]
-fn any_call_may_fail_and_nobody_stays_elevated() {
+fn any_call_may_fail_and_no_thread_stays_elevated() {
     if !permitted() {
         return;
     }

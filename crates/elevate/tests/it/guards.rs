@@ -266,7 +266,7 @@ fn threads_of_others_need_a_guardian_and_stay_below_it() {
 }
 
 #[test]
-fn a_set_is_given_back_at_its_end_whoever_looks_at_it_meanwhile() {
+fn a_set_is_given_back_at_its_end_whatever_looks_at_it_meanwhile() {
     if !permitted() {
         return;
     }

@@ -288,7 +288,7 @@ fn shares_hold_beside_a_sleeper() {
 }
 
 #[test]
-fn shares_hold_where_somebody_above_takes_most_of_the_cpu() {
+fn shares_hold_where_a_task_above_takes_most_of_the_cpu() {
     // Most of every turn; of every other one; of half of them, at random.
     let patterns: [fn(Nanos) -> bool; 3] = [
         |now| now % (7 * MS) < 5 * MS,

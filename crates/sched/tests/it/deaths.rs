@@ -12,7 +12,7 @@ use crate::world::{Process, attach_all, standing, turn, until};
 const KILLS: u64 = 100;
 
 #[test]
-fn a_scheduler_killed_at_any_moment_leaves_nobody_elevated() {
+fn a_scheduler_killed_at_any_moment_leaves_no_thread_elevated() {
     let Some(_turn) = turn() else { return };
     let began = Instant::now();
     let (mut took, mut elevated) = (Vec::new(), 0);
@@ -52,7 +52,7 @@ fn a_scheduler_killed_at_any_moment_leaves_nobody_elevated() {
 }
 
 #[test]
-fn a_scheduler_that_is_stopped_keeps_nobody_elevated() {
+fn a_scheduler_that_is_stopped_keeps_no_thread_elevated() {
     let Some(_turn) = turn() else { return };
     let spinner = Process::start("spin");
     let mut scheduler = Process::start_with("schedule", &spinner.pid().to_string());

@@ -222,7 +222,7 @@ fn the_service_may_say_how_urgent_its_response_is() {
 }
 
 #[test]
-fn a_stream_without_a_window_holds_up_nobody() {
+fn a_stream_without_a_window_delays_no_client() {
     let folder = Folder::new();
     let (server, _) = server(&folder);
     let mut stream = open(&server);

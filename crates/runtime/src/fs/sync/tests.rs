@@ -110,7 +110,7 @@ fn an_error_is_told_to_all() {
 }
 
 #[test]
-fn nothing_is_kept_of_a_file_that_nobody_waits_for() {
+fn nothing_is_kept_of_a_file_that_no_task_waits_for() {
     on(1, async {
         let (fd, call) = file();
         sync(&fd, false).await.unwrap();
