@@ -51,7 +51,7 @@ fn two_that_take_turns_leave_bystanders_their_share() {
     let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
     let mut bystander = Process::start("gap", &path, &[("CPU", "0".to_string())]);
     bystander.line("ready").unwrap();
-    // They change each 37 ms: who has burnt in the time that is looked at sleeps when it has to leave the CPU.
+    // They change each 37 ms: the thread that has burnt in the time that is looked at sleeps when it has to leave the CPU.
     let mut pair = [0, 1].map(|turn| {
         let turn = [("TURN", turn.to_string())];
         start_child("alternator", &path, MALLORY, (0, 40), &turn)

@@ -5,7 +5,7 @@
 //! the poll has been used *and* the kernel looks, which it does at its tick: up to 4 ms later. It also looks when any thread wakes on the CPU. This one has the
 //! shortest slice, does nothing, and sleeps again: the wait ends a [`PERIOD`] later at most. To set the watcher's own timer would not do: the watcher is awake already.
 //!
-//! It costs a timer and two switches of threads, some 25 µs, in a millisecond; none where no poll was suspended for [`SELDOM`].
+//! It costs a timer and two switches of threads in a millisecond (25 µs, reckoned from what timers cost alone); none where no poll was suspended for [`SELDOM`].
 
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64};
