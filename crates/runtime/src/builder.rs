@@ -69,7 +69,7 @@ impl Builder {
             preemption: Preemption::Off,
             blocking_tolerant: false,
             board: Board::Off,
-            suspended: 32,
+            suspended: 256,
             blocking_threads: 64,
             main_level: Level::DEFAULT,
             name: "upshift".into(),
@@ -248,10 +248,11 @@ impl Builder {
         self
     }
 
-    /// How many polls of a vCPU can be suspended or blocked at the same time (default 32; at least 1, at most 4096): each
-    /// needs a thread, which is started when it is first needed. When so many are, one that overruns goes on
+    /// How many polls of a vCPU can be suspended or blocked at the same time (default 256; at least 1, at most 4096): each
+    /// needs a thread, which is started when it is first needed and stays. When so many are, one that overruns goes on
     /// until one of them has ended; one that blocks, or behind which others may wait, makes room for one of
-    /// them.
+    /// them. Nothing fresh is polled meanwhile, so where long polls arrive almost as fast as the CPU can finish
+    /// them, a small number makes short ones wait for long ones after all.
     #[must_use]
     pub fn max_suspended(mut self, polls: usize) -> Builder {
         self.suspended = polls;

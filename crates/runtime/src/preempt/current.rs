@@ -1,7 +1,6 @@
 //! The calling thread as one of a preemptible vCPU: which one it is, how it waits for its permit, what it does when it is interrupted.
 
 use std::cell::Cell;
-use std::fs::File;
 use std::ptr::null;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
@@ -40,11 +39,7 @@ impl<'a> Registered<'a> {
         let thread = &vcpu.threads[number];
         // SAFETY: cannot fail.
         let id = unsafe { libc::gettid() } as u32;
-        if thread.status.get().is_none()
-            && let Ok(file) = File::open(format!("/proc/self/task/{id}/stat"))
-        {
-            let _ = thread.status.set(file);
-        }
+        thread.is_born(number, id);
         // A loop within a poll of another runtime: that one's permit stays in use.
         permit::enter();
         let here = THREAD.replace(Here { vcpu, number });

@@ -4,6 +4,8 @@
 //! permit. One that was *blocked* (asleep in the middle of its poll) is left asleep, and waits for its permit when it comes back.
 
 use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::FromRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
@@ -27,6 +29,10 @@ pub(super) enum Go {
     /// The vCPU leaves: end.
     End,
 }
+
+/// So many threads of a vCPU hold their status open. The others' is opened for each look, so that long polls that accumulate do not use up the process's
+/// descriptors: 6.5 µs instead of 3 here.
+const HOLD_OPEN: usize = 32;
 
 const WAIT: u32 = 0;
 const SERVE: u32 = 1;
@@ -66,8 +72,8 @@ pub(crate) struct Thread {
     pub(super) owes_enter: AtomicBool,
     /// The signal is on its way, and its handler has not begun.
     pub(super) signalled: AtomicBool,
-    /// What the kernel says of it.
-    pub(super) status: OnceLock<File>,
+    /// What the kernel says of it, held open by the threads before [`HOLD_OPEN`].
+    status: OnceLock<File>,
     /// What the ring knows it by.
     pub(super) owner: OnceLock<Owner>,
 }
@@ -224,12 +230,24 @@ impl Thread {
         self.permit.is_awaited() || self.attending.load(SeqCst)
     }
 
+    /// The calling thread is this one, number `number` of its vCPU.
+    pub(super) fn is_born(&self, number: usize, id: u32) {
+        if number < HOLD_OPEN
+            && self.status.get().is_none()
+            && let Ok(file) = status_of(id)
+        {
+            let _ = self.status.set(file);
+        }
+    }
+
     /// Does it sleep in the kernel?
     fn is_off_the_cpu(&self) -> bool {
         let mut line = [0; 128];
-        let Some(Ok(length)) = self.status.get().map(|file| file.read_at(&mut line, 0)) else {
-            return false;
+        let read = match self.status.get() {
+            Some(file) => file.read_at(&mut line, 0),
+            None => status_of(self.id.load(SeqCst)).and_then(|file| file.read_at(&mut line, 0)),
         };
+        let Ok(length) = read else { return false };
         // `number (name) state …`; the name may hold anything.
         let line = &line[..length];
         let Some(end) = line.iter().rposition(|&byte| byte == b')') else {
@@ -241,6 +259,19 @@ impl Thread {
     pub(super) fn aside(&self) -> std::sync::MutexGuard<'_, Option<Aside<Linux>>> {
         self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Opens what the kernel says of a thread of this process. Allocates nothing: a suspended poll may hold the allocator.
+fn status_of(id: u32) -> io::Result<File> {
+    let mut path = [0; 48];
+    write!(&mut path[..47], "/proc/self/task/{id}/stat")?;
+    // SAFETY: it ends with a zero.
+    let file = unsafe { libc::open(path.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if file < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it was just opened, for this owner.
+    Ok(unsafe { File::from_raw_fd(file) })
 }
 
 /// What a CPU-time clock shows, ns; `None`: there is no such thread.

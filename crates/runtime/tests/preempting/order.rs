@@ -1,12 +1,12 @@
 //! Which poll is suspended for which, and when.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use upshift::{Level, time};
 
-use crate::{burn, runtime, spin_until};
+use crate::{LIMIT, burn, reached, runtime, spin_until};
 
 #[test]
 fn an_equal_gets_the_cpu_from_a_poll_that_does_not_return() {
@@ -191,6 +191,63 @@ fn with_every_seat_taken_polls_are_finished_one_after_the_other() {
     });
     assert_eq!(done.load(Ordering::Relaxed), 40);
     assert_eq!(runtime.handle().preemption_stats().suspended, 0);
+}
+
+/// A hundred polls that do not end by themselves, each begun before a fresh equal one, which is polled all the same.
+fn accumulate(endless: impl Fn() + Send + Sync + 'static, end: impl Fn()) {
+    let plain = upshift::Runtime::builder()
+        .vcpus(1)
+        .preemption(upshift::Preemption::Required);
+    let Some(runtime) = crate::build(plain) else {
+        return;
+    };
+    let endless = Arc::new(endless);
+    runtime.block_on(async {
+        let mut all = Vec::new();
+        for _ in 0..100 {
+            let endless = endless.clone();
+            all.push(upshift::spawn(async move { endless() }, Level::at::<40>()));
+            // Not awaited: that would lend it the level of this one.
+            let polled = Arc::new(AtomicBool::new(false));
+            let fresh = polled.clone();
+            let sets = async move { fresh.store(true, Ordering::Relaxed) };
+            upshift::spawn(sets, Level::at::<40>()).detach();
+            reached(&polled).await;
+        }
+        end();
+        for one in all {
+            one.await.unwrap();
+        }
+    });
+}
+
+/// By default there are threads for many more than a hundred.
+#[test]
+fn a_hundred_long_polls_do_not_keep_fresh_ones_waiting_for_their_end() {
+    let flag = Arc::new(AtomicBool::new(false));
+    let seen = flag.clone();
+    accumulate(
+        move || assert!(spin_until(&seen)),
+        || flag.store(true, Ordering::Relaxed),
+    );
+}
+
+/// The watcher sees that a thread sleeps, also where it holds no file of it open.
+#[test]
+fn a_hundred_sleeping_polls_do_not_keep_fresh_ones_waiting_for_their_end() {
+    let gate = Arc::new((Mutex::new(false), Condvar::new()));
+    let closed = gate.clone();
+    accumulate(
+        move || {
+            let open = closed.0.lock().unwrap();
+            let waited = closed.1.wait_timeout_while(open, LIMIT, |open| !*open);
+            assert!(*waited.unwrap().0);
+        },
+        || {
+            *gate.0.lock().unwrap() = true;
+            gate.1.notify_all();
+        },
+    );
 }
 
 #[test]
