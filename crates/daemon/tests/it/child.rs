@@ -40,6 +40,7 @@ fn plays_a_role() {
         "daemon" => daemon(std::sync::Arc::new(Real)),
         "gap" => gap(),
         "ghost" => ghost(),
+        "forgetful" => crate::lateness::forgetful(),
         "lender" => crate::lending::attackers::lender(),
         "dispatchers" => crate::cpu_share::attackers::dispatchers(),
         "scribbler" => crate::shared_page::scribbler(),

@@ -133,10 +133,9 @@ fn a_priority_lent_by_calls_of_another_kind_is_taken_back_by_the_canary() {
     }
 }
 
-/// Whether the attacker is among those that are barred. If other programs leave it little it is not noticed; where scouts, which are ordinary, do
-/// not come to look in time, others are suspects as well.
+/// Whether the attacker is barred, and no other. If other programs leave it little it is not noticed.
 fn is_found(barred: &BTreeSet<u64>) -> bool {
-    barred.is_empty() || barred.contains(&u64::from(MALLORY))
+    barred.iter().all(|&user| user == u64::from(MALLORY))
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod faults;
 mod freezer;
 mod fuzz;
 mod identity;
+mod lateness;
 mod lending;
 mod main_thread;
 mod operating;
