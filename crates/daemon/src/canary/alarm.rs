@@ -62,8 +62,9 @@ const INQUIRIES: u32 = 8;
 struct Trial {
     inquiry: Inquiry,
     culprits: HashMap<u32, String>,
-    /// How often nothing was found.
+    /// How often nothing was found, and when to look again.
     inquiries: u32,
+    next: Instant,
     /// For how long ordinary programs did not run; `None`: they did now and then.
     silence: Option<Duration>,
     /// Since when suspects are demoted.
@@ -255,9 +256,7 @@ impl Alarm {
             !shared.are_deadlines_guarded()
                 && silent.any(|&cpu| shared.accounts.has_stood_still(cpu, since))
         });
-        let suspects: HashSet<Tid> = self.suspects.iter().map(|hold| hold.tid).collect();
-        let may_be = |hold: &Hold| hold.is_up() || suspects.contains(&hold.tid);
-        let holds = shared.roster.holds(may_be);
+        let holds = self.examined(shared);
         let mut culprits = HashMap::new();
         for hold in std::mem::take(&mut self.intruders) {
             let (tid, pid) = (hold.tid, hold.owner.pid);
@@ -271,6 +270,7 @@ impl Alarm {
             inquiry: Inquiry::start(shared, &holds, patience, now),
             culprits,
             inquiries: 0,
+            next: now + ROUND,
             silence: demoted.map(|demoted| ROUND + PATIENCE + (now - demoted)),
             demoted,
         });
@@ -287,15 +287,34 @@ impl Alarm {
             return;
         }
         // What is lent in pieces may just not have been.
-        if trial.silence.is_none() && trial.culprits.is_empty() && trial.inquiries < INQUIRIES {
-            let holds = shared.roster.holds(Hold::is_up);
-            trial.inquiries += 1;
-            trial.inquiry = Inquiry::start(shared, &holds, INQUIRY, now);
+        if self.is_nothing_found(&trial) && trial.inquiries < INQUIRIES {
+            if now >= trial.next {
+                let patience = match trial.demoted {
+                    Some(demoted) => (demoted + bars::FIRST).saturating_duration_since(now),
+                    None => INQUIRY,
+                };
+                trial.inquiries += 1;
+                trial.next = now + ROUND;
+                trial.inquiry = Inquiry::start(shared, &self.examined(shared), patience, now);
+            }
             self.stage = Stage::Examined(trial);
             return;
         }
         self.judge(shared, &trial, now);
         self.finish(shared);
+    }
+
+    /// Whether all that can be known so far is that a CPU was taken.
+    fn is_nothing_found(&self, trial: &Trial) -> bool {
+        let explained = self.stood_still || (trial.demoted.is_some() && !self.evasive.is_empty());
+        trial.culprits.is_empty() && !explained && trial.inquiry.keepers().next().is_none()
+    }
+
+    /// What is elevated, and what was before it was demoted.
+    fn examined(&self, shared: &Shared) -> Vec<Arc<Hold>> {
+        let suspects: HashSet<Tid> = self.suspects.iter().map(|hold| hold.tid).collect();
+        let may_be = |hold: &Hold| hold.is_up() || suspects.contains(&hold.tid);
+        shared.roster.holds(may_be)
     }
 
     fn judge(&mut self, shared: &Shared, trial: &Trial, now: Instant) {

@@ -373,8 +373,11 @@ impl Scheduler {
             charge_quotas(entry, &self.shared, now);
             let elevated = entry.charges.iter().any(Charge::is_elevated);
             let user = elevated.then(|| machine.user(entry.process.as_fd()));
+            // The kernel says that one that has ended is root's.
+            let lives = |entry: &Entry| entry.charges.iter().any(|it| !it.has_ended(machine));
             if let Some(Ok(user)) = user
                 && user != entry.uid
+                && lives(entry)
             {
                 let (pid, before) = (entry.pid, entry.uid);
                 self.shared.eject(format!(

@@ -15,6 +15,7 @@ use crate::attack::{
 };
 use crate::child::{pin, wait_for_go};
 use crate::client::{Registration, census};
+use crate::kernel::long;
 use crate::process::monotonic;
 use crate::{permitted, skipped, turn};
 
@@ -65,7 +66,7 @@ fn a_cpu_that_stands_still_for_its_scheduler_bars_lenders_only() {
     for (times, lends) in [((115, 400), false), ((30, 100), true)] {
         let (path, _daemon) = open_daemon("lateness");
         let _rivals = [here, there].map(|cpu| start_child("ghost", &path, TRUDY, (cpu, 63), &[]));
-        let mut innocent = start_child("burner", &path, ALICE, (there, 40), &[]);
+        let mut innocent = start_child("burner", &path, ALICE, (there, 40), &long());
         let mut lender = lends.then(|| {
             let more = [("VICTIM", there.to_string())];
             start_child("lender", &path, MALLORY, (here, 40), &more)
@@ -135,7 +136,7 @@ fn dispatchers_that_end_before_a_late_look_bar_no_user() {
     let ms = Duration::from_millis;
     let (path, _daemon) = open_daemon("forgetful");
     let _rival = start_child("ghost", &path, TRUDY, (there, 63), &[]);
-    let mut innocent = start_child("forgetful", &path, ALICE, (there, 40), &[]);
+    let mut innocent = start_child("forgetful", &path, ALICE, (there, 40), &long());
     let end = from_now(ms(3000));
     innocent.go_until(end);
     let barred = std::thread::scope(|scope| {
