@@ -66,6 +66,47 @@ fn a_user_is_not_barred_for_what_another_one_takes_of_its_breaths() {
     }
 }
 
+/// A user lends its priority in pieces, above an innocent one whose threads end before it is seen what they have used: these would explain all that is taken.
+#[test]
+fn a_user_whose_threads_end_is_not_barred_for_what_another_one_lends() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let (here, there) = two_cpus();
+    if here == there {
+        return skipped("needs two CPUs");
+    }
+    let (path, _daemon) = open_daemon("scapegoat");
+    let _rivals = [(here, 63), (here, 50), (there, 63)]
+        .map(|place| start_child("ghost", &path, TRUDY, place, &[]));
+    let more = settings(&[("EACH", "5"), ("LIMIT", "5000000")]);
+    let mut innocent = start_child("forgetful", &path, ALICE, (there, 40), &more);
+    let more = settings(&[
+        ("CALL", "plain"),
+        ("EXCUSES", "false"),
+        ("BURN", "15000"),
+        ("REST", "200"),
+    ]);
+    let more = [more, vec![("VICTIM", there.to_string())]].concat();
+    let mut lender = start_child("contriver", &path, MALLORY, (here, 40), &more);
+    let end = from_now(2 * TIME);
+    innocent.go_until(end);
+    lender.go_until(end);
+    let barred = barred_until(end, &path);
+    let (ended, burnt) = (innocent.number("ended "), lender.number("used "));
+    println!(
+        "lender {burnt} of {} us, {ended} threads ended, {} alarms, barred {barred:?}",
+        2 * us(),
+        census(&path)["alarms"]
+    );
+    assert!(ended > 10, "{ended}");
+    assert!(
+        barred.is_subset(&BTreeSet::from([u64::from(MALLORY)])),
+        "{barred:?}"
+    );
+}
+
 /// Scouts are ordinary threads, and here each CPU has many of these.
 #[test]
 fn a_lender_that_keeps_the_cpus_of_scouts_busy_has_no_other_user_barred() {

@@ -2,8 +2,11 @@
 //! would. That proves nothing against an innocent user; a true culprit is found all the same. `docs/threat-model.md` names these tests.
 
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{Scope, ScopedJoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use upshift_board::NOTHING;
 use upshift_board::wire::Role;
@@ -13,10 +16,10 @@ use upshift_elevate::sys::{Kernel, SchedAttr, Sys};
 use crate::attack::{
     ALICE, MALLORY, TRUDY, barred_until, from_now, open_daemon, start_child, two_cpus,
 };
-use crate::child::{pin, wait_for_go};
+use crate::child::{pin, setting, wait_for_go};
 use crate::client::{Registration, census};
 use crate::kernel::long;
-use crate::process::monotonic;
+use crate::process::{elevated_threads, monotonic, until};
 use crate::{permitted, skipped, turn};
 
 /// Above everything of the daemon.
@@ -95,10 +98,11 @@ fn a_cpu_that_stands_still_for_its_scheduler_bars_lenders_only() {
     }
 }
 
-/// Computes as a worker, and lets a dispatcher end without a word after each 100 ms, which has used nothing.
+/// Computes as a worker, and lets a dispatcher end without a word after each `EACH` ms (100), which has used nothing.
 pub(crate) fn forgetful() {
     let cpu = crate::child::number("CPU") as usize;
     pin(cpu);
+    let each = Duration::from_millis(setting("EACH").parse().unwrap_or(100));
     let it = Registration::new(&[(current_tid(), Role::Worker)]);
     println!("ready");
     let deadline = wait_for_go();
@@ -108,7 +112,7 @@ pub(crate) fn forgetful() {
             while monotonic() < deadline {
                 let short = || {
                     assert!(it.add_current(Role::Dispatcher));
-                    std::thread::sleep(Duration::from_millis(100));
+                    std::thread::sleep(each);
                 };
                 scope.spawn(short).join().unwrap();
                 ended += 1;
@@ -152,4 +156,72 @@ fn dispatchers_that_end_before_a_late_look_bar_no_user() {
     assert!(ended > 3, "{ended}");
     // Before: a debt of 0.2 s for the first one.
     assert_eq!((barred, &seen["ejected"]), (BTreeSet::new(), &0.into()));
+}
+
+/// Below everything of the daemon, and above what it elevates here.
+const BETWEEN: u32 = 40;
+
+/// A thread of this process has `cpu` at [`BETWEEN`] until the daemon demotes what is elevated there: as if that had lent it its priority in a way that is
+/// not known.
+fn take_until_an_alarm(cpu: usize, path: &Path) {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(cpu);
+            let attr = SchedAttr {
+                policy: libc::SCHED_FIFO as u32,
+                priority: BETWEEN,
+                ..SchedAttr::normal()
+            };
+            Kernel.sched_setattr(0, &attr).unwrap();
+            let end = monotonic() + 400_000_000;
+            while !is_over.load(Relaxed) && monotonic() < end {
+                std::hint::spin_loop();
+            }
+            Kernel.sched_setattr(0, &SchedAttr::normal()).unwrap();
+        });
+        let end = Instant::now() + Duration::from_millis(400);
+        while census(path)["alarms"] == 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        is_over.store(true, Relaxed);
+    });
+}
+
+#[test]
+fn what_takes_a_cpu_in_an_unknown_way_has_all_rest_and_none_barred() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let (here, there) = two_cpus();
+    if here == there {
+        return skipped("needs two CPUs");
+    }
+    let (path, _daemon) = open_daemon("unknown");
+    let _rival = start_child("ghost", &path, TRUDY, (there, 63), &[]);
+    let mut innocent = start_child("burner", &path, ALICE, (there, 40), &long());
+    let end = from_now(Duration::from_secs(4));
+    innocent.go_until(end);
+    until("it is elevated", || {
+        !elevated_threads(innocent.pid()).is_empty()
+    });
+    take_until_an_alarm(there, &path);
+    let rests_until = Instant::now() + Duration::from_millis(800);
+    assert_eq!(census(&path)["alarms"], 1);
+    // A thread that registers now waits like the others, or it would be a way to go on.
+    let mut newcomer = start_child("burner", &path, MALLORY, (there, 20), &long());
+    newcomer.go_until(end);
+    let mut looks = 0;
+    while Instant::now() < rests_until {
+        for it in [&innocent, &newcomer] {
+            assert!(elevated_threads(it.pid()).is_empty(), "{looks} looks");
+        }
+        looks += 1;
+    }
+    assert!(looks > 10, "{looks} looks");
+    until("the rest is over", || {
+        !elevated_threads(newcomer.pid()).is_empty()
+    });
+    assert_eq!(census(&path)["barred"], serde_json::json!([]));
 }
