@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use crate::attack::{
     ALICE, MALLORY, TIME, TRUDY, barred_until, bystander, compete, from_now, leaves_their_share,
-    open_daemon, race_bystander, settings, start_child, takes_at_most, two_cpus, undisturbed, us,
+    open_daemon, race_bystander, settings, start_child, takes_at_most, turn_with_two_cpus,
+    two_cpus, undisturbed, us,
 };
 use crate::client::{census, of_vcpu};
 use crate::process::{Process, thread_named, until};
 use crate::quiet::used_by_the_scheduler;
-use crate::{permitted, skipped, turn};
+use crate::{permitted, turn};
 
 #[test]
 fn dispatchers_together_leave_a_victim_of_level_0_its_cpu() {
@@ -178,14 +179,9 @@ fn a_process_that_becomes_another_program_again_and_again_leaves_bystanders_thei
 
 #[test]
 fn a_thread_that_comes_back_for_each_look_takes_little_of_another_cpu() {
-    let _turn = turn();
-    if !permitted() {
+    let Some((_turn, (here, there))) = turn_with_two_cpus() else {
         return;
-    }
-    let (here, there) = two_cpus();
-    if here == there {
-        return skipped("needs two CPUs");
-    }
+    };
     let (path, _daemon) = open_daemon("roamer");
     let _rival = start_child("ghost", &path, TRUDY, (here, 63), &[]);
     let mut tid = None;

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use crate::attack::{
     ALICE, MALLORY, TIME, TRUDY, barred_until, bystander, from_now, open_daemon, settings,
-    start_child, takes_at_most, two_cpus, us,
+    start_child, takes_at_most, turn_with_two_cpus, two_cpus, us,
 };
 use crate::client::census;
 use crate::process::{Process, elevated_threads, thread_named};
-use crate::{permitted, skipped, turn};
+use crate::{permitted, turn};
 
 /// For children that have a CPU for longer than others may, in SCHED_FIFO, µs.
 pub(crate) fn long() -> Vec<(&'static str, String)> {
@@ -22,14 +22,9 @@ pub(crate) fn long() -> Vec<(&'static str, String)> {
 /// breath, so that the canary is silent and the victim has used the CPU all the time.
 #[test]
 fn a_user_is_not_barred_for_what_another_one_takes_of_its_breaths() {
-    let _turn = turn();
-    if !permitted() {
+    let Some((_turn, (here, there))) = turn_with_two_cpus() else {
         return;
-    }
-    let (here, there) = two_cpus();
-    if here == there {
-        return skipped("needs two CPUs");
-    }
+    };
     let pieces = |burn: &str, rest: &str| {
         let all = [
             ("CALL", "plain"),
@@ -69,14 +64,9 @@ fn a_user_is_not_barred_for_what_another_one_takes_of_its_breaths() {
 /// A user lends its priority in pieces, above an innocent one whose threads end before it is seen what they have used: these would explain all that is taken.
 #[test]
 fn a_user_whose_threads_end_is_not_barred_for_what_another_one_lends() {
-    let _turn = turn();
-    if !permitted() {
+    let Some((_turn, (here, there))) = turn_with_two_cpus() else {
         return;
-    }
-    let (here, there) = two_cpus();
-    if here == there {
-        return skipped("needs two CPUs");
-    }
+    };
     let (path, _daemon) = open_daemon("scapegoat");
     let _rivals = [(here, 63), (here, 50), (there, 63)]
         .map(|place| start_child("ghost", &path, TRUDY, place, &[]));
@@ -190,14 +180,9 @@ fn observe(name: &str, end: Instant) -> Seen {
 
 #[test]
 fn memory_calls_on_a_page_that_the_daemon_reads_delay_no_look() {
-    let _turn = turn();
-    if !permitted() {
+    let Some((_turn, (here, there))) = turn_with_two_cpus() else {
         return;
-    }
-    let (here, there) = two_cpus();
-    if here == there {
-        return skipped("needs two CPUs");
-    }
+    };
     let (path, _daemon) = open_daemon("collapser");
     let _rival = start_child("ghost", &path, TRUDY, (here, 63), &[]);
     let mut bystander = bystander(&path, here);
@@ -226,14 +211,9 @@ fn memory_calls_on_a_page_that_the_daemon_reads_delay_no_look() {
 
 #[test]
 fn threads_that_are_moved_and_changed_without_end_leave_a_victim_its_cpu() {
-    let _turn = turn();
-    if !permitted() {
+    let Some((_turn, (here, there))) = turn_with_two_cpus() else {
         return;
-    }
-    let (here, there) = two_cpus();
-    if here == there {
-        return skipped("needs two CPUs");
-    }
+    };
     let (path, _daemon) = open_daemon("jostler");
     let _rival = start_child("ghost", &path, TRUDY, (here, 63), &[]);
     let mut victim = start_child("burner", &path, ALICE, (here, 0), &[]);

@@ -14,13 +14,12 @@ use upshift_elevate::current_tid;
 use upshift_elevate::sys::{Kernel, SchedAttr, Sys};
 
 use crate::attack::{
-    ALICE, MALLORY, TRUDY, barred_until, from_now, open_daemon, start_child, two_cpus,
+    ALICE, MALLORY, TRUDY, barred_until, from_now, open_daemon, start_child, turn_with_two_cpus,
 };
 use crate::child::{pin, setting, wait_for_go};
 use crate::client::{Registration, census};
 use crate::kernel::long;
 use crate::process::{elevated_threads, monotonic, until};
-use crate::{permitted, skipped, turn};
 
 /// Above everything of the daemon.
 const ABOVE: u32 = 60;
@@ -57,14 +56,9 @@ fn hold_up<'scope>(
 
 #[test]
 fn a_cpu_that_stands_still_for_its_scheduler_bars_lenders_only() {
-    let _turn = turn();
-    if !permitted() {
+    let Some((_turn, (here, there))) = turn_with_two_cpus() else {
         return;
-    }
-    let (here, there) = two_cpus();
-    if here == there {
-        return skipped("needs two CPUs");
-    }
+    };
     let ms = Duration::from_millis;
     for (times, lends) in [((115, 400), false), ((30, 100), true)] {
         let (path, _daemon) = open_daemon("lateness");
@@ -129,14 +123,9 @@ pub(crate) fn forgetful() {
 
 #[test]
 fn dispatchers_that_end_before_a_late_look_bar_no_user() {
-    let _turn = turn();
-    if !permitted() {
+    let Some((_turn, (_, there))) = turn_with_two_cpus() else {
         return;
-    }
-    let (here, there) = two_cpus();
-    if here == there {
-        return skipped("needs two CPUs");
-    }
+    };
     let ms = Duration::from_millis;
     let (path, _daemon) = open_daemon("forgetful");
     let _rival = start_child("ghost", &path, TRUDY, (there, 63), &[]);
@@ -190,14 +179,9 @@ fn take_until_an_alarm(cpu: usize, path: &Path) {
 
 #[test]
 fn what_takes_a_cpu_in_an_unknown_way_has_all_rest_and_none_barred() {
-    let _turn = turn();
-    if !permitted() {
+    let Some((_turn, (_, there))) = turn_with_two_cpus() else {
         return;
-    }
-    let (here, there) = two_cpus();
-    if here == there {
-        return skipped("needs two CPUs");
-    }
+    };
     let (path, _daemon) = open_daemon("unknown");
     let _rival = start_child("ghost", &path, TRUDY, (there, 63), &[]);
     let mut innocent = start_child("burner", &path, ALICE, (there, 40), &long());
