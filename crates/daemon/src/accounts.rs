@@ -9,7 +9,7 @@
 //! because the kernel handles packets for the user that sends them.
 //!
 //! A CPU has *stood still* if its scheduler was kept from it, which is above all that the daemon elevates: by the kernel's throttling of
-//! real-time threads, the host, or another real-time program.
+//! real-time threads, the host, or another real-time program. That explains why it was taken.
 //!
 //! Adding what is known is one atomic addition; a lock is taken where a thread has ended, and by the reader twice a second.
 
@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -59,6 +59,8 @@ struct Account {
     outside: AtomicU64,
     /// When it stood still last: ns since [`Accounts::began`], 0: never.
     stood_still: AtomicU64,
+    /// Since when its canary owes an answer: ns since [`Accounts::began`], 0: it does not.
+    silent_since: AtomicU64,
 }
 
 impl Account {
@@ -96,14 +98,45 @@ impl Accounts {
         }
     }
 
-    /// The scheduler of `cpu`, which was to go on at `due`, does at `now`.
-    pub(crate) fn goes_on(&self, cpu: usize, due: Instant, now: Instant) {
-        if now.saturating_duration_since(due) > STILL
-            && let Some(account) = self.cpus.get(cpu)
-        {
-            let when = now.saturating_duration_since(self.began).as_nanos() as u64;
-            account.stood_still.store(when.max(1), Relaxed);
+    /// The scheduler of `cpu`, which was to go on at `due`, does at `now`. Returns for how long the CPU stood still: 0 if the scheduler is no
+    /// later than what the kernel does in one go may make it.
+    pub(crate) fn goes_on(&self, cpu: usize, due: Instant, now: Instant) -> Duration {
+        let late = now.saturating_duration_since(due);
+        if late <= STILL {
+            return Duration::ZERO;
         }
+        if let Some(account) = self.cpus.get(cpu) {
+            account.stood_still.store(self.ns(now), Relaxed);
+        }
+        late
+    }
+
+    /// The canary of `cpu`, which was woken before `now`, owes an answer.
+    pub(crate) fn asks(&self, cpu: usize, now: Instant) {
+        if let Some(account) = self.cpus.get(cpu) {
+            account.silent_since.store(self.ns(now), SeqCst);
+        }
+    }
+
+    /// The canary of `cpu` answers.
+    pub(crate) fn answers(&self, cpu: usize) {
+        if let Some(account) = self.cpus.get(cpu) {
+            account.silent_since.store(0, SeqCst);
+        }
+    }
+
+    /// For how long before `now` no ordinary thread has had `cpu`, as far as its canary says.
+    pub(crate) fn silence(&self, cpu: usize, now: Instant) -> Duration {
+        let since = self.cpus.get(cpu).map(|it| it.silent_since.load(SeqCst));
+        let of = |ns: u64| {
+            now.saturating_duration_since(self.began)
+                .saturating_sub(Duration::from_nanos(ns))
+        };
+        since.filter(|&ns| ns > 0).map_or(Duration::ZERO, of)
+    }
+
+    fn ns(&self, now: Instant) -> u64 {
+        (now.saturating_duration_since(self.began).as_nanos() as u64).max(1)
     }
 
     /// Whether `cpu` has stood still since then.
@@ -159,10 +192,14 @@ impl Accounts {
         std::str::from_utf8(&text[..length]).map_or_else(|_| HashMap::new(), outside_of_threads)
     }
 
-    /// The users of which something is not known of `cpu` since [`Accounts::take_unknown`].
-    pub(crate) fn evasive(&self, cpu: usize) -> Vec<u32> {
-        let account = self.cpus.get(cpu);
-        account.map_or_else(Vec::new, |it| it.unknown().keys().copied().collect())
+    /// The users of which `least` is not known of `cpu` since [`Accounts::take_unknown`].
+    pub(crate) fn evasive(&self, cpu: usize, least: Duration) -> Vec<u32> {
+        let Some(account) = self.cpus.get(cpu) else {
+            return Vec::new();
+        };
+        let unknown = account.unknown();
+        let many = unknown.iter().filter(|&(_, &time)| time >= least);
+        many.map(|(&user, _)| user).collect()
     }
 
     /// What is not known of `cpu` since the last call, by user.
@@ -213,6 +250,7 @@ mod tests {
         assert!(explained(0) >= nothing(0) + ms(4));
         assert!(explained(1) >= nothing(1) + ms(7));
         assert_eq!(accounts.take_unknown(0), HashMap::new());
+        assert_eq!(accounts.evasive(1, ms(2)), [7]);
         let unknown = HashMap::from([(7, ms(10)), (8, ms(1))]);
         assert_eq!(accounts.take_unknown(1), unknown);
         assert_eq!(accounts.take_unknown(1), HashMap::new());
@@ -222,12 +260,27 @@ mod tests {
     fn a_cpu_whose_scheduler_comes_late_has_stood_still() {
         let (ms, accounts) = (Duration::from_millis, Accounts::new(2));
         let due = Instant::now() + ms(100);
-        accounts.goes_on(0, due, due + ms(9));
-        accounts.goes_on(1, due, due);
+        assert_eq!(accounts.goes_on(0, due, due + ms(9)), ms(0));
+        assert_eq!(accounts.goes_on(1, due, due), ms(0));
         assert!(!accounts.has_stood_still(0, due) && !accounts.has_stood_still(1, due));
-        accounts.goes_on(1, due, due + ms(11));
+        assert_eq!(accounts.goes_on(1, due, due + ms(11)), ms(11));
         assert!(!accounts.has_stood_still(0, due) && accounts.has_stood_still(1, due));
         assert!(!accounts.has_stood_still(1, due + ms(12)));
+    }
+
+    #[test]
+    fn a_cpu_is_silent_from_the_question_to_the_answer() {
+        let (ms, accounts) = (Duration::from_millis, Accounts::new(1));
+        let now = Instant::now();
+        assert_eq!(accounts.silence(0, now), ms(0));
+        accounts.asks(0, now + ms(5));
+        assert_eq!(accounts.silence(0, now + ms(25)), ms(20));
+        assert_eq!(accounts.silence(0, now), ms(0));
+        accounts.answers(0);
+        assert_eq!(accounts.silence(0, now + ms(30)), ms(0));
+        // A CPU that there is not.
+        accounts.asks(1, now);
+        assert_eq!(accounts.silence(1, now + ms(30)), ms(0));
     }
 
     #[test]

@@ -66,6 +66,7 @@ mod control;
 mod cpu;
 mod daemon;
 mod draw;
+mod evidence;
 mod global;
 mod listen;
 mod living;

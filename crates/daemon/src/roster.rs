@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
+use std::time::Instant;
 
 use upshift_elevate::{Elevated, Priority, Tid};
 
@@ -41,11 +42,15 @@ pub(crate) struct Hold {
     pub(crate) tid: Tid,
     pub(crate) owner: Owner,
     guard: Elevated,
+    /// When it was taken in.
+    began: Instant,
     /// Its record of CPU time, as soon as that is open.
     clock: OnceLock<Arc<OwnedFd>>,
     /// Whether its scheduler wants it in SCHED_FIFO.
     raised: AtomicBool,
     suspended: AtomicBool,
+    /// When it last used what was others': ns since it was taken in, 0: never.
+    intruded: AtomicU64,
 }
 
 impl Hold {
@@ -87,6 +92,26 @@ impl Hold {
         self.raised.load(Acquire)
     }
 
+    /// Whether it is raised, and not suspended.
+    pub(crate) fn is_up(&self) -> bool {
+        self.is_raised() && !self.suspended.load(SeqCst)
+    }
+
+    /// At `now` it has used a CPU that its scheduler had told it to leave, while others waited for it.
+    pub(crate) fn intrudes(&self, now: Instant) {
+        self.intruded.store(self.ns(now), Relaxed);
+    }
+
+    /// Whether it has done so since then.
+    pub(crate) fn has_intruded(&self, since: Instant) -> bool {
+        let when = self.intruded.load(Relaxed);
+        when > 0 && when >= self.ns(since)
+    }
+
+    fn ns(&self, now: Instant) -> u64 {
+        (now.saturating_duration_since(self.began).as_nanos() as u64).max(1)
+    }
+
     /// ns of CPU so far; `None` if it has ended, or that is not known yet.
     pub(crate) fn cpu_time(&self, machine: &dyn Machine) -> Option<u64> {
         machine.cpu_time(self.clock.get()?.as_fd()).ok()
@@ -98,10 +123,29 @@ impl Hold {
     }
 }
 
+#[derive(Debug, Default)]
+struct Held {
+    holds: HashMap<u64, Arc<Hold>>,
+    closed: Closed,
+}
+
+/// The CPUs on which threads are suspended, those that come meanwhile, too.
+#[derive(Debug, Default)]
+struct Closed {
+    cpus: HashSet<usize>,
+    all: bool,
+}
+
+impl Closed {
+    fn covers(&self, hold: &Hold) -> bool {
+        self.all || (!self.cpus.is_empty() && hold.may_run_on(&self.cpus))
+    }
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
-    holds: Mutex<HashMap<u64, Arc<Hold>>>,
+    held: Mutex<Held>,
     next: AtomicU64,
     count: AtomicUsize,
     epoch: AtomicU64,
@@ -110,8 +154,8 @@ pub(crate) struct Roster {
 }
 
 impl Roster {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Hold>>> {
-        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a thread in.
@@ -126,15 +170,20 @@ impl Roster {
             tid: guard.tid(),
             owner,
             guard,
+            began: Instant::now(),
             clock: clock.map(OnceLock::from).unwrap_or_default(),
             raised: AtomicBool::new(false),
             suspended: AtomicBool::new(false),
+            intruded: AtomicU64::new(0),
         });
-        let mut holds = self.lock();
-        holds.insert(hold.number, Arc::clone(&hold));
-        let first = holds.len() == 1;
-        self.count.store(holds.len(), SeqCst);
-        drop(holds);
+        let mut held = self.lock();
+        if held.closed.covers(&hold) {
+            hold.suspended.store(true, SeqCst);
+        }
+        held.holds.insert(hold.number, Arc::clone(&hold));
+        let first = held.holds.len() == 1;
+        self.count.store(held.holds.len(), SeqCst);
+        drop(held);
         if first && let Some(watch) = self.watch.get() {
             watch.unpark();
         }
@@ -143,10 +192,10 @@ impl Roster {
 
     /// Gives a thread back.
     pub(crate) fn remove(&self, hold: &Hold) {
-        let mut holds = self.lock();
-        holds.remove(&hold.number);
-        self.count.store(holds.len(), SeqCst);
-        drop(holds);
+        let mut held = self.lock();
+        held.holds.remove(&hold.number);
+        self.count.store(held.holds.len(), SeqCst);
+        drop(held);
         // If that fails the elevator goes on trying, and the guardian does it in the end.
         let _ = hold.guard.restore();
     }
@@ -167,14 +216,20 @@ impl Roster {
 
     /// Those for which `which` holds.
     pub(crate) fn holds(&self, which: impl Fn(&Hold) -> bool) -> Vec<Arc<Hold>> {
-        let holds = self.lock();
-        let chosen = holds.values().filter(|hold| which(hold));
+        let held = self.lock();
+        let chosen = held.holds.values().filter(|hold| which(hold));
         chosen.map(Arc::clone).collect()
     }
 
-    /// Demotes those for which `which` holds, until [`Roster::resume`].
-    pub(crate) fn suspend(&self, which: impl Fn(&Hold) -> bool) {
-        for hold in self.lock().values().filter(|hold| which(hold)) {
+    /// Demotes all on these CPUs, or everywhere, and what comes there, until [`Roster::resume`].
+    pub(crate) fn suspend(&self, cpus: Option<&HashSet<usize>>) {
+        let mut held = self.lock();
+        match cpus {
+            Some(cpus) => held.closed.cpus.extend(cpus),
+            None => held.closed.all = true,
+        }
+        let closed = held.holds.values().filter(|hold| held.closed.covers(hold));
+        for hold in closed {
             if !hold.suspended.swap(true, SeqCst) {
                 // It has ended, or there is nothing to demote.
                 let _ = hold.guard.set_fair();
@@ -184,9 +239,12 @@ impl Roster {
 
     /// Lets all threads be placed again.
     pub(crate) fn resume(&self) {
-        for hold in self.lock().values() {
+        let mut held = self.lock();
+        held.closed = Closed::default();
+        for hold in held.holds.values() {
             hold.suspended.store(false, SeqCst);
         }
+        drop(held);
         self.epoch.fetch_add(1, SeqCst);
     }
 }

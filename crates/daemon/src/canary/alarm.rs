@@ -1,19 +1,16 @@
 //! What happens when a canary is silent; the states are drawn in `mod.rs`.
 //!
-//! **Culprits** are threads that lend their priority: they sleep in a lock whose holder inherits it. And those on a silent CPU that
-//! have themselves used half of the second half of the silence, unless threads have ended there unseen lately, which may have done the same before.
-//! Their users are barred, for longer each time. If no culprit is found, the users of what has ended are, for a second, as suspects; if there is none
-//! either (an unknown way), the users of all that was elevated where it helped to demote it are, for a second, as suspects; one that
-//! goes on has the CPU for 100 ms of each 1.1 s. No user is barred for a silence while a CPU is unplugged; and none but those that lend, if the
-//! scheduler of the CPU was kept from it as well (`accounts.rs`).
+//! **Culprits** are threads that lend their priority: they sleep in a lock whose holder inherits it (`inquiry.rs`). And those that have used a part of a
+//! breath for others while the canary waited for the CPU, since it was asked last (`evidence.rs`). Their users are barred, for longer each time. So are, for a second,
+//! those that keep the scouts that examine them, and without a culprit those of what has ended unseen, if that may have had half of the silence.
 //!
-//! In which lock a thread sleeps stands in a file of `/proc`, which the watch does not open: scouts do (`scout.rs`), one for each user. The watch
-//! waits for [`INQUIRY`] at most, with all suspects demoted; users whose examination has begun and not ended by then are suspects, since they can
-//! delay it. One that has not begun proves nothing: the scouts got no CPU. After a silence it is waited for, all suspects demoted, for as long as a suspect
-//! is barred; then that user is not barred.
+//! **Without any of that** (an unknown way) no user is to blame: what was demoted *rests*, so that it has the CPU for 100 ms of each
+//! 1.1 s. Meanwhile canaries are asked as ever: if the CPU goes on being taken, it is another's.
+//!
+//! No user is barred for a silence while a CPU is unplugged; and none but those that lend, if the scheduler of the CPU was kept from it as well
+//! (`accounts.rs`). What the watch observes late counts as little as it is to (`evidence.rs`).
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::io;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -21,19 +18,17 @@ use std::time::{Duration, Instant};
 use upshift_elevate::Tid;
 
 use crate::bars;
+use crate::canary::inquiry::{INQUIRY, Inquiry};
 use crate::canary::odds::{SPAN, Verdict};
+use crate::canary::suspicion::{Findings, Suspicion};
 use crate::canary::thread::Canary;
-use crate::canary::{PATIENCE, ROUND};
-use crate::machine::Machine;
+use crate::canary::{HURRY, PATIENCE, ROUND};
+use crate::evidence::Pace;
 use crate::roster::Hold;
-use crate::scout::Stack;
 use crate::shared::Shared;
 
 /// How long a canary has to answer after what it is thought to suffer from was demoted.
 const GRACE: Duration = Duration::from_millis(10);
-
-/// How much of a turn may go into looking for culprits. The rest waits, demoted, for the next turn.
-const EXAMINATION: Duration = Duration::from_micros(500);
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -41,11 +36,13 @@ pub(super) struct Alarm {
     stage: Stage,
     /// The CPUs of the alarm under way.
     silent: HashSet<usize>,
-    /// CPU time of threads on CPUs that have been silent for half of the patience, and when that was.
-    samples: HashMap<Tid, (u64, Instant)>,
+    /// Those of which it is known that they took the CPU.
+    intruders: Vec<Arc<Hold>>,
     suspects: Vec<Arc<Hold>>,
     /// Users of threads that have ended unseen on the CPUs of the alarm lately, so that these may be what has taken them.
     evasive: HashSet<u32>,
+    /// What was demoted stays so until then.
+    rests_until: Option<Instant>,
     /// CPUs that something else is known to take are not suspicious until then.
     foreign_until: Option<Instant>,
     /// A silent CPU has stood still, for the daemon's own threads as well: nothing that the daemon has elevated does that.
@@ -60,174 +57,50 @@ const FOREIGN: Duration = Duration::from_secs(10);
 /// How often scouts look for what was lent in pieces.
 const INQUIRIES: u32 = 8;
 
-/// How long scouts have to examine suspects.
-const INQUIRY: Duration = Duration::from_millis(250);
-
-/// What a scout has found out of a user: the first of its threads that is to blame, and what for.
-type Finding = (u32, Option<String>);
-
-/// What scouts are about to find out.
-#[derive(Debug)]
-struct Inquiry {
-    /// Users whose examination begins.
-    begun: Arc<Stack<u32>>,
-    findings: Arc<Stack<Finding>>,
-    /// Users whose examination has not begun yet.
-    unbegun: HashSet<u32>,
-    /// Users that are not examined yet.
-    open: HashSet<u32>,
-    /// How long it is waited for examinations to begin.
-    patience: Duration,
-    /// How long it has been waited in all, and since the last examination began, and when the watch looked last.
-    waited: Duration,
-    had: Duration,
-    looked: Instant,
-}
-
-impl Inquiry {
-    /// Sends a scout for each user; `patience` is for those whose examination does not begin.
-    fn start(
-        shared: &Shared,
-        holds: &VecDeque<Arc<Hold>>,
-        patience: Duration,
-        now: Instant,
-    ) -> Inquiry {
-        let mut users: HashMap<u32, Vec<(i32, Tid)>> = HashMap::new();
-        for hold in holds {
-            let threads = users.entry(hold.owner.user).or_default();
-            threads.push((hold.owner.pid, hold.tid));
-        }
-        let inquiry = Inquiry::of(users.keys().copied().collect(), patience, now);
-        for (user, threads) in users {
-            let (begun, findings) = (Arc::clone(&inquiry.begun), Arc::clone(&inquiry.findings));
-            let machine = Arc::clone(&shared.machine);
-            shared.scouts.send(move || {
-                begun.put(user);
-                let blame = |&(pid, tid): &(i32, Tid)| {
-                    let what = offence(machine.as_ref(), tid)?;
-                    Some(format!("thread {tid} of process {pid} {what}"))
-                };
-                findings.put((user, threads.iter().find_map(blame)));
-            });
-        }
-        inquiry
-    }
-
-    fn of(users: HashSet<u32>, patience: Duration, now: Instant) -> Inquiry {
-        Inquiry {
-            begun: Arc::default(),
-            findings: Arc::default(),
-            unbegun: users.clone(),
-            open: users,
-            patience,
-            waited: Duration::ZERO,
-            had: Duration::ZERO,
-            looked: now,
-        }
-    }
-
-    /// Takes what has been found out; whether there is more to come. Of the time since the last look a round counts at most: if the watch
-    /// itself is late, the machine may have stood still, scouts included, which proves nothing against users that are not examined.
-    fn hear(&mut self, culprits: &mut HashMap<u32, String>, now: Instant) -> bool {
-        let time = now.saturating_duration_since(self.looked).min(ROUND);
-        self.looked = now;
-        self.waited += time;
-        self.had += time;
-        for user in self.begun.take() {
-            self.unbegun.remove(&user);
-            self.had = Duration::ZERO;
-        }
-        for (user, blame) in self.findings.take() {
-            self.open.remove(&user);
-            if let Some(text) = blame {
-                culprits.entry(user).or_insert(text);
-            }
-        }
-        let is_in_time = match self.unbegun.is_empty() {
-            true => self.had < INQUIRY,
-            false => self.waited < self.patience,
-        };
-        !self.open.is_empty() && is_in_time
-    }
-}
-
-/// Users that scouts had no time to examine.
-#[derive(Debug, Default)]
-struct Unexamined {
-    /// Their examination has begun, and does not end: they may have seen to that.
-    begun: HashSet<u32>,
-    /// It has not begun: that is the daemon's lateness.
-    unbegun: HashSet<u32>,
-}
-
-/// Which users are barred beside culprits.
-#[derive(Debug, PartialEq, Eq)]
-enum Suspicion {
-    None,
-    /// Those whose threads end unseen.
-    Evasive,
-    Users(HashSet<u32>),
-}
-
-impl Suspicion {
-    /// Nothing follows from an observation that the daemon made late: not where the CPU stood still for the daemon, too, and not against users whose
-    /// examination has not begun.
-    fn of(
-        has_culprits: bool,
-        stood_still: bool,
-        evasive: &HashSet<u32>,
-        suspects: HashSet<u32>,
-        unexamined: &Unexamined,
-    ) -> Suspicion {
-        if stood_still {
-            return Suspicion::None;
-        }
-        if !has_culprits && !evasive.is_empty() {
-            return Suspicion::Evasive;
-        }
-        let is_one = |user: &u32| match has_culprits {
-            true => unexamined.begun.contains(user),
-            // In a way that is not known.
-            false => !unexamined.unbegun.contains(user),
-        };
-        let users: HashSet<u32> = suspects.into_iter().filter(is_one).collect();
-        match users.is_empty() {
-            true => Suspicion::None,
-            false => Suspicion::Users(users),
-        }
-    }
-}
-
-/// Whether the thread lends its priority. Opens a file of another process.
-fn offence(machine: &dyn Machine, tid: Tid) -> Option<&'static str> {
-    match machine.lends_its_priority(tid) {
-        Ok(true) => Some("lends its priority through a lock"),
-        // Only its owner can have seen to that.
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            Some("does not let itself be looked at (it holds a lease on its file in /proc)")
-        }
-        _ => None,
-    }
-}
-
 /// An examination under way.
 #[derive(Debug)]
 struct Trial {
-    left: VecDeque<Arc<Hold>>,
     inquiry: Inquiry,
     culprits: HashMap<u32, String>,
-    /// How often nothing was found.
+    /// How often nothing was found, and when to look again.
     inquiries: u32,
+    next: Instant,
     /// For how long ordinary programs did not run; `None`: they did now and then.
     silence: Option<Duration>,
+    /// Since when suspects are demoted.
+    demoted: Option<Instant>,
+}
+
+/// What is elevated was demoted then, and it is waited for an answer.
+#[derive(Debug)]
+struct Demoted {
+    since: Instant,
+    pace: Pace,
+    waited: Duration,
+}
+
+impl Demoted {
+    fn new(now: Instant) -> Demoted {
+        Demoted {
+            since: now,
+            pace: Pace::new(HURRY, now),
+            waited: Duration::ZERO,
+        }
+    }
+
+    /// Whether the canary has had so much time for its answer; time in which the watch was not there does not count.
+    fn has_waited(&mut self, time: Duration, now: Instant) -> bool {
+        self.waited += self.pace.lap(now);
+        self.waited >= time
+    }
 }
 
 #[derive(Debug, Default)]
 enum Stage {
     #[default]
     Calm,
-    Local(Instant),
-    Global(Instant),
+    Local(Demoted),
+    Global(Demoted),
     Examined(Box<Trial>),
     /// It is not ours; wait until all answer.
     Foreign,
@@ -244,21 +117,31 @@ impl Alarm {
             self.unplugged |= canary.has_just_lost_its_cpu(now);
         }
         match std::mem::take(&mut self.stage) {
-            Stage::Calm => self.listen(shared, canaries, now),
-            Stage::Local(since) if self.all_answered(canaries) => {
-                self.examine(shared, now, Some(now - since));
+            Stage::Calm => {
+                if self.rests_until.is_some_and(|until| now >= until) {
+                    self.rests_until = None;
+                    shared.roster.resume();
+                }
+                self.listen(shared, canaries, now);
             }
-            Stage::Local(since) if now - since < GRACE => self.stage = Stage::Local(since),
-            Stage::Local(since) => {
-                self.suspects = shared.roster.holds(Hold::is_raised);
-                shared.roster.suspend(|_| true);
-                self.stage = Stage::Global(since);
+            Stage::Local(demoted) | Stage::Global(demoted) if self.all_answered(canaries) => {
+                self.examine(shared, now, Some(demoted.since));
             }
-            Stage::Global(since) if self.all_answered(canaries) => {
-                self.examine(shared, now, Some(now - since));
+            Stage::Local(mut demoted) => {
+                self.stage = if demoted.has_waited(GRACE, now) {
+                    let raised = shared.roster.holds(Hold::is_raised);
+                    self.suspects = raised;
+                    shared.roster.suspend(None);
+                    Stage::Global(demoted)
+                } else {
+                    Stage::Local(demoted)
+                };
             }
-            Stage::Global(since) if now - since < 2 * GRACE => self.stage = Stage::Global(since),
-            Stage::Global(_) => {
+            Stage::Global(mut demoted) => {
+                if !demoted.has_waited(2 * GRACE, now) {
+                    self.stage = Stage::Global(demoted);
+                    return;
+                }
                 shared.complain("foreign", || {
                     let silent = &self.silent;
                     format!(
@@ -271,7 +154,10 @@ impl Alarm {
             Stage::Examined(trial) => self.go_on(shared, trial, now),
             Stage::Foreign => {
                 if canaries.iter().all(Canary::has_answered) {
-                    canaries.iter_mut().for_each(|canary| canary.ask(now));
+                    let accounts = &shared.accounts;
+                    canaries
+                        .iter_mut()
+                        .for_each(|canary| canary.ask(accounts, now));
                 } else {
                     self.stage = Stage::Foreign;
                 }
@@ -290,7 +176,7 @@ impl Alarm {
     fn listen(&mut self, shared: &Shared, canaries: &mut [Canary], now: Instant) {
         self.silent.clear();
         self.unplugged = false;
-        let (mut dubious, mut taken) = (HashSet::new(), HashMap::new());
+        let mut taken = HashMap::new();
         let mut explained = None;
         for canary in canaries {
             let silence = canary.silence(now);
@@ -304,26 +190,29 @@ impl Alarm {
                 }
             }
             if silence.is_zero() {
-                canary.ask(now);
+                canary.ask(&shared.accounts, now);
             } else if silence >= PATIENCE {
                 self.silent.insert(canary.cpu);
-            } else if silence >= PATIENCE / 2 {
-                dubious.insert(canary.cpu);
             }
         }
-        if self.silent.is_empty() || shared.roster.holds(Hold::is_raised).is_empty() {
-            self.sample(shared, &dubious, now);
+        if self.silent.is_empty() || shared.roster.holds(Hold::is_up).is_empty() {
             self.suspect(shared, taken, now);
             return;
         }
         shared.counts.alarms.fetch_add(1, Relaxed);
         let silent = &self.silent;
-        let here = |hold: &Hold| hold.may_run_on(silent);
-        self.suspects = shared.roster.holds(|hold| here(hold) && hold.is_raised());
-        let evasive = silent.iter().flat_map(|&cpu| shared.accounts.evasive(cpu));
+        let evasive = |&cpu: &usize| shared.accounts.evasive(cpu, (ROUND + PATIENCE) / 2);
+        let evasive = silent.iter().flat_map(evasive);
         self.evasive = evasive.collect();
-        shared.roster.suspend(here);
-        self.stage = Stage::Local(now);
+        let here = |hold: &Hold| hold.may_run_on(silent) && hold.is_up();
+        self.suspects = shared.roster.holds(here);
+        let asked = |cpu: usize| now - shared.accounts.silence(cpu, now);
+        let intrudes = |hold: &Hold| {
+            silent.contains(&hold.owner.cpu) && hold.has_intruded(asked(hold.owner.cpu))
+        };
+        self.intruders = shared.roster.holds(intrudes);
+        shared.roster.suspend(Some(silent));
+        self.stage = Stage::Local(Demoted::new(now));
     }
 
     /// CPUs that are nearly always taken by what is in no account: culprits are looked for while they are at it, so that they do not see
@@ -339,7 +228,7 @@ impl Alarm {
             false => HashSet::new(),
         };
         let taken: HashSet<usize> = taken.into_keys().collect();
-        let raised = |hold: &Hold| hold.is_raised();
+        let raised = Hold::is_up;
         if self.evasive.is_empty()
             && shared
                 .roster
@@ -347,76 +236,49 @@ impl Alarm {
                 .is_empty()
         {
             self.foreign_until = Some(now + FOREIGN);
+            // It is taken all the same.
+            self.rests_until = self.rests_until.map(|_| now);
             return;
         }
         shared.counts.alarms.fetch_add(1, Relaxed);
         self.silent = taken;
-        self.samples.clear();
         // It may be lent from another CPU.
         self.suspects = shared.roster.holds(raised);
         self.examine(shared, now, None);
     }
 
-    /// Notes the CPU time of what is elevated on CPUs of which the canary is late.
-    fn sample(&mut self, shared: &Shared, dubious: &HashSet<usize>, now: Instant) {
-        if dubious.is_empty() {
-            self.samples.clear();
-            return;
-        }
-        let here = |hold: &Hold| hold.may_run_on(dubious) && hold.is_raised();
-        for hold in shared.roster.holds(here) {
-            if now.elapsed() > ROUND / 10 {
-                // Many: a thread that is not sampled is a suspect like the others.
-                return;
-            }
-            if !self.samples.contains_key(&hold.tid)
-                && let Some(spent) = hold.cpu_time(shared.machine.as_ref())
-            {
-                self.samples.insert(hold.tid, (spent, now));
-            }
-        }
-    }
-
-    fn examine(&mut self, shared: &Shared, now: Instant, demoted: Option<Duration>) {
+    /// `demoted`: when what is elevated was, for a silence.
+    fn examine(&mut self, shared: &Shared, now: Instant, demoted: Option<Instant>) {
         self.stood_still = demoted.is_some_and(|demoted| {
-            let since = now - (ROUND + PATIENCE + demoted);
+            let since = demoted - (ROUND + PATIENCE);
             let silent = &mut self.silent.iter();
             // What has a deadline is above the schedulers.
             !shared.are_deadlines_guarded()
                 && silent.any(|&cpu| shared.accounts.has_stood_still(cpu, since))
         });
-        let suspects: HashSet<Tid> = self.suspects.iter().map(|hold| hold.tid).collect();
-        let may_be = |hold: &Hold| hold.is_raised() || suspects.contains(&hold.tid);
-        let left: VecDeque<_> = shared.roster.holds(may_be).into();
+        let holds = self.examined(shared);
+        let mut culprits = HashMap::new();
+        for hold in std::mem::take(&mut self.intruders) {
+            let (tid, pid) = (hold.tid, hold.owner.pid);
+            let text =
+                || format!("thread {tid} of process {pid} has used the CPU when it was others'");
+            culprits.entry(hold.owner.user).or_insert_with(text);
+        }
         // After a silence all suspects are demoted meanwhile; else they go on.
         let patience = demoted.map_or(INQUIRY, |_| bars::FIRST);
         let trial = Box::new(Trial {
-            inquiry: Inquiry::start(shared, &left, patience, now),
-            left,
-            culprits: HashMap::new(),
+            inquiry: Inquiry::start(shared, &holds, patience, now),
+            culprits,
             inquiries: 0,
-            silence: demoted.map(|demoted| ROUND + PATIENCE + demoted),
+            next: now + ROUND,
+            silence: demoted.map(|demoted| ROUND + PATIENCE + (now - demoted)),
+            demoted,
         });
         self.go_on(shared, trial, now);
     }
 
     /// Looks for culprits for a while; with all looked at, the verdict.
     fn go_on(&mut self, shared: &Shared, mut trial: Box<Trial>, now: Instant) {
-        while let Some(hold) = trial.left.pop_front() {
-            // Beside what has ended unseen, or stops the daemon as well, it may have done what it may.
-            let blameless = self.stood_still || !self.evasive.is_empty();
-            if !blameless && self.has_burnt(shared, &hold, now) {
-                let text = || {
-                    let (tid, pid) = (hold.tid, hold.owner.pid);
-                    format!("thread {tid} of process {pid} has used the CPU all the time")
-                };
-                trial.culprits.entry(hold.owner.user).or_insert_with(text);
-            }
-            if now.elapsed() > EXAMINATION && !trial.left.is_empty() {
-                self.stage = Stage::Examined(trial);
-                return;
-            }
-        }
         let Trial {
             inquiry, culprits, ..
         } = &mut *trial;
@@ -425,10 +287,16 @@ impl Alarm {
             return;
         }
         // What is lent in pieces may just not have been.
-        if trial.silence.is_none() && trial.culprits.is_empty() && trial.inquiries < INQUIRIES {
-            let holds = shared.roster.holds(Hold::is_raised).into();
-            trial.inquiries += 1;
-            trial.inquiry = Inquiry::start(shared, &holds, INQUIRY, now);
+        if self.is_nothing_found(&trial) && trial.inquiries < INQUIRIES {
+            if now >= trial.next {
+                let patience = match trial.demoted {
+                    Some(demoted) => (demoted + bars::FIRST).saturating_duration_since(now),
+                    None => INQUIRY,
+                };
+                trial.inquiries += 1;
+                trial.next = now + ROUND;
+                trial.inquiry = Inquiry::start(shared, &self.examined(shared), patience, now);
+            }
             self.stage = Stage::Examined(trial);
             return;
         }
@@ -436,17 +304,20 @@ impl Alarm {
         self.finish(shared);
     }
 
-    /// Whether the thread has used half of the time since it was sampled, on a silent CPU.
-    fn has_burnt(&self, shared: &Shared, hold: &Hold, now: Instant) -> bool {
-        let Some((before, at)) = self.samples.get(&hold.tid) else {
-            return false;
-        };
-        let spent = hold.cpu_time(shared.machine.as_ref()).unwrap_or(*before);
-        let used = Duration::from_nanos(spent.saturating_sub(*before));
-        hold.may_run_on(&self.silent) && used * 2 > now.saturating_duration_since(*at)
+    /// Whether all that can be known so far is that a CPU was taken.
+    fn is_nothing_found(&self, trial: &Trial) -> bool {
+        let explained = self.stood_still || (trial.demoted.is_some() && !self.evasive.is_empty());
+        trial.culprits.is_empty() && !explained && trial.inquiry.keepers().next().is_none()
     }
 
-    fn judge(&self, shared: &Shared, trial: &Trial, now: Instant) {
+    /// What is elevated, and what was before it was demoted.
+    fn examined(&self, shared: &Shared) -> Vec<Arc<Hold>> {
+        let suspects: HashSet<Tid> = self.suspects.iter().map(|hold| hold.tid).collect();
+        let may_be = |hold: &Hold| hold.is_up() || suspects.contains(&hold.tid);
+        shared.roster.holds(may_be)
+    }
+
+    fn judge(&mut self, shared: &Shared, trial: &Trial, now: Instant) {
         if self.unplugged {
             return shared.complain("canary", || {
                 "a CPU was unplugged: what it ran was elsewhere for a moment".to_string()
@@ -460,20 +331,19 @@ impl Alarm {
             };
             shared.eject(format!("user {user} is {}: {what}", until(bar)));
         }
-        let inquiry = &trial.inquiry;
-        let unexamined = Unexamined {
-            begun: inquiry.open.difference(&inquiry.unbegun).copied().collect(),
-            unbegun: inquiry.unbegun.clone(),
+        let suspicion = Suspicion::of(Findings {
+            has_culprits: !trial.culprits.is_empty(),
+            stood_still: self.stood_still,
+            keepers: trial.inquiry.keepers().collect(),
+            evasive: std::mem::take(&mut self.evasive),
+        });
+        let suspect = |users: HashSet<u32>, what: &str| {
+            for user in users {
+                shared.bars.suspect(user, now);
+                shared.eject(format!("user {user} is {}: {what}", until(bars::FIRST)));
+            }
         };
-        let suspects = self.suspects.iter().map(|hold| hold.owner.user).collect();
-        let verdict = Suspicion::of(
-            !trial.culprits.is_empty(),
-            self.stood_still,
-            &self.evasive,
-            suspects,
-            &unexamined,
-        );
-        match verdict {
+        match suspicion {
             Suspicion::None if trial.culprits.is_empty() && self.stood_still => {
                 let silent = &self.silent;
                 return shared.complain("foreign", || {
@@ -483,23 +353,21 @@ impl Alarm {
                 });
             }
             Suspicion::None => {}
-            Suspicion::Evasive => {
-                for &user in &self.evasive {
-                    shared.bars.suspect(user, now);
-                    shared.eject(format!(
-                        "user {user} is {}: its threads end before it can be seen what they use",
-                        until(bars::FIRST)
-                    ));
-                }
+            Suspicion::Keepers(users) => {
+                suspect(users, "it keeps the daemon from looking at its threads");
             }
-            Suspicion::Users(users) => {
-                for user in users {
-                    shared.bars.suspect(user, now);
-                    shared.eject(format!(
-                        "user {user} is {}: as a suspect",
-                        until(bars::FIRST)
-                    ));
+            Suspicion::Evasive(users) => {
+                suspect(users, "its threads end before it can be seen what they use");
+            }
+            Suspicion::Rest => {
+                // In pieces nothing is demoted yet, and it may be lent from another CPU.
+                if trial.demoted.is_none() {
+                    shared.roster.suspend(None);
                 }
+                let until = trial.demoted.unwrap_or(now) + bars::FIRST;
+                self.rests_until = self.rests_until.max(Some(until));
+                let count = self.suspects.len();
+                shared.eject(format!("{count} threads rest for 1 s, and no user is to blame: it is not found what takes the CPU"));
             }
         }
         shared.complain("canary", || {
@@ -512,105 +380,12 @@ impl Alarm {
     }
 
     fn finish(&mut self, shared: &Shared) {
-        shared.roster.resume();
+        if self.rests_until.is_none() {
+            shared.roster.resume();
+        }
         self.suspects.clear();
+        self.intruders.clear();
         self.evasive.clear();
-        self.samples.clear();
         self.stage = Stage::Calm;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MS: Duration = Duration::from_millis(1);
-
-    fn users<const N: usize>(users: [u32; N]) -> HashSet<u32> {
-        HashSet::from(users)
-    }
-
-    #[test]
-    fn a_watch_that_is_late_takes_no_time_from_scouts() {
-        for late in [10, 250, 2000].map(|ms| ms * MS) {
-            let start = Instant::now();
-            let mut inquiry = Inquiry::of(users([7, 8]), bars::FIRST, start);
-            inquiry.begun.put(7);
-            inquiry.begun.put(8);
-            let mut culprits = HashMap::new();
-            let mut now = start + late;
-            assert!(inquiry.hear(&mut culprits, now), "late by {late:?}");
-            // Observations on time: the culprit is found, and the inquiry ends.
-            inquiry.findings.put((7, Some("lends".to_string())));
-            let end = now + INQUIRY;
-            while inquiry.hear(&mut culprits, now) {
-                now += 2 * MS;
-                assert!(now <= end, "late by {late:?}");
-            }
-            assert!(culprits.contains_key(&7) && culprits.len() == 1);
-            assert_eq!(inquiry.open, users([8]));
-        }
-    }
-
-    #[test]
-    fn examinations_that_do_not_begin_are_waited_for_as_long_as_a_suspect_is_barred() {
-        for (patience, waited) in [(bars::FIRST, bars::FIRST), (INQUIRY, INQUIRY)] {
-            let mut now = Instant::now();
-            let mut inquiry = Inquiry::of(users([7, 8]), patience, now);
-            inquiry.begun.put(7);
-            let (began, mut culprits) = (now, HashMap::new());
-            while inquiry.hear(&mut culprits, now) {
-                now += 2 * MS;
-            }
-            let took = now - began;
-            assert!(took >= waited && took < waited + ROUND, "{took:?}");
-            assert_eq!((inquiry.open, inquiry.unbegun), (users([7, 8]), users([8])));
-        }
-    }
-
-    #[test]
-    fn an_examination_that_begins_late_is_still_heard() {
-        let mut now = Instant::now();
-        let mut inquiry = Inquiry::of(users([7]), bars::FIRST, now);
-        let mut culprits = HashMap::new();
-        while inquiry.waited < 2 * INQUIRY {
-            now += 10 * MS;
-            assert!(inquiry.hear(&mut culprits, now));
-        }
-        inquiry.begun.put(7);
-        // It has all the time that others have.
-        let begins = now;
-        while now + 10 * MS < begins + INQUIRY {
-            now += 10 * MS;
-            assert!(inquiry.hear(&mut culprits, now));
-        }
-        inquiry.findings.put((7, Some("lends".to_string())));
-        assert!(!inquiry.hear(&mut culprits, now));
-        assert!(culprits.contains_key(&7));
-    }
-
-    #[test]
-    fn lateness_of_the_daemon_proves_nothing() {
-        let unexamined = Unexamined {
-            begun: users([2]),
-            unbegun: users([3]),
-        };
-        let verdict = |has_culprits, stood_still, evasive: &HashSet<u32>| {
-            let suspects = users([1, 2, 3]);
-            Suspicion::of(has_culprits, stood_still, evasive, suspects, &unexamined)
-        };
-        let (nothing, evasive) = (users([]), users([4]));
-        // The CPU stood still for the daemon, too: none but those that were found.
-        for has_culprits in [false, true] {
-            assert_eq!(verdict(has_culprits, true, &nothing), Suspicion::None);
-            assert_eq!(verdict(has_culprits, true, &evasive), Suspicion::None);
-        }
-        // Beside a culprit those that keep a scout, in an unknown way all that a scout has got to.
-        assert_eq!(verdict(true, false, &nothing), Suspicion::Users(users([2])));
-        assert_eq!(
-            verdict(false, false, &nothing),
-            Suspicion::Users(users([1, 2]))
-        );
-        assert_eq!(verdict(false, false, &evasive), Suspicion::Evasive);
     }
 }

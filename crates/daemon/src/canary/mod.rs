@@ -4,7 +4,8 @@
 //!   Calm ──silent for 80 ms──▶ Local ─answers─▶ Examined ──▶ Calm      Local: what is elevated on the silent CPUs is demoted
 //!                                │ 10 ms            ▲                   Global: what is elevated anywhere is
 //!                                ▼                  │                   Examined: culprits are found and barred, the others
-//!                              Global ───answers────┘                             are elevated again
+//!                              Global ───answers────┘                             are elevated again; without culprits all
+//!                                                                                rest, demoted, for a second
 //!                                │ 10 ms
 //!                                ▼
 //!                              Foreign ─answers─▶ Calm                  Foreign: it was none of ours
@@ -30,10 +31,14 @@
 //! |---|---|
 //! | `thread.rs` | one CPU's canary |
 //! | `alarm.rs` | what happens when one is silent |
+//! | `inquiry.rs` | what scouts find then |
+//! | `suspicion.rs` | what follows if that is not enough |
 //! | `odds.rs` | whether one is nearly always late, though never silent for long |
 
 mod alarm;
+mod inquiry;
 mod odds;
+mod suspicion;
 mod thread;
 
 use std::io;
@@ -145,7 +150,7 @@ impl Canaries {
                 let explained = self.shared.accounts.explained();
                 for canary in &mut self.all {
                     drop(self.shared.accounts.take_unknown(canary.cpu));
-                    canary.start_over(explained(canary.cpu), now);
+                    canary.start_over(&self.shared.accounts, explained(canary.cpu), now);
                 }
                 continue;
             }

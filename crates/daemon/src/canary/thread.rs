@@ -3,15 +3,17 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use upshift_elevate::sys::CpuSet;
 
+use crate::accounts::Accounts;
 use crate::canary::ROUND;
 use crate::canary::odds::{LATE, Odds, Verdict};
+use crate::evidence;
 use crate::shared::{CANARY, Shared};
 
 /// It needs next to nothing.
@@ -76,19 +78,24 @@ impl Canary {
         })
     }
 
-    pub(super) fn ask(&mut self, now: Instant) {
+    pub(super) fn ask(&mut self, accounts: &Accounts, now: Instant) {
         self.asked = now;
         self.listened = 0;
         self.answers.questions.fetch_add(1, Release);
         if let Some(thread) = &self.thread {
             thread.thread().unpark();
         }
+        // It waits for its CPU from now on, or has answered meanwhile.
+        accounts.asks(self.cpu, Instant::now());
+        if self.has_answered() {
+            accounts.answers(self.cpu);
+        }
     }
 
     /// As [`Canary::ask`]; what it answered before does not count.
-    pub(super) fn start_over(&mut self, explained: Duration, now: Instant) {
+    pub(super) fn start_over(&mut self, accounts: &Accounts, explained: Duration, now: Instant) {
         self.odds = Odds::new(explained, now);
-        self.ask(now);
+        self.ask(accounts, now);
     }
 
     /// Counts whether it is late. To be called each round, after [`Canary::silence`] and before [`Canary::ask`].
@@ -121,7 +128,7 @@ impl Canary {
 
     /// Whether it has answered the last question.
     pub(super) fn has_answered(&self) -> bool {
-        self.answers.answered.load(Acquire) == self.answers.questions.load(Acquire)
+        self.answers.answered.load(SeqCst) == self.answers.questions.load(Acquire)
     }
 
     /// Whether its CPU has gone a moment ago: then the kernel has moved what was there, and the machine has stood still.
@@ -143,7 +150,7 @@ impl Canary {
         }
         self.listened += 1;
         let silence = now.saturating_duration_since(self.asked);
-        silence.min(ROUND * self.listened)
+        evidence::counted(silence, ROUND * self.listened)
     }
 }
 
@@ -168,7 +175,8 @@ impl Answers {
             self.away.store(away, Release);
             let when = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
             self.when.store(when, Release);
-            self.answered.store(self.questions.load(Acquire), Release);
+            self.answered.store(self.questions.load(Acquire), SeqCst);
+            shared.accounts.answers(cpu);
             std::thread::park();
         }
     }

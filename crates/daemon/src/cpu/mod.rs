@@ -23,6 +23,7 @@
 //! | `watch.rs` | what takes more than its share |
 //! | `strays.rs` | threads that have left the CPU |
 
+mod debts;
 mod entrant;
 mod mailbox;
 mod placing;

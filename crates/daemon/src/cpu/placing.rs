@@ -172,6 +172,13 @@ impl Charge {
         std::mem::replace(&mut self.rose, elevated)
     }
 
+    /// It has used a part of a breath.
+    pub(crate) fn intrudes(&self, now: Instant) {
+        if let Some(held) = &self.hold {
+            held.hold.intrudes(now);
+        }
+    }
+
     /// Leaves the thread alone until `until`, at what it had.
     pub(crate) fn bar(&mut self, until: Instant) {
         self.barred_until = Some(until);

@@ -115,8 +115,14 @@ impl Scheduler {
             let _ = epoll::wait(&self.epoll, room, timeout.as_ref());
             self.stay_here();
             let now = Instant::now();
-            due.into_iter()
-                .for_each(|due| self.shared.accounts.goes_on(self.cpu, due, now));
+            if let Some(due) = due {
+                let accounts = &self.shared.accounts;
+                let still = accounts.goes_on(self.cpu, due, now);
+                // What has a deadline by a rule is above this thread.
+                if !self.shared.are_deadlines_guarded() {
+                    accounts.add(Some(self.cpu), still);
+                }
+            }
             for event in &events {
                 match event.data.u64() {
                     MAILBOX => {

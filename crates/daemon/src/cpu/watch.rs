@@ -7,8 +7,11 @@
 //!   it. So a program that is not registered keeps `bystander_percent` of each CPU, in short pieces, waits some 40 ms at most, and
 //!   the kernel's throttling of real-time threads (50 ms of nothing each second) is never met. If nothing else wants the CPU a breath
 //!   takes nothing. SCHED_IDLE counts within a cgroup (or session) only: between groups the kernel shares equally. So a
-//!   breath goes on, up to [`PIECES`] times, until others have had what is theirs, or have left most of two pieces unused. Dispatchers
-//!   that take more than a quarter of a piece step back in the next. The first look is when the first worker rises, so that none comes later than that.
+//!   breath goes on, up to [`PIECES`] times, until others have had what is theirs, or have left most of two pieces unused. What is in no
+//!   account of the daemon counts as what others had, but for the time in which the canary of the CPU owes an answer (`canary`): then other real-time
+//!   programs had it, or a priority that is lent. Without that a thread that is elevated by the rules would be blamed for their part. Dispatchers
+//!   that take more than a quarter of a piece step back in the next. A thread that takes so much although it is in SCHED_IDLE, while the canary waits, has
+//!   borrowed a priority, and is remembered for the canary (`evidence.rs`). The first look is when the first worker rises, so that none comes later than that.
 //! * Dispatchers of all users together have a budget, `dispatcher_percent` of the CPU. If they use more, those of the users that had
 //!   more than an equal part of it go to what they had, for a second at first, then for longer (`bars.rs`).
 //! * Threads of a cgroup with a quota are not elevated beyond it (`quota.rs`).
@@ -19,7 +22,9 @@
 //!
 //! **What leaves between two looks** is counted, too, or coming and going would be free. What it used is read where it still lives; where
 //! it does not, it counts as having used all the time since the last look: for breaths at once; for the canaries as unknown (`accounts.rs`); for dispatchers as a *debt* of the user,
-//! which the budget pays off, and for which the user is barred when it is more than [`DEBT`], because honest processes end as well.
+//! which the budget pays off, and for which the user is barred when it is more than [`DEBT`], because honest processes end as well. Of a look that
+//! is late no more than the time between two looks is unknown or a debt (`evidence.rs`): the scheduler is above all that it elevates, so
+//! while it is kept from the CPU none of that runs there.
 //!
 //! What a process *says* plays no part in this. A cooperative daemon has nothing to look at; it takes a turn each quantum instead
 //! (each 36 ms while all sleep), because a vCPU that falls asleep keeps its rank and does not ring, and those that give way to it go on only
@@ -33,20 +38,19 @@ use std::time::{Duration, Instant};
 use upshift_board::wire::Role;
 
 use crate::config::Config;
+use crate::cpu::debts::Debts;
 use crate::cpu::entrant::Entry;
 use crate::cpu::placing::{self, Charge, Place};
 use crate::cpu::scheduler::Scheduler;
+use crate::evidence;
 use crate::machine::Machine;
 use crate::shared::Shared;
 
 /// Time between two looks.
-const LOOK: Duration = Duration::from_millis(36);
+pub(super) const LOOK: Duration = Duration::from_millis(36);
 
 /// Pieces a breath can have: enough for a bystander beside three groups of registered programs.
 const PIECES: u32 = 4;
-
-/// How much of the CPU time of dispatchers that have ended may be unknown.
-const DEBT: Duration = Duration::from_millis(4 * LOOK.as_millis() as u64);
 
 /// How long a thread that was put out stays out.
 pub(super) const EJECTED: Duration = Duration::from_secs(3600);
@@ -77,8 +81,7 @@ pub(super) struct Watch {
     dispatcher_percent: u64,
     /// What has left since the last look, by user.
     parted: HashMap<u32, Parted>,
-    /// ns of dispatchers that have ended, by user.
-    debts: HashMap<u32, u64>,
+    debts: Debts,
 }
 
 /// What threads used that are not there any more when it is looked at, ns.
@@ -118,7 +121,7 @@ impl Watch {
             intrusions: 0,
             dispatcher_percent: 0,
             parted: HashMap::new(),
-            debts: HashMap::new(),
+            debts: Debts::default(),
         };
         watch.configure(config, enforcing);
         watch
@@ -165,6 +168,11 @@ impl Watch {
         self.looked = self.looked.max(now - self.every);
     }
 
+    /// The time since the last look, which ends now.
+    fn lap(&mut self, now: Instant) -> Duration {
+        now - std::mem::replace(&mut self.looked, now)
+    }
+
     /// The scheduler has worked for so long until `now`, which no other thread has had.
     pub(super) fn worked(&mut self, time: Duration, now: Instant) {
         self.own += time;
@@ -182,9 +190,18 @@ impl Watch {
     }
 
     /// Counts that others had all but `used` of the time since the last look, and that no thread had `lost` of it; whether a breath is due.
-    fn owes(&mut self, elapsed: Duration, used: Duration, lost: Duration) -> bool {
+    /// Nor have ordinary threads had any of the last `silent`, whatever has.
+    fn owes(
+        &mut self,
+        elapsed: Duration,
+        used: Duration,
+        lost: Duration,
+        silent: Duration,
+    ) -> bool {
+        let audible = elapsed.saturating_sub(silent);
         let elapsed = elapsed.saturating_sub(lost);
-        let theirs = elapsed.saturating_sub(used + std::mem::take(&mut self.own));
+        let rest = elapsed.saturating_sub(used + std::mem::take(&mut self.own));
+        let theirs = rest.min(audible);
         self.owed = (self.owed + elapsed.mul_f64(self.share)).saturating_sub(theirs);
         self.owed * 2 >= self.breath
     }
@@ -220,6 +237,7 @@ impl Scheduler {
     fn end_piece(&mut self, until: Instant, now: Instant) {
         let length = self.watch.breath + (now - until);
         let machine = self.shared.machine.as_ref();
+        let silence = self.shared.accounts.silence(self.cpu, now);
         let entries = self.entries.iter_mut();
         let charges =
             entries.flat_map(|entry| entry.charges.iter_mut().map(|charge| (entry.user, charge)));
@@ -238,6 +256,10 @@ impl Scheduler {
                 }
             };
             used += spent;
+            let time = Duration::from_nanos(spent);
+            if charge.place() == Place::Idle && evidence::is_intrusion(time, length, silence) {
+                charge.intrudes(now);
+            }
             if charge.is_elevated() && spent > 0 {
                 elevated += spent;
                 match charge.role {
@@ -253,7 +275,7 @@ impl Scheduler {
         let accounts = &self.shared.accounts;
         accounts.add(Some(self.cpu), Duration::from_nanos(working));
         // They had used little, or are dispatchers, and now, together, take what others were to have: they step back, too.
-        let intruded = Duration::from_nanos(elevated) * 4 > length;
+        let intruded = evidence::is_much(Duration::from_nanos(elevated), length);
         if intruded {
             intruders.into_iter().for_each(|charge| charge.burns = true);
         }
@@ -280,7 +302,7 @@ impl Scheduler {
 
     /// Called before the first worker of the CPU rises: so far nothing is owed.
     pub(super) fn look_before_the_rise(&mut self, now: Instant) {
-        let elapsed = now - std::mem::replace(&mut self.watch.looked, now);
+        let elapsed = self.watch.lap(now);
         if self.watch.breath_until.is_none() {
             self.look(elapsed, now);
         }
@@ -290,32 +312,24 @@ impl Scheduler {
     fn count_the_parted(
         &mut self,
         dispatching: &mut HashMap<u32, u64>,
-        (elapsed, budget): (u64, u64),
+        (time, budget): (Duration, u64),
         now: Instant,
     ) -> Left {
-        self.watch.debts.retain(|_, debt| {
-            *debt = debt.saturating_sub(budget);
-            *debt > 0
-        });
+        self.watch.debts.pay(Duration::from_nanos(budget));
+        let elapsed = time.as_nanos() as u64;
+        let unseen = evidence::counted(time, self.watch.every);
         let mut left = Left::default();
         for (user, parted) in std::mem::take(&mut self.watch.parted) {
             left.working += parted.working;
             if parted.worker_ended || parted.dispatcher_ended {
-                let time = Duration::from_nanos(elapsed);
-                self.shared.accounts.add_unknown(self.cpu, user, time);
+                self.shared.accounts.add_unknown(self.cpu, user, unseen);
                 left.unknown += elapsed;
                 left.maybe_working += if parted.worker_ended { elapsed } else { 0 };
             }
             if parted.dispatching > 0 {
                 *dispatching.entry(user).or_default() += parted.dispatching;
             }
-            if !parted.dispatcher_ended {
-                continue;
-            }
-            let debt = self.watch.debts.entry(user).or_default();
-            *debt += elapsed;
-            if Duration::from_nanos(*debt) > DEBT {
-                *debt = 0;
+            if parted.dispatcher_ended && self.watch.debts.add(user, unseen) {
                 let secs = self.shared.overdrafts.punish(user, now).as_secs();
                 self.shared.eject(format!(
                     "dispatchers of user {user} are not elevated for {secs} s: one after the other ends before it can be seen what it used"
@@ -359,8 +373,11 @@ impl Scheduler {
             charge_quotas(entry, &self.shared, now);
             let elevated = entry.charges.iter().any(Charge::is_elevated);
             let user = elevated.then(|| machine.user(entry.process.as_fd()));
+            // The kernel says that one that has ended is root's.
+            let lives = |entry: &Entry| entry.charges.iter().any(|it| !it.has_ended(machine));
             if let Some(Ok(user)) = user
                 && user != entry.uid
+                && lives(entry)
             {
                 let (pid, before) = (entry.pid, entry.uid);
                 self.shared.eject(format!(
@@ -403,7 +420,7 @@ impl Scheduler {
             entry.charges.retain(Charge::exists);
         }
         let budget = elapsed * self.watch.dispatcher_percent / 100;
-        let left = self.count_the_parted(&mut dispatching, (elapsed, budget), now);
+        let left = self.count_the_parted(&mut dispatching, (time, budget), now);
         self.bar_dispatchers(&dispatching, budget, now);
         let known = used + left.working + dispatching.values().sum::<u64>();
         used += left.working + left.maybe_working;
@@ -411,7 +428,8 @@ impl Scheduler {
         accounts.add(Some(self.cpu), Duration::from_nanos(known));
         let taken = Duration::from_nanos(known + left.unknown);
         let lost = accounts.lost(self.cpu, time);
-        if !self.watch.owes(time, taken, lost) {
+        let silent = accounts.silence(self.cpu, now);
+        if !self.watch.owes(time, taken, lost, silent) {
             return;
         }
         self.watch.owed = Duration::ZERO;
@@ -439,4 +457,24 @@ fn charge_quotas(entry: &mut Entry, shared: &Shared, now: Instant) {
         Duration::from_nanos(all.sum())
     };
     entry.bill.charge(used, now);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_other_real_time_programs_have_delays_no_breath() {
+        let watch = || Watch::new(&Config::default(), true, Instant::now());
+        let (mut heard, mut silent) = (watch(), watch());
+        // Another program has a third, and the elevated thread the rest.
+        let used = LOOK * 2 / 3;
+        for _ in 0..100 {
+            assert!(!heard.owes(LOOK, used, Duration::ZERO, Duration::ZERO));
+        }
+        assert!(silent.owes(LOOK, used, Duration::ZERO, LOOK));
+        // The canary has answered in between, and others may have had their part before it was asked again.
+        let mut half = watch();
+        assert!(!half.owes(LOOK, used, Duration::ZERO, LOOK / 2));
+    }
 }

@@ -8,7 +8,7 @@ use upshift_daemon::{Assign, Config, Daemon};
 
 use crate::client::census;
 use crate::process::{PATIENCE, Process, elevated_threads, monotonic, until};
-use crate::{config, socket};
+use crate::{Turn, config, permitted, skipped, socket, turn};
 
 /// Users without a name, a password or a process.
 pub(crate) const MALLORY: u32 = 64_001;
@@ -73,6 +73,20 @@ pub(crate) fn takes_at_most(percent: u64, burnt: u64, time: u64) -> bool {
 pub(crate) fn two_cpus() -> (usize, usize) {
     let count = std::thread::available_parallelism().unwrap().get();
     (0, usize::from(count > 1))
+}
+
+/// A turn, and two different CPUs; `None`: the calling test says why it does not test.
+pub(crate) fn turn_with_two_cpus() -> Option<(Turn, (usize, usize))> {
+    let turn = turn();
+    if !permitted() {
+        return None;
+    }
+    let (here, there) = two_cpus();
+    if here == there {
+        skipped("needs two CPUs");
+        return None;
+    }
+    Some((turn, (here, there)))
 }
 
 /// For so long.
@@ -149,6 +163,19 @@ pub(crate) fn newcomer(path: &std::path::Path) -> Duration {
         !elevated_threads(burner.pid()).is_empty()
     });
     began.elapsed()
+}
+
+/// What `run` gives if no canary was silent, of which it says how many were. Otherwise something else that is real-time had a CPU, so that what is elevated was demoted: it
+/// is tried again, three times in all.
+pub(crate) fn undisturbed<T>(mut run: impl FnMut() -> (T, u64)) -> T {
+    for _ in 0..3 {
+        let (result, alarms) = run();
+        if alarms == 0 {
+            return result;
+        }
+        println!("{alarms} alarms: again");
+    }
+    panic!("a canary was silent in each of three runs");
 }
 
 /// The rules leave 5 % to programs that are not registered.

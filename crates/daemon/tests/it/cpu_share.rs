@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use crate::attack::{
     ALICE, MALLORY, TIME, TRUDY, barred_until, bystander, compete, from_now, leaves_their_share,
-    open_daemon, race_bystander, settings, start_child, takes_at_most, two_cpus, us,
+    open_daemon, race_bystander, settings, start_child, takes_at_most, turn_with_two_cpus,
+    two_cpus, undisturbed, us,
 };
-use crate::client::census;
+use crate::client::{census, of_vcpu};
 use crate::process::{Process, thread_named, until};
 use crate::quiet::used_by_the_scheduler;
-use crate::{permitted, skipped, turn};
+use crate::{permitted, turn};
 
 #[test]
 fn dispatchers_together_leave_a_victim_of_level_0_its_cpu() {
@@ -23,21 +24,26 @@ fn dispatchers_together_leave_a_victim_of_level_0_its_cpu() {
     }
     // Many that burn all the time, and a few of which each has a budget that would be its own.
     for (threads, duty) in [("30", "100"), ("6", "17")] {
-        let (path, _daemon) = open_daemon("dispatchers");
-        let mut victim = start_child("burner", &path, ALICE, (0, 0), &[]);
-        let more = [("THREADS", threads.to_string()), ("DUTY", duty.to_string())];
-        let mut attacker = start_child("dispatchers", &path, MALLORY, (0, 63), &more);
-        let end = from_now(Duration::from_millis(1000));
-        victim.go_until(end);
-        attacker.go_until(end);
-        let used = (victim.number("used "), attacker.number("used "));
+        let (used, overdrafts) = undisturbed(|| {
+            let (path, _daemon) = open_daemon("dispatchers");
+            let mut victim = start_child("burner", &path, ALICE, (0, 0), &[]);
+            let more = [("THREADS", threads.to_string()), ("DUTY", duty.to_string())];
+            let mut attacker = start_child("dispatchers", &path, MALLORY, (0, 63), &more);
+            let end = from_now(Duration::from_millis(1000));
+            victim.go_until(end);
+            attacker.go_until(end);
+            let used = (victim.number("used "), attacker.number("used "));
+            let seen = census(&path);
+            let overdrafts = of_vcpu(&seen, attacker.pid(), "overdrafts");
+            ((used, overdrafts), seen["alarms"].as_u64().unwrap())
+        });
         println!(
-            "{threads} at {duty} %: victim {}, attacker {} us of 1000000",
+            "{threads} at {duty} %: victim {}, attacker {} us of 1000000, {overdrafts} overdrafts",
             used.0, used.1
         );
-        assert!(used.0 > 2 * used.1, "{used:?}");
-        // It is to be the budget, not the canary, but other real-time programs of the machine silence that, too.
-        println!("{} alarms", census(&path)["alarms"]);
+        // The budget of dispatchers (20 %), and the part of those that are not elevated (5 %).
+        assert!(takes_at_most(25, used.1, 1_000_000));
+        assert!(overdrafts > 0);
     }
 }
 
@@ -173,14 +179,9 @@ fn a_process_that_becomes_another_program_again_and_again_leaves_bystanders_thei
 
 #[test]
 fn a_thread_that_comes_back_for_each_look_takes_little_of_another_cpu() {
-    let _turn = turn();
-    if !permitted() {
+    let Some((_turn, (here, there))) = turn_with_two_cpus() else {
         return;
-    }
-    let (here, there) = two_cpus();
-    if here == there {
-        return skipped("needs two CPUs");
-    }
+    };
     let (path, _daemon) = open_daemon("roamer");
     let _rival = start_child("ghost", &path, TRUDY, (here, 63), &[]);
     let mut tid = None;
@@ -207,16 +208,19 @@ fn a_winner_that_is_traced_leaves_a_victim_its_cpu() {
     if !permitted() {
         return;
     }
-    let (path, _daemon) = open_daemon("traced");
-    let mut victim = start_child("burner", &path, ALICE, (0, 0), &[]);
-    let mut attacker = start_child("traced", &path, MALLORY, (0, 40), &[]);
-    let end = from_now(TIME);
-    victim.go_until(end);
-    attacker.go_until(end);
-    let (used, burnt) = (victim.number("used "), attacker.number("used "));
+    let (used, burnt) = undisturbed(|| {
+        let (path, _daemon) = open_daemon("traced");
+        let mut victim = start_child("burner", &path, ALICE, (0, 0), &[]);
+        let mut attacker = start_child("traced", &path, MALLORY, (0, 40), &[]);
+        let end = from_now(TIME);
+        victim.go_until(end);
+        attacker.go_until(end);
+        let used = (victim.number("used "), attacker.number("used "));
+        (used, census(&path)["alarms"].as_u64().unwrap())
+    });
     println!("victim {used}, traced {burnt} us of {}", us());
-    // It is stopped for half of the time.
-    assert!(takes_at_most(25, burnt, us()));
+    // Two looks (72 ms, 4.8 %) until the victim is elevated, and then the part of those that are not (5 %, asked for with 1 % more): 11 %.
+    assert!(takes_at_most(11, burnt, us()));
 }
 
 #[test]

@@ -133,10 +133,19 @@ fn a_priority_lent_by_calls_of_another_kind_is_taken_back_by_the_canary() {
     }
 }
 
-/// Whether the attacker is among those that are barred. If other programs leave it little it is not noticed; where scouts, which are ordinary, do
-/// not come to look in time, others are suspects as well.
+/// Whether the attacker is barred, and no other. If other programs leave it little it is not noticed.
 fn is_found(barred: &BTreeSet<u64>) -> bool {
-    barred.is_empty() || barred.contains(&u64::from(MALLORY))
+    barred.iter().all(|&user| user == u64::from(MALLORY))
+}
+
+/// Lends in such pieces for a while. What it takes: two spans of half a second until a whole one is taken, and a third if the machine stands still in one of
+/// these; two inquiries of a quarter, since scouts come at a moment of which the piece is more than nine in ten; after that it is barred for 5 s at least, and has half beside the
+/// bystander. Of 4.5 s that is 2 s, and half of 2.5: 72 %.
+fn lend_in_pieces(pieces: (u64, u64), excuses: bool) {
+    let time = 3 * TIME;
+    let (burnt, barred) = contrive("plain", pieces, excuses, time);
+    assert!(takes_at_most(72, burnt, time.as_micros() as u64));
+    assert!(is_found(&barred), "{barred:?}");
 }
 
 #[test]
@@ -145,24 +154,17 @@ fn a_priority_lent_in_pieces_is_taken_back_by_the_odds() {
     if !permitted() {
         return;
     }
-    let time = 2 * TIME;
     for pieces in [(70_000, 1000), (15_000, 200)] {
-        let (burnt, barred) = contrive("plain", pieces, false, time);
-        assert!(takes_at_most(85, burnt, time.as_micros() as u64));
-        assert!(is_found(&barred), "{barred:?}");
+        lend_in_pieces(pieces, false);
     }
 }
 
 #[test]
 fn threads_that_end_excuse_no_priority_lent_in_pieces() {
     let _turn = turn();
-    if !permitted() {
-        return;
+    if permitted() {
+        lend_in_pieces((70_000, 1000), true);
     }
-    let time = 2 * TIME;
-    let (burnt, barred) = contrive("plain", (70_000, 1000), true, time);
-    assert!(takes_at_most(85, burnt, time.as_micros() as u64));
-    assert!(is_found(&barred), "{barred:?}");
 }
 
 #[test]

@@ -20,6 +20,8 @@ mod faults;
 mod freezer;
 mod fuzz;
 mod identity;
+mod kernel;
+mod lateness;
 mod lending;
 mod main_thread;
 mod operating;

@@ -80,9 +80,9 @@ impl Process {
 
     /// As [`Process::line`], as a number.
     pub(crate) fn number(&mut self, name: &str) -> u64 {
-        let line = self
-            .line(name)
-            .unwrap_or_else(|| panic!("the child says nothing of {name}"));
+        let Some(line) = self.line(name) else {
+            panic!("the child says nothing of {name}: {:?}", self.child.wait());
+        };
         line.split_whitespace().next().unwrap().parse().unwrap()
     }
 

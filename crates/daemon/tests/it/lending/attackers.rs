@@ -141,39 +141,43 @@ pub(crate) fn patron() {
     wait_for_go();
 }
 
-/// The registered thread waits for a lock, whose holder waits for another lock, and so on; the last holder burns on `VICTIM`.
+/// The registered thread waits for a lock, whose holder waits for another lock, and so on, `LINKS` in all; the last holder burns on `VICTIM`.
 pub(crate) fn chain() {
-    const LINKS: usize = 4;
+    let links = setting("LINKS").parse().unwrap_or(4);
     pin(number("CPU") as usize);
-    let _it = Registration::new(&[(current_tid(), Role::Worker)]);
-    println!("ready");
-    let deadline = wait_for_go();
-    let locks: [AtomicU32; LINKS] = std::array::from_fn(|_| AtomicU32::new(0));
-    let locks = &locks;
+    let locks: Vec<AtomicU32> = (0..links).map(|_| AtomicU32::new(0)).collect();
+    let (locks, deadline) = (&locks, &AtomicU64::new(0));
     std::thread::scope(|scope| {
-        for link in (0..LINKS).rev() {
-            scope.spawn(move || {
-                let cpu = CpuSet::only(number("VICTIM") as usize).unwrap();
-                Kernel.sched_setaffinity(0, &cpu).unwrap();
+        for link in (0..links).rev() {
+            let body = move || {
+                pin(number("VICTIM") as usize);
                 locks[link].store(current_tid() as u32, Release);
-                if link + 1 < LINKS {
+                if link + 1 < links {
                     futex(&locks[link + 1], libc::FUTEX_LOCK_PI);
                     futex(&locks[link + 1], libc::FUTEX_UNLOCK_PI);
                 } else {
+                    while deadline.load(Acquire) == 0 {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
                     let before = cpu_time();
-                    burn_until(deadline);
+                    burn_until(deadline.load(Acquire));
                     println!("used {}", (cpu_time() - before) / 1000);
                 }
                 futex(&locks[link], libc::FUTEX_UNLOCK_PI);
-            });
+            };
+            let small = std::thread::Builder::new().stack_size(64 * 1024);
+            small.spawn_scoped(scope, body).unwrap();
             while locks[link].load(Acquire) == 0 {
-                std::thread::sleep(Duration::from_millis(1));
+                std::thread::sleep(Duration::from_micros(100));
             }
         }
+        let _it = Registration::new(&[(current_tid(), Role::Worker)]);
+        println!("ready");
+        deadline.store(wait_for_go(), Release);
         futex(&locks[0], libc::FUTEX_LOCK_PI);
         futex(&locks[0], libc::FUTEX_UNLOCK_PI);
+        wait_for_go();
     });
-    wait_for_go();
 }
 
 /// Two words in the first 4 GiB, where calls of 32 bits reach them.
