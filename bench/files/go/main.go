@@ -26,6 +26,7 @@ const (
 	bulk        = 8
 	big         = 512 << 20
 	out         = 64 << 20
+	blocks      = big / block
 )
 
 func word(number, index uint64) uint64 {
@@ -33,6 +34,16 @@ func word(number, index uint64) uint64 {
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	return z ^ z>>31
+}
+
+// Kit: shuffled.
+func shuffled(index uint64) uint64 {
+	x := index % blocks
+	x ^= x >> 9
+	x = x * 0x9e3779b9 % blocks
+	x ^= x >> 8
+	x = x * 0x85ebca6b % blocks
+	return x ^ x>>9
 }
 
 func first(bytes []byte) uint64 { return binary.LittleEndian.Uint64(bytes) }
@@ -114,7 +125,6 @@ func (s *shared) run(task int, file *os.File) []uint32 {
 	case "write", "mixed":
 		buffer = pattern(long)
 	}
-	state := word(0xffffff, uint64(task)) | 1
 	for {
 		began := time.Now()
 		if s.stopped.Load() || !began.Before(s.until) {
@@ -129,10 +139,11 @@ func (s *shared) run(task int, file *os.File) []uint32 {
 			bytes := must(os.ReadFile(path(int(number))))
 			check(len(bytes) == smallLength && first(bytes) == word(number, 0), "other bytes than in the file")
 		case "random":
-			state ^= state << 13
-			state ^= state >> 7
-			state ^= state << 17
-			offset := state % (big / block) * block
+			next, more := s.take(blocks)
+			if !more {
+				return times
+			}
+			offset := shuffled(next) * block
 			must(file.ReadAt(buffer, int64(offset)))
 			check(first(buffer) == word(small, offset/8), "other bytes than in the file")
 		case "read":
@@ -165,6 +176,10 @@ func all(length time.Duration) []uint32 {
 			flags |= syscall.O_DIRECT
 		}
 		file = open("big", flags)
+		if row == "random" {
+			const fadvRandom = 1
+			syscall.Syscall6(syscall.SYS_FADVISE64, file.Fd(), 0, 0, fadvRandom, 0, 0)
+		}
 	case "write":
 		file = open("out", os.O_WRONLY|os.O_CREATE)
 	case "append":

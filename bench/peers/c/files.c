@@ -39,7 +39,7 @@ enum op { IO, OPENED, CLOSED, SYNCED, ASKED, ANSWERED };
 struct slot {
     char *buffer;
     int fd;
-    uint64_t piece, random, began, next;
+    uint64_t piece, began, next;
     char path[512];
 };
 
@@ -93,10 +93,15 @@ static uint64_t sum(const char *bytes, size_t length) {
     return made;
 }
 
-static uint64_t random_of(uint64_t *state) {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    return *state ^= *state << 17;
+/// The block that is read `index`-th.
+static uint64_t shuffled(uint64_t index) {
+    const uint64_t blocks = BIG / BLOCK;
+    uint64_t x = index % blocks;
+    x ^= x >> 9;
+    x = x * 0x9e3779b9 % blocks;
+    x ^= x >> 8;
+    x = x * 0x85ebca6b % blocks;
+    return x ^ x >> 9;
 }
 
 static char *aligned(size_t length) {
@@ -155,14 +160,15 @@ static struct io_uring_sqe *entry(unsigned slot, enum op op) {
 /// Starts the next operation of a slot, if there is one.
 static void start(unsigned at) {
     struct slot *slot = &slots[at];
-    uint64_t pieces = row == OPEN ? SMALL : row == READ ? BIG / LONG : OUT / LONG;
+    uint64_t pieces = row == OPEN ? SMALL : row == READ ? BIG / LONG : row == RANDOM ? BIG / BLOCK : OUT / LONG;
     uint64_t *next = row == MIXED ? &slot->next : &next_piece;
     slot->began = now();
     if (stopped || slot->began >= until || (once && *next >= pieces)) {
         running--;
         return;
     }
-    slot->piece = row == RANDOM ? random_of(&slot->random) % (BIG / BLOCK) : (*next)++ % pieces;
+    slot->piece = (*next)++ % pieces;
+    if (row == RANDOM) slot->piece = shuffled(slot->piece);
     switch (row) {
     case OPEN:
         snprintf(slot->path, sizeof slot->path, "%s/small/%05u", dir, (unsigned)slot->piece);
@@ -414,9 +420,9 @@ int main(int argc, char **argv) {
     int flags = row == WRITE || row == MIXED ? O_WRONLY | O_CREAT : row == APPEND ? O_WRONLY | O_CREAT | O_APPEND : O_RDONLY | (direct ? O_DIRECT : 0);
     const char *name = row == WRITE ? "out" : row == APPEND ? "log" : "big";
     int shared = row == OPEN || row == MIXED || row == CHECK ? -1 : open_file(name, flags);
+    if (row == RANDOM) posix_fadvise(shared, 0, 0, POSIX_FADV_RANDOM);
     for (unsigned i = 0; i < tasks && row != CHECK; i++) {
         slots[i].buffer = row == WRITE || row == MIXED ? pattern(LONG) : row == APPEND ? pattern(RECORD) : aligned(row == READ ? LONG : 2 * BLOCK);
-        slots[i].random = word(0xffffff, i) | 1;
         slots[i].fd = shared;
         if (row == MIXED) {
             char bulk[32];

@@ -42,6 +42,17 @@ std::uint64_t word(std::uint64_t number, std::uint64_t index) {
   return z ^ z >> 31;
 }
 
+/// The block that is read `index`-th.
+std::uint64_t shuffled(std::uint64_t index) {
+  constexpr std::uint64_t blocks = big_size / block;
+  std::uint64_t x = index % blocks;
+  x ^= x >> 9;
+  x = x * 0x9e3779b9 % blocks;
+  x ^= x >> 8;
+  x = x * 0x85ebca6b % blocks;
+  return x ^ x >> 9;
+}
+
 std::uint64_t first(const std::byte* bytes) {
   std::uint64_t made;
   std::memcpy(&made, bytes, 8);
@@ -109,7 +120,6 @@ task<std::size_t> whole(std::string path, buffer& bytes) {
 task<> one(shared& all, const file& on, std::size_t number) {
   const std::string& row = all.of.row;
   buffer bytes = row == "append" ? pattern(record) : row == "random" ? aligned(block) : row == "open" ? aligned(2 * block) : pattern(piece_size);
-  std::uint64_t state = word(0xffffff, number) | 1;
   while (true) {
     const auto began = clock_type::now();
     if (all.is_over(began)) break;
@@ -121,15 +131,9 @@ task<> one(shared& all, const file& on, std::size_t number) {
       bytes.resize(2 * block);
     } else if (row == "random" || row == "read") {
       const std::size_t size = row == "random" ? block : piece_size;
-      std::uint64_t piece;
-      if (row == "random") {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        piece = state % (big_size / block);
-      } else if ((piece = all.take(big_size / size)) == big_size / size) {
-        break;
-      }
+      std::uint64_t piece = all.take(big_size / size);
+      if (piece == big_size / size) break;
+      if (row == "random") piece = shuffled(piece);
       transfer read = co_await on.read_at(std::move(bytes), piece * size);
       bytes = std::move(read.buf);
       check(read.count == size && first(bytes.data()) == word(small_files, piece * size / 8), "other bytes than in the file");
@@ -158,6 +162,7 @@ task<> run_all(shared& all) {
     on = co_await open_in(of, "log", O_WRONLY | O_CREAT | O_APPEND);
   } else if (of.row != "open") {
     on = co_await open_in(of, "big", O_RDONLY | (of.direct ? O_DIRECT : 0));
+    if (of.row == "random") posix_fadvise(on.fd(), 0, 0, POSIX_FADV_RANDOM);
   }
   std::vector<join_handle<void>> tasks;
   for (std::size_t number = 0; number < of.tasks; ++number) tasks.push_back(spawn(one(all, on, number), level{0}));

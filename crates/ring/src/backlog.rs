@@ -40,9 +40,13 @@ impl SlotQueue {
         self.tail.set(slot);
     }
 
-    pub(crate) fn pop<'a>(&self) -> Option<&'a Slot> {
+    pub(crate) fn first<'a>(&self) -> Option<&'a Slot> {
         // SAFETY: null or a queued slot; slots live as long as the ring and its handles, longer than any use of this.
-        let slot = unsafe { self.head.get().as_ref() }?;
+        unsafe { self.head.get().as_ref() }
+    }
+
+    pub(crate) fn pop<'a>(&self) -> Option<&'a Slot> {
+        let slot = self.first()?;
         self.head.set(slot.next.get());
         Some(slot)
     }
@@ -102,6 +106,12 @@ impl Backlog {
 
     pub(crate) fn pop<'a>(&self) -> Option<&'a Slot> {
         self.pop_of(u64::MAX)
+    }
+
+    /// What [`pop`](Self::pop) would return.
+    pub(crate) fn first<'a>(&self) -> Option<&'a Slot> {
+        let level = self.occupied.get().trailing_zeros() as usize;
+        self.levels.get(level)?.first()
     }
 
     /// The first of the most urgent of these levels.

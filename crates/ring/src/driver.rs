@@ -4,6 +4,7 @@
 //! cells, no borrow lives across foreign code, and every function finishes its own bookkeeping before it runs any.
 //! How entries are handed over and completions fetched is in `turn.rs`, what streams do with theirs in `stream.rs`.
 
+use crate::admission::Admission;
 use crate::backend::Backend;
 use crate::backlog::Backlog;
 use crate::config::{Config, Stats};
@@ -13,7 +14,7 @@ use crate::mailbox::Mailbox;
 use crate::operation::{Operation, Stored};
 use crate::pools::Pools;
 use crate::slab::Slab;
-use crate::slot::{CANCEL, CANCELLED, KICK, Kind, ORPHAN, Place, Slot};
+use crate::slot::{CANCEL, CANCELLED, COPY, HELD, KICK, Kind, ORPHAN, Place, Slot};
 use crate::watch::Flights;
 use io_uring::squeue::Flags;
 use io_uring::{cqueue, opcode};
@@ -62,6 +63,8 @@ pub(crate) struct Driver {
     /// Streams without a buffer, by level.
     pub(crate) starved: Backlog,
     pub(crate) backlog: Backlog,
+    /// Copies that wait for others to end.
+    pub(crate) admission: Admission,
     pub(crate) cancels: Cancels,
     /// Operations and armed streams: in the backlog, in the queue or in the kernel.
     pub(crate) flying: Flights,
@@ -96,6 +99,7 @@ impl Driver {
             mail,
             starved: Backlog::new(),
             backlog: Backlog::new(),
+            admission: Admission::new(),
             cancels: Cancels::default(),
             flying: Flights::new(),
             handles: Cell::new(1),
@@ -119,6 +123,7 @@ impl Driver {
             count(&self.counters.refused);
             return Err((op, libc::EBUSY));
         };
+        let copies = op.copies();
         // SAFETY: a slot fresh from the slab has a free payload.
         unsafe { Stored::put(slot.payload(), op) };
         slot.table.set(Stored::<T>::TABLE);
@@ -126,6 +131,9 @@ impl Driver {
         slot.level.set(level);
         self.handles.set(self.handles.get() + 1);
         self.flying.begin(level);
+        if copies != 0 && !self.admit(slot, copies) {
+            return Ok(slot);
+        }
         if self.backlog.is_empty() && !self.backend.is_full() {
             // SAFETY: just stored.
             let entry = unsafe { (*Stored::<T>::place(slot.payload())).entry() };
@@ -139,6 +147,11 @@ impl Driver {
     /// Queues the entry of a slot that is not flying.
     pub(crate) fn launch(&self, slot: &Slot) {
         self.flying.begin(slot.level.get());
+        self.push_or_postpone(slot);
+    }
+
+    #[inline]
+    pub(crate) fn push_or_postpone(&self, slot: &Slot) {
         if self.backlog.is_empty() && !self.backend.is_full() {
             self.push_slot(slot);
         } else {
@@ -177,7 +190,7 @@ impl Driver {
             return;
         }
         match slot.place.get() {
-            Place::Backlog => slot.mark(CANCELLED),
+            Place::Backlog | Place::Held => slot.mark(CANCELLED),
             Place::Flying => {
                 slot.mark(CANCELLED);
                 if !self.push_cancel(slot.user_data()) {
@@ -226,6 +239,7 @@ impl Driver {
     fn unmatched(&self, user_data: u64, flags: u32) {
         match user_data {
             CANCEL => {}
+            HELD => self.patience_is_over(),
             KICK => {
                 count(&self.counters.kicks);
                 if !cqueue::more(flags) {
@@ -259,10 +273,26 @@ impl Driver {
         slot.flags.set(flags);
         slot.place.set(Place::Done);
         self.flying.end(slot.level.get());
+        if slot.has_mark(ORPHAN | COPY) {
+            self.finished_marked(slot);
+        } else if let Some(waker) = slot.deliver(slot) {
+            self.wake(slot.level.get(), waker);
+        }
+    }
+
+    #[cold]
+    fn finished_marked(&self, slot: &Slot) {
+        let was_copy = slot.has_mark(COPY);
+        if was_copy {
+            self.uncount_copy(slot);
+        }
         if slot.has_mark(ORPHAN) {
             self.dispose(slot);
         } else if let Some(waker) = slot.deliver(slot) {
             self.wake(slot.level.get(), waker);
+        }
+        if was_copy {
+            self.start_held();
         }
     }
 
@@ -273,7 +303,7 @@ impl Driver {
         }
         self.cancels.clear();
         self.end_starved();
-        while let Some(slot) = self.backlog.pop() {
+        while let Some(slot) = self.backlog.pop().or_else(|| self.admission.pop()) {
             self.finished(slot, -libc::ECANCELED, 0);
         }
         true

@@ -18,7 +18,8 @@
 //! ```
 //!
 //! 1. [`Ring::start`] takes a slot, moves the operation into it and writes its entry into the submission queue.
-//! 2. With the queue full the slot waits in the backlog of its level instead.
+//! 2. With the queue full the slot waits in the backlog of its level instead. So does a copy to the page cache while others are in the kernel and
+//!    something more urgent is in flight (`admission.rs`).
 //! 3. The next [`submit`](Ring::submit) or [`wait`](Ring::wait) drains the backlog, most urgent level first.
 //! 4. [`reap`](Ring::reap) reads the completion, stores the result in the slot, and wakes the handle's waker.
 //! 5. A handle dropped too early cancels; the slot, and with it every buffer, stays until the kernel is done.
@@ -83,6 +84,7 @@
 
 mod accept;
 mod address;
+mod admission;
 mod backend;
 mod backlog;
 mod buffer;

@@ -27,6 +27,13 @@ pub unsafe trait Operation: Sized + Send + 'static {
     /// [knows its runtime's wakers](crate::Ring::set_own) leaves that to the runtime.
     const FOREIGN: bool = true;
 
+    /// Bytes that a thread of the kernel copies for it, competing with the ring's thread for its CPU: of writes to the page cache. While something more
+    /// urgent is in flight, few of them are handed over at a time. Never more than 2³².
+    #[inline]
+    fn copies(&self) -> u32 {
+        0
+    }
+
     /// Describes the request. Called when the value has reached its place. Must not panic.
     fn entry(&mut self) -> Entry;
 

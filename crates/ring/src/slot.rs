@@ -38,6 +38,8 @@ pub(crate) enum Place {
     Free,
     /// Waits for room in the submission queue.
     Backlog,
+    /// Waits for other copies to end; see `admission.rs`.
+    Held,
     /// In the submission queue or in the kernel.
     Flying,
     /// A stream that waits for a buffer to come back.
@@ -52,8 +54,13 @@ pub(crate) enum Place {
 pub(crate) const ORPHAN: u8 = 1;
 /// A cancellation is under way, or a backlog entry is to be cancelled when its turn comes.
 pub(crate) const CANCELLED: u8 = 2;
+/// Its bytes are counted; see `admission.rs`.
+pub(crate) const COPY: u8 = 4;
 
-/// `user_data` of the watch on the eventfd. Reserved, as is the next: no slot has so high an index.
+/// `user_data` of the timeout of what is held. Reserved, as are the next: no slot has so high an index.
+pub(crate) const HELD: u64 = u64::MAX - 2;
+
+/// `user_data` of the watch on the eventfd.
 pub(crate) const KICK: u64 = u64::MAX - 1;
 /// `user_data` of cancellations, whose results do not matter.
 pub(crate) const CANCEL: u64 = u64::MAX;
@@ -76,6 +83,8 @@ pub(crate) struct Slot {
     pub(crate) kind: Cell<Kind>,
     pub(crate) place: Cell<Place>,
     pub(crate) marks: Cell<u8>,
+    /// Of a copy.
+    pub(crate) bytes: Cell<u32>,
     payload: Payload,
 }
 
@@ -94,6 +103,7 @@ impl Slot {
             kind: Cell::new(Kind::Once),
             place: Cell::new(Place::Free),
             marks: Cell::new(0),
+            bytes: Cell::new(0),
             payload: Payload(UnsafeCell::new(MaybeUninit::uninit())),
         }
     }

@@ -463,7 +463,7 @@ impl Driver {
                 }
                 self.dispose(slot);
             }
-            Place::Backlog | Place::Flying => {
+            Place::Backlog | Place::Held | Place::Flying => {
                 slot.mark(ORPHAN);
                 self.cancel(slot);
             }

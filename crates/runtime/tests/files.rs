@@ -61,6 +61,38 @@ fn urgent_and_late_coroutines_may_both_do_file_io() {
 }
 
 #[test]
+fn late_writes_beside_something_urgent_all_arrive() {
+    const LENGTH: usize = 300 << 10;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("late");
+    block_on(async {
+        let urgent = upshift::spawn(
+            async {
+                let listener = upshift::net::TcpListener::bind("127.0.0.1:0")?;
+                listener.accept().await.map(drop)
+            },
+            Level::MOST_URGENT,
+        );
+        let file = File::create(&path).await.unwrap();
+        let mut handles = Vec::new();
+        for n in 0..24u8 {
+            let file = file.clone();
+            let offset = u64::from(n) * LENGTH as u64;
+            handles.push(upshift::spawn(
+                async move { file.write_all_at(vec![n; LENGTH], offset).await.0 },
+                Level::new(40 + n % 3).unwrap(),
+            ));
+        }
+        for handle in handles {
+            handle.await.unwrap().unwrap();
+        }
+        urgent.cancel();
+    });
+    let expected: Vec<u8> = (0..24).flat_map(|n| vec![n; LENGTH]).collect();
+    assert!(std::fs::read(&path).unwrap() == expected);
+}
+
+#[test]
 fn opening_fails_with_the_kernels_answer_or_ours() {
     block_on(async {
         let error = File::open("/nowhere/at/all").await.unwrap_err();

@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bench_kit::files::{
-    BIG_BYTES, BIG_NUMBER, BLOCK, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS,
+    BIG_BYTES, BIG_NUMBER, BLOCK, BLOCKS, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS,
     LONG_BYTES, Mode, OUT, Plan, RECORD, Report, Row, SMALL_FILES, SMALL_LENGTH, Times, WARM_UP,
-    aligned, first, one_connection, open_std, pattern, random, seed, small, sum, word,
+    aligned, first, one_connection, open_std, pattern, shuffled, small, sum, word,
 };
 
 /// What the tasks of a row share.
@@ -51,7 +51,6 @@ struct Task {
     file: Option<Arc<File>>,
     number: usize,
     buffer: Vec<u8>,
-    random: u64,
 }
 
 impl Task {
@@ -67,7 +66,6 @@ impl Task {
             file,
             number,
             buffer,
-            random: seed(number),
         }
     }
 
@@ -91,7 +89,7 @@ impl Task {
             _ => OUT,
         };
         let piece = match row {
-            Row::Random => Some(random(&mut self.random) % (BIG_BYTES / BLOCK as u64)),
+            Row::Random => shared.take(BLOCKS).map(shuffled),
             Row::Append => Some(0),
             _ => shared.take(size / LONG_BYTES as u64),
         };

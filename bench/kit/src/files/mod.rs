@@ -7,7 +7,7 @@
 //! | row | what a task does until the time is over |
 //! |---|---|
 //! | `open` | opens the next of the small files, reads it to its end, closes it; `--once`: until each has been read |
-//! | `random` | reads 4 KiB of the big file, anywhere; `--direct`: past the page cache |
+//! | `random` | reads the next block of 4 KiB of the big file in the order of [`shuffled`], none twice before all have been read; nothing is read ahead (`POSIX_FADV_RANDOM`); `--once`: until the file has been read; `--direct`: past the page cache |
 //! | `read` | reads the next MiB of the big file; `--once`: until it has been read |
 //! | `write` | writes the next MiB of the file `out` |
 //! | `append` | appends 512 bytes to the file `log`, and waits until they are on the device |
@@ -95,18 +95,19 @@ pub fn pattern(length: usize) -> Vec<u8> {
     buffer
 }
 
-/// Where the random numbers of a task begin.
-#[must_use]
-pub fn seed(task: usize) -> u64 {
-    word(u64::MAX >> 40, task as u64) | 1
-}
+/// Blocks of the big file.
+pub const BLOCKS: u64 = BIG_BYTES / BLOCK as u64;
 
-/// The next of them (Marsaglia, "Xorshift RNGs", 2003).
-pub fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
+/// The block that is read `index`-th: a permutation of the [`BLOCKS`] that looks random, the same for every peer. Each step can be undone: an odd factor and a shift with
+/// exclusive or are permutations of the numbers of so many bits.
+#[must_use]
+pub fn shuffled(index: u64) -> u64 {
+    let mut x = index % BLOCKS;
+    x ^= x >> 9;
+    x = x.wrapping_mul(0x9e37_79b9) % BLOCKS;
+    x ^= x >> 8;
+    x = x.wrapping_mul(0x85eb_ca6b) % BLOCKS;
+    x ^ (x >> 9)
 }
 
 /// Blocks of the big file that `check` reads, from the last to the first.
@@ -115,3 +116,18 @@ pub const CHECKED_BLOCKS: u64 = 512;
 pub const CHECKED_PIECES: u64 = 8;
 /// Records that it appends to `log`.
 pub const CHECKED_RECORDS: usize = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_block_is_read_once_in_an_order_without_neighbours() {
+        assert!(BLOCKS.is_power_of_two());
+        let mut blocks: Vec<u64> = (0..BLOCKS).map(shuffled).collect();
+        let neighbours = blocks.windows(2).filter(|two| two[0] + 1 == two[1]);
+        assert!(neighbours.count() < 10);
+        blocks.sort_unstable();
+        assert!(blocks.into_iter().eq(0..BLOCKS));
+    }
+}

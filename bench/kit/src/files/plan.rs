@@ -71,6 +71,7 @@ impl Plan {
             Row::Append => ("log".to_owned(), Mode::Append),
             Row::Mixed => (format!("bulk-{task}"), Mode::Write),
             _ if self.direct => ("big".to_owned(), Mode::Direct),
+            Row::Random => ("big".to_owned(), Mode::Random),
             _ => ("big".to_owned(), Mode::Read),
         };
         (self.dir.join(name), mode)
@@ -82,6 +83,8 @@ impl Plan {
 pub enum Mode {
     /// For reading.
     Read,
+    /// For reading in no order: the kernel reads nothing ahead.
+    Random,
     /// For reading, past the page cache.
     Direct,
     /// For writing; created if it is not there.
@@ -93,15 +96,21 @@ pub enum Mode {
 /// Opens a file as the standard library does: outside of what is measured.
 #[must_use]
 pub fn open_std(path: &Path, mode: Mode) -> std::fs::File {
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = std::fs::OpenOptions::new();
     match mode {
-        Mode::Read => options.read(true),
+        Mode::Read | Mode::Random => options.read(true),
         Mode::Direct => options.read(true).custom_flags(libc::O_DIRECT),
         Mode::Write => options.write(true).create(true),
         Mode::Append => options.append(true).create(true),
     };
-    options
+    let file = options
         .open(path)
-        .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    if mode == Mode::Random {
+        // SAFETY: advice about a file that is open.
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
+    }
+    file
 }

@@ -8,9 +8,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::{
-    BIG_BYTES, BIG_NUMBER, BLOCK, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS,
+    BIG_BYTES, BIG_NUMBER, BLOCK, BLOCKS, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS,
     LONG_BYTES, Mode, OUT, Plan, RECORD, Report, Row, SMALL_FILES, SMALL_LENGTH, Times, aligned,
-    first, open_std, pattern, random, seed, small, sum, word,
+    first, open_std, pattern, shuffled, small, sum, word,
 };
 
 /// The connection of `mixed`: announces the address, and waits for it.
@@ -143,7 +143,7 @@ async fn all<H: Host>(shared: &Rc<Shared>) {
 async fn one<H: Host>(shared: Rc<Shared>, file: Option<H::File>, task: usize) {
     match (shared.plan.row, file) {
         (Row::Open, _) => opens::<H>(&shared).await,
-        (Row::Random, Some(file)) => randoms::<H>(&shared, &file, task).await,
+        (Row::Random, Some(file)) => randoms::<H>(&shared, &file).await,
         (Row::Read, Some(file)) => reads::<H>(&shared, &file).await,
         (Row::Write, Some(file)) => writes::<H>(&shared, &file).await,
         (Row::Append, Some(file)) => appends::<H>(&shared, &file, task).await,
@@ -160,11 +160,10 @@ async fn opens<H: Host>(shared: &Shared) {
     }
 }
 
-async fn randoms<H: Host>(shared: &Shared, file: &H::File, task: usize) {
+async fn randoms<H: Host>(shared: &Shared, file: &H::File) {
     let mut buffer = aligned(BLOCK);
-    let mut state = seed(task);
-    while let Some(began) = shared.now() {
-        let block = random(&mut state) % (BIG_BYTES / BLOCK as u64);
+    while let Some((next, began)) = shared.take(BLOCKS) {
+        let block = shuffled(next);
         buffer = H::read(file, buffer, block * BLOCK as u64).await;
         shared.count(began, &buffer, word(BIG_NUMBER, block * BLOCK as u64 / 8));
     }

@@ -97,6 +97,7 @@ pub struct WriteAt<B> {
     buffer: B,
     offset: u64,
     ioprio: u16,
+    is_copied: bool,
 }
 
 impl<B: IoBuf> WriteAt<B> {
@@ -107,7 +108,15 @@ impl<B: IoBuf> WriteAt<B> {
             buffer,
             offset,
             ioprio: 0,
+            is_copied: false,
         }
+    }
+
+    /// The file is written through the page cache: so the kernel copies the bytes, and [may be handed them later](Operation::copies).
+    #[must_use]
+    pub fn copied(mut self, is_copied: bool) -> Self {
+        self.is_copied = is_copied;
+        self
     }
 
     /// Sets the I/O priority, as `ioprio_set(2)` encodes it; 0 is the thread's own.
@@ -123,6 +132,14 @@ unsafe impl<B: IoBuf> Operation for WriteAt<B> {
     const FOREIGN: bool = B::FOREIGN;
 
     type Output = (io::Result<usize>, B);
+
+    fn copies(&self) -> u32 {
+        if self.is_copied {
+            clamp(self.buffer.io_len())
+        } else {
+            0
+        }
+    }
 
     fn entry(&mut self) -> Entry {
         let length = clamp(self.buffer.io_len());

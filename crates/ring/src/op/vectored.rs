@@ -1,7 +1,7 @@
 //! Moving bytes between a descriptor and several buffers.
 
 use super::outcome;
-use crate::buffer::{IoBuf, IoBufMut};
+use crate::buffer::{IoBuf, IoBufMut, clamp};
 use crate::fd::Fd;
 use crate::operation::Operation;
 use io_uring::{opcode, squeue::Entry};
@@ -47,7 +47,7 @@ macro_rules! debug {
 debug!(ReadVectored, WriteVectored, SendVectored);
 
 macro_rules! at_position {
-    ($type:ident, $buffer:ident) => {
+    ($type:ident, $buffer:ident $(, $field:ident: $value:expr)?) => {
         impl<B: $buffer> $type<B> {
             /// `offset` in bytes; `u64::MAX` means the file's own position.
             pub fn new(fd: Fd, buffers: Vec<B>, offset: u64) -> Self {
@@ -57,6 +57,7 @@ macro_rules! at_position {
                     vectors: Vectors(Vec::new()),
                     offset,
                     ioprio: 0,
+                    $($field: $value,)?
                 }
             }
 
@@ -118,15 +119,33 @@ pub struct WriteVectored<B> {
     vectors: Vectors,
     offset: u64,
     ioprio: u16,
+    is_copied: bool,
 }
 
-at_position!(WriteVectored, IoBuf);
+at_position!(WriteVectored, IoBuf, is_copied: false);
+
+impl<B: IoBuf> WriteVectored<B> {
+    /// As [`WriteAt::copied`](super::WriteAt::copied).
+    #[must_use]
+    pub fn copied(mut self, is_copied: bool) -> Self {
+        self.is_copied = is_copied;
+        self
+    }
+}
 
 // SAFETY: as for `ReadVectored`.
 unsafe impl<B: IoBuf> Operation for WriteVectored<B> {
     const FOREIGN: bool = B::FOREIGN;
 
     type Output = (io::Result<usize>, Vec<B>);
+
+    fn copies(&self) -> u32 {
+        if !self.is_copied {
+            return 0;
+        }
+        let lengths = self.buffers.iter().map(|buffer| clamp(buffer.io_len()));
+        lengths.fold(0, u32::saturating_add)
+    }
 
     fn entry(&mut self) -> Entry {
         self.vectors = Vectors::reading(&self.buffers);

@@ -81,19 +81,31 @@ impl Tries {
             return false;
         }
         if state == UNKNOWN {
-            // SAFETY: a query.
-            let flags = file.map_or(0, |fd| unsafe {
-                libc::fcntl(fd.as_raw_fd(), libc::F_GETFL)
-            });
-            let known = Tries::with_flags(flags).0.into_inner();
-            self.0.store(known, Relaxed);
-            return known == 0;
+            return file.is_none_or(|fd| self.find_out(fd));
         }
         let left = state & 0xffff;
         if left > 0 {
             self.0.store(state - 1, Relaxed);
         }
         left == 0
+    }
+
+    /// Asks for the flags of a file that was opened elsewhere. True: it is of the kind that can be answered at once.
+    fn find_out(&self, file: &Fd) -> bool {
+        // SAFETY: a query.
+        let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+        let known = Tries::with_flags(flags).0.into_inner();
+        self.0.store(known, Relaxed);
+        known == 0
+    }
+
+    /// Does the file go through the page cache, as far as is known?
+    pub(super) fn is_cacheable(&self, file: &Fd) -> bool {
+        match self.0.load(Relaxed) {
+            NEVER => false,
+            UNKNOWN => self.find_out(file),
+            _ => true,
+        }
     }
 
     /// It was answered at once.

@@ -138,13 +138,20 @@ impl File {
         self.tries.is_due(Some(&self.fd)) && context::with_open(|_| ()).is_some()
     }
 
+    /// Are writes copied to the page cache, and so handed to the kernel a few at a time while something more urgent is in flight?
+    pub(super) fn is_copied(&self) -> bool {
+        self.tries.is_cacheable(&self.fd)
+    }
+
     /// Writes at a position, in bytes. May write less than all.
     ///
     /// # Errors
     /// What `pwrite` would answer; and outside a runtime.
     pub async fn write_at<B: IoBuf>(&self, buffer: B, offset: u64) -> (io::Result<usize>, B) {
         transfer!(
-            op::WriteAt::new(self.fd.clone(), buffer, offset).ioprio(current_ioprio()),
+            op::WriteAt::new(self.fd.clone(), buffer, offset)
+                .ioprio(current_ioprio())
+                .copied(self.is_copied()),
             buffer
         )
     }
@@ -174,7 +181,9 @@ impl File {
         offset: u64,
     ) -> (io::Result<usize>, Vec<B>) {
         transfer!(
-            op::WriteVectored::new(self.fd.clone(), buffers, offset).ioprio(current_ioprio()),
+            op::WriteVectored::new(self.fd.clone(), buffers, offset)
+                .ioprio(current_ioprio())
+                .copied(self.is_copied()),
             buffers
         )
     }

@@ -1,0 +1,184 @@
+//! Copies of less urgent levels beside something more urgent.
+#![cfg(not(loom))]
+
+mod common;
+use common::{block_on, poll_once, turn_until};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::task::Poll;
+use upshift_ring::{Config, Fd, Ring, Submission, op};
+
+/// More than is copied beside something.
+const LARGE: usize = 300 << 10;
+/// Of a pipe.
+const ROOM: usize = 1 << 20;
+
+struct Pipe {
+    reader: std::io::PipeReader,
+    writer: Fd,
+}
+
+impl Pipe {
+    fn new() -> Pipe {
+        let (reader, writer) = std::io::pipe().unwrap();
+        // SAFETY: no pointers.
+        let room = unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, ROOM) };
+        assert_eq!(room, ROOM as i32);
+        let writer = Fd::new(OwnedFd::from(writer));
+        Pipe { reader, writer }
+    }
+
+    /// Nothing more can be written to it.
+    fn full() -> Pipe {
+        let pipe = Pipe::new();
+        let writer = pipe.writer.as_fd().try_clone_to_owned().unwrap();
+        std::fs::File::from(writer)
+            .write_all(&vec![0; ROOM])
+            .unwrap();
+        pipe
+    }
+
+    fn copy(
+        &self,
+        ring: &Ring,
+        byte: u8,
+        length: usize,
+        level: u8,
+    ) -> Submission<op::WriteAt<Vec<u8>>> {
+        let write = op::WriteAt::new(self.writer.clone(), vec![byte; length], u64::MAX);
+        ring.start(write.copied(true), level)
+    }
+
+    fn read(&mut self, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.reader.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+}
+
+/// Copies that are started whatever their size: one for each CPU, up to two.
+fn few() -> usize {
+    // SAFETY: plain bits, for which zeros are valid; the calls write to them, and read them, only.
+    unsafe {
+        let mut cpus: libc::cpu_set_t = std::mem::zeroed();
+        assert_eq!(
+            libc::sched_getaffinity(0, size_of_val(&cpus), &raw mut cpus),
+            0
+        );
+        libc::CPU_COUNT(&cpus).min(2) as usize
+    }
+}
+
+/// Waits for ever, at a level.
+fn waiting(ring: &Ring, pipe: &Pipe, level: u8) -> Submission<op::PollAdd> {
+    let reader = Fd::new(pipe.reader.try_clone().unwrap());
+    ring.start(op::PollAdd::new(reader, libc::POLLIN as u32), level)
+}
+
+fn ring() -> Option<Ring> {
+    common::has_io_uring().then(|| Ring::new(Config::default()).unwrap())
+}
+
+#[test]
+fn copies_beside_something_more_urgent_go_few_at_a_time_and_by_level() {
+    let Some(ring) = ring() else { return };
+    let (mut pipe, quiet) = (Pipe::new(), Pipe::new());
+    ring.submit().unwrap();
+    let urgent = waiting(&ring, &quiet, 10);
+    assert_eq!(ring.pending_submissions(), 1);
+    let first = (0..few()).map(|_| pipe.copy(&ring, b'1', LARGE, 40));
+    let mut all: Vec<_> = first.collect();
+    assert_eq!(ring.pending_submissions(), 1 + few());
+    // These are held; the entry that they add is a timeout.
+    all.push(pipe.copy(&ring, b'4', 1, 60));
+    all.push(pipe.copy(&ring, b'2', 1, 50));
+    all.push(pipe.copy(&ring, b'3', 1, 50));
+    assert_eq!(ring.pending_submissions(), 2 + few());
+    assert_eq!(ring.in_flight(), 4 + few());
+    // Nothing is more urgent than this one.
+    all.push(pipe.copy(&ring, b'0', LARGE, 10));
+    assert_eq!(ring.pending_submissions(), 3 + few());
+    turn_until(&ring, || all.iter_mut().all(|op| op.is_complete()));
+    let bytes = pipe.read((few() + 1) * LARGE + 3);
+    let mut order = bytes.clone();
+    order.dedup();
+    assert_eq!(order, b"10234");
+    drop(urgent);
+}
+
+#[test]
+fn small_copies_are_not_held_and_without_anything_urgent_none() {
+    let Some(ring) = ring() else { return };
+    let (pipe, quiet) = (Pipe::new(), Pipe::new());
+    ring.submit().unwrap();
+    let equal = waiting(&ring, &quiet, 40);
+    let large: Vec<_> = (0..3).map(|_| pipe.copy(&ring, 1, LARGE, 40)).collect();
+    assert_eq!(ring.pending_submissions(), 4);
+    drop((equal, large));
+    turn_until(&ring, || ring.slots_in_use() == 0);
+    let urgent = waiting(&ring, &quiet, 0);
+    let small: Vec<_> = (0..64).map(|_| pipe.copy(&ring, 1, 4096, 40)).collect();
+    assert_eq!(ring.pending_submissions(), 65);
+    drop((urgent, small));
+}
+
+#[test]
+fn a_copy_dropped_while_it_is_held_is_never_started() {
+    let Some(ring) = ring() else { return };
+    let (mut pipe, quiet) = (Pipe::new(), Pipe::new());
+    let urgent = waiting(&ring, &quiet, 0);
+    let copies = (0..few()).map(|_| pipe.copy(&ring, b'1', LARGE, 40));
+    let first: Vec<_> = copies.collect();
+    let dropped = pipe.copy(&ring, b'2', 1, 40);
+    let mut cancelled = pipe.copy(&ring, b'3', 1, 40);
+    let last = pipe.copy(&ring, b'4', 1, 40);
+    drop(dropped);
+    cancelled.cancel();
+    let (result, buffer) = block_on(&ring, cancelled);
+    assert_eq!(
+        (result.unwrap_err().raw_os_error(), buffer),
+        (Some(libc::ECANCELED), b"3".to_vec())
+    );
+    block_on(&ring, async {
+        for copy in first {
+            copy.await.0.unwrap();
+        }
+        last.await.0.unwrap();
+    });
+    assert_eq!(pipe.read(few() * LARGE + 1)[few() * LARGE - 1..], *b"14");
+    drop(urgent);
+    turn_until(&ring, || ring.slots_in_use() == 0);
+}
+
+#[test]
+fn a_copy_that_does_not_end_holds_the_others_for_a_moment_only() {
+    let Some(ring) = ring() else { return };
+    let (stuck, mut free, quiet) = (Pipe::full(), Pipe::new(), Pipe::new());
+    let urgent = waiting(&ring, &quiet, 0);
+    let mut never = [(); 2].map(|()| stuck.copy(&ring, 0, LARGE, 40));
+    for byte in 0..4 {
+        let held = free.copy(&ring, byte, LARGE, 50);
+        block_on(&ring, held).0.unwrap();
+        assert_eq!(free.read(LARGE), vec![byte; LARGE]);
+        assert!(never.iter_mut().all(|copy| poll_once(copy).is_pending()));
+    }
+    drop((urgent, never));
+}
+
+#[test]
+fn what_is_held_when_the_ring_goes_is_cancelled() {
+    let Some(ring) = ring() else { return };
+    let (stuck, quiet) = (Pipe::full(), Pipe::new());
+    let urgent = waiting(&ring, &quiet, 0);
+    let never = [(); 2].map(|()| stuck.copy(&ring, 0, LARGE, 40));
+    let mut held = stuck.copy(&ring, 0, LARGE, 40);
+    ring.submit().unwrap();
+    ring.shutdown();
+    let Poll::Ready((result, buffer)) = poll_once(&mut held) else {
+        panic!("it has not ended");
+    };
+    assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
+    assert_eq!(buffer.len(), LARGE);
+    drop((urgent, never, held));
+    assert_eq!(ring.slots_in_use(), 0);
+}
