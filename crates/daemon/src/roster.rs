@@ -237,6 +237,11 @@ impl Roster {
         }
     }
 
+    /// Has the schedulers place all threads again; those that are suspended stay so.
+    pub(crate) fn stir(&self) {
+        self.epoch.fetch_add(1, SeqCst);
+    }
+
     /// Lets all threads be placed again.
     pub(crate) fn resume(&self) {
         let mut held = self.lock();
@@ -245,6 +250,6 @@ impl Roster {
             hold.suspended.store(false, SeqCst);
         }
         drop(held);
-        self.epoch.fetch_add(1, SeqCst);
+        self.stir();
     }
 }

@@ -116,14 +116,12 @@ impl Alarm {
         for canary in &mut *canaries {
             self.unplugged |= canary.has_just_lost_its_cpu(now);
         }
+        if self.is_over() && self.rests_until.is_some_and(|until| now >= until) {
+            self.rests_until = None;
+            shared.roster.resume();
+        }
         match std::mem::take(&mut self.stage) {
-            Stage::Calm => {
-                if self.rests_until.is_some_and(|until| now >= until) {
-                    self.rests_until = None;
-                    shared.roster.resume();
-                }
-                self.listen(shared, canaries, now);
-            }
+            Stage::Calm => self.listen(shared, canaries, now),
             Stage::Local(demoted) | Stage::Global(demoted) if self.all_answered(canaries) => {
                 self.examine(shared, now, Some(demoted.since));
             }
