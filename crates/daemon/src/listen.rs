@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -189,8 +190,11 @@ impl Drop for Listener {
     }
 }
 
-/// Times that a lock is tried which its holder removes at that moment.
+/// Times that a lock is tried which its holder removes at that moment, or which is held by what a daemon that has ended has forked.
 const LOCK_ATTEMPTS: usize = 100;
+
+/// Time between two attempts in the latter case: one second in all.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Takes the lock file beside the socket; its holder is the daemon.
 fn lock(socket: &Path) -> Result<Lock, ListenError> {
@@ -202,6 +206,7 @@ fn lock(socket: &Path) -> Result<Lock, ListenError> {
         path: path.clone(),
         error,
     };
+    let mut owner = None;
     for _ in 0..LOCK_ATTEMPTS {
         let mut options = OpenOptions::new();
         let options = options.create(true).truncate(false).write(true).read(true);
@@ -217,19 +222,27 @@ fn lock(socket: &Path) -> Result<Lock, ListenError> {
             // Its holder has ended and removed it since it was opened: the next one may be another daemon's.
             Ok(()) => {}
             Err(rustix::io::Errno::AGAIN) => {
-                let owner = std::fs::read_to_string(&path).unwrap_or_default();
-                return Err(ListenError::InUse {
-                    socket: socket.to_path_buf(),
-                    owner: owner.trim().parse().ok(),
-                });
+                let text = std::fs::read_to_string(&path).unwrap_or_default();
+                owner = text.trim().parse().ok();
+                // A guardian that was forked a moment before its daemon was killed has the daemon's files until it runs for the first time.
+                if owner.is_some_and(has_ended) {
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
+                break;
             }
             Err(error) => return Err(failed(error.into())),
         }
     }
-    Err(ListenError::InUse {
-        socket: socket.to_path_buf(),
-        owner: None,
-    })
+    let socket = socket.to_path_buf();
+    Err(ListenError::InUse { socket, owner })
+}
+
+/// Whether there is no process `pid`.
+fn has_ended(pid: i32) -> bool {
+    let process = rustix::process::Pid::from_raw(pid);
+    let found = process.map(rustix::process::test_kill_process);
+    matches!(found, Some(Err(rustix::io::Errno::SRCH)))
 }
 
 /// Whether `path` still names the open `file`.

@@ -49,8 +49,8 @@ pub(crate) struct Hold {
     /// Whether its scheduler wants it in SCHED_FIFO.
     raised: AtomicBool,
     suspended: AtomicBool,
-    /// When it last used what was others': ns since it was taken in, 0: never.
-    intruded: AtomicU64,
+    /// When it used what was others' the last two times: ns since it was taken in, 0: never.
+    intruded: [AtomicU64; 2],
 }
 
 impl Hold {
@@ -99,12 +99,13 @@ impl Hold {
 
     /// At `now` it has used a CPU that its scheduler had told it to leave, while others waited for it.
     pub(crate) fn intrudes(&self, now: Instant) {
-        self.intruded.store(self.ns(now), Relaxed);
+        let last = self.intruded[1].swap(self.ns(now), Relaxed);
+        self.intruded[0].store(last, Relaxed);
     }
 
-    /// Whether it has done so since then.
-    pub(crate) fn has_intruded(&self, since: Instant) -> bool {
-        let when = self.intruded.load(Relaxed);
+    /// Whether it has done so twice since then: once may be the kernel's doing (`evidence.rs`).
+    pub(crate) fn has_intruded_twice(&self, since: Instant) -> bool {
+        let when = self.intruded[0].load(Relaxed);
         when > 0 && when >= self.ns(since)
     }
 
@@ -174,7 +175,7 @@ impl Roster {
             clock: clock.map(OnceLock::from).unwrap_or_default(),
             raised: AtomicBool::new(false),
             suspended: AtomicBool::new(false),
-            intruded: AtomicU64::new(0),
+            intruded: Default::default(),
         });
         let mut held = self.lock();
         if held.closed.covers(&hold) {
@@ -237,6 +238,11 @@ impl Roster {
         }
     }
 
+    /// Has the schedulers place all threads again; those that are suspended stay so.
+    pub(crate) fn stir(&self) {
+        self.epoch.fetch_add(1, SeqCst);
+    }
+
     /// Lets all threads be placed again.
     pub(crate) fn resume(&self) {
         let mut held = self.lock();
@@ -245,6 +251,6 @@ impl Roster {
             hold.suspended.store(false, SeqCst);
         }
         drop(held);
-        self.epoch.fetch_add(1, SeqCst);
+        self.stir();
     }
 }

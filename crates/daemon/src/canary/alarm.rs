@@ -1,6 +1,6 @@
 //! What happens when a canary is silent; the states are drawn in `mod.rs`.
 //!
-//! **Culprits** are threads that lend their priority: they sleep in a lock whose holder inherits it (`inquiry.rs`). And those that have used a part of a
+//! **Culprits** are threads that lend their priority: they sleep in a lock whose holder inherits it (`inquiry.rs`). And those that have twice used a part of a
 //! breath for others while the canary waited for the CPU, since it was asked last (`evidence.rs`). Their users are barred, for longer each time. So are, for a second,
 //! those that keep the scouts that examine them, and without a culprit those of what has ended unseen, if that may have had half of the silence.
 //!
@@ -116,14 +116,12 @@ impl Alarm {
         for canary in &mut *canaries {
             self.unplugged |= canary.has_just_lost_its_cpu(now);
         }
+        if self.is_over() && self.rests_until.is_some_and(|until| now >= until) {
+            self.rests_until = None;
+            shared.roster.resume();
+        }
         match std::mem::take(&mut self.stage) {
-            Stage::Calm => {
-                if self.rests_until.is_some_and(|until| now >= until) {
-                    self.rests_until = None;
-                    shared.roster.resume();
-                }
-                self.listen(shared, canaries, now);
-            }
+            Stage::Calm => self.listen(shared, canaries, now),
             Stage::Local(demoted) | Stage::Global(demoted) if self.all_answered(canaries) => {
                 self.examine(shared, now, Some(demoted.since));
             }
@@ -208,7 +206,7 @@ impl Alarm {
         self.suspects = shared.roster.holds(here);
         let asked = |cpu: usize| now - shared.accounts.silence(cpu, now);
         let intrudes = |hold: &Hold| {
-            silent.contains(&hold.owner.cpu) && hold.has_intruded(asked(hold.owner.cpu))
+            silent.contains(&hold.owner.cpu) && hold.has_intruded_twice(asked(hold.owner.cpu))
         };
         self.intruders = shared.roster.holds(intrudes);
         shared.roster.suspend(Some(silent));

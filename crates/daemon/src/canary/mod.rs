@@ -196,7 +196,7 @@ impl Canaries {
         }
         self.shared.guard_deadlines(wanted);
         // Those that have waited for that get theirs.
-        self.shared.roster.resume();
+        self.shared.roster.stir();
     }
 
     /// A canary for each CPU that has none. One whose CPU has gone answers elsewhere, and goes back when it returns.

@@ -257,7 +257,9 @@ impl Scheduler {
             };
             used += spent;
             let time = Duration::from_nanos(spent);
-            if charge.place() == Place::Idle && evidence::is_intrusion(time, length, silence) {
+            if charge.place() == Place::Idle
+                && evidence::is_intrusion(time, length, silence, now - until)
+            {
                 charge.intrudes(now);
             }
             if charge.is_elevated() && spent > 0 {

@@ -24,6 +24,17 @@ use crate::process::{elevated_threads, monotonic, until};
 /// Above everything of the daemon.
 const ABOVE: u32 = 60;
 
+/// Puts the calling thread on `cpu`, at that priority of SCHED_FIFO.
+fn rise(cpu: usize, priority: u32) {
+    pin(cpu);
+    let attr = SchedAttr {
+        policy: libc::SCHED_FIFO as u32,
+        priority,
+        ..SchedAttr::normal()
+    };
+    Kernel.sched_setattr(0, &attr).unwrap();
+}
+
 /// Until `end` a thread of this process has `cpu` for `busy` of each `period`, above the daemon; joined, it says how often.
 fn hold_up<'scope>(
     scope: &'scope Scope<'scope, '_>,
@@ -33,13 +44,7 @@ fn hold_up<'scope>(
 ) -> ScopedJoinHandle<'scope, u64> {
     assert!(busy * 10 <= period * 9, "others have the rest");
     scope.spawn(move || {
-        pin(cpu);
-        let attr = SchedAttr {
-            policy: libc::SCHED_FIFO as u32,
-            priority: ABOVE,
-            ..SchedAttr::normal()
-        };
-        Kernel.sched_setattr(0, &attr).unwrap();
+        rise(cpu, ABOVE);
         let mut times = 0;
         while monotonic() < end {
             let until = monotonic() + busy.as_nanos() as u64;
@@ -156,13 +161,7 @@ fn take_until_an_alarm(cpu: usize, path: &Path) {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            pin(cpu);
-            let attr = SchedAttr {
-                policy: libc::SCHED_FIFO as u32,
-                priority: BETWEEN,
-                ..SchedAttr::normal()
-            };
-            Kernel.sched_setattr(0, &attr).unwrap();
+            rise(cpu, BETWEEN);
             let end = monotonic() + 400_000_000;
             while !is_over.load(Relaxed) && monotonic() < end {
                 std::hint::spin_loop();
@@ -207,5 +206,51 @@ fn what_takes_a_cpu_in_an_unknown_way_has_all_rest_and_none_barred() {
     until("the rest is over", || {
         !elevated_threads(newcomer.pid()).is_empty()
     });
+    assert_eq!(census(&path)["barred"], serde_json::json!([]));
+}
+
+#[test]
+fn a_rest_ends_although_another_program_keeps_the_cpu() {
+    let Some((_turn, (here, there))) = turn_with_two_cpus() else {
+        return;
+    };
+    let (path, _daemon) = open_daemon("rest");
+    let _rivals = [here, there].map(|cpu| start_child("ghost", &path, TRUDY, (cpu, 63), &[]));
+    let mut innocents =
+        [here, there].map(|cpu| start_child("burner", &path, ALICE, (cpu, 40), &long()));
+    let end = from_now(Duration::from_secs(4));
+    innocents.iter_mut().for_each(|it| it.go_until(end));
+    // An ordinary thread would run in breaths only, in which they are not elevated.
+    rise(here, BETWEEN);
+    until("they are elevated", || {
+        innocents
+            .iter()
+            .all(|it| !elevated_threads(it.pid()).is_empty())
+    });
+    take_until_an_alarm(there, &path);
+    let began = Instant::now();
+    let ms = Duration::from_millis;
+    // It rests by now. A program that is none of the daemon's keeps the canary silent until long after that.
+    std::thread::sleep(ms(300));
+    std::thread::scope(|scope| {
+        let hog = scope.spawn(|| {
+            rise(there, BETWEEN);
+            while began.elapsed() < ms(1700) {
+                std::hint::spin_loop();
+            }
+            Kernel.sched_setattr(0, &SchedAttr::normal()).unwrap();
+        });
+        let mut elevated = None;
+        while !hog.is_finished() {
+            // It is not while a breath is under way.
+            if began.elapsed() > ms(900) && !elevated_threads(innocents[0].pid()).is_empty() {
+                elevated.get_or_insert(began.elapsed());
+            }
+            std::thread::sleep(ms(5));
+        }
+        println!("elevated after {elevated:?}, {}", census(&path)["alarms"]);
+        assert!(elevated.is_some_and(|it| it < ms(1500)), "{elevated:?}");
+    });
+    Kernel.sched_setattr(0, &SchedAttr::normal()).unwrap();
     assert_eq!(census(&path)["barred"], serde_json::json!([]));
 }

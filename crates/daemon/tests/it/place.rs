@@ -24,6 +24,26 @@ fn a_second_daemon_is_told_which_is_first() {
     );
 }
 
+/// A guardian that was forked a moment before its daemon was killed, and has not run since, has the daemon's files.
+#[test]
+fn what_a_killed_daemon_has_forked_keeps_no_daemon_from_its_place() {
+    let _turn = turn();
+    let path = socket("forked");
+    let mut ended = std::process::Command::new("true").spawn().unwrap();
+    ended.wait().unwrap();
+    let name = path.with_extension("sock.lock");
+    std::fs::write(&name, format!("{}\n", ended.id())).unwrap();
+    let file = std::fs::File::open(&name).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            drop(file);
+        });
+        drop(Daemon::start(cooperative("forked")).unwrap());
+    });
+}
+
 #[test]
 fn a_daemon_that_ends_leaves_no_file_and_its_place_to_the_next() {
     let _turn = turn();
