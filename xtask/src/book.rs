@@ -239,7 +239,7 @@ fn is_name(text: &str) -> bool {
 }
 
 /// The files *.md, without those of build directories and of hidden folders.
-fn pages_below(root: &Path, folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
+pub(crate) fn pages_below(root: &Path, folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(root.join(folder))? {
         let entry = entry?;
         let name = entry.file_name();

@@ -19,6 +19,7 @@ mod mpi;
 mod os;
 mod package;
 mod packages;
+mod printed;
 mod release;
 mod run;
 mod setup;

@@ -11,6 +11,7 @@ use crate::mpi;
 use crate::os;
 use crate::package;
 use crate::packages;
+use crate::printed;
 use crate::setup::{self, BARE_TARGET, DENY, Tool};
 use crate::step::{Context, Done, Verdict};
 
@@ -118,7 +119,10 @@ pub(super) fn docs(context: &Context<'_>) -> Verdict {
     context.run(command, minutes(5))?;
     let links = book::check_links(context.root)?;
     let paths = book::check_paths(context.root)?;
-    Ok(Done::Passed(format!("{links} links, {paths} named paths")))
+    let examples = printed::check_examples(context.root)?;
+    let said =
+        format!("{links} links, {paths} named paths, {examples} commands that run an example");
+    Ok(Done::Passed(said))
 }
 
 /// With the command as tests have it: what is tried is the package.
