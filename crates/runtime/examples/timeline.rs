@@ -4,7 +4,7 @@
 //! through a channel and are answered by a coroutine each; and computations of level 40 in the background.
 //!
 //! ```text
-//! cargo run --release --example timeline
+//! cargo run --release -p upshift --example timeline
 //! ```
 //!
 //! It writes `timeline.svg`, a picture, and `timeline.json`, which <https://ui.perfetto.dev> opens.
