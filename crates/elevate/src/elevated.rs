@@ -28,6 +28,8 @@ pub struct Elevated {
     ceiling: Priority,
     /// It has been put in SCHED_DEADLINE, and not been taken out since.
     reserves: AtomicBool,
+    /// It has been given up: its record is the set's.
+    left: AtomicBool,
 }
 
 impl Elevated {
@@ -45,6 +47,7 @@ impl Elevated {
             generation: slot.1,
             ceiling,
             reserves: AtomicBool::new(false),
+            left: AtomicBool::new(false),
         }
     }
 
@@ -239,8 +242,23 @@ impl Elevated {
         self.give_back()
     }
 
+    /// As [`Elevated::restore`], of a thread of which the caller knows that it lives, by its pidfd or an open file of its own: if the kernel says that it has
+    /// ended, that is not believed, and the record stays.
+    ///
+    /// # Errors
+    /// As [`Elevated::release`]; `ESRCH` if the thread is said to have ended. Dropping the guard then does nothing.
+    pub fn restore_living(&self) -> io::Result<Restored> {
+        let restored = self.try_give_back(true);
+        self.left.store(restored.is_err(), Relaxed);
+        restored
+    }
+
     fn give_back(&self) -> io::Result<Restored> {
-        if !self.inner.is_owner() {
+        self.try_give_back(false)
+    }
+
+    fn try_give_back(&self, lives: bool) -> io::Result<Restored> {
+        if !self.inner.is_owner() || self.left.load(Relaxed) {
             return Ok(Restored::Gone);
         }
         let _lock = self.inner.lock();
@@ -248,7 +266,7 @@ impl Elevated {
             return Ok(Restored::Gone);
         }
         match self.inner.table.get(self.index) {
-            Some(record) => self.inner.give_back(self.index, &record),
+            Some(record) => self.inner.give_back(self.index, &record, lives),
             None => Ok(Restored::Gone),
         }
     }

@@ -50,6 +50,13 @@ impl Shell {
         Shell(command.spawn().unwrap())
     }
 
+    /// One that waits for its input, as long as it lives.
+    pub(crate) fn asleep(user: u32) -> Shell {
+        let mut command = Command::new("sh");
+        command.args(["-c", "read line"]).stdin(Stdio::piped());
+        Shell(command.uid(user).gid(user).spawn().unwrap())
+    }
+
     pub(crate) fn class(&self) -> Option<Class> {
         let policy = Policy::of(&Kernel, self.0.id() as i32).ok()?;
         Some(policy.class())

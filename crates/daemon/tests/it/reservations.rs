@@ -82,6 +82,35 @@ fn reservations_of_others_keep_no_process_from_being_elevated() {
     });
 }
 
+/// One that sleeps uses nothing of its budget, so nothing else puts it anew.
+#[test]
+fn a_sleeper_that_the_kernel_did_not_admit_is_admitted_when_there_is_room() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let _path = socket("sleeper");
+    let config = Config {
+        assign: vec![deadline_rule()],
+        ..open_config("sleeper")
+    };
+    let _daemon = Daemon::start(config).unwrap();
+    // Since then the canaries' watch has its own.
+    let first = Shell::asleep(ALICE);
+    until("the kernel admits the first one", || {
+        first.class() == Some(Class::Deadline)
+    });
+    let reserved = Reserved::everything();
+    let second = Shell::asleep(ALICE);
+    until("what the kernel does not admit has a budget", || {
+        matches!(second.class(), Some(Class::Fifo(2..=9)))
+    });
+    drop(reserved);
+    until("the kernel admits it as soon as there is room", || {
+        second.class() == Some(Class::Deadline)
+    });
+}
+
 /// Many programs of one user, each of which a rule gives a deadline: what the kernel admits, and the budgets of the others.
 #[test]
 fn deadlines_of_many_programs_together_leave_bystanders_their_share() {
