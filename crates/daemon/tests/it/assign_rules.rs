@@ -79,6 +79,12 @@ impl Shell {
         )
     }
 
+    /// Whether it has not ended: one that has is not waited for, and keeps its class.
+    pub(crate) fn lives(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
+    }
+
     fn is_assigned(&self, path: &Path) -> bool {
         assigned(&census(path), self.0.id() as i32).is_some()
     }

@@ -72,12 +72,14 @@ fn reservations_of_others_keep_no_process_from_being_elevated() {
         matches!(shell.class(), Some(Class::Fifo(2..=9)))
     });
     let waited = newcomer(&path);
-    println!(
-        "{} reservations; a newcomer is elevated after {waited:?}",
-        reserved.0.len()
-    );
+    let tried = reserved.0.len();
+    println!("{tried} reservations; a newcomer is elevated after {waited:?}");
+    let began = monotonic();
     drop(reserved);
+    let ended = (monotonic() - began) / 1000;
+    println!("they have ended after {ended} us");
     until("the kernel admits it as soon as there is room", || {
+        assert!(shell.lives(), "it has used its 10 s of CPU before");
         shell.class() == Some(Class::Deadline)
     });
 }
