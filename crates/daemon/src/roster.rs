@@ -191,14 +191,17 @@ impl Roster {
         hold
     }
 
-    /// Gives a thread back.
-    pub(crate) fn remove(&self, hold: &Hold) {
+    /// Gives a thread back. Whether it has ended its record of CPU time says, not a call that fails.
+    pub(crate) fn remove(&self, hold: &Hold, machine: &dyn Machine) {
         let mut held = self.lock();
         held.holds.remove(&hold.number);
         self.count.store(held.holds.len(), SeqCst);
         drop(held);
         // If that fails the elevator goes on trying, and the guardian does it in the end.
-        let _ = hold.guard.restore();
+        let _ = match hold.cpu_time(machine) {
+            Some(_) => hold.guard.restore_living(),
+            None => hold.guard.restore(),
+        };
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -5,12 +5,14 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::elevator::{FIFO, Set};
 use crate::policy::Policy;
 use crate::priority::Priority;
-use crate::restore::{Restored, retrying};
+use crate::restore::{Restored, leaving_deadline, retrying};
 use crate::sys::{CpuSet, SchedAttr, Tid};
 use crate::table::Record;
 
@@ -24,6 +26,10 @@ pub struct Elevated {
     index: usize,
     generation: u64,
     ceiling: Priority,
+    /// It has been put in SCHED_DEADLINE, and not been taken out since.
+    reserves: AtomicBool,
+    /// It has been given up: its record is the set's.
+    left: AtomicBool,
 }
 
 impl Elevated {
@@ -40,7 +46,20 @@ impl Elevated {
             index: slot.0,
             generation: slot.1,
             ceiling,
+            reserves: AtomicBool::new(false),
+            left: AtomicBool::new(false),
         }
+    }
+
+    /// Makes `call`, which puts the thread in another class than SCHED_DEADLINE.
+    #[inline]
+    fn leaving(&self, call: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        if !self.reserves.load(Relaxed) {
+            return call();
+        }
+        leaving_deadline(self.inner.sys.as_ref(), self.tid, call)?;
+        self.reserves.store(false, Relaxed);
+        Ok(())
     }
 
     /// The thread.
@@ -66,9 +85,8 @@ impl Elevated {
         if !self.inner.table.is_current(self.index, self.generation) {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
-        self.inner
-            .sys
-            .sched_setscheduler(self.tid, FIFO, i32::from(priority.get()))
+        let sys = &self.inner.sys;
+        self.leaving(|| sys.sched_setscheduler(self.tid, FIFO, i32::from(priority.get())))
     }
 
     /// Pins the thread to one CPU. Its former CPUs are saved the first time and come back with its policy, unless
@@ -129,7 +147,7 @@ impl Elevated {
     }
 
     /// Takes the thread out of SCHED_FIFO for the time being, to `SCHED_OTHER` at the nice value it has. It stays recorded, and
-    /// [`set`](Elevated::set) brings it back. One system call, no lock, no allocation.
+    /// [`set`](Elevated::set) brings it back. One system call, three out of SCHED_DEADLINE; no lock, no allocation.
     ///
     /// # Errors
     /// `ESRCH` if the thread has ended or has been given back.
@@ -139,7 +157,8 @@ impl Elevated {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
         let policy = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
-        self.inner.sys.sched_setscheduler(self.tid, policy, 0)
+        let sys = &self.inner.sys;
+        self.leaving(|| sys.sched_setscheduler(self.tid, policy, 0))
     }
 
     /// Moves the thread to `SCHED_OTHER` at `nice` (−20 … 19) for the time being; the rest is as with
@@ -185,6 +204,8 @@ impl Elevated {
             period: ns(period),
             ..SchedAttr::normal()
         };
+        // Before: a thread that leaves meanwhile looks once too often.
+        self.reserves.store(true, Relaxed);
         self.inner.sys.sched_setattr(self.tid, &attr)
     }
 
@@ -198,7 +219,7 @@ impl Elevated {
             nice,
             ..SchedAttr::normal()
         };
-        self.inner.sys.sched_setattr(self.tid, &attr)
+        self.leaving(|| self.inner.sys.sched_setattr(self.tid, &attr))
     }
 
     /// A copy of the thread's record, if it belongs to `inner` and has not been given back.
@@ -221,8 +242,23 @@ impl Elevated {
         self.give_back()
     }
 
+    /// As [`Elevated::restore`], of a thread of which the caller knows that it lives, by its pidfd or an open file of its own: if the kernel says that it has
+    /// ended, that is not believed, and the record stays.
+    ///
+    /// # Errors
+    /// As [`Elevated::release`]; `ESRCH` if the thread is said to have ended. Dropping the guard then does nothing.
+    pub fn restore_living(&self) -> io::Result<Restored> {
+        let restored = self.try_give_back(true);
+        self.left.store(restored.is_err(), Relaxed);
+        restored
+    }
+
     fn give_back(&self) -> io::Result<Restored> {
-        if !self.inner.is_owner() {
+        self.try_give_back(false)
+    }
+
+    fn try_give_back(&self, lives: bool) -> io::Result<Restored> {
+        if !self.inner.is_owner() || self.left.load(Relaxed) {
             return Ok(Restored::Gone);
         }
         let _lock = self.inner.lock();
@@ -230,7 +266,7 @@ impl Elevated {
             return Ok(Restored::Gone);
         }
         match self.inner.table.get(self.index) {
-            Some(record) => self.inner.give_back(self.index, &record),
+            Some(record) => self.inner.give_back(self.index, &record, lives),
             None => Ok(Restored::Gone),
         }
     }

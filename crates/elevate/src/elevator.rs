@@ -394,9 +394,18 @@ impl Inner {
         self.find(tid, birth).is_some()
     }
 
-    /// Gives back the thread of slot `index` and frees the slot, or leaves it as an orphan. Caller holds the lock.
-    pub(crate) fn give_back(&self, index: usize, record: &Record) -> io::Result<Restored> {
-        let restored = restore(self.sys.as_ref(), &self.table, record);
+    /// Gives back the thread of slot `index` and frees the slot, or leaves it as an orphan; one that `lives` has not ended, whatever the kernel says.
+    /// Caller holds the lock.
+    pub(crate) fn give_back(
+        &self,
+        index: usize,
+        record: &Record,
+        lives: bool,
+    ) -> io::Result<Restored> {
+        let restored = match restore(self.sys.as_ref(), &self.table, record) {
+            Ok(Restored::Gone) if lives => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            restored => restored,
+        };
         match restored {
             Ok(_) => self.table.free(index),
             Err(_) => self.table.set_orphan(index, true),
@@ -413,7 +422,7 @@ impl Inner {
         for (index, record) in self.table.records() {
             if record.own && record.tid == tid {
                 // What fails here ends with the thread a moment later.
-                let _ = self.give_back(index, &record);
+                let _ = self.give_back(index, &record, false);
             }
         }
     }

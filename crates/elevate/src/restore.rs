@@ -14,7 +14,7 @@
 
 use std::io;
 
-use crate::policy::Policy;
+use crate::policy::{Class, Policy};
 use crate::sys::{CpuSet, RETRIES, SchedAttr, Sys, Tid};
 use crate::table::{Pin, Record, Table};
 
@@ -49,6 +49,40 @@ fn is_transient(error: &io::Error) -> bool {
         error.raw_os_error(),
         Some(libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ENOMEM)
     )
+}
+
+/// The least the kernel reserves: less than its unit of bandwidth, so that it counts as nothing.
+const LEAST: (u64, u64) = (1 << 10, 2_000_000_000);
+
+/// Makes `leave`, which takes the thread out of SCHED_DEADLINE, if it is there.
+///
+/// What a thread reserves that *sleeps* is not given back when it leaves (seen with Linux 6.18): the timer that would do it has fired when the thread fell
+/// asleep, and neither its next wait nor its death makes up for it. The machine admits less for ever. So a reservation is first made as small as can be,
+/// which the kernel accounts for at once; it is made as it was if the thread cannot leave. Two system calls more.
+pub(crate) fn leaving_deadline<T>(
+    sys: &dyn Sys,
+    tid: Tid,
+    leave: impl FnOnce() -> io::Result<T>,
+) -> io::Result<T> {
+    let policy = retrying(|| Policy::of(sys, tid)).ok();
+    let reserves = |it: &Policy| it.class() == Class::Deadline && it.looks_elevated();
+    let Some(policy) = policy.filter(reserves) else {
+        return leave();
+    };
+    let (runtime, period) = LEAST;
+    let least = SchedAttr {
+        runtime,
+        deadline: period,
+        period,
+        ..*policy.attr()
+    };
+    let shrunk = retrying(|| sys.sched_setattr(tid, &least));
+    let left = leave();
+    if left.is_err() && shrunk.is_ok() {
+        // If that fails, too, it waits for the next one that gives it back.
+        let _ = retrying(|| sys.sched_setattr(tid, policy.attr()));
+    }
+    left
 }
 
 pub(crate) fn is_gone(error: &io::Error) -> bool {
@@ -103,7 +137,9 @@ fn restore_thread(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
             Err(_) => {}
         },
     }
-    let restored = restore_policy(sys, record.tid, &record.former)?;
+    let restored = leaving_deadline(sys, record.tid, || {
+        restore_policy(sys, record.tid, &record.former)
+    })?;
     if restored != Restored::Gone
         && let Some(pin) = &record.pin
     {

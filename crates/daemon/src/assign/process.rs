@@ -17,6 +17,9 @@ use crate::quota::Bill;
 use crate::roster::{EVERYWHERE, Hold, Owner};
 use crate::shared::{Reserve, Shared};
 
+/// What the kernel has refused is tried again after so long.
+const RETRY: Duration = Duration::from_secs(1);
+
 /// See the module. Dropping it gives all its threads back.
 #[derive(Debug)]
 pub(super) struct Process {
@@ -53,6 +56,8 @@ pub(super) struct Process {
     /// Its main thread is in SCHED_DEADLINE, so that the kernel bounds it.
     reserved: bool,
     reserve: Option<Reserve>,
+    /// Some thread is not where it is to be, for the kernel refuses, or admits no more: when all are put there again.
+    refused: Option<Instant>,
     /// The quotas of its cgroups, and what it had used when they were charged last.
     bill: Bill,
     charged: Duration,
@@ -93,7 +98,8 @@ impl Thread {
 
 impl Drop for Thread {
     fn drop(&mut self) {
-        self.shared.roster.remove(&self.hold);
+        let machine = self.shared.machine.as_ref();
+        self.shared.roster.remove(&self.hold, machine);
     }
 }
 
@@ -148,6 +154,7 @@ impl Process {
             lately: Duration::ZERO,
             reserved: false,
             reserve: None,
+            refused: None,
             bill: shared.quotas.bill(pid),
             charged: Duration::ZERO,
         };
@@ -301,10 +308,17 @@ impl Process {
         }
     }
 
-    /// Puts one of its threads where the process is.
+    /// Puts one of its threads where the process is. What the kernel refuses is tried again.
     fn put(&mut self, tid: Tid) {
+        if !self.try_put(tid) {
+            self.refused.get_or_insert_with(|| Instant::now() + RETRY);
+        }
+    }
+
+    /// Whether the thread is there.
+    fn try_put(&mut self, tid: Tid) -> bool {
         let Some(Thread { hold, shared, .. }) = self.threads.get(&tid) else {
-            return;
+            return true;
         };
         let reservation = self.reservation(tid);
         if let Some(it) = reservation
@@ -314,7 +328,7 @@ impl Process {
             let cpus = self.cpus.iter().count();
             self.reserve = shared.reserve(it.runtime, it.period, cpus);
         }
-        // A thread that has ended is heard of, or found out; one that the kernel refuses stays as it is.
+        // A thread that has ended is heard of, or found out.
         match self.place {
             Place::Urgent => {
                 let fits = reservation.filter(|_| self.reserve.is_some());
@@ -324,9 +338,11 @@ impl Process {
                     };
                     hold.raise_by(how).is_ok_and(|raised| raised)
                 });
+                let mut there = reserved;
                 if !reserved {
                     // Pinned, or more than the kernel admits: the same budget in SCHED_FIFO.
                     let raised = hold.raise(priority(self.rule.level));
+                    there = raised.is_ok() && reservation.is_none();
                     if raised.is_err_and(|error| error.raw_os_error() == Some(libc::EPERM)) {
                         let pid = self.pid;
                         shared.complain("refused", || {
@@ -338,15 +354,17 @@ impl Process {
                     self.reserved = reserved;
                     self.reserve.take_if(|_| !reserved);
                 }
+                there
             }
-            Place::Aside if reservation.is_some() && self.reserved => {}
-            Place::Aside => drop(hold.guard().set_idle()),
+            Place::Aside if reservation.is_some() && self.reserved => true,
+            Place::Aside => hold.guard().set_idle().is_ok(),
             Place::Fair => {
-                drop(hold.guard().set_fair());
+                let there = hold.guard().set_fair().is_ok();
                 if reservation.is_some() {
                     self.reserved = false;
                     self.reserve = None;
                 }
+                there
             }
         }
     }

@@ -67,7 +67,8 @@ struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.shared.roster.remove(&self.hold);
+        let machine = self.shared.machine.as_ref();
+        self.shared.roster.remove(&self.hold, machine);
     }
 }
 
@@ -213,7 +214,8 @@ impl Charge {
                 }
                 Placed::Moved
             }
-            Err(error) if is_over(&error) || error.kind() == io::ErrorKind::NotFound => {
+            // Its number may mean no thread, or another one; what it was registered with does not lie.
+            Err(_) if self.has_ended(shared.machine.as_ref()) => {
                 self.end();
                 Placed::Gone
             }

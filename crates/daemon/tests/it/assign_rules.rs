@@ -50,6 +50,13 @@ impl Shell {
         Shell(command.spawn().unwrap())
     }
 
+    /// One that waits for its input, as long as it lives.
+    pub(crate) fn asleep(user: u32) -> Shell {
+        let mut command = Command::new("sh");
+        command.args(["-c", "read line"]).stdin(Stdio::piped());
+        Shell(command.uid(user).gid(user).spawn().unwrap())
+    }
+
     pub(crate) fn class(&self) -> Option<Class> {
         let policy = Policy::of(&Kernel, self.0.id() as i32).ok()?;
         Some(policy.class())
@@ -70,6 +77,12 @@ impl Shell {
                 .spawn()
                 .unwrap(),
         )
+    }
+
+    /// Whether it has not ended: one that has is not waited for, and keeps its class.
+    pub(crate) fn lives(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
     }
 
     fn is_assigned(&self, path: &Path) -> bool {

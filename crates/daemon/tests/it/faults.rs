@@ -83,6 +83,55 @@ fn failing_scheduling_calls_leave_no_thread_elevated() {
     });
 }
 
+/// What a failing call says of a thread, while its clock says that it lives.
+#[test]
+fn a_thread_that_is_said_to_have_ended_and_lives_is_elevated_again_and_given_back() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("said");
+    let faulty = Arc::new(Faulty::new());
+    let daemon = Daemon::builder(config("said"))
+        .sys(faulty.clone())
+        .start()
+        .unwrap();
+    let mut clients = [start_puppet(&path), start_puppet(&path)];
+    let contest = |clients: &mut [Process; 2], winner: usize, what: &str| {
+        clients[winner].obey("level 2");
+        clients[1 - winner].obey("level 40");
+        until(what, || {
+            clients[winner].obey("ring 1");
+            !elevated_threads(clients[winner].pid()).is_empty()
+                && elevated_threads(clients[1 - winner].pid()).is_empty()
+        });
+    };
+    let calls = [
+        Call::SetScheduler,
+        Call::SetAttr,
+        Call::GetAttr,
+        Call::Birth,
+        Call::Any,
+    ];
+    for (round, call) in calls.into_iter().enumerate() {
+        let what = format!("{call:?}: the more urgent is elevated");
+        contest(&mut clients, round % 2, &what);
+        faulty.fail(call, 0, u64::MAX, libc::ESRCH);
+        for level in [50, 2, 50] {
+            clients[round % 2].obey(format!("level {level}"));
+            clients[round % 2].obey("ring 5");
+        }
+        faulty.heal();
+        // Those that were left alone for a second, too.
+        contest(&mut clients, round % 2, &what);
+        contest(&mut clients, 1 - round % 2, &what);
+    }
+    daemon.stop();
+    for it in &clients {
+        assert!(elevated_threads(it.pid()).is_empty());
+    }
+}
+
 /// The real calls; before each of them something is done that knows its name, and the process if it is about one, and may fail.
 struct Hooked<F>(F);
 

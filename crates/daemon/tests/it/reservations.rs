@@ -72,13 +72,44 @@ fn reservations_of_others_keep_no_process_from_being_elevated() {
         matches!(shell.class(), Some(Class::Fifo(2..=9)))
     });
     let waited = newcomer(&path);
-    println!(
-        "{} reservations; a newcomer is elevated after {waited:?}",
-        reserved.0.len()
-    );
+    let tried = reserved.0.len();
+    println!("{tried} reservations; a newcomer is elevated after {waited:?}");
+    let began = monotonic();
+    drop(reserved);
+    let ended = (monotonic() - began) / 1000;
+    println!("they have ended after {ended} us");
+    until("the kernel admits it as soon as there is room", || {
+        assert!(shell.lives(), "it has used its 10 s of CPU before");
+        shell.class() == Some(Class::Deadline)
+    });
+}
+
+/// One that sleeps uses nothing of its budget, so nothing else puts it anew.
+#[test]
+fn a_sleeper_that_the_kernel_did_not_admit_is_admitted_when_there_is_room() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let _path = socket("sleeper");
+    let config = Config {
+        assign: vec![deadline_rule()],
+        ..open_config("sleeper")
+    };
+    let _daemon = Daemon::start(config).unwrap();
+    // Since then the canaries' watch has its own.
+    let first = Shell::asleep(ALICE);
+    until("the kernel admits the first one", || {
+        first.class() == Some(Class::Deadline)
+    });
+    let reserved = Reserved::everything();
+    let second = Shell::asleep(ALICE);
+    until("what the kernel does not admit has a budget", || {
+        matches!(second.class(), Some(Class::Fifo(2..=9)))
+    });
     drop(reserved);
     until("the kernel admits it as soon as there is room", || {
-        shell.class() == Some(Class::Deadline)
+        second.class() == Some(Class::Deadline)
     });
 }
 

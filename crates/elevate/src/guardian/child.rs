@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::policy::Policy;
 use crate::priority::Priority;
-use crate::restore::{Restored, is_gone, restore};
+use crate::restore::{Restored, is_gone, leaving_deadline, restore};
 use crate::sys::{CpuSet, Kernel, Sys};
 use crate::table::Table;
 
@@ -119,7 +119,8 @@ fn demote_all(table: &Table) -> bool {
         };
         if elevated && same() {
             let fair = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
-            any |= Kernel.sched_setscheduler(record.tid, fair, 0).is_ok();
+            let demote = || Kernel.sched_setscheduler(record.tid, fair, 0);
+            any |= leaving_deadline(&Kernel, record.tid, demote).is_ok();
         }
     }
     any

@@ -479,3 +479,46 @@ fn threads_that_do_not_exist_are_named() {
     }
     assert!(current_tid() > 0);
 }
+
+/// What leaks here leaks until the machine's CPUs are put into scheduling domains anew.
+#[test]
+fn what_a_sleeper_has_reserved_is_the_kernels_again_whichever_way_it_leaves() {
+    if !permitted() {
+        return;
+    }
+    let (elevator, sleeper) = (Elevator::new().unwrap(), Sleeper::start());
+    let ms = Duration::from_millis;
+    let reserve = |guard: &upshift_elevate::Elevated| {
+        let reserved = guard.set_deadline(ms(8), ms(20), ms(20));
+        // The kernel lets go of what it may use of this period first.
+        std::thread::sleep(ms(60));
+        reserved
+    };
+    let guard = elevator.hold(sleeper.tid).unwrap();
+    if let Err(error) = reserve(&guard) {
+        return crate::skipped(format!("the kernel reserves nothing here: {error}"));
+    }
+    guard.set_fair().unwrap();
+    drop(guard);
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    // Each way alone would take more than there is.
+    for (name, leave) in [
+        (
+            "set",
+            (|it| it.set(FIVE)) as fn(&upshift_elevate::Elevated) -> std::io::Result<()>,
+        ),
+        ("set_fair", |it| it.set_fair()),
+        ("set_idle", |it| it.set_idle()),
+        ("set_nice", |it| it.set_nice(3)),
+        ("restore", |it| it.restore().map(drop)),
+    ] {
+        for round in 0..cpus * 5 / 2 + 1 {
+            let guard = elevator.hold(sleeper.tid).unwrap();
+            let reserved = reserve(&guard);
+            assert!(reserved.is_ok(), "{name}, round {round}: {reserved:?}");
+            assert_eq!(sleeper.policy().class(), Class::Deadline);
+            leave(&guard).unwrap();
+            assert_ne!(sleeper.policy().class(), Class::Deadline);
+        }
+    }
+}

@@ -142,8 +142,10 @@ impl Process {
             (true, None) => Place::Fair,
             (false, None) => Place::Urgent,
         };
-        if place != self.place || moved {
+        let again = self.refused.is_some_and(|when| now >= when);
+        if place != self.place || moved || again {
             let reserved = self.reserved;
+            self.refused = None;
             self.place = place;
             let tids: Vec<Tid> = self.threads.keys().copied().collect();
             tids.into_iter().for_each(|tid| self.put(tid));
