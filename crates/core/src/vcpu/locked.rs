@@ -26,9 +26,19 @@ impl<H: Host> Vcpu<H> {
     /// Charges polls of these levels with equal shares of the ticks since the last reading; returns a share.
     #[inline(never)]
     fn share_out(&self, elapsed: u64, levels: &[u8]) -> u64 {
-        let each = elapsed / levels.len() as u64;
-        for &level in levels {
-            self.counters.ran(Level::from_stored(level), each);
+        let count = levels.len() as u64;
+        // As many as there can be, mostly: then without a division.
+        let each = match levels.len() == COARSE_POLLS as usize {
+            true => elapsed / u64::from(COARSE_POLLS),
+            false => elapsed / count,
+        };
+        let first = levels[0];
+        if levels.iter().all(|&level| level == first) {
+            self.counters.ran(Level::from_stored(first), each * count);
+        } else {
+            for &level in levels {
+                self.counters.ran(Level::from_stored(level), each);
+            }
         }
         each
     }
