@@ -85,7 +85,7 @@ impl<'a, H: Host> Locked<'a, H> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn read_clock_now(&mut self) {
         let vcpu = self.vcpu;
         let domain = vcpu.inner();
@@ -164,6 +164,7 @@ impl<'a, H: Host> Locked<'a, H> {
     ///
     /// # Safety
     /// The caller owns the coroutine, which is in no queue.
+    #[inline(always)]
     pub(crate) unsafe fn enqueue(&mut self, coroutine: NonNull<Header<H>>) -> bool {
         let vcpu = self.vcpu;
         // SAFETY: passed on.
@@ -196,7 +197,7 @@ impl<'a, H: Host> Locked<'a, H> {
     ///
     /// # Safety
     /// As [`Locked::enqueue`]; it was polled here last.
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn push_back(&mut self, coroutine: NonNull<Header<H>>) {
         // SAFETY: owned, hence alive.
         if unsafe { coroutine.as_ref() }.keeps_place() {
@@ -283,6 +284,7 @@ impl<'a, H: Host> Locked<'a, H> {
 
     /// Takes the next coroutine out of the queues and accounts for it. With it,
     /// for a suspended one, whether it goes before fresh ones of its level.
+    #[inline(always)]
     pub(super) fn next(&mut self) -> Option<(NonNull<Header<H>>, Option<bool>)> {
         let vcpu = self.vcpu;
         let ready = self.queues().ready();
