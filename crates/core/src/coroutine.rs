@@ -26,6 +26,7 @@ mod cell;
 
 use crate::host::{Host, Panic};
 use crate::inbox::Linked;
+use crate::join::JoinError;
 use crate::level::Level;
 use crate::loans::Loans;
 use crate::sync::Ordering::{Relaxed, Release, SeqCst};
@@ -312,6 +313,9 @@ unsafe impl Host for Probe {
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<*const ()>() != 8 || CONTROL_BLOCK_BYTES == 88);
+
+/// What a coroutine without a result keeps for it: a word, and which of the two it is.
+const _: () = assert!(size_of::<Result<(), JoinError>>() == 2 * size_of::<*const ()>());
 
 /// A box for a waker that is not ours; see [`crate::join`].
 pub(crate) type BoxedWaker = Box<core::task::Waker>;

@@ -39,14 +39,16 @@ pub enum JoinError {
 }
 
 /// What a panic threw; see [`JoinError::into_panic`].
-pub struct Payload(Panic);
+///
+/// Boxed once more: one word, for each coroutine has room for its result from the beginning, and few panic.
+pub struct Payload(Box<Panic>);
 
 // SAFETY: by a shared reference it is looked at only for text, which is `Sync`.
 unsafe impl Sync for Payload {}
 
 impl Payload {
     pub(crate) fn new(panic: Panic) -> Payload {
-        Payload(panic)
+        Payload(Box::new(panic))
     }
 
     fn text(&self) -> Option<&str> {
@@ -80,7 +82,7 @@ impl JoinError {
     pub fn into_panic(self) -> Option<Panic> {
         match self {
             JoinError::Cancelled => None,
-            JoinError::Panicked(Payload(panic)) => Some(panic),
+            JoinError::Panicked(Payload(panic)) => Some(*panic),
         }
     }
 
@@ -218,16 +220,22 @@ unsafe fn release_exited<H: Host>(slot: NonNull<Slot<H>>, header: NonNull<Header
     // SAFETY: the handle's reference keeps both.
     let (word, control) = unsafe { (&slot.as_ref().word, header.as_ref()) };
     let references = word.references_of_handle();
-    if references > 1 {
-        let mut spins = 0;
-        // Acquire: the exiting thread does not use the control block any more.
-        while !control.waiter.load(Acquire).is_null() {
-            control.vcpu().inner().host.relax(spins);
-            spins = spins.saturating_add(1);
-        }
+    // Acquire: the exiting thread does not use the control block any more.
+    if references > 1 && !control.waiter.load(Acquire).is_null() {
+        wait_for_exit(control);
     }
     // SAFETY: the handle's, and the coroutine's own where it is the handle's, too.
     unsafe { waker::release_last(slot, references) };
+}
+
+/// Another thread has exited the coroutine, and has not yet read what awaits it.
+#[cold]
+fn wait_for_exit<H: Host>(header: &Header<H>) {
+    let mut spins = 0;
+    while !header.waiter.load(Acquire).is_null() {
+        header.vcpu().inner().host.relax(spins);
+        spins = spins.saturating_add(1);
+    }
 }
 
 impl<T, H: Host> Future for JoinHandle<T, H> {
@@ -272,6 +280,7 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
 ///
 /// # Safety
 /// The caller holds a reference to the coroutine.
+#[inline]
 unsafe fn lend<H: Host>(domain: &Inner<H>, header: &Header<H>, level: u8) {
     let before = header.join_boost.load(Relaxed);
     if before == level {
@@ -280,10 +289,18 @@ unsafe fn lend<H: Host>(domain: &Inner<H>, header: &Header<H>, level: u8) {
     header.join_boost.store(level, Relaxed);
     let effective = header.level().get();
     if level < effective || before <= effective {
-        // The slot's pointer, which may reach the future, for it may be queued.
         // SAFETY: passed on.
-        unsafe { domain.resettle(header.slot().header(), true) };
+        unsafe { change_level(domain, header) };
     }
+}
+
+/// # Safety
+/// As [`lend`].
+#[inline(never)]
+unsafe fn change_level<H: Host>(domain: &Inner<H>, header: &Header<H>) {
+    // The slot's pointer, which may reach the future, for it may be queued.
+    // SAFETY: passed on.
+    unsafe { domain.resettle(header.slot().header(), true) };
 }
 
 impl<T, H: Host> Drop for JoinHandle<T, H> {
@@ -383,6 +400,7 @@ impl<H: Host> fmt::Debug for CancelHandle<H> {
 }
 
 /// Publishes the waker of what awaits the coroutine: `waiting`, if that is in a coroutine of the domain.
+#[inline(always)]
 fn register<H: Host>(header: &Header<H>, new: &Waker, waiting: Option<&Header<H>>) -> Join {
     let word = &header.slot().word;
     let id = waiting.and_then(|waiting| id_to_wake(waiting, new));

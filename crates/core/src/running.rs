@@ -106,7 +106,8 @@ impl<'a, H: Host> Running<'a, H> {
     }
 
     /// Polls it once. A panic in it ends it and is reported by its join handle.
-    #[inline]
+    // See `Vcpu::pick`.
+    #[inline(always)]
     pub fn poll(self) -> Polled<'a, H> {
         let this = ManuallyDrop::new(self);
         let (vcpu, coroutine) = (this.vcpu, this.coroutine);
@@ -210,6 +211,7 @@ impl<H: Host> Drop for Yielded<'_, H> {
 ///
 /// # Safety
 /// The caller owns it.
+#[inline]
 pub(crate) unsafe fn exit<H: Host>(
     vcpu: &Vcpu<H>,
     coroutine: NonNull<Header<H>>,

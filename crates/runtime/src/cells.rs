@@ -59,36 +59,40 @@ const fn layout_of(class: usize) -> Layout {
     }
 }
 
-/// Free blocks of one size.
-#[derive(Clone, Copy)]
+/// Free blocks of one size. A cell for each word: copied as a whole they would be loaded by pairs, and a load of two words that have just been
+/// stored one by one waits until both stores are in the cache.
 struct Kept {
     /// Up to a batch.
-    first: *mut Block,
-    len: usize,
+    first: Cell<*mut Block>,
+    len: Cell<usize>,
     /// A batch, or none.
-    full: *mut Block,
+    full: Cell<*mut Block>,
 }
 
-const NOTHING: Kept = Kept {
-    first: null_mut(),
-    len: 0,
-    full: null_mut(),
-};
+impl Kept {
+    const fn new() -> Kept {
+        Kept {
+            first: Cell::new(null_mut()),
+            len: Cell::new(0),
+            full: Cell::new(null_mut()),
+        }
+    }
+}
 
 /// What a thread keeps.
-struct Own([Cell<Kept>; SIZES]);
+struct Own([Kept; SIZES]);
 
 thread_local! {
-    static OWN: Own = const { Own([const { Cell::new(NOTHING) }; SIZES]) };
+    static OWN: Own = const { Own([const { Kept::new() }; SIZES]) };
 }
 
 impl Drop for Own {
     fn drop(&mut self) {
         for (class, kept) in self.0.iter().enumerate() {
-            let kept = kept.replace(NOTHING);
-            for chain in [kept.first, kept.full] {
+            kept.len.set(0);
+            for chain in [&kept.first, &kept.full] {
                 // SAFETY: free blocks of this class, that were ours.
-                unsafe { free_all(chain, class) };
+                unsafe { free_all(chain.replace(null_mut()), class) };
             }
         }
     }
@@ -170,39 +174,38 @@ pub(crate) unsafe fn allocate(layout: Layout) -> *mut u8 {
         return unsafe { alloc(layout) };
     };
     let own = OWN.try_with(|own| {
-        let place = &own.0[class];
-        let mut kept = place.get();
-        if kept.first.is_null() {
-            kept = refill(kept, class)?;
+        let kept = &own.0[class];
+        let mut block = kept.first.get();
+        if block.is_null() {
+            block = refill(kept, class);
+            if block.is_null() {
+                return block.cast::<u8>();
+            }
         }
-        let block = kept.first;
         // SAFETY: a free block of this thread.
-        kept.first = unsafe { (*block).next };
-        kept.len -= 1;
-        place.set(kept);
-        Some(block.cast())
+        kept.first.set(unsafe { (*block).next });
+        kept.len.set(kept.len.get() - 1);
+        block.cast::<u8>()
     });
     match own {
-        Ok(Some(block)) => block,
+        Ok(block) if !block.is_null() => block,
         // SAFETY: not empty.
         _ => unsafe { alloc(layout_of(class)) },
     }
 }
 
-/// None of the first batch is left.
+/// None of the first batch is left: another one takes its place. Returns its first block, or null.
 #[inline(never)]
-fn refill(mut kept: Kept, class: usize) -> Option<Kept> {
-    let batch = if kept.full.is_null() {
-        DEPOT.take(class)
-    } else {
-        std::mem::replace(&mut kept.full, null_mut())
-    };
+fn refill(kept: &Kept, class: usize) -> *mut Block {
+    let mut batch = kept.full.replace(null_mut());
     if batch.is_null() {
-        return None;
+        batch = DEPOT.take(class);
     }
-    kept.first = batch;
-    kept.len = BATCH;
-    Some(kept)
+    if !batch.is_null() {
+        kept.first.set(batch);
+        kept.len.set(BATCH);
+    }
+    batch
 }
 
 /// Gives memory back.
@@ -217,21 +220,14 @@ pub(crate) unsafe fn free(memory: *mut u8, layout: Layout) {
     };
     let block = memory.cast::<Block>();
     let kept = OWN.try_with(|own| {
-        let place = &own.0[class];
-        let mut kept = place.get();
-        if kept.len == BATCH {
-            kept = store(kept, class);
+        let kept = &own.0[class];
+        if kept.len.get() == BATCH {
+            store(kept, class);
         }
-        // SAFETY: the caller's, large enough and aligned.
-        unsafe {
-            block.write(Block {
-                next: kept.first,
-                batch: null_mut(),
-            });
-        }
-        kept.first = block;
-        kept.len += 1;
-        place.set(kept);
+        // SAFETY: the caller's, large enough and aligned. (`batch` is written when it becomes one.)
+        unsafe { (&raw mut (*block).next).write(kept.first.get()) };
+        kept.first.set(block);
+        kept.len.set(kept.len.get() + 1);
     });
     if kept.is_err() {
         // At the end of a thread.
@@ -242,14 +238,13 @@ pub(crate) unsafe fn free(memory: *mut u8, layout: Layout) {
 
 /// The first batch is whole.
 #[inline(never)]
-fn store(mut kept: Kept, class: usize) -> Kept {
-    if !kept.full.is_null() {
+fn store(kept: &Kept, class: usize) {
+    let full = kept.full.replace(kept.first.replace(null_mut()));
+    kept.len.set(0);
+    if !full.is_null() {
         // SAFETY: a whole batch of this thread.
-        unsafe { DEPOT.leave(kept.full, class) };
+        unsafe { DEPOT.leave(full, class) };
     }
-    kept.full = std::mem::replace(&mut kept.first, null_mut());
-    kept.len = 0;
-    kept
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ use crate::observe::Watchdog;
 use crate::preempt::Preemptible;
 use crate::shared::{Other, Shared};
 use crate::task::JoinError;
-use crate::worker::Worker;
+use crate::worker::{Until, Worker};
 
 /// Vcpus, threads and rings: everything coroutines need. See the [crate].
 pub struct Runtime {
@@ -163,7 +163,7 @@ impl Runtime {
                             .serve_as_main(false, &|| done.get())
                             .expect("the signal has been claimed"),
                         Engine::Inline(_) => {
-                            self.worker().run(|| done.get());
+                            self.worker().run(Until::Set(&done));
                             self.worker().hand_in();
                         }
                     }
@@ -277,7 +277,7 @@ impl Drop for Runtime {
             match &self.engine {
                 // One that can serve nothing any more, at the end of its thread, waits until the time is over.
                 Engine::Preemptible(vcpu) => drop(vcpu.serve_as_main(true, &|| done(1))),
-                Engine::Inline(_) => self.worker().run(|| done(64)),
+                Engine::Inline(_) => self.worker().run(Until::Says(&|| done(64))),
             }
             thread::yield_now();
         }

@@ -19,7 +19,7 @@ use crate::notice::{no_thread, notice};
 use crate::preempt::Preemptible;
 use crate::shared::{Other, Shared};
 use crate::time::timers::Timers;
-use crate::worker::{NONE_WAITS, Worker};
+use crate::worker::{NONE_WAITS, Until, Worker};
 
 impl Shared {
     /// The vCPU with a ring of the calling thread, which is pinned if `pin` says so; with it what makes the vCPU preemptible, if it is.
@@ -127,7 +127,8 @@ impl Shared {
                 drop(shared);
                 let stop = worker.stop.clone();
                 let _ = ready.send(Ok((stop.clone(), preemptible)));
-                worker.run(|| stop.load(Ordering::Relaxed) && !worker.has_stopped_polls());
+                let is_over = || stop.load(Ordering::Relaxed) && !worker.has_stopped_polls();
+                worker.run(Until::Says(&is_over));
                 worker.retire();
             })
             .map_err(|error| no_thread("a vCPU", &error))?;

@@ -100,10 +100,31 @@ pub(crate) struct Worker {
     pub(crate) post: Option<Post>,
 }
 
+/// When a vCPU need be served no longer: no type of a future or a closure, so that a program has one loop, with everything in it.
+#[derive(Clone, Copy)]
+pub(crate) enum Until<'a> {
+    /// When this has been set.
+    Set(&'a Cell<bool>),
+    /// When this says so.
+    Says(&'a dyn Fn() -> bool),
+}
+
+impl Until<'_> {
+    #[inline]
+    fn is_now(self) -> bool {
+        match self {
+            Until::Set(flag) => flag.get(),
+            Until::Says(says) => says(),
+        }
+    }
+}
+
 impl Worker {
     /// Serves the vCPU until `done` says so, which is asked whenever a poll has
     /// ended or a wait is over.
-    pub(crate) fn run(&self, done: impl Fn() -> bool) {
+    #[inline(never)]
+    pub(crate) fn run(&self, done: Until<'_>) {
+        let done = || done.is_now();
         if let Some(preemptible) = self.preemptible.get() {
             fence(Ordering::SeqCst);
             self.tell_watchdog();
@@ -226,7 +247,7 @@ impl Worker {
     /// Is it time to look at the ring and the timers, at which the last look was at tick `reaped_at`, or at the other vCPUs? After a poll: the
     /// executor's clock stands at its beginning, so what came during it would wait for another poll. One that `gave_way` may have done so for
     /// the ring.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reap_is_due(&self, reaped_at: u64, gave_way: bool) -> bool {
         let waits = self.ring.is_due(true) || self.timers.next_deadline().is_some();
         (waits && self.is_reap_interval_over(reaped_at, gave_way)) || self.executor.is_look_due()

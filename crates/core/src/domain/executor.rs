@@ -53,7 +53,7 @@ impl<H: Host> Executor<H> {
 
     /// Takes the next coroutine, after putting `back` into its queue. `None`:
     /// nothing is ready here or to be had elsewhere.
-    #[inline]
+    #[inline(always)]
     pub fn pick(&self, back: Option<Yielded<'_, H>>) -> Option<Picked<'_, H>> {
         // SAFETY: the calling thread has the executor, which is not `Sync`.
         unsafe { Vcpu::pick(self, back) }

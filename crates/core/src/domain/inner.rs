@@ -321,6 +321,7 @@ impl<H: Host> Inner<H> {
     ///
     /// # Safety
     /// The domain is there until the slot is back, and the slot is one of its table's whose tenant's memory is freed.
+    #[inline]
     pub(crate) unsafe fn give_slot_back(this: NonNull<Inner<H>>, slot: NonNull<Slot<H>>) {
         let _critical = Critical::<H>::enter();
         // SAFETY: it is there until the slot is back. All of a table is atomics, and so may go while a call on it returns.

@@ -26,9 +26,19 @@ impl<H: Host> Vcpu<H> {
     /// Charges polls of these levels with equal shares of the ticks since the last reading; returns a share.
     #[inline(never)]
     fn share_out(&self, elapsed: u64, levels: &[u8]) -> u64 {
-        let each = elapsed / levels.len() as u64;
-        for &level in levels {
-            self.counters.ran(Level::from_stored(level), each);
+        let count = levels.len() as u64;
+        // As many as there can be, mostly: then without a division.
+        let each = match levels.len() == COARSE_POLLS as usize {
+            true => elapsed / u64::from(COARSE_POLLS),
+            false => elapsed / count,
+        };
+        let first = levels[0];
+        if levels.iter().all(|&level| level == first) {
+            self.counters.ran(Level::from_stored(first), each * count);
+        } else {
+            for &level in levels {
+                self.counters.ran(Level::from_stored(level), each);
+            }
         }
         each
     }
@@ -75,7 +85,7 @@ impl<'a, H: Host> Locked<'a, H> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn read_clock_now(&mut self) {
         let vcpu = self.vcpu;
         let domain = vcpu.inner();
@@ -154,6 +164,7 @@ impl<'a, H: Host> Locked<'a, H> {
     ///
     /// # Safety
     /// The caller owns the coroutine, which is in no queue.
+    #[inline(always)]
     pub(crate) unsafe fn enqueue(&mut self, coroutine: NonNull<Header<H>>) -> bool {
         let vcpu = self.vcpu;
         // SAFETY: passed on.
@@ -186,7 +197,7 @@ impl<'a, H: Host> Locked<'a, H> {
     ///
     /// # Safety
     /// As [`Locked::enqueue`]; it was polled here last.
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn push_back(&mut self, coroutine: NonNull<Header<H>>) {
         // SAFETY: owned, hence alive.
         if unsafe { coroutine.as_ref() }.keeps_place() {
@@ -273,6 +284,7 @@ impl<'a, H: Host> Locked<'a, H> {
 
     /// Takes the next coroutine out of the queues and accounts for it. With it,
     /// for a suspended one, whether it goes before fresh ones of its level.
+    #[inline(always)]
     pub(super) fn next(&mut self) -> Option<(NonNull<Header<H>>, Option<bool>)> {
         let vcpu = self.vcpu;
         let ready = self.queues().ready();

@@ -318,6 +318,38 @@ fn chaos_shuffles_a_level_but_keeps_the_order_of_levels() {
     assert_eq!(sorted.len(), 16);
 }
 
+/// While polls are short the clock is read at every fourth, and what has passed is shared out among them.
+#[test]
+fn ticks_between_two_readings_are_shared_out_by_level() {
+    let domain = domain(Config {
+        coarse_below: 1_000,
+        ..Config::default()
+    });
+    let vcpu = domain.add_vcpu().unwrap();
+    let takes = |ticks| {
+        let d = domain.clone();
+        async move {
+            d.host().time.fetch_add(ticks, Ordering::Relaxed);
+        }
+    };
+    // One, whose end is a reading; four of a level; two of it and two of the next; three.
+    let all = [
+        (7, &[8][..]),
+        (20, &[1, 2, 3, 6, 10, 0]),
+        (30, &[0, 2]),
+        (40, &[1, 2, 6]),
+    ];
+    for (n, each) in all {
+        for &ticks in each {
+            domain.spawn(takes(ticks), at(n)).unwrap().detach();
+        }
+    }
+    assert_eq!(run(&vcpu, 100), 12);
+    vcpu.refresh_clock();
+    let ran = |n| vcpu.level_stats(level(n)).run_ticks;
+    assert_eq!([7, 20, 30, 40].map(ran), [8, 12 + 6, 6, 9]);
+}
+
 #[test]
 fn stats_count_polls_waits_and_starvation_by_level() {
     let domain = domain(Config::default());
