@@ -147,7 +147,7 @@ impl Elevated {
     }
 
     /// Takes the thread out of SCHED_FIFO for the time being, to `SCHED_OTHER` at the nice value it has. It stays recorded, and
-    /// [`set`](Elevated::set) brings it back. One system call, three out of SCHED_DEADLINE; no lock, no allocation.
+    /// [`set`](Elevated::set) brings it back. One system call, a few more out of SCHED_DEADLINE; no lock, no allocation.
     ///
     /// # Errors
     /// `ESRCH` if the thread has ended or has been given back.
@@ -181,7 +181,8 @@ impl Elevated {
 
     /// Moves the thread to `SCHED_DEADLINE`, above every priority of `SCHED_FIFO`: `runtime` in each `period`, within `deadline` of its
     /// beginning. The kernel enforces the runtime: beyond it the thread waits for the next period. (With `SCHED_FLAG_RECLAIM` it would have
-    /// up to 95 % of a CPU, above everything else.) Its children are `SCHED_OTHER`. The rest is as with [`set_fair`](Elevated::set_fair).
+    /// up to 95 % of a CPU, above everything else.) Its children are `SCHED_OTHER`. Linux 6.18 now and then keeps a thread from the CPU that was throttled when
+    /// it left this class, and comes back: look whether it runs. The rest is as with [`set_fair`](Elevated::set_fair).
     ///
     /// # Errors
     /// As [`set_fair`](Elevated::set_fair); `EBUSY` if the reservations add up to more than the kernel admits, `EPERM` if the thread may not

@@ -14,6 +14,7 @@ use std::path::Path;
 use libc::{c_int, c_long, pid_t};
 
 mod thread;
+pub use thread::sleeps;
 
 /// A thread id of Linux: `gettid()`, or a name in `/proc/<pid>/task`. 0 is not a thread here.
 pub type Tid = pid_t;

@@ -56,6 +56,10 @@ pub(super) struct Process {
     /// Its main thread is in SCHED_DEADLINE, so that the kernel bounds it.
     reserved: bool,
     reserve: Option<Reserve>,
+    /// ns of CPU of its main thread when that was last looked at with its reservation, and since when these are as many, or it slept.
+    ran: (u64, Instant),
+    /// The kernel kept it from the CPU in SCHED_DEADLINE: it does not go back there.
+    was_kept_off: bool,
     /// Some thread is not where it is to be, for the kernel refuses, or admits no more: when all are put there again.
     refused: Option<Instant>,
     /// The quotas of its cgroups, and what it had used when they were charged last.
@@ -154,6 +158,8 @@ impl Process {
             lately: Duration::ZERO,
             reserved: false,
             reserve: None,
+            ran: (0, now),
+            was_kept_off: false,
             refused: None,
             bill: shared.quotas.bill(pid),
             charged: Duration::ZERO,
@@ -303,7 +309,7 @@ impl Process {
     /// The times of its main thread, if that is to be reserved.
     fn reservation(&self, tid: Tid) -> Option<Reservation> {
         match self.rule.bound {
-            Bound::Deadline(times) if tid == self.pid => Some(times),
+            Bound::Deadline(times) if tid == self.pid && !self.was_kept_off => Some(times),
             _ => None,
         }
     }

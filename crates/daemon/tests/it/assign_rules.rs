@@ -57,6 +57,10 @@ impl Shell {
         Shell(command.uid(user).gid(user).spawn().unwrap())
     }
 
+    pub(crate) fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+
     pub(crate) fn class(&self) -> Option<Class> {
         let policy = Policy::of(&Kernel, self.0.id() as i32).ok()?;
         Some(policy.class())

@@ -142,6 +142,22 @@ fn start_time(tid: Tid) -> io::Result<u64> {
     parse_start_time(&stat[..length]).ok_or_else(not_understood)
 }
 
+/// Does the thread sleep? Also false if that cannot be read. Allocates nothing.
+pub fn sleeps(tid: Tid) -> bool {
+    let mut path = [0u8; 32];
+    let mut stat = [0u8; 128];
+    let read = read_into(path_of(tid, b"/stat\0", &mut path), &mut stat);
+    read.is_ok_and(|length| {
+        state(&stat[..length]).is_some_and(|state| matches!(state, b'S' | b'D'))
+    })
+}
+
+/// Field 3 of `/proc/<tid>/stat`.
+fn state(stat: &[u8]) -> Option<u8> {
+    let end_of_name = stat.iter().rposition(|&byte| byte == b')')?;
+    stat.get(end_of_name + 2).copied()
+}
+
 fn not_understood() -> io::Error {
     io::Error::from_raw_os_error(libc::EPROTO)
 }
@@ -217,6 +233,16 @@ mod tests {
         ] {
             assert_eq!(parse_start_time(broken.as_bytes()), None, "{broken}");
         }
+    }
+
+    #[test]
+    fn the_state_survives_hostile_names() {
+        for name in ["sh", "a b", "x) S 1 2 3", "((("] {
+            let stat = format!("4711 ({name}) R 1 2 3\n");
+            assert_eq!(state(stat.as_bytes()), Some(b'R'), "{name}");
+        }
+        assert_eq!(state(b"1 (sh"), None);
+        assert!(!sleeps(0), "this thread runs");
     }
 
     #[test]

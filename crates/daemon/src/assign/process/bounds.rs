@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use upshift_elevate::Tid;
-use upshift_elevate::sys::CpuSet;
+use upshift_elevate::sys::{CpuSet, sleeps};
 
 use super::{Place, Process, Thread};
 use crate::assign::PERIOD;
@@ -16,6 +16,9 @@ use crate::shared::Shared;
 
 /// The last look before a budget is used up is no nearer: a fortieth of a full budget.
 const LEAST: Duration = Duration::from_millis(1);
+
+/// For so many of its periods a thread with a reservation that does not sleep has not run if the kernel keeps it from the CPU.
+const KEPT_OFF: u32 = 10;
 
 /// Threads of one process that are looked at for where it computes.
 const LOOKED_AT: usize = 128;
@@ -119,6 +122,7 @@ impl Process {
         if now < self.due && !moved {
             return;
         }
+        let moved = moved | self.is_kept_off(shared, now);
         self.note(shared);
         self.charge_quotas(shared, now);
         let (budget, period) = self.budget();
@@ -167,6 +171,36 @@ impl Process {
             Place::Urgent if self.is_wholly_reserved() => now + PERIOD,
             Place::Urgent => (self.began + period).min(now + (left / at_once).max(LEAST)),
         };
+    }
+
+    /// Whether the kernel has kept its main thread from the CPU, though it has a reservation and does not sleep: Linux 6.18 does so now and then to one
+    /// that was throttled when it left SCHED_DEADLINE, and came back; for ever, also if it is killed. From now on it has its budget in SCHED_FIFO.
+    fn is_kept_off(&mut self, shared: &Shared, now: Instant) -> bool {
+        let Bound::Deadline(times) = self.rule.bound else {
+            return false;
+        };
+        let used = |it: &Thread| it.hold.cpu_time(shared.machine.as_ref());
+        let Some(used) = self.threads.get(&self.pid).and_then(used) else {
+            return false;
+        };
+        let (before, since) = self.ran;
+        // Its reservation is due in each period; longer than the canaries wait, since a CPU may stand still.
+        let long = (KEPT_OFF * times.period).max(KEPT_OFF * PERIOD);
+        if !self.reserved || used != before || (now - since >= long && sleeps(self.pid)) {
+            self.ran = (used, now);
+            return false;
+        }
+        if now - since < long {
+            return false;
+        }
+        self.was_kept_off = true;
+        self.reserved = false;
+        self.reserve = None;
+        let pid = self.pid;
+        shared.complain("kept off", || {
+            format!("process {pid} has a budget in place of its deadline: the kernel did not run it for {KEPT_OFF} periods")
+        });
+        true
     }
 
     /// Whether the kernel bounds all there is of it.
