@@ -1,18 +1,21 @@
 //! Signals as futures: Ctrl-C, SIGTERM and the like.
 //!
-//! A [`Signal`], or several in [`Signals`], owns an eventfd that the handler writes;
-//! waiting is a poll of it on the ring. From the first one of a kind on, the process no
-//! longer dies of that signal.
+//! The handler notes the signal and writes an eventfd; a thread of the process, which begins with the first [`Signals`], reads it
+//! and wakes what waits. So what waits has no operation in the ring: that would be there for as long as the program runs, mostly at an
+//! urgent level, and since the level of what has arrived is not known before it is reaped, all that arrives would be taken for as urgent
+//! (`docs/preemption.md`). From the first one of a kind on, the process no longer dies of that signal.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::thread;
 
 use signal_hook_registry::SigId;
-use upshift_ring::Fd;
 
-use crate::io::Readiness;
+use crate::notice::no_thread;
+use crate::preempt;
 
 /// The number of SIGINT (Ctrl-C).
 pub const SIGINT: i32 = libc::SIGINT;
@@ -36,9 +39,95 @@ pub const SIGALRM: i32 = libc::SIGALRM;
 /// What handler and waiter share.
 #[derive(Debug)]
 struct Shared {
-    event: Fd,
+    bell: Arc<OwnedFd>,
     /// Bit *n* − 1: signal *n* has arrived.
     arrived: AtomicU64,
+    waiter: Mutex<Option<Waker>>,
+}
+
+/// All that listen, and what the handlers write.
+struct Hub {
+    bell: Arc<OwnedFd>,
+    listeners: Vec<Weak<Shared>>,
+}
+
+/// `None`: its thread has not been started.
+static HUB: Mutex<Option<Hub>> = Mutex::new(None);
+
+impl Hub {
+    /// With the thread that wakes.
+    fn start() -> io::Result<Hub> {
+        // SAFETY: no pointers.
+        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if bell < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: just opened, without another owner.
+        let bell = Arc::new(unsafe { OwnedFd::from_raw_fd(bell) });
+        let rings = bell.clone();
+        thread::Builder::new()
+            .name("upshift-signals".into())
+            .stack_size(64 << 10)
+            .spawn(move || {
+                preempt::serve_shortly();
+                while hears(&rings) {
+                    wake_all();
+                }
+            })
+            .map_err(|error| no_thread("signals", &error))?;
+        let listeners = Vec::new();
+        Ok(Hub { bell, listeners })
+    }
+
+    /// One more that listens.
+    fn add() -> io::Result<Arc<Shared>> {
+        let mut hub = lock(&HUB);
+        let hub = match &mut *hub {
+            Some(hub) => hub,
+            none => none.insert(Hub::start()?),
+        };
+        let shared = Arc::new(Shared {
+            bell: hub.bell.clone(),
+            arrived: AtomicU64::new(0),
+            waiter: Mutex::new(None),
+        });
+        hub.listeners
+            .retain(|listener| listener.strong_count() != 0);
+        hub.listeners.push(Arc::downgrade(&shared));
+        Ok(shared)
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until a handler has written; false: it cannot.
+fn hears(bell: &OwnedFd) -> bool {
+    let mut count = 0u64;
+    loop {
+        // SAFETY: a pointer to a local of the size given.
+        let read = unsafe { libc::read(bell.as_raw_fd(), (&raw mut count).cast(), 8) };
+        match read {
+            8 => return true,
+            _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            _ => return false,
+        }
+    }
+}
+
+fn wake_all() {
+    let listeners: Vec<_> = match &*lock(&HUB) {
+        Some(hub) => hub.listeners.iter().filter_map(Weak::upgrade).collect(),
+        None => return,
+    };
+    for listener in listeners {
+        if listener.arrived.load(Ordering::Acquire) != 0
+            && let Some(waiter) = lock(&listener.waiter).take()
+        {
+            waiter.wake();
+        }
+    }
 }
 
 /// Waits for any of several signals, as often as it is asked to.
@@ -66,20 +155,10 @@ impl Signals {
     ///
     /// # Errors
     /// For a number that is no signal or may not be caught (`SIGKILL`, `SIGSTOP`,
-    /// `SIGSEGV`, …), and when no descriptor is left.
+    /// `SIGSEGV`, …), and when the first of the process finds no descriptor or no thread.
     pub fn new(numbers: impl IntoIterator<Item = i32>) -> io::Result<Signals> {
-        // SAFETY: no pointers.
-        let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if event < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: just opened, without another owner.
-        let event = Fd::new(unsafe { OwnedFd::from_raw_fd(event) });
         let mut signals = Signals {
-            shared: Arc::new(Shared {
-                event,
-                arrived: AtomicU64::new(0),
-            }),
+            shared: Hub::add()?,
             ids: Vec::new(),
         };
         for number in numbers {
@@ -103,7 +182,7 @@ impl Signals {
             let one = 1u64;
             // SAFETY: `write` is async-signal-safe, and the descriptor is kept
             // open by the closure. A full counter is as good as one more.
-            unsafe { libc::write(shared.event.as_raw_fd(), (&raw const one).cast(), 8) };
+            unsafe { libc::write(shared.bell.as_raw_fd(), (&raw const one).cast(), 8) };
         };
         // SAFETY: the action is async-signal-safe and does not panic.
         self.ids
@@ -113,30 +192,29 @@ impl Signals {
 
     /// Waits for the next arrival and says which signal it was; several of one number
     /// that came at once count as one, and of several numbers the lowest comes first.
-    /// Dropping the future loses none.
+    /// Dropping the future loses none. Any executor can poll it.
     ///
     /// # Errors
-    /// Outside a runtime.
+    /// None today.
     pub async fn recv(&mut self) -> io::Result<i32> {
         let shared = &*self.shared;
-        let mut readable = Readiness::readable();
-        std::future::poll_fn(|cx| {
-            readable.poll_io(cx, &shared.event, |event| {
-                let mut count = 0u64;
-                // SAFETY: the pointer is to a local of the size given. Read before the
-                // bits, which are set before it is written: what is missed here is
-                // announced again.
-                unsafe { libc::read(event.as_raw_fd(), (&raw mut count).cast(), 8) };
-                shared
-                    .take()
-                    .ok_or_else(|| io::ErrorKind::WouldBlock.into())
-            })
-        })
-        .await
+        std::future::poll_fn(|cx| shared.poll(cx)).await
     }
 }
 
 impl Shared {
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<io::Result<i32>> {
+        if let Some(number) = self.take() {
+            return Poll::Ready(Ok(number));
+        }
+        *lock(&self.waiter) = Some(cx.waker().clone());
+        // What arrived before that has found no waiter.
+        match self.take() {
+            Some(number) => Poll::Ready(Ok(number)),
+            None => Poll::Pending,
+        }
+    }
+
     /// The lowest signal that has arrived.
     fn take(&self) -> Option<i32> {
         let arrived = self.arrived.load(Ordering::Acquire);
@@ -187,7 +265,7 @@ impl Signal {
     /// Waits for the next arrival; several that came at once count as one.
     ///
     /// # Errors
-    /// Outside a runtime.
+    /// As [`Signals::recv`].
     pub async fn recv(&mut self) -> io::Result<()> {
         self.signals.recv().await.map(drop)
     }

@@ -332,6 +332,35 @@ fn signals_are_told_apart_and_none_is_lost() {
     });
 }
 
+/// On no ring: on any executor, and from the thread that waits for signals.
+#[test]
+fn signals_wake_outside_of_a_runtime() {
+    use std::task::{Context, Poll, Wake};
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    // Of a number that no other test of this process sends.
+    let mut signal = Signal::new(upshift::signal::SIGWINCH).unwrap();
+    let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
+    let mut cx = Context::from_waker(&waker);
+    let mut waiting = std::pin::pin!(signal.recv());
+    assert!(waiting.as_mut().poll(&mut cx).is_pending());
+    // SAFETY: no pointers.
+    unsafe { libc::raise(libc::SIGWINCH) };
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        match waiting.as_mut().poll(&mut cx) {
+            Poll::Ready(result) => return result.unwrap(),
+            Poll::Pending => {}
+        }
+        assert!(Instant::now() < deadline, "nothing wakes it");
+        std::thread::park_timeout(Duration::from_secs(1));
+    }
+}
+
 #[test]
 fn futures_of_children_may_move_between_threads() {
     fn assert_send<T: Send>(_: T) {}

@@ -6,7 +6,8 @@
 //!
 //! * For something **more urgent** a poll is suspended when it has run for *C* since it began. One that has been suspended before has, and makes
 //!   room at once.
-//! * For an **equal** not before it has run for its quantum, which is at least 4 *C*: for itself and for the other a suspension, and the looks that lead to it.
+//! * For an **equal** not before it has run for its quantum, which is at least 4 *C*: for itself and for the other a suspension, and the looks that lead to it;
+//!   and not before it pays: see [`Lengths`].
 //! * Polls of a level that have had their quantum do not interrupt each other: they go on in turn when something fresh makes one of them make room,
 //!   and get a turn each [`KEPT`].
 //! * Each suspension is paid from an [`Account`] into which one part in [`SHARE`] of the time goes. So interrupting takes at most that share
@@ -22,10 +23,12 @@
 //! runs it.
 
 mod account;
+mod lengths;
 mod policy;
 mod rule;
 
 pub use account::Account;
+pub use lengths::Lengths;
 pub use policy::{Decision, Looks, Policy, Sight};
 pub use rule::{Ran, Rule, Waits};
 

@@ -1,6 +1,6 @@
 //! What the watcher of a vCPU decides at a look.
 
-use super::{Account, BURST, KEPT, RESERVE, Ran, Rule, SELDOM, SHARE, Waits};
+use super::{Account, BURST, KEPT, Lengths, RESERVE, Ran, Rule, SELDOM, SHARE, Waits};
 use crate::vcpu::Place;
 
 /// What it costs to have the watcher look, ns: the CPU time that others lose.
@@ -76,6 +76,7 @@ impl Policy {
     pub fn decide(
         &mut self,
         rule: &Rule,
+        lengths: &Lengths,
         sight: &Sight,
         is_asleep: impl FnOnce() -> bool,
         now: u64,
@@ -100,6 +101,10 @@ impl Policy {
                 _ if may_sleep && is_asleep() => Decision::SetAside,
                 _ => later(ran.in_all.max(rule.cost)),
             };
+        };
+        let left = match here {
+            Waits::Equal => left.max(lengths.left(rule.cost, ran.in_all)),
+            Waits::Nothing | Waits::Urgent => left,
         };
         let left = left.max(sight.turn.saturating_sub(ran.stretch));
         // Equals leave half of what the account can hold to the more urgent.
@@ -203,7 +208,13 @@ mod tests {
     }
 
     fn decide(policy: &mut Policy, sight: &Sight) -> Decision {
-        policy.decide(&RULE, sight, || false, 0)
+        policy.decide(
+            &RULE,
+            &Lengths::new(RULE.quantum, 1_000),
+            sight,
+            || false,
+            0,
+        )
     }
 
     #[test]
@@ -226,6 +237,19 @@ mod tests {
         assert_eq!(early, Decision::Later(80_000, Waits::Equal));
         let then = decide(&mut policy, &sight(100_000, equal));
         assert_eq!(then, Decision::Suspend(Place::Tail));
+    }
+
+    #[test]
+    fn an_equal_waits_for_the_end_of_a_poll_that_is_no_longer_than_others() {
+        let mut policy = Policy::new(0);
+        let lengths = Lengths::new(RULE.quantum, 1_000);
+        (0..100).for_each(|_| lengths.note(150_000));
+        let mut at = |waiting| {
+            let sight = sight(RULE.quantum, waiting);
+            policy.decide(&RULE, &lengths, &sight, || false, 0)
+        };
+        assert_eq!(at(1 << 20), Decision::Later(100_000, Waits::Equal));
+        assert_eq!(at(1 << 10), Decision::Suspend(Place::Tail));
     }
 
     #[test]
@@ -268,7 +292,15 @@ mod tests {
     #[test]
     fn a_poll_that_sleeps_is_set_aside_for_anything() {
         let mut policy = Policy::new(0);
-        let mut asleep = |ran, waiting| policy.decide(&RULE, &sight(ran, waiting), || true, 0);
+        let mut asleep = |ran, waiting| {
+            policy.decide(
+                &RULE,
+                &Lengths::new(RULE.quantum, 1_000),
+                &sight(ran, waiting),
+                || true,
+                0,
+            )
+        };
         assert_eq!(asleep(RULE.cost, 1 << 63), Decision::SetAside);
         assert_eq!(asleep(RULE.cost, 0), Decision::Rest);
         // It is asked when it has been there for as long as suspending it costs.

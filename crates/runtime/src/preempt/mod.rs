@@ -55,7 +55,6 @@ use std::io;
 pub(crate) use calibrate::costs;
 pub(crate) use current::{answer_here, may_move};
 pub(crate) use serve::{at_once, waits_here};
-#[cfg(feature = "tokio-rt")]
 pub(crate) use slice::of_waiter as serve_shortly;
 pub(crate) use upshift_core::preempt::Rule;
 pub(crate) use vcpu::{Preemptible, Settings};

@@ -166,6 +166,7 @@ impl Preemptible {
     #[inline]
     fn poll_ends(&self, thread: &Thread) {
         crate::permit::enter();
+        self.lengths.note(thread.has_run_ticks());
         thread.began.store(0, Relaxed);
         if thread.resumed.load(Relaxed) != 0 {
             thread.forget_suspension();

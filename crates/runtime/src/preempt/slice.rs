@@ -65,9 +65,11 @@ pub(super) fn of_ticker() {
     shorten();
 }
 
-/// For a thread that mostly waits, and wakes coroutines.
-#[cfg(feature = "tokio-rt")]
+/// For a thread that mostly waits, and wakes coroutines. It keeps no real-time priority of the thread that started it.
 pub(crate) fn of_waiter() {
+    if get().is_some_and(|attributes| !is_ordinary(&attributes)) {
+        set(&mut Attributes::default());
+    }
     shorten();
 }
 

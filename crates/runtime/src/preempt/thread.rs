@@ -191,7 +191,8 @@ impl Thread {
         }
     }
 
-    /// Ticks that its poll has run. For the watcher, when it has revoked the permit.
+    /// Ticks that its poll has run. For the thread itself, or the watcher when it has revoked the permit.
+    #[inline]
     pub(super) fn has_run_ticks(&self) -> u64 {
         let (began, resumed) = (self.began.load(Relaxed), self.resumed.load(Relaxed));
         let since = if resumed == 0 { began } else { resumed };

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use upshift_board as board;
 use upshift_core::Running;
-use upshift_core::preempt::{Looks, Rule, TURN};
+use upshift_core::preempt::{Lengths, Looks, Rule, TURN};
 use upshift_elevate::dispatch::register_barrier;
 use upshift_ring::Watch;
 
@@ -111,6 +111,8 @@ pub(crate) struct Preemptible {
     pub(super) stopping: Median,
     /// What it takes until a poll that is to go on does.
     pub(super) resuming: Median,
+    /// How long its polls took.
+    pub(super) lengths: Lengths,
     pub(super) looks: AtomicU64,
     pub(super) useless: AtomicU64,
     pub(super) setbacks: AtomicU64,
@@ -182,6 +184,7 @@ impl Preemptible {
             stopped_at: AtomicU64::new(0),
             stopping: Median::new(settings.rule.cost / 2),
             resuming: Median::new(settings.rule.cost / 2),
+            lengths: Lengths::new(settings.rule.quantum, clock::ticks_per_micro()),
             looks: AtomicU64::new(0),
             useless: AtomicU64::new(0),
             setbacks: AtomicU64::new(0),

@@ -269,7 +269,10 @@ impl<'a> Watcher<'a> {
         }
         let sight = self.sight(level, thread, ran, now);
         let is_asleep = || thread.is_asleep();
-        match self.policy.decide(&vcpu.rule(), &sight, is_asleep, now) {
+        let decision = self
+            .policy
+            .decide(&vcpu.rule(), &vcpu.lengths, &sight, is_asleep, now);
+        match decision {
             Decision::Rest => Next::Rest,
             Decision::Later(wait, waits) => {
                 if self.listen() && waits != Waits::Urgent {

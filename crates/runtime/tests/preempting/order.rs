@@ -1,12 +1,15 @@
 //! Which poll is suspended for which, and when.
 
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use upshift::net::UnixDatagram;
+use upshift::signal::{SIGUSR1, Signal};
 use upshift::{Level, time};
 
-use crate::{LIMIT, burn, reached, runtime, spin_until};
+use crate::{LIMIT, build, builder, burn, reached, runtime, spin_until};
 
 #[test]
 fn an_equal_gets_the_cpu_from_a_poll_that_does_not_return() {
@@ -272,4 +275,46 @@ fn thousands_of_long_polls_come_to_their_end() {
         }
     });
     assert_eq!(done.load(Ordering::Relaxed), 2000);
+}
+
+/// What waits for a signal, at any level, has no operation in the ring: so what arrives for an equal, whose level is not known before it is
+/// reaped, does not interrupt as if it were as urgent.
+#[test]
+fn what_waits_for_a_signal_makes_no_arrival_more_urgent() {
+    const POLLS: u64 = 60;
+    let Some(runtime) = build(builder().quantum(Duration::from_millis(100))) else {
+        return;
+    };
+    let here = Level::at::<20>();
+    runtime.block_on(async {
+        let mut signal = Signal::new(SIGUSR1).unwrap();
+        let waits = upshift::spawn(async move { signal.recv().await }, Level::at::<0>());
+        let (reader, writer) = UnixDatagram::pair().unwrap();
+        let reads = upshift::spawn(
+            async move {
+                for _ in 0..POLLS {
+                    reader.recv(&mut [0; 8]).await.unwrap();
+                }
+            },
+            here,
+        );
+        let computes = upshift::spawn(
+            async move {
+                for _ in 0..POLLS {
+                    // SAFETY: a pointer to a byte.
+                    let sent = unsafe { libc::write(writer.as_raw_fd(), [1u8].as_ptr().cast(), 1) };
+                    assert_eq!(sent, 1);
+                    burn(Duration::from_millis(2));
+                    upshift::yield_now().await;
+                }
+            },
+            here,
+        );
+        computes.await.unwrap();
+        reads.await.unwrap();
+        waits.cancel();
+    });
+    let stats = runtime.handle().preemption_stats();
+    // The main coroutine waits at the level 32.
+    assert!(stats.suspensions < POLLS / 4, "{stats:?}");
 }

@@ -50,6 +50,8 @@ pub struct Wait {
 pub struct Outcome {
     /// Of what was more urgent than a poll under way.
     pub waits: Vec<Wait>,
+    /// Of each poll that has ended, the number of its arrival, and how long after that it was, ns.
+    pub times: Vec<(usize, u64)>,
     /// When polls were suspended by the rule, per vCPU.
     pub suspended: Vec<Vec<u64>>,
     /// How many of them made room only for polls of their level that had had their quantum.

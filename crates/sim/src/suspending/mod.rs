@@ -20,10 +20,11 @@ use vcpu::{Doing, NEVER, Poll, Vcpu};
 /// Runs a load to its end.
 #[must_use]
 pub fn contend(load: &Load) -> Outcome {
+    let rule = Rule::new(load.cost, load.quantum);
     let mut machine = Machine {
-        rule: Rule::new(load.cost, load.quantum),
+        rule,
         load,
-        vcpus: (0..load.vcpus).map(|_| Vcpu::new()).collect(),
+        vcpus: (0..load.vcpus).map(|_| Vcpu::new(rule.quantum)).collect(),
         random: load.arrivals.len() as u64,
         now: 0,
         outcome: Outcome {
@@ -188,7 +189,13 @@ impl Machine<'_> {
                 poll.runs_for(now - since);
                 vcpu.close_waits(now, &mut self.outcome);
                 match poll.sleeps.take() {
-                    None => self.picks(index),
+                    None => {
+                        vcpu.lengths.note(poll.in_all);
+                        self.outcome
+                            .times
+                            .push((poll.n, now - self.load.arrivals[poll.n].at));
+                        self.picks(index);
+                    }
                     Some((_, time)) => {
                         let waits = vcpu.waiting != 0;
                         vcpu.doing = Doing::Sleeps {
@@ -328,7 +335,10 @@ impl Machine<'_> {
                 .all(|it| it.lingers),
             beside_idle: false,
         };
-        let decision = match vcpu.policy.decide(&rule, &sight, || asleep, now) {
+        let decision = match vcpu
+            .policy
+            .decide(&rule, &vcpu.lengths, &sight, || asleep, now)
+        {
             // Whether it sleeps is found out when it is stopped.
             Decision::Suspend(_) if asleep => Decision::SetAside,
             decision => decision,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use upshift_core::Place;
-use upshift_core::preempt::{KEPT, Policy};
+use upshift_core::preempt::{KEPT, Lengths, Policy};
 
 use super::load::{Outcome, Wait};
 
@@ -48,6 +48,7 @@ pub(super) struct Vcpu {
     pub(super) waiting: u64,
     pub(super) doing: Doing,
     pub(super) policy: Policy,
+    pub(super) lengths: Lengths,
     pub(super) look_at: u64,
     /// Something was heard while the poll under way, which was suspended before, goes on.
     pub(super) heard: bool,
@@ -65,12 +66,13 @@ pub(super) struct Vcpu {
 pub(super) const NEVER: u64 = u64::MAX;
 
 impl Vcpu {
-    pub(super) fn new() -> Vcpu {
+    pub(super) fn new(quantum: u64) -> Vcpu {
         Vcpu {
             queues: vec![VecDeque::new(); 64],
             waiting: 0,
             doing: Doing::Idles,
             policy: Policy::new(0),
+            lengths: Lengths::new(quantum, 1_000),
             look_at: NEVER,
             heard: false,
             turned: 0,
