@@ -118,11 +118,18 @@ impl Driver {
 
     #[inline]
     fn submit_to(&self, uring: &Uring) -> io::Result<()> {
+        let mut fetched = None;
         for _ in 0..ENTERS {
             self.flush();
             let fetch = uring.owes_completions();
-            if uring.pending() == 0 && (!fetch || uring.unread() >= self.fetch_limit) {
-                return Ok(());
+            if uring.pending() == 0 {
+                let unread = uring.unread();
+                // Something that arrives just when the kernel takes all that has arrived is taken, too, and leaves the flag set behind it: until
+                // the next arrival no enter brings anything.
+                if !fetch || unread >= self.fetch_limit || fetched == Some(unread) {
+                    return Ok(());
+                }
+                fetched = Some(unread);
             }
             if fetch && uring.is_overflown() {
                 count(&self.counters.overflows);

@@ -88,7 +88,7 @@ impl Policy {
             _ => here,
         };
         // To ask costs as much as half a look, and most polls are over before it matters. One that is stopped is asked then.
-        let may_sleep = waiting != 0 && ran.in_all >= rule.cost;
+        let may_sleep = waiting != 0 && ran.lasted >= rule.cost;
         // A look comes when the poll has run for so long that a suspended one is to have its turn.
         let later = |time: u64| {
             let until_long = KEPT.checked_sub(ran.stretch).filter(|time| *time != 0);
@@ -99,7 +99,7 @@ impl Policy {
             return match waiting {
                 0 => Decision::Rest,
                 _ if may_sleep && is_asleep() => Decision::SetAside,
-                _ => later(ran.in_all.max(rule.cost)),
+                _ => later(ran.lasted.max(rule.cost)),
             };
         };
         let left = match here {
@@ -199,6 +199,7 @@ mod tests {
             ran: Ran {
                 in_all: stretch,
                 stretch,
+                lasted: stretch,
             },
             turn: 0,
             waiting,
@@ -243,7 +244,7 @@ mod tests {
     fn an_equal_waits_for_the_end_of_a_poll_that_is_no_longer_than_others() {
         let mut policy = Policy::new(0);
         let lengths = Lengths::new(RULE.quantum, 1_000);
-        (0..100).for_each(|_| lengths.note(150_000));
+        (0..100).for_each(|_| lengths.note(150_000, || 150_000));
         let mut at = |waiting| {
             let sight = sight(RULE.quantum, waiting);
             policy.decide(&RULE, &lengths, &sight, || false, 0)

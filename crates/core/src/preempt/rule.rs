@@ -28,13 +28,15 @@ impl Waits {
     }
 }
 
-/// A poll that is under way.
+/// A poll that is under way: how much of the CPU it has used, where that is not said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ran {
-    /// Since it began, without the time in which it was suspended.
+    /// Since it began.
     pub in_all: u64,
     /// Since it began or last went on.
     pub stretch: u64,
+    /// The time since it began without that in which it was suspended, but with that in which it slept or waited for the CPU.
+    pub lasted: u64,
 }
 
 /// What the decision rests on.
@@ -118,7 +120,11 @@ mod tests {
 
     #[test]
     fn a_poll_runs_for_what_suspending_it_costs() {
-        let ran = |in_all, stretch| Ran { in_all, stretch };
+        let ran = |in_all, stretch| Ran {
+            in_all,
+            stretch,
+            lasted: in_all,
+        };
         assert_eq!(RULE.left(Waits::Nothing, ran(1_000, 1_000)), None);
         assert_eq!(RULE.left(Waits::Urgent, ran(5, 5)), Some(15));
         assert_eq!(RULE.left(Waits::Urgent, ran(500, 5)), Some(0));
@@ -135,6 +141,7 @@ mod tests {
         let ran = Ran {
             in_all: 1_000,
             stretch: 1_000,
+            lasted: 1_000,
         };
         assert_eq!(tolerant.at_cost(30).left(Waits::Urgent, ran), None);
     }

@@ -123,6 +123,7 @@ fn goes_on(vcpu: &Preemptible, thread: &Thread) {
     if vcpu.is_overtaken() {
         slice::settle();
     }
+    thread.is_sampled(|now| vcpu.parked(now));
     let woken = thread.woken.swap(0, SeqCst);
     if woken != 0 {
         thread.resumed.store(clock::ticks(), Relaxed);

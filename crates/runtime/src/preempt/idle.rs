@@ -65,9 +65,11 @@ impl Proxy for ByFirst {
         // SAFETY: see above.
         let vcpu = unsafe { &*self.0 };
         let owner = &vcpu.threads[FIRST];
+        // What has arrived may have been fetched, and the kernel's flag for it stands (`Ring::submit`): then nothing wakes it.
         let comes = owner.attending.load(Relaxed)
             && vcpu.watch().has_arrivals()
-            && !vcpu.watch().has_completions();
+            && !vcpu.watch().has_completions()
+            && !owner.is_off_the_cpu();
         vcpu.service.request(job, owner, comes)
     }
 

@@ -34,6 +34,7 @@
 //! Sources: suspension by signal is known for user-level threads as KLT-switching (Shiina, Iwasaki, Taura, Balaji, PPoPP 2021); the rule
 //! is ski rental. The rule and its bounds, and what was measured: `docs/preemption.md`.
 
+mod age;
 mod alarm;
 mod calibrate;
 mod current;

@@ -32,6 +32,7 @@ impl Preemptible {
             self.stopping.add(clock::now().saturating_sub(stopped_at));
         }
         self.keep_a_spare();
+        thread.is_sampled(|now| self.parked(now));
         // Whatever made us current waits in the ring, or in the queues.
         self.turn(worker);
         let mut spin = Spin::default();
@@ -155,6 +156,10 @@ impl Preemptible {
     #[inline]
     fn poll_begins(&self, worker: &Worker, thread: &Thread) {
         thread.began.store(worker.executor.clock().max(1), Relaxed);
+        if self.suspended.load(Relaxed) != 0 {
+            // What it runs is known from its beginning: the threads of the vCPU take much of each other's time.
+            thread.is_sampled(|now| self.parked(now));
+        }
         compiler_fence(SeqCst);
         self.watch_over(worker);
         if thread.permit.leave() {
@@ -166,7 +171,8 @@ impl Preemptible {
     #[inline]
     fn poll_ends(&self, thread: &Thread) {
         crate::permit::enter();
-        self.lengths.note(thread.has_run_ticks());
+        let ran = || thread.has_run_ticks(|now| self.parked(now));
+        self.lengths.note(thread.has_lasted_ticks(), ran);
         thread.began.store(0, Relaxed);
         if thread.resumed.load(Relaxed) != 0 {
             thread.forget_suspension();
@@ -277,6 +283,7 @@ impl Preemptible {
         let thread = &self.threads[MAIN];
         // SAFETY: this thread is current: it alone uses the ring.
         unsafe { worker.ring.adopt() };
+        thread.is_sampled(|now| self.parked(now));
         // SAFETY: the list is the current thread's.
         while let Some(running) = unsafe { (*self.aside.0.get()).pop_front() } {
             // SAFETY: as above.

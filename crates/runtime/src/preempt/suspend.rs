@@ -141,7 +141,7 @@ impl Preemptible {
     fn take_poll(&self, current: usize, place: Place, asleep: bool) -> Result<Stopped, NotStopped> {
         let thread = &self.threads[current];
         let executor = &self.worker().executor;
-        let ran = thread.has_run_ticks();
+        let ran = thread.has_run_ticks(|now| self.parked(now));
         let stopped = if asleep {
             // SAFETY: the thread that polls it is outside of the core, and comes back to it only with its permit, which `resume`
             // grants when the coroutine has been picked; the domain is there while the vCPU is.

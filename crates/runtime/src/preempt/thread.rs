@@ -16,6 +16,7 @@ use upshift_core::preempt::Ran;
 use upshift_elevate::dispatch::Permit;
 use upshift_ring::Owner;
 
+use super::age::{Age, Clocks};
 use crate::clock;
 use crate::futex::{futex_wait, futex_wait_for, futex_wake};
 use crate::host::Linux;
@@ -58,6 +59,8 @@ pub(crate) struct Thread {
     pub(super) turn: AtomicU64,
     /// The coroutine whose poll is suspended here, packed; 0: none.
     pub(super) coroutine: AtomicU64,
+    /// What is known of what its poll has run.
+    pub(super) age: Age,
     /// When its poll was suspended, ns.
     pub(super) since: AtomicU64,
     /// Its coroutine, while its poll is blocked.
@@ -90,6 +93,7 @@ impl Thread {
             woken: AtomicU64::new(0),
             turn: AtomicU64::new(0),
             coroutine: AtomicU64::new(0),
+            age: Age::default(),
             since: AtomicU64::new(0),
             aside: Mutex::new(None),
             blocked: AtomicBool::new(false),
@@ -179,24 +183,58 @@ impl Thread {
         }
     }
 
-    /// How long its poll has run. For the thread itself, or the watcher.
-    pub(super) fn has_run(&self, ticks: u64) -> Ran {
+    /// The tick since which its poll runs, and ticks that it had run then.
+    #[inline]
+    fn stretch(&self) -> (u64, u64) {
+        match self.resumed.load(Relaxed) {
+            0 => (self.began.load(Relaxed), 0),
+            resumed => (resumed, self.ran.load(Relaxed)),
+        }
+    }
+
+    /// How long its poll has run. For the watcher: from here on what it runs is known.
+    pub(super) fn has_run(&self, parked: impl FnOnce(u64) -> u64) -> Ran {
+        let clocks = self.clocks(parked);
+        let (since, before) = self.stretch();
+        let (began, ran) = (self.began.load(Relaxed), self.ran_by(clocks));
+        self.age.is(clocks, began, ran);
         let nanos = |ticks| clock::nanos(clock::from_ticks(ticks));
-        let (began, resumed) = (self.began.load(Relaxed), self.resumed.load(Relaxed));
-        let since = if resumed == 0 { began } else { resumed };
-        let stretch = nanos(ticks.saturating_sub(since));
         Ran {
-            in_all: nanos(self.ran.load(Relaxed)) + stretch,
-            stretch,
+            in_all: nanos(ran),
+            stretch: nanos(ran.saturating_sub(before)),
+            lasted: nanos(before + clocks.now.saturating_sub(since)),
         }
     }
 
     /// Ticks that its poll has run. For the thread itself, or the watcher when it has revoked the permit.
+    pub(super) fn has_run_ticks(&self, parked: impl FnOnce(u64) -> u64) -> u64 {
+        self.ran_by(self.clocks(parked))
+    }
+
+    fn ran_by(&self, clocks: Clocks) -> u64 {
+        let (since, before) = self.stretch();
+        let began = self.began.load(Relaxed);
+        self.age.of(clocks, began, before, since)
+    }
+
+    /// Ticks since its poll began or went on, and that it had run before.
     #[inline]
-    pub(super) fn has_run_ticks(&self) -> u64 {
-        let (began, resumed) = (self.began.load(Relaxed), self.resumed.load(Relaxed));
-        let since = if resumed == 0 { began } else { resumed };
-        self.ran.load(Relaxed) + clock::ticks().saturating_sub(since)
+    pub(super) fn has_lasted_ticks(&self) -> u64 {
+        let (since, before) = self.stretch();
+        before + clock::ticks().saturating_sub(since)
+    }
+
+    /// The calling thread, which is this one, begins to serve, or goes on with its poll: from here on what it runs is known.
+    pub(super) fn is_sampled(&self, parked: impl FnOnce(u64) -> u64) {
+        let clocks = self.clocks(parked);
+        let (began, ran) = (self.began.load(Relaxed), self.ran.load(Relaxed));
+        self.age.is(clocks, began, ran);
+    }
+
+    /// Its clocks, and that of the sleeps of its vCPU. A system call.
+    fn clocks(&self, parked: impl FnOnce(u64) -> u64) -> Clocks {
+        let now = clock::ticks();
+        Clocks::new(now, self.cpu_time().unwrap_or(0), parked(now))
     }
 
     /// A poll that was suspended is over.
@@ -242,7 +280,7 @@ impl Thread {
     }
 
     /// Does it sleep in the kernel?
-    fn is_off_the_cpu(&self) -> bool {
+    pub(super) fn is_off_the_cpu(&self) -> bool {
         let mut line = [0; 128];
         let read = match self.status.get() {
             Some(file) => file.read_at(&mut line, 0),

@@ -360,6 +360,11 @@ impl Preemptible {
         unsafe { &*self.worker }
     }
 
+    /// For how long it has slept by this tick, in all, ticks.
+    pub(super) fn parked(&self, now: u64) -> u64 {
+        self.worker().meter.parked(now)
+    }
+
     pub(super) fn watch(&self) -> &Watch {
         &self.watch
     }

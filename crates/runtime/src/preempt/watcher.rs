@@ -182,7 +182,7 @@ impl<'a> Watcher<'a> {
 
     /// Tells the policy for how long the vCPU was parked since the last look.
     fn has_idled(&mut self) {
-        let parked = self.vcpu.worker().meter.parked(clock::ticks());
+        let parked = self.vcpu.parked(clock::ticks());
         // The end of a wait is written with the clock of the poll that follows.
         let idle = parked.saturating_sub(std::mem::replace(&mut self.parked, parked));
         self.policy.has_idled(clock::nanos(clock::from_ticks(idle)));
@@ -262,7 +262,7 @@ impl<'a> Watcher<'a> {
             }
             return Next::At(NEVER);
         }
-        let ran = thread.has_run(clock::ticks());
+        let ran = thread.has_run(|now| vcpu.parked(now));
         let depended_on = Policy::is_depended_on(vcpu.blocked.load(Acquire) != 0, ran);
         if self.gives_turn(depended_on, now) && depended_on {
             return self.stop(id, vcpu.rule().place(ran), false, now);
@@ -281,6 +281,8 @@ impl<'a> Watcher<'a> {
                         return Next::Now;
                     }
                 }
+                // A look that came sooner would take the CPU time that it waits for.
+                let wait = wait.max(vcpu.settings.looks.timer);
                 // One that was suspended before is long: this look is unlikely to be for nothing.
                 if ran.stretch < ran.in_all && waits != Waits::Nothing {
                     Next::By(now + wait)
@@ -348,6 +350,7 @@ impl<'a> Watcher<'a> {
 
     /// The current thread looks after itself; but a turn may be due, or it may be stuck.
     fn between_polls(&mut self, now: u64) -> Next {
+        self.current().is_sampled(|now| self.vcpu.parked(now));
         self.gives_turn(self.vcpu.blocked.load(Acquire) != 0, now);
         if self.may_be_stuck() {
             let id = (self.vcpu.current.load(Acquire), 0);

@@ -3,6 +3,7 @@
 //! Every test is bounded: nothing spins for longer than [`LIMIT`], and a watchdog
 //! kills a process that hangs. Where the kernel cannot, the tests say so and are skipped.
 
+mod beside;
 mod blocking;
 mod control;
 mod faults;

@@ -190,7 +190,7 @@ impl Machine<'_> {
                 vcpu.close_waits(now, &mut self.outcome);
                 match poll.sleeps.take() {
                     None => {
-                        vcpu.lengths.note(poll.in_all);
+                        vcpu.lengths.note(poll.in_all, || poll.in_all);
                         self.outcome
                             .times
                             .push((poll.n, now - self.load.arrivals[poll.n].at));
@@ -310,6 +310,7 @@ impl Machine<'_> {
         let ran = Ran {
             in_all: poll.in_all + stretch,
             stretch,
+            lasted: poll.in_all + stretch,
         };
         let depended_on = Policy::is_depended_on(blocked, ran);
         if let Some(kept) = vcpu.policy.turn_is_due(depended_on, now) {

@@ -1,0 +1,88 @@
+//! Other threads on the vCPU's CPU.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use upshift::Level;
+
+use crate::{build, builder, spin_until};
+
+/// Threads that are no vCPU's and keep a CPU busy until they are dropped.
+struct Others(Arc<AtomicBool>, Vec<JoinHandle<()>>);
+
+impl Others {
+    fn on(cpu: usize, count: usize) -> Others {
+        let over = Arc::new(AtomicBool::new(false));
+        let other = |_| {
+            let over = over.clone();
+            std::thread::spawn(move || {
+                // SAFETY: a set of CPUs of zeroes is valid, and the call reads it.
+                unsafe {
+                    let mut set: libc::cpu_set_t = std::mem::zeroed();
+                    libc::CPU_SET(cpu, &mut set);
+                    libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
+                }
+                spin_until(&over);
+            })
+        };
+        let threads = (0..count).map(other).collect();
+        Others(over, threads)
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        self.1.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+/// Some microseconds of the CPU, however long others have it meanwhile.
+fn work() {
+    (0..5_000_u64).for_each(|n| {
+        black_box(n);
+    });
+}
+
+#[test]
+fn a_poll_is_not_stopped_for_what_others_take_of_the_cpu() {
+    let quantum = Duration::from_millis(1);
+    let Some(runtime) = build(builder().pin([0]).quantum(quantum)) else {
+        return;
+    };
+    let _others = Others::on(0, 2);
+    runtime.block_on(async {
+        let began = Instant::now();
+        let peer = move || {
+            upshift::spawn(
+                async move {
+                    while began.elapsed() < Duration::from_secs(3) {
+                        work();
+                        upshift::yield_now().await;
+                    }
+                },
+                Level::at::<20>(),
+            )
+        };
+        for peer in [peer(), peer(), peer()] {
+            peer.await.unwrap();
+        }
+        let stats = upshift::Handle::current().unwrap().preemption_stats();
+        // Not one by what a poll here takes; but to the kernel what a hypervisor takes is a thread's, too.
+        assert!(stats.suspensions < 20, "{stats:?}");
+
+        // One that does not return is stopped as ever.
+        let over = Arc::new(AtomicBool::new(false));
+        let seen = over.clone();
+        let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<20>());
+        let equal = upshift::spawn(
+            async move { over.store(true, Ordering::Relaxed) },
+            Level::at::<20>(),
+        );
+        equal.await.unwrap();
+        assert!(long.await.unwrap());
+    });
+}
