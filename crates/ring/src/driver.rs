@@ -10,19 +10,20 @@ use crate::backlog::Backlog;
 use crate::config::{Config, Stats};
 use crate::counters::{Counters, count};
 use crate::foreign::Kept;
+use crate::lanes::{self, Lanes};
 use crate::mailbox::Mailbox;
 use crate::operation::{Operation, Stored};
 use crate::pools::Pools;
 use crate::slab::Slab;
-use crate::slot::{CANCEL, CANCELLED, COPY, HELD, KICK, Kind, ORPHAN, Place, Slot};
+use crate::slot::{CANCEL, CANCELLED, CLOSE, COPY, HELD, KICK, Kind, ORPHAN, Place, Slot};
 use crate::watch::Flights;
 use io_uring::squeue::Flags;
 use io_uring::{cqueue, opcode};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
 use std::sync::Arc;
 
-/// Operations to cancel that found the submission queue full. How many is looked at after each poll.
+/// Operations to cancel, and lanes to close, that found the submission queue full. How many is looked at after each poll.
 #[derive(Default)]
 pub(crate) struct Cancels {
     user_data: RefCell<Vec<u64>>,
@@ -35,7 +36,7 @@ impl Cancels {
         self.len.get()
     }
 
-    fn push(&self, user_data: u64) {
+    pub(crate) fn push(&self, user_data: u64) {
         self.user_data.borrow_mut().push(user_data);
         self.len.set(self.len.get() + 1);
     }
@@ -66,6 +67,8 @@ pub(crate) struct Driver {
     /// Copies that wait for others to end.
     pub(crate) admission: Admission,
     pub(crate) cancels: Cancels,
+    /// Made when they are first asked for; `None`: not on this kernel.
+    pub(crate) lanes: OnceCell<Option<Arc<Lanes>>>,
     /// Operations and armed streams: in the backlog, in the queue or in the kernel.
     pub(crate) flying: Flights,
     /// Handles alive, the ring itself included. Meaningful until the mailbox closes.
@@ -101,6 +104,7 @@ impl Driver {
             backlog: Backlog::new(),
             admission: Admission::new(),
             cancels: Cancels::default(),
+            lanes: OnceCell::new(),
             flying: Flights::new(),
             handles: Cell::new(1),
             closing: Cell::new(false),
@@ -201,10 +205,13 @@ impl Driver {
         }
     }
 
+    /// Of an operation, or the close of a lane.
     pub(crate) fn push_cancel(&self, user_data: u64) -> bool {
-        let mut entry = opcode::AsyncCancel::new(user_data)
-            .build()
-            .user_data(CANCEL);
+        let entry = match user_data {
+            CLOSE..HELD => lanes::closing(user_data),
+            _ => opcode::AsyncCancel::new(user_data).build(),
+        };
+        let mut entry = entry.user_data(CANCEL);
         if self.backend.skips_success() {
             entry = entry.flags(Flags::SKIP_SUCCESS);
         }
@@ -257,9 +264,10 @@ impl Driver {
     /// A completion of a flying slot, or the end of one that never left the backlog.
     #[inline]
     pub(crate) fn finished(&self, slot: &Slot, mut result: i32, flags: u32) {
-        if slot.kind.get() != Kind::Once {
-            self.stream_event(slot, result, flags);
-            return;
+        match slot.kind.get() {
+            Kind::Once => {}
+            Kind::Small => return self.small_event(slot, result, flags),
+            _ => return self.stream_event(slot, result, flags),
         }
         if cqueue::more(flags) {
             // Zero copy: the result comes first, the release of the buffer is the terminal completion.

@@ -204,6 +204,25 @@ pub(super) struct Beginning {
     pub(super) tries: Tries,
 }
 
+impl Beginning {
+    /// Of a read that was not the end, or failed.
+    pub(super) fn of(bytes: Vec<u8>, error: Option<&io::Error>) -> Beginning {
+        let waits = matches!(error.map(io::Error::raw_os_error), Some(Some(libc::EAGAIN)));
+        let tries = Tries::new();
+        match error {
+            None => {}
+            Some(_) if waits => tries.missed(),
+            Some(_) => tries.never(),
+        }
+        Beginning {
+            bytes,
+            is_all: false,
+            is_local: error.is_none() || waits,
+            tries,
+        }
+    }
+}
+
 /// Reads the beginning of a file that has just been opened for reading, as far as it is cached.
 pub(super) fn beginning(fd: BorrowedFd<'_>) -> Beginning {
     let mut beginning = Beginning {

@@ -1,12 +1,17 @@
 //! Whole files at once.
 
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use upshift_ring::op::Small;
 use upshift_ring::{IoBuf, IoBufMut};
 
-use super::{File, OpenOptions, at_once};
+use super::at_once::{self, Beginning};
+use super::options::{self, Opened};
+use super::{File, OpenOptions, current_ioprio};
+use crate::{context, coop};
 
 /// The smallest read that is tried.
 const LEAST: usize = 64;
@@ -31,16 +36,43 @@ unsafe impl IoBufMut for Tail {
     }
 }
 
+/// Opens a file, reads it to its end, and closes it, in one system call with others that do the same, if that is worth a try. `None`: it is not.
+async fn small(path: &Path) -> Option<Small> {
+    let shares = context::with(|worker| worker.shares_files()) == Some(true);
+    if !shares || !at_once::is_openable(path, libc::O_RDONLY) {
+        return None;
+    }
+    if !options::is_name_due() {
+        return Some(Small::Unopened);
+    }
+    poll_fn(coop::poll_proceed).await;
+    let small = context::with(|worker| worker.start_small(path, current_ioprio()))??.await;
+    options::name_was_cached(!matches!(small, Small::Unopened));
+    Some(small)
+}
+
 /// Reads a whole file.
 ///
 /// # Errors
 /// As [`File::open`] and [`File::read_at`]; `OutOfMemory` if it does not fit.
 pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-    let opened = OpenOptions::new()
-        .read(true)
-        .open_marked(path.as_ref())
-        .await?;
-    let beginning = at_once::beginning(opened.fd.as_fd());
+    let (opened, beginning) = match small(path.as_ref()).await {
+        Some(Small::All(bytes)) => return Ok(bytes),
+        Some(Small::Begun { fd, bytes, error }) => (
+            Opened::marked(fd, libc::O_RDONLY),
+            Beginning::of(bytes, error.as_ref()),
+        ),
+        tried => {
+            let mut options = OpenOptions::new();
+            options.read(true);
+            let opened = match tried {
+                None => options.open_marked(path.as_ref()).await?,
+                Some(_) => options.open_through_the_ring(path.as_ref()).await?,
+            };
+            let beginning = at_once::beginning(opened.fd.as_fd());
+            (opened, beginning)
+        }
+    };
     let mut all = beginning.bytes;
     if beginning.is_all {
         return Ok(all);
