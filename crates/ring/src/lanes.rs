@@ -90,8 +90,11 @@ impl Lane {
             })
         });
         memory.how = how;
-        for (to, from) in memory.path.iter_mut().zip(path.iter().chain(&[0])) {
-            to.write(*from);
+        // SAFETY: shorter than the room, with the 0.
+        unsafe {
+            let room: *mut u8 = memory.path.as_mut_ptr().cast();
+            room.copy_from_nonoverlapping(path.as_ptr(), path.len());
+            room.add(path.len()).write(0);
         }
         Some(Lane { lanes, index })
     }
