@@ -71,6 +71,11 @@ const GATHERED_FILES: u8 = 32;
 /// The same while something more urgent is in flight: within one reap interval.
 const GATHERED_FILES_BESIDE_URGENT: u8 = 6;
 
+/// The bits of the levels before this one.
+fn more_urgent_than(level: u8) -> u64 {
+    (1 << level) - 1
+}
+
 /// One vCPU with the thread that serves it.
 pub(crate) struct Worker {
     pub(crate) executor: Executor<Linux>,
@@ -290,6 +295,13 @@ impl Worker {
         back.map_or(ready, |back| ready.min(back.level().get()))
     }
 
+    /// Is nothing more urgent than the calling coroutine in flight on the ring, and no timer due within so many ns?
+    pub(crate) fn is_undisturbed(&self, time: u64) -> bool {
+        let level = self.executor.running_level().unwrap_or_default().get();
+        self.ring.levels_in_flight() & more_urgent_than(level) == 0
+            && (self.timers.next_deadline()).is_none_or(|deadline| deadline > clock::now() + time)
+    }
+
     /// Starts an operation at the level of the calling coroutine.
     #[inline]
     pub(crate) fn start<T: Operation>(&self, operation: T) -> Submission<T> {
@@ -368,7 +380,7 @@ impl Worker {
         self.asks_for_io(level);
         let gathered = self.gathered_files.get().saturating_add(1);
         self.gathered_files.set(gathered);
-        let most = match self.ring.levels_in_flight() & ((1 << level) - 1) {
+        let most = match self.ring.levels_in_flight() & more_urgent_than(level) {
             0 => GATHERED_FILES,
             _ => GATHERED_FILES_BESIDE_URGENT,
         };

@@ -98,8 +98,9 @@ impl<B: IoBufMut> Future for Reading<'_, B> {
                 State::Cached(mut buffer, filled) => {
                     let had = filled as usize;
                     let room = buffer.io_capacity().min(LONGEST);
-                    let Some(count) = self.file.read_now(&mut buffer, had, room, self.offset)
-                    else {
+                    let asked = at_once::piece(room - had);
+                    let offset = self.offset;
+                    let Some(count) = self.file.read_now(&mut buffer, had, asked, offset) else {
                         if let Err((error, buffer)) = self.through_the_ring(buffer, filled) {
                             return Poll::Ready((Err(error), buffer));
                         }
@@ -107,7 +108,7 @@ impl<B: IoBufMut> Future for Reading<'_, B> {
                     };
                     let filled = had + count;
                     let begin = self.offset + had as u64;
-                    if filled == room || at_once::is_end(begin, count, room - had) {
+                    if filled == room || at_once::is_end(begin, count, asked) {
                         // SAFETY: so many bytes have been written, from the first one on.
                         unsafe { buffer.set_filled(filled) };
                         return Poll::Ready((Ok(filled), buffer));
