@@ -197,11 +197,16 @@ impl Driver {
             Place::Backlog | Place::Held => slot.mark(CANCELLED),
             Place::Flying => {
                 slot.mark(CANCELLED);
-                if !self.push_cancel(slot.user_data()) {
-                    self.cancels.push(slot.user_data());
-                }
+                self.cancel_or_close(slot.user_data());
             }
             Place::Free | Place::Starved | Place::Idle | Place::Done => {}
+        }
+    }
+
+    /// Cancels an operation or closes a lane, as soon as there is room.
+    pub(crate) fn cancel_or_close(&self, user_data: u64) {
+        if !self.push_cancel(user_data) {
+            self.cancels.push(user_data);
         }
     }
 

@@ -20,7 +20,7 @@ use crate::backend::Backend;
 use crate::driver::Driver;
 use crate::op::ReadSmall;
 use crate::operation::Stored;
-use crate::slot::{CANCEL, CLOSE, Kind, Slot};
+use crate::slot::{CANCEL, CANCELLED, CLOSE, Kind, Place, Slot};
 use crate::uring::Uring;
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{opcode, types};
@@ -33,6 +33,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) const LANES: u32 = 32;
 /// Bytes that are read of a file at most.
 pub(crate) const ROOM: usize = 16 << 10;
+/// Bytes that are read behind them, to see that there are none.
+const TAIL: usize = 64;
 /// The longest path, with the 0 at its end.
 pub(crate) const PATH: usize = 256;
 
@@ -41,6 +43,7 @@ pub(crate) struct Memory {
     path: [MaybeUninit<u8>; PATH],
     how: types::OpenHow,
     bytes: [MaybeUninit<u8>; ROOM],
+    tail: [MaybeUninit<u8>; TAIL],
 }
 
 /// All lanes of a ring. The memory of one is allocated when it is first used.
@@ -87,6 +90,7 @@ impl Lane {
                 path: [MaybeUninit::uninit(); PATH],
                 how,
                 bytes: [MaybeUninit::uninit(); ROOM],
+                tail: [MaybeUninit::uninit(); TAIL],
             })
         });
         memory.how = how;
@@ -114,8 +118,6 @@ impl Lane {
         opcode::OpenAt2::new(types::Fd(libc::AT_FDCWD), path.cast(), how)
             .file_index(slot.ok())
             .build()
-            .flags(Flags::SKIP_SUCCESS)
-            .user_data(CANCEL)
     }
 
     /// The entry that reads it.
@@ -129,19 +131,39 @@ impl Lane {
             .build()
     }
 
+    /// The entries that read it from its own position on, whatever that waits for: up to [`ROOM`] bytes, and what is behind them.
+    fn waiting(&self, ioprio: u16) -> [Entry; 2] {
+        let memory = self.memory();
+        // SAFETY: in bounds of the memory, which lives as long as the lane.
+        let (bytes, tail) = unsafe { (&raw mut (*memory).bytes, &raw mut (*memory).tail) };
+        [(bytes.cast(), ROOM), (tail.cast(), TAIL)].map(|(start, length)| {
+            opcode::Read::new(types::Fixed(self.index), start, length as u32)
+                .offset(u64::MAX)
+                .ioprio(ioprio)
+                .build()
+        })
+    }
+
     /// The entry that makes an ordinary descriptor of it, close-on-exec.
     pub(crate) fn installing(&self) -> Entry {
         opcode::FixedFdInstall::new(types::Fixed(self.index), 0).build()
     }
 
-    /// What has been read.
+    /// What has been read, and behind it.
     ///
     /// # Safety
     /// So many bytes have.
-    pub(crate) unsafe fn bytes(&self, count: usize) -> Vec<u8> {
+    pub(crate) unsafe fn bytes(&self, count: usize, behind: usize) -> Vec<u8> {
+        let memory = self.memory();
+        let mut all = Vec::with_capacity(count + behind);
         // SAFETY: in bounds, initialised as the caller says, and the lane is ours.
-        unsafe { std::slice::from_raw_parts((&raw const (*self.memory()).bytes).cast(), count) }
-            .to_vec()
+        unsafe {
+            let bytes = (&raw const (*memory).bytes).cast();
+            all.extend_from_slice(std::slice::from_raw_parts(bytes, count));
+            let tail = (&raw const (*memory).tail).cast();
+            all.extend_from_slice(std::slice::from_raw_parts(tail, behind));
+        }
+        all
     }
 }
 
@@ -155,8 +177,10 @@ impl Drop for Lane {
 pub(crate) enum Step {
     /// Its descriptor is closed, if it has one.
     Ends { is_open: bool },
-    /// The next entry.
+    /// The next entry is to be queued.
     GoesOn,
+    /// It has been.
+    Waits,
 }
 
 impl Driver {
@@ -169,33 +193,63 @@ impl Driver {
         lanes.as_ref()
     }
 
-    /// Queues the entries that open a file and read it. `None`: not now, or not here.
-    pub(crate) fn start_small(&self, path: &[u8], ioprio: u16, level: u8) -> Option<&Slot> {
+    /// Queues the entries that open a file and read it: what is cached, or, if it `waits`, whatever is there. `None`: not now, or not here.
+    pub(crate) fn start_small(
+        &self,
+        path: &[u8],
+        ioprio: u16,
+        level: u8,
+        waits: bool,
+    ) -> Option<&Slot> {
         let Backend::Kernel(uring) = &self.backend else {
             return None;
         };
         // A close that waits for room goes first.
-        let waits = self.backlog.len() + self.cancels.len() != 0;
-        if self.closing.get() || waits || uring.room() < 2 {
+        let queued = self.backlog.len() + self.cancels.len() != 0;
+        if self.closing.get() || queued || uring.room() < 3 {
             return None;
         }
-        let how = types::OpenHow::new()
-            .flags((libc::O_RDONLY | libc::O_NONBLOCK) as u64)
-            .resolve(libc::RESOLVE_CACHED);
+        let (flags, resolve) = match waits {
+            false => (libc::O_RDONLY | libc::O_NONBLOCK, libc::RESOLVE_CACHED),
+            true => (libc::O_RDONLY, 0),
+        };
+        let how = types::OpenHow::new().flags(flags as u64).resolve(resolve);
         let lane = Lane::take(self.lanes(uring)?, path, how)?;
         let slot = self.slab.take()?;
         let opening = lane.opening();
+        let entries = match waits {
+            false => {
+                let opening = opening.flags(Flags::SKIP_SUCCESS).user_data(CANCEL);
+                [Some(opening), Some(lane.reading(ioprio)), None]
+            }
+            true => {
+                let [first, second] = lane.waiting(ioprio);
+                // A short read, which it is, ends an ordinary chain.
+                let first = first.flags(Flags::IO_HARDLINK);
+                [
+                    Some(opening.flags(Flags::IO_LINK)),
+                    Some(first),
+                    Some(second),
+                ]
+            }
+        };
         // SAFETY: a slot fresh from the slab has a free payload.
-        unsafe { Stored::put(slot.payload(), ReadSmall::new(lane, ioprio)) };
+        unsafe { Stored::put(slot.payload(), ReadSmall::new(lane, waits)) };
         slot.table.set(Stored::<ReadSmall>::TABLE);
         slot.kind.set(Kind::Small);
         slot.level.set(level);
+        slot.place.set(Place::Flying);
         self.handles.set(self.handles.get() + 1);
         self.flying.begin(level);
-        // SAFETY: what it points to lies in the lane, which the operation in the slot holds until its terminal completion, that of a later entry.
-        let pushed = unsafe { uring.push(&opening) };
-        debug_assert!(pushed, "there is room");
-        self.push_slot(slot);
+        for entry in entries.into_iter().flatten() {
+            let entry = match entry.get_user_data() {
+                0 => entry.user_data(slot.user_data()),
+                _ => entry,
+            };
+            // SAFETY: what it points to lies in the lane, which the operation in the slot holds until its terminal completion, that of the last entry.
+            let pushed = unsafe { uring.push(&entry) };
+            debug_assert!(pushed, "there is room");
+        }
         Some(slot)
     }
 
@@ -206,11 +260,15 @@ impl Driver {
         let small = unsafe { &mut *Stored::<ReadSmall>::place(slot.payload()) };
         match small.step(result) {
             Step::GoesOn => return self.push_or_postpone(slot),
-            Step::Ends { is_open: true } => {
-                let close = CLOSE | u64::from(small.lane().index);
-                if !self.push_cancel(close) {
-                    self.cancels.push(close);
+            Step::Waits => {
+                if slot.has_mark(CANCELLED) {
+                    // What comes next in the kernel has not heard of it.
+                    self.cancel_or_close(slot.user_data());
                 }
+                return;
+            }
+            Step::Ends { is_open: true } => {
+                self.cancel_or_close(CLOSE | u64::from(small.lane().index));
             }
             Step::Ends { is_open: false } => {}
         }

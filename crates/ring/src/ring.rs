@@ -86,15 +86,21 @@ impl Ring {
         Submission::new(self.shared().driver.start(op, clamp(level)), self.shared)
     }
 
-    /// Starts to open a file, to read it to its end, if that is near, and to close it, as far as names and bytes are cached: two or three entries, for which
-    /// the kernel waits for nothing, so that many files share one enter. `None`: not now, since all lanes are in use or the queue is full; or never, with the readiness
-    /// driver, a kernel before Linux 6.8, or a path of 256 bytes and more or with a 0. No system call but for the first one.
+    /// Starts to open a file, to read it to its end, if that is near, and to close it: three or four entries, so that many files share one enter. Unless it `waits`, it
+    /// goes as far as names and bytes are cached, and the kernel is done with it when the enter returns. `None`: not now, since all 32 lanes are in use or the queue is full; or
+    /// never, with the readiness driver, a kernel before Linux 6.8, or a path of 256 bytes and more or with a 0. No system call but for the first one.
     ///
     /// `ioprio` as for [`ReadAt`](crate::op::ReadAt::ioprio).
-    pub fn read_small(&self, path: &Path, ioprio: u16, level: u8) -> Option<Submission<ReadSmall>> {
+    pub fn read_small(
+        &self,
+        path: &Path,
+        waits: bool,
+        ioprio: u16,
+        level: u8,
+    ) -> Option<Submission<ReadSmall>> {
         let path = path.as_os_str().as_bytes();
         let driver = &self.shared().driver;
-        let slot = driver.start_small(path, ioprio, clamp(level))?;
+        let slot = driver.start_small(path, ioprio, clamp(level), waits)?;
         Some(Submission::new(Ok(slot), self.shared))
     }
 

@@ -6,6 +6,7 @@ use common::{
     block_on, has_io_uring, in_child, is_child, limit_descriptors, on_io_uring, open_descriptors,
     poll_once, ring, turn_until,
 };
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -44,7 +45,7 @@ fn with_lanes() -> Option<Ring> {
         return None;
     }
     let ring = Ring::new(on_io_uring()).unwrap();
-    if ring.read_small(Path::new("/"), 0, 0).is_none() {
+    if ring.read_small(Path::new("/"), false, 0, 0).is_none() {
         println!("skipped: this kernel makes no ordinary descriptors of direct ones (Linux 6.8)");
         return None;
     }
@@ -54,7 +55,11 @@ fn with_lanes() -> Option<Ring> {
 }
 
 fn start(ring: &Ring, path: &Path) -> Submission<ReadSmall> {
-    ring.read_small(path, 0, 0).expect("a lane is free")
+    ring.read_small(path, false, 0, 0).expect("a lane is free")
+}
+
+fn start_waiting(ring: &Ring, path: &Path) -> Submission<ReadSmall> {
+    ring.read_small(path, true, 0, 0).expect("a lane is free")
 }
 
 /// Direct descriptors that are open, of all rings of this process whose files are in this folder.
@@ -115,7 +120,7 @@ fn what_is_not_all_of_a_file_goes_on_as_a_descriptor() {
         assert_eq!(bytes, contents[..length.min(16 << 10)]);
         let mut file = std::fs::File::from(fd);
         let mut rest = Vec::new();
-        std::io::Read::read_to_end(&mut file, &mut rest).unwrap();
+        file.read_to_end(&mut rest).unwrap();
         assert_eq!(rest, contents, "its own position has not moved");
     }
     // The name is in the cache, the contents are not.
@@ -150,22 +155,14 @@ fn what_is_not_all_of_a_file_goes_on_as_a_descriptor() {
 fn nothing_is_taken_out_of_a_fifo() {
     let Some(ring) = with_lanes() else { return };
     let files = Files::new("fifo");
-    let path = files.0.join("fifo");
-    let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: a path that ends in 0.
-    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-    let both = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(&path);
-    let mut both = both.unwrap();
-    std::io::Write::write_all(&mut both, b"hello").unwrap();
+    let (path, mut both) = fifo(&files);
+    both.write_all(b"hello").unwrap();
     match block_on(&ring, start(&ring, &path)) {
         Small::Begun { fd, bytes, error } => {
             assert_eq!(bytes, []);
             assert_eq!(error.unwrap().raw_os_error(), Some(libc::EOPNOTSUPP));
             let mut bytes = [0; 8];
-            let count = std::io::Read::read(&mut std::fs::File::from(fd), &mut bytes).unwrap();
+            let count = std::fs::File::from(fd).read(&mut bytes).unwrap();
             assert_eq!(&bytes[..count], b"hello");
         }
         other => panic!("{other:?}"),
@@ -224,7 +221,7 @@ fn lanes_are_bounded_and_come_back_from_wherever_the_future_ends() {
         let mut small: Vec<_> = (0..32)
             .map(|n| start(&ring, &paths[(n + round) % 3]))
             .collect();
-        assert!(ring.read_small(&paths[0], 0, 0).is_none());
+        assert!(ring.read_small(&paths[0], false, 0, 0).is_none());
         // Dropped before the kernel has them, after it has, and complete.
         if round % 3 == 0 {
             small.truncate(16);
@@ -274,11 +271,148 @@ fn paths_that_do_not_fit_and_the_readiness_driver_are_refused() {
     let readiness = Ring::new(readiness).unwrap();
     assert!(
         readiness
-            .read_small(Path::new("/etc/passwd"), 0, 0)
+            .read_small(Path::new("/etc/passwd"), false, 0, 0)
             .is_none()
     );
     let ring = ring();
-    assert!(ring.read_small(Path::new(&"a".repeat(256)), 0, 0).is_none());
-    assert!(ring.read_small(Path::new("a\0b"), 0, 0).is_none());
+    assert!(
+        ring.read_small(Path::new(&"a".repeat(256)), false, 0, 0)
+            .is_none()
+    );
+    assert!(ring.read_small(Path::new("a\0b"), false, 0, 0).is_none());
     assert_eq!((ring.in_flight(), ring.slots_in_use()), (0, 0));
+}
+
+/// A FIFO, open for both ends.
+fn fifo(files: &Files) -> (PathBuf, std::fs::File) {
+    let path = files.0.join("fifo");
+    let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: a path that ends in 0.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    let mut options = std::fs::OpenOptions::new();
+    let both = options.read(true).write(true).open(&path).unwrap();
+    (path, both)
+}
+
+#[test]
+fn what_is_not_cached_is_waited_for() {
+    let Some(ring) = with_lanes() else { return };
+    let files = Files::new("kinds");
+    for length in [
+        0,
+        1,
+        4000,
+        4096,
+        16_383,
+        16_384,
+        16_385,
+        16_448,
+        16_449,
+        100_000_usize,
+    ] {
+        let contents: Vec<u8> = (0..length).map(|n| (n % 251) as u8).collect();
+        let path = files.with("file", &contents);
+        for _ in 0..2 {
+            match block_on(&ring, start_waiting(&ring, &path)) {
+                Small::All(bytes) => {
+                    assert!(bytes == contents, "{length}");
+                    assert!(length <= 16 << 10);
+                }
+                Small::Begun { fd, bytes, error } => {
+                    assert!(error.is_none());
+                    assert!(bytes == contents[..length.min((16 << 10) + 64)], "{length}");
+                    let mut rest = Vec::new();
+                    std::fs::File::from(fd).read_to_end(&mut rest).unwrap();
+                    assert!(rest == contents[bytes.len()..], "behind what has been read");
+                }
+                Small::Unopened => panic!("it is there"),
+            }
+            let file = std::fs::File::open(&path).unwrap();
+            file.sync_all().unwrap();
+            // SAFETY: advice about a file that is open.
+            unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+        }
+    }
+    let missing = start_waiting(&ring, &files.0.join("missing"));
+    assert!(matches!(block_on(&ring, missing), Small::Unopened));
+    match block_on(&ring, start_waiting(&ring, &files.0)) {
+        Small::Begun { bytes, error, .. } => {
+            assert_eq!(bytes, []);
+            assert_eq!(error.unwrap().raw_os_error(), Some(libc::EISDIR));
+        }
+        other => panic!("a folder: {other:?}"),
+    }
+    match block_on(&ring, start_waiting(&ring, Path::new("/proc/self/status"))) {
+        Small::All(bytes) => assert!(bytes.starts_with(b"Name:") && bytes.ends_with(b"\n")),
+        other => panic!("a file of procfs: {other:?}"),
+    }
+    ring.submit().unwrap();
+    assert_eq!(direct_descriptors(&files.0), 0);
+    assert_eq!((ring.in_flight(), ring.slots_in_use()), (0, 0));
+}
+
+#[test]
+fn a_fifo_is_waited_for_and_what_was_taken_out_of_it_is_kept() {
+    let Some(ring) = with_lanes() else { return };
+    let files = Files::new("waits-fifo");
+    let (path, mut both) = fifo(&files);
+    let mut small = start_waiting(&ring, &path);
+    assert!(poll_once(&mut small).is_pending());
+    both.write_all(b"hel").unwrap();
+    turn_until(&ring, || {
+        // The second read waits.
+        let mut left = 0;
+        // SAFETY: the call writes to `left`.
+        unsafe { libc::ioctl(both.as_raw_fd(), libc::FIONREAD, &raw mut left) };
+        left == 0
+    });
+    both.write_all(b"lo").unwrap();
+    match block_on(&ring, small) {
+        Small::Begun { fd, bytes, error } => {
+            assert!(error.is_none());
+            assert_eq!(bytes, b"hello");
+            both.write_all(b" all").unwrap();
+            drop(both);
+            let mut rest = Vec::new();
+            std::fs::File::from(fd).read_to_end(&mut rest).unwrap();
+            assert_eq!(rest, b" all");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_waits_is_dropped_wherever_it_is() {
+    let Some(ring) = with_lanes() else { return };
+    let files = Files::new("waits-dropped");
+    let (path, mut both) = fifo(&files);
+    let file = files.with("file", &[1; 5000]);
+    for round in 0..40 {
+        let small = start_waiting(&ring, &path);
+        let other = start_waiting(&ring, &file);
+        for _ in 0..round % 4 {
+            ring.submit().unwrap();
+            ring.reap();
+        }
+        if round % 3 == 0 {
+            both.write_all(b"hello").unwrap();
+            ring.submit().unwrap();
+            ring.reap();
+        }
+        if round % 2 == 0 {
+            drop((small, other));
+        } else {
+            std::thread::spawn(move || drop((small, other)))
+                .join()
+                .unwrap();
+        }
+        turn_until(&ring, || ring.in_flight() == 0 && ring.slots_in_use() == 0);
+    }
+    ring.submit().unwrap();
+    assert_eq!(direct_descriptors(&files.0), 0);
+    // And where the ring ends.
+    let mut small = start_waiting(&ring, &path);
+    ring.submit().unwrap();
+    drop(ring);
+    assert!(poll_once(&mut small).is_ready());
 }

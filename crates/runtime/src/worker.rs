@@ -359,12 +359,7 @@ impl Worker {
     /// Starts to read a file at the level of the calling coroutine.
     pub(crate) fn start_read<T: Operation>(&self, operation: T) -> Submission<T> {
         let submission = self.start(operation);
-        let gathered = self.gathered_reads.get().saturating_add(1);
-        self.gathered_reads.set(gathered);
-        if gathered >= GATHERED_READS {
-            // Before whatever is polled next.
-            self.submit_before.set(0);
-        }
+        self.gather(&self.gathered_reads, GATHERED_READS);
         submission
     }
 
@@ -373,22 +368,32 @@ impl Worker {
         self.gathered_files.get() != 0 || self.executor.bitmap() != 0
     }
 
-    /// Starts to read a small file whose name and bytes are cached, at the level of the calling coroutine.
-    pub(crate) fn start_small(&self, path: &Path, ioprio: u16) -> Option<Submission<ReadSmall>> {
+    /// Starts to read a small file, at the level of the calling coroutine; see [`Ring::read_small`].
+    pub(crate) fn start_small(
+        &self,
+        path: &Path,
+        waits: bool,
+        ioprio: u16,
+    ) -> Option<Submission<ReadSmall>> {
         let level = self.executor.running_level().unwrap_or_default().get();
-        let submission = self.ring.read_small(path, ioprio, level)?;
+        let submission = self.ring.read_small(path, waits, ioprio, level)?;
         self.asks_for_io(level);
-        let gathered = self.gathered_files.get().saturating_add(1);
-        self.gathered_files.set(gathered);
-        let most = match self.ring.levels_in_flight() & more_urgent_than(level) {
-            0 => GATHERED_FILES,
-            _ => GATHERED_FILES_BESIDE_URGENT,
+        let (gathered, most) = match self.ring.levels_in_flight() & more_urgent_than(level) {
+            _ if waits => (&self.gathered_reads, GATHERED_READS),
+            0 => (&self.gathered_files, GATHERED_FILES),
+            _ => (&self.gathered_files, GATHERED_FILES_BESIDE_URGENT),
         };
-        if gathered >= most {
+        self.gather(gathered, most);
+        Some(submission)
+    }
+
+    /// One more has been gathered of those of which at most so many are.
+    fn gather(&self, gathered: &Cell<u8>, most: u8) {
+        gathered.set(gathered.get().saturating_add(1));
+        if gathered.get() >= most {
             // Before whatever is polled next.
             self.submit_before.set(0);
         }
-        Some(submission)
     }
 
     #[inline]

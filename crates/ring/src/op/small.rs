@@ -1,4 +1,4 @@
-//! Reading a small file whose name and contents are cached.
+//! Reading a small file.
 
 use crate::lanes::{Lane, ROOM, Step};
 use crate::operation::Operation;
@@ -9,12 +9,27 @@ use std::os::fd::{FromRawFd, OwnedFd};
 /// Pages are of this size, or of multiples of it.
 const SMALLEST_PAGE: usize = 4096;
 
-/// A file opened, read to its end if that is near and cached, and closed. Started by [`Ring::read_small`](crate::Ring::read_small).
+/// A file opened, read to its end if that is near, and closed. Started by [`Ring::read_small`](crate::Ring::read_small).
 pub struct ReadSmall {
     lane: Lane,
-    ioprio: u16,
+    stage: Stage,
     /// The result of the read, once it is known not to be all.
-    read: Option<i32>,
+    read: i32,
+    /// The result of the read behind it.
+    behind: i32,
+}
+
+/// What completes next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The read of what is cached.
+    Cached,
+    /// The open that waits, and the reads behind it.
+    Open,
+    First,
+    Second,
+    /// What makes a descriptor of it.
+    Install,
 }
 
 /// What came of it.
@@ -22,25 +37,26 @@ pub struct ReadSmall {
 pub enum Small {
     /// The whole file; it is closed again.
     All(Vec<u8>),
-    /// It is open, and not read to its end: it is longer, not cached, or does not know of reads that do not wait.
+    /// It is open, and not read to its end: it is longer, or not cached, or its kind does not know of reads that do not wait.
     Begun {
-        /// The open file, close-on-exec and with `O_NONBLOCK`.
+        /// The open file, close-on-exec; with `O_NONBLOCK` if it was to be read without waiting.
         fd: OwnedFd,
         /// The beginning of it.
         bytes: Vec<u8>,
         /// The error of the read.
         error: Option<io::Error>,
     },
-    /// It was not opened: the name is not cached, nothing has it, …
+    /// It was not opened: nothing has the name, or it is not cached, …
     Unopened,
 }
 
 impl ReadSmall {
-    pub(crate) fn new(lane: Lane, ioprio: u16) -> Self {
+    pub(crate) fn new(lane: Lane, waits: bool) -> Self {
         Self {
             lane,
-            ioprio,
-            read: None,
+            stage: if waits { Stage::Open } else { Stage::Cached },
+            read: 0,
+            behind: 0,
         }
     }
 
@@ -50,15 +66,39 @@ impl ReadSmall {
 
     /// A completion has arrived.
     pub(crate) fn step(&mut self, result: i32) -> Step {
-        match self.read {
-            None if result == -libc::EBADF => Step::Ends { is_open: false },
-            None if is_all(result) => Step::Ends { is_open: true },
-            None => {
-                self.read = Some(result);
-                Step::GoesOn
+        match self.stage {
+            Stage::Cached if result == -libc::EBADF => return Step::Ends { is_open: false },
+            Stage::Cached => {
+                self.read = result;
+                if is_all(result) {
+                    return Step::Ends { is_open: true };
+                }
             }
-            Some(_) => Step::Ends { is_open: true },
+            Stage::Open => {
+                self.stage = Stage::First;
+                return Step::Waits;
+            }
+            Stage::First => {
+                self.stage = Stage::Second;
+                self.read = result;
+                return Step::Waits;
+            }
+            Stage::Second => {
+                self.behind = if self.read < 0 { 0 } else { result };
+                // A read that was cancelled may have been so because nothing was opened.
+                if self.is_all() || self.read == -libc::ECANCELED {
+                    return Step::Ends { is_open: true };
+                }
+            }
+            Stage::Install => return Step::Ends { is_open: true },
         }
+        self.stage = Stage::Install;
+        Step::GoesOn
+    }
+
+    /// Has a read behind the others seen that there is nothing?
+    fn is_all(&self) -> bool {
+        self.read >= 0 && self.behind == 0
     }
 }
 
@@ -74,25 +114,26 @@ unsafe impl Operation for ReadSmall {
 
     type Output = Small;
 
+    /// The others are queued together.
     fn entry(&mut self) -> Entry {
-        match self.read {
-            None => self.lane.reading(self.ioprio),
-            Some(_) => self.lane.installing(),
-        }
+        self.lane.installing()
     }
 
     fn complete(self, result: i32, _flags: u32) -> Small {
-        let read = self.read.unwrap_or(result);
-        let count = usize::try_from(read).unwrap_or(0);
+        let [read, behind] = [self.read, self.behind].map(|n| usize::try_from(n).unwrap_or(0));
         // SAFETY: the kernel says that it has read so many.
-        let bytes = || unsafe { self.lane.bytes(count) };
-        match self.read {
-            None if result >= 0 => Small::All(bytes()),
-            Some(_) if result >= 0 => Small::Begun {
+        let bytes = || unsafe { self.lane.bytes(read, behind) };
+        match self.stage {
+            Stage::Cached if result >= 0 => Small::All(bytes()),
+            Stage::Second if self.is_all() => Small::All(bytes()),
+            Stage::Install if result >= 0 => Small::Begun {
                 // SAFETY: the kernel made this descriptor for us, and it is known here only.
                 fd: unsafe { OwnedFd::from_raw_fd(result) },
                 bytes: bytes(),
-                error: (read < 0).then(|| io::Error::from_raw_os_error(-read)),
+                error: [self.read, self.behind]
+                    .into_iter()
+                    .find(|&result| result < 0)
+                    .map(|errno| io::Error::from_raw_os_error(-errno)),
             },
             _ => Small::Unopened,
         }

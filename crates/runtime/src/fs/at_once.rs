@@ -240,15 +240,22 @@ impl Beginning {
 
 /// Reads the beginning of a file that has just been opened for reading, as far as it is cached.
 pub(super) fn beginning(fd: BorrowedFd<'_>) -> Beginning {
+    behind(fd, Vec::with_capacity(BEGINNING))
+}
+
+/// Reads a file on, of which this much has been read, as [`beginning`] does.
+pub(super) fn behind(fd: BorrowedFd<'_>, mut bytes: Vec<u8>) -> Beginning {
+    bytes.reserve_exact(BEGINNING);
+    let most = bytes.len() + BEGINNING;
     let mut beginning = Beginning {
-        bytes: Vec::with_capacity(BEGINNING),
+        bytes,
         is_all: false,
         is_local: false,
         tries: Tries::new(),
     };
     let bytes = &mut beginning.bytes;
-    while bytes.len() < BEGINNING && !beginning.is_all {
-        let (start, room) = (bytes.len(), BEGINNING - bytes.len());
+    while bytes.len() < most && !beginning.is_all {
+        let (start, room) = (bytes.len(), most - bytes.len());
         // SAFETY: there is so much room behind what has been read.
         match unsafe { read(fd, bytes.as_mut_ptr().add(start), room, start as u64) } {
             Now::Done(count) => {

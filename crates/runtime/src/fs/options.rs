@@ -31,7 +31,7 @@ pub(super) fn name_was_cached(was: bool) {
 }
 
 /// Opens a file at once if that is worth a try and goes without waiting.
-async fn cached(path: &Path, flags: i32) -> Option<OwnedFd> {
+pub(super) async fn cached(path: &Path, flags: i32) -> Option<OwnedFd> {
     if !at_once::is_openable(path, flags) || !is_name_due() {
         return None;
     }
@@ -56,6 +56,15 @@ pub(super) struct Opened {
 }
 
 impl Opened {
+    /// Opened with these flags, as they are.
+    pub(super) fn unmarked(fd: OwnedFd, flags: i32) -> Opened {
+        Opened {
+            fd,
+            flags,
+            is_marked: false,
+        }
+    }
+
     /// Opened with these flags and the mark.
     pub(super) fn marked(fd: OwnedFd, flags: i32) -> Opened {
         Opened {
@@ -170,11 +179,7 @@ impl OpenOptions {
     pub(super) async fn open_through_the_ring(&self, path: &Path) -> io::Result<Opened> {
         let flags = self.flags()?;
         let open = op::OpenAt::new(None, path, flags, self.mode.unwrap_or(0o666))?;
-        Ok(Opened {
-            fd: start(open)?.await?,
-            flags,
-            is_marked: false,
-        })
+        Ok(Opened::unmarked(start(open)?.await?, flags))
     }
 
     /// Opens a file beneath a directory: `path` is relative to it, and nothing in
