@@ -15,7 +15,7 @@ use crate::mailbox::Mailbox;
 use crate::operation::{Operation, Stored};
 use crate::pools::Pools;
 use crate::slab::Slab;
-use crate::slot::{CANCEL, CANCELLED, CLOSE, COPY, HELD, KICK, Kind, ORPHAN, Place, Slot};
+use crate::slot::{CANCEL, CANCELLED, CHAIN, CLOSE, COPY, HELD, KICK, Kind, ORPHAN, Place, Slot};
 use crate::watch::Flights;
 use io_uring::squeue::Flags;
 use io_uring::{cqueue, opcode};
@@ -69,6 +69,8 @@ pub(crate) struct Driver {
     pub(crate) cancels: Cancels,
     /// Made when they are first asked for; `None`: not on this kernel.
     pub(crate) lanes: OnceCell<Option<Arc<Lanes>>>,
+    /// Small files that are waited for.
+    pub(crate) chains: Cell<u32>,
     /// Operations and armed streams: in the backlog, in the queue or in the kernel.
     pub(crate) flying: Flights,
     /// Handles alive, the ring itself included. Meaningful until the mailbox closes.
@@ -105,6 +107,7 @@ impl Driver {
             admission: Admission::new(),
             cancels: Cancels::default(),
             lanes: OnceCell::new(),
+            chains: Cell::new(0),
             flying: Flights::new(),
             handles: Cell::new(1),
             closing: Cell::new(false),
@@ -197,7 +200,12 @@ impl Driver {
             Place::Backlog | Place::Held => slot.mark(CANCELLED),
             Place::Flying => {
                 slot.mark(CANCELLED);
-                self.cancel_or_close(slot.user_data());
+                let chain = if slot.kind.get() == Kind::Small {
+                    CHAIN
+                } else {
+                    0
+                };
+                self.cancel_or_close(slot.user_data() | chain);
             }
             Place::Free | Place::Starved | Place::Idle | Place::Done => {}
         }
@@ -214,9 +222,10 @@ impl Driver {
     pub(crate) fn push_cancel(&self, user_data: u64) -> bool {
         let entry = match user_data {
             CLOSE..HELD => lanes::closing(user_data),
-            _ => opcode::AsyncCancel::new(user_data).build(),
+            _ => opcode::AsyncCancel::new(user_data & !CHAIN).build(),
         };
-        let mut entry = entry.user_data(CANCEL);
+        let is_chain = !(CLOSE..HELD).contains(&user_data) && user_data & CHAIN != 0;
+        let mut entry = entry.user_data(if is_chain { user_data } else { CANCEL });
         if self.backend.skips_success() {
             entry = entry.flags(Flags::SKIP_SUCCESS);
         }
@@ -243,12 +252,12 @@ impl Driver {
             {
                 self.finished(slot, result, flags);
             }
-            _ => self.unmatched(user_data, flags),
+            _ => self.unmatched(user_data, result, flags),
         }
     }
 
     #[cold]
-    fn unmatched(&self, user_data: u64, flags: u32) {
+    fn unmatched(&self, user_data: u64, result: i32, flags: u32) {
         match user_data {
             CANCEL => {}
             HELD => self.patience_is_over(),
@@ -258,6 +267,7 @@ impl Driver {
                     self.watching.set(false);
                 }
             }
+            _ if self.is_chain(user_data, result) => {}
             _ => {
                 count(&self.counters.stale);
                 // A stream keeps its slot until its last completion, so what is late brings no buffer.

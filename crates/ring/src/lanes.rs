@@ -20,7 +20,7 @@ use crate::backend::Backend;
 use crate::driver::Driver;
 use crate::op::ReadSmall;
 use crate::operation::Stored;
-use crate::slot::{CANCEL, CANCELLED, CLOSE, Kind, Place, Slot};
+use crate::slot::{CANCEL, CANCELLED, CHAIN, CLOSE, Kind, Place, Slot};
 use crate::uring::Uring;
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{opcode, types};
@@ -241,6 +241,7 @@ impl Driver {
         slot.place.set(Place::Flying);
         self.handles.set(self.handles.get() + 1);
         self.flying.begin(level);
+        self.chains.set(self.chains.get() + u32::from(waits));
         for entry in entries.into_iter().flatten() {
             let entry = match entry.get_user_data() {
                 0 => entry.user_data(slot.user_data()),
@@ -253,6 +254,27 @@ impl Driver {
         Some(slot)
     }
 
+    /// Is it the cancellation of such a slot, which has failed? The kernel knows nothing of an entry that is about to follow another one, so it is asked again,
+    /// a few times: what waits for a device is not found either, and ends by itself.
+    #[cold]
+    pub(crate) fn is_chain(&self, user_data: u64, result: i32) -> bool {
+        let Some(slot) = self.slab.get((user_data & !CHAIN) as u32) else {
+            return false;
+        };
+        if slot.user_data() | CHAIN != user_data {
+            // It has ended.
+            return user_data & CHAIN != 0;
+        }
+        if slot.kind.get() == Kind::Small && result == -libc::ENOENT {
+            // SAFETY: the kind says what the slot holds, and it is not complete.
+            let small = unsafe { &mut *Stored::<ReadSmall>::place(slot.payload()) };
+            if small.is_worth_another_cancel() {
+                self.cancels.push(user_data);
+            }
+        }
+        true
+    }
+
     /// A completion of such a slot.
     #[inline(never)]
     pub(crate) fn small_event(&self, slot: &Slot, result: i32, flags: u32) {
@@ -263,7 +285,7 @@ impl Driver {
             Step::Waits => {
                 if slot.has_mark(CANCELLED) {
                     // What comes next in the kernel has not heard of it.
-                    self.cancel_or_close(slot.user_data());
+                    self.cancel_or_close(slot.user_data() | CHAIN);
                 }
                 return;
             }
@@ -272,6 +294,8 @@ impl Driver {
             }
             Step::Ends { is_open: false } => {}
         }
+        self.chains
+            .set(self.chains.get() - u32::from(small.waits()));
         slot.kind.set(Kind::Once);
         self.finished(slot, result, flags);
     }

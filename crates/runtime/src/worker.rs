@@ -379,7 +379,7 @@ impl Worker {
         let submission = self.ring.read_small(path, waits, ioprio, level)?;
         self.asks_for_io(level);
         let (gathered, most) = match self.ring.levels_in_flight() & more_urgent_than(level) {
-            _ if waits => (&self.gathered_reads, GATHERED_READS),
+            _ if waits => return Some(submission),
             0 => (&self.gathered_files, GATHERED_FILES),
             _ => (&self.gathered_files, GATHERED_FILES_BESIDE_URGENT),
         };

@@ -13,11 +13,17 @@ const SMALLEST_PAGE: usize = 4096;
 pub struct ReadSmall {
     lane: Lane,
     stage: Stage,
+    waits: bool,
+    /// How often it has been cancelled in vain since the last completion.
+    cancels: u8,
     /// The result of the read, once it is known not to be all.
     read: i32,
     /// The result of the read behind it.
     behind: i32,
 }
+
+/// Cancellations of a stage of a chain.
+const CANCELS: u8 = 16;
 
 /// What completes next.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -55,6 +61,8 @@ impl ReadSmall {
         Self {
             lane,
             stage: if waits { Stage::Open } else { Stage::Cached },
+            waits,
+            cancels: 0,
             read: 0,
             behind: 0,
         }
@@ -64,8 +72,19 @@ impl ReadSmall {
         &self.lane
     }
 
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// A cancellation has found nothing.
+    pub(crate) fn is_worth_another_cancel(&mut self) -> bool {
+        self.cancels = self.cancels.saturating_add(1);
+        self.cancels < CANCELS
+    }
+
     /// A completion has arrived.
     pub(crate) fn step(&mut self, result: i32) -> Step {
+        self.cancels = 0;
         match self.stage {
             Stage::Cached if result == -libc::EBADF => return Step::Ends { is_open: false },
             Stage::Cached => {
