@@ -1,20 +1,24 @@
-//! Small files that the kernel has in its caches: opened, read and closed by entries that many files share one enter for. Owner only, but for
-//! [`Lane`].
+//! Small files: opened, read and closed by entries that many files share one enter for. Owner only, but for [`Lane`].
 //!
 //! ```text
-//!  start ── open into a direct descriptor, read at once ──► all of it ────────────────────────────────► close, Done
-//!               │ one enter, in this order                  a part, or nothing yet ─► make it a descriptor ─► close, Done
-//!               └──────────────────────────────────────────► not opened: its name is not cached, … ───────► Done
+//!  cached:  open into a direct descriptor; read at once ──► all of it ──────────────────────────────► close, Done
+//!               │ one enter, in this order              └──► a part, or nothing yet ─► install ─────► close, Done
+//!               └──────────────────────────────────────────► not opened: its name is not cached, … ─► Done
+//!  waiting: open ═► read ═► read behind it, linked ────────► the second one finds nothing ──────────► close, Done
+//!                                                       └──► it finds something, or one fails ─► install ─► close, Done
 //! ```
 //!
-//! * **Nothing waits.** The name is looked up with `RESOLVE_CACHED` and the bytes are read with `RWF_NOWAIT`, so the kernel carries both entries out while it
+//! * **What is cached does not wait.** The name is looked up with `RESOLVE_CACHED` and the bytes are read with `RWF_NOWAIT`, so the kernel carries both entries out while it
 //!   takes them from the queue, one after the other, and hands neither to a thread of its own. That is the order that a link would make; it saves what
 //!   a link costs (0.1 to 0.4 µs for a file). Were an entry to overtake another one, it would find the lane empty: EBADF.
+//! * **What waits is a chain** of links. The end of a file is seen by a read that finds nothing, as only regular files promise that a short read has met it. Both reads are
+//!   from the file's own position on, so what has been taken out of a FIFO is kept.
 //! * **A lane** is a direct descriptor and the memory beside it, of one operation at a time. Its descriptor is closed before its next use is queued; so an
 //!   `open` that fails leaves nothing that the `read` behind it could find.
-//! * **One completion** for a file that is read: those of `open` and `close` are suppressed, or ignored where they fail; the `read` fails, too, then.
+//! * **One completion** for a cached file that is read: those of `open` and `close` are suppressed, or ignored where they fail; the `read` fails, too, then.
 //! * **A file is opened once**, whatever it is. A FIFO, a device or a file of procfs does not know `RWF_NOWAIT`: nothing is read of it, and it goes on as
-//!   an ordinary descriptor (Linux 6.8), as does what is longer than [`ROOM`], or not cached.
+//!   an ordinary descriptor, which it is made by the entry `install` (Linux 6.8), as does what is longer than [`ROOM`], or not cached.
+//! * **A chain is cancelled** link by link: each completion of one that is to end asks for the end of the next, and a cancellation that comes between two of them is repeated.
 
 use crate::backend::Backend;
 use crate::driver::Driver;

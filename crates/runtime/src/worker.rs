@@ -66,7 +66,7 @@ pub(crate) const NONE_WAITS: u8 = u8::MAX;
 /// a fifth more CPU (`--gather` of bench/peers/c/files.c).
 const GATHERED_READS: u8 = 4;
 
-/// Small cached files that are read in one system call, 3.3 µs each. Nothing of the ring is seen meanwhile: as long as at most without one ([`REAP_INTERVALS`]).
+/// Small cached files that are read in one system call, 3.3 µs each. Meanwhile nothing of the ring is seen, for as long as may pass anyway ([`REAP_INTERVALS`]).
 const GATHERED_FILES: u8 = 32;
 /// The same while something more urgent is in flight: within one reap interval.
 const GATHERED_FILES_BESIDE_URGENT: u8 = 6;
