@@ -10,19 +10,20 @@ use crate::backlog::Backlog;
 use crate::config::{Config, Stats};
 use crate::counters::{Counters, count};
 use crate::foreign::Kept;
+use crate::lanes::{self, Lanes};
 use crate::mailbox::Mailbox;
 use crate::operation::{Operation, Stored};
 use crate::pools::Pools;
 use crate::slab::Slab;
-use crate::slot::{CANCEL, CANCELLED, COPY, HELD, KICK, Kind, ORPHAN, Place, Slot};
+use crate::slot::{CANCEL, CANCELLED, CHAIN, CLOSE, COPY, HELD, KICK, Kind, ORPHAN, Place, Slot};
 use crate::watch::Flights;
 use io_uring::squeue::Flags;
 use io_uring::{cqueue, opcode};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
 use std::sync::Arc;
 
-/// Operations to cancel that found the submission queue full. How many is looked at after each poll.
+/// Operations to cancel, and lanes to close, that found the submission queue full. How many is looked at after each poll.
 #[derive(Default)]
 pub(crate) struct Cancels {
     user_data: RefCell<Vec<u64>>,
@@ -35,7 +36,7 @@ impl Cancels {
         self.len.get()
     }
 
-    fn push(&self, user_data: u64) {
+    pub(crate) fn push(&self, user_data: u64) {
         self.user_data.borrow_mut().push(user_data);
         self.len.set(self.len.get() + 1);
     }
@@ -66,6 +67,10 @@ pub(crate) struct Driver {
     /// Copies that wait for others to end.
     pub(crate) admission: Admission,
     pub(crate) cancels: Cancels,
+    /// Made when they are first asked for; `None`: not on this kernel.
+    pub(crate) lanes: OnceCell<Option<Arc<Lanes>>>,
+    /// Small files that are waited for.
+    pub(crate) chains: Cell<u32>,
     /// Operations and armed streams: in the backlog, in the queue or in the kernel.
     pub(crate) flying: Flights,
     /// Handles alive, the ring itself included. Meaningful until the mailbox closes.
@@ -101,6 +106,8 @@ impl Driver {
             backlog: Backlog::new(),
             admission: Admission::new(),
             cancels: Cancels::default(),
+            lanes: OnceCell::new(),
+            chains: Cell::new(0),
             flying: Flights::new(),
             handles: Cell::new(1),
             closing: Cell::new(false),
@@ -193,18 +200,32 @@ impl Driver {
             Place::Backlog | Place::Held => slot.mark(CANCELLED),
             Place::Flying => {
                 slot.mark(CANCELLED);
-                if !self.push_cancel(slot.user_data()) {
-                    self.cancels.push(slot.user_data());
-                }
+                let chain = if slot.kind.get() == Kind::Small {
+                    CHAIN
+                } else {
+                    0
+                };
+                self.cancel_or_close(slot.user_data() | chain);
             }
             Place::Free | Place::Starved | Place::Idle | Place::Done => {}
         }
     }
 
+    /// Cancels an operation or closes a lane, as soon as there is room.
+    pub(crate) fn cancel_or_close(&self, user_data: u64) {
+        if !self.push_cancel(user_data) {
+            self.cancels.push(user_data);
+        }
+    }
+
+    /// Of an operation, or the close of a lane.
     pub(crate) fn push_cancel(&self, user_data: u64) -> bool {
-        let mut entry = opcode::AsyncCancel::new(user_data)
-            .build()
-            .user_data(CANCEL);
+        let entry = match user_data {
+            CLOSE..HELD => lanes::closing(user_data),
+            _ => opcode::AsyncCancel::new(user_data & !CHAIN).build(),
+        };
+        let is_chain = !(CLOSE..HELD).contains(&user_data) && user_data & CHAIN != 0;
+        let mut entry = entry.user_data(if is_chain { user_data } else { CANCEL });
         if self.backend.skips_success() {
             entry = entry.flags(Flags::SKIP_SUCCESS);
         }
@@ -231,12 +252,12 @@ impl Driver {
             {
                 self.finished(slot, result, flags);
             }
-            _ => self.unmatched(user_data, flags),
+            _ => self.unmatched(user_data, result, flags),
         }
     }
 
     #[cold]
-    fn unmatched(&self, user_data: u64, flags: u32) {
+    fn unmatched(&self, user_data: u64, result: i32, flags: u32) {
         match user_data {
             CANCEL => {}
             HELD => self.patience_is_over(),
@@ -246,6 +267,7 @@ impl Driver {
                     self.watching.set(false);
                 }
             }
+            _ if self.is_chain(user_data, result) => {}
             _ => {
                 count(&self.counters.stale);
                 // A stream keeps its slot until its last completion, so what is late brings no buffer.
@@ -257,9 +279,10 @@ impl Driver {
     /// A completion of a flying slot, or the end of one that never left the backlog.
     #[inline]
     pub(crate) fn finished(&self, slot: &Slot, mut result: i32, flags: u32) {
-        if slot.kind.get() != Kind::Once {
-            self.stream_event(slot, result, flags);
-            return;
+        match slot.kind.get() {
+            Kind::Once => {}
+            Kind::Small => return self.small_event(slot, result, flags),
+            _ => return self.stream_event(slot, result, flags),
         }
         if cqueue::more(flags) {
             // Zero copy: the result comes first, the release of the buffer is the terminal completion.

@@ -97,6 +97,7 @@ mod ends;
 mod fd;
 mod foreign;
 mod inbox;
+mod lanes;
 mod mailbox;
 mod offload;
 pub mod op;

@@ -6,6 +6,7 @@ use crate::config::{Config, Mode, Stats};
 use crate::datagram::DatagramMulti;
 use crate::fd::Fd;
 use crate::foreign::Foreign;
+use crate::op::ReadSmall;
 use crate::operation::Operation;
 use crate::owner::{Owner, Proxy, this_thread};
 use crate::recv::RecvMulti;
@@ -16,6 +17,8 @@ use crate::slot::Kind;
 use crate::submission::Submission;
 use crate::watch::Watch;
 use std::marker::PhantomData;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::RawWakerVTable;
@@ -81,6 +84,24 @@ impl Ring {
     #[inline]
     pub fn start<T: Operation>(&self, op: T, level: u8) -> Submission<T> {
         Submission::new(self.shared().driver.start(op, clamp(level)), self.shared)
+    }
+
+    /// Starts to open a file, to read it to its end, if that is near, and to close it: three or four entries, so that many files share one enter. Unless it `waits`, it
+    /// goes as far as names and bytes are cached, and the kernel is done with it when the enter returns. `None`: not now, since all 32 lanes are in use or the queue is full; or
+    /// never, with the readiness driver, a kernel before Linux 6.8, or a path of 256 bytes and more or with a 0. No system call but for the first one.
+    ///
+    /// `ioprio` as for [`ReadAt`](crate::op::ReadAt::ioprio).
+    pub fn read_small(
+        &self,
+        path: &Path,
+        waits: bool,
+        ioprio: u16,
+        level: u8,
+    ) -> Option<Submission<ReadSmall>> {
+        let path = path.as_os_str().as_bytes();
+        let driver = &self.shared().driver;
+        let slot = driver.start_small(path, ioprio, clamp(level), waits)?;
+        Some(Submission::new(Ok(slot), self.shared))
     }
 
     /// Accepts connections on a listening socket until the stream is dropped.

@@ -25,6 +25,8 @@ use std::task::Waker;
 pub(crate) enum Kind {
     /// One result.
     Once,
+    /// A small file: see `lanes.rs`.
+    Small,
     /// A multishot accept.
     Accept,
     /// A multishot receive into buffers of the pool.
@@ -59,6 +61,12 @@ pub(crate) const COPY: u8 = 4;
 
 /// `user_data` of the timeout of what is held. Reserved, as are the next: no slot has so high an index.
 pub(crate) const HELD: u64 = u64::MAX - 2;
+
+/// `user_data` of the close of a lane, whose number is in the lowest bits; of cancellations that wait for room only. Reserved, too.
+pub(crate) const CLOSE: u64 = u64::MAX << 8;
+
+/// In the `user_data` of the cancellation of a small file, beside that of the file's slot: whether it fails matters. No index is so high.
+pub(crate) const CHAIN: u64 = 1 << 31;
 
 /// `user_data` of the watch on the eventfd.
 pub(crate) const KICK: u64 = u64::MAX - 1;

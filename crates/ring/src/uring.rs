@@ -11,7 +11,7 @@ use crate::watch::Watch;
 use io_uring::cqueue::{CompletionQueue, CompletionStatus};
 use io_uring::squeue::{Entry, SubmissionQueue};
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{EnterFlags, IoUring, Submitter, cqueue};
+use io_uring::{EnterFlags, IoUring, Probe, Submitter, cqueue, opcode};
 use std::cell::{Cell, OnceCell, UnsafeCell};
 use std::io;
 use std::mem::ManuallyDrop;
@@ -160,6 +160,26 @@ impl Uring {
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.sq().is_full()
+    }
+
+    /// Entries that there is room for before the next enter.
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        let sq = self.sq();
+        sq.capacity() - sq.len()
+    }
+
+    /// Makes a table of so many direct descriptors. False: the kernel cannot make one, or no ordinary descriptors of those in it.
+    pub(crate) fn register_lanes(&self, lanes: u32) -> bool {
+        let mut probe = Probe::new();
+        let made = self.by_maker(|| {
+            self.submitter().register_probe(&mut probe)?;
+            if !probe.is_supported(opcode::FixedFdInstall::CODE) {
+                return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+            }
+            self.submitter().register_files_sparse(lanes)
+        });
+        made.is_ok()
     }
 
     /// Puts an entry into the submission queue; no system call. False: the queue is full.

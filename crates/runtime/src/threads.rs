@@ -65,6 +65,7 @@ impl Shared {
             share_ticks: clock::to_ticks(budget::SHARE),
             submit_before: Cell::new(NONE_WAITS),
             gathered_reads: Cell::new(0),
+            gathered_files: Cell::new(0),
             #[cfg(feature = "hyper")]
             replies: Cell::new(None),
             neighbours_deadline: Cell::new(None),

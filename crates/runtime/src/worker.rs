@@ -26,12 +26,14 @@ mod outranked;
 mod wait;
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 #[cfg(feature = "hyper")]
 use upshift_core::{CoroutineId, Level};
 use upshift_core::{Executor, Picked, Polled, Yielded};
+use upshift_ring::op::ReadSmall;
 use upshift_ring::{AcceptMulti, DatagramMulti, Fd, Operation, RecvMulti, Ring, Submission};
 
 use crate::arrivals::{Arrivals, Listening, Reachable};
@@ -64,6 +66,16 @@ pub(crate) const NONE_WAITS: u8 = u8::MAX;
 /// a fifth more CPU (`--gather` of bench/peers/c/files.c).
 const GATHERED_READS: u8 = 4;
 
+/// Small cached files that are read in one system call, 3.3 µs each. Meanwhile nothing of the ring is seen, for as long as may pass anyway ([`REAP_INTERVALS`]).
+const GATHERED_FILES: u8 = 32;
+/// The same while something more urgent is in flight: within one reap interval.
+const GATHERED_FILES_BESIDE_URGENT: u8 = 6;
+
+/// The bits of the levels before this one.
+fn more_urgent_than(level: u8) -> u64 {
+    (1 << level) - 1
+}
+
 /// One vCPU with the thread that serves it.
 pub(crate) struct Worker {
     pub(crate) executor: Executor<Linux>,
@@ -81,6 +93,8 @@ pub(crate) struct Worker {
     pub(crate) submit_before: Cell<u8>,
     /// Reads of files among them.
     pub(crate) gathered_reads: Cell<u8>,
+    /// Small files among them.
+    pub(crate) gathered_files: Cell<u8>,
     /// A coroutine that has answered a request of this level in its poll and has its own level back: what it sends next is the reply.
     #[cfg(feature = "hyper")]
     pub(crate) replies: Cell<Option<(CoroutineId, Level)>>,
@@ -242,6 +256,7 @@ impl Worker {
     fn submits(&self) {
         self.submit_before.set(NONE_WAITS);
         self.gathered_reads.set(0);
+        self.gathered_files.set(0);
     }
 
     /// Is it time to look at the ring and the timers, at which the last look was at tick `reaped_at`, or at the other vCPUs? After a poll: the
@@ -278,6 +293,13 @@ impl Worker {
     fn next_level(&self, back: Option<&Yielded<'_, Linux>>) -> u8 {
         let ready = self.executor.bitmap().trailing_zeros() as u8;
         back.map_or(ready, |back| ready.min(back.level().get()))
+    }
+
+    /// Is nothing more urgent than the calling coroutine in flight on the ring, and no timer due within so many ns?
+    pub(crate) fn is_undisturbed(&self, time: u64) -> bool {
+        let level = self.executor.running_level().unwrap_or_default().get();
+        self.ring.levels_in_flight() & more_urgent_than(level) == 0
+            && (self.timers.next_deadline()).is_none_or(|deadline| deadline > clock::now() + time)
     }
 
     /// Starts an operation at the level of the calling coroutine.
@@ -337,13 +359,41 @@ impl Worker {
     /// Starts to read a file at the level of the calling coroutine.
     pub(crate) fn start_read<T: Operation>(&self, operation: T) -> Submission<T> {
         let submission = self.start(operation);
-        let gathered = self.gathered_reads.get().saturating_add(1);
-        self.gathered_reads.set(gathered);
-        if gathered >= GATHERED_READS {
+        self.gather(&self.gathered_reads, GATHERED_READS);
+        submission
+    }
+
+    /// May other coroutines read a small file in the same system call? Alone that costs more than the three calls that it stands for.
+    pub(crate) fn shares_files(&self) -> bool {
+        self.gathered_files.get() != 0 || self.executor.bitmap() != 0
+    }
+
+    /// Starts to read a small file, at the level of the calling coroutine; see [`Ring::read_small`].
+    pub(crate) fn start_small(
+        &self,
+        path: &Path,
+        waits: bool,
+        ioprio: u16,
+    ) -> Option<Submission<ReadSmall>> {
+        let level = self.executor.running_level().unwrap_or_default().get();
+        let submission = self.ring.read_small(path, waits, ioprio, level)?;
+        self.asks_for_io(level);
+        let (gathered, most) = match self.ring.levels_in_flight() & more_urgent_than(level) {
+            _ if waits => return Some(submission),
+            0 => (&self.gathered_files, GATHERED_FILES),
+            _ => (&self.gathered_files, GATHERED_FILES_BESIDE_URGENT),
+        };
+        self.gather(gathered, most);
+        Some(submission)
+    }
+
+    /// One more has been gathered of those of which at most so many are.
+    fn gather(&self, gathered: &Cell<u8>, most: u8) {
+        gathered.set(gathered.get().saturating_add(1));
+        if gathered.get() >= most {
             // Before whatever is polled next.
             self.submit_before.set(0);
         }
-        submission
     }
 
     #[inline]

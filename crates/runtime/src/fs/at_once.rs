@@ -5,7 +5,7 @@
 //! the same attempts that the ring makes when something is submitted, less the ring. What is not there is `EAGAIN`, and
 //! goes through the ring, which waits.
 //!
-//! * **Never for long.** Neither call waits for a device. A read is done in pieces of at most [`PIECE`] bytes, and between two of them gives way
+//! * **Never for long.** Neither call waits for a device. A read is done in pieces of at most 1 MiB, 256 KiB beside something more urgent, and between two of them gives way
 //!   as any leaf future does ([`coop`](crate::coop)); the ring would copy all of it within one system call, with the vCPU waiting.
 //! * **What is tried pays.** A hit saves 0.4 to 0.7 µs, a miss costs some 1 µs, next to the 6 µs of CPU time of a read from the device. So [`Tries`] pauses
 //!   after a miss, for twice as many operations after each further one, and half as long after each hit: where most hit nearly all are tried, where most miss
@@ -25,11 +25,26 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use upshift_ring::Fd;
 
-use crate::coop;
+use crate::{context, coop};
 
-/// Bytes copied by one system call: some 18 µs (measured: 64 KiB at a time 84 µs per MiB, 256 KiB 71, all at once 66), within the
+/// Bytes copied by one system call beside something more urgent: some 18 µs (measured: 64 KiB at a time 84 µs per MiB, 256 KiB 71 to 83, all at once 66), within the
 /// interval at which a vCPU looks for completions under load.
-pub(super) const PIECE: usize = 256 << 10;
+const PIECE: usize = 256 << 10;
+/// The same where nothing of the vCPU's ring or timers is more urgent: some 66 µs. Completions are then looked for at five times the interval.
+const LONG_PIECE: usize = 1 << 20;
+/// What it takes, ns.
+const LONG_TIME: u64 = 70_000;
+
+/// How much of so many bytes is copied by the next system call.
+pub(super) fn piece(length: usize) -> usize {
+    if length <= PIECE {
+        return length;
+    }
+    match context::with(|worker| worker.is_undisturbed(LONG_TIME)) {
+        Some(true) => length.min(LONG_PIECE),
+        _ => PIECE,
+    }
+}
 
 /// The longest pause, in operations.
 const LONGEST: u32 = 127;
@@ -159,7 +174,7 @@ fn failed<T>() -> Now<T> {
     }
 }
 
-/// Reads cached bytes, at most [`PIECE`] of them; 0 is the end of the file.
+/// Reads cached bytes, [a piece](piece) of them; 0 is the end of the file.
 ///
 /// # Safety
 /// There is room for `length` bytes at `start`.
@@ -174,7 +189,7 @@ pub(super) unsafe fn read(
     };
     let piece = libc::iovec {
         iov_base: start.cast::<c_void>(),
-        iov_len: length.min(PIECE),
+        iov_len: length,
     };
     // SAFETY: the caller vouches for the room.
     let count = unsafe {
@@ -204,17 +219,43 @@ pub(super) struct Beginning {
     pub(super) tries: Tries,
 }
 
+impl Beginning {
+    /// Of a read that was not the end, or failed.
+    pub(super) fn of(bytes: Vec<u8>, error: Option<&io::Error>) -> Beginning {
+        let waits = matches!(error.map(io::Error::raw_os_error), Some(Some(libc::EAGAIN)));
+        let tries = Tries::new();
+        match error {
+            None => {}
+            Some(_) if waits => tries.missed(),
+            Some(_) => tries.never(),
+        }
+        Beginning {
+            bytes,
+            is_all: false,
+            is_local: error.is_none() || waits,
+            tries,
+        }
+    }
+}
+
 /// Reads the beginning of a file that has just been opened for reading, as far as it is cached.
 pub(super) fn beginning(fd: BorrowedFd<'_>) -> Beginning {
+    behind(fd, Vec::with_capacity(BEGINNING))
+}
+
+/// Reads a file on, of which this much has been read, as [`beginning`] does.
+pub(super) fn behind(fd: BorrowedFd<'_>, mut bytes: Vec<u8>) -> Beginning {
+    bytes.reserve_exact(BEGINNING);
+    let most = bytes.len() + BEGINNING;
     let mut beginning = Beginning {
-        bytes: Vec::with_capacity(BEGINNING),
+        bytes,
         is_all: false,
         is_local: false,
         tries: Tries::new(),
     };
     let bytes = &mut beginning.bytes;
-    while bytes.len() < BEGINNING && !beginning.is_all {
-        let (start, room) = (bytes.len(), BEGINNING - bytes.len());
+    while bytes.len() < most && !beginning.is_all {
+        let (start, room) = (bytes.len(), most - bytes.len());
         // SAFETY: there is so much room behind what has been read.
         match unsafe { read(fd, bytes.as_mut_ptr().add(start), room, start as u64) } {
             Now::Done(count) => {
@@ -241,11 +282,11 @@ pub(super) fn beginning(fd: BorrowedFd<'_>) -> Beginning {
     beginning
 }
 
-/// Was the end of the file seen by a read at `offset` of `count` bytes, with room for so many? What is not cached begins with a page: a read that is cut
+/// Was the end of the file seen by a read at `offset` that was asked for `room` bytes and read `count`? What is not cached begins with a page: a read that is cut
 /// short within one is cut short by the end.
 pub(super) fn is_end(offset: u64, count: usize, room: usize) -> bool {
     let within = !(offset + count as u64).is_multiple_of(SMALLEST_PAGE);
-    count == 0 || (count < room.min(PIECE) && within)
+    count == 0 || (count < room && within)
 }
 
 /// Pages are of this size, or of multiples of it.
@@ -405,6 +446,5 @@ mod tests {
         assert!(!is_end(0, 4096, 8192));
         assert!(!is_end(100, 4096 - 100, 8192));
         assert!(!is_end(0, 100, 100));
-        assert!(!is_end(1, PIECE, 2 * PIECE));
     }
 }

@@ -92,7 +92,7 @@ impl File {
     /// Reads into an empty vector what is cached, if that is worth a try. False: go through
     /// the ring.
     pub(super) fn read_cached(&self, buffer: &mut Vec<u8>, offset: u64) -> bool {
-        let room = buffer.capacity();
+        let room = at_once::piece(buffer.capacity());
         if !self.is_tried() {
             return false;
         }
@@ -104,20 +104,20 @@ impl File {
         true
     }
 
-    /// Reads a piece that is cached into a buffer behind what it holds; 0 is the end of the
+    /// Reads so many cached bytes, for which there is room, into a buffer behind what it holds; 0 is the end of the
     /// file. `None`: go through the ring.
     pub(super) fn read_now<B: IoBufMut>(
         &self,
         buffer: &mut B,
         filled: usize,
-        room: usize,
+        asked: usize,
         offset: u64,
     ) -> Option<usize> {
         let offset = offset.checked_add(filled as u64)?;
-        // SAFETY: `filled` bytes have been written, and `room` is at most what there is.
+        // SAFETY: `filled` bytes have been written, and there is room for `asked` more.
         let read = unsafe {
             let start = buffer.io_mut_ptr().add(filled);
-            at_once::read(self.as_fd(), start, room - filled, offset)
+            at_once::read(self.as_fd(), start, asked, offset)
         };
         match read {
             Now::Done(count) => {

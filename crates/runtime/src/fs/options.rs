@@ -20,24 +20,30 @@ thread_local! {
 /// How often the kernel is asked for a name beneath a directory in which names change meanwhile.
 const BENEATH: u32 = 100;
 
+/// Is the next name to be tried at once?
+pub(super) fn is_name_due() -> bool {
+    NAMES.with(|names| names.is_due(None))
+}
+
+/// What came of it.
+pub(super) fn name_was_cached(was: bool) {
+    NAMES.with(|names| if was { names.hit() } else { names.missed() });
+}
+
 /// Opens a file at once if that is worth a try and goes without waiting.
-async fn cached(path: &Path, flags: i32) -> Option<OwnedFd> {
-    if !at_once::is_openable(path, flags) || !NAMES.with(|names| names.is_due(None)) {
+pub(super) async fn cached(path: &Path, flags: i32) -> Option<OwnedFd> {
+    if !at_once::is_openable(path, flags) || !is_name_due() {
         return None;
     }
     poll_fn(coop::poll_proceed).await;
     context::with_open(|_| ())?;
-    NAMES.with(|names| match at_once::open(path, flags) {
-        Now::Done(fd) => {
-            names.hit();
-            Some(fd)
-        }
+    let fd = match at_once::open(path, flags) {
+        Now::Done(fd) => Some(fd),
         // Also where `openat2` is forbidden, or names are not there.
-        Now::Waits | Now::Cannot => {
-            names.missed();
-            None
-        }
-    })
+        Now::Waits | Now::Cannot => None,
+    };
+    name_was_cached(fd.is_some());
+    fd
 }
 
 /// What has been opened.
@@ -50,6 +56,24 @@ pub(super) struct Opened {
 }
 
 impl Opened {
+    /// Opened with these flags, as they are.
+    pub(super) fn unmarked(fd: OwnedFd, flags: i32) -> Opened {
+        Opened {
+            fd,
+            flags,
+            is_marked: false,
+        }
+    }
+
+    /// Opened with these flags and the mark.
+    pub(super) fn marked(fd: OwnedFd, flags: i32) -> Opened {
+        Opened {
+            fd,
+            flags,
+            is_marked: flags & libc::O_NONBLOCK == 0,
+        }
+    }
+
     /// The mark is taken back.
     pub(super) fn into_file(self, tries: Tries) -> io::Result<File> {
         if self.is_marked {
@@ -146,18 +170,16 @@ impl OpenOptions {
     pub(super) async fn open_marked(&self, path: &Path) -> io::Result<Opened> {
         let flags = self.flags()?;
         if let Some(fd) = cached(path, flags).await {
-            return Ok(Opened {
-                fd,
-                flags,
-                is_marked: flags & libc::O_NONBLOCK == 0,
-            });
+            return Ok(Opened::marked(fd, flags));
         }
+        self.open_through_the_ring(path).await
+    }
+
+    /// As [`open_marked`](OpenOptions::open_marked) where that has been tried at once.
+    pub(super) async fn open_through_the_ring(&self, path: &Path) -> io::Result<Opened> {
+        let flags = self.flags()?;
         let open = op::OpenAt::new(None, path, flags, self.mode.unwrap_or(0o666))?;
-        Ok(Opened {
-            fd: start(open)?.await?,
-            flags,
-            is_marked: false,
-        })
+        Ok(Opened::unmarked(start(open)?.await?, flags))
     }
 
     /// Opens a file beneath a directory: `path` is relative to it, and nothing in

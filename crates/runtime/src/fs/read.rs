@@ -1,9 +1,9 @@
 //! A read on its way: first from the page cache, then through the ring.
 //!
 //! ```text
-//!  Fresh ── worth a try ──► Cached ── all there ──► done
-//!    │                        │  a piece is not cached
-//!    └──────────────────────► Ring ── completion ─► done
+//!  Here ── worth a try ──► Here ── all there ────► done
+//!    │                       │  a piece is not cached
+//!    └─────────────────────► Ring ── completion ──► done
 //! ```
 
 use std::future::Future;
@@ -36,9 +36,14 @@ pub(super) struct Reading<'a, B> {
 }
 
 enum State<B> {
-    Fresh(B),
-    /// With so many bytes.
-    Cached(B, u32),
+    /// Nothing is in flight.
+    Here {
+        buffer: B,
+        /// So many bytes are in it.
+        filled: u32,
+        /// It is worth a try.
+        is_tried: bool,
+    },
     Ring(Submission<op::ReadAt<B>>),
     Taken,
 }
@@ -51,11 +56,25 @@ impl<'a, B: IoBufMut> Reading<'a, B> {
         Reading {
             file,
             offset,
-            state: State::Fresh(buffer),
+            state: State::Here {
+                buffer,
+                filled: 0,
+                is_tried: false,
+            },
         }
     }
 
-    fn through_the_ring(&mut self, buffer: B, filled: u32) -> Result<(), (io::Error, B)> {
+    /// The buffer, with nothing in flight.
+    fn take(&mut self) -> (B, u32) {
+        match replace(&mut self.state, State::Taken) {
+            State::Here { buffer, filled, .. } => (buffer, filled),
+            State::Ring(_) | State::Taken => panic!("a read was polled after completion"),
+        }
+    }
+
+    #[inline(never)]
+    fn through_the_ring(&mut self) -> Result<(), (io::Error, B)> {
+        let (buffer, filled) = self.take();
         if let Err(error) = context::try_with(|_| ()) {
             return Err((error, buffer));
         }
@@ -70,52 +89,55 @@ impl<'a, B: IoBufMut> Reading<'a, B> {
         }
         Ok(())
     }
+
+    /// Copies the next piece of what is cached. True: that was all; `None`: the rest is for the ring.
+    fn copy(&mut self) -> Option<bool> {
+        let State::Here { buffer, filled, .. } = &mut self.state else {
+            return None;
+        };
+        let had = *filled as usize;
+        let room = buffer.io_capacity().min(LONGEST);
+        let asked = at_once::piece(room - had);
+        let count = self.file.read_now(buffer, had, asked, self.offset)?;
+        *filled = (had + count) as u32;
+        Some(had + count == room || at_once::is_end(self.offset + had as u64, count, asked))
+    }
 }
 
 impl<B: IoBufMut> Future for Reading<'_, B> {
     type Output = (io::Result<usize>, B);
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        loop {
-            match &mut self.state {
-                State::Ring(submission) => {
-                    let output = ready!(Pin::new(submission).poll(cx));
-                    self.state = State::Taken;
-                    return Poll::Ready(output);
-                }
-                State::Cached(..) => ready!(coop::poll_proceed(cx)),
-                State::Fresh(_) | State::Taken => {}
-            }
-            match replace(&mut self.state, State::Taken) {
-                State::Fresh(buffer) if self.file.is_tried() => {
-                    self.state = State::Cached(buffer, 0);
-                }
-                State::Fresh(buffer) => {
-                    if let Err((error, buffer)) = self.through_the_ring(buffer, 0) {
-                        return Poll::Ready((Err(error), buffer));
-                    }
-                }
-                State::Cached(mut buffer, filled) => {
-                    let had = filled as usize;
-                    let room = buffer.io_capacity().min(LONGEST);
-                    let Some(count) = self.file.read_now(&mut buffer, had, room, self.offset)
-                    else {
-                        if let Err((error, buffer)) = self.through_the_ring(buffer, filled) {
-                            return Poll::Ready((Err(error), buffer));
-                        }
-                        continue;
-                    };
-                    let filled = had + count;
-                    let begin = self.offset + had as u64;
-                    if filled == room || at_once::is_end(begin, count, room - had) {
+        let file = self.file;
+        if let State::Here { is_tried, .. } = &mut self.state
+            && (*is_tried || file.is_tried())
+        {
+            *is_tried = true;
+            loop {
+                ready!(coop::poll_proceed(cx));
+                match self.copy() {
+                    Some(false) => {}
+                    Some(true) => {
+                        let (mut buffer, filled) = self.take();
                         // SAFETY: so many bytes have been written, from the first one on.
-                        unsafe { buffer.set_filled(filled) };
-                        return Poll::Ready((Ok(filled), buffer));
+                        unsafe { buffer.set_filled(filled as usize) };
+                        return Poll::Ready((Ok(filled as usize), buffer));
                     }
-                    self.state = State::Cached(buffer, filled as u32);
+                    None => break,
                 }
-                State::Ring(_) | State::Taken => panic!("a read was polled after completion"),
             }
         }
+        if !matches!(self.state, State::Ring(_))
+            && let Err((error, buffer)) = self.through_the_ring()
+        {
+            return Poll::Ready((Err(error), buffer));
+        }
+        let State::Ring(submission) = &mut self.state else {
+            unreachable!("it has just been started")
+        };
+        let output = ready!(Pin::new(submission).poll(cx));
+        self.state = State::Taken;
+        Poll::Ready(output)
     }
 }

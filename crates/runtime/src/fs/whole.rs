@@ -1,12 +1,18 @@
 //! Whole files at once.
 
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use upshift_ring::op::Small;
 use upshift_ring::{IoBuf, IoBufMut};
 
-use super::{File, OpenOptions, at_once};
+use super::at_once::{self, Beginning, Tries};
+use super::options::{self, Opened};
+use super::{File, OpenOptions, current_ioprio};
+use crate::worker::Worker;
+use crate::{context, coop};
 
 /// The smallest read that is tried.
 const LEAST: usize = 64;
@@ -31,16 +37,88 @@ unsafe impl IoBufMut for Tail {
     }
 }
 
+thread_local! {
+    /// Of files that this thread reads at once because they may be small.
+    static SMALL: Tries = const { Tries::new() };
+}
+
+/// How far reading a file has come.
+enum Begun {
+    /// To its end.
+    All(Vec<u8>),
+    /// It is open.
+    Open(Opened, Beginning),
+}
+
+/// Opens a file and reads its beginning; if that is all, it is closed again. Of what many coroutines ask for at the same time, as much as can be goes with one system call.
+async fn begin(path: &Path) -> io::Result<Begun> {
+    const FLAGS: i32 = libc::O_RDONLY;
+    let may_be_small = at_once::is_openable(path, FLAGS) && SMALL.with(|small| small.is_due(None));
+    let shares = may_be_small && context::with(|worker| worker.shares_files()) == Some(true);
+    let mut tried = None;
+    if shares && options::is_name_due() {
+        poll_fn(coop::poll_proceed).await;
+        tried = small(path, false).await;
+        if let Some(small) = &tried {
+            options::name_was_cached(!matches!(small, Small::Unopened));
+        }
+    } else if shares {
+        tried = Some(Small::Unopened);
+    }
+    if tried.is_none()
+        && let Some(fd) = options::cached(path, FLAGS).await
+    {
+        let beginning = at_once::beginning(fd.as_fd());
+        return Ok(Begun::Open(Opened::marked(fd, FLAGS), beginning));
+    }
+    let mut is_marked = true;
+    if may_be_small && matches!(tried, None | Some(Small::Unopened)) {
+        is_marked = false;
+        tried = small(path, true).await;
+    }
+    match tried {
+        Some(Small::All(bytes)) => Ok(Begun::All(bytes)),
+        Some(Small::Begun { fd, bytes, error }) => {
+            let opened = match is_marked {
+                true => Opened::marked(fd, FLAGS),
+                false => Opened::unmarked(fd, FLAGS),
+            };
+            let beginning = match is_marked {
+                true => Beginning::of(bytes, error.as_ref()),
+                false => at_once::behind(opened.fd.as_fd(), bytes),
+            };
+            Ok(Begun::Open(opened, beginning))
+        }
+        Some(Small::Unopened) | None => {
+            let mut options = OpenOptions::new();
+            let opened = options.read(true).open_through_the_ring(path).await?;
+            let beginning = at_once::beginning(opened.fd.as_fd());
+            Ok(Begun::Open(opened, beginning))
+        }
+    }
+}
+
+/// Opens a file, reads it to its end, and closes it, by one system call together with others. `None`: not now, or not here.
+async fn small(path: &Path, waits: bool) -> Option<Small> {
+    let start = |worker: &Worker| worker.start_small(path, waits, current_ioprio());
+    let small = context::with(start)??.await;
+    SMALL.with(|tries| match &small {
+        Small::All(_) => tries.hit(),
+        Small::Begun { error: None, .. } => tries.missed(),
+        Small::Begun { .. } | Small::Unopened => {}
+    });
+    Some(small)
+}
+
 /// Reads a whole file.
 ///
 /// # Errors
 /// As [`File::open`] and [`File::read_at`]; `OutOfMemory` if it does not fit.
 pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-    let opened = OpenOptions::new()
-        .read(true)
-        .open_marked(path.as_ref())
-        .await?;
-    let beginning = at_once::beginning(opened.fd.as_fd());
+    let (opened, beginning) = match begin(path.as_ref()).await? {
+        Begun::All(bytes) => return Ok(bytes),
+        Begun::Open(opened, beginning) => (opened, beginning),
+    };
     let mut all = beginning.bytes;
     if beginning.is_all {
         return Ok(all);
