@@ -9,7 +9,7 @@
 //! status [`STATUS`]. `mpirun` notices the death at the same time and sends SIGTERM to all ranks, which therefore waits for the grace, too;
 //! it sends SIGKILL a second later. No call of MPI is made: none of them is safe with a rank gone.
 
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::{Arc, Weak};
@@ -246,7 +246,9 @@ impl Watcher {
             last_urgent: self.node.last_note(nth),
         };
         if page.told.swap(1, SeqCst) == 0 {
-            eprintln!("upshift-mpi: {death}; the job ends");
+            // In one write: what the launcher says meanwhile comes before or after it.
+            let line = format!("upshift-mpi: {death}; the job ends\n");
+            let _ = io::stderr().write_all(line.as_bytes());
         }
         let began = Instant::now();
         if let Some(job) = self.job.upgrade() {
