@@ -417,9 +417,9 @@ fn small_files_share_system_calls() {
                 ring().submitted - before.submitted,
                 ring().enters - before.enters,
             );
-            // Elsewhere each file is read by calls of its own.
+            // Elsewhere each file is read by calls of its own. Where polls are slow, as under a sanitizer, the ring is entered more often.
             assert!(
-                entries < 60 || enters < 12,
+                entries < 60 || 3 * enters < entries,
                 "{entries} entries in {enters} enters"
             );
         }
