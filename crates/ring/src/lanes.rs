@@ -52,7 +52,7 @@ pub(crate) struct Memory {
 
 /// All lanes of a ring. The memory of one is allocated when it is first used.
 pub(crate) struct Lanes {
-    /// Bit *n*: lane *n* is nobody's.
+    /// Bit *n*: lane *n* is free.
     free: AtomicU32,
     memory: [UnsafeCell<Option<Box<Memory>>>; LANES as usize],
 }

@@ -124,8 +124,8 @@ impl Driver {
             let fetch = uring.owes_completions();
             if uring.pending() == 0 {
                 let unread = uring.unread();
-                // Something that arrives just when the kernel takes all that has arrived is taken, too, and leaves the flag set behind it: until
-                // the next arrival no enter brings anything.
+                // The flag may stay set when everything has been fetched, presumably by something that arrives while the kernel fetches: until the
+                // next arrival no enter brings anything.
                 if !fetch || unread >= self.fetch_limit || fetched == Some(unread) {
                     return Ok(());
                 }

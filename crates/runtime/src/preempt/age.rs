@@ -1,9 +1,9 @@
 //! How long a poll has run, by the CPU time of its thread: what other programs take of the CPU meanwhile is not the poll's.
 //!
-//! To read that clock is a system call, so no poll that begins does. It is known of each look of the watcher, and of each beginning of a thread's
-//! service. What the thread has lost since, beside its sleeps between polls, may have been lost in this poll, and is taken for that: **no
-//! poll is thought to have run for longer than it has**, and from its first look on what it has run is known. A long poll beside a busy program may be
-//! seen one look later therefore; a short one is not stopped for what others have done.
+//! To read that clock is a system call. A poll that begins while polls are suspended makes it; then the threads of the vCPU take much of each other's time. One that begins
+//! otherwise does not: the clock is known at the last look of the watcher, or when the thread began to serve, and all that the thread has lost since, beside its sleeps between
+//! polls, is taken for lost in this poll. So **no poll is thought to have run for longer than its thread**, and from its first look on what it has run is known. A long poll beside a
+//! busy program may be seen one look later therefore; a short one is not stopped for what others have done.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
