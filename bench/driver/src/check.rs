@@ -56,9 +56,10 @@ pub(crate) fn same_bytes(peer: &Peer, program: &Program, is_matrix: bool) -> Res
     converse(&mut stream, "pipelined and cut", &parts, &expected)
 }
 
-/// Says what is wrong with the replies of a spin server, if anything is: each request comes back once, in any order.
-pub(crate) fn same_spin(program: &Program) -> Result<(), String> {
-    let server = Server::start(program, &["127.0.0.1:0".into()], Some(0))?;
+/// Says what is wrong with the replies of a spin server, if anything is: each request comes back once, in any order. The server
+/// is started on `cpu` (any if `None`).
+pub(crate) fn same_spin(program: &Program, cpu: Option<usize>) -> Result<(), String> {
+    let server = Server::start(program, &["127.0.0.1:0".into()], cpu)?;
     let mut stream = TcpStream::connect(server.addresses[0]).map_err(|e| e.to_string())?;
     stream
         .set_nodelay(true)

@@ -187,8 +187,12 @@ fn fleet(results: &mut SectionResults, built: &Built, folder: &Path) -> Fleet {
         pages: ours(&["plaintext-server", "--vcpus", "1", "--pin", "0"]),
         web: Servers::new(),
     };
-    for servers in [&mut fleet.ours, &mut fleet.two, &mut fleet.others] {
-        servers.retain(|(name, program)| checked(results, name, program));
+    for (servers, cpu) in [
+        (&mut fleet.ours, Some(0)),
+        (&mut fleet.two, None),
+        (&mut fleet.others, Some(0)),
+    ] {
+        servers.retain(|(name, program)| checked(results, name, program, cpu));
     }
     let root = folder.to_string_lossy();
     let serve = ["serve", &root, "--vcpus", "1", "--pin", "0"];
@@ -233,8 +237,8 @@ fn for_everybody(program: &Path, folder: &Path) -> Result<PathBuf, String> {
 }
 
 /// Leaves out a server that answers with other bytes; notes the command of one that does not.
-fn checked(results: &mut SectionResults, id: &str, program: &Program) -> bool {
-    match same_spin(program) {
+fn checked(results: &mut SectionResults, id: &str, program: &Program, cpu: Option<usize>) -> bool {
+    match same_spin(program, cpu) {
         Ok(()) => {
             let file = program.file.file_name().unwrap_or_default();
             let words = format!("{} {}", file.display(), program.args.join(" "));
