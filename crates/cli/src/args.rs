@@ -118,7 +118,16 @@ mod tests {
     }
 
     #[test]
-    fn preemption_is_off_unless_asked_for() {
+    fn preemption_is_on_in_serve_and_off_in_the_servers_of_benchmarks() {
+        let served = |line: &str| {
+            let Command::Serve(args) = parse(line).unwrap().command else {
+                panic!("wrong command")
+            };
+            args.scheduling.preempt
+        };
+        assert_eq!(served("upshift serve"), Switch::On);
+        assert_eq!(served("upshift serve --preempt off"), Switch::Off);
+
         let parsed = |more: &str| {
             let line = format!("upshift spin-server --listen 127.0.0.1:7000 {more}");
             let Command::SpinServer(args) = parse(&line).unwrap().command else {

@@ -30,6 +30,7 @@ See docs/serve.md for details.";
 
 /// Flags of `upshift serve`.
 #[derive(Debug, Clone, Args)]
+#[command(mut_arg("preempt", |flag| flag.default_value("on")))]
 pub(crate) struct ServeArgs {
     /// Folder to serve [default: the current one]
     #[arg(value_name = "FOLDER")]

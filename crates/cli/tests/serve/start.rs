@@ -54,6 +54,7 @@ fn help_shows_priorities_and_examples() {
         "[default: 127.0.0.1:8080]",
         "--priority",
         "--preempt",
+        "[default: on]",
         "--board",
         "the first matching --priority rule",
         "upshift serve site --listen 0.0.0.0:80",
