@@ -78,6 +78,9 @@ pub(crate) enum Compat {
         /// Only on this driver, and not in a container
         #[arg(long, value_parser = ["ring", "readiness"])]
         driver: Option<String>,
+        /// Beside `upshift daemon` with rules that give postgres and redis a level; needs root; not in a container
+        #[arg(long)]
+        daemon: bool,
     },
 }
 
@@ -85,9 +88,11 @@ pub(crate) fn command(root: &Path, what: &Compat) -> ExitCode {
     let done = match what {
         Compat::Tokio { files } => tokio(root, files),
         Compat::Programs { operations } => programs::programs(root, operations),
-        Compat::Service { inside, driver } => {
-            service::service(root, inside.as_deref(), driver.as_deref())
-        }
+        Compat::Service {
+            inside,
+            driver,
+            daemon,
+        } => service::service(root, inside.as_deref(), driver.as_deref(), *daemon),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -7,6 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const START_LIMIT: Duration = Duration::from_secs(20);
+/// What gives postgres and redis a level: they run before what is ordinary, the vCPUs of the service among them.
+const RULES: &str =
+    "[[assign]]\ncomm = \"postgres\"\nlevel = 1\n[[assign]]\ncomm = \"redis-server\"\nlevel = 1\n";
 /// RabbitMQ takes ten seconds where nothing else runs.
 const RABBITMQ_LIMIT: Duration = Duration::from_secs(120);
 
@@ -37,7 +40,7 @@ impl Servers {
         let mut command = Command::new("redis-server");
         command.args(["--port", &redis.to_string(), "--bind", "127.0.0.1"]);
         command.args(["--save", "", "--dir"]).arg(&servers.folder);
-        servers.begin(command, redis, START_LIMIT, "-INT")?;
+        servers.begin(command, || listens(redis), START_LIMIT, "-INT")?;
         servers.redis = format!("redis://127.0.0.1:{redis}/");
         let data = servers.folder.join("postgres");
         let mut make = as_postgres(&servers.folder, "initdb")?;
@@ -60,7 +63,7 @@ impl Servers {
             "-D",
         ]);
         command.arg(&data);
-        servers.begin(command, postgres, START_LIMIT, "-INT")?;
+        servers.begin(command, || listens(postgres), START_LIMIT, "-INT")?;
         Ok(servers)
     }
 
@@ -97,7 +100,17 @@ impl Servers {
             command.env(name, home.join(file));
         }
         self.rabbitmq = Some([port, names]);
-        self.begin(command, port, RABBITMQ_LIMIT, "-TERM")
+        self.begin(command, || listens(port), RABBITMQ_LIMIT, "-TERM")
+    }
+
+    /// An `upshift daemon` with rules for the others.
+    pub(super) fn start_daemon(&mut self, upshift: &Path) -> Result<(), String> {
+        let (socket, rules) = (self.folder.join("socket"), self.folder.join("daemon.toml"));
+        fs::write(&rules, RULES).map_err(|error| error.to_string())?;
+        let mut command = Command::new(upshift);
+        command.arg("daemon").arg("--config").arg(&rules);
+        command.arg("--socket").arg(&socket);
+        self.begin(command, || socket.exists(), START_LIMIT, "-TERM")
     }
 
     /// A URL; empty if there is none.
@@ -119,7 +132,7 @@ impl Servers {
     fn begin(
         &mut self,
         mut command: Command,
-        port: u16,
+        is_there: impl Fn() -> bool,
         limit: Duration,
         signal: &'static str,
     ) -> Result<(), String> {
@@ -132,7 +145,7 @@ impl Servers {
         let child = child.map_err(|error| format!("{name}: {error}"))?;
         self.children.push((child, signal));
         let began = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        while !is_there() {
             if began.elapsed() > limit {
                 return Err(format!("{name} does not listen"));
             }
@@ -159,6 +172,10 @@ impl Drop for Servers {
         }
         let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+fn listens(port: u16) -> bool {
+    TcpStream::connect(("127.0.0.1", port)).is_ok()
 }
 
 fn free_port() -> Result<u16, String> {

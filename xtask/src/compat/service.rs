@@ -16,15 +16,24 @@ use crate::setup;
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Builds and tries it everywhere, or only on the driver `only`, or, `inside` a surrounding of this name, tries what has been built.
-pub(super) fn service(root: &Path, inside: Option<&str>, only: Option<&str>) -> Result<(), String> {
+/// Builds and tries it everywhere, or only on the driver `only`, or on each beside a `daemon`, or, `inside` a surrounding of this name, tries
+/// what has been built.
+pub(super) fn service(
+    root: &Path,
+    inside: Option<&str>,
+    only: Option<&str>,
+    daemon: bool,
+) -> Result<(), String> {
     let stop = Stop::on_signals().map_err(|error| error.to_string())?;
     let target = root.join("target/xtask/service");
     let target = std::env::var_os("SERVICE_TARGET").map_or(target, Into::into);
     if let Some(name) = inside {
         let servers = Servers::start()?;
         let mut trial = trial(&target, &servers, name, None);
-        return finish(&mut trial, &stop);
+        return finish(&mut trial, LIMIT, &stop);
+    }
+    if daemon && !rustix::process::geteuid().is_root() {
+        return Err("--daemon needs root: the daemon elevates postgres and redis".to_owned());
     }
     let mut build = setup::cargo(root);
     build
@@ -32,8 +41,12 @@ pub(super) fn service(root: &Path, inside: Option<&str>, only: Option<&str>) -> 
         .arg("--manifest-path")
         .arg(root.join("examples/service/Cargo.toml"))
         .env("CARGO_TARGET_DIR", &target);
-    let ending = run(&mut build, BUILD_LIMIT, None, &stop).map_err(|error| error.to_string())?;
-    ending.success()?;
+    finish(&mut build, BUILD_LIMIT, &stop)?;
+    if daemon {
+        let mut build = setup::cargo(root);
+        build.args(["build", "--release", "-p", "upshift-cli"]);
+        finish(&mut build, BUILD_LIMIT, &stop)?;
+    }
     println!(
         "| | alone | beside the job | while 600 downloads begin | beside the job and 600 downloads | MB/s |\n|---|---|---|---|---|---|"
     );
@@ -42,13 +55,19 @@ pub(super) fn service(root: &Path, inside: Option<&str>, only: Option<&str>) -> 
             continue;
         }
         // Of its own: an order that is looked at is counted.
-        let servers = Servers::start()?;
-        finish(&mut trial(&target, &servers, driver, Some(driver)), &stop)?;
+        let mut servers = Servers::start()?;
+        let mut name = driver.to_owned();
+        if daemon {
+            servers.start_daemon(&root.join("target/release/upshift"))?;
+            name += ", databases elevated";
+        }
+        let mut trial = trial(&target, &servers, &name, Some(driver));
+        finish(&mut trial, LIMIT, &stop)?;
     }
-    match only {
-        Some(_) => Ok(()),
-        None => finish(&mut container(&target)?, &stop),
+    if only.is_some() || daemon {
+        return Ok(());
     }
+    finish(&mut container(&target)?, LIMIT, &stop)
 }
 
 /// As an ordinary user.
@@ -98,7 +117,7 @@ fn container(target: &Path) -> Result<Command, String> {
     Ok(command)
 }
 
-fn finish(trial: &mut Command, stop: &Stop) -> Result<(), String> {
-    let ending = run(trial, LIMIT, None, stop).map_err(|error| error.to_string())?;
+fn finish(command: &mut Command, limit: Duration, stop: &Stop) -> Result<(), String> {
+    let ending = run(command, limit, None, stop).map_err(|error| error.to_string())?;
     ending.success()
 }
