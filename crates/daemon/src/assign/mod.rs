@@ -23,6 +23,7 @@ mod cgroups;
 mod container;
 mod domain;
 mod process;
+pub(crate) mod reserves;
 pub(crate) mod rule;
 mod sight;
 
