@@ -327,6 +327,31 @@ fn a_process_that_lowers_its_sleeping_thread_loses_no_more_than_its_user_has() {
     });
 }
 
+/// By its terminal or a debugger: the kernel is not what keeps it from the CPU.
+#[test]
+fn a_program_that_is_stopped_keeps_its_deadline() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let _path = socket("stopped");
+    let config = Config {
+        assign: vec![deadline_rule()],
+        ..open_config("stopped")
+    };
+    let _daemon = Daemon::start(config).unwrap();
+    let shell = Shell::asleep(ALICE);
+    let has_deadline = || shell.class() == Some(Class::Deadline);
+    until("the kernel admits it", has_deadline);
+    // SAFETY: signals to a child of this process that has not been waited for.
+    unsafe { libc::kill(shell.pid(), libc::SIGSTOP) };
+    // Twice what is waited for one that does not run in its reservation.
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(has_deadline(), "{:?}", shell.class());
+    // SAFETY: as above.
+    unsafe { libc::kill(shell.pid(), libc::SIGCONT) };
+}
+
 /// Many programs of one user, each of which a rule gives a deadline: what the kernel admits, and the budgets of the others.
 #[test]
 fn deadlines_of_many_programs_together_leave_bystanders_their_share() {
