@@ -90,13 +90,15 @@ fn plays_a_role() {
         "switcher" => crate::cpu_share::floods::switcher(),
         "hanger" => crate::shared_page::hanger(),
         "quitter" => crate::reservations::quitter(),
+        "twice" => crate::assign::twice(),
         "daemon that panics" => daemon(crate::faults::panics()),
         other => panic!("no role {other}"),
     }
 }
 
 /// Programs that know nothing of the daemon. They end by themselves, soon.
-const PROGRAMS: [&str; 12] = [
+const PROGRAMS: [&str; 13] = [
+    "twice",
     "quitter",
     "renewer",
     "donor",
