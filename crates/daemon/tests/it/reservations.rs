@@ -1,5 +1,6 @@
 //! SCHED_DEADLINE: reservations of others, and those of many programs that rules name. `docs/threat-model.md` names these tests.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use upshift_daemon::{Assign, Bound, Config, Daemon, Reservation};
@@ -9,12 +10,12 @@ use upshift_elevate::{Class, Policy};
 use crate::assign::{deadline_rule, rule};
 use crate::assign_rules::Shell;
 use crate::attack::{
-    ALICE, MALLORY, TIME, TRUDY, bystander, from_now, newcomer, open_config, start_child,
-    takes_at_most,
+    ALICE, MALLORY, TIME, TRUDY, barred_until, bystander, daemon_with_rules, from_now, newcomer,
+    open_config, start_child, takes_at_most, turn_with_two_cpus,
 };
 use crate::budgets::attackers::burn_until;
 use crate::child::wait_for_go;
-use crate::process::{monotonic, until, within};
+use crate::process::{Process, Random, monotonic, until, within};
 use crate::{permitted, skipped, socket, turn};
 
 /// Processes that sleep in SCHED_DEADLINE and have reserved whatever the kernel admits; gone with their guard.
@@ -325,6 +326,56 @@ fn a_process_that_lowers_its_sleeping_thread_loses_no_more_than_its_user_has() {
     within(Duration::from_secs(5), "another user has one", || {
         late.class() == Some(Class::Deadline)
     });
+}
+
+/// The watch takes it out of SCHED_DEADLINE then, and nothing follows from that for the program.
+#[test]
+fn alarms_that_others_cause_take_no_deadline_for_good() {
+    let Some((_turn, (here, there))) = turn_with_two_cpus() else {
+        return;
+    };
+    let (path, _daemon) = daemon_with_rules("alarms", vec![deadline_rule()]);
+    let _rivals = [here, there].map(|cpu| start_child("ghost", &path, TRUDY, (cpu, 63), &[]));
+    let shell = Shell::start(ALICE, None);
+    let has_deadline = || shell.class() == Some(Class::Deadline);
+    until("the kernel admits it", has_deadline);
+    let more = [("VICTIM", there.to_string())];
+    let mut lender = start_child("lender", &path, MALLORY, (here, 40), &more);
+    let end = from_now(Duration::from_secs(4));
+    lender.go_until(end);
+    let barred = barred_until(end, &path);
+    assert_eq!(barred, BTreeSet::from([u64::from(MALLORY)]));
+    within(Duration::from_secs(3), "it has it again", has_deadline);
+}
+
+/// The guardian takes it out then.
+#[test]
+fn a_daemon_that_is_stopped_takes_no_deadline_for_good() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("stopped-deadline");
+    let rule = format!(
+        "[[assign]]\nuser = {ALICE}\ncomm = \"sh\"\nlevel = 8\nruntime_us = 6000\ndeadline_us = 20000\n"
+    );
+    let mut daemon = Process::start("daemon", &path, &[("CONFIG", rule)]);
+    daemon.line("ready").unwrap();
+    let shell = Shell::asleep(ALICE);
+    let has_deadline = || shell.class() == Some(Class::Deadline);
+    until("the kernel admits it", has_deadline);
+    let (mut random, mut demoted) = (Random(0x5eed), 0);
+    for _ in 0..20 {
+        daemon.signal(libc::SIGSTOP);
+        // The guardian does it 100 to 125 ms after the last heartbeat.
+        std::thread::sleep(Duration::from_millis(90 + random.below(60)));
+        demoted += u32::from(!has_deadline());
+        daemon.signal(libc::SIGCONT);
+        // In less than that nothing is taken to be for good.
+        std::thread::sleep(Duration::from_millis(150));
+        within(Duration::from_secs(5), "it has it again", has_deadline);
+    }
+    println!("it was demoted {demoted} times of 20");
 }
 
 /// By its terminal or a debugger: the kernel is not what keeps it from the CPU.
