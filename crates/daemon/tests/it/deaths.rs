@@ -8,7 +8,7 @@ use upshift_elevate::{Elevator, Priority};
 use crate::attack::{MALLORY, TRUDY, from_now, start_child};
 use crate::client::processes;
 use crate::fuzz::drawn;
-use crate::inquest::{has_ended, inquest};
+use crate::inquest::{elevated, has_ended, inquest};
 use crate::process::{PATIENCE, PROMISE, Process, Random, elevated_threads, monotonic, until};
 use crate::puppet::start_puppet;
 use crate::{daemon, permitted, socket, turn};
@@ -63,7 +63,7 @@ impl Crowd {
         victim: Victim,
         daemon: &Process,
     ) -> Duration {
-        let _eyes = elevator.elevate_current(Priority::of::<48>()).unwrap();
+        let eyes = elevator.elevate_current(Priority::of::<48>()).unwrap();
         let (mut took, mut dying) = (Duration::ZERO, Duration::ZERO);
         while self.any_is_elevated() {
             let dies = match victim {
@@ -76,12 +76,17 @@ impl Crowd {
             *if dies { &mut dying } else { &mut took } += slept;
             if took >= PROMISE || dying >= PATIENCE {
                 let clients = self.clients.each_ref().map(Process::pid);
-                let all = [clients[0], clients[1], daemon.pid()];
-                let names = ["client 0", "client 1", "daemon"];
-                let others: Vec<_> = names.into_iter().zip(all).collect();
+                let which = elevated(&clients);
+                drop(eyes);
+                let [first, second] = clients;
+                let all = [
+                    ("client 0", first),
+                    ("client 1", second),
+                    ("daemon", daemon.pid()),
+                ];
                 panic!(
-                    "a thread is still elevated after {took:?}, and {dying:?} in which the client died; killed: {victim:?}\n{}",
-                    inquest(&clients, &others)
+                    "a thread is still elevated after {took:?}, and {dying:?} in which the client died; killed: {victim:?}\n{which}{}",
+                    inquest(&all)
                 );
             }
         }

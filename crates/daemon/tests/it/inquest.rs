@@ -6,15 +6,19 @@ use upshift_elevate::sys::Kernel;
 use upshift_elevate::testing::{elevated_threads, pulse};
 use upshift_elevate::{Policy, Tid};
 
-/// The elevated threads of `clients`, all threads of the `others`, and all guardians there are.
-pub(crate) fn inquest(clients: &[Tid], others: &[(&str, Tid)]) -> String {
+/// The elevated threads of these processes.
+pub(crate) fn elevated(pids: &[Tid]) -> String {
+    let threads = |&pid: &Tid| {
+        let of = elevated_threads(pid).into_iter();
+        of.map(move |tid| format!("elevated: {}\n", thread(pid, tid)))
+    };
+    pids.iter().flat_map(threads).collect()
+}
+
+/// All threads of these processes, and all guardians there are. Not for an elevated thread: it looks at processes that end.
+pub(crate) fn inquest(processes: &[(&str, Tid)]) -> String {
     let mut text = String::new();
-    for &client in clients {
-        for tid in elevated_threads(client) {
-            let _ = writeln!(text, "elevated: {}", thread(client, tid));
-        }
-    }
-    for &(name, pid) in others {
+    for &(name, pid) in processes {
         for tid in numbers(&format!("/proc/{pid}/task")) {
             let _ = writeln!(text, "{name}: {}", thread(pid, tid));
         }
