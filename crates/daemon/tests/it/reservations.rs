@@ -256,21 +256,31 @@ fn programs_of_a_rule_do_not_take_the_deadlines_of_another_rule() {
     latecomer_has_its_deadline("two-rules", rules, too_many(2));
 }
 
-/// Has the kernel count anew what is reserved, when it is dropped; `None`: where it cannot be told to, which takes cpusets of the first version.
-struct Recount(&'static str);
+/// Has the kernel count anew what is reserved, when it is dropped.
+struct Recount {
+    /// A setting of cpusets of the first version, and what it is.
+    file: &'static str,
+    level: String,
+}
 
 impl Recount {
+    /// `None`: the kernel cannot be told to.
     fn new() -> Option<Recount> {
         let file = "/sys/fs/cgroup/cpuset/cpuset.sched_relax_domain_level";
-        std::fs::write(file, "-1").ok().map(|()| Recount(file))
+        let level = std::fs::read_to_string(file).ok()?;
+        let level = level.trim().to_string();
+        std::fs::write(file, &level)
+            .ok()
+            .map(|()| Recount { file, level })
     }
 }
 
 impl Drop for Recount {
     fn drop(&mut self) {
         // Each change builds the scheduling domains again.
-        for level in ["0", "-1"] {
-            let _ = std::fs::write(self.0, level);
+        let other = if self.level == "0" { "-1" } else { "0" };
+        for level in [other, &self.level] {
+            let _ = std::fs::write(self.file, level);
         }
     }
 }
