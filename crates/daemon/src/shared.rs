@@ -10,6 +10,7 @@ use upshift_elevate::sys::Sys;
 use upshift_elevate::{Elevator, Priority};
 
 use crate::accounts::Accounts;
+use crate::assign::reserves::Reserves;
 use crate::bars::Bars;
 use crate::config::Config;
 use crate::global::Global;
@@ -67,21 +68,7 @@ pub(crate) struct Shared {
     pub(crate) accounts: Accounts,
     /// Whether the canaries' watch is above what has a deadline.
     deadlines_guarded: AtomicBool,
-    /// Millionths of a CPU that are reserved for assigned programs.
-    reserved: AtomicU64,
-}
-
-/// A part of the CPUs that is reserved; given back when it is dropped.
-#[derive(Debug)]
-pub(crate) struct Reserve {
-    part: u64,
-    shared: Arc<Shared>,
-}
-
-impl Drop for Reserve {
-    fn drop(&mut self) {
-        self.shared.reserved.fetch_sub(self.part, Relaxed);
-    }
+    pub(crate) reserves: Reserves,
 }
 
 /// Counters of the whole daemon.
@@ -127,7 +114,7 @@ impl Shared {
             work: AtomicU64::new(0),
             deadlines_guarded: AtomicBool::new(false),
             accounts: Accounts::new(cpus),
-            reserved: AtomicU64::new(0),
+            reserves: Reserves::default(),
         }
     }
 
@@ -148,26 +135,6 @@ impl Shared {
 
     pub(crate) fn guard_deadlines(&self, guarded: bool) {
         self.deadlines_guarded.store(guarded, Release);
-    }
-
-    /// Reserves `runtime` in each `period`; all reservations together may be half of `cpus` CPUs, because nothing keeps what they leave.
-    pub(crate) fn reserve(
-        self: &Arc<Shared>,
-        runtime: Duration,
-        period: Duration,
-        cpus: usize,
-    ) -> Option<Reserve> {
-        if !self.are_deadlines_guarded() {
-            return None;
-        }
-        let part = runtime.as_nanos() as u64 * 1_000_000 / (period.as_nanos() as u64).max(1);
-        let most = cpus as u64 * 1_000_000 / 2;
-        let fits = |all: u64| (all + part <= most).then_some(all + part);
-        let fitted = self.reserved.fetch_update(Relaxed, Relaxed, fits);
-        fitted.ok().map(|_| Reserve {
-            part,
-            shared: Arc::clone(self),
-        })
     }
 
     /// A thread of the daemon that is not of one CPU has worked for so long, at its priority, on some CPU.

@@ -300,6 +300,24 @@ impl Table {
     }
 }
 
+/// What a copy of a table says, for tests.
+pub(crate) fn pulse(table: &[u8]) -> crate::testing::Pulse {
+    let word = |at: usize| {
+        let bytes = table.get(at..at + 8).and_then(|it| it.try_into().ok());
+        u64::from_ne_bytes(bytes.unwrap_or_default())
+    };
+    let slots = (size_of::<Header>()..table.len()).step_by(size_of::<Slot>());
+    let states = slots.map(|slot| word(slot + std::mem::offset_of!(Slot, state)));
+    crate::testing::Pulse {
+        armed: word(std::mem::offset_of!(Header, armed)) as u32 == 1,
+        beats: word(std::mem::offset_of!(Header, beats)),
+        demotions: word(std::mem::offset_of!(Header, demotions)),
+        foreign: states
+            .filter(|it| it & (RECORDED | OWN) == RECORDED)
+            .count(),
+    }
+}
+
 impl Drop for Table {
     fn drop(&mut self) {
         // SAFETY: mapped with this length in `new`; nothing borrows from it any more.

@@ -34,6 +34,41 @@ pub fn elevated_threads(pid: Tid) -> Vec<Tid> {
         .collect()
 }
 
+/// What a guardian knows of its owner, as it is in the memory that both share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pulse {
+    /// Whether it looks at the heartbeat.
+    pub armed: bool,
+    /// Signs of life of its owner so far.
+    pub beats: u64,
+    /// How often it has demoted all threads because there was none.
+    pub demotions: u64,
+    /// Threads of other processes that are recorded.
+    pub foreign: usize,
+}
+
+/// Reads the table of the guardian `pid`. Needs the right to trace it.
+///
+/// # Errors
+/// The kernel's; `NotFound` if that process has no table.
+pub fn pulse(pid: Tid) -> io::Result<Pulse> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    let mut shared = maps.lines().filter(|line| line.contains(" rw-s "));
+    let address = shared.find_map(|line| {
+        let (range, _) = line.split_once(' ')?;
+        let (from, to) = range.split_once('-')?;
+        let [from, to] = [from, to].map(|hex| usize::from_str_radix(hex, 16));
+        let (from, to) = (from.ok()?, to.ok()?);
+        // Nothing else that is shared and anonymous is as large.
+        (line.ends_with("/dev/zero (deleted)") && to - from > 64 * 1024).then_some((from, to))
+    });
+    let (from, to) = address.ok_or(io::ErrorKind::NotFound)?;
+    let mut table = vec![0; to - from];
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem"))?;
+    let read = std::os::unix::fs::FileExt::read_at(&memory, &mut table, from as u64)?;
+    Ok(crate::table::pulse(&table[..read]))
+}
+
 /// Does `/proc` hide the processes of other users from ordinary ones?
 pub fn hides_processes() -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();

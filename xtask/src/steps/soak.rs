@@ -100,7 +100,8 @@ pub(super) fn daemon_soak(context: &Context<'_>) -> Verdict {
     ] {
         default_env(&mut command, name, value);
     }
-    context.run(command, minutes(30))?;
+    // 22 minutes beside builds.
+    context.run(command, minutes(60))?;
     let mut command = cargo(context, ["test", "-p", "upshift-sched", "--test", "it"]);
     command.args(["unplugged", "--", "--show-output"]);
     default_env(&mut command, "UPSHIFT_SCHED_UNPLUG", "1");

@@ -46,9 +46,9 @@ fn with_mounts(groups: &str, mounts: &str, is_of_root: impl Fn(&Path) -> bool) -
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);
         let vouched = match mount_of(mounts, controllers) {
-            Some(mount) if !path.contains("..") => vouched(&mount, path, &is_of_root),
-            // No directory can be made in what is not mounted, and what lies outside of a namespace cannot be looked at.
-            _ => path.len(),
+            Some((top, mount)) => vouched((&top, &mount), path, &is_of_root),
+            // No directory can be made in what is not mounted.
+            None => path.len(),
         };
         let path = path.to_string();
         Some(Cgroup { path, vouched })
@@ -56,12 +56,19 @@ fn with_mounts(groups: &str, mounts: &str, is_of_root: impl Fn(&Path) -> bool) -
     groups.lines().filter_map(one).collect()
 }
 
-fn vouched(mount: &Path, path: &str, is_of_root: impl Fn(&Path) -> bool) -> usize {
+/// Bytes of `path`, of a hierarchy of which `top` and what is below it is mounted. Nothing of a path that leads elsewhere (from a cgroup namespace, to a
+/// process outside of it): its directories cannot be looked at.
+fn vouched((top, mount): (&str, &Path), path: &str, is_of_root: impl Fn(&Path) -> bool) -> usize {
+    let top = top.trim_end_matches('/');
+    let below = path.strip_prefix(top);
+    let Some(below) = below.filter(|it| it.is_empty() || it.starts_with('/')) else {
+        return 0;
+    };
     let mut directory = mount.to_path_buf();
-    let mut length = 0;
-    for part in path.split('/').skip(1) {
+    let mut length = top.len();
+    for part in below.split('/').skip(1) {
         directory.push(part);
-        if !is_of_root(&directory) {
+        if part == ".." || !is_of_root(&directory) {
             break;
         }
         length += 1 + part.len();
@@ -69,8 +76,8 @@ fn vouched(mount: &Path, path: &str, is_of_root: impl Fn(&Path) -> bool) -> usiz
     length
 }
 
-/// Where the hierarchy with these controllers is mounted; none: the second version.
-fn mount_of(mounts: &str, controllers: &str) -> Option<PathBuf> {
+/// What of the hierarchy with these controllers is mounted, and where; none: the second version.
+fn mount_of(mounts: &str, controllers: &str) -> Option<(String, PathBuf)> {
     mounts.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
         let mut after = after.split(' ');
@@ -80,8 +87,9 @@ fn mount_of(mounts: &str, controllers: &str) -> Option<PathBuf> {
             "" => kind == "cgroup2",
             all => kind == "cgroup" && all.split(',').all(has),
         };
-        let path = before.split(' ').nth(4)?;
-        found.then(|| PathBuf::from(path))
+        let mut before = before.split(' ').skip(3);
+        let (top, path) = (before.next()?, before.next()?);
+        found.then(|| (top.to_string(), PathBuf::from(path)))
     })
 }
 
@@ -89,18 +97,41 @@ fn mount_of(mounts: &str, controllers: &str) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
+    /// Seen from a cgroup namespace: paths and the top of a mount are relative to it.
+    #[test]
+    fn a_path_out_of_the_namespace_is_vouched_for_where_it_can_be_looked_at() {
+        let mounts = "26 20 0:23 /../.. /host rw - cgroup2 cgroup2 rw\n";
+        let is_of_root = |path: &Path| !path.starts_with("/host/user");
+        let vouched = |path: &str| {
+            let found = with_mounts(&format!("0::{path}\n"), mounts, is_of_root);
+            found[0].vouched().to_string()
+        };
+        for (path, so_far) in [
+            (
+                "/../../system.slice/redis.service",
+                "/../../system.slice/redis.service",
+            ),
+            ("/../../user/redis.service", "/../.."),
+            ("/../../../x", "/../.."),
+            ("/../..", "/../.."),
+            ("/own", ""),
+        ] {
+            assert_eq!(vouched(path), so_far, "{path}");
+        }
+    }
+
     #[test]
     fn a_path_is_vouched_for_as_far_as_its_directories_are_roots() {
         let mounts = "25 20 0:22 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
                       26 20 0:23 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
                       27 20 0:24 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n";
-        let groups = "4:cpu,cpuacct:/a/u/redis.service\n1:name=systemd:/a/redis.service\n\
+        let groups = "4:cpu,cpuacct:/a/u/x..y/redis.service\n1:name=systemd:/a/redis.service\n\
                       9:memory:/not/mounted\n0::/../x\n";
         let is_of_root = |path: &Path| !path.starts_with("/sys/fs/cgroup/cpu/a/u");
         let found = with_mounts(groups, mounts, is_of_root);
         let vouched: Vec<&str> = found.iter().map(Cgroup::vouched).collect();
-        assert_eq!(vouched, ["/a", "/a/redis.service", "/not/mounted", "/../x"]);
-        assert_eq!(found[0].path(), "/a/u/redis.service");
+        assert_eq!(vouched, ["/a", "/a/redis.service", "/not/mounted", ""]);
+        assert_eq!(found[0].path(), "/a/u/x..y/redis.service");
         assert_eq!(with_mounts("0::/\n", mounts, is_of_root)[0].vouched(), "/");
         assert!(with_mounts("nonsense", mounts, is_of_root).is_empty());
     }

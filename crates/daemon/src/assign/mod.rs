@@ -23,6 +23,7 @@ mod cgroups;
 mod container;
 mod domain;
 mod process;
+pub(crate) mod reserves;
 pub(crate) mod rule;
 mod sight;
 
@@ -88,11 +89,14 @@ impl Post {
 }
 
 impl Assigner {
-    /// Starts the thread, if there is anything to do for it.
+    /// Starts the thread, if there is anything to do for it. `registered`: the process of each session there is.
     ///
     /// # Errors
     /// No threads or descriptors are left.
-    pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<Option<Assigner>> {
+    pub(crate) fn start(
+        shared: &Arc<Shared>,
+        registered: impl Iterator<Item = i32>,
+    ) -> std::io::Result<Option<Assigner>> {
         if shared.config().assign.is_empty() {
             return Ok(None);
         }
@@ -113,6 +117,8 @@ impl Assigner {
                 format!("the kernel does not tell of new processes ({error}): they are looked for each second. It takes CAP_NET_ADMIN and the machine's network namespace")
             });
         }
+        let mut times: HashMap<i32, u32> = HashMap::new();
+        registered.for_each(|pid| *times.entry(pid).or_default() += 1);
         let now = Instant::now();
         let work = Work {
             shared: Arc::clone(shared),
@@ -120,7 +126,7 @@ impl Assigner {
             events: events.ok(),
             processes: HashMap::new(),
             domains: Domains::of(shared.sys.as_ref(), &shared.online(), now),
-            registered: HashSet::new(),
+            registered: times,
             sweep: now,
             looks: Looks::new()?,
             arrived: VecDeque::new(),
@@ -172,8 +178,8 @@ struct Work {
     events: Option<Events>,
     processes: HashMap<i32, Process>,
     domains: Domains,
-    /// That have registered themselves.
-    registered: HashSet<i32>,
+    /// That have registered themselves, and how often: over several connections.
+    registered: HashMap<i32, u32>,
     /// When everything is looked through again.
     sweep: Instant,
     looks: Looks,
@@ -243,13 +249,18 @@ impl Work {
         for message in all {
             match message {
                 Message::Registered(pid, latch) => {
-                    self.registered.insert(pid);
+                    *self.registered.entry(pid).or_default() += 1;
                     self.forget(pid, Instant::now());
                     latch.open();
                 }
                 Message::Left(pid) => {
-                    self.registered.remove(&pid);
-                    self.ask(pid, None, Instant::now());
+                    if let Some(times) = self.registered.get_mut(&pid) {
+                        *times -= 1;
+                    }
+                    if self.registered.get(&pid).is_none_or(|&times| times == 0) {
+                        self.registered.remove(&pid);
+                        self.ask(pid, None, Instant::now());
+                    }
                 }
                 Message::Reconsider => self.sweep = Instant::now(),
                 Message::Stop => return false,
@@ -358,7 +369,7 @@ impl Work {
     fn consider(&mut self, look: Look, last: bool, now: Instant) {
         let pid = look.pid;
         let heritage = self.looks.have(pid, last);
-        let fits = !self.registered.contains(&pid) && look.is_alive();
+        let fits = !self.registered.contains_key(&pid) && look.is_alive();
         let Some((rule, user)) = look.rule.clone().filter(|_| fits) else {
             self.forget(pid, now);
             return;

@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use upshift_elevate::sys::CpuSet;
-use upshift_elevate::{Class, Priority, Tid};
+use upshift_elevate::{Class, Policy, Priority, Tid};
 
 use crate::assign::Assign;
 use crate::assign::domain::{Domains, LATELY};
+use crate::assign::reserves::Reserve;
 use crate::assign::rule::{Bound, Reservation};
 use crate::quota::Bill;
 use crate::roster::{EVERYWHERE, Hold, Owner};
-use crate::shared::{Reserve, Shared};
+use crate::shared::{HEARTBEAT, Shared};
 
 /// What the kernel has refused is tried again after so long.
 const RETRY: Duration = Duration::from_secs(1);
@@ -58,7 +59,9 @@ pub(super) struct Process {
     reserve: Option<Reserve>,
     /// ns of CPU of its main thread when that was last looked at with its reservation, and since when these are as many, or it slept.
     ran: (u64, Instant),
-    /// The kernel kept it from the CPU in SCHED_DEADLINE: it does not go back there.
+    /// Since when its main thread is not in SCHED_DEADLINE, where it was put, and [`Shared::epoch`] then.
+    left: Option<(Instant, u64)>,
+    /// The kernel kept it from the CPU in SCHED_DEADLINE, or it has left that by itself: it does not go back there.
     was_kept_off: bool,
     /// Some thread is not where it is to be, for the kernel refuses, or admits no more: when all are put there again.
     refused: Option<Instant>,
@@ -97,6 +100,15 @@ impl Thread {
         let used = total.saturating_sub(std::mem::replace(&mut self.seen, total));
         self.lately = self.lately * (LATELY - 1) / LATELY + used;
         self.lately
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // What nothing has looked at a second time, too.
+        if self.left.is_some() || (self.watch_reservation(Instant::now()) && self.left.is_some()) {
+            self.lose_reserve();
+        }
     }
 }
 
@@ -159,6 +171,7 @@ impl Process {
             reserved: false,
             reserve: None,
             ran: (0, now),
+            left: None,
             was_kept_off: false,
             refused: None,
             bill: shared.quotas.bill(pid),
@@ -306,10 +319,54 @@ impl Process {
         }
     }
 
+    /// Looks whether its main thread has left SCHED_DEADLINE though nothing of the daemon's has taken it out, and whether that is still so after the time in
+    /// which the watch or the guardian would have said that it was they. Then what it had reserved stays charged to its user. One system call. Whether its threads
+    /// are to be placed again.
+    fn watch_reservation(&mut self, now: Instant) -> bool {
+        let Some(Thread { hold, shared, .. }) = self.threads.get(&self.pid) else {
+            return false;
+        };
+        if let Some((since, epoch)) = self.left {
+            if shared.epoch() != epoch {
+                self.left = None;
+                return true;
+            }
+            if now - since >= HEARTBEAT {
+                let (pid, user) = (self.pid, self.user);
+                shared.complain("left", || {
+                    format!("process {pid} of user {user} has left SCHED_DEADLINE by itself: it has a budget, and its user has that much less to reserve, for the kernel may have lost it")
+                });
+                self.left = None;
+                self.was_kept_off = true;
+                self.lose_reserve();
+            }
+            return false;
+        }
+        let is_elsewhere = || {
+            Policy::of(shared.sys.as_ref(), self.pid).is_ok_and(|it| it.class() != Class::Deadline)
+        };
+        if !self.reserved || !is_elsewhere() || !hold.is_up() || shared.epoch() != self.epoch {
+            return false;
+        }
+        self.left = Some((now, self.epoch));
+        self.reserved = false;
+        true
+    }
+
+    fn lose_reserve(&mut self) {
+        if let Some(reserve) = self.reserve.take() {
+            reserve.lose();
+        }
+    }
+
     /// The times of its main thread, if that is to be reserved.
     fn reservation(&self, tid: Tid) -> Option<Reservation> {
         match self.rule.bound {
-            Bound::Deadline(times) if tid == self.pid && !self.was_kept_off => Some(times),
+            Bound::Deadline(times)
+                if tid == self.pid && !self.was_kept_off && self.left.is_none() =>
+            {
+                Some(times)
+            }
             _ => None,
         }
     }
@@ -327,12 +384,9 @@ impl Process {
             return true;
         };
         let reservation = self.reservation(tid);
-        if let Some(it) = reservation
-            && self.place == Place::Urgent
-            && self.reserve.is_none()
-        {
+        if reservation.is_some() && self.place == Place::Urgent && self.reserve.is_none() {
             let cpus = self.cpus.iter().count();
-            self.reserve = shared.reserve(it.runtime, it.period, cpus);
+            self.reserve = shared.reserve(&self.rule, self.user, cpus);
         }
         // A thread that has ended is heard of, or found out.
         match self.place {

@@ -239,7 +239,12 @@ impl Control {
             return;
         }
         let watched = self.watch();
-        match watched.and_then(|()| Assigner::start(&self.shared)) {
+        let sessions = self
+            .connections
+            .values()
+            .filter_map(|it| it.session.as_ref());
+        let pids = sessions.map(|session| session.pid);
+        match watched.and_then(|()| Assigner::start(&self.shared, pids)) {
             Ok(assigner) => self.assigner = assigner,
             Err(error) => self.shared.complain("assign", || {
                 format!("no program is assigned a level: {error}")

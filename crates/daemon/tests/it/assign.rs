@@ -4,11 +4,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
+use upshift_board::Role;
 use upshift_daemon::{Assign, Bound, Config, Daemon, Reservation};
+use upshift_elevate::current_tid;
 
 use crate::attack::{ALICE, MALLORY, from_now, open_config, start_child};
-use crate::client::census;
-use crate::process::{Process, elevated_threads, until};
+use crate::child::{pin, wait_for_go};
+use crate::client::{Registration, census};
+use crate::process::{PATIENCE, Process, elevated_threads, until};
 use crate::{permitted, socket, turn};
 
 pub(crate) fn rule(user: u32, level: u8) -> Assign {
@@ -123,4 +126,61 @@ fn a_process_that_registers_gets_no_more_than_its_rule() {
     );
     assert_eq!(assigned(&seen, ghost.pid()), None);
     assert!(elevated_threads(ghost.pid()).is_empty());
+}
+
+/// Registers by two threads over two connections, and leaves by one of them.
+pub(crate) fn twice() {
+    let register = || {
+        pin(0);
+        Registration::new(&[(current_tid(), Role::Worker)])
+    };
+    let first = register();
+    std::thread::spawn(move || {
+        drop(register());
+        println!("ready");
+        std::thread::sleep(PATIENCE);
+    });
+    wait_for_go();
+    drop(first);
+}
+
+#[test]
+fn a_process_that_registers_twice_and_leaves_once_is_not_assigned() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("twice");
+    let _daemon = daemon("twice", vec![rule(ALICE, 20)]);
+    let it = start_child("twice", &path, ALICE, (0, 3), &[]);
+    until("one registration is left", || {
+        census(&path)["processes"].as_array().unwrap().len() == 1
+    });
+    is_not_assigned(&path, &it);
+}
+
+#[test]
+fn a_process_that_was_registered_before_there_were_rules_is_not_assigned() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("before-rules");
+    let daemon = daemon("before-rules", vec![]);
+    let it = start_child("twice", &path, ALICE, (0, 3), &[]);
+    let config = open_config("before-rules");
+    let assign = vec![rule(ALICE, 20)];
+    daemon.reload(Config { assign, ..config });
+    is_not_assigned(&path, &it);
+}
+
+/// Another process of `ALICE` is, which is looked at later.
+fn is_not_assigned(path: &Path, it: &Process) {
+    let other = burner(path, ALICE);
+    until("the other one is assigned", || {
+        assigned(&census(path), other.pid()).is_some()
+    });
+    // Everything is looked through each ten seconds at the latest; by what the kernel tells of a new thread at once.
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(assigned(&census(path), it.pid()), None);
 }

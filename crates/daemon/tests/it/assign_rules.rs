@@ -235,8 +235,13 @@ fn a_user_does_not_make_a_unit_or_a_container_by_a_directory() {
         return skipped("no cgroup can be made");
     };
     own.delegate(MALLORY);
-    let false_unit = Cgroup::new("upshift-test.service", Some(&own)).unwrap();
+    // A name with dots is a name, and no way out of the tree.
+    let dots = Cgroup::new("up..shift", Some(&own)).unwrap();
+    dots.delegate(MALLORY);
+    let [false_unit, dotted] =
+        [&own, &dots].map(|it| Cgroup::new("upshift-test.service", Some(it)).unwrap());
     false_unit.delegate(MALLORY);
+    dotted.delegate(MALLORY);
     let Some(unit) = Cgroup::new("upshift-test.service", None) else {
         return skipped("no cgroup can be made");
     };
@@ -246,13 +251,15 @@ fn a_user_does_not_make_a_unit_or_a_container_by_a_directory() {
         level: 8,
         ..Assign::default()
     };
-    let impostor = start_child("spinners", &path, MALLORY, (0, 0), &[]);
+    let impostors = [(); 2].map(|()| start_child("spinners", &path, MALLORY, (0, 0), &[]));
     let member = start_child("spinners", &path, ALICE, (0, 0), &[]);
-    assert!(false_unit.take(&impostor) && unit.take(&member));
+    assert!(false_unit.take(&impostors[0]) && dotted.take(&impostors[1]) && unit.take(&member));
     let _daemon = daemon("unit", rule);
     until("the unit is assigned", || is_assigned(&path, &member));
-    assert!(!is_assigned(&path, &impostor));
-    drop((impostor, member));
+    for impostor in &impostors {
+        assert!(!is_assigned(&path, impostor));
+    }
+    drop((impostors, member));
 }
 
 /// A copy of `sleep` that belongs to `user` and runs as that user, whichever user starts it.

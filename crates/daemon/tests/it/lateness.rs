@@ -14,7 +14,8 @@ use upshift_elevate::current_tid;
 use upshift_elevate::sys::{Kernel, SchedAttr, Sys};
 
 use crate::attack::{
-    ALICE, MALLORY, TRUDY, barred_until, from_now, open_daemon, start_child, turn_with_two_cpus,
+    ALICE, MALLORY, TRUDY, barred_until, daemon_with_rules, from_now, open_daemon, start_child,
+    turn_with_two_cpus,
 };
 use crate::child::{pin, setting, wait_for_go};
 use crate::client::{Registration, census};
@@ -65,8 +66,14 @@ fn a_cpu_that_stands_still_for_its_scheduler_bars_lenders_only() {
         return;
     };
     let ms = Duration::from_millis;
-    for (times, lends) in [((115, 400), false), ((30, 100), true)] {
-        let (path, _daemon) = open_daemon("lateness");
+    // What has a deadline by a rule is above the scheduler, too, so that its lateness explains nothing then.
+    let reserved = || vec![crate::assign::deadline_rule()];
+    for (times, lends, rules) in [
+        ((115, 400), false, vec![]),
+        ((115, 400), false, reserved()),
+        ((30, 100), true, vec![]),
+    ] {
+        let (path, _daemon) = daemon_with_rules("lateness", rules);
         let _rivals = [here, there].map(|cpu| start_child("ghost", &path, TRUDY, (cpu, 63), &[]));
         let mut innocent = start_child("burner", &path, ALICE, (there, 40), &long());
         let mut lender = lends.then(|| {

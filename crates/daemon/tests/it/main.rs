@@ -20,6 +20,7 @@ mod faults;
 mod freezer;
 mod fuzz;
 mod identity;
+mod inquest;
 mod kernel;
 mod lateness;
 mod lending;

@@ -1,18 +1,21 @@
 //! SCHED_DEADLINE: reservations of others, and those of many programs that rules name. `docs/threat-model.md` names these tests.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use upshift_daemon::{Assign, Bound, Config, Daemon, Reservation};
-use upshift_elevate::Class;
 use upshift_elevate::sys::{Kernel, SchedAttr, Sys};
+use upshift_elevate::{Class, Policy};
 
 use crate::assign::{deadline_rule, rule};
 use crate::assign_rules::Shell;
 use crate::attack::{
-    ALICE, MALLORY, TIME, TRUDY, bystander, from_now, newcomer, open_config, start_child,
-    takes_at_most,
+    ALICE, MALLORY, TIME, TRUDY, barred_until, bystander, daemon_with_rules, from_now, newcomer,
+    open_config, start_child, takes_at_most, turn_with_two_cpus,
 };
-use crate::process::{monotonic, until};
+use crate::budgets::attackers::burn_until;
+use crate::child::wait_for_go;
+use crate::process::{Process, Random, monotonic, until, within};
 use crate::{permitted, skipped, socket, turn};
 
 /// Processes that sleep in SCHED_DEADLINE and have reserved whatever the kernel admits; gone with their guard.
@@ -178,6 +181,236 @@ fn a_program_that_the_kernel_does_not_run_in_its_reservation_has_a_budget_instea
     });
     let before = shell.used();
     until("by its budget", || shell.used() > before + 100_000_000);
+}
+
+/// Gives programs so many of each 20 ms.
+fn deadline(runtime: u64, rule: Assign) -> Assign {
+    let (runtime, period) = (Duration::from_millis(runtime), Duration::from_millis(20));
+    let times = Reservation {
+        runtime,
+        deadline: period,
+        period,
+    };
+    Assign {
+        bound: Bound::Deadline(times),
+        comm: Some("sh".into()),
+        ..rule
+    }
+}
+
+/// Sleeping shells of `MALLORY`, of which the first ones take what the kernel and the rules give, and one of `ALICE`, which comes afterwards.
+fn latecomer_has_its_deadline(name: &str, assign: Vec<Assign>, crowd: usize) {
+    let path = socket(name);
+    let config = Config {
+        assign,
+        ..open_config(name)
+    };
+    let _daemon = Daemon::start(config).unwrap();
+    let crowd: Vec<_> = (0..crowd).map(|_| Shell::asleep(MALLORY)).collect();
+    let count = |class: &dyn Fn(&Class) -> bool| {
+        let classes = crowd.iter().filter_map(Shell::class);
+        classes.filter(|it| class(it)).count()
+    };
+    until("all have a deadline or a budget", || {
+        let some = count(&|it| *it == Class::Deadline);
+        some > 0 && some + count(&|it| matches!(it, Class::Fifo(2..=9))) == crowd.len()
+    });
+    let some = count(&|it| *it == Class::Deadline);
+    println!("{some} of {} have a deadline", crowd.len());
+    let late = Shell::asleep(ALICE);
+    until("it is assigned", || {
+        crate::assign::assigned(&crate::client::census(&path), late.pid()).is_some()
+    });
+    // What is refused would be tried again each second.
+    within(Duration::from_secs(5), "another user has one", || {
+        late.class() == Some(Class::Deadline)
+    });
+}
+
+/// More shells than have room in half of the CPUs, of so many of 20 ms each.
+fn too_many(runtime: usize) -> usize {
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    cpus * 10 / runtime + 2
+}
+
+#[test]
+fn a_user_does_not_take_all_deadlines_of_a_rule() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    latecomer_has_its_deadline(
+        "one-rule",
+        vec![deadline(8, Assign::default())],
+        too_many(8),
+    );
+}
+
+#[test]
+fn programs_of_a_rule_do_not_take_the_deadlines_of_another_rule() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let rules = vec![deadline(2, rule(MALLORY, 0)), deadline(8, rule(ALICE, 0))];
+    latecomer_has_its_deadline("two-rules", rules, too_many(2));
+}
+
+/// Has the kernel count anew what is reserved, when it is dropped.
+struct Recount {
+    /// A setting of cpusets of the first version, and what it is.
+    file: &'static str,
+    level: String,
+}
+
+impl Recount {
+    /// `None`: the kernel cannot be told to.
+    fn new() -> Option<Recount> {
+        let file = "/sys/fs/cgroup/cpuset/cpuset.sched_relax_domain_level";
+        let level = std::fs::read_to_string(file).ok()?;
+        let level = level.trim().to_string();
+        std::fs::write(file, &level)
+            .ok()
+            .map(|()| Recount { file, level })
+    }
+}
+
+impl Drop for Recount {
+    fn drop(&mut self) {
+        // Each change builds the scheduling domains again.
+        let other = if self.level == "0" { "-1" } else { "0" };
+        for level in [other, &self.level] {
+            let _ = std::fs::write(self.file, level);
+        }
+    }
+}
+
+/// Lowers its main thread whenever that sleeps in SCHED_DEADLINE, by a thread that computes besides, so that the budget puts it there anew: how often.
+pub(crate) fn quitter() {
+    let main = std::process::id() as i32;
+    let has_deadline = || Policy::of(&Kernel, main).unwrap().class() == Class::Deadline;
+    println!("ready");
+    let end = wait_for_go();
+    let mut lowered = 0;
+    while monotonic() < end {
+        if !has_deadline() {
+            burn_until(end.min(monotonic() + 1_000_000));
+            continue;
+        }
+        // So long that the kernel has ended its reservation of this period.
+        std::thread::sleep(Duration::from_millis(25));
+        let ordinary = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
+        if has_deadline() && Kernel.sched_setscheduler(main, ordinary, 0).is_ok() {
+            lowered += 1;
+        }
+    }
+    println!("lowered {lowered}");
+    wait_for_go();
+}
+
+#[test]
+fn a_process_that_lowers_its_sleeping_thread_loses_no_more_than_its_user_has() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let Some(_recount) = Recount::new() else {
+        return skipped("nothing here gives back what the kernel loses");
+    };
+    let path = socket("quitter");
+    let of_all = Assign {
+        comm: None,
+        ..deadline(8, rule(MALLORY, 0))
+    };
+    let config = Config {
+        assign: vec![of_all, deadline(8, rule(ALICE, 0))],
+        ..open_config("quitter")
+    };
+    let _daemon = Daemon::start(config).unwrap();
+    for _ in 0..2 {
+        let mut quitter = start_child("quitter", &path, MALLORY, (0, 0), &[]);
+        quitter.go_until(from_now(TIME));
+        println!("lowered {} times", quitter.number("lowered "));
+    }
+    let late = Shell::asleep(ALICE);
+    within(Duration::from_secs(5), "another user has one", || {
+        late.class() == Some(Class::Deadline)
+    });
+}
+
+/// The watch takes it out of SCHED_DEADLINE then, and nothing follows from that for the program.
+#[test]
+fn alarms_that_others_cause_take_no_deadline_for_good() {
+    let Some((_turn, (here, there))) = turn_with_two_cpus() else {
+        return;
+    };
+    let (path, _daemon) = daemon_with_rules("alarms", vec![deadline_rule()]);
+    let _rivals = [here, there].map(|cpu| start_child("ghost", &path, TRUDY, (cpu, 63), &[]));
+    let shell = Shell::start(ALICE, None);
+    let has_deadline = || shell.class() == Some(Class::Deadline);
+    until("the kernel admits it", has_deadline);
+    let more = [("VICTIM", there.to_string())];
+    let mut lender = start_child("lender", &path, MALLORY, (here, 40), &more);
+    let end = from_now(Duration::from_secs(4));
+    lender.go_until(end);
+    let barred = barred_until(end, &path);
+    assert_eq!(barred, BTreeSet::from([u64::from(MALLORY)]));
+    within(Duration::from_secs(3), "it has it again", has_deadline);
+}
+
+/// The guardian takes it out then.
+#[test]
+fn a_daemon_that_is_stopped_takes_no_deadline_for_good() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("stopped-deadline");
+    let rule = format!(
+        "[[assign]]\nuser = {ALICE}\ncomm = \"sh\"\nlevel = 8\nruntime_us = 6000\ndeadline_us = 20000\n"
+    );
+    let mut daemon = Process::start("daemon", &path, &[("CONFIG", rule)]);
+    daemon.line("ready").unwrap();
+    let shell = Shell::asleep(ALICE);
+    let has_deadline = || shell.class() == Some(Class::Deadline);
+    until("the kernel admits it", has_deadline);
+    let (mut random, mut demoted) = (Random(0x5eed), 0);
+    for _ in 0..20 {
+        daemon.signal(libc::SIGSTOP);
+        // The guardian does it 100 to 125 ms after the last heartbeat.
+        std::thread::sleep(Duration::from_millis(90 + random.below(60)));
+        demoted += u32::from(!has_deadline());
+        daemon.signal(libc::SIGCONT);
+        // In less than that nothing is taken to be for good.
+        std::thread::sleep(Duration::from_millis(150));
+        within(Duration::from_secs(5), "it has it again", has_deadline);
+    }
+    println!("it was demoted {demoted} times of 20");
+}
+
+/// By its terminal or a debugger: the kernel is not what keeps it from the CPU.
+#[test]
+fn a_program_that_is_stopped_keeps_its_deadline() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let _path = socket("stopped");
+    let config = Config {
+        assign: vec![deadline_rule()],
+        ..open_config("stopped")
+    };
+    let _daemon = Daemon::start(config).unwrap();
+    let shell = Shell::asleep(ALICE);
+    let has_deadline = || shell.class() == Some(Class::Deadline);
+    until("the kernel admits it", has_deadline);
+    // SAFETY: signals to a child of this process that has not been waited for.
+    unsafe { libc::kill(shell.pid(), libc::SIGSTOP) };
+    // Twice what is waited for one that does not run in its reservation.
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(has_deadline(), "{:?}", shell.class());
+    // SAFETY: as above.
+    unsafe { libc::kill(shell.pid(), libc::SIGCONT) };
 }
 
 /// Many programs of one user, each of which a rule gives a deadline: what the kernel admits, and the budgets of the others.

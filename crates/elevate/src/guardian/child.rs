@@ -5,6 +5,7 @@
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::sync::atomic::fence;
 use std::time::Duration;
 
 use crate::policy::Policy;
@@ -101,6 +102,8 @@ impl<'a> Heart<'a> {
             header.demotions.fetch_add(1, SeqCst);
         }
         header.armed.store(0, SeqCst);
+        // As the owner's between its record and its look: one of the two sees the other's.
+        fence(SeqCst);
         self.watching = self.table.has_foreign();
         if self.watching {
             header.armed.store(1, SeqCst);

@@ -142,13 +142,14 @@ fn start_time(tid: Tid) -> io::Result<u64> {
     parse_start_time(&stat[..length]).ok_or_else(not_understood)
 }
 
-/// Does the thread sleep? Also false if that cannot be read. Allocates nothing.
+/// Does the thread sleep, or is it stopped: by a signal, by a tracer, with its cgroup? Then the kernel has it on no queue. Also false if that cannot be
+/// read. Allocates nothing.
 pub fn sleeps(tid: Tid) -> bool {
     let mut path = [0u8; 32];
     let mut stat = [0u8; 128];
     let read = read_into(path_of(tid, b"/stat\0", &mut path), &mut stat);
     read.is_ok_and(|length| {
-        state(&stat[..length]).is_some_and(|state| matches!(state, b'S' | b'D'))
+        state(&stat[..length]).is_some_and(|state| !matches!(state, b'R' | b'Z' | b'X' | b'x'))
     })
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use upshift_elevate::sys::{CpuSet, Kernel, SchedAttr, Sys};
+use upshift_elevate::testing::pulse;
 use upshift_elevate::{Class, ElevateError, Elevator, Policy, Priority, Restored, current_tid};
 
 use crate::process::{Sleeper, Victim, until};
@@ -359,6 +360,28 @@ fn the_guardian_is_invisible_to_wait_loops() {
     assert_eq!(seen, -1);
     let descriptors = std::fs::read_dir(format!("/proc/{guardian}/fd")).unwrap();
     assert!(descriptors.count() <= 2, "socket and pidfd");
+}
+
+/// What tests say of a guardian that has not done its work.
+#[test]
+fn the_pulse_is_what_the_guardian_sees() {
+    if !root() {
+        return;
+    }
+    let victim = Victim::start("victim");
+    let second = Duration::from_secs(1);
+    let builder = Elevator::builder().guardian(true).heartbeat(second);
+    let elevator = builder.build().unwrap();
+    let guardian = elevator.guardian_pid().unwrap();
+    let before = pulse(guardian).unwrap();
+    assert_eq!((before.beats, before.demotions, before.foreign), (0, 0, 0));
+    let guard = elevator.elevate(victim.threads[0].0, FIVE).unwrap();
+    elevator.beat();
+    let seen = pulse(guardian).unwrap();
+    assert_eq!((seen.beats, seen.foreign), (1, 1));
+    drop(guard);
+    assert_eq!(pulse(guardian).unwrap().foreign, 0);
+    assert!(pulse(std::process::id() as i32 + (1 << 22)).is_err());
 }
 
 #[test]

@@ -122,8 +122,14 @@ impl Process {
         if now < self.due && !moved {
             return;
         }
-        let moved = moved | self.is_kept_off(shared, now);
+        let outside = !moved && (self.watch_reservation(now) | self.is_kept_off(shared, now));
+        let moved = moved | outside;
         self.note(shared);
+        if outside {
+            // From now on all threads count, and what the reservation bounded does not.
+            (self.began, self.before) = (now, self.bounded(shared));
+            self.carried = Duration::ZERO;
+        }
         self.charge_quotas(shared, now);
         let (budget, period) = self.budget();
         let used = self.bounded(shared);
