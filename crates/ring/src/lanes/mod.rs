@@ -39,7 +39,7 @@
 //! | what | then |
 //! |---|---|
 //! | read before open | EBADF; 3. The late open fills a lane that nobody uses |
-//! | install before the others | it is queued when they are over |
+//! | install before open | it is queued when the read is over: EBADF; 3 |
 //! | close before or among them | it is called when they are over; entries that name the lane are queued when it has returned |
 //! | completions in another order | an open's failure behind the read's: 3, and the name of a file that is done is ignored. Those of a chain are counted |
 //! | a submission that takes only a part | the rest is taken later, in order. A chain breaks in two, so its reads may come first: they fail, or read their own file; 4 |
@@ -52,7 +52,7 @@
 //! | EAGAIN of the close | no thread could make the call now: later. Another error: all that are to be closed are retired, and lanes are given up |
 //! | cancellation | what is cached is not cancelled, it ends with the next enter; of a chain each entry completes, with ECANCELED or without |
 //! | the file is replaced, cut off or removed meanwhile | it was opened once, and all entries are about what was opened |
-//! | shutdown | the cancellation of everything, as above; what is still open is closed with the ring |
+//! | shutdown | the cancellation of everything, as above; then the call that closes |
 //!
 //! `model.rs` goes through the orders of all entries, completions and calls.
 //!
@@ -64,7 +64,7 @@
 
 mod course;
 mod memory;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, sanitized))))]
 mod model;
 mod table;
 

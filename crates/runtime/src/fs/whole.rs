@@ -126,10 +126,11 @@ async fn read_small(path: &Path, waits: bool) -> Option<Small> {
     Some(small)
 }
 
-/// Reads a whole file.
+/// Reads a whole file. One that grows or is cut off meanwhile is read up to where its end is met. A FIFO is read until all that write to it have closed it, of which the first is
+/// waited for.
 ///
 /// # Errors
-/// As [`File::open`] and [`File::read_at`]; `OutOfMemory` if it does not fit.
+/// As [`File::open`] and [`File::read_at`]; `OutOfMemory` if it does not fit. A small file may be read where no descriptor is left for it.
 pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let (opened, beginning) = match begin(path.as_ref()).await? {
         Begun::All(bytes) => return Ok(bytes),
