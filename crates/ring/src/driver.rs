@@ -10,12 +10,12 @@ use crate::backlog::Backlog;
 use crate::config::{Config, Stats};
 use crate::counters::{Counters, count};
 use crate::foreign::Kept;
-use crate::lanes::{self, Lanes};
+use crate::lanes::Lanes;
 use crate::mailbox::Mailbox;
 use crate::operation::{Operation, Stored};
 use crate::pools::Pools;
 use crate::slab::Slab;
-use crate::slot::{CANCEL, CANCELLED, CHAIN, CLOSE, COPY, HELD, KICK, Kind, ORPHAN, Place, Slot};
+use crate::slot::{ASKED, CANCEL, CANCELLED, COPY, HELD, KICK, Kind, ORPHAN, Place, Slot};
 use crate::watch::Flights;
 use io_uring::squeue::Flags;
 use io_uring::{cqueue, opcode};
@@ -23,7 +23,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
 use std::sync::Arc;
 
-/// Operations to cancel, and lanes to close, that found the submission queue full. How many is looked at after each poll.
+/// Operations to cancel that found the submission queue full. How many is looked at after each poll.
 #[derive(Default)]
 pub(crate) struct Cancels {
     user_data: RefCell<Vec<u64>>,
@@ -68,7 +68,9 @@ pub(crate) struct Driver {
     pub(crate) admission: Admission,
     pub(crate) cancels: Cancels,
     /// Made when they are first asked for; `None`: not on this kernel.
-    pub(crate) lanes: OnceCell<Option<Arc<Lanes>>>,
+    pub(crate) lanes: OnceCell<Option<Lanes>>,
+    /// 1 while there are small files to close, by the call that closes all of them.
+    pub(crate) unclosed: Cell<usize>,
     /// Small files that are waited for.
     pub(crate) chains: Cell<u32>,
     /// Operations and armed streams: in the backlog, in the queue or in the kernel.
@@ -107,6 +109,7 @@ impl Driver {
             admission: Admission::new(),
             cancels: Cancels::default(),
             lanes: OnceCell::new(),
+            unclosed: Cell::new(0),
             chains: Cell::new(0),
             flying: Flights::new(),
             handles: Cell::new(1),
@@ -200,32 +203,28 @@ impl Driver {
             Place::Backlog | Place::Held => slot.mark(CANCELLED),
             Place::Flying => {
                 slot.mark(CANCELLED);
-                let chain = if slot.kind.get() == Kind::Small {
-                    CHAIN
-                } else {
-                    0
-                };
-                self.cancel_or_close(slot.user_data() | chain);
+                match slot.kind.get() {
+                    Kind::Small => self.cancel_small(slot),
+                    _ => self.ask_to_cancel(slot.user_data()),
+                }
             }
             Place::Free | Place::Starved | Place::Idle | Place::Done => {}
         }
     }
 
-    /// Cancels an operation or closes a lane, as soon as there is room.
-    pub(crate) fn cancel_or_close(&self, user_data: u64) {
-        if !self.push_cancel(user_data) {
-            self.cancels.push(user_data);
+    /// Queues the cancellation of the entry that has this name, as soon as there is room.
+    pub(crate) fn ask_to_cancel(&self, name: u64) {
+        if !self.push_cancel(name) {
+            self.cancels.push(name);
         }
     }
 
-    /// Of an operation, or the close of a lane.
-    pub(crate) fn push_cancel(&self, user_data: u64) -> bool {
-        let entry = match user_data {
-            CLOSE..HELD => lanes::closing(user_data),
-            _ => opcode::AsyncCancel::new(user_data & !CHAIN).build(),
-        };
-        let is_chain = !(CLOSE..HELD).contains(&user_data) && user_data & CHAIN != 0;
-        let mut entry = entry.user_data(if is_chain { user_data } else { CANCEL });
+    /// False: there is no room.
+    pub(crate) fn push_cancel(&self, name: u64) -> bool {
+        let answer = if name & ASKED != 0 { name } else { CANCEL };
+        let mut entry = opcode::AsyncCancel::new(name & !ASKED)
+            .build()
+            .user_data(answer);
         if self.backend.skips_success() {
             entry = entry.flags(Flags::SKIP_SUCCESS);
         }
@@ -267,7 +266,7 @@ impl Driver {
                     self.watching.set(false);
                 }
             }
-            _ if self.is_chain(user_data, result) => {}
+            _ if self.small_unmatched(user_data, result, flags) => {}
             _ => {
                 count(&self.counters.stale);
                 // A stream keeps its slot until its last completion, so what is late brings no buffer.
@@ -352,6 +351,7 @@ impl Driver {
             kicks: counters.kicks.get(),
             messages: counters.messages.get(),
             refused: counters.refused.get(),
+            retired: counters.retired.get(),
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::config::{Config, Mode, Stats};
 use crate::datagram::DatagramMulti;
 use crate::fd::Fd;
 use crate::foreign::Foreign;
+use crate::lanes::LANES;
 use crate::op::ReadSmall;
 use crate::operation::Operation;
 use crate::owner::{Owner, Proxy, this_thread};
@@ -49,6 +50,9 @@ pub struct Ring {
 }
 
 impl Ring {
+    /// Files that [`read_small`](Self::read_small) reads at the same time.
+    pub const SMALL_FILES: usize = LANES as usize;
+
     /// Builds a ring for this thread.
     ///
     /// # Errors
@@ -86,9 +90,9 @@ impl Ring {
         Submission::new(self.shared().driver.start(op, clamp(level)), self.shared)
     }
 
-    /// Starts to open a file, to read it to its end, if that is near, and to close it: three or four entries, so that many files share one enter. Unless it `waits`, it
-    /// goes as far as names and bytes are cached, and the kernel is done with it when the enter returns. `None`: not now, since all 32 lanes are in use or the queue is full; or
-    /// never, with the readiness driver, a kernel before Linux 6.8, or a path of 256 bytes and more or with a 0. No system call but for the first one.
+    /// Starts to open a file, to read it to its end, if that is near, and to close it: two to four entries, so that many files share one enter. Unless it `waits`, it
+    /// goes as far as names and bytes are cached, and the kernel is done with it when the enter returns. `None`: not now, since [32](Self::SMALL_FILES) are being read or the queue is full; or
+    /// never, with the readiness driver, a kernel before Linux 6.8, or a path of 256 bytes and more or with a 0. No system call but for the first one, and where files are to be closed first.
     ///
     /// `ioprio` as for [`ReadAt`](crate::op::ReadAt::ioprio).
     pub fn read_small(
@@ -317,6 +321,11 @@ impl Ring {
     /// What makes the system calls of owners that did not make the ring.
     pub fn set_proxy(&self, proxy: Box<dyn Proxy>) {
         self.shared().driver.backend.set_proxy(proxy);
+    }
+
+    /// [`Stats::retired`]. One load.
+    pub fn retired(&self) -> u64 {
+        self.shared().driver.counters.retired.get()
     }
 
     /// What has been done so far.

@@ -197,6 +197,7 @@ impl Shared {
                 self.read_mail();
                 round += 1;
             }
+            self.driver.close_files();
         }
         self.driver.is_idle()
     }

@@ -59,14 +59,17 @@ pub(crate) const CANCELLED: u8 = 2;
 /// Its bytes are counted; see `admission.rs`.
 pub(crate) const COPY: u8 = 4;
 
-/// `user_data` of the timeout of what is held. Reserved, as are the next: no slot has so high an index.
+/// `user_data` of the timeout of what is held. Reserved, as are the next two: no slot has so high an index.
 pub(crate) const HELD: u64 = u64::MAX - 2;
 
-/// `user_data` of the close of a lane, whose number is in the lowest bits; of cancellations that wait for room only. Reserved, too.
-pub(crate) const CLOSE: u64 = u64::MAX << 8;
-
-/// In the `user_data` of the cancellation of a small file, beside that of the file's slot: whether it fails matters. No index is so high.
-pub(crate) const CHAIN: u64 = 1 << 31;
+/// In the `user_data` of the entries of a small file, beside that of its slot: which one it is, if it is neither the first read nor the install. No index is so high.
+pub(crate) const OPEN: u64 = 1 << 29;
+/// As above: the read behind the first.
+pub(crate) const BEHIND: u64 = 1 << 30;
+/// In the `user_data` of the cancellation of an entry, beside that of the entry: what comes of it matters.
+pub(crate) const ASKED: u64 = 1 << 31;
+/// All of these.
+pub(crate) const PARTS: u64 = OPEN | BEHIND | ASKED;
 
 /// `user_data` of the watch on the eventfd.
 pub(crate) const KICK: u64 = u64::MAX - 1;

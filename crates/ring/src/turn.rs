@@ -74,12 +74,13 @@ impl Driver {
         self.watching.set(unsafe { self.backend.push(&entry, 0) });
     }
 
-    /// Entries that a submit would hand over; all starved streams that can have a buffer count as one.
+    /// Entries that a submit would hand over; all starved streams that can have a buffer count as one, as do all small files to close.
     #[inline]
     pub(crate) fn pending(&self) -> usize {
         self.backend.pending()
             + self.backlog.len()
             + self.cancels.len()
+            + self.unclosed.get()
             + usize::from(self.is_hungry())
     }
 
@@ -87,7 +88,7 @@ impl Driver {
     #[inline]
     pub(crate) fn is_due(&self, busy: bool) -> bool {
         self.backend.is_due(busy)
-            || self.backlog.len() + self.cancels.len() != 0
+            || self.backlog.len() + self.cancels.len() + self.unclosed.get() != 0
             || self.is_hungry()
     }
 
@@ -118,6 +119,9 @@ impl Driver {
 
     #[inline]
     fn submit_to(&self, uring: &Uring) -> io::Result<()> {
+        if self.unclosed.get() != 0 {
+            self.close_files();
+        }
         let mut fetched = None;
         for _ in 0..ENTERS {
             self.flush();
@@ -157,6 +161,9 @@ impl Driver {
 
     /// One enter that hands everything over and waits; see [`crate::Ring::wait`].
     pub(crate) fn wait(&self, block: bool, timeout: Option<Duration>) -> io::Result<()> {
+        if self.unclosed.get() != 0 {
+            self.close_files();
+        }
         let mut completed = self.flush();
         while self.is_unsettled() {
             match self.backend.enter(self.backend.owes_completions()) {

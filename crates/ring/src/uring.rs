@@ -182,6 +182,16 @@ impl Uring {
         made.is_ok()
     }
 
+    /// Closes (-1) or leaves alone (-2) direct descriptors, from this one on. Returns how many have been.
+    pub(crate) fn update_lanes(&self, first: u32, what: &[i32]) -> io::Result<usize> {
+        self.by_maker(|| self.submitter().register_files_update(first, what))
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn unregister_lanes(&self) {
+        self.submitter().unregister_files().unwrap();
+    }
+
     /// Puts an entry into the submission queue; no system call. False: the queue is full.
     ///
     /// # Safety

@@ -29,6 +29,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::time::Duration;
 
 #[cfg(feature = "hyper")]
 use upshift_core::{CoroutineId, Level};
@@ -64,12 +65,17 @@ pub(crate) const NONE_WAITS: u8 = u8::MAX;
 /// Reads of files that are submitted without waiting for more: the device works on them while the vCPU prepares the next. With all that are
 /// ready gathered, device and vCPU work in turns: 32 reads of 4 KiB at a time with O_DIRECT, in C, 60,100 /s, by fours 75,000, by ones 76,300 with
 /// a fifth more CPU (`--gather` of bench/peers/c/files.c).
-const GATHERED_READS: u8 = 4;
+const GATHERED_READS: usize = 4;
 
-/// Small cached files that are read in one system call, 3.3 µs each. Meanwhile nothing of the ring is seen, for as long as may pass anyway ([`REAP_INTERVALS`]).
-const GATHERED_FILES: u8 = 32;
-/// The same while something more urgent is in flight: within one reap interval.
-const GATHERED_FILES_BESIDE_URGENT: u8 = 6;
+/// What a small cached file takes in a system call that many share, ns. Meanwhile nothing of the ring is seen; so as many are gathered as take no longer than may pass
+/// unseen anyway: [`REAP_INTERVALS`], or one beside something more urgent.
+const FILE_TIME: u128 = 3_300;
+
+/// Small files that take one reap interval.
+pub(crate) fn files_per_reap(interval: Duration) -> usize {
+    let files = interval.as_nanos() / FILE_TIME;
+    usize::try_from(files).map_or(Ring::SMALL_FILES, |files| files.clamp(1, Ring::SMALL_FILES))
+}
 
 /// The bits of the levels before this one.
 fn more_urgent_than(level: u8) -> u64 {
@@ -85,6 +91,7 @@ pub(crate) struct Worker {
     pub(crate) meter: Arc<Meter>,
     pub(crate) quantum_ticks: u64,
     pub(crate) reap_ticks: u64,
+    pub(crate) files_per_reap: usize,
     /// Between two looks at the clock within a poll.
     pub(crate) look_ticks: u64,
     /// What a poll may spend on pieces of a transfer.
@@ -92,9 +99,9 @@ pub(crate) struct Worker {
     /// Operations that wait to be submitted go before polls of this level and of less urgent ones; [`NONE_WAITS`] without any.
     pub(crate) submit_before: Cell<u8>,
     /// Reads of files among them.
-    pub(crate) gathered_reads: Cell<u8>,
+    pub(crate) gathered_reads: Cell<usize>,
     /// Small files among them.
-    pub(crate) gathered_files: Cell<u8>,
+    pub(crate) gathered_files: Cell<usize>,
     /// A coroutine that has answered a request of this level in its poll and has its own level back: what it sends next is the reply.
     #[cfg(feature = "hyper")]
     pub(crate) replies: Cell<Option<(CoroutineId, Level)>>,
@@ -378,18 +385,23 @@ impl Worker {
         let level = self.executor.running_level().unwrap_or_default().get();
         let submission = self.ring.read_small(path, waits, ioprio, level)?;
         self.asks_for_io(level);
-        let (gathered, most) = match self.ring.levels_in_flight() & more_urgent_than(level) {
-            _ if waits => return Some(submission),
-            0 => (&self.gathered_files, GATHERED_FILES),
-            _ => (&self.gathered_files, GATHERED_FILES_BESIDE_URGENT),
-        };
-        self.gather(gathered, most);
+        if self.ring.retired() != 0 {
+            self.shared.report_retired();
+        }
+        if !waits {
+            let may_pass = match self.ring.levels_in_flight() & more_urgent_than(level) {
+                0 => REAP_INTERVALS as usize,
+                _ => 1,
+            };
+            let most = (self.files_per_reap * may_pass).min(Ring::SMALL_FILES);
+            self.gather(&self.gathered_files, most);
+        }
         Some(submission)
     }
 
     /// One more has been gathered of those of which at most so many are.
-    fn gather(&self, gathered: &Cell<u8>, most: u8) {
-        gathered.set(gathered.get().saturating_add(1));
+    fn gather(&self, gathered: &Cell<usize>, most: usize) {
+        gathered.set(gathered.get() + 1);
         if gathered.get() >= most {
             // Before whatever is polled next.
             self.submit_before.set(0);
@@ -490,5 +502,17 @@ impl Worker {
         self.shared.reaches.set(index, None);
         self.shared.domain.host().set_remote(index, None);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_files_are_gathered_as_one_interval_has_room_for() {
+        let files = |micros| files_per_reap(Duration::from_micros(micros));
+        assert_eq!([0, 1, 20, 50].map(files), [1, 1, 6, 15]);
+        assert_eq!(files_per_reap(Duration::MAX), Ring::SMALL_FILES);
     }
 }

@@ -1,6 +1,9 @@
 //! Running out of descriptors: every call says so, none hangs, and all go on when there are
 //! some again. One test, because the limit is the process's.
 
+#[path = "support/together.rs"]
+mod together;
+
 use std::io;
 use std::time::Duration;
 
@@ -9,6 +12,8 @@ use upshift::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
 use upshift::process::Command;
 use upshift::signal::{SIGUSR1, Signal};
 use upshift::{Runtime, time};
+
+use together::together;
 
 const EMFILE: i32 = 24;
 
@@ -46,6 +51,12 @@ fn running_out_of_descriptors_is_an_error_and_passes() {
         return;
     }
     limit_descriptors(256);
+    let folder = tempfile::tempdir().unwrap();
+    let [short, long] = [100, 50_000].map(|length: usize| {
+        let path = folder.path().join(length.to_string());
+        std::fs::write(&path, vec![7; length]).unwrap();
+        path
+    });
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -60,6 +71,15 @@ fn running_out_of_descriptors_is_an_error_and_passes() {
         assert!(is_exhaustion(upshift::io::pipe()));
         assert!(is_exhaustion(File::open("/dev/null").await));
         assert!(is_exhaustion(upshift::fs::read_dir("/").await));
+        // A small file may be read without one; a long one is not, however it is begun.
+        for _ in 0..3 {
+            let all = together(&[long.clone(), short.clone(), long.clone(), short.clone()]).await;
+            for (n, read) in all.into_iter().enumerate() {
+                let is_short = n % 2 == 1 && read.as_ref().is_ok_and(|bytes| *bytes == [7; 100]);
+                assert!(is_short || is_exhaustion(read));
+            }
+            assert!(is_exhaustion(upshift::fs::read(&long).await));
+        }
         assert!(is_exhaustion(Signal::new(SIGUSR1)));
         assert!(is_exhaustion(Command::new("true").spawn().await));
 
@@ -69,6 +89,8 @@ fn running_out_of_descriptors_is_an_error_and_passes() {
         let accepted = time::timeout(Duration::from_secs(20), listener.accept()).await;
         assert!(is_exhaustion(accepted.expect("an error, not a wait")));
         drop(taken);
+        assert_eq!(upshift::fs::read(&long).await.unwrap(), vec![7; 50_000]);
+        assert_eq!(upshift::fs::read(&short).await.unwrap(), vec![7; 100]);
         // The connection was not lost: it waited.
         let accepted = time::timeout(Duration::from_secs(20), listener.accept()).await;
         let (mut stream, peer) = accepted.expect("it goes on accepting").unwrap();

@@ -3,6 +3,8 @@
 
 #[path = "support/block_on.rs"]
 mod block_on;
+#[path = "support/scratch.rs"]
+mod scratch;
 
 use std::io::{ErrorKind, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,60 +16,28 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::poll;
-use tempfile::TempDir;
 use upshift::fs::{self, File, OpenOptions};
-use upshift::io::AsyncReadExt;
 use upshift::{Handle, Level, Priority, Runtime};
 
 use block_on::block_on;
+use scratch::Scratch;
 
-/// A file in a folder that is removed again, and what it contains.
-struct Scratch {
-    _folder: TempDir,
-    path: PathBuf,
-    bytes: Vec<u8>,
-}
-
-impl Scratch {
-    fn new(length: usize) -> Scratch {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("file");
-        let bytes: Vec<u8> = (0..length as u64)
-            .map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
-            .collect();
-        std::fs::write(&path, &bytes).unwrap();
-        Scratch {
-            _folder: folder,
-            path,
-            bytes,
-        }
-    }
-
-    /// Takes a part of the file out of the page cache; a length of 0 means the rest.
-    fn forget(&self, from: i64, length: i64) {
-        let file = std::fs::File::open(&self.path).unwrap();
-        file.sync_all().unwrap();
-        // SAFETY: advice about a file that is open.
-        unsafe { libc::posix_fadvise(file.as_raw_fd(), from, length, libc::POSIX_FADV_DONTNEED) };
-    }
-
-    /// Reads so many bytes from here on, and compares.
-    async fn check(&self, file: &File, offset: usize, length: usize) {
-        let start = offset.min(self.bytes.len());
-        let expected = &self.bytes[start..(offset + length).min(self.bytes.len()).max(start)];
-        let (count, buffer) = file
-            .read_at(Vec::with_capacity(length), offset as u64)
-            .await;
-        let count = count.unwrap();
-        assert_eq!(count, expected.len(), "{length} bytes at {offset}");
-        assert!(buffer == expected, "{length} bytes at {offset}");
-        let (count, buffer) = file
-            .read_at(vec![7; length].into_boxed_slice(), offset as u64)
-            .await;
-        assert_eq!(count.unwrap(), expected.len());
-        assert!(&buffer[..expected.len()] == expected);
-        assert!(buffer[expected.len()..].iter().all(|&byte| byte == 7));
-    }
+/// Reads so many bytes of a file from here on, and compares.
+async fn check(scratch: &Scratch, file: &File, offset: usize, length: usize) {
+    let start = offset.min(scratch.bytes.len());
+    let expected = &scratch.bytes[start..(offset + length).min(scratch.bytes.len()).max(start)];
+    let (count, buffer) = file
+        .read_at(Vec::with_capacity(length), offset as u64)
+        .await;
+    let count = count.unwrap();
+    assert_eq!(count, expected.len(), "{length} bytes at {offset}");
+    assert!(buffer == expected, "{length} bytes at {offset}");
+    let (count, buffer) = file
+        .read_at(vec![7; length].into_boxed_slice(), offset as u64)
+        .await;
+    assert_eq!(count.unwrap(), expected.len());
+    assert!(&buffer[..expected.len()] == expected);
+    assert!(buffer[expected.len()..].iter().all(|&byte| byte == 7));
 }
 
 /// Lengths around pages and pieces, offsets around them and around the end.
@@ -82,14 +52,14 @@ fn cached_bytes_are_the_bytes_of_the_file() {
             for offset in [
                 0, 1, 4095, 262_144, 999_999, 1_000_002, 1_000_003, 5_000_000,
             ] {
-                scratch.check(&file, offset, length).await;
+                check(&scratch, &file, offset, length).await;
             }
         }
         let (count, _) = file.read_at(Vec::new(), 0).await;
         assert_eq!(count.unwrap(), 0);
         assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
         let taken = File::from_std(std::fs::File::open(&scratch.path).unwrap());
-        scratch.check(&taken, 17, 4096).await;
+        check(&scratch, &taken, 17, 4096).await;
     });
 }
 
@@ -100,11 +70,11 @@ fn so_are_those_that_come_from_the_device_and_those_of_which_a_part_does() {
         let file = File::open(&scratch.path).await.unwrap();
         for (at, length) in LENGTHS.into_iter().enumerate() {
             scratch.forget(0, 0);
-            scratch.check(&file, 4096 * at, length).await;
+            check(&scratch, &file, 4096 * at, length).await;
             // A hole in the cache: the beginning is there, then it is not.
             let _ = std::fs::read(&scratch.path).unwrap();
             scratch.forget(64 << 10, 128 << 10);
-            scratch.check(&file, 1000, length).await;
+            check(&scratch, &file, 1000, length).await;
         }
         for _ in 0..3 {
             scratch.forget(0, 0);
@@ -113,22 +83,6 @@ fn so_are_those_that_come_from_the_device_and_those_of_which_a_part_does() {
             assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
         }
     });
-}
-
-#[test]
-fn whole_files_of_all_sizes() {
-    for length in [0, 1, 63, 64, 65, 4096, 8191, 8192, 8193, 20_000, 300_000] {
-        let scratch = Scratch::new(length);
-        block_on(async {
-            assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
-            scratch.forget(0, 0);
-            assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
-            let mut all = Vec::new();
-            let mut stream = File::open(&scratch.path).await.unwrap().into_stream();
-            stream.read_to_end(&mut all).await.unwrap();
-            assert!(all == scratch.bytes);
-        });
-    }
 }
 
 #[test]
@@ -282,7 +236,7 @@ fn a_read_is_dropped_wherever_it_is() {
                 upshift::yield_now().await;
             }
         }
-        scratch.check(&file, 0, 3 << 20).await;
+        check(&scratch, &file, 0, 3 << 20).await;
     });
 }
 
@@ -331,7 +285,7 @@ fn many_readers_while_the_cache_comes_and_goes() {
                             scratch.forget(0, 0);
                         }
                         let length = LENGTHS[random % LENGTHS.len()];
-                        scratch.check(&file, random % 2_000_000, length).await;
+                        check(&scratch, &file, random % 2_000_000, length).await;
                     }
                 };
                 upshift::spawn(work, Priority::Inherit)
@@ -381,169 +335,5 @@ fn reads_are_submitted_without_waiting_for_all_that_are_ready() {
         for read in reads {
             assert_eq!(read.await.unwrap(), 1);
         }
-    });
-}
-
-/// Reads files at the same time, so that they share system calls where there are any to share.
-async fn together(paths: &[PathBuf]) -> Vec<std::io::Result<Vec<u8>>> {
-    let read = |path: &PathBuf| {
-        let path = path.clone();
-        upshift::spawn(async move { fs::read(path).await }, Priority::Inherit)
-    };
-    let mut all = Vec::new();
-    for task in paths.iter().map(read).collect::<Vec<_>>() {
-        all.push(task.await.unwrap());
-    }
-    all
-}
-
-#[test]
-fn small_files_share_system_calls() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = |n: usize| {
-        let path = folder.path().join(n.to_string());
-        std::fs::write(&path, vec![n as u8; 50 * n + 1]).unwrap();
-        path
-    };
-    let paths: Vec<_> = (0..60).map(file).collect();
-    block_on(async {
-        let ring = || Handle::current().unwrap().metrics().vcpus[0].ring;
-        for _ in 0..10 {
-            let before = ring();
-            for (n, bytes) in together(&paths).await.into_iter().enumerate() {
-                assert!(bytes.unwrap() == vec![n as u8; 50 * n + 1], "file {n}");
-            }
-            let (entries, enters) = (
-                ring().submitted - before.submitted,
-                ring().enters - before.enters,
-            );
-            // Elsewhere each file is read by calls of its own. Where polls are slow, as under a sanitizer, the ring is entered more often.
-            assert!(
-                entries < 60 || 3 * enters < entries,
-                "{entries} entries in {enters} enters"
-            );
-        }
-    });
-}
-
-#[test]
-fn files_of_all_kinds_and_sizes_are_read_at_the_same_time() {
-    let scratch: Vec<_> = [
-        0, 1, 4000, 4096, 8192, 16_383, 16_384, 16_385, 20_480, 300_000,
-    ]
-    .map(Scratch::new)
-    .into();
-    let mut paths: Vec<_> = scratch.iter().map(|scratch| scratch.path.clone()).collect();
-    let more = ["/proc/self/status", "/", "/does/not/exist", "/dev/null"];
-    paths.extend(more.map(PathBuf::from));
-    let long = PathBuf::from(format!("/{}etc/passwd", "./".repeat(150)));
-    paths.push(long);
-    for vcpus in [1, 2] {
-        let runtime = Runtime::builder().vcpus(vcpus).build().unwrap();
-        runtime.block_on(async {
-            for round in 0..20 {
-                if round % 4 == 0 {
-                    scratch[round % 10].forget(0, 0);
-                    scratch[9].forget(8192, 0);
-                }
-                let mut all = together(&paths).await;
-                for (bytes, scratch) in all.drain(..10).zip(&scratch) {
-                    assert!(
-                        bytes.unwrap() == scratch.bytes,
-                        "{} bytes",
-                        scratch.bytes.len()
-                    );
-                }
-                let status = String::from_utf8(all.remove(0).unwrap()).unwrap();
-                assert!(status.contains("VmRSS") && status.contains("nonvoluntary"));
-                let kinds: Vec<_> = all
-                    .iter()
-                    .map(|r| r.as_ref().map_err(|e| e.kind()))
-                    .collect();
-                assert_eq!(kinds[0], Err(ErrorKind::IsADirectory));
-                assert_eq!(kinds[1], Err(ErrorKind::NotFound));
-                assert_eq!(kinds[2], Ok(&Vec::new()));
-                assert_eq!(kinds[3], Ok(&std::fs::read("/etc/passwd").unwrap()));
-            }
-        });
-    }
-}
-
-#[test]
-fn a_fifo_is_read_to_its_end_beside_files() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("fifo");
-    let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: a path that ends in 0.
-    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-    let scratch = Scratch::new(100);
-    block_on(async {
-        for _ in 0..5 {
-            let both = std::fs::OpenOptions::new()
-                .read(true)
-                .write(true)
-                .open(&path);
-            let mut both = both.unwrap();
-            both.write_all(b"hel").unwrap();
-            let has_begun = Arc::new(AtomicBool::new(false));
-            let begun = has_begun.clone();
-            let writer = std::thread::spawn(move || {
-                while !begun.load(Ordering::Relaxed) {
-                    std::thread::yield_now();
-                }
-                both.write_all(b"lo").unwrap();
-            });
-            let beside = [scratch.path.clone(), path.clone(), scratch.path.clone()];
-            let reads = upshift::spawn(async move { together(&beside).await }, Priority::Inherit);
-            for _ in 0..20 {
-                upshift::yield_now().await;
-            }
-            has_begun.store(true, Ordering::Relaxed);
-            let all = reads.await.unwrap();
-            assert_eq!(all[1].as_ref().unwrap(), b"hello");
-            assert_eq!(all[2].as_ref().unwrap(), &scratch.bytes);
-            writer.join().unwrap();
-        }
-    });
-}
-
-#[test]
-fn reads_of_whole_files_are_dropped_wherever_they_are() {
-    let scratch: Vec<_> = [100, 4096, 50_000].map(Scratch::new).into();
-    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    block_on(async {
-        let before = open();
-        for round in 0..200_usize {
-            let mut reads: Vec<_> = (0..8)
-                .map(|n| Box::pin(fs::read(scratch[(n + round) % 3].path.clone())))
-                .collect();
-            // Something else is ready, so they share.
-            let other = upshift::spawn(async {}, Priority::Inherit);
-            for polls in 0..=round % 4 {
-                for n in 0..reads.len() {
-                    if polls * 8 <= round % 29 + n
-                        && let Poll::Ready(bytes) = poll!(reads[n].as_mut())
-                    {
-                        let again = &scratch[(n + round) % 3];
-                        assert!(bytes.unwrap() == again.bytes);
-                        reads[n] = Box::pin(fs::read(again.path.clone()));
-                    }
-                }
-                upshift::yield_now().await;
-            }
-            drop(reads);
-            other.await.unwrap();
-        }
-        for scratch in &scratch {
-            assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
-        }
-        upshift::time::sleep(Duration::from_millis(5)).await;
-        // Other tests open and close some, too.
-        assert!(
-            open() < before + 100,
-            "{} were open, {} are",
-            before,
-            open()
-        );
     });
 }

@@ -15,12 +15,13 @@ use crate::setup::{self, Tool};
 use crate::step::{Context, Done, Verdict};
 
 /// Tests of the runtime that are also run without rights.
-const HUMBLE: [&str; 7] = [
+const HUMBLE: [&str; 8] = [
     "async_fd",
     "datagrams",
     "descriptors",
     "file_system",
     "files",
+    "files_errors",
     "net",
     "unix",
 ];

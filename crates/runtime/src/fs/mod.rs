@@ -3,7 +3,7 @@
 //! Reads and writes go over the ring, by position; so do opening, inspecting,
 //! syncing and truncating files, and making, moving and removing names. What the
 //! kernel has in its caches is read, and opened, at once, without the ring; whole small files that several coroutines
-//! [`read`] share a system call, in which they are opened, read and closed; calls that
+//! [`read`] share system calls, by which they are opened and read, and closed; calls that
 //! wait for the same file to be on the device share an `fsync`. What the
 //! kernel's ring cannot do (listing directories, resolving links, permissions, the
 //! recursive calls) runs on threads for blocking calls, at the level of the caller.

@@ -50,56 +50,72 @@ enum Begun {
     Open(Opened, Beginning),
 }
 
-/// Opens a file and reads its beginning; if that is all, it is closed again. Of what many coroutines ask for at the same time, as much as can be goes with one system call.
-async fn begin(path: &Path) -> io::Result<Begun> {
-    const FLAGS: i32 = libc::O_RDONLY;
-    let may_be_small = at_once::is_openable(path, FLAGS) && SMALL.with(|small| small.is_due(None));
-    let shares = may_be_small && context::with(|worker| worker.shares_files()) == Some(true);
-    let mut tried = None;
-    if shares && options::is_name_due() {
-        poll_fn(coop::poll_proceed).await;
-        tried = small(path, false).await;
-        if let Some(small) = &tried {
-            options::name_was_cached(!matches!(small, Small::Unopened));
+impl Begun {
+    /// Of what is cached.
+    fn cached(small: Small) -> Option<Begun> {
+        match small {
+            Small::All(bytes) => Some(Begun::All(bytes)),
+            Small::Begun { fd, bytes, error } => {
+                let beginning = Beginning::of(bytes, error.as_ref());
+                Some(Begun::Open(Opened::marked(fd, FLAGS), beginning))
+            }
+            Small::Unopened => None,
         }
-    } else if shares {
-        tried = Some(Small::Unopened);
     }
-    if tried.is_none()
-        && let Some(fd) = options::cached(path, FLAGS).await
-    {
-        let beginning = at_once::beginning(fd.as_fd());
-        return Ok(Begun::Open(Opened::marked(fd, FLAGS), beginning));
-    }
-    let mut is_marked = true;
-    if may_be_small && matches!(tried, None | Some(Small::Unopened)) {
-        is_marked = false;
-        tried = small(path, true).await;
-    }
-    match tried {
-        Some(Small::All(bytes)) => Ok(Begun::All(bytes)),
-        Some(Small::Begun { fd, bytes, error }) => {
-            let opened = match is_marked {
-                true => Opened::marked(fd, FLAGS),
-                false => Opened::unmarked(fd, FLAGS),
-            };
-            let beginning = match is_marked {
-                true => Beginning::of(bytes, error.as_ref()),
-                false => at_once::behind(opened.fd.as_fd(), bytes),
-            };
-            Ok(Begun::Open(opened, beginning))
-        }
-        Some(Small::Unopened) | None => {
-            let mut options = OpenOptions::new();
-            let opened = options.read(true).open_through_the_ring(path).await?;
-            let beginning = at_once::beginning(opened.fd.as_fd());
-            Ok(Begun::Open(opened, beginning))
+
+    /// Of what was waited for.
+    fn waited_for(small: Small) -> Option<Begun> {
+        match small {
+            Small::All(bytes) => Some(Begun::All(bytes)),
+            // The error is met again.
+            Small::Begun { fd, bytes, .. } => {
+                let beginning = at_once::behind(fd.as_fd(), bytes);
+                Some(Begun::Open(Opened::unmarked(fd, FLAGS), beginning))
+            }
+            Small::Unopened => None,
         }
     }
 }
 
+/// How whole files are opened.
+const FLAGS: i32 = libc::O_RDONLY;
+
+/// Opens a file and reads its beginning; if that is all, it is closed again. Of what many coroutines ask for at the same time, as much as can be goes with one system call.
+async fn begin(path: &Path) -> io::Result<Begun> {
+    let may_be_small = at_once::is_openable(path, FLAGS) && SMALL.with(|small| small.is_due(None));
+    let shares = may_be_small && context::with(|worker| worker.shares_files()) == Some(true);
+    if let Some(begun) = begin_cached(path, shares).await {
+        return Ok(begun);
+    }
+    if may_be_small && let Some(begun) = read_small(path, true).await.and_then(Begun::waited_for) {
+        return Ok(begun);
+    }
+    // Also where there is nothing: this tells why.
+    let mut options = OpenOptions::new();
+    let opened = options.read(true).open_through_the_ring(path).await?;
+    let beginning = at_once::beginning(opened.fd.as_fd());
+    Ok(Begun::Open(opened, beginning))
+}
+
+/// As [`begin`], of a file whose name is cached, if names are tried now; in one call with others, or by calls of its own.
+async fn begin_cached(path: &Path, shares: bool) -> Option<Begun> {
+    if shares {
+        if !options::is_name_due() {
+            return None;
+        }
+        poll_fn(coop::poll_proceed).await;
+        if let Some(small) = read_small(path, false).await {
+            options::name_was_cached(!matches!(small, Small::Unopened));
+            return Begun::cached(small);
+        }
+    }
+    let fd = options::cached(path, FLAGS).await?;
+    let beginning = at_once::beginning(fd.as_fd());
+    Some(Begun::Open(Opened::marked(fd, FLAGS), beginning))
+}
+
 /// Opens a file, reads it to its end, and closes it, by one system call together with others. `None`: not now, or not here.
-async fn small(path: &Path, waits: bool) -> Option<Small> {
+async fn read_small(path: &Path, waits: bool) -> Option<Small> {
     let start = |worker: &Worker| worker.start_small(path, waits, current_ioprio());
     let small = context::with(start)??.await;
     SMALL.with(|tries| match &small {
@@ -110,10 +126,11 @@ async fn small(path: &Path, waits: bool) -> Option<Small> {
     Some(small)
 }
 
-/// Reads a whole file.
+/// Reads a whole file. One that grows or is cut off meanwhile is read up to where its end is met. A FIFO is read until all that write to it have closed it, of which the first is
+/// waited for.
 ///
 /// # Errors
-/// As [`File::open`] and [`File::read_at`]; `OutOfMemory` if it does not fit.
+/// As [`File::open`] and [`File::read_at`]; `OutOfMemory` if it does not fit. A small file may be read where no descriptor is left for it.
 pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let (opened, beginning) = match begin(path.as_ref()).await? {
         Begun::All(bytes) => return Ok(bytes),

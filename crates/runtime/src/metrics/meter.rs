@@ -54,7 +54,7 @@ pub(crate) struct Meter {
     parked: Spans,
     parks: AtomicU64,
     spin: AtomicU64,
-    ring: [AtomicU64; 10],
+    ring: [AtomicU64; 11],
 }
 
 fn add(counter: &AtomicU64, n: u64) {
@@ -112,6 +112,7 @@ impl Meter {
             stats.stalled,
             stats.kicks,
             stats.refused,
+            stats.retired,
         ];
         for (shown, figure) in self.ring.iter().zip(figures) {
             shown.store(figure, Relaxed);
@@ -131,6 +132,7 @@ impl Meter {
             stalled_streams,
             kicks,
             refused,
+            retired,
         ] = std::array::from_fn(|index| self.ring[index].load(Relaxed));
         RingMetrics {
             enters,
@@ -143,6 +145,7 @@ impl Meter {
             stalled_streams,
             kicks,
             refused,
+            retired,
         }
     }
 

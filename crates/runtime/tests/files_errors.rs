@@ -1,0 +1,223 @@
+//! Files that cannot be read, or that change while they are: as the kernel says it of plain calls, alone and beside other files, on both drivers.
+
+#[path = "support/scratch.rs"]
+mod scratch;
+#[path = "support/together.rs"]
+mod together;
+
+use std::io::{self, Write};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use upshift::fs::{self, File};
+use upshift::{Driver, Handle, Priority, Runtime, errno_of};
+
+use scratch::Scratch;
+use together::together;
+
+fn on_both(test: impl AsyncFn()) {
+    for driver in [Driver::Auto, Driver::Readiness] {
+        let runtime = Runtime::builder().vcpus(1).driver(driver);
+        runtime.build().unwrap().block_on(test());
+    }
+}
+
+/// Reads it alone, and beside files that are there, so often that names are tried in all ways.
+async fn reads(path: &Path) -> Vec<io::Result<Vec<u8>>> {
+    let beside = Scratch::new(100);
+    let paths: Vec<PathBuf> = [path, &beside.path, path, &beside.path]
+        .map(PathBuf::from)
+        .into();
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        all.push(fs::read(path).await);
+        beside.forget(0, 0);
+        for (n, read) in together(&paths).await.into_iter().enumerate() {
+            match n % 2 {
+                0 => all.push(read),
+                _ => assert_eq!(read.unwrap(), beside.bytes),
+            }
+        }
+    }
+    let ring = Handle::current().unwrap().metrics().vcpus[0].ring;
+    assert_eq!(ring.retired, 0);
+    all
+}
+
+/// The kernel's error number; 0: there is none.
+fn number<T>(result: &io::Result<T>) -> i32 {
+    match result {
+        Ok(_) => 0,
+        Err(error) => errno_of(error).unwrap_or(-1),
+    }
+}
+
+#[test]
+fn errors_are_those_of_plain_calls() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("file"), "contents").unwrap();
+    symlink(at("loop"), at("loop")).unwrap();
+    symlink(at("nothing"), at("dangling")).unwrap();
+    let paths = [
+        at("missing"),
+        at("missing/file"),
+        at("file/file"),
+        at("loop"),
+        at("dangling"),
+        at(&"n".repeat(256)),
+        folder.path().to_path_buf(),
+        PathBuf::new(),
+        PathBuf::from("a\0b"),
+    ];
+    on_both(async || {
+        for path in &paths {
+            let expected = number(&std::fs::read(path));
+            assert_ne!(expected, 0);
+            for read in reads(path).await {
+                assert_eq!(number(&read), expected, "{}: {read:?}", path.display());
+            }
+            let opened = number(&std::fs::File::open(path));
+            assert_eq!(number(&File::open(path).await), opened);
+        }
+    });
+}
+
+#[test]
+fn what_may_not_be_read_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    std::fs::write(&path, "secret").unwrap();
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(&path, 0);
+    mode(folder.path(), 0o755);
+    // The cache has the name, and the bytes.
+    let _ = std::fs::read(&path);
+    let nobody = std::thread::spawn(move || {
+        // The system call, as the function would change all threads. Without the right to it we are nobody enough.
+        // SAFETY: no pointers.
+        unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+        assert_eq!(number(&std::fs::read(&path)), libc::EACCES);
+        let runtime = |driver| Runtime::builder().vcpus(1).driver(driver).build();
+        for driver in [Driver::Auto, Driver::Readiness] {
+            runtime(driver).unwrap().block_on(async {
+                for _ in 0..3 {
+                    assert_eq!(number(&fs::read(&path).await), libc::EACCES);
+                    let all = together(&vec![path.clone(); 4]).await;
+                    assert!(all.iter().all(|read| number(read) == libc::EACCES));
+                    assert_eq!(number(&File::open(&path).await), libc::EACCES);
+                }
+            });
+        }
+    });
+    nobody.join().unwrap();
+}
+
+#[test]
+fn a_fifo_waits_for_one_that_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("fifo");
+    let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: a path that ends in 0.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    let file = Scratch::new(100);
+    on_both(async || {
+        for round in 0..6 {
+            let mut paths = vec![file.path.clone(); if round % 2 == 0 { 1 } else { 4 }];
+            paths[0].clone_from(&path);
+            let reads = upshift::spawn(async move { together(&paths).await }, Priority::Inherit);
+            upshift::time::sleep(Duration::from_millis(20)).await;
+            assert!(!reads.is_finished(), "round {round}");
+            let path = path.clone();
+            let writer = std::thread::spawn(move || std::fs::write(path, "hello"));
+            let reads = upshift::time::timeout(Duration::from_secs(20), reads);
+            let all = reads.await.expect("the writer has come").unwrap();
+            assert_eq!(all[0].as_ref().unwrap(), b"hello", "round {round}");
+            assert!(
+                all[1..]
+                    .iter()
+                    .all(|read| read.as_ref().unwrap() == &file.bytes)
+            );
+            writer.join().unwrap().unwrap();
+        }
+    });
+}
+
+/// Byte *n* of the files below.
+fn byte(n: usize) -> u8 {
+    (n % 251) as u8
+}
+
+/// Runs `change` again and again on another thread while `test` runs on both drivers.
+fn meanwhile(mut change: impl FnMut(usize) + Send, test: impl AsyncFn()) {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0.. {
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+                change(n);
+            }
+        });
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| on_both(test)));
+        is_over.store(true, Ordering::Relaxed);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+#[test]
+fn a_file_that_grows_or_is_cut_off_is_a_beginning_of_it() {
+    const LONGEST: usize = 60_000;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    let contents: Vec<u8> = (0..LONGEST).map(byte).collect();
+    std::fs::write(&path, &contents).unwrap();
+    let change = |n: usize| {
+        let length = n.wrapping_mul(0x9e37_79b9) % 40_000;
+        let file = std::fs::OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .unwrap();
+        file.set_len(length as u64).unwrap();
+        for part in contents[length..].chunks(1000) {
+            (&file).write_all(part).unwrap();
+        }
+    };
+    meanwhile(change, async || {
+        for _ in 0..30 {
+            for read in reads(&path).await {
+                let bytes = read.unwrap();
+                assert!(bytes.len() <= LONGEST);
+                // The kernel clears what it cuts off, and may show that.
+                let own = |(n, &read): (usize, &u8)| read == byte(n) || read == 0;
+                assert!(bytes.iter().enumerate().all(own));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_file_that_is_replaced_is_one_or_the_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    let new = folder.path().join("new");
+    let versions = [vec![b'a'; 3000], vec![b'b'; 20_000], vec![b'c'; 5000]];
+    std::fs::write(&path, &versions[0]).unwrap();
+    let change = |n: usize| {
+        std::fs::write(&new, &versions[n % 3]).unwrap();
+        std::fs::rename(&new, &path).unwrap();
+    };
+    meanwhile(change, async || {
+        for _ in 0..30 {
+            for read in reads(&path).await {
+                let bytes = read.unwrap();
+                assert!(versions.contains(&bytes), "{} bytes", bytes.len());
+            }
+        }
+    });
+}

@@ -1,0 +1,192 @@
+//! Whole files, alone and with others, which share system calls.
+
+#[path = "support/block_on.rs"]
+mod block_on;
+#[path = "support/scratch.rs"]
+mod scratch;
+#[path = "support/together.rs"]
+mod together;
+
+use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::poll;
+use upshift::fs::{self, File};
+use upshift::io::AsyncReadExt;
+use upshift::{Driver, Handle, Priority, Runtime};
+
+use block_on::block_on;
+use scratch::Scratch;
+use together::together;
+
+#[test]
+fn whole_files_of_all_sizes() {
+    for length in [0, 1, 63, 64, 65, 4096, 8191, 8192, 8193, 20_000, 300_000] {
+        let scratch = Scratch::new(length);
+        block_on(async {
+            assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
+            scratch.forget(0, 0);
+            assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
+            let mut all = Vec::new();
+            let mut stream = File::open(&scratch.path).await.unwrap().into_stream();
+            stream.read_to_end(&mut all).await.unwrap();
+            assert!(all == scratch.bytes);
+        });
+    }
+}
+
+#[test]
+fn small_files_share_system_calls() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |n: usize| {
+        let path = folder.path().join(n.to_string());
+        std::fs::write(&path, vec![n as u8; 50 * n + 1]).unwrap();
+        path
+    };
+    let paths: Vec<_> = (0..60).map(file).collect();
+    block_on(async {
+        let ring = || Handle::current().unwrap().metrics().vcpus[0].ring;
+        for _ in 0..10 {
+            let before = ring();
+            for (n, bytes) in together(&paths).await.into_iter().enumerate() {
+                assert!(bytes.unwrap() == vec![n as u8; 50 * n + 1], "file {n}");
+            }
+            let (entries, enters) = (
+                ring().submitted - before.submitted,
+                ring().enters - before.enters,
+            );
+            // Two entries for each file. Elsewhere each is read by calls of its own. Where polls are slow, as under a sanitizer, the ring is entered more often.
+            assert!(
+                entries < 60 || 2 * enters < entries,
+                "{entries} entries in {enters} enters"
+            );
+        }
+    });
+}
+
+#[test]
+fn files_of_all_kinds_and_sizes_are_read_at_the_same_time() {
+    let scratch: Vec<_> = [
+        0, 1, 4000, 4096, 8192, 16_383, 16_384, 16_385, 20_480, 300_000,
+    ]
+    .map(Scratch::new)
+    .into();
+    let mut paths: Vec<_> = scratch.iter().map(|scratch| scratch.path.clone()).collect();
+    let more = ["/proc/self/status", "/", "/does/not/exist", "/dev/null"];
+    paths.extend(more.map(PathBuf::from));
+    let long = PathBuf::from(format!("/{}etc/passwd", "./".repeat(150)));
+    paths.push(long);
+    for (driver, vcpus) in [(Driver::Auto, 1), (Driver::Auto, 2), (Driver::Readiness, 1)] {
+        let runtime = Runtime::builder().driver(driver).vcpus(vcpus);
+        let runtime = runtime.build().unwrap();
+        runtime.block_on(async {
+            for round in 0..20 {
+                if round % 4 == 0 {
+                    scratch[round % 10].forget(0, 0);
+                    scratch[9].forget(8192, 0);
+                }
+                let mut all = together(&paths).await;
+                for (bytes, scratch) in all.drain(..10).zip(&scratch) {
+                    assert!(
+                        bytes.unwrap() == scratch.bytes,
+                        "{} bytes",
+                        scratch.bytes.len()
+                    );
+                }
+                let status = String::from_utf8(all.remove(0).unwrap()).unwrap();
+                assert!(status.contains("VmRSS") && status.contains("nonvoluntary"));
+                let kinds: Vec<_> = all
+                    .iter()
+                    .map(|r| r.as_ref().map_err(|e| e.kind()))
+                    .collect();
+                assert_eq!(kinds[0], Err(ErrorKind::IsADirectory));
+                assert_eq!(kinds[1], Err(ErrorKind::NotFound));
+                assert_eq!(kinds[2], Ok(&Vec::new()));
+                assert_eq!(kinds[3], Ok(&std::fs::read("/etc/passwd").unwrap()));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_fifo_is_read_to_its_end_beside_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("fifo");
+    let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: a path that ends in 0.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    let scratch = Scratch::new(100);
+    block_on(async {
+        for _ in 0..5 {
+            let both = std::fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(&path);
+            let mut both = both.unwrap();
+            both.write_all(b"hel").unwrap();
+            let has_begun = Arc::new(AtomicBool::new(false));
+            let begun = has_begun.clone();
+            let writer = std::thread::spawn(move || {
+                while !begun.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+                both.write_all(b"lo").unwrap();
+            });
+            let beside = [scratch.path.clone(), path.clone(), scratch.path.clone()];
+            let reads = upshift::spawn(async move { together(&beside).await }, Priority::Inherit);
+            for _ in 0..20 {
+                upshift::yield_now().await;
+            }
+            has_begun.store(true, Ordering::Relaxed);
+            let all = reads.await.unwrap();
+            assert_eq!(all[1].as_ref().unwrap(), b"hello");
+            assert_eq!(all[2].as_ref().unwrap(), &scratch.bytes);
+            writer.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn reads_of_whole_files_are_dropped_wherever_they_are() {
+    let scratch: Vec<_> = [100, 4096, 50_000].map(Scratch::new).into();
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    block_on(async {
+        let before = open();
+        for round in 0..200_usize {
+            let mut reads: Vec<_> = (0..8)
+                .map(|n| Box::pin(fs::read(scratch[(n + round) % 3].path.clone())))
+                .collect();
+            // Something else is ready, so they share.
+            let other = upshift::spawn(async {}, Priority::Inherit);
+            for polls in 0..=round % 4 {
+                for n in 0..reads.len() {
+                    if polls * 8 <= round % 29 + n
+                        && let Poll::Ready(bytes) = poll!(reads[n].as_mut())
+                    {
+                        let again = &scratch[(n + round) % 3];
+                        assert!(bytes.unwrap() == again.bytes);
+                        reads[n] = Box::pin(fs::read(again.path.clone()));
+                    }
+                }
+                upshift::yield_now().await;
+            }
+            drop(reads);
+            other.await.unwrap();
+        }
+        for scratch in &scratch {
+            assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
+        }
+        upshift::time::sleep(Duration::from_millis(5)).await;
+        // Other tests open and close some, too.
+        assert!(
+            open() < before + 100,
+            "{} were open, {} are",
+            before,
+            open()
+        );
+    });
+}
