@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use parties::{LAZY, MIDDLE, Parties, URGENT, burn, micros, pause, torture};
 use upshift::sync::Notify;
-use upshift::{Level, Runtime};
+use upshift::{Level, Runtime, time};
 
 async fn turn() {
     upshift::yield_if_needed().await;
@@ -289,19 +289,14 @@ fn a_once_lock_and_a_shared_future() {
         let cell = Arc::new(Mutex::new(Arc::new(OnceLock::<u64>::new())));
         for level in [LAZY, URGENT] {
             let cell = cell.clone();
-            parties.party(
-                runtime,
-                level,
-                move || {
-                    let current = cell.lock().unwrap().clone();
-                    current.get_or_init(|| {
-                        burn(micros(200));
-                        7
-                    });
-                    *cell.lock().unwrap() = Arc::default();
-                },
-                pause,
-            );
+            parties.resting_party(runtime, level, move || {
+                let current = cell.lock().unwrap().clone();
+                current.get_or_init(|| {
+                    burn(micros(200));
+                    7
+                });
+                *cell.lock().unwrap() = Arc::default();
+            });
         }
         let shared = Arc::new(Mutex::new(None));
         for level in [LAZY, MIDDLE, URGENT] {
@@ -314,7 +309,8 @@ fn a_once_lock_and_a_shared_future() {
                     let mut place = shared.lock().unwrap();
                     let future = match place.take() {
                         Some(future) => future,
-                        None => pause().boxed().shared(),
+                        // Ten times what a poll takes in a slow build beside others.
+                        None => time::sleep(micros(1_500)).boxed().shared(),
                     };
                     if future.peek().is_none() {
                         *place = Some(future.clone());
