@@ -93,7 +93,7 @@ pub(crate) static STEPS: [Step; 19] = [
         "upshift demo --quick writes its report",
         tests::demo,
     )
-    .built_by("quick", tests::build_demo),
+    .built_by("release", tests::build_demo),
     slow(
         "counts",
         "instructions of operations, against the table",

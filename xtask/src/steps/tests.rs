@@ -183,7 +183,7 @@ pub(super) fn build_demo(context: &Context<'_>) -> Result<(), String> {
     if context.io_uring.is_err() {
         return Ok(());
     }
-    context.run(cargo(context, ["build", "--profile", "quick"]), minutes(8))
+    context.run(cargo(context, ["build", "--release"]), minutes(10))
 }
 
 pub(super) fn demo(context: &Context<'_>) -> Verdict {
@@ -199,15 +199,7 @@ pub(super) fn demo(context: &Context<'_>) -> Verdict {
     }
     let mut command = cargo(
         context,
-        [
-            "run",
-            "--profile",
-            "quick",
-            "--",
-            "demo",
-            "--quick",
-            "--report",
-        ],
+        ["run", "--release", "--", "demo", "--quick", "--report"],
     );
     command.arg(&report);
     context.run(command, DEMO_LIMIT)?;
