@@ -98,7 +98,7 @@ fn what_may_not_be_read_is_not() {
     // The cache has the name, and the bytes.
     let _ = std::fs::read(&path);
     let nobody = std::thread::spawn(move || {
-        // The system call, as the function would change all threads. Without the right to it we are nobody enough.
+        // The system call, as the function would change all threads. Where it is refused, this user has no rights anyway.
         // SAFETY: no pointers.
         unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
         assert_eq!(number(&std::fs::read(&path)), libc::EACCES);

@@ -65,9 +65,9 @@ impl fmt::Display for Refusal {
 }
 
 impl Reserve {
-    /// The program has left SCHED_DEADLINE by itself.
-    pub(super) fn lose(self) {
-        std::mem::forget(self);
+    /// The program has left SCHED_DEADLINE by itself: nothing is given back.
+    pub(super) fn lose(mut self) {
+        self.part = 0;
     }
 }
 

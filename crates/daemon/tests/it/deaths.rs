@@ -49,7 +49,7 @@ impl Crowd {
     }
 
     /// Waits until none is elevated, within the promise: how long that took after `victim`, which was killed, had died. Of a machine that stands still for
-    /// a moment only a part counts: then nobody can keep a promise.
+    /// a moment only a part counts: no program keeps a promise then.
     ///
     /// What the daemon is to do after a client's death begins when the last thread of that has died. All are ordinary but the one that was elevated, and an
     /// ordinary thread dies when it gets a CPU, which is a matter of what else runs on the machine. A killed daemon has no such time: its guardian

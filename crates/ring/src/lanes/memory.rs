@@ -27,7 +27,7 @@ struct Memory {
 
 /// That of all lanes of a ring. What is for one is allocated when it is first used.
 pub(super) struct Memories {
-    /// Bit *n*: nobody holds that of lane *n*.
+    /// Bit *n*: that of lane *n* is free.
     free: AtomicU32,
     memory: [UnsafeCell<Option<Box<Memory>>>; LANES as usize],
 }

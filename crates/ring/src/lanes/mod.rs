@@ -38,7 +38,7 @@
 //!
 //! | what | then |
 //! |---|---|
-//! | read before open | EBADF; 3. The late open fills a lane that nobody uses |
+//! | read before open | EBADF; 3. The late open fills a lane that is not used again |
 //! | install before open | it is queued when the read is over: EBADF; 3 |
 //! | close before or among them | it is called when they are over; entries that name the lane are queued when it has returned |
 //! | completions in another order | an open's failure behind the read's: 3, and the name of a file that is done is ignored. Those of a chain are counted |
@@ -122,7 +122,7 @@ impl Lanes {
         result
     }
 
-    /// A lane whose descriptor is empty, and whose memory nobody holds.
+    /// A lane whose descriptor is empty, and whose memory no operation holds.
     fn take(&self, path: &[u8], how: types::OpenHow) -> Option<Lane> {
         let free = self.memories.free();
         let index = self.update(|table| table.take(free))?;
