@@ -122,7 +122,10 @@ impl Process {
         if now < self.due && !moved {
             return;
         }
-        let outside = !moved && (self.watch_reservation(now) | self.is_kept_off(shared, now));
+        let outside = match moved {
+            true => self.is_put_outside(shared, now),
+            false => self.watch_reservation(now) | self.is_kept_off(shared, now),
+        };
         let moved = moved | outside;
         self.note(shared);
         if outside {
