@@ -19,6 +19,7 @@ fn shape(service: Service, levels: Levels, percent: u64) -> Shape {
         quantum: 0,
         late: 0,
         look: 0,
+        slow: 1,
         vcpus: 1,
         polls: 40_000,
         service,
@@ -147,6 +148,7 @@ fn one(arrivals: Vec<Arrival>, late: u64) -> Load {
         quantum: 0,
         late,
         look: 0,
+        slow: 1,
         vcpus: 1,
         arrivals,
     }

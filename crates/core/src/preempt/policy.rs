@@ -53,12 +53,24 @@ pub enum Decision {
     SetAside,
 }
 
-/// The rule's memory, one per vCPU: its accounts, and when a suspended poll had its turn.
+/// The rule's memory, one per vCPU: its accounts, when a suspended poll had its turn, and what is free at the poll under way.
 #[derive(Clone, Debug)]
 pub struct Policy {
     suspending: Account,
     looking: Account,
     turned_at: u64,
+    free: Free,
+}
+
+/// Looks at a poll that was suspended before, and is long therefore, which do not wait for the account. Their number is bounded each time that it goes on, and not by what
+/// it runs: where others have the CPU it may run next to nothing.
+#[derive(Clone, Copy, Debug, Default)]
+struct Free {
+    /// When it went on.
+    since: u64,
+    /// One because something came, and one by the clock.
+    event: bool,
+    timer: bool,
 }
 
 impl Policy {
@@ -69,7 +81,36 @@ impl Policy {
             suspending: Account::new(SHARE, BURST, now),
             looking: Account::new(SHARE * SHARE, BURST / 2, now),
             turned_at: now,
+            free: Free::default(),
         }
+    }
+
+    /// The poll under way went on then, after a suspension; 0: it was not suspended. Say so before each look.
+    pub fn goes_on(&mut self, since: u64) {
+        if self.free.since != since {
+            let free = since != 0;
+            self.free = Free {
+                since,
+                event: free,
+                timer: free,
+            };
+        }
+    }
+
+    /// Is what comes next heard, whatever [`Policy::is_deaf_for`] says? The first that comes while a poll goes on is.
+    #[must_use]
+    pub fn hears_freely(&self) -> bool {
+        self.free.event
+    }
+
+    /// The watcher looks because something has come.
+    pub fn hears(&mut self) {
+        self.free.event = false;
+    }
+
+    /// Does the next look by the clock not wait for the account? One does not, each time that a poll goes on: it is unlikely to be for nothing.
+    pub fn looks_freely(&mut self) -> bool {
+        core::mem::take(&mut self.free.timer)
     }
 
     /// Looks at a poll. `is_asleep` tells whether its thread sleeps in the middle of it; it is asked only if that matters.
@@ -389,6 +430,20 @@ mod tests {
         let (more, now) = looked_for(1_000);
         let most = now / 100 + BURST / 2 + 1_000 * RULE.cost / 2;
         assert!(spent < more && more <= most, "{spent} and {more} of {now}");
+    }
+
+    /// However little such a poll runs, and however often it is looked at.
+    #[test]
+    fn each_time_that_a_poll_goes_on_two_looks_are_free() {
+        let mut policy = Policy::new(0);
+        for since in [0, 7, 0, 9] {
+            for look in 0..3 {
+                policy.goes_on(since);
+                assert_eq!(policy.hears_freely(), look == 0 && since != 0);
+                policy.hears();
+                assert_eq!(policy.looks_freely(), look == 0 && since != 0);
+            }
+        }
     }
 
     #[test]

@@ -118,6 +118,10 @@ impl<'a> Watcher<'a> {
         if let Some(eyes) = &vcpu.eyes {
             eyes.look();
         }
+        self.policy.goes_on(self.current().resumed.load(Relaxed));
+        if !by_timer {
+            self.policy.hears();
+        }
         // The signal has not reached the stopped thread.
         vcpu.start_next();
         self.tend_blocked();
@@ -149,9 +153,7 @@ impl<'a> Watcher<'a> {
         let looks = self.prices.lately();
         let deaf = self.policy.is_deaf_for(&looks, now);
         vcpu.alarm.hears_after(now, deaf);
-        // What comes while a poll goes on is heard, unless that has been for nothing: most of those are long.
-        let hears = by_timer && self.current().resumed.load(Relaxed) != 0;
-        if deaf != 0 && !hears {
+        if deaf != 0 && !self.policy.hears_freely() {
             vcpu.watch().mask();
         }
         let timers_wait = self.policy.timers_wait(&looks, now);
@@ -283,8 +285,7 @@ impl<'a> Watcher<'a> {
                 }
                 // A look that came sooner would take the CPU time that it waits for.
                 let wait = wait.max(vcpu.settings.looks.timer);
-                // One that was suspended before is long: this look is unlikely to be for nothing.
-                if ran.stretch < ran.in_all && waits != Waits::Nothing {
+                if waits != Waits::Nothing && self.policy.looks_freely() {
                     Next::By(now + wait)
                 } else {
                     Next::At(now + wait)

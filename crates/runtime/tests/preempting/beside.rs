@@ -86,3 +86,38 @@ fn a_poll_is_not_stopped_for_what_others_take_of_the_cpu() {
         assert!(long.await.unwrap());
     });
 }
+
+/// Theorem 2 for looks, however little the vCPU gets of its CPU: a poll that goes on is looked at twice without the account, and once in each 2 ms for turns; all
+/// else is paid. What the thread does not run must not make the watcher look again and again.
+#[test]
+fn looks_stay_within_their_bound_beside_others() {
+    let Some(runtime) = build(builder().pin([0])) else {
+        return;
+    };
+    let _others = Others::on(0, 3);
+    let began = Instant::now();
+    let goes_on = move || began.elapsed() < Duration::from_secs(3);
+    let stats = runtime.block_on(async {
+        let long = || {
+            upshift::spawn(
+                async move {
+                    while goes_on() {
+                        (0..200).for_each(|_| work());
+                        upshift::yield_now().await;
+                    }
+                },
+                Level::at::<20>(),
+            )
+        };
+        for it in [long(), long(), long(), long()] {
+            it.await.unwrap();
+        }
+        upshift::Handle::current().unwrap().preemption_stats()
+    });
+    let time = began.elapsed().as_micros() as u64;
+    let free = 2 * stats.suspensions + time / 2_000;
+    // Suspending costs less than 100 us, and a look more than 10: the counts differ by a factor of nine.
+    let paid = time / 100 + 1_000 + stats.suspensions * 50;
+    println!("{stats:?}: {free} free, {paid} us paid");
+    assert!(stats.useless <= free + paid / 10, "{stats:?} in {time} us");
+}

@@ -24,6 +24,8 @@ pub struct Load {
     pub late: u64,
     /// What a look costs that brings nothing, ns. It is paid, and takes no time.
     pub look: u64,
+    /// Others have the CPU, so that polls take so many times as long. At least 1.
+    pub slow: u64,
     /// At least 1. Arrival n comes to vCPU n modulo this.
     pub vcpus: usize,
     /// In order of time.

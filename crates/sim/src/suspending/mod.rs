@@ -3,7 +3,7 @@
 //!
 //! It is a model of its own, beside the simulated core: only the decision counts here, and millions of polls pass in seconds. A
 //! vCPU polls the most urgent that it has, in order within a level. Suspending takes *C*, all of it before the next poll; going on is free: so the wait that
-//! interrupting costs is never less than on a real machine. An idle vCPU takes what has not begun elsewhere. The watcher looks when something arrives, and when the
+//! interrupting costs is never less than on a real machine. Where other programs have a part of the CPU, polls take longer, and have run for less than they last. An idle vCPU takes what has not begun elsewhere. The watcher looks when something arrives, and when the
 //! policy says, so much too late; and within a turn of the beginning of a poll, if something waits by then.
 
 mod load;
@@ -24,7 +24,9 @@ pub fn contend(load: &Load) -> Outcome {
     let mut machine = Machine {
         rule,
         load,
-        vcpus: (0..load.vcpus).map(|_| Vcpu::new(rule.quantum)).collect(),
+        vcpus: (0..load.vcpus)
+            .map(|_| Vcpu::new(rule.quantum, load.slow))
+            .collect(),
         random: load.arrivals.len() as u64,
         now: 0,
         outcome: Outcome {
@@ -89,12 +91,11 @@ impl Machine<'_> {
     fn hears(&mut self, index: usize) {
         let (now, looks) = (self.now, self.prices());
         let vcpu = &mut self.vcpus[index];
-        // As the runtime's watcher: it hears once what comes while a poll goes on.
-        let goes_on = matches!(&vcpu.doing, Doing::Polls { poll, .. } if poll.in_all != 0);
-        let deaf = match goes_on && !std::mem::replace(&mut vcpu.heard, true) {
+        let deaf = match vcpu.policy.hears_freely() {
             true => 0,
             false => vcpu.policy.is_deaf_for(&looks, now),
         };
+        vcpu.policy.hears();
         if deaf != 0 {
             vcpu.open.iter_mut().for_each(|it| it.2.unheard = true);
         }
@@ -131,7 +132,7 @@ impl Machine<'_> {
             && poll.level > it.level
             && poll.sleeps.is_none()
         {
-            let stretch = now - since;
+            let stretch = (now - since) / self.load.slow;
             let wait = Wait {
                 ran: poll.in_all + stretch,
                 needed: poll.left - stretch,
@@ -185,8 +186,8 @@ impl Machine<'_> {
             }
             Doing::Polls {
                 mut poll, since, ..
-            } if since + poll.until_it_stops() <= now => {
-                poll.runs_for(now - since);
+            } if since + poll.until_it_stops() * self.load.slow <= now => {
+                poll.runs_for((now - since) / self.load.slow);
                 vcpu.close_waits(now, &mut self.outcome);
                 match poll.sleeps.take() {
                     None => {
@@ -280,6 +281,10 @@ impl Machine<'_> {
         }
         (poll.suspended, poll.lingers) = (false, false);
         let vcpu = &mut self.vcpus[index];
+        vcpu.policy.goes_on(match poll.in_all {
+            0 => 0,
+            _ => now + 1,
+        });
         if let Some(since) = vcpu.idle_since.take() {
             vcpu.policy.has_idled(now - since);
             self.outcome.idle[index] += now - since;
@@ -290,7 +295,6 @@ impl Machine<'_> {
             turn,
         };
         vcpu.look_at = NEVER;
-        vcpu.heard = false;
         if vcpu.waiting != 0 {
             self.looks_later(index, TURN);
         }
@@ -306,11 +310,12 @@ impl Machine<'_> {
             Doing::Sleeps { poll, since, .. } => (poll, *since, 0, true),
             Doing::Idles | Doing::Switches { .. } => return,
         };
-        let stretch = now - since;
+        let lasted = now - since;
+        let stretch = lasted / self.load.slow;
         let ran = Ran {
             in_all: poll.in_all + stretch,
             stretch,
-            lasted: poll.in_all + stretch,
+            lasted: poll.in_all + lasted,
         };
         let depended_on = Policy::is_depended_on(blocked, ran);
         if let Some(kept) = vcpu.policy.turn_is_due(depended_on, now) {
@@ -354,8 +359,7 @@ impl Machine<'_> {
                 if rule.left(waits, ran).is_some_and(|left| left < time) {
                     vcpu.open.iter_mut().for_each(|it| it.2.excused = true);
                 }
-                // As the runtime's watcher: one that was suspended before is long.
-                match ran.stretch < ran.in_all && waits != Waits::Nothing {
+                match waits != Waits::Nothing && vcpu.policy.looks_freely() {
                     true => self.look_in(index, time),
                     false => self.looks_later(index, time),
                 }
@@ -404,7 +408,7 @@ impl Machine<'_> {
         else {
             unreachable!("only what runs is suspended")
         };
-        poll.runs_for(now - since);
+        poll.runs_for((now - since) / self.load.slow);
         (poll.suspended, poll.off_since) = (true, now);
         poll.lingers = place == Place::Tail;
         poll.among = 1 + vcpu.suspended();

@@ -40,6 +40,8 @@ pub struct Shape {
     /// See [`Load`].
     pub look: u64,
     /// See [`Load`].
+    pub slow: u64,
+    /// See [`Load`].
     pub vcpus: usize,
     /// How many polls.
     pub polls: u64,
@@ -98,6 +100,7 @@ impl Shape {
             quantum: self.quantum,
             late: self.late,
             look: self.look,
+            slow: self.slow,
             vcpus: self.vcpus,
             arrivals: arrivals.collect(),
         }
@@ -127,7 +130,7 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
         0..1_000_000_u64,
         0..100_000_u64,
         0..100_u64,
-        1..4_usize,
+        (prop_oneof![Just(1), 1..20_u64], 1..4_usize),
     );
     let rest = (
         1..polls,
@@ -137,7 +140,7 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
         0..20_u64,
         any::<u64>(),
     );
-    (machine, rest).prop_map(|((cost, quantum, late, look, vcpus), rest)| {
+    (machine, rest).prop_map(|((cost, quantum, late, look, (slow, vcpus)), rest)| {
         let (polls, service, levels, percent, sleeps_one_in, seed) = rest;
         // A suspension takes two of them, and more.
         let look = cost * look / 200;
@@ -146,6 +149,7 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
             quantum,
             late,
             look,
+            slow,
             vcpus,
             polls,
             service,
@@ -170,7 +174,7 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
         // The watcher is late when something comes, and when its timer goes off.
         let late = 2 * late;
         let excuse = match wait.excused {
-            true => TURN.max(SHARE * cost) + late,
+            true => (TURN * load.slow).max(SHARE * cost) + late,
             false => 0,
         };
         let excuse = match wait.unheard {
@@ -179,10 +183,10 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
         };
         let least = wait.needed.min(cost);
         let stretch = (wait.ran + wait.needed).min(cost);
-        if wait.waited > least + cost + late + excuse {
+        if wait.waited > least * load.slow + cost + late + excuse {
             return Err(format!("theorem 1: {wait:?}, the least is {least}"));
         }
-        if wait.waited > 2 * stretch + late + excuse {
+        if wait.waited > 2 * stretch * load.slow + late + excuse {
             return Err(format!("theorem 1, for the whole stretch: {wait:?}"));
         }
     }

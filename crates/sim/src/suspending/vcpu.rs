@@ -44,14 +44,13 @@ pub(super) enum Doing {
 }
 
 pub(super) struct Vcpu {
+    slow: u64,
     pub(super) queues: Vec<VecDeque<Poll>>,
     pub(super) waiting: u64,
     pub(super) doing: Doing,
     pub(super) policy: Policy,
     pub(super) lengths: Lengths,
     pub(super) look_at: u64,
-    /// Something was heard while the poll under way, which was suspended before, goes on.
-    pub(super) heard: bool,
     /// When one that lingered last went before a fresh one.
     pub(super) turned: u64,
     /// The next pick is for the turn of a suspended poll.
@@ -66,15 +65,15 @@ pub(super) struct Vcpu {
 pub(super) const NEVER: u64 = u64::MAX;
 
 impl Vcpu {
-    pub(super) fn new(quantum: u64) -> Vcpu {
+    pub(super) fn new(quantum: u64, slow: u64) -> Vcpu {
         Vcpu {
+            slow,
             queues: vec![VecDeque::new(); 64],
             waiting: 0,
             doing: Doing::Idles,
             policy: Policy::new(0),
             lengths: Lengths::new(quantum, 1_000),
             look_at: NEVER,
-            heard: false,
             turned: 0,
             turn: false,
             idle_since: Some(0),
@@ -86,7 +85,7 @@ impl Vcpu {
     pub(super) fn next_event(&self) -> u64 {
         let own = match &self.doing {
             Doing::Idles => NEVER,
-            Doing::Polls { poll, since, .. } => since + poll.until_it_stops(),
+            Doing::Polls { poll, since, .. } => since + poll.until_it_stops() * self.slow,
             Doing::Sleeps { until, .. } | Doing::Switches { until } => *until,
         };
         let woken = self.aside.iter().map(|it| it.0).min().unwrap_or(NEVER);
