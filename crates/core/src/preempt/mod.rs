@@ -13,7 +13,7 @@
 //! * Each suspension is paid from an [`Account`] into which one part in [`SHARE`] of the time goes. So interrupting takes at most that share
 //!   of the time, whatever is asked, and a burst; what finds the account empty waits until it holds *C*, for at most [`SHARE`] · *C*.
 //! * To find out whether a poll is to be suspended costs a look. Looks that bring nothing take at most one part in [`SHARE`]² of the time, half of
-//!   what suspensions take, and half of [`SHARE`] of idle time: a premium where nothing overruns, more where something does or where there is time. See [`Policy::is_deaf_for`].
+//!   what suspensions take: a premium where nothing overruns, more where something does. See [`Policy::is_deaf_for`].
 //!
 //! A suspended poll may hold what others wait for. While a poll is blocked, or one has run for [`KEPT`] and may be spinning, suspended polls
 //! get a turn of [`TURN`] every [`KEPT`], whatever else is ready; and [`SHARE`] times as far apart while nothing shows.

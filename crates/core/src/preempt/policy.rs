@@ -174,11 +174,6 @@ impl Policy {
         self.looking.earn(rule.cost / 2);
     }
 
-    /// The vCPU has had nothing to do for so long: looks may have a part of that time.
-    pub fn has_idled(&mut self, time: u64) {
-        self.looking.earn(time / (2 * SHARE));
-    }
-
     /// May something on the vCPU depend on a poll that is suspended, with this one under way?
     #[must_use]
     pub fn is_depended_on(blocked: bool, ran: Ran) -> bool {
@@ -414,19 +409,9 @@ mod tests {
 
     /// Looks of either kind take no more than their share, whatever brings them.
     #[test]
-    fn looks_in_vain_take_a_hundredth_of_the_time_and_parts_of_idle_time_and_of_what_suspensions_take()
-     {
+    fn looks_in_vain_take_a_hundredth_of_the_time_and_half_of_what_suspensions_take() {
         let (spent, now) = looked_for(0);
         assert!(spent <= now / 100 + BURST / 2, "{spent} of {now}");
-        let mut idle = Policy::new(0);
-        let price = Looks {
-            event: 1,
-            timer: BURST / 4,
-        };
-        idle.looked_in_vain(BURST / 2, 0);
-        assert_eq!(idle.timers_wait(&price, 0), SHARE * SHARE * BURST / 4);
-        idle.has_idled(2 * SHARE * BURST / 4);
-        assert_eq!(idle.timers_wait(&price, 0), 0);
         let (more, now) = looked_for(1_000);
         let most = now / 100 + BURST / 2 + 1_000 * RULE.cost / 2;
         assert!(spent < more && more <= most, "{spent} and {more} of {now}");

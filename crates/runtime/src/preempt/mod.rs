@@ -92,7 +92,7 @@ pub struct PreemptionStats {
     pub blocked: usize,
     /// How often a watcher woke up.
     pub looks: u64,
-    /// How often for nothing: precautions, which are limited to a hundredth of the time, half of what suspensions take, and a twentieth of idle time.
+    /// How often for nothing: precautions, which are limited to a hundredth of the time and half of what suspensions take.
     pub useless: u64,
     /// System calls on a ring that its thread made for another one.
     pub services: u64,

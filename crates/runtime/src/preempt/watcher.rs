@@ -93,8 +93,6 @@ struct Watcher<'a> {
     /// The poll that could not be stopped for want of a thread, and when that was; NEVER: that has been said.
     crowded: Option<(PollId, u64)>,
     prices: Prices,
-    /// For how long the vCPU had been parked at the end of the last look, ticks.
-    parked: u64,
 }
 
 impl<'a> Watcher<'a> {
@@ -107,7 +105,6 @@ impl<'a> Watcher<'a> {
             stuck: None,
             crowded: None,
             prices: Prices::new(vcpu.settings.looks),
-            parked: 0,
         }
     }
 
@@ -142,7 +139,6 @@ impl<'a> Watcher<'a> {
             }
         }
         let now = clock::now();
-        self.has_idled();
         if next == Next::Done {
             self.prices.begin();
         } else {
@@ -180,14 +176,6 @@ impl<'a> Watcher<'a> {
             at = at.min(now + clock::nanos(LOOK));
         }
         vcpu.alarm.arm(at.max(now + 1));
-    }
-
-    /// Tells the policy for how long the vCPU was parked since the last look.
-    fn has_idled(&mut self) {
-        let parked = self.vcpu.parked(clock::ticks());
-        // The end of a wait is written with the clock of the poll that follows.
-        let idle = parked.saturating_sub(std::mem::replace(&mut self.parked, parked));
-        self.policy.has_idled(clock::nanos(clock::from_ticks(idle)));
     }
 
     fn current(&self) -> &'a Thread {

@@ -60,8 +60,6 @@ pub struct Outcome {
     pub for_lingering: u64,
     /// How many looks brought nothing, per vCPU.
     pub looked: Vec<u64>,
-    /// For how long a vCPU had nothing to do.
-    pub idle: Vec<u64>,
     /// How many polls made room for the turn of another one.
     pub turns: u64,
     /// How many polls that slept were set aside.

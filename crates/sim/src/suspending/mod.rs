@@ -32,7 +32,6 @@ pub fn contend(load: &Load) -> Outcome {
         outcome: Outcome {
             suspended: vec![Vec::new(); load.vcpus],
             looked: vec![0; load.vcpus],
-            idle: vec![0; load.vcpus],
             ..Outcome::default()
         },
     };
@@ -266,8 +265,6 @@ impl Machine<'_> {
                 *waited_since = None;
             }
             self.goes_on(index, poll.expect("found there"), 0);
-        } else {
-            self.vcpus[index].idle_since.get_or_insert(now);
         }
     }
 
@@ -285,10 +282,6 @@ impl Machine<'_> {
             0 => 0,
             _ => now + 1,
         });
-        if let Some(since) = vcpu.idle_since.take() {
-            vcpu.policy.has_idled(now - since);
-            self.outcome.idle[index] += now - since;
-        }
         vcpu.doing = Doing::Polls {
             poll,
             since: now,

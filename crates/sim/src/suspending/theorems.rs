@@ -190,8 +190,7 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
             return Err(format!("theorem 1, for the whole stretch: {wait:?}"));
         }
     }
-    let looked = outcome.looked.iter().zip(&outcome.idle);
-    for (suspended, (looked, idle)) in outcome.suspended.iter().zip(looked) {
+    for (suspended, looked) in outcome.suspended.iter().zip(&outcome.looked) {
         // The most that suspending has run ahead of its share of the time.
         let mut lowest = i128::MAX;
         for (n, at) in suspended.iter().enumerate() {
@@ -204,10 +203,7 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
         }
         // Two for each suspension, and one in each time that a suspended poll may be kept, wait for no account.
         let free = 2 * (suspended.len() as u64 + outcome.turns) + outcome.end / KEPT + 2;
-        let paid = outcome.end / (SHARE * SHARE)
-            + idle / (2 * SHARE)
-            + BURST / 2
-            + suspended.len() as u64 * cost / 2;
+        let paid = outcome.end / (SHARE * SHARE) + BURST / 2 + suspended.len() as u64 * cost / 2;
         let took = looked * load.look;
         if took > paid + free * load.look {
             return Err(format!("theorem 2: looks took {took} ns, of {paid}"));

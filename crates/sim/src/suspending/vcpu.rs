@@ -55,7 +55,6 @@ pub(super) struct Vcpu {
     pub(super) turned: u64,
     /// The next pick is for the turn of a suspended poll.
     pub(super) turn: bool,
-    pub(super) idle_since: Option<u64>,
     /// Set aside until then.
     pub(super) aside: Vec<(u64, Poll)>,
     /// Waits that have not ended: of which arrival, and since when.
@@ -76,7 +75,6 @@ impl Vcpu {
             look_at: NEVER,
             turned: 0,
             turn: false,
-            idle_since: Some(0),
             aside: Vec::new(),
             open: Vec::new(),
         }
