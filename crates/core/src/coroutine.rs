@@ -1,40 +1,41 @@
-//! The control block of a coroutine, in one allocation with its future.
+//! The control block of a coroutine: a slot of the domain's table, one cache line.
 //!
 //! ```text
-//!  Slot (in the domain's table)        Cell (one allocation)
-//!  ┌────────────────────────┐  header  ┌──────────────────────────────────┐
-//!  │ state word │ header ───┼─────────►│ Header: links, vtable, levels, … │
-//!  └────────────────────────┘◄─────────┤ future, later its output         │
-//!                               slot   └──────────────────────────────────┘
+//!  Slot (in the domain's table, 64 bytes)                    Body (an allocation)
+//!  ┌────────────┬───────────────────────┬──────────────┐     ┌──────────────────────────┐
+//!  │ state word │ links, vCPU, levels … │ place ───────┼────►│ future, later its output │
+//!  └────────────┴───────────────────────┴──────┬───────┘     └──────────────────────────┘
+//!                                              └ number ─► Site: vtable, where it was spawned
 //! ```
 //!
-//! A [`Header`] is 72 bytes (8 of them for where it was spawned), a slot 16. What touches which field:
+//! Slots never move and stay with the table, which does not shrink: a domain keeps 64 bytes for each coroutine of the time when it had
+//! the most. The future's memory is given back with it. What touches which field:
 //!
 //! * links, `queued`: the holder of the lock of the vCPU in whose queues it is;
-//!   `next` also the inbox it is in;
+//!   `next` also the inbox it is in, and the free list;
 //! * `vcpu`: the owner of the coroutine (`OWNED` in the state word), under the
 //!   lock of the vCPU it leaves;
 //! * `level`: under the lock of `vcpu`; any thread may read it;
 //! * the future: the owner of the coroutine that has begun a poll;
-//! * the output and the waiter: as the state word says.
+//! * the output and the waiter: as the state word says;
+//! * all but the state word and `next`: the thread that has taken a slot and not yet made it the home of a coroutine.
 
 use alloc::boxed::Box;
-use core::panic::Location;
-use core::ptr::NonNull;
+use core::ptr::{NonNull, without_provenance_mut};
 
-mod cell;
+mod body;
 
 use crate::host::{Host, Panic};
 use crate::inbox::Linked;
 use crate::join::JoinError;
 use crate::level::Level;
 use crate::loans::Loans;
+use crate::state::StateWord;
 use crate::sync::Ordering::{Relaxed, Release, SeqCst};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, fence};
-use crate::table::Slot;
 use crate::vcpu::Vcpu;
-use cell::VTable;
-pub(crate) use cell::{Birth, Ended, allocate};
+use body::Place;
+pub(crate) use body::{Ended, VTable, allocate, take_back, vtable_of};
 
 /// What a coroutine is for. It decides what happens after a poll that returned
 /// `Pending`, and shows in inspection.
@@ -98,21 +99,21 @@ const WOKEN: u8 = 0b1000_0000;
 /// In the same byte: and keeps its place among its equals. With [`State::Ready`]: it has kept it.
 const KEEPS_PLACE: u8 = 0b0100_0000;
 
-/// The type-erased part of a control block.
-#[repr(C)]
-pub(crate) struct Header<H: Host> {
-    /// Towards the tail of a ready queue, or the next in an inbox.
-    pub(crate) next: AtomicPtr<Header<H>>,
+/// A control block. Zeroed memory is one without a tenant.
+#[repr(C, align(64))]
+pub(crate) struct Slot<H: Host> {
+    pub(crate) word: StateWord,
+    /// Towards the tail of a ready queue, the next in an inbox, or the index of the next free one.
+    pub(crate) next: AtomicPtr<Slot<H>>,
     /// Towards the head of a ready queue.
-    pub(crate) prev: AtomicPtr<Header<H>>,
-    vtable: &'static VTable<H>,
-    slot: NonNull<Slot<H>>,
-    /// Where it is queued, runs, or ran last.
-    pub(crate) vcpu: AtomicPtr<Vcpu<H>>,
-    /// See [`crate::join`].
-    pub(crate) waiter: AtomicPtr<()>,
+    pub(crate) prev: AtomicPtr<Slot<H>>,
     /// When it became ready, in the host's ticks.
     pub(crate) ready_at: AtomicU64,
+    /// See [`crate::join`].
+    pub(crate) waiter: AtomicPtr<()>,
+    /// Where it is queued, runs, or ran last.
+    pub(crate) vcpu: AtomicPtr<Vcpu<H>>,
+    place: Place,
     /// The level it was given.
     pub(crate) base: AtomicU8,
     /// The level lent by what awaits its join handle.
@@ -125,30 +126,89 @@ pub(crate) struct Header<H: Host> {
     pub(crate) queued: AtomicU8,
     state: AtomicU8,
     traits: AtomicU8,
-    /// Where it was spawned. Last: nothing that is hot.
-    pub(crate) location: &'static Location<'static>,
+}
+
+/// How a new coroutine starts.
+pub(crate) struct Birth<H: Host> {
+    pub(crate) level: Level,
+    pub(crate) kind: Kind,
+    pub(crate) pinned: bool,
+    pub(crate) vcpu: NonNull<Vcpu<H>>,
+    /// The number of its type and of where it is spawned.
+    pub(crate) site: u16,
 }
 
 // SAFETY: `link` is `next`, which a queued coroutine uses for nothing else.
-unsafe impl<H: Host> Linked for Header<H> {
-    fn link(&self) -> &AtomicPtr<Header<H>> {
+unsafe impl<H: Host> Linked for Slot<H> {
+    fn link(&self) -> &AtomicPtr<Slot<H>> {
         &self.next
     }
 }
 
-impl<H: Host> Header<H> {
+impl<H: Host> Slot<H> {
     pub(crate) const NOT_QUEUED: u8 = u8::MAX;
     /// No level lent: less urgent than any.
     pub(crate) const NO_BOOST: u8 = u8::MAX;
 
-    /// Its slot, as the table gave it.
-    pub(crate) fn slot_ptr(&self) -> NonNull<Slot<H>> {
-        self.slot
+    /// The block of a slot that is to have a tenant, but for the state word. False: the body's address is too long.
+    ///
+    /// # Safety
+    /// The caller has taken the slot, and no coroutine is in it. The body is of a future whose site it is.
+    #[inline]
+    pub(crate) unsafe fn furnish(this: NonNull<Self>, body: NonNull<()>, birth: &Birth<H>) -> bool {
+        let Some(place) = Place::new(body, birth.site) else {
+            return false;
+        };
+        let level = birth.level.get();
+        let traits = birth.kind as u8 | if birth.pinned { PINNED } else { 0 };
+        let slot = this.as_ptr();
+        // What is written later than this before it is read, the links, the time and the waiter, is left as it is.
+        // SAFETY: nobody else uses these fields of a slot without a tenant, so they need no atomic steps.
+        unsafe {
+            (&raw mut (*slot).vcpu).write(AtomicPtr::new(birth.vcpu.as_ptr()));
+            (&raw mut (*slot).place).write(place);
+            (&raw mut (*slot).base).write(AtomicU8::new(level));
+            (&raw mut (*slot).join_boost).write(AtomicU8::new(Self::NO_BOOST));
+            (&raw mut (*slot).loans).write(Loans::new());
+            (&raw mut (*slot).level).write(AtomicU8::new(level));
+            (&raw mut (*slot).queued).write(AtomicU8::new(Self::NOT_QUEUED));
+            (&raw mut (*slot).state).write(AtomicU8::new(State::Created as u8));
+            (&raw mut (*slot).traits).write(AtomicU8::new(traits));
+        }
+        true
     }
 
-    pub(crate) fn slot(&self) -> &Slot<H> {
-        // SAFETY: slots outlive every coroutine that lives in them.
-        unsafe { self.slot.as_ref() }
+    /// A free slot: the next free one is at this index.
+    pub(crate) fn link_free(&self, next: u32) {
+        let next = without_provenance_mut(next as usize);
+        self.next.store(next, Relaxed);
+    }
+
+    /// The same as `link_free` has left it, of a slot that is free; of another one nonsense.
+    pub(crate) fn next_free(&self) -> u32 {
+        self.next.load(Relaxed).addr() as u32
+    }
+
+    /// The checker's atomics are not words: zeroed they are none.
+    #[cfg(loom)]
+    pub(crate) fn empty() -> Slot<H> {
+        use core::ptr::null_mut;
+        Slot {
+            word: StateWord::free(),
+            next: AtomicPtr::new(null_mut()),
+            prev: AtomicPtr::new(null_mut()),
+            ready_at: AtomicU64::new(0),
+            waiter: AtomicPtr::new(null_mut()),
+            vcpu: AtomicPtr::new(null_mut()),
+            place: Place::none(),
+            base: AtomicU8::new(0),
+            join_boost: AtomicU8::new(0),
+            loans: Loans::new(),
+            level: AtomicU8::new(0),
+            queued: AtomicU8::new(0),
+            state: AtomicU8::new(0),
+            traits: AtomicU8::new(0),
+        }
     }
 
     pub(crate) fn vcpu(&self) -> &Vcpu<H> {
@@ -242,7 +302,7 @@ impl<H: Host> Header<H> {
         self.state.store(State::Running as u8 | WOKEN, Relaxed);
     }
 
-    /// Has the poll that has just ended woken its own coroutine? Until the next [`Header::set_state`].
+    /// Has the poll that has just ended woken its own coroutine? Until the next [`Slot::set_state`].
     #[inline]
     pub(crate) fn has_woken_itself(&self) -> bool {
         self.state.load(Relaxed) & WOKEN != 0
@@ -289,8 +349,8 @@ pub(crate) fn quietly<H: Host>(f: impl FnOnce()) {
     }
 }
 
-/// Bytes of a control block without its future and of its slot in the table.
-pub const CONTROL_BLOCK_BYTES: usize = size_of::<Header<Probe>>() + size_of::<Slot<Probe>>();
+/// Bytes of a control block: a slot of the table. Its future is an allocation of its own.
+pub const CONTROL_BLOCK_BYTES: usize = size_of::<Slot<Probe>>();
 
 /// A host that is never run, to have a concrete type to measure.
 pub(crate) struct Probe;
@@ -312,7 +372,7 @@ unsafe impl Host for Probe {
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<*const ()>() != 8 || CONTROL_BLOCK_BYTES == 88);
+const _: () = assert!(CONTROL_BLOCK_BYTES == 64);
 
 /// What a coroutine without a result keeps for it: a word, and which of the two it is.
 const _: () = assert!(size_of::<Result<(), JoinError>>() == 2 * size_of::<*const ()>());

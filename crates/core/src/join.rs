@@ -20,13 +20,12 @@ use core::pin::Pin;
 use core::ptr::{NonNull, null_mut, without_provenance_mut};
 use core::task::{Context, Poll, Waker};
 
-use crate::coroutine::{BoxedWaker, Header, quietly};
+use crate::coroutine::{BoxedWaker, Slot, quietly};
 use crate::domain::Inner;
 use crate::host::{Critical, Host, Panic};
 use crate::id::CoroutineId;
 use crate::state::Join;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
-use crate::table::Slot;
 use crate::vcpu::{Vcpu, id_of};
 use crate::waker;
 
@@ -117,14 +116,17 @@ impl fmt::Debug for JoinError {
 
 impl core::error::Error for JoinError {}
 
-/// The right to the result of a coroutine. Dropping it detaches the coroutine.
+/// The right to the result of a coroutine, one word. Dropping it detaches the coroutine; until then it keeps the control block, also when the
+/// result has been taken.
 #[must_use = "dropping the handle detaches the coroutine; say so with `detach`"]
 pub struct JoinHandle<T, H: Host> {
-    /// `None` when the result has been taken.
-    slot: Option<NonNull<Slot<H>>>,
-    id: CoroutineId,
+    /// Its slot; plus [`TAKEN`] when the result has been taken.
+    slot: NonNull<Slot<H>>,
     result: PhantomData<T>,
 }
+
+/// A bit that the address of a slot has not.
+const TAKEN: usize = 1;
 
 // SAFETY: the handle moves the result between threads, and nothing else.
 unsafe impl<T: Send, H: Host> Send for JoinHandle<T, H> {}
@@ -134,39 +136,51 @@ impl<T, H: Host> Unpin for JoinHandle<T, H> {}
 
 impl<T, H: Host> fmt::Debug for JoinHandle<T, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("JoinHandle").field(&self.id).finish()
+        f.debug_tuple("JoinHandle").field(&self.id()).finish()
     }
 }
 
 impl<T, H: Host> JoinHandle<T, H> {
     /// # Safety
     /// The slot's coroutine has the output `T` and its word counts this handle.
-    pub(crate) unsafe fn new(slot: NonNull<Slot<H>>, id: CoroutineId) -> JoinHandle<T, H> {
+    pub(crate) unsafe fn new(slot: NonNull<Slot<H>>) -> JoinHandle<T, H> {
         JoinHandle {
-            slot: Some(slot),
-            id,
+            slot,
             result: PhantomData,
         }
+    }
+
+    #[inline]
+    fn is_taken(&self) -> bool {
+        self.slot.addr().get() & TAKEN != 0
+    }
+
+    #[inline]
+    fn slot(&self) -> NonNull<Slot<H>> {
+        let slot = self.slot.as_ptr().map_addr(|address| address & !TAKEN);
+        // SAFETY: slots are aligned to more than that bit.
+        unsafe { NonNull::new_unchecked(slot) }
+    }
+
+    #[inline]
+    fn block(&self) -> &Slot<H> {
+        // SAFETY: the handle's reference keeps it.
+        unsafe { self.slot().as_ref() }
     }
 
     /// The id of the coroutine.
     #[must_use]
     pub fn id(&self) -> CoroutineId {
-        self.id
+        id_of(self.slot())
     }
 
     /// Lets the coroutine go its way.
     pub fn detach(self) {}
 
-    fn with_slot<R>(&self, f: impl FnOnce(&Slot<H>) -> R) -> Option<R> {
-        // SAFETY: the handle's reference keeps slot and control block.
-        self.slot.map(|slot| f(unsafe { slot.as_ref() }))
-    }
-
     /// Has it exited?
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.with_slot(|slot| slot.word.is_exited()).unwrap_or(true)
+        self.block().word.is_exited()
     }
 
     /// Asks the coroutine to end: its future is dropped instead of polled again.
@@ -174,39 +188,36 @@ impl<T, H: Host> JoinHandle<T, H> {
     /// ([`Vcpu::need_preempt`](crate::Vcpu::need_preempt)) ends soon, whatever else is ready. The handle then reports
     /// [`JoinError::Cancelled`], unless the coroutine was faster.
     pub fn cancel(&self) {
-        self.with_slot(|slot| {
-            // SAFETY: the handle's reference keeps the control block.
-            let _ = unsafe { waker::cancel_slot(slot, self.id.generation()) };
-        });
+        let generation = self.block().word.generation();
+        // SAFETY: the handle's reference keeps the control block.
+        let _ = unsafe { waker::cancel_slot(self.slot(), generation) };
     }
 
     /// The right to cancel it, apart from the handle. `None` when the result has been taken.
     #[must_use]
     pub fn cancel_handle(&self) -> Option<CancelHandle<H>> {
-        self.slot.map(|slot| {
-            // SAFETY: the handle's reference keeps the slot; one more is counted.
-            unsafe { slot.as_ref() }.word.retain();
-            CancelHandle { slot, id: self.id }
+        (!self.is_taken()).then(|| {
+            self.block().word.retain();
+            CancelHandle { slot: self.slot() }
         })
     }
 
     /// Takes the result if it is there.
     fn try_take(&mut self) -> Option<Result<T, JoinError>> {
-        let slot = self.slot?;
-        // SAFETY: the handle's reference keeps slot and control block.
-        let (word, header) = unsafe { (&slot.as_ref().word, slot.as_ref().header()) };
-        if !word.is_exited() {
+        let block = self.block();
+        if self.is_taken() || !block.word.is_exited() {
             return None;
         }
-        self.slot = None;
         let mut result = MaybeUninit::<Result<T, JoinError>>::uninit();
         // SAFETY: exited, so the output is in place, and it is the handle's; it
-        // is of type `T`; afterwards the handle's reference is given back.
+        // is of type `T`, and taken once.
         let result = unsafe {
-            Header::take_output(header, result.as_mut_ptr().cast());
-            release_exited(slot, header);
+            block.take_output(block.vcpu().inner(), result.as_mut_ptr().cast());
             result.assume_init()
         };
+        let taken = self.slot.as_ptr().map_addr(|address| address | TAKEN);
+        // SAFETY: not null.
+        self.slot = unsafe { NonNull::new_unchecked(taken) };
         Some(result)
     }
 }
@@ -214,15 +225,15 @@ impl<T, H: Host> JoinHandle<T, H> {
 /// Gives back what the handle of a coroutine that has exited holds.
 ///
 /// # Safety
-/// It is the handle's reference, which has seen the exit; the control block is the slot's.
+/// It is the handle's reference, which has seen the exit, and the output is gone.
 #[inline]
-unsafe fn release_exited<H: Host>(slot: NonNull<Slot<H>>, header: NonNull<Header<H>>) {
-    // SAFETY: the handle's reference keeps both.
-    let (word, control) = unsafe { (&slot.as_ref().word, header.as_ref()) };
-    let references = word.references_of_handle();
+unsafe fn release_exited<H: Host>(slot: NonNull<Slot<H>>) {
+    // SAFETY: the handle's reference keeps it.
+    let block = unsafe { slot.as_ref() };
+    let references = block.word.references_of_handle();
     // Acquire: the exiting thread does not use the control block any more.
-    if references > 1 && !control.waiter.load(Acquire).is_null() {
-        wait_for_exit(control);
+    if references > 1 && !block.waiter.load(Acquire).is_null() {
+        wait_for_exit(block);
     }
     // SAFETY: the handle's, and the coroutine's own where it is the handle's, too.
     unsafe { waker::release_last(slot, references) };
@@ -230,10 +241,10 @@ unsafe fn release_exited<H: Host>(slot: NonNull<Slot<H>>, header: NonNull<Header
 
 /// Another thread has exited the coroutine, and has not yet read what awaits it.
 #[cold]
-fn wait_for_exit<H: Host>(header: &Header<H>) {
+fn wait_for_exit<H: Host>(block: &Slot<H>) {
     let mut spins = 0;
-    while !header.waiter.load(Acquire).is_null() {
-        header.vcpu().inner().host.relax(spins);
+    while !block.waiter.load(Acquire).is_null() {
+        block.vcpu().inner().host.relax(spins);
         spins = spins.saturating_add(1);
     }
 }
@@ -244,22 +255,21 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
     /// # Panics
     /// If polled again after it has returned the result.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let slot = self
-            .slot
-            .expect("a join handle is not polled after its result");
+        assert!(
+            !self.is_taken(),
+            "a join handle is not polled after its result"
+        );
         if let Some(result) = self.try_take() {
             return Poll::Ready(result);
         }
-        // SAFETY: the handle's reference keeps slot and control block.
-        let header = unsafe { slot.as_ref().header().as_ref() };
-        let domain = header.vcpu().inner();
+        let slot = self.slot();
+        let block = self.block();
+        let domain = block.vcpu().inner();
         let waiting = {
             let _critical = Critical::<H>::enter();
             domain.here().and_then(Vcpu::current)
         };
-        // SAFETY: we are in its poll.
-        let waiting = waiting.map(|waiting| unsafe { waiting.as_ref() });
-        if register(header, cx.waker(), waiting) == Join::Exited {
+        if register(block, cx.waker(), waiting) == Join::Exited {
             return match self.try_take() {
                 Some(result) => Poll::Ready(result),
                 None => Poll::Pending,
@@ -267,9 +277,11 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
         }
         if let Some(waiting) = waiting {
             let _critical = Critical::<H>::enter();
+            // SAFETY: we are in its poll.
+            let waiting = unsafe { waiting.as_ref() };
             waiting.set_lends();
             // SAFETY: we hold a reference to the other.
-            unsafe { lend(domain, header, waiting.level().get()) };
+            unsafe { lend(domain, slot, waiting.level().get()) };
         }
         Poll::Pending
     }
@@ -281,42 +293,46 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
 /// # Safety
 /// The caller holds a reference to the coroutine.
 #[inline]
-unsafe fn lend<H: Host>(domain: &Inner<H>, header: &Header<H>, level: u8) {
-    let before = header.join_boost.load(Relaxed);
+unsafe fn lend<H: Host>(domain: &Inner<H>, slot: NonNull<Slot<H>>, level: u8) {
+    // SAFETY: referenced, hence alive.
+    let block = unsafe { slot.as_ref() };
+    let before = block.join_boost.load(Relaxed);
     if before == level {
         return;
     }
-    header.join_boost.store(level, Relaxed);
-    let effective = header.level().get();
+    block.join_boost.store(level, Relaxed);
+    let effective = block.level().get();
     if level < effective || before <= effective {
         // SAFETY: passed on.
-        unsafe { change_level(domain, header) };
+        unsafe { change_level(domain, slot) };
     }
 }
 
 /// # Safety
 /// As [`lend`].
 #[inline(never)]
-unsafe fn change_level<H: Host>(domain: &Inner<H>, header: &Header<H>) {
-    // The slot's pointer, which may reach the future, for it may be queued.
+unsafe fn change_level<H: Host>(domain: &Inner<H>, slot: NonNull<Slot<H>>) {
     // SAFETY: passed on.
-    unsafe { domain.resettle(header.slot().header(), true) };
+    unsafe { domain.resettle(slot, true) };
 }
 
 impl<T, H: Host> Drop for JoinHandle<T, H> {
     fn drop(&mut self) {
-        let Some(slot) = self.slot else { return };
-        // SAFETY: the handle's reference keeps slot and control block.
-        let (word, header) = unsafe { (&slot.as_ref().word, slot.as_ref().header()) };
-        // SAFETY: as above.
-        let control = unsafe { header.as_ref() };
+        let slot = self.slot();
+        if self.is_taken() {
+            // SAFETY: it has seen the exit, and taken the output.
+            return unsafe { release_exited(slot) };
+        }
+        // SAFETY: the handle's reference keeps it, longer than `self`.
+        let block = unsafe { slot.as_ref() };
+        let word = &block.word;
         if word.has_waiter() {
             // A waker that panics does not keep the handle's reference.
-            let (_, waiter) = take_back(control);
+            let (_, waiter) = take_back(block);
             quietly::<H>(|| drop(waiter));
         }
         // Only the handle writes it.
-        let lends = control.join_boost.load(Relaxed) != Header::<H>::NO_BOOST;
+        let lends = block.join_boost.load(Relaxed) != Slot::<H>::NO_BOOST;
         let dropped = if lends {
             word.drop_handle()
         } else {
@@ -326,12 +342,12 @@ impl<T, H: Host> Drop for JoinHandle<T, H> {
             Join::Done if !lends => return,
             // SAFETY: we still hold the handle's reference.
             Join::Done => unsafe {
-                lend(control.vcpu().inner(), control, Header::<H>::NO_BOOST);
+                lend(block.vcpu().inner(), slot, Slot::<H>::NO_BOOST);
             },
             // SAFETY: exited with the handle alive: the output is the handle's, and then its references.
             Join::Exited => unsafe {
-                Header::drop_output(header);
-                return release_exited(slot, header);
+                block.drop_output(block.vcpu().inner());
+                return release_exited(slot);
             },
         }
         // SAFETY: the handle's reference.
@@ -343,7 +359,6 @@ impl<T, H: Host> Drop for JoinHandle<T, H> {
 /// keeps the control block.
 pub struct CancelHandle<H: Host> {
     slot: NonNull<Slot<H>>,
-    id: CoroutineId,
 }
 
 // SAFETY: nothing but the id and atomics can be reached, as by a waker.
@@ -355,7 +370,7 @@ impl<H: Host> CancelHandle<H> {
     /// The id of the coroutine.
     #[must_use]
     pub fn id(&self) -> CoroutineId {
-        self.id
+        id_of(self.slot)
     }
 
     fn slot(&self) -> &Slot<H> {
@@ -372,17 +387,14 @@ impl<H: Host> CancelHandle<H> {
     /// As [`JoinHandle::cancel`].
     pub fn cancel(&self) {
         // SAFETY: our reference keeps the control block.
-        let _ = unsafe { waker::cancel_slot(self.slot(), self.id.generation()) };
+        let _ = unsafe { waker::cancel_slot(self.slot, self.slot().word.generation()) };
     }
 }
 
 impl<H: Host> Clone for CancelHandle<H> {
     fn clone(&self) -> CancelHandle<H> {
         self.slot().word.retain();
-        CancelHandle {
-            slot: self.slot,
-            id: self.id,
-        }
+        CancelHandle { slot: self.slot }
     }
 }
 
@@ -395,17 +407,17 @@ impl<H: Host> Drop for CancelHandle<H> {
 
 impl<H: Host> fmt::Debug for CancelHandle<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CancelHandle").field(&self.id).finish()
+        f.debug_tuple("CancelHandle").field(&self.id()).finish()
     }
 }
 
 /// Publishes the waker of what awaits the coroutine: `waiting`, if that is in a coroutine of the domain.
 #[inline(always)]
-fn register<H: Host>(header: &Header<H>, new: &Waker, waiting: Option<&Header<H>>) -> Join {
-    let word = &header.slot().word;
+fn register<H: Host>(block: &Slot<H>, new: &Waker, waiting: Option<NonNull<Slot<H>>>) -> Join {
+    let word = &block.word;
     let id = waiting.and_then(|waiting| id_to_wake(waiting, new));
     if word.has_waiter() {
-        let published = header.waiter.load(Relaxed);
+        let published = block.waiter.load(Relaxed);
         if id == Some(published) {
             // The same coroutine still; did it exit meanwhile?
             return if word.is_exited() {
@@ -414,49 +426,49 @@ fn register<H: Host>(header: &Header<H>, new: &Waker, waiting: Option<&Header<H>
                 Join::Done
             };
         }
-        let (taken, waiter) = take_back(header);
+        let (taken, waiter) = take_back(block);
         if taken == Join::Exited {
             return Join::Exited;
         }
         drop(waiter);
     }
     let packed = id.unwrap_or_else(|| Box::into_raw(Box::new(new.clone())).cast());
-    header.waiter.store(packed, Relaxed);
+    block.waiter.store(packed, Relaxed);
     let set = word.set_waiter(id.is_some());
     if set == Join::Exited && id.is_none() {
         // SAFETY: a box, that was not published.
-        drop(unsafe { take_waiter(header) });
+        drop(unsafe { take_waiter(block) });
     }
     set
 }
 
 /// Takes back what the handle has published, unless the coroutine has exited: a box, or an id, which is nothing to drop.
-fn take_back<H: Host>(header: &Header<H>) -> (Join, Option<BoxedWaker>) {
-    let word = &header.slot().word;
+fn take_back<H: Host>(block: &Slot<H>) -> (Join, Option<BoxedWaker>) {
+    let word = &block.word;
     let by_id = word.has_waiter_by_id();
     let taken = word.clear_waiter();
     let is_box = taken == Join::Done && !by_id;
     // SAFETY: a box that is the handle's again.
-    (taken, is_box.then(|| unsafe { take_waiter(header) }))
+    (taken, is_box.then(|| unsafe { take_waiter(block) }))
 }
 
 /// The waker in the field.
 ///
 /// # Safety
 /// It is a box, and the caller's: not published, taken back, or published before an exit that the caller has made.
-pub(crate) unsafe fn take_waiter<H: Host>(header: &Header<H>) -> BoxedWaker {
+pub(crate) unsafe fn take_waiter<H: Host>(block: &Slot<H>) -> BoxedWaker {
     // SAFETY: packed by `register` from such a box, and unpacked once.
-    unsafe { Box::from_raw(header.waiter.load(Relaxed).cast()) }
+    unsafe { Box::from_raw(block.waiter.load(Relaxed).cast()) }
 }
 
 /// Wakes the coroutine that awaits this one, on which the caller makes no use any more.
 ///
 /// # Safety
 /// The caller has just exited it, on this vCPU or for it, and a waiter by id was published.
-pub(crate) unsafe fn wake_by_id<H: Host>(vcpu: &Vcpu<H>, header: NonNull<Header<H>>) {
+pub(crate) unsafe fn wake_by_id<H: Host>(vcpu: &Vcpu<H>, block: NonNull<Slot<H>>) {
     let id = {
         // SAFETY: the handle keeps it until the field is cleared.
-        let waiter = unsafe { &header.as_ref().waiter };
+        let waiter = unsafe { &block.as_ref().waiter };
         let id = waiter.load(Relaxed).addr();
         waiter.store(null_mut(), Release);
         CoroutineId::from_u64(id as u64)
@@ -466,11 +478,11 @@ pub(crate) unsafe fn wake_by_id<H: Host>(vcpu: &Vcpu<H>, header: NonNull<Header<
 }
 
 /// The id of the coroutine that is being polled, as the field has it, if its is the waker. Never null: no slot has index 0.
-fn id_to_wake<H: Host>(waiting: &Header<H>, waker: &Waker) -> Option<*mut ()> {
-    if waker::slot_of::<H>(waker) != Some(waiting.slot_ptr()) {
+fn id_to_wake<H: Host>(waiting: NonNull<Slot<H>>, waker: &Waker) -> Option<*mut ()> {
+    if waker::slot_of::<H>(waker) != Some(waiting) {
         return None;
     }
-    let id = id_of(NonNull::from(waiting)).to_u64();
+    let id = id_of(waiting).to_u64();
     // Where pointers have 32 bits it is boxed.
     usize::try_from(id).ok().map(without_provenance_mut)
 }

@@ -12,8 +12,9 @@ use core::array;
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 
+use crate::coroutine::Slot;
 use crate::host::Host;
-use crate::table::{Slot, Table};
+use crate::table::Table;
 
 /// How many free slots a vCPU keeps. A model has few slots.
 pub(crate) const KEPT: usize = if cfg!(loom) { 2 } else { 64 };
@@ -51,7 +52,7 @@ impl<H: Host> Kept<H> {
         stack.slots[stack.len]
     }
 
-    /// Keeps a slot whose tenant's memory is freed.
+    /// Keeps a slot whose tenant's future is gone.
     ///
     /// # Safety
     /// As of [`Kept::take`]. The slot is of this table, and nothing refers to its tenant any more.

@@ -6,7 +6,7 @@
 //! and no thread-locals: all state hangs off a [`Domain`] and its vCPUs.
 //!
 //! ```text
-//!   Domain ── table of slots (id → state word, control block)
+//!   Domain ── table of slots (id → control block)
 //!     │
 //!     ├─ Vcpu 0 ── inbox ──► ready queues + bitmap ──► pick ──► poll
 //!     ├─ Vcpu 1 ── …            ▲      ▲                          │
@@ -29,7 +29,8 @@
 //! | file | concern |
 //! |---|---|
 //! | `state.rs` | the state word: ownership of a coroutine, wakes, exits, references |
-//! | `coroutine.rs` | the control block, in one allocation with its future |
+//! | `coroutine.rs` | the control block, a slot of the table, and the future's allocation |
+//! | `sites.rs` | where coroutines are spawned, and what their types decide, by number |
 //! | `table.rs` | ids: slots that never move |
 //! | `queue.rs` | 64 levels, bitmap, doubly linked FIFO lists |
 //! | `inbox.rs` | wakes from other threads |
@@ -93,6 +94,7 @@ mod lock;
 pub mod preempt;
 mod queue;
 mod running;
+mod sites;
 mod state;
 mod stats;
 mod sync;

@@ -16,7 +16,7 @@
 use alloc::sync::Arc;
 use core::ptr::{NonNull, null_mut};
 
-use crate::coroutine::Header;
+use crate::coroutine::Slot;
 use crate::host::Host;
 use crate::level::{LEVELS, Level};
 use crate::stats::add;
@@ -24,8 +24,8 @@ use crate::sync::Ordering::Relaxed;
 use crate::sync::{Statistic, zeros};
 
 struct List<H: Host> {
-    head: *mut Header<H>,
-    tail: *mut Header<H>,
+    head: *mut Slot<H>,
+    tail: *mut Slot<H>,
 }
 
 impl<H: Host> List<H> {
@@ -40,11 +40,11 @@ impl<H: Host> List<H> {
     }
 
     /// Puts an element that is in no list, and alive, at the head.
-    fn prepend(&mut self, coroutine: NonNull<Header<H>>) {
+    fn prepend(&mut self, coroutine: NonNull<Slot<H>>) {
         // SAFETY: alive.
-        let header = unsafe { coroutine.as_ref() };
-        header.prev.store(null_mut(), Relaxed);
-        header.next.store(self.head, Relaxed);
+        let block = unsafe { coroutine.as_ref() };
+        block.prev.store(null_mut(), Relaxed);
+        block.next.store(self.head, Relaxed);
         match NonNull::new(self.head) {
             // SAFETY: elements of a list are alive while they are in it.
             Some(head) => unsafe { head.as_ref() }
@@ -57,7 +57,7 @@ impl<H: Host> List<H> {
 
     /// Its head, or its tail.
     #[inline]
-    fn end(&self, newest: bool) -> Option<NonNull<Header<H>>> {
+    fn end(&self, newest: bool) -> Option<NonNull<Slot<H>>> {
         NonNull::new(if newest { self.tail } else { self.head })
     }
 }
@@ -73,7 +73,7 @@ struct Lists<H: Host> {
 }
 
 /// When a queued coroutine took its place.
-fn stamp<H: Host>(queued: NonNull<Header<H>>) -> u64 {
+fn stamp<H: Host>(queued: NonNull<Slot<H>>) -> u64 {
     // SAFETY: queued, hence alive.
     unsafe { queued.as_ref() }.ready_at.load(Relaxed)
 }
@@ -84,11 +84,11 @@ impl<H: Host> Lists<H> {
     #[cold]
     fn with_suspended(
         &self,
-        fresh: Option<NonNull<Header<H>>>,
+        fresh: Option<NonNull<Slot<H>>>,
         newest: bool,
         patience: u64,
         may_turn: bool,
-    ) -> Option<(NonNull<Header<H>>, bool)> {
+    ) -> Option<(NonNull<Slot<H>>, bool)> {
         if let Some(first) = NonNull::new(self.first.head) {
             return Some((first, false));
         }
@@ -202,18 +202,14 @@ impl<H: Host> ReadyQueues<H> {
     /// The list that a coroutine belongs to, which it joins or leaves: lengths and, for one that joins, bits. Its state and
     /// traits do not change while it is queued. True: it joins at the head.
     #[inline]
-    fn list<const JOINS: bool>(
-        &mut self,
-        level: Level,
-        header: &Header<H>,
-    ) -> (&mut List<H>, bool) {
+    fn list<const JOINS: bool>(&mut self, level: Level, block: &Slot<H>) -> (&mut List<H>, bool) {
         let one = if JOINS { 1 } else { u64::MAX };
         add(&self.lengths.levels[level.index()], one);
         if JOINS {
             self.ready |= level.bit();
         }
         let lists = &mut self.levels[level.index()];
-        if header.may_move() {
+        if block.may_move() {
             if JOINS {
                 self.movable |= level.bit();
             }
@@ -221,11 +217,11 @@ impl<H: Host> ReadyQueues<H> {
         }
         let fixed = &mut self.fixed[level.index()];
         *fixed = fixed.wrapping_add(one as u32);
-        if !header.is_suspended() {
+        if !block.is_suspended() {
             return (&mut lists.pinned, false);
         }
         add(&self.lengths.suspended, one);
-        match header.goes_first() {
+        match block.goes_first() {
             true => (&mut lists.first, true),
             false => {
                 add(&self.lengths.lingering[level.index()], one);
@@ -252,11 +248,11 @@ impl<H: Host> ReadyQueues<H> {
     /// The caller owns the coroutine (`OWNED`), which is in no queue, and holds
     /// the lock of these queues.
     #[inline]
-    pub(crate) unsafe fn push(&mut self, coroutine: NonNull<Header<H>>, now: u64) -> Level {
+    pub(crate) unsafe fn push(&mut self, coroutine: NonNull<Slot<H>>, now: u64) -> Level {
         // SAFETY: owned by the caller, hence alive.
-        let header = unsafe { coroutine.as_ref() };
+        let block = unsafe { coroutine.as_ref() };
         self.stamp = now.max(self.stamp + 1);
-        header.ready_at.store(self.stamp, Relaxed);
+        block.ready_at.store(self.stamp, Relaxed);
         // SAFETY: the caller's promise is passed on.
         unsafe { self.link(coroutine) }
     }
@@ -266,10 +262,10 @@ impl<H: Host> ReadyQueues<H> {
     /// # Safety
     /// As [`ReadyQueues::push`].
     #[cold]
-    pub(crate) unsafe fn push_in_place(&mut self, coroutine: NonNull<Header<H>>, now: u64) {
+    pub(crate) unsafe fn push_in_place(&mut self, coroutine: NonNull<Slot<H>>, now: u64) {
         // SAFETY: owned by the caller, hence alive.
-        let header = unsafe { coroutine.as_ref() };
-        let level = header.level();
+        let block = unsafe { coroutine.as_ref() };
+        let level = block.level();
         let lists = &self.levels[level.index()];
         let heads = [lists.movable.head, lists.pinned.head];
         let oldest = heads.into_iter().filter_map(NonNull::new).map(stamp).min();
@@ -281,9 +277,9 @@ impl<H: Host> ReadyQueues<H> {
                 self.stamp
             }
         };
-        header.ready_at.store(stamp, Relaxed);
-        let (list, _) = self.list::<true>(level, header);
-        header.queued.store(level.get(), Relaxed);
+        block.ready_at.store(stamp, Relaxed);
+        let (list, _) = self.list::<true>(level, block);
+        block.queued.store(level.get(), Relaxed);
         list.prepend(coroutine);
     }
 
@@ -292,18 +288,18 @@ impl<H: Host> ReadyQueues<H> {
     /// # Safety
     /// As [`ReadyQueues::push`].
     #[inline]
-    unsafe fn link(&mut self, coroutine: NonNull<Header<H>>) -> Level {
+    unsafe fn link(&mut self, coroutine: NonNull<Slot<H>>) -> Level {
         // SAFETY: owned by the caller, hence alive.
-        let header = unsafe { coroutine.as_ref() };
-        let level = header.level();
-        let (list, at_head) = self.list::<true>(level, header);
-        header.queued.store(level.get(), Relaxed);
+        let block = unsafe { coroutine.as_ref() };
+        let level = block.level();
+        let (list, at_head) = self.list::<true>(level, block);
+        block.queued.store(level.get(), Relaxed);
         if at_head {
             list.prepend(coroutine);
             return level;
         }
-        header.next.store(null_mut(), Relaxed);
-        header.prev.store(list.tail, Relaxed);
+        block.next.store(null_mut(), Relaxed);
+        block.prev.store(list.tail, Relaxed);
         match NonNull::new(list.tail) {
             // SAFETY: elements of a list are alive while they are in it.
             Some(tail) => unsafe { tail.as_ref() }
@@ -320,13 +316,13 @@ impl<H: Host> ReadyQueues<H> {
     /// # Safety
     /// It is in these queues, whose lock the caller holds.
     #[inline]
-    pub(crate) unsafe fn unlink(&mut self, coroutine: NonNull<Header<H>>) {
+    pub(crate) unsafe fn unlink(&mut self, coroutine: NonNull<Slot<H>>) {
         // SAFETY: queued, hence alive.
-        let header = unsafe { coroutine.as_ref() };
-        let level = Level::from_stored(header.queued.load(Relaxed));
-        let next = header.next.load(Relaxed);
-        let prev = header.prev.load(Relaxed);
-        let (list, _) = self.list::<false>(level, header);
+        let block = unsafe { coroutine.as_ref() };
+        let level = Level::from_stored(block.queued.load(Relaxed));
+        let next = block.next.load(Relaxed);
+        let prev = block.prev.load(Relaxed);
+        let (list, _) = self.list::<false>(level, block);
         match NonNull::new(prev) {
             // SAFETY: neighbours in a list are alive.
             Some(prev) => unsafe { prev.as_ref() }.next.store(next, Relaxed),
@@ -337,7 +333,7 @@ impl<H: Host> ReadyQueues<H> {
             Some(next) => unsafe { next.as_ref() }.prev.store(prev, Relaxed),
             None => list.tail = prev,
         }
-        header.queued.store(Header::<H>::NOT_QUEUED, Relaxed);
+        block.queued.store(Slot::<H>::NOT_QUEUED, Relaxed);
         if list.is_empty() {
             self.clear_bits(level);
         }
@@ -347,7 +343,7 @@ impl<H: Host> ReadyQueues<H> {
     ///
     /// # Safety
     /// As [`ReadyQueues::unlink`].
-    pub(crate) unsafe fn relink(&mut self, coroutine: NonNull<Header<H>>) {
+    pub(crate) unsafe fn relink(&mut self, coroutine: NonNull<Slot<H>>) {
         // SAFETY: the caller's promise; after `unlink` it is in no queue.
         unsafe {
             self.unlink(coroutine);
@@ -367,7 +363,7 @@ impl<H: Host> ReadyQueues<H> {
         level: Level,
         newest: bool,
         patience: u64,
-    ) -> Option<NonNull<Header<H>>> {
+    ) -> Option<NonNull<Slot<H>>> {
         let lists = &self.levels[level.index()];
         let mut chosen = lists.movable.end(newest);
         if let Some(pinned) = lists.pinned.end(newest)
@@ -390,7 +386,7 @@ impl<H: Host> ReadyQueues<H> {
 
     /// Takes the oldest coroutine of a level; `None` if something is suspended there: then [`ReadyQueues::pop`] decides.
     #[inline]
-    pub(crate) fn pop_oldest(&mut self, level: Level) -> Option<NonNull<Header<H>>> {
+    pub(crate) fn pop_oldest(&mut self, level: Level) -> Option<NonNull<Slot<H>>> {
         let lists = &mut self.levels[level.index()];
         if !(lists.suspended.is_empty() && lists.first.is_empty()) {
             return None;
@@ -405,10 +401,10 @@ impl<H: Host> ReadyQueues<H> {
             self.fixed[level.index()] -= 1;
         }
         // SAFETY: elements of a list are alive while they are in it.
-        let header = unsafe { oldest?.as_ref() };
+        let block = unsafe { oldest?.as_ref() };
         add(&self.lengths.levels[level.index()], u64::MAX);
-        header.queued.store(Header::<H>::NOT_QUEUED, Relaxed);
-        list.head = header.next.load(Relaxed);
+        block.queued.store(Slot::<H>::NOT_QUEUED, Relaxed);
+        list.head = block.next.load(Relaxed);
         match NonNull::new(list.head) {
             // SAFETY: as above.
             Some(next) => unsafe { next.as_ref() }.prev.store(null_mut(), Relaxed),
@@ -421,7 +417,7 @@ impl<H: Host> ReadyQueues<H> {
     }
 
     /// Takes the oldest coroutine of a level that may move.
-    pub(crate) fn pop_movable(&mut self, level: Level) -> Option<NonNull<Header<H>>> {
+    pub(crate) fn pop_movable(&mut self, level: Level) -> Option<NonNull<Slot<H>>> {
         let head = NonNull::new(self.levels[level.index()].movable.head)?;
         // SAFETY: it is the head of one of these lists.
         unsafe { self.unlink(head) };
@@ -429,7 +425,7 @@ impl<H: Host> ReadyQueues<H> {
     }
 
     /// Takes a coroutine that may not move, of the most urgent level with one.
-    pub(crate) fn pop_pinned(&mut self) -> Option<NonNull<Header<H>>> {
+    pub(crate) fn pop_pinned(&mut self) -> Option<NonNull<Slot<H>>> {
         let head = self
             .levels
             .iter()

@@ -9,7 +9,7 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::task::Context;
 
-use crate::coroutine::{Ended, Header, Kind, State, quietly};
+use crate::coroutine::{Ended, Kind, Slot, State, quietly};
 use crate::host::{Critical, Host};
 use crate::id::CoroutineId;
 use crate::join;
@@ -52,12 +52,12 @@ pub enum Polled<'a, H: Host> {
 /// shuts down.
 pub struct Running<'a, H: Host> {
     vcpu: &'a Vcpu<H>,
-    coroutine: NonNull<Header<H>>,
+    coroutine: NonNull<Slot<H>>,
     not_send: PhantomData<*const ()>,
 }
 
 impl<'a, H: Host> Running<'a, H> {
-    pub(crate) fn new(vcpu: &'a Vcpu<H>, coroutine: NonNull<Header<H>>) -> Running<'a, H> {
+    pub(crate) fn new(vcpu: &'a Vcpu<H>, coroutine: NonNull<Slot<H>>) -> Running<'a, H> {
         Running {
             vcpu,
             coroutine,
@@ -65,7 +65,7 @@ impl<'a, H: Host> Running<'a, H> {
         }
     }
 
-    fn header(&self) -> &Header<H> {
+    fn block(&self) -> &Slot<H> {
         // SAFETY: owned by `self`, hence alive.
         unsafe { self.coroutine.as_ref() }
     }
@@ -79,26 +79,26 @@ impl<'a, H: Host> Running<'a, H> {
     /// Its effective level.
     #[must_use]
     pub fn level(&self) -> Level {
-        self.header().level()
+        self.block().level()
     }
 
     /// What it is for.
     #[must_use]
     pub fn kind(&self) -> Kind {
-        self.header().kind()
+        self.block().kind()
     }
 
     /// Was it spawned with [`Executor::spawn_pinned`](crate::Executor::spawn_pinned)?
     #[must_use]
     pub fn is_pinned(&self) -> bool {
-        self.header().is_pinned()
+        self.block().is_pinned()
     }
 
     /// It has been kept while others were picked: from here on it is what is polled on its vCPU. [`Running::poll`] sees to that, too; a host
     /// whose polls may be [suspended](crate::Vcpu::suspend_current) calls this before they may be. One load for what was picked last.
     #[inline]
     pub fn make_current(&self) {
-        if !self.vcpu.is_current(self.header().slot_ptr()) {
+        if !self.vcpu.is_current(self.coroutine) {
             let _critical = Critical::<H>::enter();
             // SAFETY: it is ours, and in no queue.
             unsafe { self.vcpu.make_current(self.coroutine) };
@@ -111,20 +111,19 @@ impl<'a, H: Host> Running<'a, H> {
     pub fn poll(self) -> Polled<'a, H> {
         let this = ManuallyDrop::new(self);
         let (vcpu, coroutine) = (this.vcpu, this.coroutine);
-        let header = this.header();
-        let slot = header.slot_ptr();
+        let block = this.block();
         this.make_current();
         let began = vcpu.clock();
-        let end = match header.slot().word.begin_poll() {
+        let end = match block.word.begin_poll() {
             Begin::Poll => {
                 // SAFETY: the coroutine's own reference outlives the poll.
-                let waker = unsafe { waker::borrowed(slot) };
+                let waker = unsafe { waker::borrowed(coroutine) };
                 let mut cx = Context::from_waker(&waker);
                 // SAFETY: we own it and have begun its poll.
-                unsafe { Header::poll(coroutine, &mut cx) }
+                unsafe { block.poll(vcpu.inner(), &mut cx) }
             }
             // SAFETY: we own it, and it has not finished.
-            Begin::Cancel => Some(unsafe { Header::cancel(coroutine) }),
+            Begin::Cancel => Some(unsafe { block.cancel(vcpu.inner()) }),
         };
         if let Some(end) = end {
             // SAFETY: it is finished and ours.
@@ -133,20 +132,20 @@ impl<'a, H: Host> Running<'a, H> {
         }
         // A poll that was suspended is over only when it has been resumed.
         let _critical = Critical::<H>::enter();
-        if vcpu.is_watched(slot) {
+        if vcpu.is_watched(coroutine) {
             // SAFETY: it is ours.
             unsafe { vcpu.was_watched(coroutine, began) };
         }
         vcpu.stop();
         let mut again = Step::Yielded;
-        let is_ready = header.has_woken_itself() || header.kind() == Kind::Switching || {
+        let is_ready = block.has_woken_itself() || block.kind() == Kind::Switching || {
             // Before the coroutine is given away.
-            header.set_state(State::Blocked);
-            if vcpu.inner().host.is_tracing() && !header.slot().word.will_go_on() {
+            block.set_state(State::Blocked);
+            if vcpu.inner().host.is_tracing() && !block.word.will_go_on() {
                 vcpu.trace(coroutine, Step::Blocked);
                 again = Step::Ready;
             }
-            header.slot().word.end_poll() == End::Again
+            block.word.end_poll() == End::Again
         };
         if is_ready {
             vcpu.trace(coroutine, again);
@@ -172,7 +171,7 @@ impl<H: Host> Drop for Running<'_, H> {
 
 /// A coroutine on its way back to its queue.
 pub struct Yielded<'a, H: Host> {
-    coroutine: NonNull<Header<H>>,
+    coroutine: NonNull<Slot<H>>,
     vcpu: &'a Vcpu<H>,
     not_send: PhantomData<*const ()>,
 }
@@ -191,7 +190,7 @@ impl<H: Host> Yielded<'_, H> {
         core::ptr::eq(self.vcpu, vcpu)
     }
 
-    pub(crate) fn into_owned(self) -> NonNull<Header<H>> {
+    pub(crate) fn into_owned(self) -> NonNull<Slot<H>> {
         ManuallyDrop::new(self).coroutine
     }
 }
@@ -214,60 +213,57 @@ impl<H: Host> Drop for Yielded<'_, H> {
 #[inline]
 pub(crate) unsafe fn exit<H: Host>(
     vcpu: &Vcpu<H>,
-    coroutine: NonNull<Header<H>>,
+    coroutine: NonNull<Slot<H>>,
     end: Ended,
     began: Option<u64>,
 ) {
     // SAFETY: owned, hence alive until our reference is given back below.
-    let header = unsafe { coroutine.as_ref() };
-    let word = &header.slot().word;
+    let block = unsafe { coroutine.as_ref() };
+    let word = &block.word;
     let detached = word.is_detached();
     if detached {
         // SAFETY: no handle is left, and none will be, so the output is ours.
-        unsafe { Header::drop_output(coroutine) };
+        unsafe { block.drop_output(vcpu.inner()) };
     }
     // A poll that was suspended is over only when it has been resumed.
     let critical = Critical::<H>::enter();
     if let Some(began) = began
-        && vcpu.is_watched(header.slot_ptr())
+        && vcpu.is_watched(coroutine)
     {
         // SAFETY: it is ours.
         unsafe { vcpu.was_watched(coroutine, began) };
     }
-    header.set_state(State::Exited);
+    block.set_state(State::Exited);
     vcpu.trace(coroutine, Step::Exited);
     vcpu.counters.exited(end == Ended::Panicked);
-    let slot = header.slot_ptr();
     // Before others may free it, and use its slot again.
     if began.is_some() {
         vcpu.stop();
     }
     match word.exit(detached) {
         // SAFETY: the coroutine's own reference was given back; the domain is that of the vCPU.
-        Exit::Released(release) => unsafe {
-            waker::finish(release, slot, coroutine, vcpu.domain())
-        },
+        Exit::Released(release) => unsafe { waker::finish(release, coroutine, vcpu.domain()) },
         // SAFETY: the handle does not free it before the id is read, which is done here.
         Exit::WaiterById => unsafe { join::wake_by_id(vcpu, coroutine) },
         exit @ (Exit::Detached | Exit::Waiter) => {
             // The rest is still a part of the poll.
             if began.is_some() {
-                vcpu.go_on(slot);
+                vcpu.go_on(coroutine);
             }
             let critical = critical.outside(|| match exit {
                 Exit::Waiter => {
                     // SAFETY: the published waiter is ours after an exit.
-                    let waiter = unsafe { join::take_waiter(header) };
+                    let waiter = unsafe { join::take_waiter(block) };
                     quietly::<H>(|| (*waiter).wake());
                 }
                 // SAFETY: the handle has just gone, so the output is ours.
-                _ => unsafe { Header::drop_output(coroutine) },
+                _ => unsafe { block.drop_output(vcpu.inner()) },
             });
             if began.is_some() {
                 vcpu.stop();
             }
             // SAFETY: the coroutine's own reference.
-            unsafe { waker::release(slot) };
+            unsafe { waker::release(coroutine) };
             drop(critical);
         }
     }

@@ -28,7 +28,7 @@
 //! already: the write is what orders the waker's data before the next poll.
 //!
 //! A poll that wakes its own coroutine needs none of this: its thread marks the
-//! control block (`Header::wake_itself`), and looks at the mark before `end_poll`.
+//! control block (`Slot::wake_itself`), and looks at the mark before `end_poll`.
 //!
 //! Why none is doubled: between two polls at most one `Enqueue` is answered.
 //!

@@ -3,57 +3,26 @@
 //! An id is an index into the table and a generation. Slots live in chunks of 1,
 //! 2, 4, … pages that are allocated as needed and freed with the domain, so a
 //! slot may be looked at at any time, by any thread, whatever became of its
-//! tenant: the state word in it says. The first slot of each 4 KiB page holds the
+//! tenant: the state word in it says. The first slot of each [page](Host::TABLE_PAGE) holds the
 //! page's number, so that the way back from a slot to its index is two loads.
 //!
 //! Taking and giving back slots, one or some, is one compare-exchange on a tagged free list
-//! (the tag makes a stale head fail); no lock. vCPUs keep some free ones: see `kept`. At most 2³² slots.
+//! (the tag makes a stale head fail); no lock. vCPUs keep some free ones: see `kept`. At most 2³² slots, or 2²⁴ pages.
 //!
+//! Bound: the table has as many slots as there were coroutines at once, rounded up to a page, and what vCPUs keep. (Where pages are of 4 KiB
+//! it takes up to twice their memory, for the last chunk is as large as all others; larger pages are left to the system until they are used.)
 //! A slot that has had 2³² tenants is out of generations and is not used again: an
-//! id is never given twice. So the table grows by 16 bytes per 2³² coroutines, and
+//! id is never given twice. So the table grows by 64 bytes per 2³² coroutines, and
 //! has room for 2⁶⁴ of them.
 
 use alloc::alloc::{alloc_zeroed, dealloc};
 use core::alloc::Layout;
-use core::ptr::{NonNull, null_mut, without_provenance_mut};
+use core::ptr::{NonNull, null_mut};
 
-use crate::coroutine::Header;
+use crate::coroutine::Slot;
 use crate::host::Host;
-use crate::state::StateWord;
 use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// A coroutine's entry in the table.
-#[repr(C)]
-pub(crate) struct Slot<H: Host> {
-    pub(crate) word: StateWord,
-    /// The control block; in a free slot the index of the next free one.
-    header: AtomicPtr<Header<H>>,
-}
-
-impl<H: Host> Slot<H> {
-    /// The control block. The caller holds a reference or owns the coroutine.
-    pub(crate) fn header(&self) -> NonNull<Header<H>> {
-        let header = self.header.load(Ordering::Relaxed);
-        debug_assert!(!header.is_null());
-        // SAFETY: set before the first reference was handed out and kept until
-        // the last is gone.
-        unsafe { NonNull::new_unchecked(header) }
-    }
-
-    pub(crate) fn set_header(&self, header: NonNull<Header<H>>) {
-        self.header.store(header.as_ptr(), Ordering::Relaxed);
-    }
-
-    /// A free slot: the next free one is at this index.
-    fn link(&self, next: u32) {
-        self.header
-            .store(without_provenance_mut(next as usize), Ordering::Relaxed);
-    }
-}
-
-const PAGE: usize = 4096;
-/// A model has one page, and few slots on it, for the checker registers each.
-const PER_PAGE: u32 = if cfg!(loom) { 8 } else { 256 };
 const CHUNKS: usize = if cfg!(loom) { 1 } else { 24 };
 
 /// The chunks and the free list.
@@ -62,23 +31,27 @@ pub(crate) struct Table<H: Host> {
     /// Slots below this index have been in use.
     used: AtomicU64,
     /// Tag in the high half, index of the first free slot in the low; 0: none,
-    /// for slot 0 is a page header.
+    /// for slot 0 is a page's header.
     free: AtomicU64,
     /// How many slots are out of generations.
     exhausted: AtomicUsize,
 }
 
-fn chunk_layout(chunk: usize) -> Layout {
-    // PAGE << 23 is 32 GiB: far from overflow on 64-bit; where it does not fit,
-    // the allocation fails and the table is full.
-    let bytes = PAGE.checked_shl(chunk as u32).unwrap_or(0).max(PAGE);
-    Layout::from_size_align(bytes, PAGE).unwrap_or(Layout::new::<()>())
-}
-
 impl<H: Host> Table<H> {
+    const PAGE: usize = H::TABLE_PAGE;
+    /// Larger pages are for a system that gives memory when it is used. (Miri's symbolic check of alignments takes none that is computed.)
+    const LAZY: bool = Self::PAGE > 4096 && !cfg!(miri);
+    /// A model has one page, and few slots on it, for the checker registers each.
+    const PER_PAGE: u32 = if cfg!(loom) {
+        5
+    } else {
+        (Self::PAGE / size_of::<Slot<H>>()) as u32
+    };
+
     pub(crate) fn new() -> Table<H> {
         const {
-            assert!(size_of::<Slot<H>>() * PER_PAGE as usize <= PAGE);
+            assert!(size_of::<Slot<H>>() * Self::PER_PAGE as usize <= Self::PAGE);
+            assert!(Self::PAGE.is_power_of_two() && Self::PAGE >= 4096);
         }
         Table {
             chunks: core::array::from_fn(|_| AtomicPtr::new(null_mut())),
@@ -96,35 +69,36 @@ impl<H: Host> Table<H> {
 
     /// The same, as a pointer that [`index`](Table::index) takes.
     pub(crate) fn find(&self, index: u32) -> Option<NonNull<Slot<H>>> {
-        if index.is_multiple_of(PER_PAGE) || u64::from(index) >= self.used.load(Ordering::Acquire) {
+        if index.is_multiple_of(Self::PER_PAGE)
+            || u64::from(index) >= self.used.load(Ordering::Acquire)
+        {
             return None;
         }
         self.place(index)
     }
 
     fn place(&self, index: u32) -> Option<NonNull<Slot<H>>> {
-        let page = index / PER_PAGE;
+        let page = index / Self::PER_PAGE;
         let chunk = (page + 1).ilog2() as usize;
         let base = self.chunks.get(chunk)?.load(Ordering::Acquire);
         let base = NonNull::new(base)?;
-        let offset = (page + 1 - (1 << chunk)) * PER_PAGE + index % PER_PAGE;
+        let offset = (page + 1 - (1 << chunk)) * Self::PER_PAGE + index % Self::PER_PAGE;
         // SAFETY: within the chunk, which lives as long as the table; all-zero
         // memory is a valid slot.
         Some(unsafe { base.add(offset as usize) })
     }
 
     /// The index of a slot of this table; the pointer must come from the table,
-    /// not from a reference to the slot, for it is used to reach the page header.
+    /// not from a reference to the slot, for it is used to reach the page's header.
     pub(crate) fn index(slot: NonNull<Slot<H>>) -> u32 {
         let page = slot
             .as_ptr()
-            .map_addr(|address| address & !(PAGE - 1))
-            .cast::<Slot<H>>();
-        let within = (slot.addr().get() % PAGE) / size_of::<Slot<H>>();
+            .map_addr(|address| address & !(Self::PAGE - 1));
+        let within = (slot.addr().get() % Self::PAGE) / size_of::<Slot<H>>();
         // SAFETY: chunks are page-aligned, and the first slot of a page is its
         // header, written before any other slot of it was handed out.
-        let number = unsafe { (*page).header.load(Ordering::Relaxed) }.addr();
-        number as u32 * PER_PAGE + within as u32
+        let number = unsafe { (*page).next_free() };
+        number * Self::PER_PAGE + within as u32
     }
 
     /// Takes a free slot. `None`: the table is full, or memory is.
@@ -149,10 +123,7 @@ impl<H: Host> Table<H> {
                 to[taken] = Some(place);
                 taken += 1;
                 // SAFETY: slots live as long as the table.
-                next = unsafe { place.as_ref() }
-                    .header
-                    .load(Ordering::Relaxed)
-                    .addr() as u32;
+                next = unsafe { place.as_ref() }.next_free();
             }
             match self.free.compare_exchange_weak(
                 head,
@@ -173,7 +144,7 @@ impl<H: Host> Table<H> {
         loop {
             let index = self.used.load(Ordering::Acquire);
             let index32 = u32::try_from(index).ok()?;
-            let page = index32 / PER_PAGE;
+            let page = index32 / Self::PER_PAGE;
             let chunk = (page + 1).ilog2() as usize;
             if chunk >= CHUNKS
                 || (self.chunks[chunk].load(Ordering::Acquire).is_null() && !self.grow(chunk))
@@ -183,15 +154,14 @@ impl<H: Host> Table<H> {
             let place = self.place(index32)?;
             // SAFETY: slots live as long as the table.
             let slot = unsafe { place.as_ref() };
-            if index32.is_multiple_of(PER_PAGE) {
-                let number = without_provenance_mut(page as usize);
-                slot.header.store(number, Ordering::Relaxed);
+            if index32.is_multiple_of(Self::PER_PAGE) {
+                slot.link_free(page);
             }
             if self
                 .used
                 .compare_exchange(index, index + 1, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
-                && !index32.is_multiple_of(PER_PAGE)
+                && !index32.is_multiple_of(Self::PER_PAGE)
             {
                 return Some(place);
             }
@@ -200,8 +170,8 @@ impl<H: Host> Table<H> {
 
     /// Makes room for so many slots. False: there is no memory for it.
     pub(crate) fn reserve(&self, slots: usize) -> bool {
-        // Of each page the first slot is its header.
-        let pages = slots.div_ceil(PER_PAGE as usize - 1).max(1);
+        // Of each page the first slot is its block.
+        let pages = slots.div_ceil(Self::PER_PAGE as usize - 1).max(1);
         (0..=pages.ilog2() as usize).all(|chunk| {
             self.chunks
                 .get(chunk)
@@ -209,47 +179,59 @@ impl<H: Host> Table<H> {
         })
     }
 
+    /// What is allocated for a chunk. An allocator gives zeroed memory without a look at it, page by page when it is used, unless it is asked
+    /// for a stricter alignment than its own: so where that matters there is room to align in.
+    fn layout(chunk: usize) -> Option<Layout> {
+        let bytes = Self::PAGE.checked_mul(1usize.checked_shl(chunk as u32)?)?;
+        let layout = match Self::LAZY {
+            true => Layout::from_size_align(bytes.checked_add(Self::PAGE)?, align_of::<u64>()),
+            false => Layout::from_size_align(bytes, Self::PAGE),
+        };
+        layout.ok()
+    }
+
     fn grow(&self, chunk: usize) -> bool {
-        let layout = chunk_layout(chunk);
-        if layout.size() == 0 {
+        // Where it does not fit the table is full.
+        let Some(layout) = Self::layout(chunk) else {
             return false;
-        }
+        };
         // SAFETY: the layout is not empty.
-        let memory = unsafe { alloc_zeroed(layout) }.cast::<Slot<H>>();
+        let memory = unsafe { alloc_zeroed(layout) };
         if memory.is_null() {
             return false;
         }
+        let base = memory
+            .map_addr(|address| address.next_multiple_of(Self::PAGE))
+            .cast::<Slot<H>>();
         // The checker's atomics are not words: zeroed they are none.
         #[cfg(loom)]
-        for slot in 0..PER_PAGE as usize {
-            let fresh = Slot {
-                word: StateWord::free(),
-                header: AtomicPtr::new(null_mut()),
-            };
+        for slot in 0..Self::PER_PAGE as usize {
             // SAFETY: within the memory just allocated.
-            unsafe { memory.add(slot).write(fresh) };
+            unsafe { base.add(slot).write(Slot::empty()) };
         }
+        // SAFETY: the header of its first page, which nothing else knows yet.
+        unsafe { (*base).waiter.store(memory.cast(), Ordering::Relaxed) };
         let other = self.chunks[chunk].compare_exchange(
             null_mut(),
-            memory,
+            base,
             Ordering::AcqRel,
             Ordering::Relaxed,
         );
         if other.is_err() {
             // SAFETY: just allocated with this layout, and not published.
-            unsafe { dealloc(memory.cast(), layout) };
+            unsafe { dealloc(memory, layout) };
         }
         true
     }
 
-    /// Gives back a slot whose tenant's memory is freed.
+    /// Gives back a slot whose tenant's future is gone.
     pub(crate) fn give_back(&self, slot: NonNull<Slot<H>>) {
         if self.retire(slot) {
             self.give_some(&[Some(slot)]);
         }
     }
 
-    /// Begins the next generation of a slot whose tenant's memory is freed. False: it has none left, and is not used again.
+    /// Begins the next generation of a slot whose tenant's future is gone. False: it has none left, and is not used again.
     pub(crate) fn retire(&self, slot: NonNull<Slot<H>>) -> bool {
         // SAFETY: a slot of this table.
         let retired = unsafe { slot.as_ref() }.word.retire();
@@ -268,14 +250,14 @@ impl<H: Host> Table<H> {
         let mut first = last;
         for &slot in slots {
             // SAFETY: slots of this table; they are the caller's until the exchange below.
-            unsafe { slot.as_ref() }.link(Self::index(first));
+            unsafe { slot.as_ref() }.link_free(Self::index(first));
             first = slot;
         }
         let index = Self::index(first);
         let mut head = self.free.load(Ordering::Relaxed);
         loop {
             // SAFETY: as above.
-            unsafe { last.as_ref() }.link(head as u32);
+            unsafe { last.as_ref() }.link_free(head as u32);
             match self.free.compare_exchange_weak(
                 head,
                 tagged(head, index),
@@ -294,7 +276,7 @@ impl<H: Host> Table<H> {
         let mut count = self.exhausted.load(Ordering::Acquire);
         while let Some(slot) = self.slot(index) {
             count += 1;
-            index = slot.header.load(Ordering::Relaxed).addr() as u32;
+            index = slot.next_free();
         }
         count
     }
@@ -314,9 +296,14 @@ impl<H: Host> Drop for Table<H> {
     fn drop(&mut self) {
         for (chunk, base) in self.chunks.iter().enumerate() {
             let base = base.load(Ordering::Relaxed);
-            if !base.is_null() {
-                // SAFETY: allocated by `grow` with this layout.
-                unsafe { dealloc(base.cast(), chunk_layout(chunk)) };
+            if let Some(layout) = Self::layout(chunk)
+                && !base.is_null()
+            {
+                // SAFETY: allocated by `grow` with this layout, and what it was given is in the first page's header.
+                unsafe {
+                    let memory = (*base).waiter.load(Ordering::Relaxed);
+                    dealloc(memory.cast(), layout);
+                }
             }
         }
     }
@@ -326,6 +313,8 @@ impl<H: Host> Drop for Table<H> {
 mod tests {
     use super::*;
     use crate::coroutine::Probe;
+    use alloc::vec::Vec;
+    use core::task::RawWakerVTable;
 
     #[test]
     fn a_slot_out_of_generations_is_not_used_again() {
@@ -343,5 +332,48 @@ mod tests {
         assert_ne!(second, first);
         // SAFETY: as above.
         assert_eq!(unsafe { first.as_ref() }.word.tenant(), None);
+    }
+
+    /// A host with memory to be lazy with.
+    struct Roomy;
+
+    // SAFETY: no thread serves a vCPU of this host.
+    unsafe impl Host for Roomy {
+        const TABLE_PAGE: usize = 8192;
+
+        fn waker_table() -> &'static RawWakerVTable {
+            crate::waker_table!(Roomy)
+        }
+
+        fn now(&self) -> u64 {
+            0
+        }
+        fn current(&self) -> Option<NonNull<crate::Vcpu<Roomy>>> {
+            None
+        }
+        fn pend(&self, _: usize) {}
+    }
+
+    fn indices_lead_to_slots_and_back<H: Host>() {
+        let table = Table::<H>::new();
+        let slots: Vec<_> = (0..if cfg!(miri) { 300 } else { 5_000 })
+            .map(|_| table.take().unwrap())
+            .collect();
+        for &slot in &slots {
+            assert!(slot.addr().get().is_multiple_of(64));
+            assert_eq!(table.find(Table::index(slot)), Some(slot));
+        }
+        let mut sorted = slots.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(sorted.len(), slots.len());
+        slots.iter().for_each(|&slot| table.give_back(slot));
+        assert_eq!(table.count_free(), slots.len());
+    }
+
+    #[test]
+    fn indices_lead_to_slots_and_back_on_pages_of_any_size() {
+        indices_lead_to_slots_and_back::<Probe>();
+        indices_lead_to_slots_and_back::<Roomy>();
     }
 }

@@ -15,7 +15,7 @@
 use core::panic::Location;
 use core::ptr::NonNull;
 
-use crate::coroutine::{Header, State};
+use crate::coroutine::{Slot, State};
 use crate::host::Host;
 use crate::id::CoroutineId;
 use crate::level::Level;
@@ -83,21 +83,21 @@ pub struct Change {
 impl<H: Host> Vcpu<H> {
     /// Tells a host that traces of a step of a coroutine, which is on this vCPU and which the caller owns.
     #[inline]
-    pub(crate) fn trace(&self, coroutine: NonNull<Header<H>>, step: Step) {
+    pub(crate) fn trace(&self, coroutine: NonNull<Slot<H>>, step: Step) {
         if self.inner().host.is_tracing() {
             self.tell(coroutine, step);
         }
     }
 
     #[cold]
-    fn tell(&self, coroutine: NonNull<Header<H>>, step: Step) {
+    fn tell(&self, coroutine: NonNull<Slot<H>>, step: Step) {
         let domain = self.inner();
         // SAFETY: owned, hence alive.
-        let header = unsafe { coroutine.as_ref() };
+        let block = unsafe { coroutine.as_ref() };
         domain.host.changed(&Change {
             id: id_of(coroutine),
-            level: header.level(),
-            location: header.location,
+            level: block.level(),
+            location: block.location(),
             step,
             vcpu: self.index(),
             by: domain.here().map(Vcpu::index),

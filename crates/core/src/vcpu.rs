@@ -33,7 +33,7 @@ mod suspend;
 mod watch;
 
 use crate::config::Config;
-use crate::coroutine::Header;
+use crate::coroutine::Slot;
 use crate::domain::Inner;
 use crate::host::Host;
 use crate::id::CoroutineId;
@@ -46,7 +46,7 @@ use crate::running::{Picked, Running, Yielded};
 use crate::stats::Counters;
 use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, NextLine, fence};
-use crate::table::{Slot, Table};
+use crate::table::Table;
 pub(crate) use locked::Locked;
 pub(crate) use search::MOST_LOOK_AFTER;
 pub use suspend::{Aside, Place};
@@ -124,7 +124,7 @@ pub struct Vcpu<H: Host> {
 
     // Written by wakers, and looked at by the owner.
     wakers: NextLine,
-    inbox: Inbox<Header<H>>,
+    inbox: Inbox<Slot<H>>,
     /// Levels of coroutines in the inbox; may lag behind it.
     arriving: AtomicU64,
     preempt: AtomicU32,
@@ -324,14 +324,14 @@ impl<H: Host> Vcpu<H> {
                 passes_on = true;
             }
         }
-        let Some((header, resumed)) = locked.next() else {
+        let Some((coroutine, resumed)) = locked.next() else {
             self.set_running(NOBODY);
             self.current.store(null_mut(), Relaxed);
             return None;
         };
         // Under the lock, so that `settle` finds it queued or running.
         // SAFETY: it came out of a queue, so it is owned by us.
-        unsafe { self.start(header, resumed) };
+        unsafe { self.start(coroutine, resumed) };
         if was_long || must_offer {
             // A vCPU that goes to sleep sees a poll that is not long, and what is left here, or is seen here.
             fence(SeqCst);
@@ -346,11 +346,11 @@ impl<H: Host> Vcpu<H> {
             domain.notify_idle(self);
         }
         if let Some(for_a_turn) = resumed {
-            let id = id_of(header);
+            let id = id_of(coroutine);
             return Some(Picked::Resume { id, for_a_turn });
         }
         // Last, so that it is written where the caller wants it.
-        Some(Picked::Poll(Running::new(self, header)))
+        Some(Picked::Poll(Running::new(self, coroutine)))
     }
 
     /// Closes the account of the last poll and reads the clock afresh. A host
@@ -363,11 +363,8 @@ impl<H: Host> Vcpu<H> {
 }
 
 /// The id of a coroutine whose control block is alive.
-pub(crate) fn id_of<H: Host>(coroutine: NonNull<Header<H>>) -> CoroutineId {
+pub(crate) fn id_of<H: Host>(coroutine: NonNull<Slot<H>>) -> CoroutineId {
     // SAFETY: alive, says the caller's possession of the pointer.
-    let header = unsafe { coroutine.as_ref() };
-    CoroutineId::new(
-        Table::index(header.slot_ptr()),
-        header.slot().word.generation(),
-    )
+    let block = unsafe { coroutine.as_ref() };
+    CoroutineId::new(Table::index(coroutine), block.word.generation())
 }

@@ -8,11 +8,10 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::task::{RawWaker, RawWakerVTable, Waker};
 
-use crate::coroutine::Header;
+use crate::coroutine::Slot;
 use crate::domain::Inner;
 use crate::host::{Critical, Host};
 use crate::state::{Release, Wake};
-use crate::table::Slot;
 use crate::vcpu::Vcpu;
 
 /// The table of the wakers of a host's coroutines, for [`waker_table!`](crate::waker_table).
@@ -57,18 +56,16 @@ pub(crate) fn slot_of<H: Host>(waker: &Waker) -> Option<NonNull<Slot<H>>> {
 pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
     // A wake that is half done swallows those of others.
     let _critical = Critical::<H>::enter();
-    // SAFETY: slots with references are alive, and so are their headers.
-    let (slot, header) = unsafe { (slot.as_ref(), slot.as_ref().header()) };
-    // SAFETY: as above.
-    let coroutine = unsafe { header.as_ref() };
-    if coroutine.vcpu().polls_here(slot) {
+    // SAFETY: slots outlive their references.
+    let coroutine = unsafe { slot.as_ref() };
+    if coroutine.vcpu().polls_here(coroutine) {
         // By a poll that goes on afterwards, as most that yield do: its end sees it, without an atomic step.
         coroutine.wake_itself();
         return;
     }
-    match slot.word.wake() {
+    match coroutine.word.wake() {
         // SAFETY: `Enqueue` makes the coroutine ours.
-        Wake::Enqueue => unsafe { Vcpu::admit(header) },
+        Wake::Enqueue => unsafe { Vcpu::admit(slot) },
         Wake::Absorbed | Wake::Exited => {}
     }
 }
@@ -78,31 +75,29 @@ pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
 ///
 /// # Safety
 /// The caller holds a reference to what is in the slot, if that is of this generation.
-pub(crate) unsafe fn cancel_slot<H: Host>(slot: &Slot<H>, generation: u32) -> Wake {
+pub(crate) unsafe fn cancel_slot<H: Host>(slot: NonNull<Slot<H>>, generation: u32) -> Wake {
     let _critical = Critical::<H>::enter();
-    let wake = slot.word.wake_by_id(generation, true);
+    // SAFETY: slots outlive their references.
+    let wake = unsafe { slot.as_ref() }.word.wake_by_id(generation, true);
     match wake {
         // SAFETY: `Enqueue` makes the coroutine ours.
-        Wake::Enqueue => unsafe { Vcpu::admit(slot.header()) },
+        Wake::Enqueue => unsafe { Vcpu::admit(slot) },
         // SAFETY: the caller's reference.
-        Wake::Absorbed => unsafe { Vcpu::ask_cancelled(slot.header()) },
+        Wake::Absorbed => unsafe { Vcpu::ask_cancelled(slot) },
         Wake::Exited => {}
     }
     wake
 }
 
-/// Gives a reference back, and frees what is no longer referenced.
+/// Gives a reference back, and with the last one the slot.
 ///
 /// # Safety
 /// The caller has a reference, and has none afterwards.
 pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
-    // SAFETY: slots with references are alive, and so are their headers; the
-    // header is read before the reference goes.
-    let (word, header) = unsafe { (&slot.as_ref().word, slot.as_ref().header()) };
-    // SAFETY: as above: the control block is there while we hold a reference, and its domain longer.
+    // SAFETY: slots outlive their references; the domain is read before the reference goes.
     unsafe {
-        let domain = header.as_ref().vcpu().domain();
-        finish(word.release(1), slot, header, domain);
+        let domain = slot.as_ref().vcpu().domain();
+        finish(slot.as_ref().word.release(1), slot, domain);
     }
 }
 
@@ -113,9 +108,7 @@ pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
 #[inline]
 pub(crate) unsafe fn release_last<H: Host>(slot: NonNull<Slot<H>>, count: u32) {
     // SAFETY: as above.
-    let (word, header) = unsafe { (&slot.as_ref().word, slot.as_ref().header()) };
-    // SAFETY: as above.
-    let vcpu = unsafe { header.as_ref() }.vcpu();
+    let (word, vcpu) = unsafe { (&slot.as_ref().word, slot.as_ref().vcpu()) };
     let domain = vcpu.domain();
     // The executor of the vCPU that the calling thread serves is a handle on the domain.
     let release = match vcpu.inner().here().is_some() && word.are_all(count) {
@@ -123,35 +116,28 @@ pub(crate) unsafe fn release_last<H: Host>(slot: NonNull<Slot<H>>, count: u32) {
         false => word.release(count),
     };
     // SAFETY: the references are given back, and the domain is there until the slot is free.
-    unsafe { finish(release, slot, header, domain) };
+    unsafe { finish(release, slot, domain) };
 }
 
-/// Frees what is no longer referenced.
+/// Gives a slot back that is no longer referenced.
 ///
 /// # Safety
-/// `release` is what came of giving references to this slot back, and no one else acts on it. The header is the slot's, and the domain theirs.
+/// `release` is what came of giving references to this slot back, and no one else acts on it. The domain is the slot's.
 #[inline]
 pub(crate) unsafe fn finish<H: Host>(
     release: Release,
     slot: NonNull<Slot<H>>,
-    header: NonNull<Header<H>>,
     domain: NonNull<Inner<H>>,
 ) {
     match release {
         Release::Alive => {}
         // SAFETY: no other reference is left; the coroutine has exited, for its own
-        // reference is given back only then. The last handle on the domain waits
-        // for the slot.
-        Release::Free => unsafe {
-            Header::free(header);
-            Inner::give_slot_back(domain, slot);
-        },
+        // reference is given back only then, and its future's memory went before. The last
+        // handle on the domain waits for the slot.
+        Release::Free => unsafe { Inner::give_slot_back(domain, slot) },
         // SAFETY: as above; the mark came with a count on the domain. No slots
         // are taken any more, so nothing is given back.
-        Release::FreeOrphan => unsafe {
-            Header::free(header);
-            Inner::release_orphan(domain);
-        },
+        Release::FreeOrphan => unsafe { Inner::release_orphan(domain) },
     }
 }
 
@@ -162,11 +148,10 @@ unsafe fn clone<H: Host>(data: *const ()) -> RawWaker {
 }
 
 unsafe fn wake<H: Host>(data: *const ()) {
-    // SAFETY: the waker's reference keeps slot and control block until it is given back.
+    // SAFETY: the waker's reference keeps the control block until it is given back.
     unsafe {
         let slot = NonNull::new_unchecked(data.cast_mut().cast::<Slot<H>>());
-        let header = slot.as_ref().header();
-        if header.as_ref().vcpu().inner().here().is_none() {
+        if slot.as_ref().vcpu().inner().here().is_none() {
             // The reference keeps the domain, too, until the wake is over.
             wake_slot(slot);
             return release(slot);
@@ -175,7 +160,7 @@ unsafe fn wake<H: Host>(data: *const ()) {
         // once it is ours. A wake that is half done swallows those of others.
         let _critical = Critical::<H>::enter();
         match slot.as_ref().word.wake_and_release() {
-            Wake::Enqueue => Vcpu::admit(header),
+            Wake::Enqueue => Vcpu::admit(slot),
             Wake::Absorbed => {}
             Wake::Exited => release(slot),
         }

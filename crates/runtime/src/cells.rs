@@ -1,4 +1,4 @@
-//! Memory for coroutines, kept by the thread that frees it for what that thread spawns next.
+//! Memory for the futures of coroutines, kept by the thread that frees it for what that thread spawns next.
 //!
 //! A coroutine that was taken by another vCPU ends there, and the allocator gives its memory back to where it came from: under a lock that the
 //! thread which spawns wants, too. Here it stays with the thread that frees it. What one thread frees and another one

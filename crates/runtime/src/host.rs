@@ -160,6 +160,10 @@ impl fmt::Debug for Linux {
 
 // SAFETY: `served` is what `serve` was told, whose contract is this one.
 unsafe impl Host for Linux {
+    /// Address space costs nothing, and the place that each page loses is one in 16,384: a million idle coroutines, of 96 bytes with a future of 24,
+    /// take 4 KB for it (with pages of 4 KiB a megabyte, and what the last chunk has too much).
+    const TABLE_PAGE: usize = 1 << 20;
+
     #[inline]
     fn waker_table() -> &'static core::task::RawWakerVTable {
         upshift_core::waker_table!(Linux)

@@ -143,10 +143,14 @@ impl<H: Host> Executor<H> {
         let mut found = false;
         for (id, slot) in self.pinned() {
             found = true;
-            match slot.word.wake_by_id(id.generation(), true) {
+            // SAFETY: slots live as long as the domain.
+            match unsafe { slot.as_ref() }
+                .word
+                .wake_by_id(id.generation(), true)
+            {
                 // SAFETY: `Enqueue` makes the coroutine ours; this thread
                 // serves its vCPU.
-                Wake::Enqueue => unsafe { discard(slot.header()) },
+                Wake::Enqueue => unsafe { discard(slot) },
                 Wake::Absorbed | Wake::Exited => {}
             }
         }

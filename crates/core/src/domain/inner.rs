@@ -7,16 +7,17 @@ use core::panic::Location;
 use core::ptr::{NonNull, null_mut};
 
 use crate::config::{Config, MAX_VCPUS, SpawnError, SpawnOptions};
-use crate::coroutine::{Birth, Header, allocate};
+use crate::coroutine::{Birth, Slot, allocate, take_back, vtable_of};
 use crate::host::{Critical, Host};
 use crate::id::{CoroutineId, Dead};
 use crate::join::JoinHandle;
 use crate::level::{Level, Priority};
 use crate::running::exit;
+use crate::sites::Sites;
 use crate::state::Wake;
 use crate::sync::Ordering::{Acquire, Relaxed, SeqCst};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, NextLine};
-use crate::table::{Slot, Table};
+use crate::table::Table;
 use crate::trace::Step;
 use crate::vcpu::{MOST_LOOK_AFTER, Vcpu};
 use crate::waker;
@@ -36,6 +37,7 @@ pub(crate) struct Inner<H: Host> {
     /// How many of these do not look around.
     pub(crate) asleep: AtomicUsize,
     pub(super) closed: AtomicBool,
+    pub(crate) sites: Sites<H>,
 
     /// Of spawns from outside, and of handles that come and go.
     outside: NextLine,
@@ -67,6 +69,7 @@ impl<H: Host> Inner<H> {
             idle: AtomicUsize::new(0),
             asleep: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
+            sites: Sites::new(),
             outside: NextLine,
             next: AtomicUsize::new(0),
             handles: AtomicUsize::new(1),
@@ -149,13 +152,13 @@ impl<H: Host> Inner<H> {
     ///
     /// # Safety
     /// The caller holds a reference to the coroutine.
-    pub(crate) unsafe fn resettle(&self, coroutine: NonNull<Header<H>>, propagate: bool) {
+    pub(crate) unsafe fn resettle(&self, coroutine: NonNull<Slot<H>>, propagate: bool) {
         let _critical = Critical::<H>::enter();
         // SAFETY: referenced, hence alive.
-        let header = unsafe { coroutine.as_ref() };
-        let before = header.level();
+        let block = unsafe { coroutine.as_ref() };
+        let before = block.level();
         loop {
-            let vcpu = header.vcpu();
+            let vcpu = block.vcpu();
             // SAFETY: passed on.
             let settled = unsafe { vcpu.locked().settle(coroutine) };
             vcpu.look_again();
@@ -163,9 +166,9 @@ impl<H: Host> Inner<H> {
                 break;
             }
         }
-        if propagate && header.level() != before && header.lends() {
+        if propagate && block.level() != before && block.lends() {
             // SAFETY: as above.
-            unsafe { waker::wake_slot(header.slot_ptr()) };
+            unsafe { waker::wake_slot(coroutine) };
         }
     }
 
@@ -173,7 +176,7 @@ impl<H: Host> Inner<H> {
     pub(crate) fn with<R>(
         &self,
         id: CoroutineId,
-        f: impl FnOnce(NonNull<Header<H>>) -> R,
+        f: impl FnOnce(NonNull<Slot<H>>) -> R,
     ) -> Result<R, Dead> {
         let place = self.table.find(id.index()).ok_or(Dead)?;
         // SAFETY: slots live as long as the table.
@@ -181,7 +184,7 @@ impl<H: Host> Inner<H> {
         if !slot.word.retain_by_id(id.generation()) {
             return Err(Dead);
         }
-        let result = f(slot.header());
+        let result = f(place);
         // SAFETY: the reference just taken.
         unsafe { waker::release(place) };
         Ok(result)
@@ -190,7 +193,7 @@ impl<H: Host> Inner<H> {
     pub(super) fn cancel(&self, id: CoroutineId) -> Result<(), Dead> {
         self.with(id, |coroutine| {
             // SAFETY: `with` holds a reference.
-            unsafe { waker::cancel_slot(coroutine.as_ref().slot(), id.generation()) }
+            unsafe { waker::cancel_slot(coroutine, id.generation()) }
         })
         .and_then(|wake| match wake {
             Wake::Exited => Err(Dead),
@@ -199,21 +202,25 @@ impl<H: Host> Inner<H> {
     }
 
     pub(crate) fn wake(&self, id: CoroutineId) -> Result<(), Dead> {
-        let slot = self.table.slot(id.index()).ok_or(Dead)?;
+        let slot = self.table.find(id.index()).ok_or(Dead)?;
         let _critical = Critical::<H>::enter();
-        match slot.word.wake_by_id(id.generation(), false) {
+        // SAFETY: slots live as long as the table.
+        match unsafe { slot.as_ref() }
+            .word
+            .wake_by_id(id.generation(), false)
+        {
             Wake::Exited => Err(Dead),
             Wake::Absorbed => Ok(()),
             Wake::Enqueue => {
                 // SAFETY: `Enqueue` makes the coroutine ours.
-                unsafe { Vcpu::admit(slot.header()) };
+                unsafe { Vcpu::admit(slot) };
                 Ok(())
             }
         }
     }
 
     /// The current coroutine of the calling thread, if it is in this domain.
-    pub(super) fn current(&self) -> Option<NonNull<Header<H>>> {
+    pub(super) fn current(&self) -> Option<NonNull<Slot<H>>> {
         self.here().and_then(Vcpu::current)
     }
 
@@ -243,12 +250,13 @@ impl<H: Host> Inner<H> {
                 None => Level::DEFAULT,
             },
         };
+        let site = self.sites.number(vtable_of::<F, H>(), location);
         let birth = Birth {
             level,
             kind: options.kind,
             pinned: pinned.is_some(),
             vcpu: NonNull::from(home),
-            location,
+            site: site.ok_or(SpawnError::OutOfMemory)?,
         };
         let slot = match here {
             // SAFETY: the calling thread serves it, and the section is critical.
@@ -256,31 +264,34 @@ impl<H: Host> Inner<H> {
             None => self.table.take(),
         };
         let slot = slot.ok_or(SpawnError::OutOfMemory)?;
-        let header = match allocate(future, slot, &birth) {
-            Ok(header) => header,
-            Err(future) => {
-                // SAFETY: the slot was taken a few lines ago, and has no tenant.
-                unsafe { Inner::give_slot_back(NonNull::from(self), slot) };
-                drop(critical);
-                drop(future);
-                return Err(SpawnError::OutOfMemory);
-            }
+        let future = match allocate::<F, H>(future) {
+            // SAFETY: the slot was taken a line ago, and the body is made for it.
+            Ok(body) => match unsafe { Slot::furnish(slot, body, &birth) } {
+                true => None,
+                // SAFETY: nothing knows of it.
+                false => Some(unsafe { take_back::<F, H>(body) }),
+            },
+            Err(future) => Some(future),
         };
+        if future.is_some() {
+            // SAFETY: the slot has no tenant.
+            unsafe { Inner::give_slot_back(NonNull::from(self), slot) };
+            drop(critical);
+            drop(future);
+            return Err(SpawnError::OutOfMemory);
+        }
         // SAFETY: slots live as long as the domain; this one is ours.
-        let shared = unsafe { slot.as_ref() };
-        shared.set_header(header);
-        let generation = shared.word.init(true, options.start);
-        let id = CoroutineId::new(Table::index(slot), generation);
+        unsafe { slot.as_ref() }.word.init(true, options.start);
         match here {
             Some(here) => here.counters.spawned(),
             None => drop(self.spawned_outside.fetch_add(1, Relaxed)),
         }
         // SAFETY: the coroutine has this output, and the word counts the handle.
-        let handle = unsafe { JoinHandle::new(slot, id) };
-        home.trace(header, Step::Spawned);
+        let handle = unsafe { JoinHandle::new(slot) };
+        home.trace(slot, Step::Spawned);
         if options.start {
             // SAFETY: `init` made the coroutine ours to enqueue.
-            unsafe { Vcpu::admit(header) };
+            unsafe { Vcpu::admit(slot) };
         }
         drop(critical);
         Ok(handle)
@@ -298,14 +309,16 @@ impl<H: Host> Inner<H> {
                 }
             }
             let mut living = false;
-            for (_, slot) in self.table.slots() {
+            for (index, slot) in self.table.slots() {
                 let Some(generation) = slot.word.tenant() else {
                     continue;
                 };
                 living = true;
-                if slot.word.wake_by_id(generation, true) == Wake::Enqueue {
+                if slot.word.wake_by_id(generation, true) == Wake::Enqueue
+                    && let Some(slot) = self.table.find(index)
+                {
                     // SAFETY: `Enqueue` makes the coroutine ours.
-                    unsafe { discard(slot.header()) };
+                    unsafe { discard(slot) };
                 }
             }
             if !living {
@@ -316,11 +329,11 @@ impl<H: Host> Inner<H> {
         }
     }
 
-    /// Gives back a slot whose tenant's memory is freed: to the vCPU of the calling thread, or to the table. The last handle on the
+    /// Gives back a slot whose tenant's future is gone: to the vCPU of the calling thread, or to the table. The last handle on the
     /// domain may wait for just this slot, so the domain may be freed while this function returns: no argument is a reference to it.
     ///
     /// # Safety
-    /// The domain is there until the slot is back, and the slot is one of its table's whose tenant's memory is freed.
+    /// The domain is there until the slot is back, and the slot is one of its table's whose tenant's future is gone.
     #[inline]
     pub(crate) unsafe fn give_slot_back(this: NonNull<Inner<H>>, slot: NonNull<Slot<H>>) {
         let _critical = Critical::<H>::enter();
@@ -354,12 +367,12 @@ impl<H: Host> Inner<H> {
 ///
 /// # Safety
 /// The caller owns it.
-pub(crate) unsafe fn discard<H: Host>(coroutine: NonNull<Header<H>>) {
+pub(crate) unsafe fn discard<H: Host>(coroutine: NonNull<Slot<H>>) {
     // SAFETY: owned; its vCPU lives as long as the domain.
     unsafe {
-        let end = Header::cancel(coroutine);
-        let vcpu = coroutine.as_ref().vcpu.load(Relaxed);
-        exit(&*vcpu, coroutine, end, None);
+        let vcpu = &*coroutine.as_ref().vcpu.load(Relaxed);
+        let end = coroutine.as_ref().cancel(vcpu.inner());
+        exit(vcpu, coroutine, end, None);
     }
 }
 

@@ -3,7 +3,7 @@
 use core::ptr::NonNull;
 
 use super::{ARRIVED, Vcpu};
-use crate::coroutine::Header;
+use crate::coroutine::Slot;
 use crate::host::Host;
 use crate::sync::Ordering::{Acquire, Relaxed, SeqCst};
 use crate::sync::fence;
@@ -33,20 +33,20 @@ impl<H: Host> Vcpu<H> {
     ///
     /// # Safety
     /// The caller owns the coroutine (`OWNED`), which is in no queue.
-    pub(crate) unsafe fn admit(coroutine: NonNull<Header<H>>) {
+    pub(crate) unsafe fn admit(coroutine: NonNull<Slot<H>>) {
         // SAFETY: owned, hence alive.
-        let header = unsafe { coroutine.as_ref() };
-        let home = header.vcpu();
+        let block = unsafe { coroutine.as_ref() };
+        let home = block.vcpu();
         let domain = home.inner();
         // A vCPU that leaves takes nothing in any more.
         let here = domain.here().filter(|here| !here.retired.load(Relaxed));
         if let Some(here) = here {
             let adopt = !core::ptr::eq(here, home)
-                && !header.is_pinned()
+                && !block.is_pinned()
                 && (home.is_parked() || home.retired.load(Relaxed));
             if adopt {
                 // See `settle`: the new place is known before the level is read.
-                header.moves_to(here);
+                block.moves_to(here);
                 fence(SeqCst);
             }
             if core::ptr::eq(here, home) || adopt {
@@ -63,7 +63,7 @@ impl<H: Host> Vcpu<H> {
             }
         }
         home.trace(coroutine, Step::Ready);
-        header.ready_at.store(domain.host.now(), Relaxed);
+        block.ready_at.store(domain.host.now(), Relaxed);
         // SAFETY: the caller's promise.
         unsafe { home.deliver(coroutine) };
     }
@@ -72,13 +72,13 @@ impl<H: Host> Vcpu<H> {
     ///
     /// # Safety
     /// As [`Vcpu::admit`].
-    pub(crate) unsafe fn deliver(&self, coroutine: NonNull<Header<H>>) {
+    pub(crate) unsafe fn deliver(&self, coroutine: NonNull<Slot<H>>) {
         // SAFETY: owned, hence alive; read before it is given away.
         let (level, pinned, now) = unsafe {
-            let header = coroutine.as_ref();
-            header.moves_to(self);
-            let now = header.ready_at.load(Relaxed);
-            (header.level(), header.is_pinned(), now)
+            let block = coroutine.as_ref();
+            block.moves_to(self);
+            let now = block.ready_at.load(Relaxed);
+            (block.level(), block.is_pinned(), now)
         };
         // SAFETY: owned and in no other list; valid until it is taken.
         unsafe { self.inbox.push(coroutine) };

@@ -3,7 +3,7 @@
 use core::ptr::NonNull;
 
 use super::{ARRIVED, PREEMPT_HOST, Vcpu};
-use crate::coroutine::Header;
+use crate::coroutine::Slot;
 use crate::host::Host;
 use crate::sync::Ordering::{Acquire, Relaxed, SeqCst};
 use crate::sync::fence;
@@ -36,16 +36,16 @@ impl<H: Host> Vcpu<H> {
     ///
     /// # Safety
     /// The caller holds a reference to it.
-    pub(crate) unsafe fn ask_cancelled(coroutine: NonNull<Header<H>>) {
+    pub(crate) unsafe fn ask_cancelled(coroutine: NonNull<Slot<H>>) {
         // SAFETY: referenced, hence alive.
-        let header = unsafe { coroutine.as_ref() };
+        let block = unsafe { coroutine.as_ref() };
         // Between the cancellation and the look where it is: what moves it does the reverse.
         fence(SeqCst);
         loop {
-            let vcpu = header.vcpu();
+            let vcpu = block.vcpu();
             let _locked = vcpu.locked();
-            if core::ptr::eq(header.vcpu.load(Acquire), vcpu) {
-                if vcpu.is_current(header.slot_ptr()) {
+            if core::ptr::eq(block.vcpu.load(Acquire), vcpu) {
+                if vcpu.is_current(coroutine) {
                     vcpu.ask(PREEMPT_HOST);
                 }
                 return;

@@ -60,8 +60,8 @@ impl<H: Host> Vcpu<H> {
                 *place = theirs.queues().pop_movable(level);
                 if let Some(coroutine) = place {
                     // SAFETY: out of the queue, so owned by us.
-                    let header = unsafe { coroutine.as_ref() };
-                    header.moves_to(self);
+                    let block = unsafe { coroutine.as_ref() };
+                    block.moves_to(self);
                 }
             }
             theirs.publish();

@@ -3,12 +3,12 @@
 use core::ptr::{NonNull, null_mut};
 
 use super::{PREEMPT_HOST, Vcpu};
-use crate::coroutine::{Header, State};
+use crate::coroutine::{Slot, State};
 use crate::host::Host;
 use crate::id::CoroutineId;
 use crate::level::Level;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
-use crate::table::{Slot, Table};
+use crate::table::Table;
 use crate::trace::Step;
 
 impl<H: Host> Vcpu<H> {
@@ -87,26 +87,23 @@ impl<H: Host> Vcpu<H> {
 
     /// The control block of what is being polled here: only for the thread that
     /// polls it, or while that thread is stopped.
-    pub(crate) fn current(&self) -> Option<NonNull<Header<H>>> {
-        let slot = NonNull::new(self.current.load(Relaxed))?;
-        // SAFETY: slots live as long as the domain; this one has a tenant, for its
-        // poll is not over.
-        Some(unsafe { slot.as_ref() }.header())
+    pub(crate) fn current(&self) -> Option<NonNull<Slot<H>>> {
+        NonNull::new(self.current.load(Relaxed))
     }
 
     /// # Safety
     /// The caller took the coroutine out of a queue.
-    pub(super) unsafe fn start(&self, coroutine: NonNull<Header<H>>, resumed: Option<bool>) {
+    pub(super) unsafe fn start(&self, coroutine: NonNull<Slot<H>>, resumed: Option<bool>) {
         // SAFETY: owned, hence alive.
-        let header = unsafe { coroutine.as_ref() };
+        let block = unsafe { coroutine.as_ref() };
         match resumed {
-            Some(_) => header.resume(),
-            None => header.set_state(State::Running),
+            Some(_) => block.resume(),
+            None => block.set_state(State::Running),
         }
-        self.set_running(header.level().get());
+        self.set_running(block.level().get());
         // Release: a watchdog looks at the slot.
-        self.current.store(header.slot_ptr().as_ptr(), Release);
-        if resumed.is_some() && header.slot().word.is_cancelled() {
+        self.current.store(coroutine.as_ptr(), Release);
+        if resumed.is_some() && block.word.is_cancelled() {
             // It was not being polled when it was cancelled, and its poll goes on.
             self.ask(PREEMPT_HOST);
         }
@@ -129,18 +126,18 @@ impl<H: Host> Vcpu<H> {
     /// # Safety
     /// The caller picked it here and has not polled it since.
     #[cold]
-    pub(crate) unsafe fn make_current(&self, coroutine: NonNull<Header<H>>) {
+    pub(crate) unsafe fn make_current(&self, coroutine: NonNull<Slot<H>>) {
         let mut locked = self.locked();
         // SAFETY: owned, hence alive.
-        let header = unsafe { coroutine.as_ref() };
+        let block = unsafe { coroutine.as_ref() };
         // Under the lock: a change of its level finds it current, or is seen here.
-        let level = header.update_level();
+        let level = block.update_level();
         let guarded = locked.guarded();
         guarded.picked = level.get();
         self.turn_began.store(guarded.now, Relaxed);
         self.set_running(level.get());
         // Release: a watchdog looks at the slot.
-        self.current.store(header.slot_ptr().as_ptr(), Release);
+        self.current.store(coroutine.as_ptr(), Release);
     }
 
     /// A poll that was [over](Vcpu::stop) has something left to do.

@@ -6,7 +6,7 @@ use core::ptr::NonNull;
 
 use super::search::{NO_SURPLUS, SURPLUS};
 use super::{COARSE_POLLS, Guarded, PREEMPT_HOST, PREEMPT_WAKE, Vcpu};
-use crate::coroutine::{Header, State};
+use crate::coroutine::{Slot, State};
 use crate::host::Host;
 use crate::level::Level;
 use crate::lock::Guard;
@@ -152,7 +152,7 @@ impl<'a, H: Host> Locked<'a, H> {
     /// # Safety
     /// The caller owns the coroutine, which is in no queue, and which says itself
     /// since when it has been ready.
-    pub(super) unsafe fn enqueue_arrived(&mut self, coroutine: NonNull<Header<H>>) {
+    pub(super) unsafe fn enqueue_arrived(&mut self, coroutine: NonNull<Slot<H>>) {
         // SAFETY: passed on.
         unsafe {
             let since = coroutine.as_ref().ready_at.load(Relaxed);
@@ -165,7 +165,7 @@ impl<'a, H: Host> Locked<'a, H> {
     /// # Safety
     /// The caller owns the coroutine, which is in no queue.
     #[inline(always)]
-    pub(crate) unsafe fn enqueue(&mut self, coroutine: NonNull<Header<H>>) -> bool {
+    pub(crate) unsafe fn enqueue(&mut self, coroutine: NonNull<Slot<H>>) -> bool {
         let vcpu = self.vcpu;
         // SAFETY: passed on.
         let level = unsafe { self.push_now(coroutine) };
@@ -187,7 +187,7 @@ impl<'a, H: Host> Locked<'a, H> {
     /// # Safety
     /// As [`Locked::enqueue`].
     #[inline]
-    pub(super) unsafe fn push_now(&mut self, coroutine: NonNull<Header<H>>) -> Level {
+    pub(super) unsafe fn push_now(&mut self, coroutine: NonNull<Slot<H>>) -> Level {
         let now = self.guarded().now;
         // SAFETY: passed on.
         unsafe { self.push(coroutine, now) }
@@ -198,7 +198,7 @@ impl<'a, H: Host> Locked<'a, H> {
     /// # Safety
     /// As [`Locked::enqueue`]; it was polled here last.
     #[inline(always)]
-    pub(super) unsafe fn push_back(&mut self, coroutine: NonNull<Header<H>>) {
+    pub(super) unsafe fn push_back(&mut self, coroutine: NonNull<Slot<H>>) {
         // SAFETY: owned, hence alive.
         if unsafe { coroutine.as_ref() }.keeps_place() {
             // SAFETY: passed on.
@@ -213,7 +213,7 @@ impl<'a, H: Host> Locked<'a, H> {
     ///
     /// # Safety
     /// As [`Locked::enqueue`].
-    pub(crate) unsafe fn enqueue_back(&mut self, coroutine: NonNull<Header<H>>) {
+    pub(crate) unsafe fn enqueue_back(&mut self, coroutine: NonNull<Slot<H>>) {
         if self.vcpu.is_polling() {
             // SAFETY: passed on.
             unsafe { self.enqueue(coroutine) };
@@ -226,21 +226,21 @@ impl<'a, H: Host> Locked<'a, H> {
 
     /// What has got another level in its poll has no place there yet. With aging polls are counted, and nothing keeps its place.
     #[cold]
-    unsafe fn push_in_place(&mut self, coroutine: NonNull<Header<H>>) {
+    unsafe fn push_in_place(&mut self, coroutine: NonNull<Slot<H>>) {
         let began = self.vcpu.turn_began();
         let aging = self.vcpu.inner().config.aging.is_some();
         let guarded = self.guarded();
         let now = guarded.now;
         // SAFETY: owned, hence alive.
-        let header = unsafe { coroutine.as_ref() };
-        let level = header.level();
+        let block = unsafe { coroutine.as_ref() };
+        let level = block.level();
         if aging || level.get() != guarded.picked {
             // SAFETY: passed on.
             unsafe { self.push_now(coroutine) };
             return;
         }
         guarded.used[level.index()] = now.saturating_sub(began);
-        header.set_ready_in_place();
+        block.set_ready_in_place();
         // SAFETY: passed on.
         unsafe { guarded.queues.push_in_place(coroutine, now) };
     }
@@ -248,14 +248,14 @@ impl<'a, H: Host> Locked<'a, H> {
     /// # Safety
     /// As [`Locked::enqueue`].
     #[inline]
-    pub(super) unsafe fn push(&mut self, coroutine: NonNull<Header<H>>, since: u64) -> Level {
+    pub(super) unsafe fn push(&mut self, coroutine: NonNull<Slot<H>>, since: u64) -> Level {
         // SAFETY: owned, hence alive.
-        let header = unsafe { coroutine.as_ref() };
-        header
+        let block = unsafe { coroutine.as_ref() };
+        block
             .vcpu
             .store(core::ptr::from_ref(self.vcpu).cast_mut(), Relaxed);
-        if !header.is_suspended() {
-            header.set_state(State::Ready);
+        if !block.is_suspended() {
+            block.set_state(State::Ready);
         }
         // SAFETY: passed on.
         unsafe { self.queues().push(coroutine, since) }
@@ -285,7 +285,7 @@ impl<'a, H: Host> Locked<'a, H> {
     /// Takes the next coroutine out of the queues and accounts for it. With it,
     /// for a suspended one, whether it goes before fresh ones of its level.
     #[inline(always)]
-    pub(super) fn next(&mut self) -> Option<(NonNull<Header<H>>, Option<bool>)> {
+    pub(super) fn next(&mut self) -> Option<(NonNull<Slot<H>>, Option<bool>)> {
         let vcpu = self.vcpu;
         let ready = self.queues().ready();
         if ready == 0 {
@@ -300,14 +300,14 @@ impl<'a, H: Host> Locked<'a, H> {
         };
         let guarded = self.guarded();
         // SAFETY: just out of the queue, owned by us.
-        let header = unsafe { coroutine.as_ref() };
+        let block = unsafe { coroutine.as_ref() };
         let now = guarded.now;
-        let mut waited = now.saturating_sub(header.ready_at.load(Relaxed));
+        let mut waited = now.saturating_sub(block.ready_at.load(Relaxed));
         // Since it was served last, or since the oldest of it came.
         let served = core::mem::replace(&mut guarded.served[level.index()], now);
         let starved = waited.min(now.saturating_sub(served));
         let mut began = now;
-        if header.keeps_place() {
+        if block.keeps_place() {
             // Its stamp stands for its place, and it was the last of its level that was served.
             waited = starved;
             began = now.saturating_sub(guarded.used[level.index()]);
@@ -324,7 +324,7 @@ impl<'a, H: Host> Locked<'a, H> {
     /// [`Locked::next`] with aging, chaos, or something suspended in the most urgent level: takes what is next, and says of which
     /// level it is.
     #[cold]
-    fn choose(&mut self, ready: u64) -> Option<(NonNull<Header<H>>, Level, Option<bool>)> {
+    fn choose(&mut self, ready: u64) -> Option<(NonNull<Slot<H>>, Level, Option<bool>)> {
         let config = &self.vcpu.inner().config;
         let (level, newest) = match self.guarded().plain {
             true => (ready.trailing_zeros() as u8, false),
@@ -373,22 +373,22 @@ impl<'a, H: Host> Locked<'a, H> {
     ///
     /// # Safety
     /// The caller holds a reference to the coroutine.
-    pub(crate) unsafe fn settle(&mut self, coroutine: NonNull<Header<H>>) -> bool {
+    pub(crate) unsafe fn settle(&mut self, coroutine: NonNull<Slot<H>>) -> bool {
         let vcpu = self.vcpu;
         // SAFETY: referenced, hence alive.
-        let header = unsafe { coroutine.as_ref() };
-        let new = header.update_level();
+        let block = unsafe { coroutine.as_ref() };
+        let new = block.update_level();
         // It may be on its way to another vCPU, which reads the level when it
         // arrives: then either it sees the new one, or we see where it went.
         fence(SeqCst);
-        if !core::ptr::eq(header.vcpu.load(Acquire), vcpu) {
+        if !core::ptr::eq(block.vcpu.load(Acquire), vcpu) {
             return false;
         }
-        let queued = header.queued.load(Relaxed);
+        let queued = block.queued.load(Relaxed);
         if queued == new.get() {
             return true;
         }
-        if queued != Header::<H>::NOT_QUEUED {
+        if queued != Slot::<H>::NOT_QUEUED {
             let guarded = self.guarded();
             if guarded.queues.ready() & new.bit() == 0 {
                 guarded.served[new.get() as usize] = guarded.now;
@@ -399,7 +399,7 @@ impl<'a, H: Host> Locked<'a, H> {
             if new.get() < vcpu.running.load(Relaxed) && vcpu.is_polling() {
                 vcpu.ask(PREEMPT_WAKE);
             }
-        } else if vcpu.current.load(Relaxed) == header.slot_ptr().as_ptr() {
+        } else if vcpu.current.load(Relaxed) == coroutine.as_ptr() {
             let before = vcpu.running.load(Relaxed);
             if before == new.get() {
                 // As after most releases of a mutex.
@@ -413,7 +413,7 @@ impl<'a, H: Host> Locked<'a, H> {
                 vcpu.attend();
             }
             return true;
-        } else if header.slot().word.is_owned() {
+        } else if block.word.is_owned() {
             // In the inbox, or on its way to it. It stays where it is: the thread that
             // drains the inbox holds this lock and reads the level then; but its
             // new level shows from now on.
@@ -431,14 +431,14 @@ impl<'a, H: Host> Locked<'a, H> {
     ///
     /// # Safety
     /// It is queued on this vCPU.
-    pub(super) unsafe fn unlink(&mut self, coroutine: NonNull<Header<H>>) {
+    pub(super) unsafe fn unlink(&mut self, coroutine: NonNull<Slot<H>>) {
         // SAFETY: passed on; the lock is held.
         unsafe { self.queues().unlink(coroutine) };
         self.publish();
     }
 
     /// Takes something that may not move, of whatever level.
-    pub(crate) fn take_pinned(&mut self) -> Option<NonNull<Header<H>>> {
+    pub(crate) fn take_pinned(&mut self) -> Option<NonNull<Slot<H>>> {
         self.drain_inbox();
         let coroutine = self.queues().pop_pinned();
         self.publish();
@@ -446,7 +446,7 @@ impl<'a, H: Host> Locked<'a, H> {
     }
 
     /// Empties the queues: for a domain that shuts down.
-    pub(crate) fn take_any(&mut self) -> Option<NonNull<Header<H>>> {
+    pub(crate) fn take_any(&mut self) -> Option<NonNull<Slot<H>>> {
         self.drain_inbox();
         let ready = self.queues().ready();
         let coroutine = (ready != 0)

@@ -1,25 +1,25 @@
 //! What is pinned to a vCPU, for hosts in which another thread than the one that serves the vCPU polls it.
 
-use core::ptr;
+use core::ptr::{self, NonNull};
 
 use super::Vcpu;
+use crate::coroutine::Slot;
 use crate::domain::discard;
 use crate::host::Host;
 use crate::id::CoroutineId;
-use crate::table::Slot;
 
 impl<H: Host> Vcpu<H> {
     /// What is pinned here, with its slot. O(coroutines of the domain).
-    pub(crate) fn pinned(&self) -> impl Iterator<Item = (CoroutineId, &Slot<H>)> {
+    pub(crate) fn pinned(&self) -> impl Iterator<Item = (CoroutineId, NonNull<Slot<H>>)> {
         let inner = self.inner();
         inner.table.slots().filter_map(move |(index, slot)| {
             let id = CoroutineId::new(index, slot.word.tenant()?);
             let ours = inner.with(id, |coroutine| {
                 // SAFETY: `with` holds a reference.
-                let header = unsafe { coroutine.as_ref() };
-                header.is_pinned() && ptr::eq(header.vcpu(), self)
+                let block = unsafe { coroutine.as_ref() };
+                block.is_pinned() && ptr::eq(block.vcpu(), self)
             });
-            (ours == Ok(true)).then_some((id, slot))
+            (ours == Ok(true)).then_some((id, inner.table.find(index)?))
         })
     }
 

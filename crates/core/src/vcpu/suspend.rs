@@ -8,7 +8,7 @@
 use core::ptr::NonNull;
 
 use super::{NOBODY, Vcpu, id_of};
-use crate::coroutine::Header;
+use crate::coroutine::Slot;
 use crate::host::Host;
 use crate::id::CoroutineId;
 use crate::running::Picked;
@@ -26,7 +26,7 @@ pub enum Place {
 
 /// A coroutine that has been stopped in the middle of its poll, and is in no queue. If it is dropped the coroutine goes on, too.
 #[must_use = "the coroutine goes on when this is dropped"]
-pub struct Aside<H: Host>(NonNull<Header<H>>);
+pub struct Aside<H: Host>(NonNull<Slot<H>>);
 
 // SAFETY: the ownership of a coroutine that no thread works on; what the holder can do, any thread may.
 unsafe impl<H: Host> Send for Aside<H> {}
@@ -93,13 +93,13 @@ impl<H: Host> Vcpu<H> {
         Some(Aside(coroutine))
     }
 
-    fn interrupt(&self, coroutine: NonNull<Header<H>>, place: Place) {
+    fn interrupt(&self, coroutine: NonNull<Slot<H>>, place: Place) {
         self.stop();
         // SAFETY: it is being polled, hence alive.
-        let header = unsafe { coroutine.as_ref() };
-        header.suspend(place == Place::Head);
+        let block = unsafe { coroutine.as_ref() };
+        block.suspend(place == Place::Head);
         self.trace(coroutine, Step::Suspended);
-        self.counters.suspended(header.level());
+        self.counters.suspended(block.level());
     }
 
     /// Picks this coroutine, if it is suspended and queued here, whatever else is ready.
@@ -110,14 +110,14 @@ impl<H: Host> Vcpu<H> {
         self.inner()
             .with(id, |coroutine| {
                 // SAFETY: `with` holds a reference.
-                let header = unsafe { coroutine.as_ref() };
+                let block = unsafe { coroutine.as_ref() };
                 // SAFETY: passed on.
                 let mut locked = unsafe { self.locked_by_owner() };
                 locked.read_clock_now();
                 locked.drain_inbox();
-                let here = core::ptr::eq(header.vcpu(), self)
-                    && header.is_suspended()
-                    && header.queued.load(Relaxed) != Header::<H>::NOT_QUEUED;
+                let here = core::ptr::eq(block.vcpu(), self)
+                    && block.is_suspended()
+                    && block.queued.load(Relaxed) != Slot::<H>::NOT_QUEUED;
                 if !here {
                     return None;
                 }

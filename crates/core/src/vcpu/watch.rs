@@ -7,19 +7,18 @@
 //! no other: a thread that looks every *t* hears of every poll that takes longer than *t*,
 //! and of shorter ones as often as they are long.
 //!
-//! Cost: one load and one comparison per poll, whether a thread looks or not, and 8
-//! bytes per coroutine for the place where it was spawned.
+//! Cost: one load and one comparison per poll, whether a thread looks or not. The place where a coroutine was spawned is interned
+//! with the type of its future: 16 bits of its control block (`sites`).
 
 use core::panic::Location;
 use core::ptr::{NonNull, null_mut};
 
 use super::{Vcpu, id_of};
-use crate::coroutine::Header;
+use crate::coroutine::Slot;
 use crate::host::Host;
 use crate::id::CoroutineId;
 use crate::level::Level;
 use crate::sync::Ordering::{Acquire, Relaxed};
-use crate::table::Slot;
 use crate::waker;
 
 /// A poll that is under way, or has just ended.
@@ -38,13 +37,13 @@ pub struct Poll {
 impl Poll {
     /// # Safety
     /// The caller owns the coroutine or holds a reference to it.
-    pub(crate) unsafe fn of<H: Host>(coroutine: NonNull<Header<H>>, began: u64) -> Poll {
+    pub(crate) unsafe fn of<H: Host>(coroutine: NonNull<Slot<H>>, began: u64) -> Poll {
         // SAFETY: alive, says the caller.
-        let header = unsafe { coroutine.as_ref() };
+        let block = unsafe { coroutine.as_ref() };
         Poll {
             id: id_of(coroutine),
-            level: header.level(),
-            location: header.location,
+            level: block.level(),
+            location: block.location(),
             began,
         }
     }
@@ -64,7 +63,7 @@ impl<H: Host> Vcpu<H> {
             return None;
         }
         // SAFETY: just referenced.
-        let poll = unsafe { Poll::of(slot.as_ref().header(), began) };
+        let poll = unsafe { Poll::of(slot, began) };
         // SAFETY: the reference just taken.
         unsafe { waker::release(slot) };
         let same = self.current.load(Relaxed) == slot.as_ptr() && self.clock.load(Relaxed) == began;
@@ -88,7 +87,7 @@ impl<H: Host> Vcpu<H> {
     /// # Safety
     /// The caller owns the coroutine.
     #[cold]
-    pub(crate) unsafe fn was_watched(&self, coroutine: NonNull<Header<H>>, began: u64) {
+    pub(crate) unsafe fn was_watched(&self, coroutine: NonNull<Slot<H>>, began: u64) {
         self.watched.store(null_mut(), Relaxed);
         // SAFETY: owned, hence alive.
         let poll = unsafe { Poll::of(coroutine, began) };

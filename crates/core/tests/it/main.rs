@@ -9,6 +9,7 @@ mod support;
 
 mod contracts;
 mod foreign_code;
+mod memory;
 mod oracle;
 mod races;
 mod shared_turn;

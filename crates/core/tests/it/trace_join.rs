@@ -43,6 +43,26 @@ fn the_result_comes_through_the_handle_before_and_after_the_exit() {
 }
 
 #[test]
+fn a_handle_is_one_word_and_knows_its_coroutine_after_the_result() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let mut handle = domain.spawn(async { 7u64 }, at(20)).unwrap();
+    assert_eq!(size_of_val(&handle), size_of::<usize>());
+    let id = handle.id();
+    run(&vcpu, 10);
+    let mut context = Context::from_waker(Waker::noop());
+    let result = Pin::new(&mut handle).poll(&mut context);
+    assert!(matches!(result, Poll::Ready(Ok(7))));
+    assert!(handle.is_finished() && handle.cancel_handle().is_none());
+    handle.cancel();
+    // Its slot is not given away while the handle is there.
+    let next = domain.spawn(async {}, at(20)).unwrap();
+    assert_eq!(handle.id(), id);
+    assert_ne!(next.id().index(), id.index());
+    drop(handle);
+}
+
+#[test]
 fn every_output_is_dropped_exactly_once() {
     let drops = Drops::default();
     let domain = domain(Config::default());

@@ -89,10 +89,11 @@ impl<T> Future for JoinHandle<T> {
     /// If polled again after it has returned the result.
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let id = self.inner.id();
-        Pin::new(&mut self.inner)
-            .poll(cx)
-            .map_err(|error| JoinError { id, error })
+        let polled = Pin::new(&mut self.inner).poll(cx);
+        polled.map_err(|error| JoinError {
+            id: self.inner.id(),
+            error,
+        })
     }
 }
 

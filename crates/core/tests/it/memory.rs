@@ -1,0 +1,116 @@
+//! When the memory of a future comes and goes.
+
+use std::alloc::Layout;
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::ptr::NonNull;
+use std::task::{Poll, Waker};
+
+use upshift_core::{Config, Domain, Executor, Host, Level, Picked, Polled, Priority, Vcpu};
+
+thread_local! {
+    /// Allocations of the thread's test.
+    static BODIES: Cell<isize> = const { Cell::new(0) };
+    static IS_OUT: Cell<bool> = const { Cell::new(false) };
+}
+
+struct Counting;
+
+// SAFETY: no thread claims to serve a vCPU; memory is the global allocator's.
+unsafe impl Host for Counting {
+    #[inline]
+    fn waker_table() -> &'static core::task::RawWakerVTable {
+        upshift_core::waker_table!(Counting)
+    }
+
+    fn now(&self) -> u64 {
+        0
+    }
+    fn current(&self) -> Option<NonNull<Vcpu<Counting>>> {
+        None
+    }
+    fn pend(&self, _: usize) {}
+
+    unsafe fn allocate(layout: Layout) -> *mut u8 {
+        if IS_OUT.get() {
+            return std::ptr::null_mut();
+        }
+        BODIES.set(BODIES.get() + 1);
+        // SAFETY: passed on.
+        unsafe { std::alloc::alloc(layout) }
+    }
+
+    unsafe fn free(memory: *mut u8, layout: Layout) {
+        BODIES.set(BODIES.get() - 1);
+        // SAFETY: passed on.
+        unsafe { std::alloc::dealloc(memory, layout) }
+    }
+}
+
+const LEVEL: Priority = Priority::At(Level::DEFAULT);
+
+fn run(executor: &Executor<Counting>) {
+    let mut back = None;
+    while let Some(Picked::Poll(coroutine)) = executor.pick(back.take()) {
+        if let Polled::Yielded(yielded) = coroutine.poll() {
+            back = Some(yielded);
+        }
+    }
+}
+
+/// Blocks, and leaves its waker.
+fn blocks(place: &'static std::thread::LocalKey<Cell<Option<Waker>>>) -> impl Future<Output = ()> {
+    poll_fn(move |cx| {
+        place.set(Some(cx.waker().clone()));
+        Poll::Pending
+    })
+}
+
+thread_local! {
+    static WAKER: Cell<Option<Waker>> = const { Cell::new(None) };
+}
+
+#[test]
+fn a_waker_keeps_no_future() {
+    let domain = Domain::new(Counting, Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let handle = domain.spawn(blocks(&WAKER), LEVEL).unwrap();
+    run(&vcpu);
+    assert_eq!(BODIES.get(), 1);
+    handle.cancel();
+    handle.detach();
+    run(&vcpu);
+    assert_eq!(BODIES.get(), 0, "the waker is still there");
+    let waker = WAKER.take().unwrap();
+    drop((vcpu, domain));
+    waker.wake();
+}
+
+#[test]
+fn the_output_goes_with_the_handle() {
+    let domain = Domain::new(Counting, Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let handle = domain.spawn(async { [7; 20] }, LEVEL).unwrap();
+    run(&vcpu);
+    assert_eq!(BODIES.get(), 1);
+    drop((vcpu, domain));
+    assert_eq!(BODIES.get(), 1);
+    drop(handle);
+    assert_eq!(BODIES.get(), 0);
+}
+
+#[test]
+fn without_memory_for_its_future_nothing_is_spawned_and_no_slot_is_lost() {
+    let domain = Domain::new(Counting, Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    IS_OUT.set(true);
+    for _ in 0..100 {
+        assert!(domain.spawn(async {}, LEVEL).is_err());
+    }
+    IS_OUT.set(false);
+    let handle = domain.spawn(async {}, LEVEL).unwrap();
+    assert_eq!(handle.id().index(), 1);
+    run(&vcpu);
+    drop(handle);
+    assert_eq!(BODIES.get(), 0);
+}
