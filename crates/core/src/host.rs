@@ -30,7 +30,7 @@ pub type Panic = Box<dyn Any + Send + 'static>;
 /// what it says. [`Host::waker_table`] is by [`waker_table!`](crate::waker_table), for this type.
 pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// Bytes of a page of the domain's table of coroutines, a power of two. Of its places for 64 bytes one is lost, and the table grows by 1, 2, 4,
-    /// … pages. With more than 4096 it asks the global allocator for memory that need not be there before it is used, and for a page more.
+    /// … pages. With more than 4096 it asks the global allocator for memory that need not be there before it is used, and for a page more; else for one page at a time.
     const TABLE_PAGE: usize = 4096;
 
     /// The table of the wakers of this host's coroutines, by [`waker_table!`](crate::waker_table).
@@ -143,6 +143,12 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     fn catch<R>(f: impl FnOnce() -> R) -> Result<R, Panic> {
         Ok(f())
     }
+}
+
+/// Is memory there only when it is used? Larger pages are for such a system. (Not under Miri, whose symbolic check of alignments takes none that is
+/// computed.)
+pub(crate) const fn is_lazy<H: Host>() -> bool {
+    H::TABLE_PAGE > 4096 && !cfg!(miri)
 }
 
 /// What the host must not interrupt; from [`Host::enter`] to its drop.

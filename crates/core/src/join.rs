@@ -230,13 +230,12 @@ impl<T, H: Host> JoinHandle<T, H> {
 unsafe fn release_exited<H: Host>(slot: NonNull<Slot<H>>) {
     // SAFETY: the handle's reference keeps it.
     let block = unsafe { slot.as_ref() };
-    let references = block.word.references_of_handle();
     // Acquire: the exiting thread does not use the control block any more.
-    if references > 1 && !block.waiter.load(Acquire).is_null() {
+    if block.word.has_waiter_by_id() && !block.waiter.load(Acquire).is_null() {
         wait_for_exit(block);
     }
     // SAFETY: the handle's, and the coroutine's own where it is the handle's, too.
-    unsafe { waker::release_last(slot, references) };
+    unsafe { waker::release_of_handle(slot) };
 }
 
 /// Another thread has exited the coroutine, and has not yet read what awaits it.
@@ -267,7 +266,20 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
         let domain = block.vcpu().inner();
         let waiting = {
             let _critical = Critical::<H>::enter();
-            domain.here().and_then(Vcpu::current)
+            let waiting = domain.here().and_then(Vcpu::current);
+            if let Some(waiting) = waiting
+                && !block.word.has_waiter()
+                && let Some(id) = id_to_wake(waiting, cx.waker())
+            {
+                // The first poll, in a coroutine of the domain: nothing of users is here.
+                block.waiter.store(id, Relaxed);
+                if block.word.set_waiter(true) == Join::Done {
+                    // SAFETY: we are in its poll, and hold a reference to the other.
+                    unsafe { lend_from(domain, slot, waiting) };
+                    return Poll::Pending;
+                }
+            }
+            waiting
         };
         if register(block, cx.waker(), waiting) == Join::Exited {
             return match self.try_take() {
@@ -277,14 +289,24 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
         }
         if let Some(waiting) = waiting {
             let _critical = Critical::<H>::enter();
-            // SAFETY: we are in its poll.
-            let waiting = unsafe { waiting.as_ref() };
-            waiting.set_lends();
-            // SAFETY: we hold a reference to the other.
-            unsafe { lend(domain, slot, waiting.level().get()) };
+            // SAFETY: we are in its poll, and hold a reference to the other.
+            unsafe { lend_from(domain, slot, waiting) };
         }
         Poll::Pending
     }
+}
+
+/// A coroutine lends its level to one that it awaits from now on.
+///
+/// # Safety
+/// As [`lend`], and the one that awaits is being polled by the calling thread.
+#[inline]
+unsafe fn lend_from<H: Host>(domain: &Inner<H>, slot: NonNull<Slot<H>>, from: NonNull<Slot<H>>) {
+    // SAFETY: it is being polled, hence alive.
+    let from = unsafe { from.as_ref() };
+    from.set_lends();
+    // SAFETY: passed on.
+    unsafe { lend(domain, slot, from.level().get()) };
 }
 
 /// Sets what the awaiting coroutine lends. Touches no lock unless the effective
@@ -317,42 +339,53 @@ unsafe fn change_level<H: Host>(domain: &Inner<H>, slot: NonNull<Slot<H>>) {
 }
 
 impl<T, H: Host> Drop for JoinHandle<T, H> {
+    #[inline]
     fn drop(&mut self) {
         let slot = self.slot();
-        if self.is_taken() {
+        match self.is_taken() {
             // SAFETY: it has seen the exit, and taken the output.
-            return unsafe { release_exited(slot) };
+            true => unsafe { release_exited(slot) },
+            // SAFETY: it has not taken the output.
+            false => unsafe { leave(slot) },
         }
-        // SAFETY: the handle's reference keeps it, longer than `self`.
-        let block = unsafe { slot.as_ref() };
-        let word = &block.word;
-        if word.has_waiter() {
-            // A waker that panics does not keep the handle's reference.
-            let (_, waiter) = take_back(block);
-            quietly::<H>(|| drop(waiter));
-        }
-        // Only the handle writes it.
-        let lends = block.join_boost.load(Relaxed) != Slot::<H>::NO_BOOST;
-        let dropped = if lends {
-            word.drop_handle()
-        } else {
-            word.drop_handle_and_release()
-        };
-        match dropped {
-            Join::Done if !lends => return,
-            // SAFETY: we still hold the handle's reference.
-            Join::Done => unsafe {
-                lend(block.vcpu().inner(), slot, Slot::<H>::NO_BOOST);
-            },
-            // SAFETY: exited with the handle alive: the output is the handle's, and then its references.
-            Join::Exited => unsafe {
-                block.drop_output(block.vcpu().inner());
-                return release_exited(slot);
-            },
-        }
-        // SAFETY: the handle's reference.
-        unsafe { waker::release(slot) };
     }
+}
+
+/// The handle of a coroutine goes, and leaves the output.
+///
+/// # Safety
+/// It is the handle's reference.
+#[inline(never)]
+unsafe fn leave<H: Host>(slot: NonNull<Slot<H>>) {
+    // SAFETY: the handle's reference keeps it.
+    let block = unsafe { slot.as_ref() };
+    let word = &block.word;
+    if word.has_waiter() {
+        // A waker that panics does not keep the handle's reference.
+        let (_, waiter) = take_back(block);
+        quietly::<H>(|| drop(waiter));
+    }
+    // Only the handle writes it.
+    let lends = block.join_boost.load(Relaxed) != Slot::<H>::NO_BOOST;
+    let dropped = if lends {
+        word.drop_handle()
+    } else {
+        word.drop_handle_and_release()
+    };
+    match dropped {
+        Join::Done if !lends => return,
+        // SAFETY: we still hold the handle's reference.
+        Join::Done => unsafe {
+            lend(block.vcpu().inner(), slot, Slot::<H>::NO_BOOST);
+        },
+        // SAFETY: exited with the handle alive: the output is the handle's, and then its references.
+        Join::Exited => unsafe {
+            block.drop_output(block.vcpu().inner());
+            return release_exited(slot);
+        },
+    }
+    // SAFETY: the handle's reference.
+    unsafe { waker::release(slot) };
 }
 
 /// The right to cancel a coroutine, and to see whether it has exited; from any thread. It
@@ -412,7 +445,6 @@ impl<H: Host> fmt::Debug for CancelHandle<H> {
 }
 
 /// Publishes the waker of what awaits the coroutine: `waiting`, if that is in a coroutine of the domain.
-#[inline(always)]
 fn register<H: Host>(block: &Slot<H>, new: &Waker, waiting: Option<NonNull<Slot<H>>>) -> Join {
     let word = &block.word;
     let id = waiting.and_then(|waiting| id_to_wake(waiting, new));
@@ -464,7 +496,7 @@ pub(crate) unsafe fn take_waiter<H: Host>(block: &Slot<H>) -> BoxedWaker {
 /// Wakes the coroutine that awaits this one, on which the caller makes no use any more.
 ///
 /// # Safety
-/// The caller has just exited it, on this vCPU or for it, and a waiter by id was published.
+/// The caller has just exited it, on this vCPU or for it, and a waiter by id was published. It is in a critical section.
 pub(crate) unsafe fn wake_by_id<H: Host>(vcpu: &Vcpu<H>, block: NonNull<Slot<H>>) {
     let id = {
         // SAFETY: the handle keeps it until the field is cleared.
@@ -474,7 +506,8 @@ pub(crate) unsafe fn wake_by_id<H: Host>(vcpu: &Vcpu<H>, block: NonNull<Slot<H>>
         CoroutineId::from_u64(id as u64)
     };
     // It may have exited, as what awaited it may have given up.
-    let _ = vcpu.inner().wake(id);
+    let domain = vcpu.inner();
+    let _ = domain.wake_from(domain.here(), id);
 }
 
 /// The id of the coroutine that is being polled, as the field has it, if its is the waker. Never null: no slot has index 0.

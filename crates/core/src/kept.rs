@@ -45,11 +45,14 @@ impl<H: Host> Kept<H> {
     pub(crate) unsafe fn take(&self, table: &Table<H>) -> Option<NonNull<Slot<H>>> {
         // SAFETY: the only one to use it, says the caller.
         let stack = unsafe { &mut *self.0.get() };
-        if stack.len == 0 {
-            return stack.refill(table);
+        let last = stack.len.wrapping_sub(1);
+        match stack.slots.get(last) {
+            Some(&slot) => {
+                stack.len = last;
+                slot
+            }
+            None => stack.refill(table),
         }
-        stack.len -= 1;
-        stack.slots[stack.len]
     }
 
     /// Keeps a slot whose tenant's future is gone.
@@ -63,10 +66,13 @@ impl<H: Host> Kept<H> {
         if !table.retire(slot) {
             return;
         }
-        if stack.len == KEPT {
-            stack.spill(table);
+        match stack.slots.get_mut(stack.len) {
+            Some(place) => *place = Some(slot),
+            None => {
+                stack.spill(table);
+                stack.slots[stack.len] = Some(slot);
+            }
         }
-        stack.slots[stack.len] = Some(slot);
         stack.len += 1;
     }
 

@@ -14,7 +14,7 @@ use crate::host::{Critical, Host};
 use crate::id::CoroutineId;
 use crate::join;
 use crate::level::Level;
-use crate::state::{Begin, End, Exit};
+use crate::state::{Begin, End, Exit, Release};
 use crate::trace::Step;
 use crate::vcpu::{Vcpu, id_of};
 use crate::waker;
@@ -241,8 +241,11 @@ pub(crate) unsafe fn exit<H: Host>(
         vcpu.stop();
     }
     match word.exit(detached) {
-        // SAFETY: the coroutine's own reference was given back; the domain is that of the vCPU.
-        Exit::Released(release) => unsafe { waker::finish(release, coroutine, vcpu.domain()) },
+        Exit::Alive => {}
+        // SAFETY: the coroutine's own reference, the last one, was given back; the domain is that of the vCPU.
+        Exit::Free => unsafe { waker::finish(Release::Free, coroutine, vcpu.domain()) },
+        // SAFETY: as above.
+        Exit::FreeOrphan => unsafe { waker::finish(Release::FreeOrphan, coroutine, vcpu.domain()) },
         // SAFETY: the handle does not free it before the id is read, which is done here.
         Exit::WaiterById => unsafe { join::wake_by_id(vcpu, coroutine) },
         exit @ (Exit::Detached | Exit::Waiter) => {

@@ -13,20 +13,22 @@ use core::panic::Location;
 use core::ptr::{self, null_mut};
 
 use crate::coroutine::VTable;
-use crate::host::Host;
+use crate::host::{Host, is_lazy};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU16, AtomicU32};
 
-/// Pairs in the first chunk, which takes a page of memory: most programs have fewer.
-const FIRST: u32 = 128;
+/// Pairs in the first chunk, of a page, where memory is there from the beginning: most programs have fewer.
+const FEW: u32 = 128;
 /// As many as make numbers of 16 bits; a model has few pairs.
 const CHUNKS: usize = if cfg!(loom) { 1 } else { 9 };
-/// Numbers end below this.
-const MOST: u32 = FIRST * ((1 << CHUNKS) - 1);
 /// So that a program with a thousand pairs compares four of them.
-const BUCKETS: usize = if cfg!(loom) { 1 } else { 256 };
-
-const _: () = assert!(MOST <= 1 << 16);
+const BUCKETS: usize = if cfg!(loom) {
+    1
+} else if cfg!(miri) {
+    16
+} else {
+    256
+};
 
 /// A pair.
 pub(crate) struct Site<H: Host> {
@@ -46,7 +48,17 @@ pub(crate) struct Sites<H: Host> {
 }
 
 impl<H: Host> Sites<H> {
+    /// Pairs in the first chunk: all, where memory need not be there before it is used.
+    const FIRST: u32 = if is_lazy::<H>() { 1 << 16 } else { FEW };
+    /// Numbers end below this.
+    const MOST: u32 = if is_lazy::<H>() {
+        Self::FIRST
+    } else {
+        Self::FIRST * ((1 << CHUNKS) - 1)
+    };
+
     pub(crate) fn new() -> Sites<H> {
+        const { assert!(Self::MOST <= 1 << 16) }
         Sites {
             chunks: core::array::from_fn(|_| AtomicPtr::new(null_mut())),
             used: AtomicU32::new(1),
@@ -57,9 +69,12 @@ impl<H: Host> Sites<H> {
     /// The chunk of a number, and which it is there.
     #[inline]
     fn split(number: u32) -> (usize, usize) {
-        let shifted = number + FIRST;
+        if Self::MOST == Self::FIRST || number < Self::FIRST {
+            return (0, number as usize);
+        }
+        let shifted = number + Self::FIRST;
         let octave = shifted.ilog2();
-        let chunk = octave - FIRST.ilog2();
+        let chunk = octave - Self::FIRST.ilog2();
         (chunk as usize, (shifted - (1 << octave)) as usize)
     }
 
@@ -86,14 +101,30 @@ impl<H: Host> Sites<H> {
     ) -> Option<u16> {
         let bucket = &self.buckets[bucket_of(vtable, location)];
         let first = bucket.load(Acquire);
-        match self.find(first, vtable, location) {
+        if first != 0 {
+            // SAFETY: it is in a list, that was read after it was put there.
+            let site = unsafe { self.get(first) };
+            if ptr::eq(site.vtable, vtable) && ptr::eq(site.location, location) {
+                return Some(first);
+            }
+        }
+        self.find_or_add(bucket, vtable, location)
+    }
+
+    #[inline(never)]
+    fn find_or_add(
+        &self,
+        bucket: &AtomicU16,
+        vtable: &'static VTable<H>,
+        location: &'static Location<'static>,
+    ) -> Option<u16> {
+        match self.find(bucket.load(Acquire), vtable, location) {
             0 => self.add(bucket, vtable, location),
             number => Some(number),
         }
     }
 
     /// In a list; 0 if it is not there.
-    #[inline]
     fn find(&self, first: u16, vtable: &VTable<H>, location: &Location<'_>) -> u16 {
         let mut number = first;
         while number != 0 {
@@ -144,7 +175,7 @@ impl<H: Host> Sites<H> {
     fn take(&self) -> Option<(u16, *mut Site<H>)> {
         let mut used = self.used.load(Relaxed);
         loop {
-            if used >= MOST {
+            if used >= Self::MOST {
                 return None;
             }
             let (chunk, within) = Self::split(used);
@@ -158,7 +189,7 @@ impl<H: Host> Sites<H> {
     }
 
     fn layout(chunk: usize) -> Layout {
-        let sites = (FIRST as usize) << chunk;
+        let sites = (Self::FIRST as usize) << chunk;
         Layout::array::<Site<H>>(sites).unwrap_or_else(|_| unreachable!("less than 2 MiB"))
     }
 
@@ -211,8 +242,8 @@ fn bucket_of<H: Host>(vtable: &VTable<H>, location: &Location<'_>) -> usize {
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
     let vtable = ptr::from_ref(vtable).addr() as u64;
     let location = ptr::from_ref(location).addr() as u64;
-    let hash = (vtable.rotate_left(32) ^ location).wrapping_mul(SPREAD);
-    (hash >> 40) as usize % BUCKETS
+    let hash = (vtable ^ location).wrapping_mul(SPREAD);
+    (hash >> 56) as usize % BUCKETS
 }
 
 impl<H: Host> Drop for Sites<H> {
@@ -272,12 +303,13 @@ mod tests {
     fn without_a_number_left_the_type_is_kept() {
         let sites = Sites::<Probe>::new();
         let known = vtable_of::<Ready<()>, Probe>();
-        let places = Vec::leak((0..MOST).map(|_| *Location::caller()).collect());
+        let most = Sites::<Probe>::MOST;
+        let places = Vec::leak((0..most).map(|_| *Location::caller()).collect());
         let last = places.iter().map(|place| sites.number(known, place)).last();
         // SAFETY: of `number`.
         let site = unsafe { sites.get(last.unwrap().unwrap()) };
         assert!(ptr::eq(site.vtable, known));
-        assert_eq!(sites.used.load(Relaxed), MOST);
+        assert_eq!(sites.used.load(Relaxed), most);
         assert_eq!(
             sites.number(vtable_of::<Pending<()>, Probe>(), place()),
             None

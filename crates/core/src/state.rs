@@ -93,8 +93,12 @@ pub(crate) enum End {
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 #[must_use]
 pub(crate) enum Exit {
-    /// The coroutine's own reference is given back, and the control block is the caller's no more.
-    Released(Release),
+    /// The coroutine's own reference is given back, and the control block is the caller's no more: others remain.
+    Alive,
+    /// The same; it was the last: [`Release::Free`].
+    Free,
+    /// The same: [`Release::FreeOrphan`].
+    FreeOrphan,
     /// The handle has just gone: the caller drops the output, and gives the coroutine's own reference back.
     Detached,
     /// The handle will fetch the output, and its waker is in place: the caller owns it, wakes it, and gives the coroutine's own reference back.
@@ -279,8 +283,16 @@ impl StateWord {
                         Exit::Waiter
                     },
                 )
-            } else if seen & HANDLE != 0 || dropped {
-                (REF, Exit::Released(released(seen, REF)))
+            } else if seen & HANDLE != 0 {
+                // The handle has a reference.
+                (REF, Exit::Alive)
+            } else if dropped {
+                let exit = match released(seen, REF) {
+                    Release::Alive => Exit::Alive,
+                    Release::Free => Exit::Free,
+                    Release::FreeOrphan => Exit::FreeOrphan,
+                };
+                (REF, exit)
             } else {
                 (0, Exit::Detached)
             };
@@ -294,11 +306,6 @@ impl StateWord {
                 Err(now) => seen = now,
             }
         }
-    }
-
-    /// How many references the handle gives back that has seen the exit: its own, and the coroutine's where the waiter was an id.
-    pub(crate) fn references_of_handle(&self) -> u32 {
-        1 + u32::from(self.has_waiter_by_id())
     }
 
     /// One more reference, by a holder of one.
@@ -328,16 +335,25 @@ impl StateWord {
         released(word, given)
     }
 
-    /// Are these references all that there are? Then the word is the caller's alone, and nothing need be given back: the coroutine has exited, so an
-    /// id makes no new ones.
+    /// 7: the handle, which has seen the exit, gives back what it has.
+    #[inline]
+    pub(crate) fn release_of_handle(&self) -> Release {
+        let given = of_handle(self.0.load(Ordering::Relaxed));
+        let word = self.0.fetch_sub(given, Ordering::AcqRel);
+        debug_assert!(word & REFS >= given && word & EXITED != 0);
+        released(word, given)
+    }
+
+    /// Are the references of the handle, which has seen the exit, all that there are? Then the word is the caller's alone, and nothing need be given
+    /// back: an id makes no new ones.
     ///
     /// Only while the domain has a handle: its end marks what is still referenced.
     #[inline]
-    pub(crate) fn are_all(&self, count: u32) -> bool {
+    pub(crate) fn is_of_handle_alone(&self) -> bool {
         // Acquire: what was done with the others.
         let word = self.0.load(Ordering::Acquire);
-        debug_assert!(word & REFS != 0);
-        word & REFS == u64::from(count) * REF && word & EXITED != 0
+        debug_assert!(word & REFS != 0 && word & EXITED != 0);
+        word & REFS == of_handle(word)
     }
 
     /// After 7: the memory is freed, the slot gets its next generation. False: it has
@@ -433,6 +449,13 @@ impl StateWord {
         let generation = (word >> GENERATION) as u32;
         lives(word, generation).then_some(generation)
     }
+}
+
+/// The references of a handle that has seen the exit: its own, and the coroutine's where the waiter was an id.
+#[inline]
+fn of_handle(word: u64) -> u64 {
+    const { assert!(BY_ID << 1 == REF) }
+    REF + ((word & BY_ID) << 1)
 }
 
 /// What is due after references were given back; `word` is that of before.

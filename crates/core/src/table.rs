@@ -1,16 +1,17 @@
 //! The table of a domain's coroutines: slots that never move.
 //!
-//! An id is an index into the table and a generation. Slots live in chunks of 1,
-//! 2, 4, … pages that are allocated as needed and freed with the domain, so a
-//! slot may be looked at at any time, by any thread, whatever became of its
-//! tenant: the state word in it says. The first slot of each [page](Host::TABLE_PAGE) holds the
+//! An id is an index into the table and a generation. Slots live in [pages](Host::TABLE_PAGE) that are allocated as needed and freed with the
+//! domain, so a slot may be looked at at any time, by any thread, whatever became of its
+//! tenant: the state word in it says. The first slot of each page holds the
 //! page's number, so that the way back from a slot to its index is two loads.
+//!
+//! Pages are in chunks of 1, 2, 4, …. Where memory is there only when it is used, a chunk is one allocation. Where it is not, a chunk is the
+//! addresses of its pages, and each page is an allocation of its own: the table has what it uses.
 //!
 //! Taking and giving back slots, one or some, is one compare-exchange on a tagged free list
 //! (the tag makes a stale head fail); no lock. vCPUs keep some free ones: see `kept`. At most 2³² slots, or 2²⁴ pages.
 //!
-//! Bound: the table has as many slots as there were coroutines at once, rounded up to a page, and what vCPUs keep. (Where pages are of 4 KiB
-//! it takes up to twice their memory, for the last chunk is as large as all others; larger pages are left to the system until they are used.)
+//! Bound: the table has as many slots as there were coroutines at once, rounded up to a page, and what vCPUs keep.
 //! A slot that has had 2³² tenants is out of generations and is not used again: an
 //! id is never given twice. So the table grows by 64 bytes per 2³² coroutines, and
 //! has room for 2⁶⁴ of them.
@@ -20,13 +21,17 @@ use core::alloc::Layout;
 use core::ptr::{NonNull, null_mut};
 
 use crate::coroutine::Slot;
-use crate::host::Host;
+use crate::host::{Host, is_lazy};
 use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 const CHUNKS: usize = if cfg!(loom) { 1 } else { 24 };
 
+/// A page: its first slot.
+type Page<H> = AtomicPtr<Slot<H>>;
+
 /// The chunks and the free list.
 pub(crate) struct Table<H: Host> {
+    /// Pages that follow each other, or, if it is not [whole](Table::WHOLE), a list of [`Page`]s.
     chunks: [AtomicPtr<Slot<H>>; CHUNKS],
     /// Slots below this index have been in use.
     used: AtomicU64,
@@ -39,8 +44,9 @@ pub(crate) struct Table<H: Host> {
 
 impl<H: Host> Table<H> {
     const PAGE: usize = H::TABLE_PAGE;
-    /// Larger pages are for a system that gives memory when it is used. (Miri's symbolic check of alignments takes none that is computed.)
-    const LAZY: bool = Self::PAGE > 4096 && !cfg!(miri);
+    const LAZY: bool = is_lazy::<H>();
+    /// A chunk is one allocation. (A model's one page, too.)
+    const WHOLE: bool = Self::LAZY || cfg!(loom);
     /// A model has one page, and few slots on it, for the checker registers each.
     const PER_PAGE: u32 = if cfg!(loom) {
         5
@@ -77,15 +83,33 @@ impl<H: Host> Table<H> {
         self.place(index)
     }
 
+    /// The chunk of a page, and which it is there.
+    #[inline]
+    fn split(page: u32) -> (usize, usize) {
+        let chunk = (page + 1).ilog2();
+        (chunk as usize, (page + 1 - (1 << chunk)) as usize)
+    }
+
     fn place(&self, index: u32) -> Option<NonNull<Slot<H>>> {
-        let page = index / Self::PER_PAGE;
-        let chunk = (page + 1).ilog2() as usize;
+        let page = self.page(index / Self::PER_PAGE)?;
+        // SAFETY: within the page, which lives as long as the table; all-zero
+        // memory is a valid slot.
+        Some(unsafe { page.add((index % Self::PER_PAGE) as usize) })
+    }
+
+    /// A page, if it is there.
+    fn page(&self, page: u32) -> Option<NonNull<Slot<H>>> {
+        let (chunk, within) = Self::split(page);
         let base = self.chunks.get(chunk)?.load(Ordering::Acquire);
         let base = NonNull::new(base)?;
-        let offset = (page + 1 - (1 << chunk)) * Self::PER_PAGE + index % Self::PER_PAGE;
-        // SAFETY: within the chunk, which lives as long as the table; all-zero
-        // memory is a valid slot.
-        Some(unsafe { base.add(offset as usize) })
+        if Self::WHOLE {
+            let slots = within * Self::PER_PAGE as usize;
+            // SAFETY: within the chunk, which lives as long as the table.
+            return Some(unsafe { base.add(slots) });
+        }
+        // SAFETY: a list of as many pages, which lives as long as the table; all-zero memory is a list of none.
+        let page = unsafe { base.cast::<Page<H>>().add(within).as_ref() };
+        NonNull::new(page.load(Ordering::Acquire))
     }
 
     /// The index of a slot of this table; the pointer must come from the table,
@@ -145,10 +169,7 @@ impl<H: Host> Table<H> {
             let index = self.used.load(Ordering::Acquire);
             let index32 = u32::try_from(index).ok()?;
             let page = index32 / Self::PER_PAGE;
-            let chunk = (page + 1).ilog2() as usize;
-            if chunk >= CHUNKS
-                || (self.chunks[chunk].load(Ordering::Acquire).is_null() && !self.grow(chunk))
-            {
+            if self.page(page).is_none() && !self.grow(page) {
                 return None;
             }
             let place = self.place(index32)?;
@@ -171,18 +192,19 @@ impl<H: Host> Table<H> {
     /// Makes room for so many slots. False: there is no memory for it.
     pub(crate) fn reserve(&self, slots: usize) -> bool {
         // Of each page the first slot is its block.
-        let pages = slots.div_ceil(Self::PER_PAGE as usize - 1).max(1);
-        (0..=pages.ilog2() as usize).all(|chunk| {
-            self.chunks
-                .get(chunk)
-                .is_some_and(|place| !place.load(Ordering::Acquire).is_null() || self.grow(chunk))
-        })
+        let pages = slots.div_ceil(Self::PER_PAGE as usize - 1);
+        let mut pages = (0..).take(pages);
+        pages.all(|page| self.page(page).is_some() || self.grow(page))
     }
 
     /// What is allocated for a chunk. An allocator gives zeroed memory without a look at it, page by page when it is used, unless it is asked
     /// for a stricter alignment than its own: so where that matters there is room to align in.
     fn layout(chunk: usize) -> Option<Layout> {
-        let bytes = Self::PAGE.checked_mul(1usize.checked_shl(chunk as u32)?)?;
+        let pages = 1usize.checked_shl(chunk as u32)?;
+        if !Self::WHOLE {
+            return Layout::array::<Page<H>>(pages).ok();
+        }
+        let bytes = Self::PAGE.checked_mul(pages)?;
         let layout = match Self::LAZY {
             true => Layout::from_size_align(bytes.checked_add(Self::PAGE)?, align_of::<u64>()),
             false => Layout::from_size_align(bytes, Self::PAGE),
@@ -190,15 +212,39 @@ impl<H: Host> Table<H> {
         layout.ok()
     }
 
-    fn grow(&self, chunk: usize) -> bool {
-        // Where it does not fit the table is full.
-        let Some(layout) = Self::layout(chunk) else {
+    /// What is allocated for a page that is not a part of a chunk.
+    const LAYOUT: Layout = match Layout::from_size_align(Self::PAGE, Self::PAGE) {
+        Ok(layout) => layout,
+        Err(_) => unreachable!(),
+    };
+
+    /// Makes a page. False: there is no memory for it, or the table is full.
+    #[cold]
+    fn grow(&self, page: u32) -> bool {
+        let (chunk, within) = Self::split(page);
+        let Some(place) = self.chunks.get(chunk) else {
             return false;
         };
-        // SAFETY: the layout is not empty.
-        let memory = unsafe { alloc_zeroed(layout) };
-        if memory.is_null() {
-            return false;
+        let mut base = place.load(Ordering::Acquire);
+        if base.is_null() {
+            // Where it does not fit the table is full.
+            let Some(layout) = Self::layout(chunk) else {
+                return false;
+            };
+            base = put(place, layout, Self::chunk_of);
+        }
+        if base.is_null() || Self::WHOLE {
+            return !base.is_null();
+        }
+        // SAFETY: as in `page`.
+        let place = unsafe { &*base.cast::<Page<H>>().add(within) };
+        !put(place, Self::LAYOUT, |memory| memory.cast()).is_null()
+    }
+
+    /// The chunk in memory of its [layout](Table::layout).
+    fn chunk_of(memory: *mut u8) -> *mut Slot<H> {
+        if !Self::WHOLE {
+            return memory.cast();
         }
         let base = memory
             .map_addr(|address| address.next_multiple_of(Self::PAGE))
@@ -211,17 +257,7 @@ impl<H: Host> Table<H> {
         }
         // SAFETY: the header of its first page, which nothing else knows yet.
         unsafe { (*base).waiter.store(memory.cast(), Ordering::Relaxed) };
-        let other = self.chunks[chunk].compare_exchange(
-            null_mut(),
-            base,
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        );
-        if other.is_err() {
-            // SAFETY: just allocated with this layout, and not published.
-            unsafe { dealloc(memory, layout) };
-        }
-        true
+        base
     }
 
     /// Gives back a slot whose tenant's future is gone.
@@ -288,6 +324,25 @@ impl<H: Host> Table<H> {
     }
 }
 
+/// Allocates zeroed memory of this layout for what is to be at a place, unless another thread has put it there meanwhile. Returns what is there; null if
+/// there is no memory.
+fn put<T>(place: &AtomicPtr<T>, layout: Layout, make: impl FnOnce(*mut u8) -> *mut T) -> *mut T {
+    // SAFETY: no layout of a table is empty.
+    let memory = unsafe { alloc_zeroed(layout) };
+    if memory.is_null() {
+        return null_mut();
+    }
+    let made = make(memory);
+    match place.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => made,
+        Err(there) => {
+            // SAFETY: just allocated with this layout, and not published.
+            unsafe { dealloc(memory, layout) };
+            there
+        }
+    }
+}
+
 fn tagged(head: u64, index: u32) -> u64 {
     ((head >> 32).wrapping_add(1) << 32) | u64::from(index)
 }
@@ -296,15 +351,30 @@ impl<H: Host> Drop for Table<H> {
     fn drop(&mut self) {
         for (chunk, base) in self.chunks.iter().enumerate() {
             let base = base.load(Ordering::Relaxed);
-            if let Some(layout) = Self::layout(chunk)
-                && !base.is_null()
-            {
+            let Some(layout) = Self::layout(chunk) else {
+                continue;
+            };
+            if base.is_null() {
+                continue;
+            }
+            if Self::WHOLE {
                 // SAFETY: allocated by `grow` with this layout, and what it was given is in the first page's header.
                 unsafe {
                     let memory = (*base).waiter.load(Ordering::Relaxed);
                     dealloc(memory.cast(), layout);
                 }
+                continue;
             }
+            for within in 0..1 << chunk {
+                // SAFETY: a list of so many pages.
+                let page = unsafe { &*base.cast::<Page<H>>().add(within) }.load(Ordering::Relaxed);
+                if !page.is_null() {
+                    // SAFETY: allocated by `grow` with this layout.
+                    unsafe { dealloc(page.cast(), Self::LAYOUT) };
+                }
+            }
+            // SAFETY: as above.
+            unsafe { dealloc(base.cast(), layout) };
         }
     }
 }

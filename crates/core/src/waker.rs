@@ -55,7 +55,7 @@ pub(crate) fn slot_of<H: Host>(waker: &Waker) -> Option<NonNull<Slot<H>>> {
 /// The caller holds a reference.
 pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
     // A wake that is half done swallows those of others.
-    let _critical = Critical::<H>::enter();
+    let critical = Critical::<H>::enter();
     // SAFETY: slots outlive their references.
     let coroutine = unsafe { slot.as_ref() };
     if coroutine.vcpu().polls_here(coroutine) {
@@ -63,7 +63,18 @@ pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
         coroutine.wake_itself();
         return;
     }
-    match coroutine.word.wake() {
+    // SAFETY: passed on.
+    unsafe { wake_other(slot, critical) };
+}
+
+/// It is not what the calling thread polls.
+///
+/// # Safety
+/// As [`wake_slot`].
+#[inline(never)]
+unsafe fn wake_other<H: Host>(slot: NonNull<Slot<H>>, _critical: Critical<H>) {
+    // SAFETY: slots outlive their references.
+    match unsafe { slot.as_ref() }.word.wake() {
         // SAFETY: `Enqueue` makes the coroutine ours.
         Wake::Enqueue => unsafe { Vcpu::admit(slot) },
         Wake::Absorbed | Wake::Exited => {}
@@ -101,22 +112,26 @@ pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
     }
 }
 
-/// The same with some references, which are probably all that there are: then without an atomic step, on a thread that serves a vCPU.
+/// The same with what the handle has of a coroutine that has exited, which is probably all that there is: then without an atomic step, on a thread
+/// that serves a vCPU.
 ///
 /// # Safety
-/// The caller has so many references, and has none afterwards.
+/// The caller is the handle, which has seen the exit, and has no reference afterwards.
 #[inline]
-pub(crate) unsafe fn release_last<H: Host>(slot: NonNull<Slot<H>>, count: u32) {
+pub(crate) unsafe fn release_of_handle<H: Host>(slot: NonNull<Slot<H>>) {
     // SAFETY: as above.
     let (word, vcpu) = unsafe { (&slot.as_ref().word, slot.as_ref().vcpu()) };
-    let domain = vcpu.domain();
+    let _critical = Critical::<H>::enter();
     // The executor of the vCPU that the calling thread serves is a handle on the domain.
-    let release = match vcpu.inner().here().is_some() && word.are_all(count) {
-        true => Release::Free,
-        false => word.release(count),
-    };
+    if let Some(here) = vcpu.inner().here()
+        && word.is_of_handle_alone()
+    {
+        // SAFETY: the calling thread serves it, in a critical section. The references are the caller's, and all that there were.
+        return unsafe { here.kept.give(&here.inner().table, slot) };
+    }
+    let domain = vcpu.domain();
     // SAFETY: the references are given back, and the domain is there until the slot is free.
-    unsafe { finish(release, slot, domain) };
+    unsafe { finish(word.release_of_handle(), slot, domain) };
 }
 
 /// Gives a slot back that is no longer referenced.
@@ -151,7 +166,8 @@ unsafe fn wake<H: Host>(data: *const ()) {
     // SAFETY: the waker's reference keeps the control block until it is given back.
     unsafe {
         let slot = NonNull::new_unchecked(data.cast_mut().cast::<Slot<H>>());
-        if slot.as_ref().vcpu().inner().here().is_none() {
+        let here = slot.as_ref().vcpu().inner().here();
+        if here.is_none() {
             // The reference keeps the domain, too, until the wake is over.
             wake_slot(slot);
             return release(slot);
@@ -160,7 +176,7 @@ unsafe fn wake<H: Host>(data: *const ()) {
         // once it is ours. A wake that is half done swallows those of others.
         let _critical = Critical::<H>::enter();
         match slot.as_ref().word.wake_and_release() {
-            Wake::Enqueue => Vcpu::admit(slot),
+            Wake::Enqueue => Vcpu::admit_from(here, slot),
             Wake::Absorbed => {}
             Wake::Exited => release(slot),
         }

@@ -258,7 +258,9 @@ fn exit(coroutine: &Coroutine) {
         drop_output(coroutine);
     }
     match coroutine.word.exit(detached) {
-        Exit::Released(release) => return coroutine.released(release),
+        Exit::Alive => return coroutine.released(Released::Alive),
+        Exit::Free => return coroutine.released(Released::Free),
+        Exit::FreeOrphan => return coroutine.released(Released::FreeOrphan),
         Exit::Detached => drop_output(coroutine),
         exit @ (Exit::Waiter | Exit::WaiterById) => {
             // SAFETY: a published waiter is the exiter's.
@@ -277,16 +279,15 @@ fn exit(coroutine: &Coroutine) {
 
 /// The handle's half of an exit that it has seen.
 fn release_exited(coroutine: &Coroutine) {
-    let references = coroutine.word.references_of_handle();
-    if references > 1 {
+    if coroutine.word.has_waiter_by_id() {
         while !coroutine.read.load(Acquire) {
             thread::yield_now();
         }
     }
-    if coroutine.word.are_all(references) {
+    if coroutine.word.is_of_handle_alone() {
         coroutine.released(Released::Free);
     } else {
-        coroutine.released(coroutine.word.release(references));
+        coroutine.released(coroutine.word.release_of_handle());
     }
 }
 
@@ -446,7 +447,7 @@ fn an_old_id_never_wakes_the_next_tenant() {
             thread::spawn(move || coroutine.word.wake_by_id(ID, false))
         };
         assert_eq!(coroutine.word.begin_poll(), Begin::Poll);
-        assert_eq!(coroutine.word.exit(true), Exit::Released(Released::Free));
+        assert_eq!(coroutine.word.exit(true), Exit::Free);
         assert!(coroutine.word.retire());
         assert_eq!(coroutine.word.init(false, false), ID + 1);
         assert_ne!(other.join().unwrap(), Wake::Enqueue);
@@ -472,10 +473,11 @@ fn a_reference_by_id_is_to_the_living_one_or_refused() {
             })
         };
         assert_eq!(coroutine.word.begin_poll(), Begin::Poll);
-        let Exit::Released(release) = coroutine.word.exit(true) else {
-            panic!("its output was dropped");
-        };
-        coroutine.released(release);
+        match coroutine.word.exit(true) {
+            Exit::Alive => {}
+            Exit::Free => coroutine.released(Released::Free),
+            other => panic!("its output was dropped, and the domain is there: {other:?}"),
+        }
         other.join().unwrap();
         assert_eq!(coroutine.freed.load(Relaxed), 1);
         assert!(!coroutine.word.retain_by_id(ID));

@@ -163,11 +163,12 @@ impl<F: Future + 'static> Body<F> {
     }
 }
 
-/// Bits of an address that differ from one to the next; those above repeat the highest of them.
-const ADDRESS: u32 = 48;
+/// Bits of a site's number.
+#[cfg(target_pointer_width = "64")]
+const SITE: u32 = 16;
 
-/// Where the body is, and the number of its [site](crate::sites): in one word, where addresses have 64 bits, of which the upper 16 say nothing.
-/// (x86-64 gives out longer ones only to programs that ask for them, and so does arm64; RISC-V's are shorter.)
+/// Where the body is, and the number of its [site](crate::sites): in one word, where addresses have 64 bits, of which the upper 16 repeat
+/// the highest of the others. (x86-64 gives out longer ones only to programs that ask for them, and so does arm64; RISC-V's are shorter.)
 pub(super) struct Place {
     body: AtomicPtr<()>,
     #[cfg(not(target_pointer_width = "64"))]
@@ -179,31 +180,27 @@ impl Place {
     /// `None`: the address is longer.
     #[inline]
     pub(super) fn new(body: NonNull<()>, site: u16) -> Option<Place> {
-        let tag = usize::from(site) << ADDRESS;
-        let tagged = (body.as_ptr()).map_addr(|address| address & ((1 << ADDRESS) - 1) | tag);
+        let tagged = (body.as_ptr()).map_addr(|address| address << SITE | usize::from(site));
         let place = Place {
             body: AtomicPtr::new(tagged),
         };
         (untagged(tagged) == body.as_ptr()).then_some(place)
     }
 
+    /// Both.
     #[inline]
-    fn site(&self) -> u16 {
-        (self.body.load(Relaxed).addr() >> ADDRESS) as u16
-    }
-
-    #[inline]
-    fn body(&self) -> NonNull<()> {
+    fn parts(&self) -> (NonNull<()>, u16) {
+        let tagged = self.body.load(Relaxed);
         // SAFETY: made of one that is not null.
-        unsafe { NonNull::new_unchecked(untagged(self.body.load(Relaxed))) }
+        let body = unsafe { NonNull::new_unchecked(untagged(tagged)) };
+        (body, tagged.addr() as u16)
     }
 }
 
 #[cfg(target_pointer_width = "64")]
 #[inline]
 fn untagged(tagged: *mut ()) -> *mut () {
-    let unused = usize::BITS - ADDRESS;
-    tagged.map_addr(|address| (((address << unused) as isize) >> unused) as usize)
+    tagged.map_addr(|address| (address as isize >> SITE) as usize)
 }
 
 #[cfg(not(target_pointer_width = "64"))]
@@ -215,13 +212,10 @@ impl Place {
         })
     }
 
-    fn site(&self) -> u16 {
-        self.site.load(Relaxed)
-    }
-
-    fn body(&self) -> NonNull<()> {
+    fn parts(&self) -> (NonNull<()>, u16) {
         // SAFETY: made of one that is not null.
-        unsafe { NonNull::new_unchecked(self.body.load(Relaxed)) }
+        let body = unsafe { NonNull::new_unchecked(self.body.load(Relaxed)) };
+        (body, self.site.load(Relaxed))
     }
 }
 
@@ -240,38 +234,45 @@ impl Place {
 /// # Safety
 /// Of each: as the field of the vtable says. The domain is that of the coroutine.
 impl<H: Host> Slot<H> {
+    /// The body, and the calls of its type.
     #[inline]
-    fn vtable(&self, domain: &Inner<H>) -> &'static VTable<H> {
+    fn body(&self, domain: &Inner<H>) -> (NonNull<()>, &'static VTable<H>) {
+        let (body, site) = self.place.parts();
         // SAFETY: it has been interned there.
-        unsafe { domain.sites.get(self.place.site()) }.vtable
+        (body, unsafe { domain.sites.get(site) }.vtable)
     }
 
     /// Where it was spawned.
     pub(crate) fn location(&self) -> &'static core::panic::Location<'static> {
+        let (_, site) = self.place.parts();
         // SAFETY: it has been interned there.
-        unsafe { self.vcpu().inner().sites.get(self.place.site()) }.location
+        unsafe { self.vcpu().inner().sites.get(site) }.location
     }
 
     #[inline]
     pub(crate) unsafe fn poll(&self, domain: &Inner<H>, cx: &mut Context<'_>) -> Option<Ended> {
+        let (body, vtable) = self.body(domain);
         // SAFETY: passed on.
-        unsafe { (self.vtable(domain).poll)(self.place.body(), cx) }
+        unsafe { (vtable.poll)(body, cx) }
     }
 
     pub(crate) unsafe fn cancel(&self, domain: &Inner<H>) -> Ended {
+        let (body, vtable) = self.body(domain);
         // SAFETY: passed on.
-        unsafe { (self.vtable(domain).cancel)(self.place.body()) }
+        unsafe { (vtable.cancel)(body) }
     }
 
     #[inline]
     pub(crate) unsafe fn take_output(&self, domain: &Inner<H>, to: *mut ()) {
+        let (body, vtable) = self.body(domain);
         // SAFETY: passed on.
-        unsafe { (self.vtable(domain).take_output)(self.place.body(), to) }
+        unsafe { (vtable.take_output)(body, to) }
     }
 
     pub(crate) unsafe fn drop_output(&self, domain: &Inner<H>) {
+        let (body, vtable) = self.body(domain);
         // SAFETY: passed on.
-        unsafe { (self.vtable(domain).drop_output)(self.place.body()) }
+        unsafe { (vtable.drop_output)(body) }
     }
 }
 
@@ -285,7 +286,7 @@ mod tests {
         let body = NonNull::from(&mut word).cast::<()>();
         for site in [0, 1, 0x7fff, 0x8000, u16::MAX] {
             let place = Place::new(body, site).unwrap();
-            assert_eq!((place.body(), place.site()), (body, site));
+            assert_eq!(place.parts(), (body, site));
         }
     }
 
@@ -294,7 +295,7 @@ mod tests {
     fn an_address_of_the_upper_half_is_one_and_a_longer_one_is_none() {
         let of = |address| NonNull::new(core::ptr::without_provenance_mut::<()>(address)).unwrap();
         let upper = of(0xffff_ffc0_8020_0040);
-        assert_eq!(Place::new(upper, 9).unwrap().body(), upper);
+        assert_eq!(Place::new(upper, 9).unwrap().parts(), (upper, 9));
         assert!(Place::new(of(1 << 48), 9).is_none());
         assert!(Place::new(of(1 << 47), 9).is_none());
     }

@@ -202,8 +202,14 @@ impl<H: Host> Inner<H> {
     }
 
     pub(crate) fn wake(&self, id: CoroutineId) -> Result<(), Dead> {
-        let slot = self.table.find(id.index()).ok_or(Dead)?;
         let _critical = Critical::<H>::enter();
+        self.wake_from(self.here(), id)
+    }
+
+    /// The same in a critical section, by a caller that knows which vCPU of the domain its thread serves.
+    #[inline]
+    pub(crate) fn wake_from(&self, here: Option<&Vcpu<H>>, id: CoroutineId) -> Result<(), Dead> {
+        let slot = self.table.find(id.index()).ok_or(Dead)?;
         // SAFETY: slots live as long as the table.
         match unsafe { slot.as_ref() }
             .word
@@ -213,7 +219,7 @@ impl<H: Host> Inner<H> {
             Wake::Absorbed => Ok(()),
             Wake::Enqueue => {
                 // SAFETY: `Enqueue` makes the coroutine ours.
-                unsafe { Vcpu::admit(slot) };
+                unsafe { Vcpu::admit_from(here, slot) };
                 Ok(())
             }
         }
@@ -250,13 +256,15 @@ impl<H: Host> Inner<H> {
                 None => Level::DEFAULT,
             },
         };
-        let site = self.sites.number(vtable_of::<F, H>(), location);
+        let Some(site) = self.sites.number(vtable_of::<F, H>(), location) else {
+            return Err(SpawnError::OutOfMemory);
+        };
         let birth = Birth {
             level,
             kind: options.kind,
             pinned: pinned.is_some(),
             vcpu: NonNull::from(home),
-            site: site.ok_or(SpawnError::OutOfMemory)?,
+            site,
         };
         let slot = match here {
             // SAFETY: the calling thread serves it, and the section is critical.
@@ -290,8 +298,13 @@ impl<H: Host> Inner<H> {
         let handle = unsafe { JoinHandle::new(slot) };
         home.trace(slot, Step::Spawned);
         if options.start {
-            // SAFETY: `init` made the coroutine ours to enqueue.
-            unsafe { Vcpu::admit(slot) };
+            // SAFETY: `init` made the coroutine ours to enqueue, and its home is where it is queued if the calling thread serves that.
+            unsafe {
+                match here {
+                    Some(here) if core::ptr::eq(here, home) => here.admit_here(slot),
+                    _ => Vcpu::admit_from(here, slot),
+                }
+            }
         }
         drop(critical);
         Ok(handle)

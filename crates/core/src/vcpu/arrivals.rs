@@ -34,38 +34,57 @@ impl<H: Host> Vcpu<H> {
     /// # Safety
     /// The caller owns the coroutine (`OWNED`), which is in no queue.
     pub(crate) unsafe fn admit(coroutine: NonNull<Slot<H>>) {
+        // SAFETY: owned, hence alive; the rest is passed on.
+        unsafe { Vcpu::admit_from(coroutine.as_ref().vcpu().inner().here(), coroutine) }
+    }
+
+    /// The same, by a caller that knows which vCPU of the domain its thread serves.
+    ///
+    /// # Safety
+    /// As [`Vcpu::admit`], and `here` is what [`Inner::here`](crate::domain::Inner::here) says.
+    #[inline]
+    pub(crate) unsafe fn admit_from(here: Option<&Vcpu<H>>, coroutine: NonNull<Slot<H>>) {
         // SAFETY: owned, hence alive.
         let block = unsafe { coroutine.as_ref() };
         let home = block.vcpu();
-        let domain = home.inner();
         // A vCPU that leaves takes nothing in any more.
-        let here = domain.here().filter(|here| !here.retired.load(Relaxed));
-        if let Some(here) = here {
-            let adopt = !core::ptr::eq(here, home)
-                && !block.is_pinned()
-                && (home.is_parked() || home.retired.load(Relaxed));
-            if adopt {
+        if let Some(here) = here
+            && !here.retired.load(Relaxed)
+        {
+            let is_home = core::ptr::eq(here, home);
+            if !is_home && !block.is_pinned() && (home.is_parked() || home.retired.load(Relaxed)) {
                 // See `settle`: the new place is known before the level is read.
                 block.moves_to(here);
                 fence(SeqCst);
+                // SAFETY: passed on.
+                return unsafe { here.admit_here(coroutine) };
             }
-            if core::ptr::eq(here, home) || adopt {
-                here.trace(coroutine, Step::Ready);
-                // SAFETY: the calling thread serves it.
-                let mut locked = unsafe { here.locked_by_owner() };
-                // SAFETY: the caller's promise.
-                let urgent = unsafe { locked.enqueue(coroutine) };
-                drop(locked);
-                if urgent || here.is_long() {
-                    here.announce();
-                }
-                return;
+            if is_home {
+                // SAFETY: passed on.
+                return unsafe { here.admit_here(coroutine) };
             }
         }
         home.trace(coroutine, Step::Ready);
-        block.ready_at.store(domain.host.now(), Relaxed);
+        block.ready_at.store(home.inner().host.now(), Relaxed);
         // SAFETY: the caller's promise.
         unsafe { home.deliver(coroutine) };
+    }
+
+    /// The same into the queue of this vCPU, which is its home.
+    ///
+    /// # Safety
+    /// As [`Vcpu::admit`], and the calling thread serves this vCPU.
+    #[inline]
+    pub(crate) unsafe fn admit_here(&self, coroutine: NonNull<Slot<H>>) {
+        self.trace(coroutine, Step::Ready);
+        // SAFETY: passed on.
+        let mut locked = unsafe { self.locked_by_owner() };
+        // SAFETY: passed on.
+        let urgent = unsafe { locked.enqueue(coroutine) };
+        drop(locked);
+        if urgent || self.is_long() {
+            self.announce();
+        }
     }
 
     /// Puts a coroutine into the inbox, from any thread.

@@ -81,8 +81,9 @@ impl<H: Host> Vcpu<H> {
         core::ptr::eq(self.current.load(Relaxed), slot)
             && self
                 .inner()
-                .here()
-                .is_some_and(|here| core::ptr::eq(here, self))
+                .host
+                .current()
+                .is_some_and(|here| core::ptr::eq(here.as_ptr(), self))
     }
 
     /// The control block of what is being polled here: only for the thread that
