@@ -33,6 +33,7 @@ impl<H: Host> Vcpu<H> {
     ///
     /// # Safety
     /// The caller owns the coroutine (`OWNED`), which is in no queue.
+    #[inline]
     pub(crate) unsafe fn admit(coroutine: NonNull<Slot<H>>) {
         // SAFETY: owned, hence alive; the rest is passed on.
         unsafe { Vcpu::admit_from(coroutine.as_ref().vcpu().inner().here(), coroutine) }
@@ -45,24 +46,37 @@ impl<H: Host> Vcpu<H> {
     #[inline]
     pub(crate) unsafe fn admit_from(here: Option<&Vcpu<H>>, coroutine: NonNull<Slot<H>>) {
         // SAFETY: owned, hence alive.
+        let home = unsafe { coroutine.as_ref() }.vcpu();
+        match here {
+            // A vCPU that leaves takes nothing in any more.
+            Some(here) if core::ptr::eq(here, home) && !here.retired.load(Relaxed) => {
+                // SAFETY: passed on.
+                unsafe { here.admit_here(coroutine) };
+            }
+            // SAFETY: passed on.
+            _ => unsafe { Vcpu::admit_elsewhere(here, coroutine) },
+        }
+    }
+
+    /// The same, where the calling thread does not serve its home, or that leaves.
+    ///
+    /// # Safety
+    /// As [`Vcpu::admit_from`].
+    #[inline(never)]
+    unsafe fn admit_elsewhere(here: Option<&Vcpu<H>>, coroutine: NonNull<Slot<H>>) {
+        // SAFETY: owned, hence alive.
         let block = unsafe { coroutine.as_ref() };
         let home = block.vcpu();
-        // A vCPU that leaves takes nothing in any more.
         if let Some(here) = here
             && !here.retired.load(Relaxed)
+            && !block.is_pinned()
+            && (home.is_parked() || home.retired.load(Relaxed))
         {
-            let is_home = core::ptr::eq(here, home);
-            if !is_home && !block.is_pinned() && (home.is_parked() || home.retired.load(Relaxed)) {
-                // See `settle`: the new place is known before the level is read.
-                block.moves_to(here);
-                fence(SeqCst);
-                // SAFETY: passed on.
-                return unsafe { here.admit_here(coroutine) };
-            }
-            if is_home {
-                // SAFETY: passed on.
-                return unsafe { here.admit_here(coroutine) };
-            }
+            // See `settle`: the new place is known before the level is read.
+            block.moves_to(here);
+            fence(SeqCst);
+            // SAFETY: passed on.
+            return unsafe { here.admit_here(coroutine) };
         }
         home.trace(coroutine, Step::Ready);
         block.ready_at.store(home.inner().host.now(), Relaxed);
@@ -74,7 +88,7 @@ impl<H: Host> Vcpu<H> {
     ///
     /// # Safety
     /// As [`Vcpu::admit`], and the calling thread serves this vCPU.
-    #[inline]
+    #[inline(never)]
     pub(crate) unsafe fn admit_here(&self, coroutine: NonNull<Slot<H>>) {
         self.trace(coroutine, Step::Ready);
         // SAFETY: passed on.
