@@ -29,8 +29,8 @@ pub type Panic = Box<dyn Any + Send + 'static>;
 /// what it is given, which may be what drops something that is pinned. A host that answers true to [`Host::has_heavy_barrier`] has one that does
 /// what it says. [`Host::waker_table`] is by [`waker_table!`](crate::waker_table), for this type.
 pub unsafe trait Host: Sized + Send + Sync + 'static {
-    /// Bytes of a page of the domain's table of coroutines, a power of two. Of its places for 64 bytes one is lost, and the table grows by 1, 2, 4,
-    /// … pages. With more than 4096 it asks the global allocator for memory that need not be there before it is used, and for a page more; else for one page at a time.
+    /// Bytes of a page of the domain's table of coroutines, a power of two. Of its places for 64 bytes one is lost. With 4096 the table asks the
+    /// global allocator for a page when it needs one. With more it asks for 1, 2, 4, … pages, and one more, whose memory need not be there before it is used.
     const TABLE_PAGE: usize = 4096;
 
     /// The table of the wakers of this host's coroutines, by [`waker_table!`](crate::waker_table).

@@ -226,7 +226,7 @@ impl<T, H: Host> JoinHandle<T, H> {
 ///
 /// # Safety
 /// It is the handle's reference, which has seen the exit, and the output is gone.
-#[inline]
+#[inline(never)]
 unsafe fn release_exited<H: Host>(slot: NonNull<Slot<H>>) {
     // SAFETY: the handle's reference keeps it.
     let block = unsafe { slot.as_ref() };

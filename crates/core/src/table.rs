@@ -380,7 +380,7 @@ impl<H: Host> Drop for Table<H> {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::coroutine::Probe;
     use alloc::vec::Vec;
@@ -405,7 +405,7 @@ mod tests {
     }
 
     /// A host with memory to be lazy with.
-    struct Roomy;
+    pub(crate) struct Roomy;
 
     // SAFETY: no thread serves a vCPU of this host.
     unsafe impl Host for Roomy {
@@ -439,6 +439,28 @@ mod tests {
         assert_eq!(sorted.len(), slots.len());
         slots.iter().for_each(|&slot| table.give_back(slot));
         assert_eq!(table.count_free(), slots.len());
+    }
+
+    #[test]
+    fn a_table_of_small_pages_has_those_that_it_uses() {
+        let table = Table::<Probe>::new();
+        let pages = |table: &Table<Probe>| {
+            (0..64)
+                .take_while(|&page| table.page(page).is_some())
+                .count()
+        };
+        assert_eq!(pages(&table), 0);
+        let per_page = Table::<Probe>::PER_PAGE as usize - 1;
+        assert!(table.reserve(2 * per_page + 1));
+        assert_eq!(pages(&table), 3);
+        let slots: Vec<_> = (0..3 * per_page).map(|_| table.take().unwrap()).collect();
+        assert_eq!(pages(&table), 3);
+        let last = table.take().unwrap();
+        assert_eq!(pages(&table), 4);
+        table.give_back(last);
+        slots.iter().for_each(|&slot| table.give_back(slot));
+        assert!(table.reserve(1));
+        assert_eq!(pages(&table), 4);
     }
 
     #[test]
