@@ -128,6 +128,18 @@ pub struct JoinHandle<T, H: Host> {
 /// A bit that the address of a slot has not.
 const TAKEN: usize = 1;
 
+#[inline]
+fn is_tagged<H: Host>(slot: NonNull<Slot<H>>) -> bool {
+    slot.addr().get() & TAKEN != 0
+}
+
+#[inline]
+fn untagged<H: Host>(slot: NonNull<Slot<H>>) -> NonNull<Slot<H>> {
+    let slot = slot.as_ptr().map_addr(|address| address & !TAKEN);
+    // SAFETY: slots are aligned to more than that bit.
+    unsafe { NonNull::new_unchecked(slot) }
+}
+
 // SAFETY: the handle moves the result between threads, and nothing else.
 unsafe impl<T: Send, H: Host> Send for JoinHandle<T, H> {}
 // SAFETY: through a shared handle nothing but the id and atomics can be reached.
@@ -152,14 +164,12 @@ impl<T, H: Host> JoinHandle<T, H> {
 
     #[inline]
     fn is_taken(&self) -> bool {
-        self.slot.addr().get() & TAKEN != 0
+        is_tagged(self.slot)
     }
 
     #[inline]
     fn slot(&self) -> NonNull<Slot<H>> {
-        let slot = self.slot.as_ptr().map_addr(|address| address & !TAKEN);
-        // SAFETY: slots are aligned to more than that bit.
-        unsafe { NonNull::new_unchecked(slot) }
+        untagged(self.slot)
     }
 
     #[inline]
@@ -341,13 +351,23 @@ unsafe fn change_level<H: Host>(domain: &Inner<H>, slot: NonNull<Slot<H>>) {
 impl<T, H: Host> Drop for JoinHandle<T, H> {
     #[inline]
     fn drop(&mut self) {
-        let slot = self.slot();
-        match self.is_taken() {
-            // SAFETY: it has seen the exit, and taken the output.
-            true => unsafe { release_exited(slot) },
-            // SAFETY: it has not taken the output.
-            false => unsafe { leave(slot) },
-        }
+        // SAFETY: the handle goes.
+        unsafe { let_go(self.slot) }
+    }
+}
+
+/// The handle of a coroutine goes: one call, for it is in line wherever a handle may be dropped.
+///
+/// # Safety
+/// It is the handle's reference, as [`JoinHandle::slot`] has it.
+#[inline(never)]
+unsafe fn let_go<H: Host>(handle: NonNull<Slot<H>>) {
+    let slot = untagged(handle);
+    match is_tagged(handle) {
+        // SAFETY: it has seen the exit, and taken the output.
+        true => unsafe { release_exited(slot) },
+        // SAFETY: it has not taken the output.
+        false => unsafe { leave(slot) },
     }
 }
 
