@@ -25,12 +25,12 @@ pub type Panic = Box<dyn Any + Send + 'static>;
 ///
 /// # Safety
 /// [`Host::current`] names a vCPU only to a thread that has its
-/// [`Executor`](crate::Executor), and no other. [`Host::allocate`] gives memory of the layout that it is asked for. [`Host::catch`] calls
+/// [`Executor`](crate::Executor), and no other. [`Host::allocate`] and [`Host::map`] give memory of the layout that they are asked for. [`Host::catch`] calls
 /// what it is given, which may be what drops something that is pinned. A host that answers true to [`Host::has_heavy_barrier`] has one that does
 /// what it says. [`Host::waker_table`] is by [`waker_table!`](crate::waker_table), for this type.
 pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// Bytes of a page of the domain's table of coroutines, a power of two. Of its places for 64 bytes one is lost. With 4096 the table asks the
-    /// global allocator for a page when it needs one. With more it asks for 1, 2, 4, … pages, and one more, whose memory need not be there before it is used.
+    /// global allocator for a page when it needs one. With more it asks for 1, 2, 4, … pages, and one more, by [`Host::map`].
     const TABLE_PAGE: usize = 4096;
 
     /// The table of the wakers of this host's coroutines, by [`waker_table!`](crate::waker_table).
@@ -135,6 +135,25 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
         unsafe { alloc::alloc::dealloc(memory, layout) }
     }
 
+    /// Zeroed memory for pages of the table, or for a list of places of 1.5 MiB, of a host whose [`Host::TABLE_PAGE`] is above 4096: it need not be there before it is used. Null if there is
+    /// none. Called a few times in the life of a domain.
+    ///
+    /// # Safety
+    /// The layout is not empty, and its alignment that of a word.
+    unsafe fn map(layout: Layout) -> *mut u8 {
+        // SAFETY: passed on.
+        unsafe { alloc::alloc::alloc_zeroed(layout) }
+    }
+
+    /// Takes it back.
+    ///
+    /// # Safety
+    /// It came from [`Host::map`] with this layout, and is not used any more.
+    unsafe fn unmap(memory: *mut u8, layout: Layout) {
+        // SAFETY: passed on.
+        unsafe { alloc::alloc::dealloc(memory, layout) }
+    }
+
     /// Runs `f` and returns what it returned, or what it threw. A host whose
     /// panics abort just calls it.
     ///
@@ -149,6 +168,34 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
 /// computed.)
 pub(crate) const fn is_lazy<H: Host>() -> bool {
     H::TABLE_PAGE > 4096 && !cfg!(miri)
+}
+
+/// Zeroed memory, by [`Host::map`] if that is lazy.
+///
+/// # Safety
+/// As [`Host::map`], but for the alignment where memory is not lazy.
+pub(crate) unsafe fn zeroed<H: Host>(layout: Layout) -> *mut u8 {
+    // SAFETY: passed on.
+    unsafe {
+        match is_lazy::<H>() {
+            true => H::map(layout),
+            false => alloc::alloc::alloc_zeroed(layout),
+        }
+    }
+}
+
+/// Takes it back.
+///
+/// # Safety
+/// It came from [`zeroed`] with this layout, and is not used any more.
+pub(crate) unsafe fn take_back<H: Host>(memory: *mut u8, layout: Layout) {
+    // SAFETY: passed on.
+    unsafe {
+        match is_lazy::<H>() {
+            true => H::unmap(memory, layout),
+            false => alloc::alloc::dealloc(memory, layout),
+        }
+    }
 }
 
 /// What the host must not interrupt; from [`Host::enter`] to its drop.

@@ -16,12 +16,11 @@
 //! id is never given twice. So the table grows by 64 bytes per 2³² coroutines, and
 //! has room for 2⁶⁴ of them.
 
-use alloc::alloc::{alloc_zeroed, dealloc};
 use core::alloc::Layout;
 use core::ptr::{NonNull, null_mut};
 
 use crate::coroutine::Slot;
-use crate::host::{Host, is_lazy};
+use crate::host::{Host, is_lazy, take_back, zeroed};
 use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 const CHUNKS: usize = if cfg!(loom) { 1 } else { 24 };
@@ -197,8 +196,7 @@ impl<H: Host> Table<H> {
         pages.all(|page| self.page(page).is_some() || self.grow(page))
     }
 
-    /// What is allocated for a chunk. An allocator gives zeroed memory without a look at it, page by page when it is used, unless it is asked
-    /// for a stricter alignment than its own: so where that matters there is room to align in.
+    /// What is allocated for a chunk. Where memory is lazy, nothing gives it at this alignment: so there is room to align in.
     fn layout(chunk: usize) -> Option<Layout> {
         let pages = 1usize.checked_shl(chunk as u32)?;
         if !Self::WHOLE {
@@ -231,14 +229,14 @@ impl<H: Host> Table<H> {
             let Some(layout) = Self::layout(chunk) else {
                 return false;
             };
-            base = put(place, layout, Self::chunk_of);
+            base = put::<H, _>(place, layout, Self::chunk_of);
         }
         if base.is_null() || Self::WHOLE {
             return !base.is_null();
         }
         // SAFETY: as in `page`.
         let place = unsafe { &*base.cast::<Page<H>>().add(within) };
-        !put(place, Self::LAYOUT, |memory| memory.cast()).is_null()
+        !put::<H, _>(place, Self::LAYOUT, |memory| memory.cast()).is_null()
     }
 
     /// The chunk in memory of its [layout](Table::layout).
@@ -326,9 +324,13 @@ impl<H: Host> Table<H> {
 
 /// Allocates zeroed memory of this layout for what is to be at a place, unless another thread has put it there meanwhile. Returns what is there; null if
 /// there is no memory.
-fn put<T>(place: &AtomicPtr<T>, layout: Layout, make: impl FnOnce(*mut u8) -> *mut T) -> *mut T {
+fn put<H: Host, T>(
+    place: &AtomicPtr<T>,
+    layout: Layout,
+    make: impl FnOnce(*mut u8) -> *mut T,
+) -> *mut T {
     // SAFETY: no layout of a table is empty.
-    let memory = unsafe { alloc_zeroed(layout) };
+    let memory = unsafe { zeroed::<H>(layout) };
     if memory.is_null() {
         return null_mut();
     }
@@ -337,7 +339,7 @@ fn put<T>(place: &AtomicPtr<T>, layout: Layout, make: impl FnOnce(*mut u8) -> *m
         Ok(_) => made,
         Err(there) => {
             // SAFETY: just allocated with this layout, and not published.
-            unsafe { dealloc(memory, layout) };
+            unsafe { take_back::<H>(memory, layout) };
             there
         }
     }
@@ -361,7 +363,7 @@ impl<H: Host> Drop for Table<H> {
                 // SAFETY: allocated by `grow` with this layout, and what it was given is in the first page's header.
                 unsafe {
                     let memory = (*base).waiter.load(Ordering::Relaxed);
-                    dealloc(memory.cast(), layout);
+                    take_back::<H>(memory.cast(), layout);
                 }
                 continue;
             }
@@ -370,11 +372,11 @@ impl<H: Host> Drop for Table<H> {
                 let page = unsafe { &*base.cast::<Page<H>>().add(within) }.load(Ordering::Relaxed);
                 if !page.is_null() {
                     // SAFETY: allocated by `grow` with this layout.
-                    unsafe { dealloc(page.cast(), Self::LAYOUT) };
+                    unsafe { take_back::<H>(page.cast(), Self::LAYOUT) };
                 }
             }
             // SAFETY: as above.
-            unsafe { dealloc(base.cast(), layout) };
+            unsafe { take_back::<H>(base.cast(), layout) };
         }
     }
 }

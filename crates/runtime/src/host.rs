@@ -15,6 +15,7 @@ use upshift_ring::{Remote, Watch};
 
 use crate::cells;
 use crate::clock;
+use crate::mapping;
 use crate::observe::Longest;
 use crate::permit::{self, Critical};
 use crate::preempt::{self, PreemptionStats};
@@ -262,6 +263,15 @@ unsafe impl Host for Linux {
     unsafe fn free(memory: *mut u8, layout: Layout) {
         // SAFETY: passed on.
         unsafe { cells::free(memory, layout) }
+    }
+
+    unsafe fn map(layout: Layout) -> *mut u8 {
+        mapping::map(layout)
+    }
+
+    unsafe fn unmap(memory: *mut u8, layout: Layout) {
+        // SAFETY: passed on.
+        unsafe { mapping::unmap(memory, layout) }
     }
 
     #[inline]

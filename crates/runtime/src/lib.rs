@@ -84,6 +84,7 @@ mod host;
 pub mod hyper;
 mod interrupt;
 pub mod io;
+mod mapping;
 pub mod metrics;
 pub mod net;
 mod notice;
