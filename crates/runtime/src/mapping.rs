@@ -3,21 +3,31 @@
 //! The allocator does the same with large blocks until the first of them is freed. From then on it gives out what it keeps, and zeroes it: a program that made one
 //! runtime after the other would have two megabytes for each, and write them.
 //!
+//! Small ones are mapped as stacks are, so that no huge page is made for a few coroutines (Linux 6.7 and later, where these are made unasked).
+//!
 //! Cost: a system call.
 
 use std::alloc::Layout;
 use std::ptr::null_mut;
 
+/// A huge page, and with it the first megabyte of a table, which has another to be aligned in.
+const SMALL: usize = 2 << 20;
+
 /// Zeroed memory of this layout, whose alignment is that of a page or less; null if there is none.
 pub(crate) fn map(layout: Layout) -> *mut u8 {
     debug_assert!(layout.size() != 0 && layout.align() <= 4096);
+    let as_stack = if layout.size() <= SMALL {
+        libc::MAP_STACK
+    } else {
+        0
+    };
     // SAFETY: a fresh anonymous mapping, whose address the kernel chooses.
     let address = unsafe {
         libc::mmap(
             null_mut(),
             layout.size(),
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | as_stack,
             -1,
             0,
         )
