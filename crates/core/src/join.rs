@@ -20,6 +20,7 @@ use core::pin::Pin;
 use core::ptr::{NonNull, null_mut, without_provenance_mut};
 use core::task::{Context, Poll, Waker};
 
+use crate::cancel::CancelHandle;
 use crate::coroutine::{BoxedWaker, Slot, quietly};
 use crate::domain::Inner;
 use crate::host::{Critical, Host, Panic};
@@ -208,7 +209,8 @@ impl<T, H: Host> JoinHandle<T, H> {
     pub fn cancel_handle(&self) -> Option<CancelHandle<H>> {
         (!self.is_taken()).then(|| {
             self.block().word.retain();
-            CancelHandle { slot: self.slot() }
+            // SAFETY: the reference just taken.
+            unsafe { CancelHandle::new(self.slot()) }
         })
     }
 
@@ -406,62 +408,6 @@ unsafe fn leave<H: Host>(slot: NonNull<Slot<H>>) {
     }
     // SAFETY: the handle's reference.
     unsafe { waker::release(slot) };
-}
-
-/// The right to cancel a coroutine, and to see whether it has exited; from any thread. It
-/// keeps the control block.
-pub struct CancelHandle<H: Host> {
-    slot: NonNull<Slot<H>>,
-}
-
-// SAFETY: nothing but the id and atomics can be reached, as by a waker.
-unsafe impl<H: Host> Send for CancelHandle<H> {}
-// SAFETY: as above.
-unsafe impl<H: Host> Sync for CancelHandle<H> {}
-
-impl<H: Host> CancelHandle<H> {
-    /// The id of the coroutine.
-    #[must_use]
-    pub fn id(&self) -> CoroutineId {
-        id_of(self.slot)
-    }
-
-    fn slot(&self) -> &Slot<H> {
-        // SAFETY: our reference keeps it.
-        unsafe { self.slot.as_ref() }
-    }
-
-    /// Has it exited?
-    #[must_use]
-    pub fn is_finished(&self) -> bool {
-        self.slot().word.is_exited()
-    }
-
-    /// As [`JoinHandle::cancel`].
-    pub fn cancel(&self) {
-        // SAFETY: our reference keeps the control block.
-        let _ = unsafe { waker::cancel_slot(self.slot, self.slot().word.generation()) };
-    }
-}
-
-impl<H: Host> Clone for CancelHandle<H> {
-    fn clone(&self) -> CancelHandle<H> {
-        self.slot().word.retain();
-        CancelHandle { slot: self.slot }
-    }
-}
-
-impl<H: Host> Drop for CancelHandle<H> {
-    fn drop(&mut self) {
-        // SAFETY: it is our reference.
-        unsafe { waker::release(self.slot) };
-    }
-}
-
-impl<H: Host> fmt::Debug for CancelHandle<H> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CancelHandle").field(&self.id()).finish()
-    }
 }
 
 /// Publishes the waker of what awaits the coroutine: `waiting`, if that is in a coroutine of the domain.

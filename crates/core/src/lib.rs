@@ -80,6 +80,7 @@
 
 extern crate alloc;
 
+mod cancel;
 mod config;
 mod coroutine;
 mod domain;
@@ -103,12 +104,13 @@ mod trace;
 mod vcpu;
 mod waker;
 
+pub use cancel::CancelHandle;
 pub use config::{Config, MAX_VCPUS, SpawnError, SpawnOptions, TooManyVcpus};
 pub use coroutine::{CONTROL_BLOCK_BYTES, Kind, State};
 pub use domain::{Domain, Executor};
 pub use host::{Host, Panic};
 pub use id::{CoroutineId, Dead};
-pub use join::{CancelHandle, JoinError, JoinHandle, Payload};
+pub use join::{JoinError, JoinHandle, Payload};
 pub use level::{LEVELS, Level, LevelError, Priority};
 pub use running::{Picked, Polled, Running, Yielded};
 pub use stats::{BUCKETS, LevelStats, WaitHistogram};

@@ -353,12 +353,12 @@ impl<H: Host> Drop for Table<H> {
     fn drop(&mut self) {
         for (chunk, base) in self.chunks.iter().enumerate() {
             let base = base.load(Ordering::Relaxed);
-            let Some(layout) = Self::layout(chunk) else {
-                continue;
-            };
             if base.is_null() {
                 continue;
             }
+            let Some(layout) = Self::layout(chunk) else {
+                continue;
+            };
             if Self::WHOLE {
                 // SAFETY: allocated by `grow` with this layout, and what it was given is in the first page's header.
                 unsafe {

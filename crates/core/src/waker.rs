@@ -121,15 +121,17 @@ pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
 pub(crate) unsafe fn release_of_handle<H: Host>(slot: NonNull<Slot<H>>) {
     // SAFETY: as above.
     let (word, vcpu) = unsafe { (&slot.as_ref().word, slot.as_ref().vcpu()) };
-    let _critical = Critical::<H>::enter();
-    // The executor of the vCPU that the calling thread serves is a handle on the domain.
-    if let Some(here) = vcpu.inner().here()
-        && word.is_of_handle_alone()
-    {
-        // SAFETY: the calling thread serves it, in a critical section. The references are the caller's, and all that there were.
-        return unsafe { here.kept.give(&here.inner().table, slot) };
-    }
     let domain = vcpu.domain();
+    {
+        let _critical = Critical::<H>::enter();
+        // The executor of the vCPU that the calling thread serves is a handle on the domain.
+        if let Some(here) = vcpu.inner().here()
+            && word.is_of_handle_alone()
+        {
+            // SAFETY: the calling thread serves it, in a critical section. The references are the caller's, and all that there were.
+            return unsafe { here.kept.give(&here.inner().table, slot) };
+        }
+    }
     // SAFETY: the references are given back, and the domain is there until the slot is free.
     unsafe { finish(word.release_of_handle(), slot, domain) };
 }
