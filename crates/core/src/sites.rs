@@ -275,7 +275,7 @@ mod tests {
     fn pairs_keep_their_numbers<H: Host>() {
         let sites = Sites::<H>::new();
         let types = [vtable_of::<Ready<()>, H>(), vtable_of::<Pending<()>, H>()];
-        let places: Vec<_> = (0..if cfg!(miri) { 50 } else { 1_000 })
+        let places: Vec<_> = (0..if cfg!(miri) { 10 } else { 1_000 })
             .map(|_| place())
             .collect();
         let all = || {
