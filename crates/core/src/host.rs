@@ -135,7 +135,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
         unsafe { alloc::alloc::dealloc(memory, layout) }
     }
 
-    /// Zeroed memory for pages of the table, or for a list of places of 1.5 MiB, of a host whose [`Host::TABLE_PAGE`] is above 4096: it need not be there before it is used. Null if there is
+    /// Zeroed memory for pages of the table, of a host whose [`Host::TABLE_PAGE`] is above 4096: it need not be there before it is used. Null if there is
     /// none. Called a few times in the life of a domain.
     ///
     /// # Safety

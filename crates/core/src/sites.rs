@@ -8,12 +8,13 @@
 //! double. They are freed with the domain. A program that makes up more places (each is `'static`, so it leaks them) gets
 //! the number of another place with the same type, or, if there is none, no coroutine.
 
+use alloc::alloc::{alloc, dealloc};
 use core::alloc::Layout;
 use core::panic::Location;
 use core::ptr::{self, null_mut};
 
 use crate::coroutine::VTable;
-use crate::host::{Host, is_lazy, take_back, zeroed};
+use crate::host::{Host, is_lazy};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU16, AtomicU32};
 
@@ -202,7 +203,7 @@ impl<H: Host> Sites<H> {
         }
         let layout = Self::layout(chunk);
         // SAFETY: not empty.
-        let memory = unsafe { zeroed::<H>(layout) }.cast::<Site<H>>();
+        let memory = unsafe { alloc(layout) }.cast::<Site<H>>();
         if memory.is_null() {
             return None;
         }
@@ -211,7 +212,7 @@ impl<H: Host> Sites<H> {
             Ok(_) => Some(memory),
             Err(there) => {
                 // SAFETY: just allocated with this layout, and not published.
-                unsafe { take_back::<H>(memory.cast(), layout) };
+                unsafe { dealloc(memory.cast(), layout) };
                 Some(there)
             }
         }
@@ -252,7 +253,7 @@ impl<H: Host> Drop for Sites<H> {
             let base = base.load(Relaxed);
             if !base.is_null() {
                 // SAFETY: allocated by `chunk` with this layout; a pair needs no drop.
-                unsafe { take_back::<H>(base.cast(), Self::layout(chunk)) };
+                unsafe { dealloc(base.cast(), Self::layout(chunk)) };
             }
         }
     }
