@@ -62,15 +62,17 @@ pub struct Policy {
     free: Free,
 }
 
-/// Looks at a poll that was suspended before, and is long therefore, which do not wait for the account. Their number is bounded each time that it goes on, and not by what
-/// it runs: where others have the CPU it may run next to nothing.
+/// Looks at a poll that was suspended before, and is long therefore, which do not wait for the account: one because something came, and those by the clock while the poll gets half of the
+/// CPU or more. Each of those halves what it has yet to run at least: they are no more than 1 + log₂ ([`KEPT`](super::KEPT) / their price), each time that it goes on and after each look that
+/// is paid.
 #[derive(Clone, Copy, Debug, Default)]
 struct Free {
     /// When it went on.
     since: u64,
-    /// One because something came, and one by the clock.
     event: bool,
     timer: bool,
+    /// What it had run, and when, at the last of those by the clock.
+    looked: Option<(u64, u64)>,
 }
 
 impl Policy {
@@ -93,6 +95,7 @@ impl Policy {
                 since,
                 event: free,
                 timer: free,
+                looked: None,
             };
         }
     }
@@ -108,9 +111,16 @@ impl Policy {
         self.free.event = false;
     }
 
-    /// Does the next look by the clock not wait for the account? One does not, each time that a poll goes on: it is unlikely to be for nothing.
-    pub fn looks_freely(&mut self) -> bool {
-        core::mem::take(&mut self.free.timer)
+    /// Does the next look by the clock, which costs so much, not wait for the account? The first one does not, each time that a poll goes on: it is unlikely to be for nothing.
+    /// Nor does the next one, if the poll has had half of the CPU since then, but for what the look took of it: as long as it runs it is late by that. One that
+    /// others keep from the CPU would be looked at without end.
+    pub fn looks_freely(&mut self, ran: &Ran, price: u64, now: u64) -> bool {
+        let Free { timer, looked, .. } = &mut self.free;
+        let before = looked.replace((ran.stretch, now));
+        *timer
+            && before.is_none_or(|(stretch, at)| {
+                2 * ran.stretch.saturating_sub(stretch) + price >= now.saturating_sub(at)
+            })
     }
 
     /// Looks at a poll. `is_asleep` tells whether its thread sleeps in the middle of it; it is asked only if that matters.
@@ -417,18 +427,30 @@ mod tests {
         assert!(spent < more && more <= most, "{spent} and {more} of {now}");
     }
 
-    /// However little such a poll runs, and however often it is looked at.
     #[test]
-    fn each_time_that_a_poll_goes_on_two_looks_are_free() {
+    fn each_time_that_a_poll_goes_on_one_look_that_something_brings_is_free() {
         let mut policy = Policy::new(0);
         for since in [0, 7, 0, 9] {
             for look in 0..3 {
                 policy.goes_on(since);
                 assert_eq!(policy.hears_freely(), look == 0 && since != 0);
                 policy.hears();
-                assert_eq!(policy.looks_freely(), look == 0 && since != 0);
             }
         }
+    }
+
+    #[test]
+    fn looks_by_the_clock_are_free_while_the_poll_gets_half_of_the_cpu() {
+        let mut policy = Policy::new(0);
+        let mut at = |since, stretch, now| {
+            policy.goes_on(since);
+            policy.looks_freely(&sight(stretch, 0).ran, 10, now)
+        };
+        assert!(!at(0, 0, 0));
+        assert!(at(7, 0, 10) && at(7, 40, 100));
+        assert!(!at(7, 60, 160), "it had a third");
+        assert!(at(7, 100, 220) && !at(7, 100, 280));
+        assert!(at(9, 0, 300) && !at(0, 0, 310));
     }
 
     #[test]

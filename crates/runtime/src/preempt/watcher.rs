@@ -272,8 +272,9 @@ impl<'a> Watcher<'a> {
                     }
                 }
                 // A look that came sooner would take the CPU time that it waits for.
-                let wait = wait.max(vcpu.settings.looks.timer);
-                if waits != Waits::Nothing && self.policy.looks_freely() {
+                let price = self.prices.lately().timer;
+                let wait = wait.max(price);
+                if waits != Waits::Nothing && self.policy.looks_freely(&ran, price, now) {
                     Next::By(now + wait)
                 } else {
                     Next::At(now + wait)

@@ -352,7 +352,8 @@ impl Machine<'_> {
                 if rule.left(waits, ran).is_some_and(|left| left < time) {
                     vcpu.open.iter_mut().for_each(|it| it.2.excused = true);
                 }
-                match waits != Waits::Nothing && vcpu.policy.looks_freely() {
+                let price = self.load.look;
+                match waits != Waits::Nothing && vcpu.policy.looks_freely(&ran, price, now) {
                     true => self.look_in(index, time),
                     false => self.looks_later(index, time),
                 }
