@@ -163,7 +163,7 @@ impl<H: Host> Slot<H> {
         let traits = birth.kind as u8 | if birth.pinned { PINNED } else { 0 };
         let slot = this.as_ptr();
         // What is written later than this before it is read, the links, the time and the waiter, is left as it is.
-        // SAFETY: nobody else uses these fields of a slot without a tenant, so they need no atomic steps.
+        // SAFETY: no other thread uses these fields of a slot without a tenant, so they need no atomic steps.
         unsafe {
             (&raw mut (*slot).vcpu).write(AtomicPtr::new(birth.vcpu.as_ptr()));
             (&raw mut (*slot).place).write(place);
