@@ -67,10 +67,10 @@ pub struct Policy {
 /// is paid.
 #[derive(Clone, Copy, Debug, Default)]
 struct Free {
-    /// When it went on.
+    /// When it went on; 0: none is free.
     since: u64,
+    /// The one because something comes is still to be had.
     event: bool,
-    timer: bool,
     /// What it had run, and when, at the last of those by the clock.
     looked: Option<(u64, u64)>,
 }
@@ -90,11 +90,9 @@ impl Policy {
     /// The poll under way went on then, after a suspension; 0: it was not suspended. Say so before each look.
     pub fn goes_on(&mut self, since: u64) {
         if self.free.since != since {
-            let free = since != 0;
             self.free = Free {
                 since,
-                event: free,
-                timer: free,
+                event: since != 0,
                 looked: None,
             };
         }
@@ -115,9 +113,8 @@ impl Policy {
     /// Nor does the next one, if the poll has had half of the CPU since then, but for what the look took of it: as long as it runs it is late by that. One that
     /// others keep from the CPU would be looked at without end.
     pub fn looks_freely(&mut self, ran: &Ran, price: u64, now: u64) -> bool {
-        let Free { timer, looked, .. } = &mut self.free;
-        let before = looked.replace((ran.stretch, now));
-        *timer
+        let before = self.free.looked.replace((ran.stretch, now));
+        self.free.since != 0
             && before.is_none_or(|(stretch, at)| {
                 2 * ran.stretch.saturating_sub(stretch) + price >= now.saturating_sub(at)
             })
