@@ -10,8 +10,8 @@
 //!   an eighth of its time, or by [`FLOOR`], and a rank where nothing comes looks once in [`CEILING`]. A rank of the same node ends the
 //!   sleep by a datagram.
 //!
-//! MPI moves a long message in pieces, each by a look on either side, and does not say that it has moved one. The time that the look takes
-//! does ([`Pace`]). A piece is something that has come.
+//! MPI moves a long message in pieces, each by a look on either side, and does not say that it has moved one: whenever nothing has come for a
+//! [`SPIN`], a piece is presumed to have come, as often as the outstanding bytes hold pieces ([`Pieces`]).
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -32,18 +32,15 @@ const ANSWER: Duration = Duration::from_micros(25);
 const FLOOR: Duration = Duration::from_micros(50);
 /// The longest: a rank where nothing comes takes well under 1 % of a CPU.
 const CEILING: Duration = Duration::from_millis(20);
+/// Bytes: half a fragment of Open MPI's shared memory, because a collective moves its bytes several times.
+const PIECE: u64 = 16 << 10;
 
-/// A look at all requests, a window at a time.
-async fn look(job: &Job) -> Look {
+/// A look at all requests, a window at a time: is any complete?
+async fn look(job: &Job) -> bool {
     let mut found = Found::default();
-    let began = Instant::now();
     let mut end = job.look_first(&mut found);
-    let requests = end;
-    let mut taken = began.elapsed();
     while end > 0 {
-        let began = Instant::now();
         end = job.look_at(end, &mut found);
-        taken += began.elapsed();
         for waker in found.wakers.drain(..) {
             waker.wake();
         }
@@ -55,77 +52,48 @@ async fn look(job: &Job) -> Look {
     for peers in &found.peers {
         job.node.ring(peers);
     }
-    Look {
-        events: found.events,
-        requests,
-        taken,
-    }
+    found.events > 0
 }
 
-struct Look {
-    /// Operations that are complete.
-    events: usize,
-    /// Requests that were looked at.
-    requests: usize,
-    /// Time in MPI.
-    taken: Duration,
-}
-
-/// Tells looks that have moved a piece from those that have not: they take longer than [`LONGER`](Self::LONGER) times the quickest since the
-/// sleep before the last. That one has ended because looks brought nothing, so the quickest is the price of such a look, whatever machine,
-/// transport and number of requests make of it.
+/// The pieces that may yet be waited for. Each is waited for once, as anything that comes is: so what looking takes is bounded by the bytes that
+/// are moved.
 ///
-/// After a sleep the caches are cold and every look takes long. The first one says nothing then, unless this rank has other things
-/// to do: those cool the caches between any two looks. What is mistaken for pieces is bounded: between two completions there are no more
-/// pieces than outstanding bytes hold [`PIECE`](Self::PIECE).
-struct Pace {
-    requests: usize,
-    before: Duration,
-    now: Duration,
-    cold: bool,
-    pieces: u64,
+/// Another rank may begin its part late, when all have been waited for in vain. A datagram may say so, and may be about something else:
+/// it brings them back, half as many each time that they have been used up.
+#[derive(Default)]
+struct Pieces {
+    outstanding: u64,
+    left: u64,
+    in_vain: u32,
 }
 
-impl Pace {
-    const LONGER: u32 = 4;
-    /// Bytes: an eighth of the pieces of Open MPI's shared memory, because a collective moves its bytes several times.
-    const PIECE: u64 = 4096;
-
-    fn new() -> Pace {
-        Pace {
-            requests: 0,
-            before: Duration::MAX,
-            now: Duration::MAX,
-            cold: true,
-            pieces: 0,
+impl Pieces {
+    /// Bytes are outstanding.
+    fn are(&mut self, bytes: u64) {
+        let outstanding = bytes / PIECE;
+        if outstanding > self.outstanding {
+            self.left += outstanding - self.outstanding;
         }
-    }
-
-    fn sleeps(&mut self) {
-        self.before = std::mem::replace(&mut self.now, Duration::MAX);
-        self.cold = true;
-    }
-
-    /// Something was completed or started: its bytes count anew.
-    fn arrives(&mut self) {
-        self.pieces = 0;
-        self.cold = false;
-    }
-
-    /// Has this look, which completed nothing, moved a piece?
-    fn moved(&mut self, look: &Look, bytes: u64, quiet: bool) -> bool {
-        if look.requests > self.requests {
-            (self.before, self.now) = (Duration::MAX, Duration::MAX);
+        if outstanding != self.outstanding {
+            self.in_vain = 0;
         }
-        self.requests = look.requests;
-        let quickest = self.before.min(self.now);
-        let counts = !(std::mem::take(&mut self.cold) && quiet);
-        self.now = self.now.min(look.taken);
-        let longer = look.taken > quickest.saturating_mul(Pace::LONGER);
-        if !(counts && longer && self.pieces < bytes / Pace::PIECE) {
+        self.left = self.left.min(outstanding);
+        self.outstanding = outstanding;
+    }
+
+    /// Another rank has begun or ended something.
+    fn come_back(&mut self) {
+        let share = self.outstanding.checked_shr(self.in_vain).unwrap_or(0);
+        self.left = self.left.max(share);
+    }
+
+    /// Nothing has come for a [`SPIN`]: is a piece presumed to have come?
+    fn presume(&mut self) -> bool {
+        if self.left == 0 {
             return false;
         }
-        self.pieces += 1;
+        self.left -= 1;
+        self.in_vain += u32::from(self.left == 0);
         true
     }
 }
@@ -134,29 +102,24 @@ impl Pace {
 pub(crate) async fn progress(job: Arc<Job>) {
     // When something came last, and when it began to look without sleeping.
     let (mut last, mut awake) = (Instant::now(), Instant::now());
-    let mut pace = Pace::new();
+    let mut pieces = Pieces::default();
     while !job.has_ended() {
-        let found = look(&job).await;
-        if found.events > 0 {
-            pace.arrives();
+        if look(&job).await {
             last = Instant::now();
             yield_now().await;
             continue;
         }
         if job.with(|table| table.is_idle()) {
             kicked(&job).await;
-            pace.arrives();
             last = Instant::now();
             continue;
         }
-        let quiet = job.is_quiet();
-        if pace.moved(&found, job.with(|table| table.bytes()), quiet) {
+        pieces.are(job.with(|table| table.bytes()));
+        if last.elapsed() >= SPIN && pieces.presume() {
             last = Instant::now();
-            yield_now().await;
-            continue;
         }
         let waited = last.elapsed();
-        if quiet && (waited < SPIN || awake.elapsed() < ANSWER) {
+        if job.is_quiet() && (waited < SPIN || awake.elapsed() < ANSWER) {
             if job.node.crowded {
                 std::thread::yield_now();
             } else {
@@ -166,17 +129,12 @@ pub(crate) async fn progress(job: Arc<Job>) {
             continue;
         }
         job.node.sleep();
-        let found = look(&job).await;
-        if found.events > 0 {
-            pace.arrives();
-            last = Instant::now();
-        } else if pace.moved(&found, job.with(|table| table.bytes()), quiet) {
+        if look(&job).await {
             last = Instant::now();
         } else {
             let pause = (waited.saturating_sub(SPIN) / 8).clamp(FLOOR, CEILING);
-            pace.sleeps();
             if time::timeout(pause, kicked(&job)).await.is_ok() {
-                pace.arrives();
+                pieces.come_back();
                 last = Instant::now();
             }
             awake = Instant::now();
@@ -206,75 +164,52 @@ async fn kicked(job: &Job) {
 mod tests {
     use super::*;
 
-    const MIB: u64 = 1 << 20;
-
-    fn took(nanos: u64) -> Look {
-        Look {
-            events: 0,
-            requests: 1,
-            taken: Duration::from_nanos(nanos),
-        }
+    fn presumed(pieces: &mut Pieces) -> u64 {
+        std::iter::from_fn(|| pieces.presume().then_some(())).count() as u64
     }
 
     #[test]
-    fn a_look_that_copies_moves_and_an_empty_one_does_not() {
-        let mut pace = Pace::new();
-        pace.arrives();
-        assert!(!pace.moved(&took(300), MIB, true));
+    fn each_piece_is_presumed_once() {
+        let mut pieces = Pieces::default();
+        pieces.are(PIECE - 1);
+        assert_eq!(presumed(&mut pieces), 0);
+        for _ in 0..10 {
+            pieces.are(100 * PIECE);
+            pieces.are(100 * PIECE);
+            assert_eq!(presumed(&mut pieces), 100);
+            // Short ones come and go beside it.
+            pieces.are(100 * PIECE + 8);
+            assert_eq!(presumed(&mut pieces), 0);
+            pieces.are(130 * PIECE);
+            assert_eq!(presumed(&mut pieces), 30);
+            pieces.are(0);
+            assert_eq!(presumed(&mut pieces), 0);
+        }
+    }
+
+    /// What completes takes its pieces with it.
+    #[test]
+    fn there_are_never_more_left_than_outstanding() {
+        let mut pieces = Pieces::default();
+        pieces.are(100 * PIECE);
+        pieces.are(10 * PIECE);
+        assert_eq!(presumed(&mut pieces), 10);
+    }
+
+    #[test]
+    fn all_that_is_waited_for_in_vain_is_less_than_twice_the_pieces() {
+        let mut pieces = Pieces::default();
+        pieces.are(1000 * PIECE);
+        let mut all = presumed(&mut pieces);
         for _ in 0..100 {
-            assert!(pace.moved(&took(9000), MIB, true));
-            assert!(!pace.moved(&took(310), MIB, true));
+            pieces.come_back();
+            all += presumed(&mut pieces);
         }
-    }
-
-    #[test]
-    fn the_first_look_after_a_sleep_counts_beside_other_work_only() {
-        let mut pace = Pace::new();
-        pace.arrives();
-        assert!(!pace.moved(&took(300), MIB, true));
-        pace.sleeps();
-        assert!(!pace.moved(&took(9000), MIB, true));
-        assert!(pace.moved(&took(9000), MIB, true));
-        assert!(!pace.moved(&took(300), MIB, true));
-        pace.sleeps();
-        assert!(pace.moved(&took(9000), MIB, false));
-    }
-
-    #[test]
-    fn outstanding_bytes_bound_the_pieces() {
-        let mut pace = Pace::new();
-        pace.arrives();
-        assert!(!pace.moved(&took(300), MIB, true));
-        let pieces = (0..1000).filter(|_| pace.moved(&took(9000), MIB, true));
-        assert_eq!(pieces.count() as u64, MIB / Pace::PIECE);
-        assert!(!pace.moved(&took(9000), 8, true));
-        pace.arrives();
-        assert!(pace.moved(&took(9000), MIB, true));
-        assert!(!pace.moved(&took(9000), 8, true));
-    }
-
-    /// A machine that has become slower, or more requests: every look takes longer, and none is a piece.
-    #[test]
-    fn the_quickest_look_is_forgotten_after_two_sleeps() {
-        let mut pace = Pace::new();
-        pace.arrives();
-        assert!(!pace.moved(&took(300), MIB, true));
-        for _ in 0..2 {
-            pace.sleeps();
-            for _ in 0..3 {
-                pace.moved(&took(2000), MIB, true);
-            }
-        }
-        pace.sleeps();
-        for _ in 0..10 {
-            assert!(!pace.moved(&took(2100), MIB, true));
-        }
-        let many = Look {
-            requests: 5000,
-            ..took(100_000)
-        };
-        for _ in 0..10 {
-            assert!(!pace.moved(&many, MIB, true));
-        }
+        assert!((1500..2000).contains(&all), "{all}");
+        // Another begins: hope is new.
+        pieces.are(2000 * PIECE);
+        assert_eq!(presumed(&mut pieces), 1000);
+        pieces.come_back();
+        assert_eq!(presumed(&mut pieces), 1000);
     }
 }
