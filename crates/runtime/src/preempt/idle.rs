@@ -70,7 +70,8 @@ impl Proxy for ByFirst {
             && vcpu.watch().has_arrivals()
             && !vcpu.watch().has_completions()
             && !owner.is_off_the_cpu();
-        vcpu.service.request(job, owner, comes)
+        let grace = if comes { vcpu.rule().cost } else { 0 };
+        vcpu.service.request(job, owner, grace)
     }
 
     fn wait(&self, timeout: Option<Duration>) {

@@ -5,7 +5,7 @@
 //!                          └──────5 no answer in time: withdrawn──────────────┘
 //! ```
 //!
-//! The requester (1) fills the call in and sends the owner a signal. The owner waits in its ring, or in the handler of the signal, or
+//! The requester (1) fills the call in and sends the owner a signal, at once or, if the owner seems to come by itself, a little later. The owner waits in its ring, or in the handler of the signal, or
 //! sleeps in a poll; it makes the call (2, 3) and waits on. One that does not take the signal, or is in an uninterruptible sleep,
 //! does not answer: the requester withdraws (5) and tries again later.
 
@@ -46,16 +46,16 @@ impl Service {
         }
     }
 
-    /// Has the owner do `job`; false: it does not answer, and will not do it. One that `comes`, because the kernel has woken it for what has
-    /// arrived, is sent no signal.
-    pub(super) fn request(&self, job: &mut dyn FnMut(), owner: &Thread, comes: bool) -> bool {
+    /// Has the owner do `job`; false: it does not answer, and will not do it. One that seems to come, because the kernel has woken it for what
+    /// has arrived, is sent no signal for `grace` ns: it may be about to sleep.
+    pub(super) fn request(&self, job: &mut dyn FnMut(), owner: &Thread, grace: u64) -> bool {
         // SAFETY: only the lifetime is forgotten: the job is done or withdrawn when this returns.
         let job = unsafe { std::mem::transmute::<&mut dyn FnMut(), &'static mut dyn FnMut()>(job) };
         // SAFETY: IDLE, and we are the only requester.
         unsafe { *self.job.get() = Some(job) };
         self.state.store(REQUESTED, SeqCst);
-        if comes {
-            futex_wait_for(&self.state, REQUESTED, KEPT);
+        if grace != 0 {
+            futex_wait_for(&self.state, REQUESTED, grace);
         }
         if self.state.load(Acquire) == REQUESTED {
             owner.interrupt();
@@ -82,23 +82,71 @@ impl Service {
         true
     }
 
-    /// The owner does what has been asked for. Async-signal-safe.
+    /// The owner does what has been asked for, also what is asked next before it has gone on. Async-signal-safe.
     pub(super) fn answer(&self) {
-        if self.state.load(Relaxed) != REQUESTED
-            || self
+        while self.state.load(Relaxed) == REQUESTED
+            && self
                 .state
                 .compare_exchange(REQUESTED, TAKEN, AcqRel, Acquire)
-                .is_err()
+                .is_ok()
         {
-            return;
-        }
-        // SAFETY: TAKEN: the job is ours, and good until DONE.
-        unsafe {
-            if let Some(job) = *self.job.get() {
-                (*job)();
+            // SAFETY: TAKEN: the job is ours, and good until DONE.
+            unsafe {
+                if let Some(job) = *self.job.get() {
+                    (*job)();
+                }
             }
+            self.state.store(DONE, Release);
+            futex_wake(&self.state);
         }
-        self.state.store(DONE, Release);
-        futex_wake(&self.state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::interrupt;
+
+    /// It seemed to come, since it was on its way to where it waits: only a signal reaches it there.
+    #[test]
+    fn an_owner_that_sleeps_after_all_is_sent_the_signal() {
+        let (service, owner) = (Service::new(), Thread::new());
+        let (end, calls) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                interrupt::claim().unwrap();
+                interrupt::block_own().unwrap();
+                let mask = interrupt::mask_without_own();
+                // SAFETY: no pointers.
+                owner.id.store(unsafe { libc::gettid() } as u32, SeqCst);
+                while !end.load(SeqCst) {
+                    let (none, forever) = (std::ptr::null::<u8>(), std::ptr::null::<u8>());
+                    let size = size_of::<u64>();
+                    // SAFETY: no descriptors, and the set is a local.
+                    unsafe {
+                        libc::syscall(libc::SYS_ppoll, none, 0, forever, &raw const mask, size)
+                    };
+                    owner.signalled.store(false, SeqCst);
+                    service.answer();
+                }
+            });
+            while owner.id.load(SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            let mut quickest = Duration::MAX;
+            for n in 1..=20 {
+                let mut job = || _ = calls.fetch_add(1, SeqCst);
+                let asked = Instant::now();
+                while !service.request(&mut job, &owner, 1000) {}
+                quickest = quickest.min(asked.elapsed());
+                assert_eq!(calls.load(SeqCst), n);
+            }
+            end.store(true, SeqCst);
+            owner.interrupt();
+            assert!(quickest < Duration::from_nanos(KEPT), "{quickest:?}");
+        });
     }
 }
