@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use upshift::metrics::Metrics;
-use upshift::{Handle, Level, Runtime, time};
+use upshift::{Builder, Handle, Level, Preemption, Runtime, time};
 
 const URGENT: Level = Level::at::<3>();
 /// More urgent than the main coroutine, so that joining lends it nothing.
@@ -119,7 +119,13 @@ fn coroutines_are_counted_by_state() {
 
 #[test]
 fn a_vcpu_that_sleeps_is_not_busy_and_one_that_computes_is() {
-    let runtime = runtime(1);
+    for preemption in [Preemption::Off, Preemption::Preferred] {
+        sleeps_and_computes(Runtime::builder().vcpus(1).preemption(preemption));
+    }
+}
+
+fn sleeps_and_computes(builder: Builder) {
+    let runtime = builder.build().unwrap();
     let handle = runtime.handle();
     runtime.block_on(async {
         // While the machine stands still no vCPU parks and none polls, so one of several attempts is enough.

@@ -88,7 +88,7 @@ impl Preemptible {
             };
             match picked {
                 Some(Picked::Poll(running)) if running.is_pinned() => {
-                    if self.hand_to_main(worker, running) {
+                    if self.hand_to_main(running) {
                         return false;
                     }
                 }
@@ -253,18 +253,18 @@ impl Preemptible {
 
     /// Gives what is pinned, and the vCPU, to the thread that polls it (true); or keeps it until that thread is to be had, and sees to
     /// that.
-    fn hand_to_main<'a>(&self, worker: &Worker, running: Running<'a, Linux>) -> bool {
+    fn hand_to_main(&self, running: Running<'_, Linux>) -> bool {
         // Before the role is read: a thread that comes back rings, and the watcher sees what waits.
         self.aside_levels.fetch_or(running.level().bit(), Release);
         // SAFETY: the vCPU outlives what is kept aside; the list is the current thread's.
         unsafe {
             let running =
-                std::mem::transmute::<Running<'a, Linux>, Running<'static, Linux>>(running);
+                std::mem::transmute::<Running<'_, Linux>, Running<'static, Linux>>(running);
             (*self.aside.0.get()).push_back(running);
         }
         let role = self.roles().role(MAIN);
         match role {
-            Role::Main => return self.hand_over(worker, MAIN),
+            Role::Main => return self.give_to(MAIN),
             // What it is in the middle of goes on first.
             Role::Suspended => self.turn.store(MAIN, Relaxed),
             _ => {}

@@ -166,6 +166,12 @@ impl Preemptible {
     #[must_use]
     pub(super) fn hand_over(&self, worker: &Worker, to: usize) -> bool {
         worker.executor.refresh_clock();
+        self.give_to(to)
+    }
+
+    /// The same, with what has just been picked: the way there counts as a part of its poll.
+    #[must_use]
+    pub(super) fn give_to(&self, to: usize) -> bool {
         let mut roles = self.roles();
         if !matches!(roles.role(to), Role::Free | Role::Main) {
             return false;
