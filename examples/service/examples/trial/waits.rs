@@ -1,6 +1,7 @@
 //! How long threads wait for a CPU while a request is answered: what of its time is the service's, and what the kernel's, the databases'
 //! and this program's own, which share the CPUs.
 
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -18,13 +19,16 @@ pub const GROUPS: [&str; 5] = [
 pub type Waited = [u64; GROUPS.len()];
 
 /// The kernel's account of each thread.
-pub struct Waits(Vec<(usize, File)>);
+pub struct Waits(Vec<(usize, File, Cell<u64>)>);
 
 impl Waits {
     /// Of the calling thread, the service's threads and all databases of this machine.
     pub fn of(service: u32) -> Waits {
         let mut files = Vec::new();
-        files.extend(File::open("/proc/thread-self/schedstat").map(|file| (0, file)));
+        let mut add = |group, path: &Path| {
+            files.extend(File::open(path).map(|file| (group, file, Cell::new(0))));
+        };
+        add(0, "/proc/thread-self/schedstat".as_ref());
         for process in entries("/proc".as_ref()) {
             let is_service = process.ends_with(service.to_string());
             let group = match name(&process).as_str() {
@@ -39,7 +43,7 @@ impl Waits {
                 let is_vcpu =
                     is_service && number.starts_with(|first: char| first.is_ascii_digit());
                 let group = if is_vcpu { 1 } else { group };
-                files.extend(File::open(thread.join("schedstat")).map(|file| (group, file)));
+                add(group, &thread.join("schedstat"));
             }
         }
         Waits(files)
@@ -48,13 +52,15 @@ impl Waits {
     /// So far.
     pub fn now(&self) -> Waited {
         let mut all = Waited::default();
-        for (group, file) in &self.0 {
+        for (group, file, known) in &self.0 {
             let mut text = [0; 80];
             // A thread that has ended has waited as long as it has.
             let count = file.read_at(&mut text, 0).unwrap_or(0);
             let text = String::from_utf8_lossy(&text[..count]);
-            let waited = text.split(' ').nth(1).and_then(|word| word.parse().ok());
-            all[*group] += waited.unwrap_or(0_u64);
+            if let Some(waited) = text.split(' ').nth(1).and_then(|word| word.parse().ok()) {
+                known.set(waited);
+            }
+            all[*group] += known.get();
         }
         all
     }
