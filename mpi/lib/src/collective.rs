@@ -11,7 +11,7 @@ use std::sync::Arc;
 use mpi_sys as sys;
 
 use crate::comm::Comm;
-use crate::data::{Datatype, Number, Op, count, zeros};
+use crate::data::{Datatype, Number, Op, count};
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::operation::{Operation, start};
@@ -85,7 +85,7 @@ impl<T: Datatype> Call<T> {
             what,
             buffers: Buffers {
                 sent,
-                received: zeros(received),
+                received: vec![T::zeroed(); received],
             },
             root,
             share,

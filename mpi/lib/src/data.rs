@@ -29,23 +29,6 @@ use crate::error::{Error, Result, check};
 pub trait Datatype: bytemuck::Pod + Send + Sync {}
 impl<T: bytemuck::Pod + Send + Sync> Datatype for T {}
 
-/// Bytes of a huge page.
-const HUGE: usize = 2 << 20;
-
-/// A buffer of zeros for what arrives. A long one asks for huge pages, which the kernel may refuse: it is fresh from the kernel, and to fault it in
-/// by 4 KiB takes up to ten times as long as to fill it.
-pub(crate) fn zeros<T: Datatype>(length: usize) -> Vec<T> {
-    let mut items = bytemuck::zeroed_vec::<T>(length);
-    let range = items.as_mut_ptr_range();
-    let begin = range.start.addr().next_multiple_of(HUGE);
-    let end = range.end.addr() / HUGE * HUGE;
-    if begin < end {
-        // SAFETY: within the buffer; the advice changes no contents.
-        unsafe { libc::madvise(begin as *mut _, end - begin, libc::MADV_HUGEPAGE) };
-    }
-    items
-}
-
 /// A type that can be reduced.
 pub trait Number: Datatype + sealed::Sealed {}
 

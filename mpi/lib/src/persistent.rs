@@ -11,7 +11,7 @@ use mpi_sys as sys;
 
 use crate::collective::{Buffers, Call, Raw, What};
 use crate::comm::Comm;
-use crate::data::{Datatype, count, zeros};
+use crate::data::{Datatype, count};
 use crate::error::{Error, Result, check};
 use crate::job::{Job, level_here};
 use crate::peers::Peers;
@@ -276,7 +276,7 @@ impl Comm {
         rank: usize,
         tag: u16,
     ) -> Result<Persistent<T>> {
-        let mut buffer = zeros::<T>(length);
+        let mut buffer = vec![T::zeroed(); length];
         let items = buffer.as_mut_ptr();
         let (comm, peers) = (self.handle(), self.one(rank));
         let buffers = Buffers {

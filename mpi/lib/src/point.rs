@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mpi_sys as sys;
 
 use crate::comm::Comm;
-use crate::data::{Datatype, SendBuf, count, zeros};
+use crate::data::{Datatype, SendBuf, count};
 use crate::error::{Error, Result, check};
 use crate::job::{Job, level_here};
 use crate::operation::{Operation, start};
@@ -266,7 +266,7 @@ impl Message {
             Ok(length) => length,
             Err(error) => return Operation::of(&job, Err(error), finish_receive::<T>),
         };
-        let mut buffer = zeros::<T>(length);
+        let mut buffer = vec![T::zeroed(); length];
         let items = buffer.as_mut_ptr();
         start(
             &job,
