@@ -74,7 +74,8 @@ impl Pieces {
         if outstanding > self.outstanding {
             self.left += outstanding - self.outstanding;
         }
-        if outstanding != self.outstanding {
+        // Something of about that length goes on, not a short one beside a long one that nobody sends.
+        if 2 * outstanding.abs_diff(self.outstanding) >= outstanding.max(self.outstanding) {
             self.in_vain = 0;
         }
         self.left = self.left.min(outstanding);
@@ -206,7 +207,15 @@ mod tests {
             all += presumed(&mut pieces);
         }
         assert!((1500..2000).contains(&all), "{all}");
-        // Another begins: hope is new.
+        // Shorter ones beside it change nothing.
+        for _ in 0..100 {
+            pieces.are(1010 * PIECE);
+            pieces.are(1000 * PIECE);
+            pieces.come_back();
+            all += presumed(&mut pieces);
+        }
+        assert!(all < 2000 + 100 * 10, "{all}");
+        // Another as long begins: hope is new.
         pieces.are(2000 * PIECE);
         assert_eq!(presumed(&mut pieces), 1000);
         pieces.come_back();
