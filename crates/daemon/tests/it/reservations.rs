@@ -1,7 +1,7 @@
 //! SCHED_DEADLINE: reservations of others, and those of many programs that rules name. `docs/threat-model.md` names these tests.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use upshift_daemon::{Assign, Bound, Config, Daemon, Reservation};
 use upshift_elevate::sys::{Kernel, SchedAttr, Sys};
@@ -16,7 +16,7 @@ use crate::attack::{
 use crate::budgets::attackers::burn_until;
 use crate::child::wait_for_go;
 use crate::process::{Process, Random, monotonic, until, within};
-use crate::{permitted, skipped, socket, turn};
+use crate::{Turn, permitted, skipped, socket, turn};
 
 /// Processes that sleep in SCHED_DEADLINE and have reserved whatever the kernel admits; gone with their guard.
 struct Reserved(Vec<std::process::Child>);
@@ -85,7 +85,7 @@ impl Drop for Reserved {
 
 #[test]
 fn reservations_of_others_keep_no_process_from_being_elevated() {
-    let _turn = turn();
+    let _turn = turn_with_all_bandwidth();
     if !permitted() {
         return;
     }
@@ -123,7 +123,7 @@ fn reservations_of_others_keep_no_process_from_being_elevated() {
 /// One that sleeps uses nothing of its budget, so nothing else puts it anew.
 #[test]
 fn a_sleeper_that_the_kernel_did_not_admit_is_admitted_when_there_is_room() {
-    let _turn = turn();
+    let _turn = turn_with_all_bandwidth();
     if !permitted() {
         return;
     }
@@ -152,7 +152,7 @@ fn a_sleeper_that_the_kernel_did_not_admit_is_admitted_when_there_is_room() {
 /// As the kernel does now and then to one that comes back to SCHED_DEADLINE; here by a reservation of next to nothing.
 #[test]
 fn a_program_that_the_kernel_does_not_run_in_its_reservation_has_a_budget_instead() {
-    let _turn = turn();
+    let _turn = turn_with_all_bandwidth();
     if !permitted() {
         return;
     }
@@ -211,7 +211,7 @@ fn latecomer_has_its_deadline(name: &str, assign: Vec<Assign>, crowd: usize) {
         let classes = crowd.iter().filter_map(Shell::class);
         classes.filter(|it| class(it)).count()
     };
-    until("all have a deadline or a budget", || {
+    until_admitted("all have a deadline or a budget", || {
         let some = count(&|it| *it == Class::Deadline);
         some > 0 && some + count(&|it| matches!(it, Class::Fifo(2..=9))) == crowd.len()
     });
@@ -235,7 +235,7 @@ fn too_many(runtime: usize) -> usize {
 
 #[test]
 fn a_user_does_not_take_all_deadlines_of_a_rule() {
-    let _turn = turn();
+    let _turn = turn_with_all_bandwidth();
     if !permitted() {
         return;
     }
@@ -248,12 +248,38 @@ fn a_user_does_not_take_all_deadlines_of_a_rule() {
 
 #[test]
 fn programs_of_a_rule_do_not_take_the_deadlines_of_another_rule() {
-    let _turn = turn();
+    let _turn = turn_with_all_bandwidth();
     if !permitted() {
         return;
     }
     let rules = vec![deadline(2, rule(MALLORY, 0)), deadline(8, rule(ALICE, 0))];
     latecomer_has_its_deadline("two-rules", rules, too_many(2));
+}
+
+/// What the kernel has lost of earlier tests' reservations is there again, where it can be told to count anew.
+fn turn_with_all_bandwidth() -> Turn {
+    let turn = turn();
+    if permitted() && has_the_kernel_lost_bandwidth() {
+        drop(Recount::new());
+    }
+    turn
+}
+
+/// Waits until programs have deadlines. The kernel may have come to admit none meanwhile: then it is told to count anew, where that can be done, and the daemon
+/// asks again within a second.
+fn until_admitted(what: &str, condition: impl Fn() -> bool) {
+    let begun = Instant::now();
+    let mut told = begun;
+    while !condition() {
+        if told.elapsed() > Duration::from_secs(10) && has_the_kernel_lost_bandwidth() {
+            println!("the kernel admits nothing");
+            drop(Recount::new());
+            told = Instant::now();
+        }
+        let waited = begun.elapsed();
+        assert!(waited < Duration::from_secs(60), "not within 60s: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Has the kernel count anew what is reserved, when it is dropped.
@@ -277,6 +303,9 @@ impl Recount {
 
 impl Drop for Recount {
     fn drop(&mut self) {
+        // What threads had reserved that have left is taken off up to a period later. From an account that was built anew in between it would be
+        // taken off twice, and the kernel takes less than nothing for all: it admits nothing any more.
+        std::thread::sleep(Duration::from_millis(500));
         // Each change builds the scheduling domains again.
         let other = if self.level == "0" { "-1" } else { "0" };
         for level in [other, &self.level] {
@@ -310,7 +339,7 @@ pub(crate) fn quitter() {
 
 #[test]
 fn a_process_that_lowers_its_sleeping_thread_loses_no_more_than_its_user_has() {
-    let _turn = turn();
+    let _turn = turn_with_all_bandwidth();
     if !permitted() {
         return;
     }
@@ -361,7 +390,7 @@ fn alarms_that_others_cause_take_no_deadline_for_good() {
 /// The guardian takes it out then.
 #[test]
 fn a_daemon_that_is_stopped_takes_no_deadline_for_good() {
-    let _turn = turn();
+    let _turn = turn_with_all_bandwidth();
     if !permitted() {
         return;
     }
@@ -391,7 +420,7 @@ fn a_daemon_that_is_stopped_takes_no_deadline_for_good() {
 /// By its terminal or a debugger: the kernel is not what keeps it from the CPU.
 #[test]
 fn a_program_that_is_stopped_keeps_its_deadline() {
-    let _turn = turn();
+    let _turn = turn_with_all_bandwidth();
     if !permitted() {
         return;
     }
@@ -416,7 +445,7 @@ fn a_program_that_is_stopped_keeps_its_deadline() {
 /// Many programs of one user, each of which a rule gives a deadline: what the kernel admits, and the budgets of the others.
 #[test]
 fn deadlines_of_many_programs_together_leave_bystanders_their_share() {
-    let _turn = turn();
+    let _turn = turn_with_all_bandwidth();
     if !permitted() {
         return;
     }
@@ -436,7 +465,7 @@ fn deadlines_of_many_programs_together_leave_bystanders_their_share() {
     };
     let _daemon = Daemon::start(config).unwrap();
     let shells: Vec<_> = (0..8).map(|_| Shell::start(MALLORY, None)).collect();
-    until("some have their deadlines", || {
+    until_admitted("some have their deadlines", || {
         shells.iter().any(|it| it.class() == Some(Class::Deadline))
     });
     let cpus = std::thread::available_parallelism().unwrap().get();
