@@ -74,7 +74,7 @@ impl Pieces {
         if outstanding > self.outstanding {
             self.left += outstanding - self.outstanding;
         }
-        // Something of about that length goes on, not a short one beside a long one that nobody sends.
+        // What began or ended is about as long as the rest, not a short operation beside a long one whose sender computes.
         if 2 * outstanding.abs_diff(self.outstanding) >= outstanding.max(self.outstanding) {
             self.in_vain = 0;
         }

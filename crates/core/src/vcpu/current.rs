@@ -133,7 +133,7 @@ impl<H: Host> Vcpu<H> {
         let block = unsafe { coroutine.as_ref() };
         // Under the lock: a change of its level finds it current, or is seen here.
         let level = block.update_level();
-        // What has passed since the last poll is nobody's.
+        // What has passed since the last poll is charged to no poll.
         locked.read_clock_now();
         let guarded = locked.guarded();
         guarded.batch[0] = level.get();
