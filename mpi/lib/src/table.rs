@@ -72,6 +72,7 @@ pub(crate) struct Table {
     owners: Vec<u32>,
     probes: Vec<u32>,
     bytes: u64,
+    begun: u64,
     levels: Levels,
     /// What destructors leave for the progress coroutine, since they may run on any thread.
     cancels: Vec<Key>,
@@ -92,6 +93,7 @@ impl Table {
     pub(crate) fn insert(&mut self, start: Start, level: Level) -> Key {
         let position = self.requests.len();
         self.bytes += start.bytes as u64;
+        self.begun += start.bytes as u64;
         self.requests.push(start.request);
         let key = self.slot(Stage::Running(start, position), level);
         self.owners.push(key.index);
@@ -254,9 +256,9 @@ impl Table {
             && self.free_requests.is_empty()
     }
 
-    /// The bytes that running requests move.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+    /// The bytes that running requests move, and those of all requests that have begun.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        (self.bytes, self.begun)
     }
 
     pub(crate) fn outstanding(&self) -> usize {

@@ -303,8 +303,8 @@ impl Recount {
 
 impl Drop for Recount {
     fn drop(&mut self) {
-        // What threads had reserved that have left is taken off up to a period later. From an account that was built anew in between it would be
-        // taken off twice, and the kernel takes less than nothing for all: it admits nothing any more.
+        // What threads had reserved that have left is taken off up to a period later; presumably twice, if the account is built anew in between. One
+        // below zero was seen, which the kernel takes for more than all: it admits nothing any more.
         std::thread::sleep(Duration::from_millis(500));
         // Each change builds the scheduling domains again.
         let other = if self.level == "0" { "-1" } else { "0" };
