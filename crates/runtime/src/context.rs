@@ -229,9 +229,9 @@ pub(crate) fn level_of(runtime: u64, id: CoroutineId) -> Option<Level> {
     level
 }
 
-/// The timers of the vCPU.
-pub(crate) fn timers() -> Option<Arc<Timers>> {
-    with(|worker| worker.timers.clone())
+/// Are these the timers of the vCPU?
+pub(crate) fn has_timers(timers: &Timers) -> bool {
+    with(|worker| std::ptr::eq(&*worker.timers, timers)).unwrap_or(false)
 }
 
 #[cfg(test)]

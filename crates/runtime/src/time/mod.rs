@@ -1,8 +1,8 @@
 //! Waiting for time to pass.
 //!
 //! Every vCPU keeps its timers in a hierarchical wheel with ticks of about a
-//! microsecond (1024 ns): a timer never fires early, and what comes on top of its
-//! tick is how long the vCPU needs to get to it (a parked one is woken by the
+//! microsecond (1024 ns): a timer never fires early, and what comes on top of three
+//! ticks is how long the vCPU needs to get to it (a parked one is woken by the
 //! kernel's timer). Arming and cancelling are O(1), without allocation or system
 //! call, so a `timeout` around every request is cheap.
 //!
@@ -52,6 +52,16 @@ fn now() -> u64 {
         return now;
     }
     crate::clock::now()
+}
+
+/// What a duration is counted from: now, or a little later.
+#[inline]
+fn now_or_later() -> u64 {
+    #[cfg(feature = "test-util")]
+    if let Some(now) = pause::now() {
+        return now;
+    }
+    crate::clock::now_or_later()
 }
 
 /// The nanoseconds of an instant.

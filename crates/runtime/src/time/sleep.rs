@@ -6,15 +6,15 @@
 //! Arm and cancel together: two short locks, the waker's and the vCPU's counters.
 
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 #[cfg(feature = "test-util")]
 use super::pause;
-use super::timers::{Armed, Fired, Key, Timers};
-use super::{Instant, nanos_of, now};
+use super::timers::{Armed, Fired, Held, Key, Timers};
+use super::{Instant, nanos_of, now, now_or_later};
 use crate::errand::Errand;
 use crate::sync::{Spare, may_proceed};
 use crate::{clock, context};
@@ -41,7 +41,7 @@ pub fn sleep(duration: Duration) -> Sleep {
     Sleep::at(if duration.is_zero() {
         0
     } else {
-        now().saturating_add(clock::nanos(duration))
+        now_or_later().saturating_add(clock::nanos(duration))
     })
 }
 
@@ -76,7 +76,7 @@ pub struct Sleep {
 
 enum Stage {
     New,
-    Armed(Arc<Timers>, Key),
+    Armed(Held, Key),
     /// The time is paused.
     #[cfg(feature = "test-util")]
     Paused(pause::Key),
@@ -139,17 +139,17 @@ impl Sleep {
 
     pub(super) fn reset_nanos(&mut self, deadline: u64) {
         self.deadline = deadline;
-        if let Stage::Armed(timers, key) = &self.stage {
-            let here = context::timers().is_some_and(|here| Arc::ptr_eq(&here, timers));
-            if here && timers.reset(*key, real(deadline)) {
-                return;
-            }
-            // Armed on another vCPU, which may be asleep until the old deadline:
-            // the coroutine is polled and arms where it is. If the timer has
-            // fired, its wake does that.
-            if let Some(waker) = timers.cancel(*key) {
-                waker.wake();
-            }
+        if let Stage::Armed(timers, key) = &self.stage
+            && context::has_timers(timers)
+            && timers.reset(*key, real(deadline))
+        {
+            return;
+        }
+        // Armed on another vCPU, which may be asleep until the old deadline:
+        // the coroutine is polled and arms where it is. If the timer has
+        // fired, its wake does that.
+        if let Some(waker) = self.disarm() {
+            waker.wake();
         }
         #[cfg(feature = "test-util")]
         if let Stage::Paused(key) = self.stage
@@ -167,22 +167,36 @@ impl Sleep {
         self.away = None;
     }
 
+    /// Takes its timer away, if it has one; the waker if that has not fired.
+    #[inline]
+    fn disarm(&mut self) -> Option<Waker> {
+        if !matches!(self.stage, Stage::Armed(..)) {
+            return None;
+        }
+        match mem::replace(&mut self.stage, Stage::New) {
+            Stage::Armed(timers, key) => timers.cancel(key),
+            _ => None,
+        }
+    }
+
     /// `poll`; `give_way`: not ready while something more urgent waits.
     #[inline]
     pub(super) fn advance(&mut self, cx: &mut Context<'_>, give_way: bool) -> Poll<()> {
         let over = match &self.stage {
             Stage::Done => true,
             Stage::New => false,
-            Stage::Armed(timers, key) => match timers.poll(*key, cx.waker()) {
-                Fired::Not if !is_elsewhere(timers) => return Poll::Pending,
-                // That one may be at rest, and serve no timers.
-                Fired::Not => {
-                    drop(timers.cancel(*key));
-                    now() >= self.deadline
+            Stage::Armed(timers, key) => {
+                let fired = timers.poll(*key, cx.waker());
+                if matches!(fired, Fired::Not) && !is_elsewhere(timers) {
+                    return Poll::Pending;
                 }
-                Fired::Yes => true,
-                Fired::Evicted => now() >= self.deadline,
-            },
+                drop(self.disarm());
+                match fired {
+                    Fired::Yes => true,
+                    // That one may be at rest, and serve no timers.
+                    Fired::Not | Fired::Evicted => now() >= self.deadline,
+                }
+            }
             #[cfg(feature = "test-util")]
             Stage::Paused(key) => {
                 if !pause::has_fired(*key, cx.waker()) {
@@ -233,7 +247,7 @@ impl Sleep {
         let armed = context::with(|worker| {
             let level = worker.executor.running_level();
             match worker.timers.arm(deadline, &mut waker, level) {
-                Armed::At(key) => Stage::Armed(worker.timers.clone(), key),
+                Armed::At(timers, key) => Stage::Armed(timers, key),
                 Armed::Past => Stage::Done,
                 Armed::Closed => Stage::New,
             }
@@ -290,7 +304,7 @@ impl Drop for Sleep {
     #[inline]
     fn drop(&mut self) {
         match &self.stage {
-            Stage::Armed(timers, key) => drop(timers.cancel(*key)),
+            Stage::Armed(..) => drop(self.disarm()),
             #[cfg(feature = "test-util")]
             Stage::Paused(key) => drop(pause::cancel(*key)),
             Stage::New | Stage::Done | Stage::Away => {}

@@ -10,7 +10,9 @@
 //! other threads makes deadlines later or takes them away, and at worst the loop
 //! looks once for nothing.
 
-use std::ptr;
+use std::ops::Deref;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
@@ -61,15 +63,68 @@ pub(crate) struct Timers {
 
 struct State {
     wheel: Wheel<Alarm>,
+    /// How many [`Held`] there are.
+    held: usize,
+    /// One count of the `Arc` is theirs, from the first timer on until they are gone and no more can come.
+    counted: bool,
     /// These timers are not expired any more.
     closed: bool,
     /// Kept between calls of `expire`.
     due: Vec<(u64, Alarm)>,
 }
 
+impl State {
+    /// Is what the timers that are held count as to be given back? By the one that has made it so.
+    fn is_over(&mut self) -> bool {
+        self.closed && self.held == 0 && std::mem::take(&mut self.counted)
+    }
+}
+
+/// The timers, held by the one of them that was armed, which is taken away with it. Counted under the lock that both take anyway, not in the `Arc`.
+pub(super) struct Held(NonNull<Timers>);
+
+// SAFETY: a reference to timers, which are `Sync`.
+unsafe impl Send for Held {}
+// SAFETY: as above.
+unsafe impl Sync for Held {}
+
+impl Deref for Held {
+    type Target = Timers;
+    #[inline]
+    fn deref(&self) -> &Timers {
+        // SAFETY: they have a count of the `Arc` as long as there is one of these.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Held {
+    /// Takes the timer away; the waker if it has not fired.
+    #[inline]
+    pub(super) fn cancel(self, key: Key) -> Option<Waker> {
+        let mut state = self.state.lock();
+        let alarm = state.wheel.remove(key);
+        if state.wheel.is_empty() {
+            self.next.store(NEVER, Ordering::Relaxed);
+        }
+        state.held -= 1;
+        let over = state.is_over();
+        drop(state);
+        if over {
+            self.give_count_back();
+        }
+        alarm.map(|alarm| alarm.waker)
+    }
+
+    #[cold]
+    fn give_count_back(self) {
+        // SAFETY: the count is that of all that are held, of which this was the last.
+        unsafe { Arc::decrement_strong_count(self.0.as_ptr()) };
+    }
+}
+
 /// What [`Timers::arm`] did.
 pub(super) enum Armed {
-    At(Key),
+    At(Held, Key),
     /// Nothing: the deadline has passed.
     Past,
     /// Nothing: the vCPU has left.
@@ -93,6 +148,8 @@ impl Timers {
             next: AtomicU64::new(NEVER),
             state: Lock::new(State {
                 wheel: Wheel::new(now),
+                held: 0,
+                counted: false,
                 closed: false,
                 due: Vec::new(),
             }),
@@ -149,13 +206,18 @@ impl Timers {
     }
 
     /// The vCPU leaves: all sleepers are woken, and arm elsewhere.
-    pub(crate) fn close(&self) {
+    pub(crate) fn close(self: &Arc<Self>) {
         let mut woken = Vec::new();
         let mut state = self.state.lock();
         state.closed = true;
         state.wheel.drain(|alarm| woken.push(alarm));
         self.next.store(NEVER, Ordering::Relaxed);
+        let over = state.is_over();
         drop(state);
+        if over {
+            // SAFETY: the count is theirs, and this is not the last one: the caller has another.
+            unsafe { Arc::decrement_strong_count(Arc::as_ptr(self)) };
+        }
         for alarm in woken {
             alarm.foreign().run();
         }
@@ -163,7 +225,12 @@ impl Timers {
 
     /// Arms a timer, on the thread that serves the vCPU, which polls at `level`. Runs no code of users.
     #[inline]
-    pub(super) fn arm(&self, deadline: u64, waker: &mut Spare<'_>, level: Option<Level>) -> Armed {
+    pub(super) fn arm(
+        self: &Arc<Self>,
+        deadline: u64,
+        waker: &mut Spare<'_>,
+        level: Option<Level>,
+    ) -> Armed {
         let mut state = self.state.lock();
         if state.wheel.is_past(deadline) {
             return Armed::Past;
@@ -176,7 +243,15 @@ impl Timers {
         if fires < self.next.load(Ordering::Relaxed) {
             self.next.store(fires, Ordering::Relaxed);
         }
-        Armed::At(key)
+        state.held += 1;
+        if !state.counted {
+            state.counted = true;
+            std::mem::forget(self.clone());
+        }
+        // Not by way of a reference, which would not reach the counts.
+        // SAFETY: an `Arc` is not null.
+        let held = Held(unsafe { NonNull::new_unchecked(Arc::as_ptr(self).cast_mut()) });
+        Armed::At(held, key)
     }
 
     /// Has it fired? If not, this waker is woken in future.
@@ -184,7 +259,6 @@ impl Timers {
         let mut waker = Spare::of(waker);
         let mut state = self.state.lock();
         let Some(place) = state.wheel.get_mut(key) else {
-            state.wheel.remove(key);
             return if state.closed {
                 Fired::Evicted
             } else {
@@ -198,17 +272,6 @@ impl Timers {
             drop(before);
         }
         Fired::Not
-    }
-
-    /// Takes the timer away; the waker if it has not fired.
-    #[inline]
-    pub(super) fn cancel(&self, key: Key) -> Option<Waker> {
-        let mut state = self.state.lock();
-        let alarm = state.wheel.remove(key);
-        if state.wheel.is_empty() {
-            self.next.store(NEVER, Ordering::Relaxed);
-        }
-        alarm.map(|alarm| alarm.waker)
     }
 
     /// Another deadline for a timer that has not fired. Only on the thread that
@@ -226,5 +289,42 @@ impl Timers {
     fn refresh(&self, state: &State) {
         let next = state.wheel.next_deadline().unwrap_or(NEVER);
         self.next.store(next, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arm(timers: &Arc<Timers>, deadline: u64) -> (Held, Key) {
+        let waker = Waker::noop();
+        match timers.arm(deadline, &mut Spare::of(waker), None) {
+            Armed::At(held, key) => (held, key),
+            Armed::Past | Armed::Closed => panic!("not armed"),
+        }
+    }
+
+    #[test]
+    fn timers_are_there_until_the_last_that_was_armed_is_taken_away() {
+        let host = Linux::new();
+        for closes_first in [true, false] {
+            let timers = Arc::new(Timers::new(0, &host));
+            let alive = Arc::downgrade(&timers);
+            let (one, first) = arm(&timers, 10_000);
+            let (two, second) = arm(&timers, 20_000);
+            assert_eq!(timers.expire(15_000, Foreign::run), 1);
+            assert!(one.cancel(first).is_none(), "it has fired");
+            if closes_first {
+                timers.close();
+                drop(timers);
+                assert!(alive.upgrade().is_some());
+                assert!(two.cancel(second).is_none(), "it was woken by the end");
+            } else {
+                assert!(two.cancel(second).is_some());
+                timers.close();
+                drop(timers);
+            }
+            assert!(alive.upgrade().is_none());
+        }
     }
 }
