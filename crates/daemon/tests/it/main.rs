@@ -6,6 +6,7 @@
 mod assign;
 mod assign_rules;
 mod attack;
+mod bandwidth;
 mod budgets;
 mod cgroup;
 mod child;
