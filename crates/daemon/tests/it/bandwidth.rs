@@ -7,7 +7,7 @@ use upshift_elevate::sys::{Kernel, SchedAttr, Sys};
 use crate::{Turn, permitted, turn};
 
 /// Processes that sleep in SCHED_DEADLINE and have reserved whatever the kernel admits; gone with their guard.
-pub(crate) struct Reserved(Vec<std::process::Child>);
+pub(crate) struct Reserved(pub(crate) Vec<std::process::Child>);
 
 impl Reserved {
     pub(crate) fn everything() -> Reserved {
