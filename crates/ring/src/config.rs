@@ -67,7 +67,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// How to build a ring. The default takes about 2.2 MiB of virtual memory, of which the 2 MiB of buffers become resident only
+/// How to build a ring. The default takes about 4.2 MiB of virtual memory, of which the 4 MiB of buffers become resident only
 /// as they are used.
 ///
 /// ```
@@ -111,7 +111,7 @@ impl Default for Config {
             entries: 256,
             cq_entries: 4096,
             buffers: 1024,
-            buffer_size: 2048,
+            buffer_size: 4096,
             recv_window: 16,
             accept_window: 128,
             max_operations: 1 << 18,

@@ -107,7 +107,7 @@ impl Builder {
 
     /// Number (a power of two) and size in bytes of the receive buffers, from which
     /// [`recv`](crate::net::TcpStream::recv) is served: so many per vCPU and level
-    /// that receives (default 1024 of 2 KiB), so that data which waits for less
+    /// that receives (default 1024 of 4 KiB), so that data which waits for less
     /// urgent coroutines does not keep buffers from more urgent ones.
     #[must_use]
     pub fn buffers(mut self, count: u16, size: u32) -> Builder {
