@@ -26,9 +26,9 @@ thread_local! {
 }
 
 /// For so many microseconds a thread counts ticks from its last reading of `CLOCK_MONOTONIC`.
-const READING_MICROS: u64 = 10;
-/// What is added to a time that is counted in ticks, in nanoseconds: a tenth of [`READING_MICROS`], for the kernel slews its clock by at most that share
-/// (`adjtimex(2)`), or else what a CPU may read its counter too early, before its caller's own reading of a clock has ended.
+const READING_MICROS: u64 = 5;
+/// What is added to a time that is counted in ticks, in nanoseconds: a fifth of [`READING_MICROS`], for the kernel slews its clock by a tenth at most
+/// (`adjtimex(2)`), now and when the tick was measured; or else what a CPU may read its counter too early, before its caller's own reading of a clock has ended.
 const MARGIN: u64 = 1024;
 
 /// What a timer counts from: [`now`], or later by at most twice [`MARGIN`]. Half its cost, where it is asked for again within [`READING_MICROS`].
@@ -55,14 +55,21 @@ pub(crate) fn now_or_later() -> u64 {
 /// Reads the other clock, too. The ticks come first: what is counted from them is late rather than early.
 #[cfg(target_arch = "x86_64")]
 fn read(ticks: u64, tick: &Tick) -> u64 {
-    let nanos = now();
-    // SAFETY: every x86-64 CPU has the counter.
-    let took = unsafe { core::arch::x86_64::_rdtsc() }.wrapping_sub(ticks);
+    let (nanos, took) = nanos_after(ticks);
     // Unless the thread was interrupted between the two.
     if took < tick.per_micro * MARGIN / 1000 {
         READING.set((ticks, nanos));
     }
     nanos + MARGIN
+}
+
+/// The nanoseconds at most so many ticks after `ticks`.
+#[cfg(target_arch = "x86_64")]
+fn nanos_after(ticks: u64) -> (u64, u64) {
+    let nanos = now();
+    // SAFETY: every x86-64 CPU has the counter.
+    let after = unsafe { core::arch::x86_64::_rdtsc() };
+    (nanos, after.wrapping_sub(ticks))
 }
 
 /// One moment on both clocks: the tightest of several readings, and late rather than early. It is one for the whole process: deadlines keep
@@ -174,15 +181,23 @@ fn measure() -> Tick {
     let counter = cfg!(target_arch = "x86_64") && source.is_ok_and(|source| source.trim() == "tsc");
     #[cfg(target_arch = "x86_64")]
     if counter {
-        // SAFETY: every x86-64 CPU has the counter.
-        let read = || unsafe { core::arch::x86_64::_rdtsc() };
-        let (ticks, nanos) = (read(), now());
-        let mut elapsed = 0;
-        while elapsed < 500_000 {
+        // The tightest of several readings at both ends: timers rely on it, and the thread may lose the CPU within one.
+        let both = || {
+            let reading = |_| {
+                // SAFETY: every x86-64 CPU has the counter.
+                let ticks = unsafe { core::arch::x86_64::_rdtsc() };
+                let (nanos, took) = nanos_after(ticks);
+                (took, ticks, nanos)
+            };
+            let (_, ticks, nanos) = (0..32).map(reading).min().unwrap_or_default();
+            (ticks, nanos)
+        };
+        let (ticks, nanos) = both();
+        while now() - nanos < 500_000 {
             core::hint::spin_loop();
-            elapsed = now() - nanos;
         }
-        return Tick::new(counter, ((read() - ticks) * 1000 / elapsed).max(1));
+        let (later, after) = both();
+        return Tick::new(counter, ((later - ticks) * 1000 / (after - nanos)).max(1));
     }
     Tick::new(counter, 1000)
 }
