@@ -7,6 +7,11 @@
 #include <stdint.h>
 
 /*
+ The error of a host name without an address. No errno of the kernel stands for it.
+ */
+#define UPSHIFT_ENAME 65536
+
+/*
  Words of state of an operation.
  */
 #define UPSHIFT_OP_WORDS 32

@@ -458,6 +458,35 @@ TEST(a_mutex_excludes_and_lends) {
   }());
 }
 
+TEST(a_name_without_an_address_is_an_error_with_a_name) {
+  on_one_vcpu([]() -> u::task<> {
+    auto tried = co_await u::connect_tcp("no such host:80", u::as_result);
+    CHECK(!tried && tried.error().category() == u::name_category());
+    CHECK(tried.error().message().find("host name") != std::string::npos);
+    try {
+      (void)co_await u::connect_tcp("no such host:80");
+      CHECK(false);
+    } catch (const std::system_error& error) {
+      CHECK(error.code() == tried.error());
+    }
+    CHECK(u::listener::tcp("no such host:80", u::as_result).error() == tried.error());
+  }());
+}
+
+TEST(a_timeout_tells_the_end_of_a_channel_from_the_end_of_the_time) {
+  on_one_vcpu([]() -> u::task<> {
+    auto [send, receive] = u::channel<int>(4);
+    auto late = co_await u::timeout(1ms, receive.recv());
+    CHECK(!late && late.timed_out());
+    co_await send.send(5);
+    auto got = co_await u::timeout(30s, receive.recv());
+    CHECK(got == 5 && !got.timed_out());
+    send.close();
+    auto ended = co_await u::timeout(30s, receive.recv());
+    CHECK(!ended && !ended.timed_out());
+  }());
+}
+
 TEST(a_timeout_cancels_what_it_limits) {
   on_one_vcpu([]() -> u::task<> {
     auto [one, other] = connected();

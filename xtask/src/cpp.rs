@@ -42,7 +42,7 @@ struct Flavour {
 }
 
 /// Tests that are run in every flavour, and their arguments.
-const TESTS: [&str; 12] = [
+const TESTS: [&str; 13] = [
     "test_coroutines",
     "test_closures",
     "test_frames",
@@ -52,6 +52,7 @@ const TESTS: [&str; 12] = [
     "test_io",
     "test_misuse",
     "test_null",
+    "test_unhandled",
     "test_no_exceptions",
     "test_shared",
     "mixed",

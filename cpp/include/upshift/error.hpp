@@ -16,6 +16,7 @@
 #include <exception>
 #include <new>
 #include <optional>
+#include <string>
 #include <system_error>
 #include <type_traits>
 #include <utility>
@@ -39,16 +40,30 @@
 
 UPSHIFT_BEGIN
 
+/// The errors that are not the kernel's: UPSHIFT_ENAME, a host name without an address.
+inline const std::error_category& name_category() noexcept {
+  static const struct final : std::error_category {
+    const char* name() const noexcept override { return "upshift name"; }
+    std::string message(int) const override { return "the host name cannot be resolved: no name server knows it, or none answers"; }
+  } category;
+  return category;
+}
+
 namespace detail {
+
+/// The error of a positive errno.
+inline std::error_code error_of(int code) noexcept {
+  return std::error_code(code, code == UPSHIFT_ENAME ? name_category() : std::system_category());
+}
 
 /// Throws the error of a negative errno.
 [[noreturn]] inline void raise(std::int64_t code, [[maybe_unused]] const char* where = nullptr) {
+  const std::error_code error = error_of(static_cast<int>(-code));
 #if UPSHIFT_EXCEPTIONS
-  const std::error_code error(static_cast<int>(-code), std::system_category());
   if (where != nullptr) throw std::system_error(error, where);
   throw std::system_error(error);
 #else
-  std::fprintf(stderr, "upshift: %s: use upshift::as_result to handle errors\n", std::strerror(static_cast<int>(-code)));
+  std::fprintf(stderr, "upshift: %s: use upshift::as_result to handle errors\n", error.message().c_str());
   std::abort();
 #endif
 }
@@ -71,7 +86,7 @@ class [[nodiscard]] result {
 
   /// The error; none if there is a value.
   std::error_code error() const noexcept {
-    return has_value() ? std::error_code() : std::error_code(*std::get_if<1>(&state_), std::system_category());
+    return has_value() ? std::error_code() : detail::error_of(*std::get_if<1>(&state_));
   }
 
   /// The value; throws the error.
@@ -122,7 +137,7 @@ class [[nodiscard]] result<void> {
   }
   bool has_value() const noexcept { return code_ == 0; }
   explicit operator bool() const noexcept { return has_value(); }
-  std::error_code error() const noexcept { return std::error_code(code_, std::system_category()); }
+  std::error_code error() const noexcept { return code_ == 0 ? std::error_code() : detail::error_of(code_); }
   void value() const {
     if (code_ != 0) detail::raise(-code_);
   }

@@ -298,11 +298,6 @@ auto spawn_in(const handle& in, task<T> what, level at) {
   return spawn_in<M>(in.get(), std::move(what), at);
 }
 
-template <class>
-inline constexpr bool is_task = false;
-template <class T>
-inline constexpr bool is_task<task<T>> = true;
-
 template <class F>
 concept makes_task = std::invocable<std::decay_t<F>&> && is_task<std::invoke_result_t<std::decay_t<F>&>>;
 
@@ -338,6 +333,8 @@ auto spawn(const handle& in, F&& make, level at = inherit, M = {}) {
   return detail::handle_for<F>(detail::spawn_in<M>(in, detail::keeping<std::decay_t<F>>(std::forward<F>(make)), at));
 }
 
+#define UPSHIFT_SAY_LEVEL "upshift::spawn: a level is not a number: write `level{4}`, 0 being the most urgent and 63 the least"
+
 /// A task that is cancelled when a stop is requested, from whatever thread.
 template <class T>
 task<T> with_stop(std::stop_token token, task<T> what) {
@@ -360,6 +357,19 @@ auto spawn(std::stop_token token, F&& make, level at = inherit, M = {}) {
   return detail::handle_for<F>(
       detail::spawn_in<M>(static_cast<upshift_handle*>(nullptr), with_stop(std::move(token), detail::keeping<std::decay_t<F>>(std::forward<F>(make))), at));
 }
+
+/// Refuses a number in place of a level.
+template <class What, std::integral Number>
+auto spawn(What&&, Number) {
+  static_assert(detail::never<Number>, UPSHIFT_SAY_LEVEL);
+  return join_handle<>();
+}
+template <class Where, class What, std::integral Number>
+auto spawn(Where&&, What&&, Number) {
+  static_assert(detail::never<Number>, UPSHIFT_SAY_LEVEL);
+  return join_handle<>();
+}
+#undef UPSHIFT_SAY_LEVEL
 
 /// The id of the coroutine that calls.
 inline cid get_cid() noexcept { return cid{upshift_get_cid()}; }

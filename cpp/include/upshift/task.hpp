@@ -15,6 +15,7 @@
 // So nothing nests on the stack however deep or long the tree runs, with every compiler and at every level of optimization.
 #pragma once
 
+#include <atomic>
 #include <concepts>
 #include <coroutine>
 #include <cstddef>
@@ -68,7 +69,43 @@ struct root_base {
   }
 };
 
-/// What every coroutine here has.
+template <class>
+inline constexpr bool is_task = false;
+template <class T>
+inline constexpr bool is_task<task<T>> = true;
+
+/// The awaiter of a co_await expression: the operand itself, or the result of its operator.
+template <class Awaited>
+decltype(auto) awaiter_of(Awaited&& awaited) {
+  if constexpr (requires { std::forward<Awaited>(awaited).operator co_await(); }) {
+    return std::forward<Awaited>(awaited).operator co_await();
+  } else if constexpr (requires { operator co_await(std::forward<Awaited>(awaited)); }) {
+    return operator co_await(std::forward<Awaited>(awaited));
+  } else {
+    return static_cast<std::remove_reference_t<Awaited>&>(awaited);
+  }
+}
+
+template <class Awaiter, class Promise>
+concept suspends = requires(Awaiter& awaiter, std::coroutine_handle<Promise> here) { awaiter.await_suspend(here); };
+
+/// Stands for the coroutines of other libraries.
+struct foreign_promise {};
+
+/// Awaits through a reference. A reference returned by `await_transform` would do, but g++ 12
+/// copies the awaiter behind it.
+template <class Awaiter>
+struct by_reference {
+  Awaiter& of;
+  bool await_ready() const noexcept(noexcept(of.await_ready())) { return of.await_ready(); }
+  template <class Promise>
+  auto await_suspend(std::coroutine_handle<Promise> here) const noexcept(noexcept(of.await_suspend(here))) {
+    return of.await_suspend(here);
+  }
+  decltype(auto) await_resume() const { return of.await_resume(); }
+};
+
+/// Every coroutine of this library has one.
 struct promise_base {
   /// Null: it has not begun.
   root_base* root = nullptr;
@@ -83,6 +120,24 @@ struct promise_base {
     root_base* root = here.promise().root;
     root->innermost = &here.promise();
     root->waits = what;
+  }
+
+  /// Lets through the awaitables that suspend coroutines of this library and no others. A foreign
+  /// one resumes the coroutine on a thread of its choice, while the runtime may be polling it.
+  template <class Awaited>
+  static decltype(auto) await_transform(Awaited&& awaited) {
+    using kind = std::remove_cvref_t<Awaited>;
+    static_assert(!is_task<kind> || !std::is_lvalue_reference_v<Awaited>, "upshift: a task is awaited once: write `co_await std::move(task)`");
+    using given = decltype(awaiter_of(std::forward<Awaited>(awaited)));
+    using awaiter = std::remove_reference_t<given>;
+    static_assert(is_task<kind> || (suspends<awaiter, promise_base> && !suspends<awaiter, foreign_promise>),
+                  "upshift: a task cannot await this: it is no awaitable of Upshift, which alone may resume the coroutine. Give its callback the waker of "
+                  "`co_await upshift::suspend(...)`, or wait for it in `upshift::blocking(...)`");
+    if constexpr (std::is_reference_v<given>) {
+      return by_reference<awaiter>{awaiter_of(std::forward<Awaited>(awaited))};
+    } else {
+      return awaiter_of(std::forward<Awaited>(awaited));
+    }
   }
 
   std::suspend_always initial_suspend() const noexcept { return {}; }
@@ -168,6 +223,16 @@ struct outcome<void> {
 #endif
   }
 };
+
+#if UPSHIFT_EXCEPTIONS
+/// Ends the program with the message of its terminate handler, which names the exception.
+inline void terminate_with(std::exception_ptr thrown) noexcept {
+  std::fputs("upshift: an exception left a coroutine, and nothing can join it any more\n", stderr);
+  std::rethrow_exception(std::move(thrown));
+}
+
+inline constinit std::atomic<void (*)(std::exception_ptr) noexcept> unhandled{terminate_with};
+#endif
 
 /// Frames come from the allocator that follows std::allocator_arg in the coroutine's parameters, or from those that the thread keeps. Behind the
 /// frame stands the function that frees it, and the allocator.
@@ -301,6 +366,20 @@ struct tree;
 
 }  // namespace detail
 
+#if UPSHIFT_EXCEPTIONS
+/// Called, on any thread, with an exception that has left a spawned coroutine or a function of
+/// `blocking`, once no join can take it any more: its handle has been detached or destroyed.
+using unhandled_exception_handler = void (*)(std::exception_ptr) noexcept;
+
+/// Sets the handler of the whole program and returns the previous one. The default, which null
+/// stands for, is std::terminate.
+///
+///     upshift::set_unhandled_exception([](std::exception_ptr) noexcept { lost.fetch_add(1); });
+inline unhandled_exception_handler set_unhandled_exception(unhandled_exception_handler handler) noexcept {
+  return detail::unhandled.exchange(handler != nullptr ? handler : detail::terminate_with);
+}
+#endif
+
 /// A coroutine that has not begun. It begins when it is awaited, spawned or given to runtime::block_on, which takes it out of the task; destroyed before, it
 /// never does. A task is empty from then on, as is one that was moved from: to await or spawn it is the error EINVAL. One for whose frame there was no memory is
 /// empty too; then it is ENOMEM, which is thrown as std::bad_alloc.
@@ -399,6 +478,12 @@ task<T> task_promise<T>::get_return_object_on_allocation_failure() noexcept {
 /// What a join handle is given.
 template <class T>
 struct rooted : root_base, outcome<T> {
+#if UPSHIFT_EXCEPTIONS
+  rooted() = default;
+  ~rooted() {
+    if (this->thrown) unhandled.load()(std::move(this->thrown));
+  }
+#endif
   static T take(void* data) { return static_cast<rooted*>(static_cast<root_base*>(data))->outcome<T>::take(); }
 };
 

@@ -67,7 +67,32 @@ template <class Clock, class Duration>
   return detail::sleep_for(detail::wait_of(detail::nanoseconds_of(when.time_since_epoch()) - now));
 }
 
+/// The result of timeout() for a value that is a std::optional itself, such as the next message
+/// of a channel. Empty if the time was over (`timed_out()`) and if there was no value.
+template <class T>
+class timed_optional : public std::optional<T> {
+ public:
+  /// Creates the result of a wait whose time was over.
+  timed_optional() noexcept : timed_out_(true) {}
+  explicit timed_optional(std::optional<T>&& value) : std::optional<T>(std::move(value)) {}
+
+  bool timed_out() const noexcept { return timed_out_; }
+
+ private:
+  bool timed_out_ = false;
+};
+
 namespace detail {
+
+/// The result of timeout() for a value of type T.
+template <class T>
+struct within {
+  using type = std::optional<T>;
+};
+template <class T>
+struct within<std::optional<T>> {
+  using type = timed_optional<T>;
+};
 
 template <class Branch>
 struct [[nodiscard("co_await it")]] timed : waiting {
@@ -103,8 +128,9 @@ struct [[nodiscard("co_await it")]] timed : waiting {
       of.kept.take();
       return true;
     } else {
-      if (late) return std::optional<T>();
-      return std::optional<T>(of.kept.take());
+      using given = typename within<T>::type;
+      if (late) return given();
+      return given(of.kept.take());
     }
   }
 
@@ -126,8 +152,11 @@ struct [[nodiscard("co_await it")]] timed : waiting {
 
 }  // namespace detail
 
-/// An operation, a task or the end of a coroutine (`handle.join()`) for so long at most: none (of what has no value: false) if it was not ready then. An operation is
-/// cancelled, the frames of a task are destroyed, and a coroutine goes on with its handle as it was.
+/// Waits at most so long for an operation, a task or the end of a coroutine (`handle.join()`).
+/// Returns a std::optional, which is empty if the time was over; a bool if there is no value to
+/// return; a timed_optional if the value is a std::optional itself. When the time is over, an
+/// operation is cancelled, the frames of a task are destroyed, and a coroutine goes on with its
+/// handle as it was.
 ///
 ///     if (auto data = co_await upshift::timeout(50ms, stream.recv())) …
 template <class Rep, class Period, detail::branchable Of>

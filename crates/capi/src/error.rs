@@ -1,18 +1,53 @@
 //! Errors as negative errno values, and the wall that panics do not pass.
 
 use std::ffi::c_int;
-use std::io::{Error, ErrorKind};
+use std::fmt;
+use std::io::{self, Error, ErrorKind};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use upshift::SpawnError;
+use upshift::net::LookupError;
 
 /// What a panic below the ABI is reported as.
 pub(crate) const PANICKED: c_int = -libc::ENOTRECOVERABLE;
+
+/// The error of a host name without an address. No errno of the kernel stands for it.
+pub const UPSHIFT_ENAME: c_int = 0x10000;
+
+/// A host name that the resolver of the C library refuses.
+#[derive(Debug)]
+struct NoAddress;
+
+impl fmt::Display for NoAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the host name cannot be resolved")
+    }
+}
+
+impl std::error::Error for NoAddress {}
+
+/// Looks up `host:port`. Blocks the thread for a name that is no number.
+pub(crate) fn look_up(text: &str) -> io::Result<Vec<SocketAddr>> {
+    match text.to_socket_addrs() {
+        Ok(addresses) => Ok(addresses.collect()),
+        // The resolver's errors are none of the kernel's, and no kind of Rust's stands for them.
+        Err(error) if error.raw_os_error().is_none() && error.kind() != ErrorKind::InvalidInput => {
+            Err(Error::other(NoAddress))
+        }
+        Err(error) => Err(error),
+    }
+}
 
 /// The negative errno of an error.
 pub(crate) fn errno(error: &Error) -> c_int {
     if let Some(code) = upshift::errno_of(error) {
         return -code;
+    }
+    if let Some(inner) = error.get_ref()
+        && (inner.is::<LookupError>() || inner.is::<NoAddress>())
+    {
+        return -UPSHIFT_ENAME;
     }
     if let Some(refused) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
         return refusal(*refused);

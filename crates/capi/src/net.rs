@@ -10,7 +10,7 @@ use std::pin::Pin;
 use upshift::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
 use crate::cx::upshift_cx;
-use crate::error::{errno, free, invalid, wall};
+use crate::error::{errno, free, invalid, look_up, wall};
 use crate::op::{Handles, finish, start, upshift_op};
 use stream::{Reader, Writer, handles, upshift_reader, upshift_writer};
 
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn upshift_listen_tcp(
         // SAFETY: by contract.
         let bound = unsafe { text(address) }.and_then(|address| {
             if reuseport == 0 {
-                return TcpListener::bind(&*address);
+                return TcpListener::bind(&*look_up(&address)?);
             }
             let address: std::net::SocketAddr = address
                 .parse()

@@ -10,7 +10,7 @@ use upshift::net::UdpSocket;
 
 use crate::buf::{is_there, lent, lent_mut};
 use crate::cx::upshift_cx;
-use crate::error::{errno, free, invalid, wall};
+use crate::error::{errno, free, invalid, look_up, wall};
 use crate::net::text;
 use crate::op::{Outcome, finish, start, upshift_op};
 
@@ -74,7 +74,8 @@ pub unsafe extern "C" fn upshift_udp_bind(
     }
     wall(|| {
         // SAFETY: by contract.
-        match unsafe { text(address) }.and_then(|address| UdpSocket::bind(&*address)) {
+        let address = unsafe { text(address) }.and_then(|address| look_up(&address));
+        match address.and_then(|addresses| UdpSocket::bind(&*addresses)) {
             Ok(bound) => {
                 let bound = Box::into_raw(Box::new(upshift_udp(bound)));
                 // SAFETY: by contract room for it.

@@ -23,7 +23,7 @@ pub mod unix;
 mod writer;
 
 pub use listener::TcpListener;
-pub use resolve::{ToSocketAddrs, lookup_host};
+pub use resolve::{LookupError, ToSocketAddrs, lookup_host};
 pub use socket::TcpSocket;
 pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, TcpStream, WriteHalf};
 pub use udp::{Datagram, Datagrams, UdpSocket};

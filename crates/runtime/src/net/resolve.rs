@@ -4,10 +4,12 @@
 //! thread for blocking calls, at the level of the caller. Addresses in any form,
 //! also as text, need no thread and no system call.
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use crate::blocking;
+use crate::notice::errno_of;
 
 /// An address or a name to look up: a sealed list of types, the same as for
 /// [`std::net::ToSocketAddrs`].
@@ -134,7 +136,50 @@ async fn look_up(name: String, port: u16) -> io::Result<Vec<SocketAddr>> {
         std::net::ToSocketAddrs::to_socket_addrs(&(asked.as_str(), port)).map(Vec::from_iter)
     })
     .await
-    .map_err(|error| io::Error::new(error.kind(), format!("cannot look up {name:?}: {error}")))
+    .map_err(|error| match errno_of(&error) {
+        // The resolver was not asked: no thread could be started.
+        Some(_) => error,
+        None => io::Error::new(error.kind(), LookupError { name, error }),
+    })
+}
+
+/// A host name without an address: the resolver does not know it, or did not answer.
+///
+/// It is the inner error of the [`io::Error`] of [`lookup_host`], and of the functions that bind or
+/// connect to a name.
+///
+/// ```
+/// use upshift::net::{LookupError, lookup_host};
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let error = lookup_host("no such host:80").await.err().unwrap();
+/// let inner = error.get_ref().unwrap().downcast_ref::<LookupError>().unwrap();
+/// assert_eq!(inner.name(), "no such host");
+/// # });
+/// ```
+#[derive(Debug)]
+pub struct LookupError {
+    name: String,
+    error: io::Error,
+}
+
+impl LookupError {
+    /// Returns the name that was looked up.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl fmt::Display for LookupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot look up {:?}: {}", self.name, self.error)
+    }
+}
+
+impl std::error::Error for LookupError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
 }
 
 /// Looks a host up.
