@@ -120,6 +120,21 @@ pub struct Death {
     pub hangs: Option<Duration>,
     /// The level-0 request that it began last.
     pub last_urgent: Option<String>,
+    /// Set if it was alone on its host: no other rank can read its last request.
+    pub was_alone: bool,
+}
+
+impl Death {
+    /// The death of a rank that was alone on its host.
+    pub(crate) fn alone(rank: u32, pid: u32) -> Death {
+        Death {
+            rank: rank as usize,
+            pid,
+            hangs: None,
+            last_urgent: None,
+            was_alone: true,
+        }
+    }
 }
 
 impl fmt::Display for Death {
@@ -130,6 +145,7 @@ impl fmt::Display for Death {
             Some(time) => write!(f, "has not polled for {} s", time.as_secs_f32())?,
         }
         match &self.last_urgent {
+            None if self.was_alone => f.write_str(", alone on its host"),
             Some(text) => write!(f, "; its last level-0 request: {text}"),
             None => f.write_str("; it had begun no level-0 request"),
         }

@@ -13,6 +13,7 @@ use upshift::{Board, JoinHandle, Level, Preemption, Runtime, spawn, time};
 use crate::comm::Comm;
 use crate::error::{Error, Result, Threads, check};
 use crate::job::Job;
+use crate::lifeline::Lifeline;
 use crate::node::{self, AWAY, Node};
 use crate::progress::progress;
 use crate::serve::World;
@@ -149,6 +150,8 @@ impl Launch {
         // SAFETY: MPI is initialised, on this thread.
         let (node, service, replies) =
             unsafe { (join_node(self.vcpus)?, duplicate()?, duplicate()?) };
+        // SAFETY: as above.
+        let lifelines = unsafe { connect_hosts(&node)? };
         let node = Arc::new(node);
         let job = Arc::new(Job::new(only, node.clone()));
         // SAFETY: a constant of the library.
@@ -164,7 +167,7 @@ impl Launch {
             .name("upshift-mpi")
             .build()
             .map_err(system)?;
-        let watch = Watch::start(&job, self.patience).map_err(system)?;
+        let watch = Watch::start(&job, self.patience, lifelines).map_err(system)?;
         let socket = node.socket().map_err(system)?;
 
         let result = runtime.block_on(async {
@@ -193,7 +196,7 @@ impl Launch {
     }
 }
 
-fn system(error: std::io::Error) -> Error {
+pub(crate) fn system(error: std::io::Error) -> Error {
     Error::System(error.to_string())
 }
 
@@ -315,6 +318,20 @@ unsafe fn join_node(vcpus: usize) -> Result<Node> {
         }
         sys::MPI_Comm_free(&mut near);
         node
+    }
+}
+
+/// Connects the first rank of each host with rank 0.
+///
+/// # Safety
+/// MPI is initialised, and this thread may call it.
+unsafe fn connect_hosts(node: &Node) -> Result<Vec<Lifeline>> {
+    // SAFETY: the caller's; out-parameters.
+    unsafe {
+        let (mut me, mut size) = (0, 0);
+        check(sys::MPI_Comm_rank(sys::RSMPI_COMM_WORLD, &mut me))?;
+        check(sys::MPI_Comm_size(sys::RSMPI_COMM_WORLD, &mut size))?;
+        Lifeline::open_all(node, me as u32, size as usize)
     }
 }
 

@@ -49,6 +49,7 @@ mod data;
 mod error;
 mod job;
 mod launch;
+mod lifeline;
 mod node;
 mod operation;
 mod peers;

@@ -39,6 +39,8 @@ pub(crate) struct Page {
     asleep: AtomicU32,
     /// A survivor has said that this rank died.
     pub(crate) told: AtomicU32,
+    /// A rank of another host that this rank has missed: its number plus one, and its process.
+    missed: AtomicU64,
     pub(crate) beats: AtomicU64,
     sequence: AtomicU32,
     length: AtomicU32,
@@ -108,6 +110,19 @@ impl Node {
         assert!(nth < self.ranks.len(), "a rank of this node");
         // SAFETY: within the mapping, which is full of atomics.
         unsafe { self.pages.add(nth).as_ref() }
+    }
+
+    /// Tells the other ranks of this node of a rank that this one has missed.
+    pub(crate) fn miss(&self, rank: u32, pid: u32) {
+        let both = (u64::from(rank) + 1) << 32 | u64::from(pid);
+        self.mine().missed.store(both, Release);
+    }
+
+    /// A rank of another host that a rank of this node has missed, and its process.
+    pub(crate) fn missed(&self) -> Option<(u32, u32)> {
+        let pages = (0..self.ranks.len()).map(|nth| self.page(nth));
+        let both = pages.map(|page| page.missed.load(Acquire)).max()?;
+        Some((((both >> 32) as u32).checked_sub(1)?, both as u32))
     }
 
     pub(crate) fn mine(&self) -> &Page {

@@ -1,6 +1,7 @@
 //! The watchdog: a thread that sleeps until a rank of this node dies, hangs, or the job is ended.
 //!
-//! A thread, not a coroutine: it must act also while this rank computes or is stuck in MPI. Deaths arrive by pidfd. Hangs show
+//! A thread, not a coroutine: it must act also while this rank computes or is stuck in MPI. Deaths
+//! arrive by pidfd, and from other hosts by a lifeline (`lifeline.rs`). Hangs show
 //! by heartbeats, which a coroutine of level 0 counts in the rank's page; what is compared is how many of its own looks
 //! the watchdog has made since the count moved, so a job that is stopped and continued as a whole has not hung.
 //!
@@ -18,7 +19,8 @@ use std::time::{Duration, Instant};
 
 use crate::error::Death;
 use crate::job::Job;
-use crate::node::{Node, RUNS};
+use crate::lifeline::{Lifeline, Pulled};
+use crate::node::{AWAY, Node, RUNS};
 
 /// Exit status of a rank whose job has failed.
 pub const STATUS: i32 = 70;
@@ -68,7 +70,11 @@ fn set(event: RawFd) {
 
 impl Watch {
     /// Starts it. All ranks of the node have their pages.
-    pub(crate) fn start(job: &Arc<Job>, patience: Patience) -> io::Result<Watch> {
+    pub(crate) fn start(
+        job: &Arc<Job>,
+        patience: Patience,
+        lifelines: Vec<Lifeline>,
+    ) -> io::Result<Watch> {
         let (stop, term) = (Arc::new(eventfd()?), Arc::new(eventfd()?));
         let node = job.node.clone();
         let mut peers = Vec::new();
@@ -96,6 +102,7 @@ impl Watch {
             node,
             patience,
             peers,
+            lifelines,
             stop: stop.clone(),
             term,
         };
@@ -132,15 +139,16 @@ struct Watcher {
     node: Arc<Node>,
     patience: Patience,
     peers: Vec<Peer>,
+    lifelines: Vec<Lifeline>,
     stop: Arc<OwnedFd>,
     term: Arc<OwnedFd>,
 }
 
-/// What a wait has brought.
+/// The end of a wait.
 enum Event {
     Stop,
     Term,
-    Died(usize),
+    Died(Death),
     Nothing,
 }
 
@@ -151,14 +159,19 @@ impl Watcher {
             let event = self.wait(BEAT);
             let whole = looked.elapsed() >= BEAT;
             match event {
-                Event::Stop => return,
-                Event::Died(nth) => return self.fail(nth, None),
+                Event::Stop => {
+                    if self.node.mine().phase.load(Acquire) == AWAY {
+                        self.lifelines.iter().for_each(Lifeline::leave);
+                    }
+                    return;
+                }
+                Event::Died(death) => return self.fail(death),
                 // A rank may have died, too: `mpirun` is often faster.
                 Event::Term => {
                     let deadline = Instant::now() + self.patience.grace / 4;
                     while Instant::now() < deadline {
                         match self.wait(Duration::from_millis(10)) {
-                            Event::Died(nth) => return self.fail(nth, None),
+                            Event::Died(death) => return self.fail(death),
                             Event::Stop => return,
                             _ => {}
                         }
@@ -167,8 +180,8 @@ impl Watcher {
                     exit(128 + libc::SIGTERM);
                 }
                 Event::Nothing if whole => {
-                    if let Some((nth, time)) = self.hung() {
-                        return self.fail(nth, Some(time));
+                    if let Some(death) = self.hung() {
+                        return self.fail(death);
                     }
                 }
                 Event::Nothing => {}
@@ -182,9 +195,11 @@ impl Watcher {
             .peers
             .iter()
             .map(|peer| peer.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd));
+        let far = self.lifelines.iter().map(Lifeline::fd);
         let mut polled: Vec<libc::pollfd> = own
             .into_iter()
             .chain(theirs)
+            .chain(far)
             .map(|fd| libc::pollfd {
                 fd,
                 events: libc::POLLIN,
@@ -203,14 +218,29 @@ impl Watcher {
         if polled[0].revents != 0 {
             return Event::Stop;
         }
-        for (peer, entry) in self.peers.iter_mut().zip(&polled[2..]) {
-            if entry.revents == 0 {
-                continue;
-            }
+        let (near, far) = polled[2..].split_at(self.peers.len());
+        for at in (0..near.len()).filter(|at| near[*at].revents != 0) {
             // Once is enough.
-            peer.fd = None;
-            if self.node.page(peer.nth).phase.load(Acquire) == RUNS {
-                return Event::Died(peer.nth);
+            self.peers[at].fd = None;
+            let nth = self.peers[at].nth;
+            if let Some((rank, pid)) = self.node.missed() {
+                // The neighbour has ended with the job.
+                return Event::Died(Death::alone(rank, pid));
+            }
+            if self.node.page(nth).phase.load(Acquire) == RUNS {
+                return Event::Died(self.death(nth, None));
+            }
+        }
+        if let Some(at) = far.iter().position(|entry| entry.revents != 0) {
+            let pulled = self.lifelines[at].pulled();
+            if pulled != Pulled::Holds {
+                let line = self.lifelines.swap_remove(at);
+                if pulled == Pulled::Missed {
+                    self.node.miss(line.rank, line.pid);
+                    let death = Death::alone(line.rank, line.pid);
+                    say(&death);
+                    return Event::Died(death);
+                }
             }
         }
         if polled[1].revents != 0 {
@@ -219,8 +249,11 @@ impl Watcher {
         Event::Nothing
     }
 
-    /// A rank whose count has stood still for too many looks.
-    fn hung(&mut self) -> Option<(usize, Duration)> {
+    /// A rank whose count has stood still for too many looks, or whose loss a neighbour has noted.
+    fn hung(&mut self) -> Option<Death> {
+        if let Some((rank, pid)) = self.node.missed() {
+            return Some(Death::alone(rank, pid));
+        }
         for peer in &mut self.peers {
             let page = self.node.page(peer.nth);
             let beats = page.beats.load(Relaxed);
@@ -229,27 +262,31 @@ impl Watcher {
                 continue;
             }
             peer.still += 1;
-            let time = BEAT * peer.still;
+            let (nth, time) = (peer.nth, BEAT * peer.still);
             if time > self.patience.hang {
-                return Some((peer.nth, time));
+                return Some(self.death(nth, Some(time)));
             }
         }
         None
     }
 
-    fn fail(self, nth: usize, hangs: Option<Duration>) {
+    /// The death of a rank of this node, with its last request. One of the survivors names it.
+    fn death(&self, nth: usize, hangs: Option<Duration>) -> Death {
         let page = self.node.page(nth);
         let death = Death {
             rank: self.node.ranks[nth] as usize,
             pid: page.pid.load(Relaxed),
             hangs,
             last_urgent: self.node.last_note(nth),
+            was_alone: false,
         };
         if page.told.swap(1, SeqCst) == 0 {
-            // In one write: what the launcher says meanwhile comes before or after it.
-            let line = format!("upshift-mpi: {death}; the job ends\n");
-            let _ = io::stderr().write_all(line.as_bytes());
+            say(&death);
         }
+        death
+    }
+
+    fn fail(self, death: Death) {
         let began = Instant::now();
         if let Some(job) = self.job.upgrade() {
             job.fail(death);
@@ -257,6 +294,12 @@ impl Watcher {
         thread::sleep(self.patience.grace.saturating_sub(began.elapsed()));
         exit(STATUS);
     }
+}
+
+/// Names a rank, in one write: the launcher's own words come before or after it.
+fn say(death: &Death) {
+    let line = format!("upshift-mpi: {death}; the job ends\n");
+    let _ = io::stderr().write_all(line.as_bytes());
 }
 
 /// Ends the process without destructors: they would wait for ranks that are gone.

@@ -1,0 +1,279 @@
+//! Lifelines: connections by which a rank that is alone on its host is missed on the others.
+//!
+//! A pidfd reaches no further than its host. Where a job spans several hosts, the first rank of each
+//! holds a TCP connection to rank 0. The kernel closes the connection when its process dies, however
+//! it dies; a rank that leaves the job in order says [`LEAVES`] first. Only the end of a rank that is
+//! alone on its host is taken for a death here: other ranks have neighbours, which also know the last
+//! request.
+//!
+//! A job on one host has no lifelines. A host that cannot reach rank 0 by IPv4 has none either, and
+//! says so when the job starts.
+
+use std::collections::BTreeSet;
+use std::ffi::c_int;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+use mpi_sys as sys;
+
+use crate::error::{Result, check};
+use crate::launch::system;
+use crate::node::Node;
+
+/// The byte that a rank sends before it leaves the job in order.
+const LEAVES: u8 = b'L';
+
+/// Bytes of the invitation that rank 0 broadcasts: the token, then its addresses as text.
+const INVITATION: usize = 512;
+
+/// Bytes of the secret by which both ends know that they belong to one job.
+const TOKEN: usize = 16;
+
+/// The longest wait for one address of rank 0, and for each message of the greeting.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The first rank of another host, at the far end of a connection.
+pub(crate) struct Lifeline {
+    pub(crate) rank: u32,
+    pub(crate) pid: u32,
+    is_alone: bool,
+    stream: TcpStream,
+}
+
+/// The state of a lifeline that has become readable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Pulled {
+    /// Its rank lives.
+    Holds,
+    /// Its rank has left in order, or died where its neighbours name it.
+    Over,
+    /// Its rank has died, alone on its host.
+    Missed,
+}
+
+impl Lifeline {
+    /// Connects the first ranks of all hosts with rank 0. Returns no lifelines on a job of one host.
+    ///
+    /// # Safety
+    /// MPI is initialised, and this thread may call it. All ranks call this.
+    ///
+    /// # Errors
+    /// MPI refuses a collective. A connection that cannot be made is no error.
+    pub(crate) unsafe fn open_all(node: &Node, me: u32, size: usize) -> Result<Vec<Lifeline>> {
+        let first = node.ranks[0];
+        // SAFETY: the caller's; arrays of the length that is said.
+        let others = unsafe {
+            let mut firsts = vec![0u32; size];
+            check(sys::MPI_Allgather(
+                (&raw const first).cast(),
+                1,
+                sys::RSMPI_UINT32_T,
+                firsts.as_mut_ptr().cast(),
+                1,
+                sys::RSMPI_UINT32_T,
+                sys::RSMPI_COMM_WORLD,
+            ))?;
+            firsts.into_iter().collect::<BTreeSet<u32>>().len() - 1
+        };
+        if others == 0 {
+            return Ok(Vec::new());
+        }
+        let (mut listener, mut invitation) = (None, [0; INVITATION]);
+        if me == 0 {
+            listener = invite(&mut invitation).map_err(system)?;
+        }
+        // SAFETY: the caller's; an array of the length that is said.
+        unsafe {
+            check(sys::MPI_Bcast(
+                invitation.as_mut_ptr().cast(),
+                INVITATION as c_int,
+                sys::RSMPI_UINT8_T,
+                0,
+                sys::RSMPI_COMM_WORLD,
+            ))?;
+        }
+        let hello = Hello::new(&invitation, me, node.ranks.len() == 1);
+        let reached = (me == first && me != 0).then(|| hello.knock(&invitation));
+        // Whoever can reach rank 0 is in the queue of its listener.
+        // SAFETY: the caller's.
+        check(unsafe { sys::MPI_Barrier(sys::RSMPI_COMM_WORLD) })?;
+        if let Some(listener) = listener {
+            return Ok(hello.admit(&listener, others));
+        }
+        match reached {
+            None => Ok(Vec::new()),
+            Some(stream) => match stream.and_then(|stream| hello.greet(stream)) {
+                Ok(line) => Ok(vec![line]),
+                Err(error) => {
+                    eprintln!(
+                        "upshift-mpi: the host of rank {me} has no TCP connection to rank 0 ({error}): \
+                         if a rank that is alone on its host dies, it is not named"
+                    );
+                    Ok(Vec::new())
+                }
+            },
+        }
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.stream.as_raw_fd()
+    }
+
+    /// Reads from a connection that is readable.
+    pub(crate) fn pulled(&mut self) -> Pulled {
+        match self.stream.read(&mut [0]) {
+            Ok(1..) => Pulled::Over,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Pulled::Holds,
+            Ok(0) | Err(_) if self.is_alone => Pulled::Missed,
+            Ok(0) | Err(_) => Pulled::Over,
+        }
+    }
+
+    /// Tells the far end that this rank leaves in order.
+    pub(crate) fn leave(&self) {
+        // A far end that is gone needs no word.
+        let _ = (&self.stream).write(&[LEAVES]);
+    }
+}
+
+/// The greeting of both ends.
+struct Hello {
+    token: [u8; TOKEN],
+    rank: u32,
+    is_alone: bool,
+}
+
+/// A greeting on the wire: token, rank, process, alone on its host.
+type Wire = [u8; TOKEN + 9];
+
+impl Hello {
+    fn new(invitation: &[u8; INVITATION], rank: u32, is_alone: bool) -> Hello {
+        let mut token = [0; TOKEN];
+        token.copy_from_slice(&invitation[..TOKEN]);
+        Hello {
+            token,
+            rank,
+            is_alone,
+        }
+    }
+
+    fn wire(&self) -> Wire {
+        let mut wire = [0; TOKEN + 9];
+        wire[..TOKEN].copy_from_slice(&self.token);
+        wire[TOKEN..TOKEN + 4].copy_from_slice(&self.rank.to_le_bytes());
+        wire[TOKEN + 4..TOKEN + 8].copy_from_slice(&std::process::id().to_le_bytes());
+        wire[TOKEN + 8] = self.is_alone.into();
+        wire
+    }
+
+    /// Connects to rank 0 by the first of its addresses that answers.
+    fn knock(&self, invitation: &[u8; INVITATION]) -> io::Result<TcpStream> {
+        let text = String::from_utf8_lossy(&invitation[TOKEN..]);
+        let mut refusal = io::Error::other("it has no address");
+        for address in text.trim_end_matches('\0').split(',') {
+            let Ok(address) = address.parse::<SocketAddr>() else {
+                continue;
+            };
+            let knocked = TcpStream::connect_timeout(&address, PATIENCE)
+                .and_then(|mut stream| stream.write_all(&self.wire()).map(|()| stream));
+            match knocked {
+                Ok(stream) => return Ok(stream),
+                Err(error) => refusal = error,
+            }
+        }
+        Err(refusal)
+    }
+
+    /// Reads the greeting of the far end. Another program may listen at the address of rank 0.
+    fn greeted(&self, mut stream: TcpStream) -> io::Result<Lifeline> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut wire: Wire = [0; TOKEN + 9];
+        stream.read_exact(&mut wire)?;
+        if wire[..TOKEN] != self.token {
+            return Err(io::Error::other("another program answers"));
+        }
+        stream.set_nonblocking(true)?;
+        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|n| wire[at + n]));
+        Ok(Lifeline {
+            rank: word(TOKEN),
+            pid: word(TOKEN + 4),
+            is_alone: wire[TOKEN + 8] != 0,
+            stream,
+        })
+    }
+
+    /// Waits for the greeting of rank 0.
+    fn greet(&self, stream: TcpStream) -> io::Result<Lifeline> {
+        // Rank 0 may wait for others first.
+        stream.set_read_timeout(Some(PATIENCE * 2))?;
+        self.greeted(stream)
+    }
+
+    /// Accepts the connections that wait, of this job's hosts.
+    fn admit(&self, listener: &TcpListener, others: usize) -> Vec<Lifeline> {
+        let mut lines = Vec::new();
+        while lines.len() < others
+            && let Ok((stream, _)) = listener.accept()
+        {
+            let welcome = |line: Lifeline| (&line.stream).write_all(&self.wire()).map(|()| line);
+            lines.extend(self.greeted(stream).and_then(welcome));
+        }
+        lines
+    }
+}
+
+/// Listens on all addresses of this host, and writes them into the invitation. Without an address or
+/// a socket the other hosts find none.
+fn invite(invitation: &mut [u8; INVITATION]) -> io::Result<Option<TcpListener>> {
+    // SAFETY: writes at most so many bytes to the array.
+    let read = unsafe { libc::getrandom(invitation.as_mut_ptr().cast(), TOKEN, 0) };
+    if read != TOKEN as isize {
+        return Err(io::Error::last_os_error());
+    }
+    let Ok(listener) = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)) else {
+        return Ok(None);
+    };
+    listener.set_nonblocking(true)?;
+    let port = listener.local_addr()?.port();
+    let mut at = TOKEN;
+    for address in addresses()? {
+        let text = format!("{},", SocketAddr::new(address, port));
+        let Some(room) = invitation.get_mut(at..at + text.len()) else {
+            break;
+        };
+        room.copy_from_slice(text.as_bytes());
+        at += text.len();
+    }
+    Ok(Some(listener))
+}
+
+/// The IPv4 addresses of this host by which others may reach it.
+fn addresses() -> io::Result<Vec<IpAddr>> {
+    let mut found = Vec::new();
+    // SAFETY: the list is the library's until it is freed; an entry's address is of the family that it says.
+    unsafe {
+        let mut list = std::ptr::null_mut();
+        if libc::getifaddrs(&mut list) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut entry = list;
+        while let Some(interface) = entry.as_ref() {
+            let flags = interface.ifa_flags as c_int;
+            let is_up = flags & libc::IFF_UP != 0 && flags & libc::IFF_LOOPBACK == 0;
+            if is_up
+                && let Some(address) = interface.ifa_addr.as_ref()
+                && c_int::from(address.sa_family) == libc::AF_INET
+            {
+                let address = &*interface.ifa_addr.cast::<libc::sockaddr_in>();
+                let bits = u32::from_be(address.sin_addr.s_addr);
+                found.push(IpAddr::V4(Ipv4Addr::from(bits)));
+            }
+            entry = interface.ifa_next;
+        }
+        libc::freeifaddrs(list);
+    }
+    Ok(found)
+}
