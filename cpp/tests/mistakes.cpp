@@ -1,5 +1,5 @@
-// Mistakes of a first program. Each is compiled by itself (`-DREFUSED=n`) and must be refused with a
-// message that says how to write it.
+// Mistakes of a first program. Each is compiled by itself (`-DREFUSED=n`) and must be refused
+// with a message that says how to write it.
 #include <coroutine>
 #include <future>
 #include <thread>

@@ -1,5 +1,5 @@
-//! Jobs on two hosts, which are network and name namespaces of this machine's. They need root, `ip` and
-//! `unshare`.
+//! Jobs on two hosts, which are network and name namespaces of this machine's. They need root,
+//! `ip` and `unshare`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,10 +1,10 @@
 //! Lifelines: connections by which a rank that is alone on its host is missed on the others.
 //!
-//! A pidfd reaches no further than its host. Where a job spans several hosts, the first rank of each
-//! holds a TCP connection to rank 0. The kernel closes the connection when its process dies, however
-//! it dies; a rank that leaves the job in order says [`LEAVES`] first. Only the end of a rank that is
-//! alone on its host is taken for a death here: other ranks have neighbours, which also know the last
-//! request.
+//! A pidfd reaches no further than its host. Where a job spans several hosts, the first rank of
+//! each holds a TCP connection to rank 0. The kernel closes the connection when its process
+//! dies, however it dies; a rank that leaves the job in order says [`LEAVES`] first. Only the
+//! end of a rank that is alone on its host is taken for a death here: other ranks have
+//! neighbours, which also know the last request.
 //!
 //! A job on one host has no lifelines. A host that cannot reach rank 0 by IPv4 has none either, and
 //! says so when the job starts.
@@ -55,7 +55,8 @@ pub(crate) enum Pulled {
 }
 
 impl Lifeline {
-    /// Connects the first ranks of all hosts with rank 0. Returns no lifelines on a job of one host.
+    /// Connects the first ranks of all hosts with rank 0. Returns no lifelines on a job of one
+    /// host.
     ///
     /// # Safety
     /// MPI is initialised, and this thread may call it. All ranks call this.
@@ -97,7 +98,7 @@ impl Lifeline {
         }
         let hello = Hello::new(&invitation, me, node.ranks.len() == 1);
         let reached = (me == first && me != 0).then(|| hello.knock(&invitation));
-        // Whoever can reach rank 0 is in the queue of its listener.
+        // Every host that can reach rank 0 is in the queue of its listener.
         // SAFETY: the caller's.
         check(unsafe { sys::MPI_Barrier(sys::RSMPI_COMM_WORLD) })?;
         if let Some(listener) = listener {
@@ -225,8 +226,8 @@ impl Hello {
     }
 }
 
-/// Listens on all addresses of this host, and writes them into the invitation. Without an address or
-/// a socket the other hosts find none.
+/// Listens on all addresses of this host, and writes them into the invitation. Without an
+/// address or a socket the other hosts find none.
 fn invite(invitation: &mut [u8; INVITATION]) -> io::Result<Option<TcpListener>> {
     // SAFETY: writes at most so many bytes to the array.
     let read = unsafe { libc::getrandom(invitation.as_mut_ptr().cast(), TOKEN, 0) };
@@ -253,7 +254,8 @@ fn invite(invitation: &mut [u8; INVITATION]) -> io::Result<Option<TcpListener>> 
 /// The IPv4 addresses of this host by which others may reach it.
 fn addresses() -> io::Result<Vec<IpAddr>> {
     let mut found = Vec::new();
-    // SAFETY: the list is the library's until it is freed; an entry's address is of the family that it says.
+    // SAFETY: the list is the library's until it is freed; an entry's address is of the family
+    // that it says.
     unsafe {
         let mut list = std::ptr::null_mut();
         if libc::getifaddrs(&mut list) != 0 {
