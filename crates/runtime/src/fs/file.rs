@@ -299,6 +299,34 @@ impl File {
         }
     }
 
+    /// The length of the file as far as this machine knows it, in bytes: what another one has made of it is asked for
+    /// by an operation before. Does not wait; `length` if there is no answer.
+    pub(super) fn known_len(&self, length: u64) -> u64 {
+        // SAFETY: all zeroes is a valid value, and it is written to only; the path is empty.
+        unsafe {
+            let mut answer: libc::statx = std::mem::zeroed();
+            let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+            let (fd, path) = (self.fd.as_raw_fd(), c"".as_ptr());
+            match libc::statx(fd, path, flags, libc::STATX_SIZE, &raw mut answer) {
+                0 => answer.stx_size,
+                _ => length,
+            }
+        }
+    }
+
+    /// Reads into an empty vector what is cached, behind what was the end of the file.
+    pub(super) fn read_behind_end(&self, buffer: &mut Vec<u8>, offset: u64) {
+        let room = at_once::piece(buffer.capacity());
+        if self.is_copied()
+            // SAFETY: there is room for so many bytes.
+            && let Now::Done(count) =
+                unsafe { at_once::read(self.as_fd(), buffer.as_mut_ptr(), room, offset) }
+        {
+            // SAFETY: so many bytes have been written, from the first one on.
+            unsafe { buffer.set_filled(count) };
+        }
+    }
+
     /// The length of the file in bytes.
     ///
     /// # Errors
