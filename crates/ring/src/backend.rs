@@ -171,6 +171,14 @@ impl Backend {
         }
     }
 
+    /// Hands all entries over, and makes the completions that come of it at once: with the readiness driver, those of what it hands over.
+    pub(crate) fn hand_over_and_fetch(&self) -> io::Result<usize> {
+        match self {
+            Self::Kernel(uring) => uring.enter(true),
+            Self::Readiness(readiness) => Ok(readiness.enter(false)),
+        }
+    }
+
     /// Hands all entries over and waits for `want` completions or for the time to pass.
     pub(crate) fn enter_and_wait(&self, want: u32, timeout: Option<Duration>) -> io::Result<usize> {
         both!(self, backend => backend.enter_and_wait(want, timeout))

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 /// A descriptor shared by its users and by the operations on it; closed when the last of them is done.
 ///
-/// So its number cannot be reused under an operation in flight. Cloning and dropping cost one atomic addition each.
+/// So its number cannot be reused under an operation in flight. Cloning and dropping cost one atomic addition each. An
+/// operation whose handle has been dropped counts as well, until it has ended; [`Ring::settle`](crate::Ring::settle) brings that about.
 ///
 /// ```
 /// # use upshift_ring::Fd;
@@ -28,6 +29,12 @@ impl Fd {
     /// Gives the descriptor back if it is not shared, otherwise itself.
     pub fn try_into_owned(self) -> Result<OwnedFd, Fd> {
         Arc::try_unwrap(self.0).map_err(Fd)
+    }
+
+    /// Do others share the descriptor: users, or operations that have not ended? One load.
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
     }
 
     /// The number, in the form that entries want.

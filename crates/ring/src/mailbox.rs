@@ -3,6 +3,9 @@
 //! Bounded by the handles: each alive has at most one release and a few requests outstanding. Posting costs an
 //! uncontended lock; the owner looks at one flag per turn and takes the lock only if it is set. Nothing foreign runs and
 //! nothing is woken under the lock.
+//!
+//! The first message that is worth waking the owner for signals its eventfd, also while it is awake: then there is something
+//! to reap, so that a turn comes soon, by the owner or by whoever [stands in](crate::Ring::stand_in) for it in a long poll.
 
 use crate::remote::Kick;
 use crate::slot::Slot;
@@ -44,6 +47,8 @@ struct State {
     messages: Vec<Message>,
     starved: bool,
     closed: bool,
+    /// The eventfd has been signalled since the owner has read its mail.
+    signalled: bool,
 }
 
 pub(crate) struct Mailbox {
@@ -82,10 +87,11 @@ impl Mailbox {
         }
         state.messages.push(message);
         self.flag.store(true, Ordering::Release);
-        let urgent = message.is_urgent(state.starved);
+        let signals =
+            message.is_urgent(state.starved) && !std::mem::replace(&mut state.signalled, true);
         drop(state);
-        if urgent {
-            self.kick.kick();
+        if signals {
+            self.kick.signal();
         }
         Ok(())
     }
@@ -100,6 +106,7 @@ impl Mailbox {
     pub(crate) fn collect(&self, into: &mut Vec<Message>) {
         let mut state = self.lock();
         self.flag.store(false, Ordering::Relaxed);
+        state.signalled = false;
         std::mem::swap(&mut state.messages, into);
     }
 

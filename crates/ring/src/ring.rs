@@ -166,6 +166,27 @@ impl Ring {
         shared.driver.submit()
     }
 
+    /// Ends the operations on a descriptor whose handles have been dropped on this ring's thread, as far as they can be cancelled, and
+    /// [reaps](Self::reap): then nothing here but handles that are alive keeps it open. Returns how many completions there were.
+    ///
+    /// One enter, which hands over whatever is pending as well; none if the descriptor is not [shared](Fd::is_shared), or nothing that lost
+    /// its handle is under way. With the readiness driver a call of `epoll_ctl` for each operation. What is in the middle of a call
+    /// that does not end, or belongs to another ring, is left to the turns that follow.
+    ///
+    /// ```
+    /// # use upshift_ring::{Config, Fd, Ring, op};
+    /// # use std::os::fd::OwnedFd;
+    /// let ring = Ring::new(Config::default())?;
+    /// let socket = Fd::from(OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0")?));
+    /// drop(ring.recv_multi(socket.clone(), 0));
+    /// ring.settle(&socket);
+    /// assert!(socket.try_into_owned().is_ok());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn settle(&self, fd: &Fd) -> usize {
+        self.shared().driver.settle(fd)
+    }
+
     /// Hands all pending entries to the kernel and waits until there is a completion, a [kick](Remote::kick), a signal, or
     /// `timeout` has passed (`None`: for ever). One enter, after those that the backlog needs.
     ///
@@ -279,8 +300,8 @@ impl Ring {
         self.shared().assign(owner);
     }
 
-    /// Does a turn on behalf of the owner, which is stopped outside of all uses, but for its system calls: publishes entries and
-    /// reads completions. What is left for the owner is to be asked for by [`Watch::enter`]. Wakers are not called, and code of users is
+    /// Does a turn on behalf of the owner, which is stopped outside of all uses, but for its system calls: reads its mail, publishes
+    /// entries and reads completions. What is left for the owner is to be asked for by [`Watch::enter`]. Wakers are not called, and code of users is
     /// not run: it may wait for the owner.
     ///
     /// # Safety
@@ -291,6 +312,7 @@ impl Ring {
         let (owner, driver) = (shared.owner(), &shared.driver);
         shared.assign(Owner(this_thread()));
         let before = driver.foreign.keep_all();
+        shared.read_mail();
         let owes_call = driver.publish();
         driver.reap();
         driver.foreign.put_back(before);

@@ -6,6 +6,7 @@
 use crate::backend::Backend;
 use crate::counters::count;
 use crate::driver::Driver;
+use crate::fd::Fd;
 use crate::readiness::Readiness;
 use crate::slot::{CANCEL, CANCELLED, KICK};
 use crate::uring::Uring;
@@ -151,6 +152,29 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    /// Ends what has no handle any more among the operations on a descriptor; see [`crate::Ring::settle`].
+    pub(crate) fn settle(&self, fd: &Fd) -> usize {
+        let mut read = 0;
+        for _ in 0..ENTERS {
+            if self.orphans.get() == 0 || !fd.is_shared() {
+                break;
+            }
+            self.flush();
+            let enters = self.backend.pending() != 0 || self.backend.owes_completions();
+            if enters && self.backend.hand_over_and_fetch().is_err() {
+                // What is left is for the next turn.
+                break;
+            }
+            let more = self.reap();
+            read += more;
+            if !enters && more == 0 {
+                // It cannot be cancelled, or is another ring's.
+                break;
+            }
+        }
+        read
     }
 
     /// Hands over what can be handed over by another thread than the maker. True: an enter of the maker is due.

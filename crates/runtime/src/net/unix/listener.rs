@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::Path;
 
 use socket2::SockRef;
-use upshift_ring::Fd;
 
 use super::{SocketAddr, UnixStream, address};
+use crate::io::Descriptor;
 use crate::net::acceptor::Acceptor;
 
 /// A listening Unix socket.
@@ -30,8 +30,12 @@ pub struct UnixListener {
 impl UnixListener {
     fn new(listener: std::os::unix::net::UnixListener) -> UnixListener {
         UnixListener {
-            acceptor: Acceptor::new(Fd::new(OwnedFd::from(listener))),
+            acceptor: Acceptor::new(listener),
         }
+    }
+
+    pub(crate) fn into_descriptor(self) -> Descriptor {
+        self.acceptor.fd
     }
 
     /// Binds a path and listens.
