@@ -180,7 +180,10 @@ fn dropped_ends_of_pipes_are_closed() {
         let mut reader = upshift::io::PipeReader::from_owned_fd(reader.into()).unwrap();
         give_up(reader.read(&mut [0; 8])).await;
         drop(reader);
-        assert_eq!(writer.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
+        assert_eq!(
+            writer.write(b"x").unwrap_err().kind(),
+            ErrorKind::BrokenPipe
+        );
 
         let (mut reader, writer) = std::io::pipe().unwrap();
         let mut writer = upshift::io::PipeWriter::from_owned_fd(writer.into()).unwrap();
@@ -194,7 +197,10 @@ fn dropped_ends_of_pipes_are_closed() {
         let reader = AsyncFd::new(reader);
         give_up(reader.readable()).await;
         drop(reader);
-        assert_eq!(writer.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
+        assert_eq!(
+            writer.write(b"x").unwrap_err().kind(),
+            ErrorKind::BrokenPipe
+        );
     });
 }
 

@@ -15,7 +15,7 @@ use super::readiness::Readiness;
 /// to hear of the next change first uses it up, until the call says
 /// [`WouldBlock`](io::ErrorKind::WouldBlock): [`read_with`](AsyncFd::read_with) and
 /// [`write_with`](AsyncFd::write_with) do that, one system call per transfer that need not wait.
-/// The descriptor should be non-blocking.
+/// The descriptor should be non-blocking. A drop closes it ([closing](crate::net#closing)).
 ///
 /// ```
 /// use std::io::{Read, Write};

@@ -104,7 +104,7 @@ impl PipeReader {
 }
 
 /// The end of a pipe to write to. The reader sees the end of the file when it is
-/// dropped.
+/// dropped ([closing](crate::net#closing)).
 #[derive(Debug)]
 pub struct PipeWriter {
     // As above.

@@ -11,7 +11,7 @@ use super::acceptor::Acceptor;
 use super::{TcpSocket, TcpStream};
 use crate::io::Descriptor;
 
-/// A listening TCP socket.
+/// A listening TCP socket. A drop closes it and frees its address ([closing](super#closing)).
 ///
 /// ```no_run
 /// # async fn example() -> std::io::Result<()> {

@@ -14,7 +14,8 @@ use super::options::address;
 use super::resolve::{ToSocketAddrs, resolve};
 use crate::io::Descriptor;
 
-/// A UDP socket. Its calls take `&self`: share it in an `Arc`, or borrow it.
+/// A UDP socket. Its calls take `&self`: share it in an `Arc`, or borrow it. A drop closes it
+/// and frees its address ([closing](super#closing)).
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

@@ -13,8 +13,8 @@ use crate::net::acceptor::Acceptor;
 
 /// A listening Unix socket.
 ///
-/// The file of a path stays when the listener is dropped; remove it before the next
-/// one binds, or use an abstract name.
+/// A drop closes it ([closing](crate::net#closing)). The file of a path stays; remove it before
+/// the next one binds, or use an abstract name.
 ///
 /// ```no_run
 /// # async fn example() -> std::io::Result<()> {
