@@ -171,7 +171,8 @@ impl Backend {
         }
     }
 
-    /// Hands all entries over, and makes the completions that come of it at once: with the readiness driver, those of what it hands over.
+    /// Hands all entries over without waiting, and brings the completions of cancellations among
+    /// them to the queue.
     pub(crate) fn hand_over_and_fetch(&self) -> io::Result<usize> {
         match self {
             Self::Kernel(uring) => uring.enter(true),

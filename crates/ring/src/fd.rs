@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 /// A descriptor shared by its users and by the operations on it; closed when the last of them is done.
 ///
-/// So its number cannot be reused under an operation in flight. Cloning and dropping cost one atomic addition each. An
-/// operation whose handle has been dropped counts as well, until it has ended; [`Ring::settle`](crate::Ring::settle) brings that about.
+/// So its number cannot be reused under an operation in flight. Cloning and dropping cost one
+/// atomic addition each. Operations whose handles have been dropped are users, too, until they have
+/// ended; [`Ring::settle`](crate::Ring::settle) ends them.
 ///
 /// ```
 /// # use upshift_ring::Fd;

@@ -4,8 +4,9 @@
 //! uncontended lock; the owner looks at one flag per turn and takes the lock only if it is set. Nothing foreign runs and
 //! nothing is woken under the lock.
 //!
-//! The first message that is worth waking the owner for signals its eventfd, also while it is awake: then there is something
-//! to reap, so that a turn comes soon, by the owner or by whoever [stands in](crate::Ring::stand_in) for it in a long poll.
+//! The first urgent message since the owner has read its mail signals the eventfd, also while the
+//! owner is awake. The signal is an arrival like any other: the owner's next turn reads the mail,
+//! or, in a long poll, the thread that [stands in](crate::Ring::stand_in) for the owner.
 
 use crate::remote::Kick;
 use crate::slot::Slot;

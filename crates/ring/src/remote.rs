@@ -108,7 +108,8 @@ impl Kick {
 
     fn write(&self) {
         let one = 1u64;
-        // SAFETY: eight readable bytes. The only possible failure, a counter at its maximum, leaves it readable.
+        // SAFETY: eight readable bytes. The only possible failure, a counter at its maximum, leaves
+        // it readable.
         unsafe {
             libc::write(self.raw_fd(), (&raw const one).cast(), 8);
         }

@@ -166,12 +166,14 @@ impl Ring {
         shared.driver.submit()
     }
 
-    /// Ends the operations on a descriptor whose handles have been dropped on this ring's thread, as far as they can be cancelled, and
-    /// [reaps](Self::reap): then nothing here but handles that are alive keeps it open. Returns how many completions there were.
+    /// Ends the operations on a descriptor whose handles have been dropped, and
+    /// [reaps](Self::reap). Then only handles that are alive keep the descriptor open. Returns the
+    /// number of completions.
     ///
-    /// One enter, which hands over whatever is pending as well; none if the descriptor is not [shared](Fd::is_shared), or nothing that lost
-    /// its handle is under way. With the readiness driver a call of `epoll_ctl` for each operation. What is in the middle of a call
-    /// that does not end, or belongs to another ring, is left to the turns that follow.
+    /// Costs one enter, which hands over all pending entries; none if the descriptor is not
+    /// [shared](Fd::is_shared) or no operation has lost its handle. The readiness driver calls
+    /// `epoll_ctl` once for each operation. Calls that cannot be cancelled (of files, mostly) and
+    /// operations of other rings are left to later turns.
     ///
     /// ```
     /// # use upshift_ring::{Config, Fd, Ring, op};
@@ -300,9 +302,10 @@ impl Ring {
         self.shared().assign(owner);
     }
 
-    /// Does a turn on behalf of the owner, which is stopped outside of all uses, but for its system calls: reads its mail, publishes
-    /// entries and reads completions. What is left for the owner is to be asked for by [`Watch::enter`]. Wakers are not called, and code of users is
-    /// not run: it may wait for the owner.
+    /// Does a turn on behalf of the owner, which is stopped outside of all uses: reads its mail,
+    /// publishes entries and reads completions. The owner's system calls are left to
+    /// [`Watch::enter`]. Wakers are not called, and code of users is not run: it may wait for the
+    /// owner.
     ///
     /// # Safety
     ///

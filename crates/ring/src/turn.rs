@@ -154,7 +154,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Ends what has no handle any more among the operations on a descriptor; see [`crate::Ring::settle`].
+    /// Ends the operations on a descriptor that have lost their handles: [`crate::Ring::settle`].
     pub(crate) fn settle(&self, fd: &Fd) -> usize {
         let mut read = 0;
         for _ in 0..ENTERS {
@@ -164,13 +164,13 @@ impl Driver {
             self.flush();
             let enters = self.backend.pending() != 0 || self.backend.owes_completions();
             if enters && self.backend.hand_over_and_fetch().is_err() {
-                // What is left is for the next turn.
+                // The next turn tries again.
                 break;
             }
             let more = self.reap();
             read += more;
             if !enters && more == 0 {
-                // It cannot be cancelled, or is another ring's.
+                // The rest cannot be cancelled, or belongs to another ring.
                 break;
             }
         }

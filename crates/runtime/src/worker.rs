@@ -304,8 +304,8 @@ impl Worker {
         back.map_or(ready, |back| ready.min(back.level().get()))
     }
 
-    /// Ends the operations on a descriptor that nothing waits for, with a system call for the ring in the middle of a poll. What is
-    /// returned is to be run.
+    /// Ends the operations on a descriptor that have lost their futures, in the middle of a poll.
+    /// The caller runs the code of users that is returned.
     pub(crate) fn settle(&self, fd: &Fd) -> Vec<Foreign> {
         let index = self.executor.index();
         self.recorder().reaped(index, || self.ring.settle(fd));

@@ -1,5 +1,6 @@
-//! Dropped sockets, pipes and descriptors are closed before the drop returns, whatever was under way on them: on both drivers, while
-//! the poll that drops them goes on. Elsewhere it takes a turn of the vCPU, and no end of a poll.
+//! Dropped sockets, pipes and descriptors are closed before the drop returns, on both drivers,
+//! while the poll goes on and operations are under way. Elsewhere it takes a turn of the vCPU, not
+//! the end of its poll.
 
 use std::future::poll_fn;
 use std::io::{ErrorKind, Read, Write};
@@ -16,7 +17,7 @@ use upshift::io::{AsyncBufReadExt, AsyncFd, AsyncReadExt, AsyncWriteExt};
 use upshift::net::{TcpListener, TcpStream, UdpSocket, UnixDatagram, UnixListener, UnixStream};
 use upshift::{Driver, Handle, Preemption, Runtime};
 
-/// As long as a test waits for something that comes at once.
+/// The longest wait for an event that is due at once.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn on_both(test: impl AsyncFn()) {
@@ -48,7 +49,7 @@ fn is_refused(address: SocketAddr) -> bool {
     connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
-/// A connection of this runtime, and the other end, which is read by a thread that says what it has read until the end.
+/// A connection of this runtime, all bytes that a thread reads at the other end, and that end.
 async fn connection() -> (TcpStream, mpsc::Receiver<Vec<u8>>, net::TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let peer = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();

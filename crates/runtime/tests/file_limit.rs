@@ -1,4 +1,5 @@
-//! A file that becomes too long: a limit of the process, in place of a full disk. One test, because the limit is the process's.
+//! A file that becomes too long: a limit of the process, in place of a full disk. One test, because
+//! the limit is the process's.
 
 use std::future::poll_fn;
 use std::io::{ErrorKind, SeekFrom};
@@ -44,7 +45,7 @@ fn after_a_failed_write_the_position_is_behind_what_was_written() {
             assert_eq!(stream.position(), 8);
             assert_eq!(std::fs::read(&path).unwrap(), b"1234abcd");
 
-            // By whatever call comes first, if the flush that met it has been given up.
+            // After a flush that was given up, the next call reports the error.
             let mut stream = File::create(&path).await.unwrap().into_stream();
             limit(4);
             stream.write_all(b"12345678").await.unwrap();

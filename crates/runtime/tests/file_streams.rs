@@ -1,5 +1,4 @@
-//! Streams of files whose calls are given up in the middle, or fail: no answer is that of another call, and no byte is counted
-//! that is not in the file.
+//! Streams of files whose calls are given up in the middle: no call gets the answer of another one.
 
 use std::future::poll_fn;
 use std::io::{SeekFrom, Write};
@@ -30,7 +29,7 @@ async fn give_up<T>(call: impl Future<Output = T>) {
     poll_fn(|cx| Poll::Ready(drop(call.as_mut().poll(cx)))).await;
 }
 
-/// Until what was given up has come to its end.
+/// Waits until the operation of a call that was given up has ended.
 async fn settle() {
     upshift::time::sleep(std::time::Duration::from_millis(50)).await;
 }

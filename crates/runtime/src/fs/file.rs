@@ -299,8 +299,8 @@ impl File {
         }
     }
 
-    /// The length of the file as far as this machine knows it, in bytes: what another one has made of it is asked for
-    /// by an operation before. Does not wait; `length` if there is no answer.
+    /// Returns the length of the file in bytes as this machine knows it, without asking the
+    /// server of a network file system; `length` if there is no answer.
     pub(super) fn known_len(&self, length: u64) -> u64 {
         // SAFETY: all zeroes is a valid value, and it is written to only; the path is empty.
         unsafe {
@@ -314,7 +314,7 @@ impl File {
         }
     }
 
-    /// Reads into an empty vector what is cached, behind what was the end of the file.
+    /// Reads cached bytes at a position that was the end of the file, into an empty vector.
     pub(super) fn read_behind_end(&self, buffer: &mut Vec<u8>, offset: u64) {
         let room = at_once::piece(buffer.capacity());
         if self.is_copied()

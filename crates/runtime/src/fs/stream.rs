@@ -4,12 +4,12 @@
 //!            fill: ReadAt in flight ─► data ─► consumed ─┐
 //!   position ─────────────────────────────────────────────┤ a write or a seek throws away what was read ahead
 //!            write: copied ─► WriteAt in flight ─► done ──┘ the next read, write, seek or flush waits for it
-//!                                              └► failed: back to what was written, reported to the next caller
+//!                                              └► failed: the position goes back
 //! ```
 //!
-//! A caller may give a call up in the middle, and the stream cannot tell the next call from it. So an operation in
-//! flight is never the answer by itself: what is read ahead belongs to a position, and a length and the end of the
-//! file are asked for once more when their operation is over.
+//! A caller may drop a call in the middle, and the stream cannot tell the next call from it. So the
+//! result of an operation is no answer by itself: bytes read ahead belong to a position, and the
+//! length and the end of the file are checked once more when their operation is over.
 //!
 //! One buffer of [`SIZE`] bytes per direction, made on first use; it belongs to the
 //! operation while one is in flight.
@@ -35,9 +35,9 @@ const SIZE: usize = 64 << 10;
 /// [`File::into_stream`].
 ///
 /// A write is reported as done when it is under way: an error comes with the next
-/// call, so flush before you rely on it. The position is then behind what was written, and
-/// the rest of that write is gone, as with a file of the standard library. Dropped without a
-/// flush it still writes, unless the runtime ends first.
+/// call, so flush before you rely on it. The position is then behind the last byte in the file,
+/// and the rest of the failed write is gone, as with a file of the standard library. Dropped
+/// without a flush it still writes, unless the runtime ends first.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -93,7 +93,8 @@ impl Writing {
         })
     }
 
-    /// Goes on until everything is written; the buffer comes back. After an error `written` counts what is in the file.
+    /// Goes on until everything is written; the buffer comes back. After an error `written` counts
+    /// the bytes in the file.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
         loop {
             let (result, slice) = ready!(Pin::new(&mut self.submission).poll(cx));
@@ -152,8 +153,8 @@ impl FileStream {
         &self.file
     }
 
-    /// Where the next read or write takes place, in bytes. Behind a write under way; if that fails, behind what
-    /// it has written, from the call on that reports the error.
+    /// Where the next read or write takes place, in bytes. A write under way counts in full; the
+    /// call that reports its failure takes the missing bytes back.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position

@@ -21,7 +21,8 @@
 //! what [`Io::poll_send_before`] has sent.
 //!
 //! A write is accepted once the one before it has completed, so at most one buffer of
-//! [`Io::COPIED`] bytes is under way, and an error of it is reported by all calls that follow; a flush does not wait for it, a shutdown does, and a
+//! [`Io::COPIED`] bytes is under way. When its send fails, all later writes, flushes and shutdowns
+//! report the error. A flush does not wait for it, a shutdown does, and a
 //! drop leaves it to a coroutine of its own, for [`LINGER`] at most: a peer that reads
 //! nothing must not keep the socket of a connection that has been given up.
 
@@ -77,7 +78,7 @@ enum Writing {
     Full(Submission<op::PollAdd>),
     /// On a thread of tokio's: a coroutine waits.
     FullAway(Errand<io::Result<u32>>),
-    /// A send has failed. What was accepted before is lost, so nothing is sent after it: each call reports the error.
+    /// A send has failed. Accepted bytes are lost, so nothing may be sent behind them.
     Broken(io::ErrorKind),
 }
 
@@ -400,7 +401,7 @@ impl Write for Io {
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.state {
             Writing::Broken(kind) => Poll::Ready(Err(kind.into())),
-            // What has been accepted is on its way.
+            // Accepted bytes are on their way.
             _ => Poll::Ready(Ok(())),
         }
     }

@@ -1,14 +1,20 @@
-//! Descriptors that are closed when they are dropped, not when the kernel has been told of it some time later.
+//! Descriptors that are closed when they are dropped, also with operations under way.
 //!
-//! An operation keeps its descriptor open until it has ended, also when the future that waited for it has been dropped. So a
-//! [`Descriptor`] that is dropped while operations on it are under way first ends those that nothing waits for.
+//! An operation keeps its descriptor open until it has ended, also after its future has been
+//! dropped. So the drop of a [`Descriptor`] first ends the operations that have lost their futures.
 //!
-//! | the operation is on | closed |
+//! | operation of | closed |
 //! |---|---|
-//! | the ring of the vCPU that drops | before `drop` returns; on a preemptible vCPU the thread that made the ring makes the system call |
-//! | another ring, or dropped by a thread without a vCPU | with the next turn of the operation's vCPU, which it is notified of; in a long poll, by the vCPU or the thread that stands in |
+//! | the vCPU that drops | before `drop` returns |
+//! | another vCPU, or any vCPU if the thread has none | at the next turn of that vCPU |
 //!
-//! Costs one load where nothing is under way, else a system call, which hands over whatever else waits for the ring.
+//! On a preemptible vCPU the thread that made the ring makes the system call on behalf of the
+//! thread that drops. If it does not answer, the next turn closes. A vCPU in a long poll has its turn made
+//! by an idle vCPU, or by the thread that goes on when its poll is suspended; a vCPU that has
+//! neither closes when the poll ends.
+//!
+//! Costs one load if no operation is under way, else one system call, which also hands over all
+//! other pending entries of the ring.
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,7 +44,7 @@ impl Descriptor {
         Descriptor(self.0.clone())
     }
 
-    /// Ends what nothing waits for; then the descriptor, which others may still use.
+    /// Ends the operations that have lost their futures, and returns the descriptor.
     pub(crate) fn into_fd(self) -> Fd {
         settle(&self.0);
         self.0.clone()
@@ -72,7 +78,8 @@ impl Drop for Descriptor {
     }
 }
 
-/// Ends the operations on a descriptor that nothing waits for, if the calling thread serves the vCPU that has them.
+/// Ends the operations on a descriptor that have lost their futures, if the calling thread serves
+/// the vCPU that has them.
 #[inline]
 fn settle(fd: &Fd) {
     if fd.is_shared() {
@@ -94,7 +101,7 @@ pub trait Close: sealed::Sealed {}
 
 mod sealed {
     pub trait Sealed {
-        /// What was known of it is dropped.
+        /// Drops everything but the descriptor.
         fn into_fd(self) -> upshift_ring::Fd;
     }
 }
@@ -125,12 +132,11 @@ close!(
     UnixStream
 );
 
-/// Closes a listener, a socket, a connection, an end of a pipe or an [`AsyncFd`], and returns when it is closed, whichever vCPU
-/// has operations on it.
+/// Closes a listener, a socket, a connection, an end of a pipe or an [`AsyncFd`], and waits until
+/// it is closed, whichever vCPU has operations on it.
 ///
-/// A drop closes, too, and before it returns if the operations on the descriptor, if any, are on the vCPU of the caller; this
-/// function also waits for other vCPUs. Duplicates of the descriptor stay open. Dropping the future has
-/// the effect of dropping what is to be closed.
+/// A drop waits for the operations of its own vCPU only ([closing](crate::net#closing)). Duplicates
+/// of the descriptor stay open. A future that is dropped closes without waiting.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -146,7 +152,7 @@ close!(
 pub async fn close(what: impl Close) {
     let mut fd = what.into_fd();
     let mut pause = Duration::from_micros(100);
-    // What operations of another vCPU share is told to end, and says nothing when it has.
+    // Operations of other vCPUs have been told to end, and their ends are not reported.
     while let Err(shared) = fd.try_into_owned() {
         fd = shared;
         time::sleep(pause).await;

@@ -19,8 +19,8 @@ use crate::coop;
 use crate::errand::Errand;
 use crate::io::{Descriptor, Source};
 
-/// The receiving side: what has been armed, and what of it is left over. Dropped in this order: first the operation, then the
-/// descriptor.
+/// The receiving side: the armed operation and the bytes that are left over. The fields are dropped
+/// in this order: first the operation, then the descriptor.
 pub(crate) struct Reader {
     armed: Armed,
     rest: RecvBuf,
