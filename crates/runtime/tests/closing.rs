@@ -33,7 +33,8 @@ fn on_both(test: impl AsyncFn()) {
 /// Begins a call, lets the kernel hear of it, and gives it up.
 async fn give_up<T>(call: impl Future<Output = T>) {
     let mut call = Box::pin(call);
-    poll_fn(|cx| Poll::Ready(assert!(call.as_mut().poll(cx).is_pending()))).await;
+    let pends = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending())).await;
+    assert!(pends);
     upshift::time::sleep(Duration::from_millis(5)).await;
 }
 

@@ -16,10 +16,8 @@ fn limit(bytes: libc::rlim_t) {
         rlim_max: libc::RLIM_INFINITY,
     };
     // SAFETY: a pointer to a local.
-    assert_eq!(
-        unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) },
-        0
-    );
+    let result = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
+    assert_eq!(result, 0);
 }
 
 #[test]
@@ -50,7 +48,7 @@ fn after_a_failed_write_the_position_is_behind_what_was_written() {
             limit(4);
             stream.write_all(b"12345678").await.unwrap();
             let mut flush = Box::pin(stream.flush());
-            poll_fn(|cx| Poll::Ready(drop(flush.as_mut().poll(cx)))).await;
+            poll_fn(|cx| Poll::Ready(flush.as_mut().poll(cx).is_ready())).await;
             drop(flush);
             let error = stream.seek(SeekFrom::Current(0)).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::FileTooLarge);

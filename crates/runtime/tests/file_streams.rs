@@ -26,7 +26,7 @@ async fn open(path: &Path) -> FileStream {
 /// Polls a call once, as a timeout or a `select!` does, and gives it up.
 async fn give_up<T>(call: impl Future<Output = T>) {
     let mut call = Box::pin(call);
-    poll_fn(|cx| Poll::Ready(drop(call.as_mut().poll(cx)))).await;
+    poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_ready())).await;
 }
 
 /// Waits until the operation of a call that was given up has ended.

@@ -316,12 +316,13 @@ impl File {
 
     /// Reads cached bytes at a position that was the end of the file, into an empty vector.
     pub(super) fn read_behind_end(&self, buffer: &mut Vec<u8>, offset: u64) {
+        if !self.is_copied() {
+            return;
+        }
         let room = at_once::piece(buffer.capacity());
-        if self.is_copied()
-            // SAFETY: there is room for so many bytes.
-            && let Now::Done(count) =
-                unsafe { at_once::read(self.as_fd(), buffer.as_mut_ptr(), room, offset) }
-        {
+        // SAFETY: there is room for so many bytes.
+        let read = unsafe { at_once::read(self.as_fd(), buffer.as_mut_ptr(), room, offset) };
+        if let Now::Done(count) = read {
             // SAFETY: so many bytes have been written, from the first one on.
             unsafe { buffer.set_filled(count) };
         }
