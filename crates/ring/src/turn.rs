@@ -163,9 +163,13 @@ impl Driver {
             }
             self.flush();
             let enters = self.backend.pending() != 0 || self.backend.owes_completions();
-            if enters && self.backend.hand_over_and_fetch().is_err() {
-                // The next turn tries again.
-                break;
+            if enters {
+                let entered = self.backend.hand_over_and_fetch();
+                // A kernel that wants its completions reaped, or a maker that has not answered in
+                // time, is asked again.
+                if entered.map(drop).or_else(Self::interrupted).is_err() {
+                    break;
+                }
             }
             let more = self.reap();
             read += more;

@@ -9,9 +9,10 @@
 //! | another vCPU, or any vCPU if the thread has none | at the next turn of that vCPU |
 //!
 //! On a preemptible vCPU the thread that made the ring makes the system call on behalf of the
-//! thread that drops. If it does not answer, the next turn closes. A vCPU in a long poll has its turn made
-//! by an idle vCPU, or by the thread that goes on when its poll is suspended; a vCPU that has
-//! neither closes when the poll ends.
+//! thread that drops. If it does not answer in time, the next turn closes.
+//!
+//! A vCPU in a long poll has its turn made by an idle vCPU, or by the thread that goes on when its
+//! poll is suspended; a vCPU that has neither closes when the poll ends.
 //!
 //! Costs one load if no operation is under way, else one system call, which also hands over all
 //! other pending entries of the ring.
