@@ -171,6 +171,15 @@ impl Backend {
         }
     }
 
+    /// Hands all entries over without waiting, and brings the completions of cancellations among
+    /// them to the queue.
+    pub(crate) fn hand_over_and_fetch(&self) -> io::Result<usize> {
+        match self {
+            Self::Kernel(uring) => uring.enter(true),
+            Self::Readiness(readiness) => Ok(readiness.enter(false)),
+        }
+    }
+
     /// Hands all entries over and waits for `want` completions or for the time to pass.
     pub(crate) fn enter_and_wait(&self, want: u32, timeout: Option<Duration>) -> io::Result<usize> {
         both!(self, backend => backend.enter_and_wait(want, timeout))

@@ -75,6 +75,8 @@ pub(crate) struct Driver {
     pub(crate) chains: Cell<u32>,
     /// Operations and armed streams: in the backlog, in the queue or in the kernel.
     pub(crate) flying: Flights,
+    /// Operations and streams without a handle that have not ended.
+    pub(crate) orphans: Cell<usize>,
     /// Handles alive, the ring itself included. Meaningful until the mailbox closes.
     pub(crate) handles: Cell<usize>,
     pub(crate) closing: Cell<bool>,
@@ -112,6 +114,7 @@ impl Driver {
             unclosed: Cell::new(0),
             chains: Cell::new(0),
             flying: Flights::new(),
+            orphans: Cell::new(0),
             handles: Cell::new(1),
             closing: Cell::new(false),
             foreign: Kept::new(),
@@ -237,9 +240,15 @@ impl Driver {
         if slot.place.get() == Place::Done {
             self.dispose(slot);
         } else {
-            slot.mark(ORPHAN);
-            self.cancel(slot);
+            self.orphan(slot);
         }
+    }
+
+    /// Cancels the operation of a slot whose handle is gone; its last completion frees the slot.
+    pub(crate) fn orphan(&self, slot: &Slot) {
+        slot.mark(ORPHAN);
+        self.orphans.set(self.orphans.get() + 1);
+        self.cancel(slot);
     }
 
     #[inline]

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 /// A descriptor shared by its users and by the operations on it; closed when the last of them is done.
 ///
-/// So its number cannot be reused under an operation in flight. Cloning and dropping cost one atomic addition each.
+/// So its number cannot be reused under an operation in flight. Cloning and dropping cost one
+/// atomic addition each. Operations whose handles have been dropped are users, too, until they have
+/// ended; [`Ring::settle`](crate::Ring::settle) ends them.
 ///
 /// ```
 /// # use upshift_ring::Fd;
@@ -28,6 +30,12 @@ impl Fd {
     /// Gives the descriptor back if it is not shared, otherwise itself.
     pub fn try_into_owned(self) -> Result<OwnedFd, Fd> {
         Arc::try_unwrap(self.0).map_err(Fd)
+    }
+
+    /// Do others share the descriptor: users, or operations that have not ended? One load.
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
     }
 
     /// The number, in the form that entries want.

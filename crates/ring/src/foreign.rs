@@ -8,7 +8,7 @@
 
 use crate::driver::Driver;
 use crate::quietly::quietly;
-use crate::slot::Slot;
+use crate::slot::{ORPHAN, Slot};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ptr;
@@ -154,6 +154,9 @@ impl Driver {
 
     /// Completes the operation of a slot into nothing, and frees the slot. What may run code of users is kept.
     pub(crate) fn dispose(&self, slot: &Slot) {
+        if slot.has_mark(ORPHAN) {
+            self.orphans.set(self.orphans.get() - 1);
+        }
         let table = slot.table.get();
         let (result, flags) = (slot.result.get(), slot.flags.get());
         if table.foreign && self.foreign.keeps.get() {

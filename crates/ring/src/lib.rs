@@ -22,7 +22,8 @@
 //!    something more urgent is in flight (`admission.rs`).
 //! 3. The next [`submit`](Ring::submit) or [`wait`](Ring::wait) drains the backlog, most urgent level first.
 //! 4. [`reap`](Ring::reap) reads the completion, stores the result in the slot, and wakes the handle's waker.
-//! 5. A handle dropped too early cancels; the slot, and with it every buffer, stays until the kernel is done.
+//! 5. A handle dropped too early cancels; the slot, and with it every buffer, stays until the
+//!    kernel is done. [`Ring::settle`] brings that about at once, for all of a descriptor.
 //! 6. The [`Submission`] takes the operation out of the slot and turns it into its output, on the thread that polls.
 //! 7. What completes without a handle is disposed of: buffers are freed, descriptors closed.
 //! 8. So is what was not taken.

@@ -3,6 +3,10 @@
 //! Bounded by the handles: each alive has at most one release and a few requests outstanding. Posting costs an
 //! uncontended lock; the owner looks at one flag per turn and takes the lock only if it is set. Nothing foreign runs and
 //! nothing is woken under the lock.
+//!
+//! The first urgent message since the owner has read its mail signals the eventfd, also while the
+//! owner is awake. The signal is an arrival like any other: the owner's next turn reads the mail,
+//! or, in a long poll, the thread that [stands in](crate::Ring::stand_in) for the owner.
 
 use crate::remote::Kick;
 use crate::slot::Slot;
@@ -44,6 +48,8 @@ struct State {
     messages: Vec<Message>,
     starved: bool,
     closed: bool,
+    /// The eventfd has been signalled since the owner has read its mail.
+    signalled: bool,
 }
 
 pub(crate) struct Mailbox {
@@ -82,10 +88,11 @@ impl Mailbox {
         }
         state.messages.push(message);
         self.flag.store(true, Ordering::Release);
-        let urgent = message.is_urgent(state.starved);
+        let signals =
+            message.is_urgent(state.starved) && !std::mem::replace(&mut state.signalled, true);
         drop(state);
-        if urgent {
-            self.kick.kick();
+        if signals {
+            self.kick.signal();
         }
         Ok(())
     }
@@ -100,6 +107,7 @@ impl Mailbox {
     pub(crate) fn collect(&self, into: &mut Vec<Message>) {
         let mut state = self.lock();
         self.flag.store(false, Ordering::Relaxed);
+        state.signalled = false;
         std::mem::swap(&mut state.messages, into);
     }
 

@@ -12,6 +12,8 @@
 //! change the same word by read-modify-write, so either the kick sees `SLEEPING` and writes, or the sleeper sees `KICKED`
 //! and does not sleep. The word is back at `AWAKE` before `wait` returns, that is, before its caller looks for work.
 //!
+//! A [message](crate::mailbox) that is urgent kicks, and writes in any case.
+//!
 //! The eventfd is watched by a multishot poll and never read: each write is an edge, and 2⁶⁴ of them do not happen.
 //! After the ring is gone the word is never `SLEEPING`, so a kick is one atomic swap.
 
@@ -94,11 +96,22 @@ impl Kick {
 
     pub(crate) fn kick(&self) {
         if self.doze.kick() {
-            let one = 1u64;
-            // SAFETY: eight readable bytes. The only possible failure, a counter at its maximum, leaves it readable.
-            unsafe {
-                libc::write(self.raw_fd(), (&raw const one).cast(), 8);
-            }
+            self.write();
+        }
+    }
+
+    /// A kick that makes a completion also while the ring's thread is awake.
+    pub(crate) fn signal(&self) {
+        let _ = self.doze.kick();
+        self.write();
+    }
+
+    fn write(&self) {
+        let one = 1u64;
+        // SAFETY: eight readable bytes. The only possible failure, a counter at its maximum, leaves
+        // it readable.
+        unsafe {
+            libc::write(self.raw_fd(), (&raw const one).cast(), 8);
         }
     }
 }

@@ -166,6 +166,29 @@ impl Ring {
         shared.driver.submit()
     }
 
+    /// Ends the operations on a descriptor whose handles have been dropped, and
+    /// [reaps](Self::reap). Then only handles that are alive keep the descriptor open. Returns the
+    /// number of completions.
+    ///
+    /// Costs one enter, which hands over all pending entries; none if the descriptor is not
+    /// [shared](Fd::is_shared) or no operation has lost its handle. The readiness driver calls
+    /// `epoll_ctl` once for each operation. Calls that cannot be cancelled (of files, mostly) and
+    /// operations of other rings are left to later turns.
+    ///
+    /// ```
+    /// # use upshift_ring::{Config, Fd, Ring, op};
+    /// # use std::os::fd::OwnedFd;
+    /// let ring = Ring::new(Config::default())?;
+    /// let socket = Fd::from(OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0")?));
+    /// drop(ring.recv_multi(socket.clone(), 0));
+    /// ring.settle(&socket);
+    /// assert!(socket.try_into_owned().is_ok());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn settle(&self, fd: &Fd) -> usize {
+        self.shared().driver.settle(fd)
+    }
+
     /// Hands all pending entries to the kernel and waits until there is a completion, a [kick](Remote::kick), a signal, or
     /// `timeout` has passed (`None`: for ever). One enter, after those that the backlog needs.
     ///
@@ -279,9 +302,10 @@ impl Ring {
         self.shared().assign(owner);
     }
 
-    /// Does a turn on behalf of the owner, which is stopped outside of all uses, but for its system calls: publishes entries and
-    /// reads completions. What is left for the owner is to be asked for by [`Watch::enter`]. Wakers are not called, and code of users is
-    /// not run: it may wait for the owner.
+    /// Does a turn on behalf of the owner, which is stopped outside of all uses: reads its mail,
+    /// publishes entries and reads completions. The owner's system calls are left to
+    /// [`Watch::enter`]. Wakers are not called, and code of users is not run: it may wait for the
+    /// owner.
     ///
     /// # Safety
     ///
@@ -291,6 +315,7 @@ impl Ring {
         let (owner, driver) = (shared.owner(), &shared.driver);
         shared.assign(Owner(this_thread()));
         let before = driver.foreign.keep_all();
+        shared.read_mail();
         let owes_call = driver.publish();
         driver.reap();
         driver.foreign.put_back(before);

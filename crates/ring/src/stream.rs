@@ -463,10 +463,7 @@ impl Driver {
                 }
                 self.dispose(slot);
             }
-            Place::Backlog | Place::Held | Place::Flying => {
-                slot.mark(ORPHAN);
-                self.cancel(slot);
-            }
+            Place::Backlog | Place::Held | Place::Flying => self.orphan(slot),
             Place::Idle | Place::Done | Place::Free => self.dispose(slot),
         }
     }

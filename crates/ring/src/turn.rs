@@ -6,6 +6,7 @@
 use crate::backend::Backend;
 use crate::counters::count;
 use crate::driver::Driver;
+use crate::fd::Fd;
 use crate::readiness::Readiness;
 use crate::slot::{CANCEL, CANCELLED, KICK};
 use crate::uring::Uring;
@@ -151,6 +152,33 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    /// Ends the operations on a descriptor that have lost their handles: [`crate::Ring::settle`].
+    pub(crate) fn settle(&self, fd: &Fd) -> usize {
+        let mut read = 0;
+        for _ in 0..ENTERS {
+            if self.orphans.get() == 0 || !fd.is_shared() {
+                break;
+            }
+            self.flush();
+            let enters = self.backend.pending() != 0 || self.backend.owes_completions();
+            if enters {
+                let entered = self.backend.hand_over_and_fetch();
+                // A kernel that wants its completions reaped, or a maker that has not answered in
+                // time, is asked again.
+                if entered.map(drop).or_else(Self::interrupted).is_err() {
+                    break;
+                }
+            }
+            let more = self.reap();
+            read += more;
+            if !enters && more == 0 {
+                // The rest cannot be cancelled, or belongs to another ring.
+                break;
+            }
+        }
+        read
     }
 
     /// Hands over what can be handed over by another thread than the maker. True: an enter of the maker is due.

@@ -35,7 +35,9 @@ use std::time::Duration;
 use upshift_core::{CoroutineId, Level};
 use upshift_core::{Executor, Picked, Polled, Yielded};
 use upshift_ring::op::ReadSmall;
-use upshift_ring::{AcceptMulti, DatagramMulti, Fd, Operation, RecvMulti, Ring, Submission};
+use upshift_ring::{
+    AcceptMulti, DatagramMulti, Fd, Foreign, Operation, RecvMulti, Ring, Submission,
+};
 
 use crate::arrivals::{Arrivals, Listening, Reachable};
 use crate::board::Post;
@@ -300,6 +302,14 @@ impl Worker {
     fn next_level(&self, back: Option<&Yielded<'_, Linux>>) -> u8 {
         let ready = self.executor.bitmap().trailing_zeros() as u8;
         back.map_or(ready, |back| ready.min(back.level().get()))
+    }
+
+    /// Ends the operations on a descriptor that have lost their futures, in the middle of a poll.
+    /// The caller runs the code of users that is returned.
+    pub(crate) fn settle(&self, fd: &Fd) -> Vec<Foreign> {
+        let index = self.executor.index();
+        self.recorder().reaped(index, || self.ring.settle(fd));
+        self.ring.take_foreign()
     }
 
     /// Is nothing more urgent than the calling coroutine in flight on the ring, and no timer due within so many ns?

@@ -299,6 +299,35 @@ impl File {
         }
     }
 
+    /// Returns the length of the file in bytes as this machine knows it, without asking the
+    /// server of a network file system; `length` if there is no answer.
+    pub(super) fn known_len(&self, length: u64) -> u64 {
+        // SAFETY: all zeroes is a valid value, and it is written to only; the path is empty.
+        unsafe {
+            let mut answer: libc::statx = std::mem::zeroed();
+            let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+            let (fd, path) = (self.fd.as_raw_fd(), c"".as_ptr());
+            match libc::statx(fd, path, flags, libc::STATX_SIZE, &raw mut answer) {
+                0 => answer.stx_size,
+                _ => length,
+            }
+        }
+    }
+
+    /// Reads cached bytes at a position that was the end of the file, into an empty vector.
+    pub(super) fn read_behind_end(&self, buffer: &mut Vec<u8>, offset: u64) {
+        if !self.is_copied() {
+            return;
+        }
+        let room = at_once::piece(buffer.capacity());
+        // SAFETY: there is room for so many bytes.
+        let read = unsafe { at_once::read(self.as_fd(), buffer.as_mut_ptr(), room, offset) };
+        if let Now::Done(count) = read {
+            // SAFETY: so many bytes have been written, from the first one on.
+            unsafe { buffer.set_filled(count) };
+        }
+    }
+
     /// The length of the file in bytes.
     ///
     /// # Errors

@@ -4,7 +4,12 @@
 //!            fill: ReadAt in flight ─► data ─► consumed ─┐
 //!   position ─────────────────────────────────────────────┤ a write or a seek throws away what was read ahead
 //!            write: copied ─► WriteAt in flight ─► done ──┘ the next read, write, seek or flush waits for it
+//!                                              └► failed: the position goes back
 //! ```
+//!
+//! A caller may drop a call in the middle, and the stream cannot tell the next call from it. So the
+//! result of an operation is no answer by itself: bytes read ahead belong to a position, and the
+//! length and the end of the file are checked once more when their operation is over.
 //!
 //! One buffer of [`SIZE`] bytes per direction, made on first use; it belongs to the
 //! operation while one is in flight.
@@ -30,8 +35,9 @@ const SIZE: usize = 64 << 10;
 /// [`File::into_stream`].
 ///
 /// A write is reported as done when it is under way: an error comes with the next
-/// call, so flush before you rely on it. Dropped without a flush it still writes,
-/// unless the runtime ends first.
+/// call, so flush before you rely on it. The position is then behind the last byte in the file,
+/// and the rest of the failed write is gone, as with a file of the standard library. Dropped
+/// without a flush it still writes, unless the runtime ends first.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -87,7 +93,8 @@ impl Writing {
         })
     }
 
-    /// Goes on until everything is written; the buffer comes back.
+    /// Goes on until everything is written; the buffer comes back. After an error `written` counts
+    /// the bytes in the file.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
         loop {
             let (result, slice) = ready!(Pin::new(&mut self.submission).poll(cx));
@@ -146,7 +153,8 @@ impl FileStream {
         &self.file
     }
 
-    /// Where the next read or write takes place, in bytes.
+    /// Where the next read or write takes place, in bytes. A write under way counts in full; the
+    /// call that reports its failure takes the missing bytes back.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
@@ -156,10 +164,39 @@ impl FileStream {
     fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(writing) = &mut self.writing {
             let result = ready!(writing.poll(cx));
+            if result.is_err() {
+                self.position = behind(writing.offset, writing.written);
+            }
             self.writing = None;
             self.spare = result?;
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Waits for the write under way, on behalf of a call that is no seek.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.seeking = None;
+        self.poll_written(cx)
+    }
+
+    /// Waits for the length of the file.
+    fn poll_len(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<u64>> {
+        loop {
+            let asking = match &mut self.seeking {
+                Some(asking) => asking,
+                None => self
+                    .seeking
+                    .insert(start(op::Statx::of(self.file.fd().clone()))?),
+            };
+            let answer = ready!(Pin::new(asking).poll(cx));
+            self.seeking = None;
+            match answer {
+                // A call that was given up may have asked, long ago.
+                Ok(answer) => return Poll::Ready(Ok(self.file.known_len(answer.stx_size))),
+                Err(error) if crate::net::is_cancelled(&error) => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
     }
 
     /// Throws away what was read ahead.
@@ -174,18 +211,9 @@ impl FileStream {
         let (base, by) = match to {
             SeekFrom::Start(position) => (position, 0),
             SeekFrom::Current(by) => (self.position, by),
-            SeekFrom::End(by) => {
-                let asking = match &mut self.seeking {
-                    Some(asking) => asking,
-                    None => self
-                        .seeking
-                        .insert(start(op::Statx::of(self.file.fd().clone()))?),
-                };
-                let answer = ready!(Pin::new(asking).poll(cx));
-                self.seeking = None;
-                (answer?.stx_size, by)
-            }
+            SeekFrom::End(by) => (ready!(self.poll_len(cx))?, by),
         };
+        self.seeking = None;
         let position = base
             .checked_add_signed(by)
             .ok_or_else(|| invalid("a seek to before the beginning of the file"))?;
@@ -206,7 +234,7 @@ impl Source for FileStream {
             return Poll::Ready(Ok(&self.data[self.start..]));
         }
         ready!(coop::poll_proceed(cx));
-        ready!(self.poll_written(cx))?;
+        ready!(self.poll_ready(cx))?;
         loop {
             let reading = match &mut self.reading {
                 Some(reading) => reading,
@@ -225,6 +253,12 @@ impl Source for FileStream {
             let (result, mut buffer) = ready!(Pin::new(reading).poll(cx));
             self.reading = None;
             match result {
+                Ok(0) => {
+                    // A call that was given up may have asked, and the file has grown since.
+                    self.file.read_behind_end(&mut buffer, self.position);
+                    self.data = buffer;
+                    return Poll::Ready(Ok(&self.data));
+                }
                 Ok(_) => {
                     self.data = buffer;
                     return Poll::Ready(Ok(&self.data));
@@ -254,7 +288,7 @@ impl Source for FileStream {
 impl Sink for FileStream {
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         ready!(coop::poll_proceed(cx));
-        ready!(self.poll_written(cx))?;
+        ready!(self.poll_ready(cx))?;
         if bytes.is_empty() {
             return Poll::Ready(Ok(0));
         }
@@ -269,11 +303,11 @@ impl Sink for FileStream {
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_written(cx)
+        self.poll_ready(cx)
     }
 
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_written(cx)
+        self.poll_ready(cx)
     }
 }
 

@@ -21,7 +21,8 @@
 //! what [`Io::poll_send_before`] has sent.
 //!
 //! A write is accepted once the one before it has completed, so at most one buffer of
-//! [`Io::COPIED`] bytes is under way; a flush does not wait for it, a shutdown does, and a
+//! [`Io::COPIED`] bytes is under way. When its send fails, all later writes, flushes and shutdowns
+//! report the error. A flush does not wait for it, a shutdown does, and a
 //! drop leaves it to a coroutine of its own, for [`LINGER`] at most: a peer that reads
 //! nothing must not keep the socket of a connection that has been given up.
 
@@ -77,6 +78,8 @@ enum Writing {
     Full(Submission<op::PollAdd>),
     /// On a thread of tokio's: a coroutine waits.
     FullAway(Errand<io::Result<u32>>),
+    /// A send has failed. Accepted bytes are lost, so nothing may be sent behind them.
+    Broken(io::ErrorKind),
 }
 
 impl Io {
@@ -173,8 +176,12 @@ impl Io {
                 Writing::Sending(sending) => {
                     let (result, buffer) = ready!(Pin::new(sending).poll(cx));
                     self.state = Writing::Idle;
-                    self.sent(result, buffer)?;
+                    if let Err(error) = self.sent(result, buffer) {
+                        self.state = Writing::Broken(error.kind());
+                        return Poll::Ready(Err(error));
+                    }
                 }
+                Writing::Broken(kind) => return Poll::Ready(Err((*kind).into())),
                 Writing::FullAway(errand) => {
                     let result = ready!(Pin::new(errand).poll(cx));
                     self.state = Writing::Idle;
@@ -392,8 +399,11 @@ impl Write for Io {
 
     #[inline]
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // What has been accepted is on its way.
-        Poll::Ready(Ok(()))
+        match self.state {
+            Writing::Broken(kind) => Poll::Ready(Err(kind.into())),
+            // Accepted bytes are on their way.
+            _ => Poll::Ready(Ok(())),
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -447,6 +457,26 @@ mod tests {
             assert!(sent <= MESSAGE, "{sent}");
         }
         drop(peer);
+    }
+
+    #[test]
+    fn a_connection_whose_send_has_failed_says_so_from_then_on() {
+        let runtime = crate::Runtime::builder().vcpus(1).build().unwrap();
+        runtime.block_on(async {
+            let (one, _other) = UnixStream::pair().unwrap();
+            one.shutdown(Shutdown::Write).unwrap();
+            let mut io = Io::from(one);
+            let written = poll_fn(|cx| Pin::new(&mut io).poll_write(cx, b"accepted")).await;
+            assert_eq!(written.unwrap(), 8);
+            let broken = |result: io::Result<()>| {
+                assert_eq!(result.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+            };
+            broken(poll_fn(|cx| io.poll_idle(cx)).await);
+            let written = poll_fn(|cx| Pin::new(&mut io).poll_write(cx, b"behind")).await;
+            broken(written.map(drop));
+            broken(poll_fn(|cx| Pin::new(&mut io).poll_flush(cx)).await);
+            broken(poll_fn(|cx| Pin::new(&mut io).poll_shutdown(cx)).await);
+        });
     }
 
     #[test]

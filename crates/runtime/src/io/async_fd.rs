@@ -4,8 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use upshift_ring::Fd;
-
+use super::Descriptor;
 use super::readiness::Readiness;
 
 /// A descriptor that is waited for: of another library, or of a kind that this crate does not
@@ -16,7 +15,7 @@ use super::readiness::Readiness;
 /// to hear of the next change first uses it up, until the call says
 /// [`WouldBlock`](io::ErrorKind::WouldBlock): [`read_with`](AsyncFd::read_with) and
 /// [`write_with`](AsyncFd::write_with) do that, one system call per transfer that need not wait.
-/// The descriptor should be non-blocking.
+/// The descriptor should be non-blocking. A drop closes it ([closing](crate::net#closing)).
 ///
 /// ```
 /// use std::io::{Read, Write};
@@ -38,13 +37,19 @@ use super::readiness::Readiness;
 /// ```
 #[derive(Debug)]
 pub struct AsyncFd {
-    fd: Fd,
+    fd: Descriptor,
 }
 
 impl AsyncFd {
     /// Of a descriptor, which it owns.
     pub fn new(fd: impl Into<OwnedFd>) -> AsyncFd {
-        AsyncFd { fd: Fd::new(fd) }
+        AsyncFd {
+            fd: Descriptor::new(fd),
+        }
+    }
+
+    pub(crate) fn into_descriptor(self) -> Descriptor {
+        self.fd
     }
 
     /// Waits until it can be read from, or has an end or an error to report. The future may be

@@ -49,11 +49,13 @@
 mod adapter;
 mod async_fd;
 mod copy;
+mod descriptor;
 mod pipe;
 mod readiness;
 
 pub use async_fd::AsyncFd;
 pub use copy::{copy, copy_bidirectional, copy_buf};
+pub use descriptor::{Close, close};
 pub use pipe::{PipeReader, PipeWriter, pipe};
 
 pub use futures_lite::io::{
@@ -64,4 +66,5 @@ pub use futures_lite::io::{
 pub use futures_lite::stream::{Stream, StreamExt};
 
 pub(crate) use adapter::{Sink, Source, impl_read, impl_write};
+pub(crate) use descriptor::Descriptor;
 pub(crate) use readiness::Readiness;

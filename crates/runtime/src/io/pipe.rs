@@ -9,9 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::process::Stdio;
 use std::task::{Context, Poll};
 
-use upshift_ring::Fd;
-
-use super::{Readiness, Sink, Source, impl_read, impl_write};
+use super::{Descriptor, Readiness, Sink, Source, impl_read, impl_write};
 
 /// Bytes read ahead.
 const SIZE: usize = 8 << 10;
@@ -66,8 +64,9 @@ pub fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
 /// The end of a pipe to read from.
 #[derive(Debug)]
 pub struct PipeReader {
-    fd: Fd,
+    // Dropped in this order: first the operation, then the descriptor.
     ready: Readiness,
+    fd: Descriptor,
     data: Box<[u8]>,
     start: usize,
     end: usize,
@@ -82,8 +81,8 @@ impl PipeReader {
     pub fn from_owned_fd(fd: OwnedFd) -> io::Result<PipeReader> {
         set_nonblocking(fd.as_fd(), true)?;
         Ok(PipeReader {
-            fd: Fd::new(fd),
             ready: Readiness::readable(),
+            fd: Descriptor::new(fd),
             data: Box::default(),
             start: 0,
             end: 0,
@@ -98,14 +97,19 @@ impl PipeReader {
         self.ready = Readiness::readable();
         into_blocking(self.fd)
     }
+
+    pub(crate) fn into_descriptor(self) -> Descriptor {
+        self.fd
+    }
 }
 
 /// The end of a pipe to write to. The reader sees the end of the file when it is
-/// dropped.
+/// dropped ([closing](crate::net#closing)).
 #[derive(Debug)]
 pub struct PipeWriter {
-    fd: Fd,
+    // As above.
     ready: Readiness,
+    fd: Descriptor,
 }
 
 impl PipeWriter {
@@ -117,8 +121,8 @@ impl PipeWriter {
     pub fn from_owned_fd(fd: OwnedFd) -> io::Result<PipeWriter> {
         set_nonblocking(fd.as_fd(), true)?;
         Ok(PipeWriter {
-            fd: Fd::new(fd),
             ready: Readiness::writable(),
+            fd: Descriptor::new(fd),
         })
     }
 
@@ -130,11 +134,15 @@ impl PipeWriter {
         self.ready = Readiness::writable();
         into_blocking(self.fd)
     }
+
+    pub(crate) fn into_descriptor(self) -> Descriptor {
+        self.fd
+    }
 }
 
-fn into_blocking(fd: Fd) -> io::Result<OwnedFd> {
+fn into_blocking(fd: Descriptor) -> io::Result<OwnedFd> {
     set_nonblocking(fd.as_fd(), false)?;
-    match fd.try_into_owned() {
+    match fd.into_fd().try_into_owned() {
         Ok(fd) => Ok(fd),
         // A wait that was just given up still holds it.
         Err(shared) => shared.as_fd().try_clone_to_owned(),

@@ -8,27 +8,29 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::task::Poll;
 
-use upshift_ring::{AcceptMulti, Fd};
+use upshift_ring::AcceptMulti;
 
 use crate::context;
 use crate::coop;
+use crate::io::Descriptor;
 use crate::sync::Mutex;
 
+/// Dropped in this order: first the operation, then the descriptor.
 pub(crate) struct Acceptor {
-    pub(crate) fd: Fd,
     accepting: Mutex<Option<AcceptMulti>>,
+    pub(crate) fd: Descriptor,
 }
 
 impl Acceptor {
-    pub(crate) fn new(fd: Fd) -> Acceptor {
+    pub(crate) fn new(fd: impl Into<OwnedFd>) -> Acceptor {
         Acceptor {
-            fd,
             accepting: Mutex::new(None),
+            fd: Descriptor::new(fd),
         }
     }
 
     /// The next connection. Dropping the future loses none.
-    pub(crate) async fn accept(&self) -> io::Result<Fd> {
+    pub(crate) async fn accept(&self) -> io::Result<Descriptor> {
         let mut accepting = self.accepting.lock().await;
         let connection = poll_fn(|cx| {
             if coop::poll_proceed(cx).is_pending() {
@@ -48,6 +50,6 @@ impl Acceptor {
                 }
             }
         });
-        connection.await.map(|fd: OwnedFd| Fd::new(fd))
+        connection.await.map(|fd: OwnedFd| Descriptor::new(fd))
     }
 }

@@ -11,7 +11,7 @@ macro_rules! connection {
 
         use upshift_ring::{Fd, IoBuf, IoBufMut, RecvBuf};
 
-        use crate::io::{Sink, Source, impl_read, impl_write};
+        use crate::io::{Descriptor, Sink, Source, impl_read, impl_write};
         use crate::net::family::Family;
         use crate::net::reader::Reader;
         use crate::net::writer::{self, Writer};
@@ -23,11 +23,15 @@ macro_rules! connection {
         }
 
         impl $stream {
-            pub(crate) fn new(fd: Fd) -> $stream {
+            pub(crate) fn new(fd: Descriptor) -> $stream {
                 $stream {
-                    writer: Writer::new(fd.clone()),
+                    writer: Writer::new(fd.share()),
                     reader: Reader::new(fd, Family::$family),
                 }
+            }
+
+            pub(crate) fn into_descriptor(self) -> Descriptor {
+                self.reader.fd
             }
 
             pub(crate) fn fd(&self) -> &Fd {
@@ -353,7 +357,7 @@ macro_rules! connection {
         impl From<OwnedFd> for $stream {
             /// Takes over a connected socket, which must be in blocking mode.
             fn from(fd: OwnedFd) -> $stream {
-                $stream::new(Fd::new(fd))
+                $stream::new(Descriptor::new(fd))
             }
         }
     };

@@ -16,7 +16,7 @@ use upshift_ring::{Datagram, DatagramMulti, Fd};
 
 use crate::context;
 use crate::coop;
-use crate::io::Readiness;
+use crate::io::{Descriptor, Readiness};
 use crate::preempt::at_once;
 use crate::time;
 
@@ -97,14 +97,15 @@ fn as_uninit(buffer: &mut [u8]) -> &mut [MaybeUninit<u8>] {
 }
 
 /// One operation that receives for ever, armed by the first call.
+/// Dropped in this order: first the operation, then the descriptor.
 pub(super) struct Arriving {
-    fd: Fd,
     armed: Option<DatagramMulti>,
+    fd: Descriptor,
 }
 
 impl Arriving {
-    pub(super) fn new(fd: Fd) -> Arriving {
-        Arriving { fd, armed: None }
+    pub(super) fn new(fd: Descriptor) -> Arriving {
+        Arriving { armed: None, fd }
     }
 
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Datagram>> {

@@ -6,12 +6,12 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use socket2::SockRef;
-use upshift_ring::Fd;
 
 use super::acceptor::Acceptor;
 use super::{TcpSocket, TcpStream};
+use crate::io::Descriptor;
 
-/// A listening TCP socket.
+/// A listening TCP socket. A drop closes it and frees its address ([closing](super#closing)).
 ///
 /// ```no_run
 /// # async fn example() -> std::io::Result<()> {
@@ -29,10 +29,14 @@ pub struct TcpListener {
 }
 
 impl TcpListener {
-    pub(crate) fn new(fd: Fd) -> TcpListener {
+    pub(crate) fn new(fd: impl Into<OwnedFd>) -> TcpListener {
         TcpListener {
             acceptor: Acceptor::new(fd),
         }
+    }
+
+    pub(crate) fn into_descriptor(self) -> Descriptor {
+        self.acceptor.fd
     }
 
     /// Binds and listens, with `SO_REUSEADDR` and a backlog of 1024. Tries the
@@ -62,7 +66,7 @@ impl TcpListener {
     /// If it cannot be put into the mode the ring needs.
     pub fn from_std(listener: std::net::TcpListener) -> io::Result<TcpListener> {
         listener.set_nonblocking(false)?;
-        Ok(TcpListener::new(Fd::new(OwnedFd::from(listener))))
+        Ok(TcpListener::new(listener))
     }
 
     /// Waits for the next connection. Dropping the future loses none. Several

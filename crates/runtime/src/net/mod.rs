@@ -7,6 +7,18 @@
 //!
 //! Host names are looked up by the C library's resolver on a thread for blocking
 //! calls; addresses are not looked up.
+//!
+//! # Closing
+//!
+//! A listener, a socket or a connection is closed when its last part is dropped. Operations of
+//! dropped futures do not keep it open; duplicates of its descriptor stay open and usable.
+//!
+//! * On the vCPU that has the operations, the drop cancels them, with one system call, and
+//!   closes before it returns. Without operations under way no additional system call is made.
+//! * If another vCPU has them, or a thread without a vCPU drops, that vCPU closes at its next
+//!   turn. It need not end its poll for that, if another vCPU idles or with preemption.
+//!
+//! [`close`](crate::io::close) waits until that has happened.
 
 mod acceptor;
 mod connection;

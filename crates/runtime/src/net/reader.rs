@@ -10,21 +10,22 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use upshift_ring::{Fd, IoBufMut, RecvBuf, RecvMulti, op};
+use upshift_ring::{IoBufMut, RecvBuf, RecvMulti, op};
 
 use super::family::Family;
 use super::transfer;
 use crate::context;
 use crate::coop;
 use crate::errand::Errand;
-use crate::io::Source;
+use crate::io::{Descriptor, Source};
 
-/// The receiving side: what has been armed, and what of it is left over.
+/// The receiving side: the armed operation and the bytes that are left over. The fields are dropped
+/// in this order: first the operation, then the descriptor.
 pub(crate) struct Reader {
-    pub(crate) fd: Fd,
-    family: Family,
     armed: Armed,
     rest: RecvBuf,
+    family: Family,
+    pub(crate) fd: Descriptor,
 }
 
 /// The operation that receives for ever.
@@ -36,12 +37,12 @@ enum Armed {
 }
 
 impl Reader {
-    pub(crate) fn new(fd: Fd, family: Family) -> Reader {
+    pub(crate) fn new(fd: Descriptor, family: Family) -> Reader {
         Reader {
-            fd,
-            family,
             armed: Armed::No,
             rest: RecvBuf::empty(),
+            family,
+            fd,
         }
     }
 

@@ -2,12 +2,12 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use upshift_ring::{Fd, op};
+use upshift_ring::op;
 
 use super::{TcpListener, TcpStream, start};
+use crate::io::Descriptor;
 
 /// A TCP socket before it listens or connects.
 ///
@@ -143,7 +143,7 @@ impl TcpSocket {
     pub fn listen(self, backlog: u32) -> io::Result<TcpListener> {
         self.socket
             .listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
-        Ok(TcpListener::new(Fd::new(OwnedFd::from(self.socket))))
+        Ok(TcpListener::new(self.socket))
     }
 
     /// Connects.
@@ -151,7 +151,7 @@ impl TcpSocket {
     /// # Errors
     /// `ConnectionRefused`, `TimedOut`, …; and outside a runtime.
     pub async fn connect(self, address: SocketAddr) -> io::Result<TcpStream> {
-        let fd = Fd::new(OwnedFd::from(self.socket));
+        let fd = Descriptor::new(self.socket);
         start(op::Connect::new(fd.clone(), address))?.await?;
         Ok(TcpStream::new(fd))
     }

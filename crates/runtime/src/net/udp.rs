@@ -4,16 +4,18 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use socket2::{SockAddr, SockRef};
-use upshift_ring::{Fd, RecvBuf};
+use upshift_ring::RecvBuf;
 
 use super::datagram::{self, Arriving};
 use super::options::address;
 use super::resolve::{ToSocketAddrs, resolve};
+use crate::io::Descriptor;
 
-/// A UDP socket. Its calls take `&self`: share it in an `Arc`, or borrow it.
+/// A UDP socket. Its calls take `&self`: share it in an `Arc`, or borrow it. A drop closes it
+/// and frees its address ([closing](super#closing)).
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -32,7 +34,7 @@ use super::resolve::{ToSocketAddrs, resolve};
 /// A server that receives much is better off with [`datagrams`](UdpSocket::datagrams):
 /// one operation for all of them, and no copy.
 pub struct UdpSocket {
-    fd: Fd,
+    fd: Descriptor,
 }
 
 impl UdpSocket {
@@ -42,7 +44,7 @@ impl UdpSocket {
     /// That of the last address tried: `AddrInUse`, `PermissionDenied`, …
     pub fn bind(addresses: impl std::net::ToSocketAddrs) -> io::Result<UdpSocket> {
         std::net::UdpSocket::bind(addresses).map(|socket| UdpSocket {
-            fd: Fd::new(OwnedFd::from(socket)),
+            fd: Descriptor::new(socket),
         })
     }
 
@@ -54,8 +56,12 @@ impl UdpSocket {
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
         socket.set_nonblocking(false)?;
         Ok(UdpSocket {
-            fd: Fd::new(OwnedFd::from(socket)),
+            fd: Descriptor::new(socket),
         })
+    }
+
+    pub(crate) fn into_descriptor(self) -> Descriptor {
+        self.fd
     }
 
     fn socket(&self) -> SockRef<'_> {
@@ -138,7 +144,7 @@ impl UdpSocket {
     #[must_use]
     pub fn datagrams(&self) -> Datagrams {
         Datagrams {
-            arriving: Arriving::new(self.fd.clone()),
+            arriving: Arriving::new(self.fd.share()),
         }
     }
 

@@ -13,23 +13,23 @@ use socket2::SockRef;
 use upshift_ring::{Fd, IoBuf, op};
 
 use super::transfer;
-use crate::io::{Readiness, Sink};
+use crate::io::{Descriptor, Readiness, Sink};
 use crate::preempt::at_once;
 
 /// `send` without waiting; a peer that has gone is an error, not a signal.
 const NO_WAIT: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
-/// Sends what it is lent.
+/// Sends what it is lent. Dropped in this order: first the operation, then the descriptor.
 pub(crate) struct Writer {
-    pub(crate) fd: Fd,
     room: Readiness,
+    pub(crate) fd: Descriptor,
 }
 
 impl Writer {
-    pub(crate) fn new(fd: Fd) -> Writer {
+    pub(crate) fn new(fd: Descriptor) -> Writer {
         Writer {
-            fd,
             room: Readiness::writable(),
+            fd,
         }
     }
 

@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::Path;
 
 use socket2::SockRef;
-use upshift_ring::Fd;
 
 use super::{SocketAddr, address};
+use crate::io::Descriptor;
 use crate::net::datagram;
 
 /// A Unix datagram socket: whole messages, in order, none lost. Its calls take
@@ -23,14 +23,18 @@ use crate::net::datagram;
 /// # std::io::Result::Ok(()) }).unwrap();
 /// ```
 pub struct UnixDatagram {
-    fd: Fd,
+    fd: Descriptor,
 }
 
 impl UnixDatagram {
     fn new(socket: std::os::unix::net::UnixDatagram) -> UnixDatagram {
         UnixDatagram {
-            fd: Fd::new(OwnedFd::from(socket)),
+            fd: Descriptor::new(socket),
         }
+    }
+
+    pub(crate) fn into_descriptor(self) -> Descriptor {
+        self.fd
     }
 
     /// Binds a path. The file stays when the socket is dropped.

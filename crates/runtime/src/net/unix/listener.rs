@@ -2,19 +2,19 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::Path;
 
 use socket2::SockRef;
-use upshift_ring::Fd;
 
 use super::{SocketAddr, UnixStream, address};
+use crate::io::Descriptor;
 use crate::net::acceptor::Acceptor;
 
 /// A listening Unix socket.
 ///
-/// The file of a path stays when the listener is dropped; remove it before the next
-/// one binds, or use an abstract name.
+/// A drop closes it ([closing](crate::net#closing)). The file of a path stays; remove it before
+/// the next one binds, or use an abstract name.
 ///
 /// ```no_run
 /// # async fn example() -> std::io::Result<()> {
@@ -30,8 +30,12 @@ pub struct UnixListener {
 impl UnixListener {
     fn new(listener: std::os::unix::net::UnixListener) -> UnixListener {
         UnixListener {
-            acceptor: Acceptor::new(Fd::new(OwnedFd::from(listener))),
+            acceptor: Acceptor::new(listener),
         }
+    }
+
+    pub(crate) fn into_descriptor(self) -> Descriptor {
+        self.acceptor.fd
     }
 
     /// Binds a path and listens.

@@ -52,11 +52,7 @@ impl UnixStream {
     }
 
     async fn connect_to(address: upshift_ring::Address) -> io::Result<UnixStream> {
-        let fd = Fd::new(OwnedFd::from(Socket::new(
-            Domain::UNIX,
-            Type::STREAM,
-            None,
-        )?));
+        let fd = Descriptor::new(Socket::new(Domain::UNIX, Type::STREAM, None)?);
         start(op::Connect::new(fd.clone(), address))?.await?;
         Ok(UnixStream::new(fd))
     }

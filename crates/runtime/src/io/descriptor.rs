@@ -1,0 +1,162 @@
+//! Descriptors that are closed when they are dropped, also with operations under way.
+//!
+//! An operation keeps its descriptor open until it has ended, also after its future has been
+//! dropped. So the drop of a [`Descriptor`] first ends the operations that have lost their futures.
+//!
+//! | operation of | closed |
+//! |---|---|
+//! | the vCPU that drops | before `drop` returns |
+//! | another vCPU, or any vCPU if the thread has none | at the next turn of that vCPU |
+//!
+//! On a preemptible vCPU the thread that made the ring makes the system call on behalf of the
+//! thread that drops. If it does not answer in time, the next turn closes.
+//!
+//! A vCPU in a long poll has its turn made by an idle vCPU, or by the thread that goes on when its
+//! poll is suspended; a vCPU that has neither closes when the poll ends.
+//!
+//! Costs one load if no operation is under way, else one system call, which also hands over all
+//! other pending entries of the ring.
+
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use upshift_ring::Fd;
+
+use super::{AsyncFd, PipeReader, PipeWriter};
+use crate::net::{TcpListener, TcpStream, UdpSocket, UnixDatagram, UnixListener, UnixStream};
+use crate::preempt::at_once;
+use crate::{context, foreign, time};
+
+/// The longest pause between two looks at a descriptor that another vCPU keeps open.
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
+
+/// A user of a descriptor, other than an operation.
+#[derive(Debug)]
+pub(crate) struct Descriptor(Fd);
+
+impl Descriptor {
+    pub(crate) fn new(fd: impl Into<OwnedFd>) -> Descriptor {
+        Descriptor(Fd::new(fd))
+    }
+
+    /// Another user of it.
+    pub(crate) fn share(&self) -> Descriptor {
+        Descriptor(self.0.clone())
+    }
+
+    /// Ends the operations that have lost their futures, and returns the descriptor.
+    pub(crate) fn into_fd(self) -> Fd {
+        settle(&self.0);
+        self.0.clone()
+    }
+}
+
+impl From<Fd> for Descriptor {
+    fn from(fd: Fd) -> Descriptor {
+        Descriptor(fd)
+    }
+}
+
+impl Deref for Descriptor {
+    type Target = Fd;
+
+    fn deref(&self) -> &Fd {
+        &self.0
+    }
+}
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for Descriptor {
+    #[inline]
+    fn drop(&mut self) {
+        settle(&self.0);
+    }
+}
+
+/// Ends the operations on a descriptor that have lost their futures, if the calling thread serves
+/// the vCPU that has them.
+#[inline]
+fn settle(fd: &Fd) {
+    if fd.is_shared() {
+        settle_shared(fd);
+    }
+}
+
+#[inline(never)]
+fn settle_shared(fd: &Fd) {
+    // Completions of others may have come along, and with them code of users.
+    let foreign = at_once(|| context::with(|worker| worker.settle(fd)));
+    if let Some(foreign) = foreign.filter(|foreign| !foreign.is_empty()) {
+        context::with_domain(|domain| foreign::run(domain, foreign));
+    }
+}
+
+/// A socket, a pipe's end or a descriptor, for [`close`].
+pub trait Close: sealed::Sealed {}
+
+mod sealed {
+    pub trait Sealed {
+        /// Drops everything but the descriptor.
+        fn into_fd(self) -> upshift_ring::Fd;
+    }
+}
+
+use sealed::Sealed;
+
+macro_rules! close {
+    ($($type:ty),*) => { $(
+        impl Close for $type {}
+
+        impl Sealed for $type {
+            fn into_fd(self) -> Fd {
+                self.into_descriptor().into_fd()
+            }
+        }
+    )* };
+}
+
+close!(
+    AsyncFd,
+    PipeReader,
+    PipeWriter,
+    TcpListener,
+    TcpStream,
+    UdpSocket,
+    UnixDatagram,
+    UnixListener,
+    UnixStream
+);
+
+/// Closes a listener, a socket, a connection, an end of a pipe or an [`AsyncFd`], and waits until
+/// it is closed, whichever vCPU has operations on it.
+///
+/// A drop waits for the operations of its own vCPU only ([closing](crate::net#closing)). Duplicates
+/// of the descriptor stay open. A future that is dropped closes without waiting.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// use upshift::net::TcpListener;
+///
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// let address = listener.local_addr()?;
+/// upshift::io::close(listener).await;
+/// let again = TcpListener::bind(address)?;
+/// # drop(again);
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
+pub async fn close(what: impl Close) {
+    let mut fd = what.into_fd();
+    let mut pause = Duration::from_micros(100);
+    // Operations of other vCPUs have been told to end, and their ends are not reported.
+    while let Err(shared) = fd.try_into_owned() {
+        fd = shared;
+        time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}

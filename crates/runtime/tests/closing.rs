@@ -1,0 +1,386 @@
+//! Dropped sockets, pipes and descriptors are closed before the drop returns, on both drivers,
+//! while the poll goes on and operations are under way. Elsewhere it takes a turn of the vCPU, not
+//! the end of its poll.
+
+use std::future::poll_fn;
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::SocketAddr as UnixAddr;
+use std::sync::mpsc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+use std::{net, thread};
+
+use upshift::io::{AsyncBufReadExt, AsyncFd, AsyncReadExt, AsyncWriteExt};
+use upshift::net::{TcpListener, TcpStream, UdpSocket, UnixDatagram, UnixListener, UnixStream};
+use upshift::{Driver, Handle, Preemption, Runtime};
+
+/// The longest wait for an event that is due at once.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn on_both(test: impl AsyncFn()) {
+    for driver in [Driver::Auto, Driver::Readiness] {
+        for preemption in [Preemption::Off, Preemption::Preferred] {
+            let runtime = Runtime::builder().vcpus(1).driver(driver);
+            let runtime = runtime.preemption(preemption).build().unwrap();
+            runtime.block_on(test());
+        }
+    }
+}
+
+/// Begins a call, lets the kernel hear of it, and gives it up.
+async fn give_up<T>(call: impl Future<Output = T>) {
+    let mut call = Box::pin(call);
+    let pends = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending())).await;
+    assert!(pends);
+    upshift::time::sleep(Duration::from_millis(5)).await;
+}
+
+/// The same, but the kernel has not heard of it.
+fn give_up_at_once<T>(call: impl Future<Output = T>) {
+    let mut call = Box::pin(call);
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(call.as_mut().poll(&mut cx).is_pending());
+}
+
+fn is_refused(address: SocketAddr) -> bool {
+    let connected = net::TcpStream::connect(address);
+    connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+}
+
+/// A connection of this runtime, all bytes that a thread reads at the other end, and that end.
+async fn connection() -> (TcpStream, mpsc::Receiver<Vec<u8>>, net::TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let peer = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (stream, _) = listener.accept().await.unwrap();
+    let (says, hears) = mpsc::channel();
+    let mut reader = peer.try_clone().unwrap();
+    thread::spawn(move || {
+        let mut all = Vec::new();
+        let end = reader.read_to_end(&mut all);
+        assert!(end.is_ok_and(|count| count == all.len()));
+        says.send(all)
+    });
+    (stream, hears, peer)
+}
+
+#[test]
+fn the_address_of_a_dropped_listener_is_free() {
+    on_both(async || {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        give_up(listener.accept()).await;
+        drop(listener);
+        assert!(is_refused(address));
+        let again = TcpListener::bind(address).unwrap();
+        give_up_at_once(again.accept());
+        drop(again);
+        assert!(is_refused(address));
+    });
+}
+
+#[test]
+fn the_name_of_a_dropped_unix_listener_is_free() {
+    on_both(async || {
+        let name = format!("upshift-closing-{}", std::process::id());
+        let address = UnixAddr::from_abstract_name(name).unwrap();
+        let listener = UnixListener::bind_addr(&address).unwrap();
+        give_up(listener.accept()).await;
+        drop(listener);
+        let refused = std::os::unix::net::UnixStream::connect_addr(&address);
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        UnixListener::bind_addr(&address).unwrap();
+    });
+}
+
+#[test]
+fn the_addresses_of_dropped_datagram_sockets_are_free() {
+    on_both(async || {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        give_up(socket.recv(&mut [0; 8])).await;
+        give_up_at_once(socket.recv_from(&mut [0; 8]));
+        drop(socket);
+        let socket = UdpSocket::bind(address).unwrap();
+        let mut datagrams = socket.datagrams();
+        give_up(datagrams.next()).await;
+        drop(socket);
+        assert!(UdpSocket::bind(address).is_err());
+        drop(datagrams);
+        UdpSocket::bind(address).unwrap();
+
+        let name = format!("upshift-datagrams-{}", std::process::id());
+        let address = UnixAddr::from_abstract_name(name).unwrap();
+        let socket = UnixDatagram::bind_addr(&address).unwrap();
+        give_up(socket.recv(&mut [0; 8])).await;
+        drop(socket);
+        UnixDatagram::bind_addr(&address).unwrap();
+    });
+}
+
+#[test]
+fn the_peer_of_a_dropped_stream_sees_the_end_while_the_poll_goes_on() {
+    on_both(async || {
+        // Received for ever, into a buffer of the caller's, and not at all.
+        for way in 0..3 {
+            let (mut stream, hears, _peer) = connection().await;
+            match way {
+                0 => give_up(stream.recv()).await,
+                1 => give_up(stream.read(vec![0; 8])).await,
+                _ => {}
+            }
+            stream.write_all("bye").await.0.unwrap();
+            drop(stream);
+            assert_eq!(hears.recv_timeout(PATIENCE).unwrap(), b"bye", "{way}");
+        }
+        // In halves, of which one goes after the other.
+        let (stream, hears, _peer) = connection().await;
+        let (mut reader, writer) = stream.into_split();
+        give_up(reader.fill_buf()).await;
+        std::mem::forget(writer);
+        drop(reader);
+        assert_eq!(
+            hears.try_recv().unwrap_err(),
+            mpsc::TryRecvError::Empty,
+            "the other half is there"
+        );
+        let (one, other) = UnixStream::pair().unwrap();
+        let mut other = std::os::unix::net::UnixStream::from(dup(&other));
+        let mut one = one;
+        give_up(one.recv()).await;
+        drop(one);
+        assert_eq!(other.read(&mut [0; 8]).unwrap(), 0);
+    });
+}
+
+/// Another descriptor of the same open file, in blocking mode.
+fn dup(of: &impl AsFd) -> OwnedFd {
+    of.as_fd().try_clone_to_owned().unwrap()
+}
+
+#[test]
+fn a_stream_that_waits_to_write_is_closed() {
+    on_both(async || {
+        let (mut stream, other) = UnixStream::pair().unwrap();
+        let mut peer = std::os::unix::net::UnixStream::from(dup(&other));
+        drop(other);
+        give_up(AsyncWriteExt::write_all(&mut stream, &[7; 8 << 20])).await;
+        drop(stream);
+        let mut all = Vec::new();
+        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        peer.read_to_end(&mut all).unwrap();
+        assert!(all.iter().all(|byte| *byte == 7));
+    });
+}
+
+#[test]
+fn dropped_ends_of_pipes_are_closed() {
+    on_both(async || {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let mut reader = upshift::io::PipeReader::from_owned_fd(reader.into()).unwrap();
+        give_up(reader.read(&mut [0; 8])).await;
+        drop(reader);
+        assert_eq!(
+            writer.write(b"x").unwrap_err().kind(),
+            ErrorKind::BrokenPipe
+        );
+
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let mut writer = upshift::io::PipeWriter::from_owned_fd(writer.into()).unwrap();
+        give_up(writer.write_all(&[7; 1 << 20])).await;
+        drop(writer);
+        let mut all = Vec::new();
+        reader.read_to_end(&mut all).unwrap();
+        assert!(!all.is_empty());
+
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let reader = AsyncFd::new(reader);
+        give_up(reader.readable()).await;
+        drop(reader);
+        assert_eq!(
+            writer.write(b"x").unwrap_err().kind(),
+            ErrorKind::BrokenPipe
+        );
+    });
+}
+
+#[test]
+fn duplicates_stay_usable() {
+    on_both(async || {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let other = net::TcpListener::from(dup(&listener));
+        give_up(listener.accept()).await;
+        drop(listener);
+        let mut client = net::TcpStream::connect(address).unwrap();
+        // The other driver has made it non-blocking, for all that share it.
+        other.set_nonblocking(false).unwrap();
+        other.accept().unwrap().0.write_all(b"hi").unwrap();
+        let mut all = Vec::new();
+        client.read_to_end(&mut all).unwrap();
+        assert_eq!(all, b"hi");
+
+        let (mut stream, hears, mut peer) = connection().await;
+        let mut other = net::TcpStream::from(dup(&stream));
+        give_up(stream.recv()).await;
+        drop(stream);
+        peer.write_all(b"there").unwrap();
+        other.read_exact(&mut [0; 5]).unwrap();
+        other.write_all(b"still").unwrap();
+        drop(other);
+        assert_eq!(hears.recv_timeout(PATIENCE).unwrap(), b"still");
+    });
+}
+
+#[test]
+fn connections_that_nobody_has_taken_are_closed_with_their_listener() {
+    on_both(async || {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        give_up(listener.accept()).await;
+        let mut clients: Vec<_> = (0..10)
+            .map(|_| net::TcpStream::connect(address).unwrap())
+            .collect();
+        upshift::yield_now().await;
+        // Some have been accepted by the kernel, some by the ring, and some are neither.
+        clients.extend((0..10).map(|_| net::TcpStream::connect(address).unwrap()));
+        drop(listener);
+        for mut client in clients {
+            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            match client.read(&mut [0; 8]) {
+                Ok(count) => assert_eq!(count, 0),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+            }
+        }
+        assert!(is_refused(address));
+    });
+}
+
+#[test]
+fn a_connection_that_is_given_up_is_no_connection() {
+    on_both(async || {
+        // A queue that is full: the connect waits.
+        let name = format!("upshift-full-{}", std::process::id());
+        let address = UnixAddr::from_abstract_name(name).unwrap();
+        let listener = std::os::unix::net::UnixListener::bind_addr(&address).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        give_up(async {
+            loop {
+                std::mem::forget(UnixStream::connect_addr(&address).await.unwrap());
+            }
+        })
+        .await;
+        while listener.accept().is_ok() {}
+        let late = listener.accept().unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::WouldBlock);
+    });
+}
+
+/// Waits until the address is free, which it is at once or soon.
+fn is_freed(address: SocketAddr) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        if net::TcpListener::bind(address).is_ok() {
+            return true;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    false
+}
+
+#[test]
+fn what_another_thread_drops_is_closed_while_the_vcpu_idles() {
+    on_both(async || {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        give_up(listener.accept()).await;
+        let freed = upshift::task::spawn_blocking(move || {
+            drop(listener);
+            is_freed(address)
+        });
+        assert!(freed.await.unwrap());
+    });
+}
+
+#[test]
+fn what_another_thread_drops_is_closed_while_the_poll_of_the_vcpu_goes_on() {
+    for driver in [Driver::Auto, Driver::Readiness] {
+        for (vcpus, preemption) in [(2, Preemption::Off), (1, Preemption::Preferred)] {
+            let builder = Runtime::builder().vcpus(vcpus).driver(driver);
+            let runtime = builder.preemption(preemption).build().unwrap();
+            if vcpus == 1 && runtime.handle().metrics().preemption.vcpus == 0 {
+                eprintln!("skipped: no preemption here");
+                continue;
+            }
+            let poll = async {
+                let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+                let address = listener.local_addr().unwrap();
+                give_up(listener.accept()).await;
+                let other = thread::spawn(move || {
+                    drop(listener);
+                    is_freed(address)
+                });
+                // The poll goes on.
+                other.join().unwrap()
+            };
+            assert!(runtime.block_on(poll), "{driver:?}, {vcpus} vCPUs");
+        }
+    }
+}
+
+#[test]
+fn a_close_that_is_awaited_waits_for_other_vcpus() {
+    for driver in [Driver::Auto, Driver::Readiness] {
+        let runtime = Runtime::builder().vcpus(2).driver(driver).build().unwrap();
+        runtime.block_on(async {
+            for _ in 0..20 {
+                let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+                let address = listener.local_addr().unwrap();
+                let accepts = async {
+                    give_up(listener.accept()).await;
+                    listener
+                };
+                let accepts = upshift::spawn(accepts, upshift::Priority::Inherit);
+                upshift::io::close(accepts.await.unwrap()).await;
+                TcpListener::bind(address).unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn the_end_of_a_connection_costs_a_system_call_at_most() {
+    let runtime = Runtime::builder().vcpus(1).driver(Driver::Ring).build();
+    let Ok(runtime) = runtime else {
+        eprintln!("skipped: no io_uring here");
+        return;
+    };
+    let enters = || Handle::current().unwrap().metrics().vcpus[0].ring.enters;
+    runtime.block_on(async {
+        let mut streams = Vec::new();
+        for _ in 0..50 {
+            let (mut stream, ..) = connection().await;
+            give_up_at_once(stream.recv());
+            streams.push(stream);
+        }
+        upshift::time::sleep(Duration::from_millis(5)).await;
+        let before = enters();
+        drop(streams);
+        upshift::yield_now().await;
+        upshift::time::sleep(Duration::from_millis(5)).await;
+        let ends = enters() - before;
+        assert!(ends <= 50 + 5, "{ends} for 50");
+        // Where nothing is under way, none.
+        let mut streams = Vec::new();
+        for _ in 0..50 {
+            streams.push(connection().await.0);
+        }
+        let before = enters();
+        drop(streams);
+        upshift::time::sleep(Duration::from_millis(5)).await;
+        let ends = enters() - before;
+        assert!(ends <= 5, "{ends} for 50");
+    });
+}
