@@ -231,3 +231,33 @@ fn clients_whose_requests_wait_for_blocking_functions_are_never_received_beyond(
         }
     }
 }
+
+/// The main coroutine, which runs the server, is at level 32; requests at level 8 keep the vCPU busy until the new connection has its
+/// answer.
+#[test]
+fn connections_are_accepted_at_the_level_of_receiving() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    for driver in [Driver::Auto, Driver::Readiness] {
+        let server = Received::default().by(Runtime::builder().vcpus(1).driver(driver));
+        let over = Arc::new(AtomicBool::new(false));
+        let busy = {
+            let over = over.clone();
+            async move {
+                let began = std::time::Instant::now();
+                while !over.load(Ordering::Relaxed) {
+                    if began.elapsed() > std::time::Duration::from_secs(15) {
+                        return false;
+                    }
+                    upshift::yield_now().await;
+                }
+                true
+            }
+        };
+        let busy = server.handle.spawn(busy, Level::at::<8>()).unwrap();
+        let mut stream = server.connect();
+        stream.write_all(BLOCKING).unwrap();
+        answer(&mut stream);
+        over.store(true, Ordering::Relaxed);
+        assert!(futures_lite::future::block_on(busy).unwrap());
+    }
+}
