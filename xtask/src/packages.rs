@@ -107,14 +107,14 @@ static NGINX: Package = Package::new(
 )
 .for_benchmarks();
 
-static REDIS: Package = Package::new(
+pub(crate) static REDIS: Package = Package::new(
     "redis-server",
     "one of the unmodified servers of the benchmarks",
     || host::has_program("redis-server"),
 )
 .for_benchmarks();
 
-static POSTGRESQL: Package = Package::new(
+pub(crate) static POSTGRESQL: Package = Package::new(
     "postgresql",
     "one of the unmodified servers of the benchmarks",
     || Path::new("/usr/lib/postgresql").exists(),

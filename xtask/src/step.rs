@@ -187,6 +187,16 @@ impl Context<'_> {
             .map_err(|error| format!("cannot write {}: {error}", self.log.display()))
     }
 
+    /// The file that the output of the step goes to; `None`: to standard output.
+    pub(crate) fn log_file(&self) -> Result<Option<File>, String> {
+        if self.verbose {
+            return Ok(None);
+        }
+        let log = File::options().create(true).append(true).open(&self.log);
+        log.map(Some)
+            .map_err(|error| format!("cannot write {}: {error}", self.log.display()))
+    }
+
     /// The log so far.
     pub(crate) fn said(&self) -> String {
         let bytes = fs::read(&self.log).unwrap_or_default();

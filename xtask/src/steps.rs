@@ -10,12 +10,13 @@ mod common;
 mod soak;
 mod tests;
 
+use crate::compat;
 use crate::cpp;
 use crate::mpi;
 use crate::os;
 use crate::step::{Step, slow, step};
 
-pub(crate) static STEPS: [Step; 19] = [
+pub(crate) static STEPS: [Step; 21] = [
     // What is whole beside others; the longest of one thread first.
     step(
         "fmt",
@@ -80,6 +81,17 @@ pub(crate) static STEPS: [Step; 19] = [
         "cpp",
         "C++20 over the C ABI: compilers, sanitizers, servers",
         cpp::step,
+    ),
+    slow(
+        "compat",
+        "tokio's published tests, against the list of those that fail",
+        compat::tokio_step,
+    )
+    .built_by("compat", compat::build_tokio),
+    slow(
+        "programs",
+        "crates that need a runtime of tokio, against postgres, redis and HTTP servers",
+        compat::programs_step,
     ),
     step("os", "the kernel in QEMU, at 1, 2 and 4 harts", tests::os).built_by("os", os::build),
     step(

@@ -68,7 +68,7 @@ pub struct upshift_config {
 pub unsafe extern "C" fn upshift_config_init(config: *mut upshift_config) {
     let defaults = upshift_config {
         vcpus: 0,
-        blocking_threads: 64,
+        blocking_threads: 512,
         main_level: u32::from(Level::DEFAULT.get()),
         preemption: 0,
         board: 0,

@@ -82,7 +82,9 @@ impl fmt::Display for SpawnError {
         f.write_str(match self {
             SpawnError::OutOfMemory => "no memory for another coroutine",
             SpawnError::Closed => "the domain is shutting down: it takes no new coroutines",
-            SpawnError::NoVcpu => "the domain has no vCPU: add one before spawning",
+            SpawnError::NoVcpu => {
+                "no vCPU here: spawn from a coroutine, or through a handle; a domain needs a vCPU first"
+            }
         })
     }
 }

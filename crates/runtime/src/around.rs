@@ -28,6 +28,11 @@ impl Surroundings {
         self.0.push(around);
     }
 
+    /// Puts `inner` within these.
+    pub(crate) fn with(&self, inner: Surroundings) -> Surroundings {
+        Surroundings([self.0.clone(), inner.0].concat())
+    }
+
     #[inline]
     pub(crate) fn begin(&self) {
         self.0.iter().for_each(|around| told(|| around.begin()));

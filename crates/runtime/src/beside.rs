@@ -1,7 +1,7 @@
 //! A runtime of tokio beside this one (feature `tokio-rt`), for code that asks for it.
 //!
-//! Threads that poll coroutines are *within* tokio's runtime (its `Handle::enter`): so what code
-//! in a coroutine makes of `tokio::{time, net, fs, signal, process}` and `spawn_blocking` finds
+//! Threads that run code of users (of vCPUs, of blocking functions, the watchdog) are *within* tokio's
+//! runtime (its `Handle::enter`): so what code in a coroutine makes of `tokio::{time, net, fs, signal, process}` and `spawn_blocking` finds
 //! a driver. A thread of tokio's turns that driver; when something is ready there it wakes the
 //! coroutine, which is polled here, at its level. What is `tokio::spawn`ed is polled by
 //! tokio's thread: it has no level. That thread has the shortest slices that the kernel takes: what is urgent may wait for it while the
@@ -24,41 +24,40 @@ use tokio::runtime::{self, EnterGuard, Handle};
 use crate::around::Around;
 use crate::context::{self, Belonging};
 use crate::preempt;
-use crate::shared::Shared;
 
 /// How long tasks that are dropped, and blocking calls, are waited for.
 const GRACE: Duration = Duration::from_secs(1);
 
+/// Why a call that needs a vCPU fails on a thread of tokio's.
+const OUTSIDE: &str = "this is a task of tokio's (`tokio::spawn`, axum's `on_upgrade`), not a coroutine of upshift: do this in \
+                       `upshift::spawn(…).await`, or spawn through `upshift::Handle::current()`";
+
 /// tokio's runtime, for as long as ours lives.
 pub(crate) struct Beside {
     runtime: Option<runtime::Runtime>,
-    ours: Belonging,
 }
 
 impl Beside {
-    /// With one thread that drives it and runs its tasks.
-    pub(crate) fn start(name: &str, blocking_threads: usize) -> io::Result<Beside> {
-        let ours = Belonging::default();
+    /// Starts one thread, which drives it and runs its tasks: they are a part of `ours`.
+    pub(crate) fn start(
+        name: &str,
+        blocking_threads: usize,
+        ours: &Belonging,
+    ) -> io::Result<Beside> {
         let belongs = ours.clone();
         let runtime = runtime::Builder::new_multi_thread()
             .worker_threads(1)
             // To which tokio adds its own.
             .max_blocking_threads(blocking_threads.min(usize::MAX / 2))
             .thread_name(format!("{name}-tokio"))
-            .on_thread_start(move || context::belong(&belongs))
+            .on_thread_start(move || context::belong(&belongs, OUTSIDE))
             .enable_all()
             .build()?;
         // On that one thread; those that block keep ordinary slices.
         drop(runtime.spawn(async { preempt::serve_shortly() }));
         Ok(Beside {
             runtime: Some(runtime),
-            ours,
         })
-    }
-
-    /// Coroutines that tasks of tokio's spawn go there.
-    pub(crate) fn belongs_to(&self, shared: &Arc<Shared>) {
-        let _ = self.ours.set(Arc::downgrade(shared));
     }
 
     pub(crate) fn around(&self) -> Option<Arc<dyn Around>> {

@@ -37,7 +37,7 @@ pub(crate) async fn run<R: Send + 'static>(
     function: impl FnOnce() -> io::Result<R> + Send + 'static,
 ) -> io::Result<R> {
     let level = host::current_level().unwrap_or_default();
-    let pool = context::with_open(|worker| worker.shared.pool.clone());
+    let pool = context::with_shared(|shared| shared.pool.clone());
     let pool = pool.ok_or_else(context::outside)?;
     let (job, result) = job(function);
     pool.take(level, job).map_err(|refused| refused.why)?;

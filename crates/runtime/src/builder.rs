@@ -70,7 +70,7 @@ impl Builder {
             blocking_tolerant: false,
             board: Board::Off,
             suspended: 256,
-            blocking_threads: 64,
+            blocking_threads: 512,
             main_level: Level::DEFAULT,
             name: "upshift".into(),
             stall_limit: None,
@@ -260,7 +260,9 @@ impl Builder {
     }
 
     /// The most threads for [`spawn_blocking`](crate::spawn_blocking), and with [`Driver::Readiness`] for files (default
-    /// 64); they are started when needed. With `Builder::tokio`, as many again for tokio's blocking functions and files.
+    /// 512, as in tokio); they are started when needed. With `Builder::tokio`, as many again for tokio's blocking functions
+    /// and files. Functions that wait for each other need a thread each; the first function that finds all threads taken is
+    /// reported on standard error.
     #[must_use]
     pub fn blocking_threads(mut self, threads: usize) -> Builder {
         self.blocking_threads = threads;

@@ -20,23 +20,24 @@ use crate::worker::Worker;
 thread_local! {
     static WORKER: Cell<*const Worker> = const { Cell::new(null()) };
     /// See [`belong`].
-    static BELONGS: OnceCell<Belonging> = const { OnceCell::new() };
+    static BELONGS: OnceCell<(Belonging, &'static str)> = const { OnceCell::new() };
 }
 
 /// A runtime, once it has been built, as long as it lives.
 pub(crate) type Belonging = Arc<OnceLock<Weak<Shared>>>;
 
-/// The calling thread serves no vCPU, but what it runs is a part of this runtime's program: coroutines that it
-/// spawns, and what only a vCPU can do for it, go there.
-#[cfg(feature = "tokio-rt")]
-pub(crate) fn belong(runtime: &Belonging) {
-    let _ = BELONGS.try_with(|cell| cell.set(runtime.clone()));
+/// Makes the calling thread, which serves no vCPU, a part of this runtime: coroutines that it spawns, and what
+/// only a vCPU can do for it, go there. `why_outside` is the error of other calls that need a vCPU.
+pub(crate) fn belong(runtime: &Belonging, why_outside: &'static str) {
+    let _ = BELONGS.try_with(|cell| cell.set((runtime.clone(), why_outside)));
 }
 
 /// The runtime that the calling thread belongs to without serving a vCPU.
 #[cold]
 pub(crate) fn belongs_to() -> Option<Arc<Shared>> {
-    let runtime = BELONGS.try_with(|cell| cell.get().cloned()).ok()??;
+    let runtime = BELONGS
+        .try_with(|cell| Some(cell.get()?.0.clone()))
+        .ok()??;
     runtime.get()?.upgrade()
 }
 
@@ -103,16 +104,36 @@ pub(crate) fn with_domain<R>(f: impl FnOnce(&Domain<Linux>) -> R) -> Option<R> {
     Some(f(domain))
 }
 
+/// Runs `f` with the runtime of the calling thread: that of its vCPU, or the one it belongs to.
+pub(crate) fn with_shared<R>(f: impl FnOnce(&Arc<Shared>) -> R) -> Option<R> {
+    let worker = WORKER.try_with(Cell::get).ok()?;
+    // SAFETY: as above.
+    match unsafe { worker.as_ref() } {
+        Some(worker) => Some(f(&worker.shared)),
+        None => belongs_to().map(|shared| f(&shared)),
+    }
+}
+
 /// Runs `f` with the worker of the calling thread, or says what is missing.
 pub(crate) fn try_with<R>(f: impl FnOnce(&Worker) -> R) -> io::Result<R> {
     with(f).ok_or_else(outside)
 }
 
-/// There is no runtime on this thread.
+/// The error of a call that needs a vCPU, on a thread that serves none.
 pub(crate) fn outside() -> io::Error {
-    io::Error::other(
-        "no upshift runtime on this thread: call this from a coroutine, or use `Runtime::block_on`",
-    )
+    io::Error::other(why_outside())
+}
+
+/// Why the calling thread serves no vCPU, and which call to use instead.
+pub(crate) fn why_outside() -> &'static str {
+    const NOWHERE: &str = "no upshift runtime on this thread: call this from a coroutine, use `Runtime::block_on`, \
+                           or spawn through a `Handle`";
+    if belongs_to().is_none() {
+        return NOWHERE;
+    }
+    BELONGS
+        .try_with(|cell| cell.get().map_or(NOWHERE, |(_, why)| why))
+        .unwrap_or(NOWHERE)
 }
 
 /// What [`lock_taken`] answers.

@@ -6,6 +6,7 @@
 use std::future::Future;
 use std::io;
 use std::panic::Location;
+use std::sync::Arc;
 
 use upshift_core::{CoroutineId, Dead, Level, Priority, SpawnError};
 
@@ -15,9 +16,6 @@ use crate::host;
 use crate::observe::traced;
 use crate::pool::Refused;
 use crate::task::{JoinError, JoinHandle};
-
-const OUTSIDE: &str =
-    "no upshift runtime on this thread: spawn from a coroutine, or through a `Handle`";
 
 /// Starts a coroutine at a level, or at the spawner's with
 /// [`Priority::Inherit`]. It may run on any vCPU.
@@ -45,7 +43,7 @@ where
     match spawn_here(future, priority.into(), Location::caller()) {
         Some(Ok(handle)) => handle,
         Some(Err(error)) => panic!("{error}"),
-        None => panic!("{OUTSIDE}"),
+        None => panic!("{}", context::why_outside()),
     }
 }
 
@@ -114,7 +112,7 @@ where
             not_send: std::marker::PhantomData,
         },
         Some(Err(error)) => panic!("{error}"),
-        None => panic!("{OUTSIDE}"),
+        None => panic!("{}", context::why_outside()),
     }
 }
 
@@ -171,6 +169,23 @@ impl<T> Future for LocalHandle<T> {
 /// thread can be started for it the handle reports a panic; [`try_spawn_blocking`]
 /// returns an error.
 ///
+/// At most [`Builder::blocking_threads`](crate::Builder::blocking_threads) run at once, and a function
+/// that finds all threads taken waits; the first that does is reported on standard error. The thread is
+/// a part of the runtime: `spawn`, `spawn_blocking` and `Handle::current` work in the function, and so
+/// does tokio's `Handle::current` with `Builder::tokio`. What it spawns has the default level, unless told otherwise.
+///
+/// ```
+/// use upshift::{Handle, Level, Runtime};
+///
+/// Runtime::new()?.block_on(async {
+///     let sum = upshift::spawn_blocking(|| (1..=10).sum::<i32>()).await.unwrap();
+///     assert_eq!(sum, 55);
+///     let spawned = upshift::spawn_blocking(|| upshift::spawn(async { 1 }, Level::at::<8>()));
+///     assert_eq!(spawned.await.unwrap().await.unwrap(), 1);
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
 /// # Panics
 /// As [`spawn`].
 #[track_caller]
@@ -181,7 +196,7 @@ pub fn spawn_blocking<R: Send + 'static>(
         // A function that was refused is dropped here, and what waits for it panics.
         Some(Ok((handle, _queued))) => handle,
         Some(Err(error)) => panic!("{error}"),
-        None => panic!("{OUTSIDE}"),
+        None => panic!("{}", context::why_outside()),
     }
 }
 
@@ -215,7 +230,7 @@ fn block_here<R: Send + 'static>(
     location: &'static Location<'static>,
 ) -> Option<Result<(JoinHandle<R>, Result<(), Refused>), SpawnError>> {
     let level = host::current_level().unwrap_or_default();
-    let pool = context::with_open(|worker| worker.shared.pool.clone())?;
+    let pool = context::with_shared(|shared| shared.pool.clone())?;
     let (job, result) = blocking::job(function);
     // First, because what has been queued may have begun.
     let waits = async move {
@@ -258,7 +273,7 @@ pub fn get_vcpu() -> Option<usize> {
 /// # Errors
 /// [`Dead`] if it has exited, and outside a runtime.
 pub fn wake(id: CoroutineId) -> Result<(), Dead> {
-    context::with(|worker| worker.executor.domain().wake(id)).unwrap_or(Err(Dead))
+    context::with_domain(|domain| domain.wake(id)).unwrap_or(Err(Dead))
 }
 
 /// Gives a coroutine of this runtime another level, whatever it is doing. O(1).
@@ -266,7 +281,7 @@ pub fn wake(id: CoroutineId) -> Result<(), Dead> {
 /// # Errors
 /// [`Dead`] if it has exited, and outside a runtime.
 pub fn reprio(id: CoroutineId, level: Level) -> Result<(), Dead> {
-    context::with(|worker| worker.executor.domain().reprio(id, level)).unwrap_or(Err(Dead))
+    context::with_domain(|domain| domain.reprio(id, level)).unwrap_or(Err(Dead))
 }
 
 /// Adds a vCPU to this runtime, with a thread of its own. Returns its index.
@@ -275,7 +290,7 @@ pub fn reprio(id: CoroutineId, level: Level) -> Result<(), Dead> {
 /// What the kernel answered to the start of the thread or the set-up of its
 /// ring; and outside a runtime.
 pub fn alloc_cpu() -> io::Result<usize> {
-    let shared = context::try_with(|worker| worker.shared.clone())?;
+    let shared = context::with_shared(Arc::clone).ok_or_else(context::outside)?;
     shared.add_vcpu()
 }
 
@@ -286,6 +301,6 @@ pub fn alloc_cpu() -> io::Result<usize> {
 /// # Errors
 /// `InvalidInput` if there is none to release; and outside a runtime.
 pub fn release_cpu() -> io::Result<usize> {
-    let shared = context::try_with(|worker| worker.shared.clone())?;
+    let shared = context::with_shared(Arc::clone).ok_or_else(context::outside)?;
     shared.release_vcpu()
 }

@@ -24,13 +24,12 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// The runtime whose coroutine is calling; or whose task of tokio's (`Builder::tokio`).
+    /// The runtime whose coroutine is calling, or whose blocking function, or whose task of tokio's (`Builder::tokio`).
     ///
     /// # Errors
     /// Outside a runtime.
     pub fn current() -> io::Result<Handle> {
-        context::with(|worker| worker.shared.clone())
-            .or_else(context::belongs_to)
+        context::with_shared(Arc::clone)
             .map(|shared| Handle { shared })
             .ok_or_else(context::outside)
     }

@@ -3,7 +3,11 @@
 //! Started on demand up to a bound, ended after ten idle seconds. The queue is
 //! ordered by level, FIFO within one; it is bounded by the number of coroutines
 //! that wait for it. Its threads run on all CPUs of the process, also if they are
-//! started by a vCPU that is pinned to one.
+//! started by a vCPU that is pinned to one. They belong to the runtime, and are
+//! within tokio's where there is one, as the threads of vCPUs are.
+//!
+//! Functions that wait for each other need a thread each. The first that finds
+//! all threads taken is therefore reported on standard error.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,8 +18,10 @@ use std::time::Duration;
 use upshift_core::{Level, SpawnError};
 
 use crate::affinity::{self, Mask};
+use crate::around::Surroundings;
+use crate::context::{self, Belonging};
 use crate::metrics::BlockingMetrics;
-use crate::notice::no_thread;
+use crate::notice::{no_thread, notice};
 use crate::permit::Critical;
 use crate::quietly::quietly;
 
@@ -50,11 +56,15 @@ struct Queue {
     threads: usize,
     idle: usize,
     closed: bool,
+    /// That all threads are taken has been reported.
+    reported: bool,
 }
 
 struct Shared {
     queue: Mutex<Queue>,
     work: Condvar,
+    surroundings: Surroundings,
+    runtime: Belonging,
     /// The CPUs of the process.
     cpus: Option<Mask>,
 }
@@ -80,12 +90,20 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(most: usize, name: String, cpus: Option<Mask>) -> Pool {
+    /// Creates a pool of at most so many threads, each within `surroundings` and a part of `runtime`.
+    pub(crate) fn new(
+        most: usize,
+        name: String,
+        surroundings: Surroundings,
+        runtime: Belonging,
+    ) -> Pool {
         Pool {
             shared: Arc::new(Shared {
                 queue: Mutex::default(),
                 work: Condvar::new(),
-                cpus,
+                surroundings,
+                runtime,
+                cpus: affinity::current().ok(),
             }),
             most,
             name,
@@ -95,6 +113,18 @@ impl Pool {
     /// Queues a job and sees to it that there is a thread for it, or gives it back: it is code of users, to be dropped neither with the lock
     /// nor in what must not be suspended.
     pub(crate) fn take(&self, level: Level, job: Job) -> Result<(), Refused> {
+        if self.queue(level, job)? {
+            notice(format_args!(
+                "all {} threads for blocking functions are taken and more functions wait: if those that run wait for them, \
+                 raise Builder::blocking_threads",
+                self.most
+            ));
+        }
+        Ok(())
+    }
+
+    /// `Ok(true)`: all threads are taken, for the first time.
+    fn queue(&self, level: Level, job: Job) -> Result<bool, Refused> {
         let _critical = Critical::enter();
         let mut queue = self.shared.queue();
         if queue.closed {
@@ -129,8 +159,10 @@ impl Pool {
                     }
                 }
             }
+        } else {
+            return Ok(!std::mem::replace(&mut queue.reported, true));
         }
-        Ok(())
+        Ok(false)
     }
 
     pub(crate) fn metrics(&self) -> BlockingMetrics {
@@ -160,6 +192,17 @@ fn serve(shared: &Shared) {
         // If they have been taken away meanwhile, it goes where it may.
         let _ = affinity::restore(cpus);
     }
+    context::belong(
+        &shared.runtime,
+        "this is a thread for blocking functions, not a coroutine of upshift: do this before or after `spawn_blocking`, \
+         or in `upshift::spawn`",
+    );
+    shared.surroundings.begin();
+    serve_queue(shared);
+    shared.surroundings.end();
+}
+
+fn serve_queue(shared: &Shared) {
     let mut queue = shared.queue();
     loop {
         if let Some((_, job)) = queue.jobs.pop_first() {

@@ -54,7 +54,9 @@ pub(crate) struct Shared {
     pub(crate) reaches: Reaches,
     /// Set if polls are watched.
     pub(crate) watch: OnceLock<Arc<Watch>>,
-    /// What threads are within while they poll.
+    /// What all threads that run code of users are within.
+    pub(crate) outermost: Surroundings,
+    /// What threads are within while they poll: the same, and hooks.
     pub(crate) surroundings: Surroundings,
 }
 

@@ -283,3 +283,27 @@ fn two_threads_play_ping_pong() {
         assert_eq!(ponged.blocking_recv(), None);
     });
 }
+
+#[test]
+fn a_send_passes_on_the_panic_of_the_receivers_waker_and_keeps_the_message() {
+    struct Panics;
+    impl std::task::Wake for Panics {
+        fn wake(self: std::sync::Arc<Self>) {
+            panic!("on purpose");
+        }
+    }
+    let (sender, mut receiver) = mpsc::channel(2);
+    let waker = std::task::Waker::from(std::sync::Arc::new(Panics));
+    let mut cx = std::task::Context::from_waker(&waker);
+    for value in [1, 2] {
+        assert!(receiver.poll_recv(&mut cx).is_pending());
+        let send = || match value {
+            1 => sender.try_reserve().unwrap().send(value),
+            _ => sender.try_send(value).unwrap(),
+        };
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(send)).is_err());
+        assert_eq!((receiver.len(), sender.capacity()), (1, 1));
+        assert_eq!(receiver.try_recv(), Ok(value));
+        assert_eq!(sender.capacity(), 2);
+    }
+}

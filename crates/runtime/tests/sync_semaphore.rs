@@ -164,3 +164,52 @@ fn many_threads_never_exceed_the_permits_and_none_is_lost() {
     });
     assert_eq!(semaphore.available_permits(), PERMITS);
 }
+
+#[test]
+fn threads_wait_for_one_and_for_many_permits_until_the_end() {
+    let semaphore = Arc::new(Semaphore::new(0));
+    let thread = |wait: fn(Arc<Semaphore>) -> Option<usize>| {
+        let semaphore = semaphore.clone();
+        std::thread::spawn(move || wait(semaphore))
+    };
+    let waits: [fn(Arc<Semaphore>) -> Option<usize>; 4] = [
+        |of| of.blocking_acquire().ok().map(|got| got.num_permits()),
+        |of| {
+            of.blocking_acquire_many(3)
+                .ok()
+                .map(|got| got.num_permits())
+        },
+        |of| {
+            of.blocking_acquire_owned()
+                .ok()
+                .map(|got| got.num_permits())
+        },
+        |of| {
+            of.blocking_acquire_many_owned(3)
+                .ok()
+                .map(|got| got.num_permits())
+        },
+    ];
+    let waiting = waits.map(thread);
+    semaphore.add_permits(3);
+    let got = waiting.map(|thread| thread.join().unwrap());
+    assert_eq!(got, [Some(1), Some(3), Some(1), Some(3)]);
+    assert_eq!(semaphore.available_permits(), 3);
+    semaphore.close();
+    assert_eq!(waits.map(|wait| wait(semaphore.clone())), [None; 4]);
+    // They would stop their vCPU.
+    upshift::Runtime::builder()
+        .vcpus(1)
+        .build()
+        .unwrap()
+        .block_on(async {
+            for wait in waits {
+                let semaphore = semaphore.clone();
+                assert!(
+                    upshift::task::spawn(async move { wait(semaphore) })
+                        .await
+                        .is_err()
+                );
+            }
+        });
+}

@@ -431,3 +431,18 @@ fn a_sleep_that_another_runtime_polls_ends_there() {
         assert!(tick.is_ok());
     }
 }
+
+#[test]
+fn a_paused_time_with_nothing_else_to_wait_for_ends_the_longest_sleeps() {
+    one().block_on(async {
+        upshift::time::pause();
+        let first = upshift::spawn(sleep(HOUR), Priority::Inherit);
+        for longest in [MILLI, Duration::ZERO] {
+            sleep(Duration::MAX - longest).await;
+            assert!(first.is_finished());
+        }
+        // The end of the time is behind nothing.
+        upshift::time::advance(HOUR).await;
+        sleep(MILLI).await;
+    });
+}

@@ -259,3 +259,133 @@ fn a_system_call_in_a_task_of_tokios_is_an_error() {
         assert_eq!(runtime.block_on(calls), (true, vec![7; 4]));
     }
 }
+
+/// Whether tokio's context is on the calling thread.
+fn is_within() -> bool {
+    tokio::runtime::Handle::try_current().is_ok()
+}
+
+#[test]
+fn blocking_functions_are_within_tokio_and_belong_to_the_runtime() {
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            let function = || {
+                let tokio = tokio::runtime::Handle::current();
+                tokio.block_on(tokio::time::sleep(Duration::from_millis(1)));
+                assert_eq!(tokio.block_on(tokio::spawn(async { 1 })).unwrap(), 1);
+                let level = upshift::spawn(async { current_level() }, Level::at::<5>());
+                let inner =
+                    upshift::spawn_blocking(|| (is_within(), upshift::Handle::current().is_ok()));
+                let id = upshift::spawn(std::future::pending::<()>(), Level::at::<5>()).id();
+                assert!(upshift::reprio(id, Level::at::<6>()).is_ok());
+                (level, inner)
+            };
+            let (level, inner) = upshift::task::spawn_blocking(function).await.unwrap();
+            assert_eq!(level.await.unwrap(), Some(Level::at::<5>()));
+            assert_eq!(inner.await.unwrap(), (true, true));
+        });
+    }
+}
+
+/// Each kind of thread that runs code of users: hooks, the main coroutine, coroutines, also those that were suspended and their
+/// successors, and the watchdog.
+#[test]
+fn tokio_is_there_in_hooks_and_whichever_thread_polls() {
+    for preemption in [Preemption::Off, Preemption::Preferred] {
+        let (asked, missing) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let ask = {
+            let (asked, missing) = (asked.clone(), missing.clone());
+            move || {
+                asked.fetch_add(1, Ordering::SeqCst);
+                missing.fetch_add(usize::from(!is_within()), Ordering::SeqCst);
+            }
+        };
+        let stalled = Arc::new(AtomicBool::new(false));
+        let (on_start, on_stop, on_stall) = (ask.clone(), ask.clone(), ask.clone());
+        let told = stalled.clone();
+        let runtime = Runtime::builder()
+            .vcpus(1)
+            .preemption(preemption)
+            .tokio(true)
+            .on_vcpu_start(on_start)
+            .on_vcpu_stop(on_stop)
+            .stall_limit(Duration::from_millis(10))
+            .on_stall(move |_| {
+                on_stall();
+                told.store(true, Ordering::SeqCst);
+            })
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            ask();
+            let mut set = JoinSet::new();
+            for level in [40, 8, 30, 2] {
+                let ask = ask.clone();
+                let work = async move {
+                    for _ in 0..4 {
+                        ask();
+                        let began = std::time::Instant::now();
+                        while began.elapsed() < Duration::from_millis(30) {
+                            std::hint::black_box(0);
+                        }
+                        ask();
+                        upshift::time::sleep(Duration::from_millis(3)).await;
+                    }
+                };
+                set.spawn_at(work, Level::new(level).unwrap());
+            }
+            set.join_all().await;
+            for _ in 0..2_000 {
+                if stalled.load(Ordering::SeqCst) {
+                    break;
+                }
+                upshift::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+        drop(runtime);
+        assert!(stalled.load(Ordering::SeqCst));
+        assert!(asked.load(Ordering::SeqCst) > 32);
+        assert_eq!(missing.load(Ordering::SeqCst), 0);
+    }
+}
+
+/// What needs a vCPU names the kind of thread, and the call to use instead; that call works.
+#[test]
+fn errors_on_threads_beside_the_vcpus_lead_on() {
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            let address = std::net::SocketAddr::from(([127, 0, 0, 1], 9));
+            let task = tokio::spawn(async move {
+                let read = upshift::fs::read("/proc/self/stat").await.unwrap_err();
+                let connect = upshift::net::TcpStream::connect(address).await.unwrap_err();
+                for error in [read, connect].map(|error| error.to_string()) {
+                    assert!(
+                        error.contains("task of tokio's") && error.contains("upshift::spawn"),
+                        "{error}"
+                    );
+                }
+                // What needs a thread and no vCPU works there.
+                assert_eq!(upshift::spawn_blocking(|| 3).await.unwrap(), 3);
+                assert!(upshift::fs::canonicalize("/proc").await.is_ok());
+                let read = upshift::spawn(upshift::fs::read("/proc/self/stat"), Priority::Inherit);
+                assert!(!read.await.unwrap().unwrap().is_empty());
+            });
+            task.await.unwrap();
+            let function = || {
+                let mut read = Box::pin(upshift::fs::read("/proc/self/stat"));
+                let waker = std::task::Waker::noop();
+                read.as_mut()
+                    .poll(&mut std::task::Context::from_waker(waker))
+            };
+            let std::task::Poll::Ready(read) = upshift::spawn_blocking(function).await.unwrap()
+            else {
+                panic!("the read waits");
+            };
+            let error = read.unwrap_err().to_string();
+            assert!(
+                error.contains("blocking functions") && error.contains("upshift::spawn"),
+                "{error}"
+            );
+        });
+    }
+}

@@ -1,6 +1,8 @@
 //! `compat/programs` against real servers.
 
-use std::path::Path;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -8,6 +10,7 @@ use super::servers::Servers;
 use crate::packages;
 use crate::run::{Stop, run};
 use crate::setup;
+use crate::step::{Context, Done, Verdict};
 
 /// As `compat/programs/src/operations.rs` names them.
 const OPERATIONS: [&str; 12] = [
@@ -28,48 +31,108 @@ const OPERATIONS: [&str; 12] = [
 const BUILD_LIMIT: Duration = Duration::from_secs(900);
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// Builds, starts the servers, prints the table.
-pub(super) fn programs(root: &Path, only: &[String]) -> Result<(), String> {
+/// How the programs are built: optimized where their times are of interest.
+#[derive(Clone, Copy)]
+pub(super) enum Profile {
+    Debug,
+    Release,
+}
+
+impl Profile {
+    fn folder(self) -> &'static str {
+        match self {
+            Profile::Debug => "debug",
+            Profile::Release => "release",
+        }
+    }
+}
+
+/// `cargo xtask compat programs`: builds, starts the servers, prints the table.
+pub(super) fn command(root: &Path, only: &[String]) -> Result<(), String> {
     let stop = Stop::on_signals().map_err(|error| error.to_string())?;
-    let package = root.join("compat/programs");
+    let program = build(root, Profile::Release, &stop)?;
+    run_all(&program, only, &stop, None)
+}
+
+/// The missing server without which nothing runs; installed first if that is possible.
+pub(super) fn absence(stop: &Stop) -> Option<String> {
+    let servers = [&packages::REDIS, &packages::POSTGRESQL];
+    packages::install(&servers, stop);
+    let missing = servers.into_iter().find(|server| !server.is_there());
+    missing.map(packages::Package::absence)
+}
+
+/// The step of the suite: every operation ends well.
+pub(super) fn step(context: &Context<'_>) -> Verdict {
+    if let Some(absence) = absence(context.stop) {
+        return Ok(Done::Skipped(absence));
+    }
+    let program = build(context.root, Profile::Debug, context.stop)?;
+    let log = context.log_file()?;
+    run_all(&program, &[], context.stop, log.as_ref())?;
+    if !packages::RABBITMQ.is_there() {
+        let absence = packages::RABBITMQ.absence();
+        return Ok(Done::Skipped(format!("all passed but lapin: {absence}")));
+    }
+    Ok(Done::Passed(format!("{} operations", OPERATIONS.len())))
+}
+
+/// Builds the program of all operations.
+pub(super) fn build(root: &Path, profile: Profile, stop: &Stop) -> Result<PathBuf, String> {
     let target = root.join("target/xtask/compat-programs");
     let mut build = setup::cargo(root);
     build
-        .args(["build", "--release", "--manifest-path"])
-        .arg(package.join("Cargo.toml"))
+        .args(["build", "--locked", "--manifest-path"])
+        .arg(root.join("compat/programs/Cargo.toml"))
         .env("CARGO_TARGET_DIR", &target);
-    let ending = run(&mut build, BUILD_LIMIT, None, &stop).map_err(|error| error.to_string())?;
+    if let Profile::Release = profile {
+        build.arg("--release");
+    }
+    let ending = run(&mut build, BUILD_LIMIT, None, stop).map_err(|error| error.to_string())?;
     ending.success()?;
+    Ok(target.join(profile.folder()).join("compat-programs"))
+}
+
+/// Runs the chosen operations against servers of their own, and writes the table to the log, or to standard output.
+fn run_all(program: &Path, only: &[String], stop: &Stop, log: Option<&File>) -> Result<(), String> {
     let chosen = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
     let mut servers = Servers::start()?;
     if chosen("lapin") && packages::RABBITMQ.is_there() {
         servers.start_rabbitmq()?;
     }
-    println!("| | alone | beside busy coroutines | tokio |\n|---|---|---|---|");
+    let tell = |line: String| match log {
+        Some(mut log) => writeln!(log, "{line}").map_err(|error| error.to_string()),
+        None => writeln!(io::stdout(), "{line}").map_err(|error| error.to_string()),
+    };
+    tell("| | alone | beside busy coroutines | tokio |\n|---|---|---|---|".to_owned())?;
     let mut failed = Vec::new();
     for name in OPERATIONS {
         if !chosen(name) {
             continue;
         }
         if name == "lapin" && !packages::RABBITMQ.is_there() {
-            println!("| {name} | skipped: {} | | |", packages::RABBITMQ.absence());
+            tell(format!(
+                "| {name} | skipped: {} | | |",
+                packages::RABBITMQ.absence()
+            ))?;
             continue;
         }
-        let mut program = Command::new(target.join("release/compat-programs"));
-        program
+        let mut command = Command::new(program);
+        command
             .arg(name)
             .env("COMPAT_POSTGRES", servers.postgres())
             .env("COMPAT_POSTGRES_URL", servers.postgres_url())
             .env("COMPAT_REDIS", &servers.redis)
             .env("COMPAT_RABBITMQ", servers.rabbitmq());
-        let ending = run(&mut program, LIMIT, None, &stop).map_err(|error| error.to_string())?;
+        let ending = run(&mut command, LIMIT, log, stop).map_err(|error| error.to_string())?;
         if let Err(reason) = ending.success() {
-            println!("| {name} | {reason} | | |");
+            tell(format!("| {name} | {reason} | | |"))?;
             failed.push(name);
         }
     }
-    match failed.is_empty() {
-        true => Ok(()),
-        false => Err(format!("not working: {}", failed.join(", "))),
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("not working: {}", failed.join(", ")))
     }
 }

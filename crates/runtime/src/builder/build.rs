@@ -13,11 +13,13 @@ use upshift_ring::Bracket;
 use super::Builder;
 use super::observation::Observation;
 use crate::affinity;
+use crate::around::Surroundings;
 use crate::arrivals::Reaches;
 #[cfg(feature = "tokio-rt")]
 use crate::beside::Beside;
 use crate::board::{Board, Membership};
 use crate::clock;
+use crate::context::Belonging;
 use crate::driver::Choice;
 use crate::host::Linux;
 use crate::interrupt;
@@ -95,24 +97,32 @@ impl Builder {
             _ => self.quantum.unwrap_or(QUANTUM_INLINE),
         };
         let config = self.core_config();
+        // Around everything of users, their hooks among it.
         #[cfg_attr(
             not(feature = "tokio-rt"),
             expect(unused_mut, reason = "tokio's is added")
         )]
-        let mut surroundings = self.surroundings;
+        let mut outermost = Surroundings::default();
+        let ours = Belonging::default();
         #[cfg(feature = "tokio-rt")]
         let beside = match self.tokio {
-            true => Some(Beside::start(&self.name, self.blocking_threads.max(1))?),
+            true => Some(Beside::start(
+                &self.name,
+                self.blocking_threads.max(1),
+                &ours,
+            )?),
             false => None,
         };
         #[cfg(feature = "tokio-rt")]
         if let Some(around) = beside.as_ref().and_then(Beside::around) {
-            surroundings.add(around);
+            outermost.add(around);
         }
+        let surroundings = outermost.with(self.surroundings);
         let pool = Arc::new(Pool::new(
             self.blocking_threads.max(1),
             self.name.clone(),
-            affinity::current().ok(),
+            outermost.clone(),
+            ours.clone(),
         ));
         let mut ring = self.ring;
         ring.driver = driver.driver;
@@ -144,12 +154,10 @@ impl Builder {
             meters: Meters::default(),
             reaches: Reaches::default(),
             watch: OnceLock::new(),
+            outermost,
             surroundings,
         });
-        #[cfg(feature = "tokio-rt")]
-        if let Some(beside) = &beside {
-            beside.belongs_to(&shared);
-        }
+        let _ = ours.set(Arc::downgrade(&shared));
         let (engine, affinity) = first_vcpu(&shared)?;
         let mut runtime = Runtime {
             shared,

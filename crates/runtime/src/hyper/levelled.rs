@@ -156,7 +156,8 @@ where
         {
             if *this.returns {
                 // Also if it has that level now: it may be given another one on the way.
-                *this.back = Some(Return { id, level: from });
+                let level = receiving::level_after(from);
+                *this.back = Some(Return { id, level });
             }
             if from != to {
                 // A running coroutine is alive.

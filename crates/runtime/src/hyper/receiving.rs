@@ -1,20 +1,18 @@
 //! What a connection may take of the CPU at the level at which it receives.
 //!
-//! That level goes before all requests, so what is done at it has to be bounded, whatever a client sends: frames that ask
-//! for nothing, heads that are refused, health checks one after the other. One rule does it. A connection has an account of CPU time at the level of
-//! receiving. Its polls at that level are paid from it, and into it goes
+//! That level goes before all requests, so the work done at it has to be bounded, whatever a client sends: frames that ask
+//! for nothing, heads that are refused, health checks one after the other. One rule does it: a connection is polled [`FREE`] times
+//! at the level of receiving for each time that it is polled for a request at a level of its own. Further polls are paid for from an
+//! account of CPU time, by their duration. It receives one part in [`SHARE`] of the time, or less where all accounts together would
+//! receive more than one part in [`ALL`], holds [`MOST`] at most, and is full at first.
 //!
-//! * one part in [`SHARE`] of the time; where more than [`MANY`] connections are open, of these shares together one part in [`ALL`],
-//! * [`POLL`] with each poll of its requests at a level of their own: what has come of receiving pays for it.
-//!
-//! A poll is paid at what it takes, at most half of what an account can hold: one that takes longer was most likely kept from the CPU by others. So a client
-//! with a request answered for each such poll is not received beyond, however busy the machine; a full account lasts for one more of them.
-//!
-//! An account holds [`MOST`] at most, and is full at first. When it is empty the connection is received at a level *beyond*, until it holds [`POLL`] again:
-//! a coroutine at the level of receiving waits for that, since one that is beyond may not be polled at all, least of all behind a request of its own.
+//! When it is empty the connection is received at a level *beyond*, until it holds [`POLL`] again or has been polled for a request.
+//! A coroutine at the level of receiving waits for that, since one that is beyond may not be polled at all, least of all behind a
+//! request of its own. A connection returns from its request to the level of receiving, also if it was beyond before.
 //!
 //! So, while something of level *L* is ready, the connections that have no request of *L* or of a more urgent level take from it, by receiving, at most
-//! 2 [`MOST`] and a poll each, and a tenth of the time all together.
+//! [`FREE`] + 1 polls and 2 [`MOST`] each, and a tenth of the time all together. A client whose requests are answered is not
+//! received beyond, however often the machine interrupts its polls, while it needs no more than [`FREE`] of them for a request.
 //!
 //! Cost: per poll some 20 instructions; at the level of receiving a reading of the clock.
 
@@ -23,7 +21,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -37,14 +35,15 @@ use crate::time;
 
 /// The reciprocal of a connection's share of the time.
 const SHARE: u64 = 1000;
-/// The reciprocal of what all shares are together, at most.
+/// The reciprocal of the share that all connections have together, at most.
 const ALL: u64 = 10;
-/// More connections have a smaller share each.
-const MANY: u64 = SHARE / ALL;
-/// What an account holds at most.
-const MOST: Duration = Duration::from_micros(500);
-/// What a poll of reading takes at most, and a poll of a request pays.
+/// Polls at the level of receiving for each poll of a request: one for the request, one for its reply, and some more for what comes
+/// in pieces.
+const FREE: u32 = 5;
+/// The longest time that a poll of reading takes.
 const POLL: Duration = budget::SHARE;
+/// The contents of a full account: enough for a hundred streams of HTTP/2 that begin at once.
+const MOST: Duration = POLL.saturating_mul(FREE);
 
 /// The coroutine that is polled is at a level of its request's own.
 const OWN: u8 = 1;
@@ -53,6 +52,33 @@ const BOTH: u8 = 2;
 
 thread_local! {
     static REQUEST: Cell<u8> = const { Cell::new(0) };
+    /// The level of receiving of the connection that is polled.
+    static RECEIVES: Cell<Option<Level>> = const { Cell::new(None) };
+}
+
+/// A poll of a connection, which may panic.
+struct Receives;
+
+impl Receives {
+    #[inline]
+    fn at(level: Level) -> Receives {
+        RECEIVES.set(Some(level));
+        Receives
+    }
+}
+
+impl Drop for Receives {
+    #[inline]
+    fn drop(&mut self) {
+        RECEIVES.set(None);
+    }
+}
+
+/// Returns the level to which a coroutine that is at `level` returns after a request at a level of its own: the connection that is
+/// polled may be beyond its level of receiving, and the request frees its next polls.
+#[inline]
+pub(super) fn level_after(level: Level) -> Level {
+    RECEIVES.get().unwrap_or(level)
 }
 
 /// The coroutine that is being polled now does the work of a request at a level of its own. `at_once`: without a new poll.
@@ -73,7 +99,9 @@ pub struct Receiving {
     level: Level,
     beyond: Level,
     open: AtomicU64,
+    /// [`MOST`] in ticks.
     most: u64,
+    /// [`POLL`] in ticks.
     poll: u64,
 }
 
@@ -95,15 +123,16 @@ impl Receiving {
     pub fn open(self: &Arc<Receiving>) -> Arc<Allowance> {
         self.open.fetch_add(1, Relaxed);
         Arc::new(Allowance {
+            free: AtomicU32::new(FREE),
             held: AtomicU64::new(self.most),
             at: AtomicU64::new(clock::ticks()),
             receiving: self.clone(),
         })
     }
 
-    /// One part of the time in how many goes to each connection.
+    /// Returns the reciprocal of the share of the time that each connection receives.
     fn share(&self) -> u64 {
-        (self.open.load(Relaxed) * ALL).max(ALL * MANY)
+        (self.open.load(Relaxed) * ALL).max(SHARE)
     }
 }
 
@@ -112,6 +141,8 @@ impl Receiving {
 /// Its coroutines on several vCPUs may lose a payment to each other, or a price.
 pub struct Allowance {
     receiving: Arc<Receiving>,
+    /// Polls that are not paid for.
+    free: AtomicU32,
     /// Ticks.
     held: AtomicU64,
     /// Up to when the share of the time has been paid in.
@@ -137,39 +168,46 @@ impl Allowance {
         }
     }
 
-    /// Pays for a poll that took so long.
+    /// Takes one of the free polls, if one is left.
     #[inline]
-    fn pay(&self, took: u64) {
-        let price = took.clamp(1, (self.receiving.most / 2).max(1));
-        let held = self.held.load(Relaxed);
-        self.held.store(held.saturating_sub(price), Relaxed);
+    fn take_free(&self) -> bool {
+        let free = self.free.load(Relaxed);
+        self.free.store(free.saturating_sub(1), Relaxed);
+        free != 0
     }
 
+    /// Pays for a poll of this duration, in ticks.
     #[inline]
-    fn earn(&self) {
-        let Receiving { most, poll, .. } = *self.receiving;
+    fn pay(&self, took: u64) {
         let held = self.held.load(Relaxed);
-        if held < most {
-            self.held.store((held + poll).min(most), Relaxed);
+        self.held.store(held.saturating_sub(took.max(1)), Relaxed);
+    }
+
+    /// Frees the next polls, for a poll of a request.
+    #[inline]
+    fn free(&self) {
+        if self.free.load(Relaxed) != FREE {
+            self.free.store(FREE, Relaxed);
         }
     }
 
-    /// Does it hold so much, with what has been earned by time?
+    /// Adds the income up to `now`, and returns whether the account holds a poll.
     #[cold]
-    fn holds(&self, price: u64, now: u64) -> bool {
+    fn holds_a_poll(&self, now: u64) -> bool {
+        let Receiving { most, poll, .. } = *self.receiving;
         let share = self.receiving.share();
         let at = self.at.load(Relaxed);
         let income = now.saturating_sub(at) / share;
-        let held = self.held.load(Relaxed).saturating_add(income);
-        self.held.store(held.min(self.receiving.most), Relaxed);
+        let held = self.held.load(Relaxed).saturating_add(income).min(most);
+        self.held.store(held, Relaxed);
         self.at.store(at + income * share, Relaxed);
-        held >= price
+        held >= poll
     }
 
-    /// How long until it holds so much.
-    fn wait(&self, price: u64) -> Duration {
-        let lacks = price.saturating_sub(self.held.load(Relaxed)).max(1);
-        clock::from_ticks(lacks * self.receiving.share())
+    /// Returns how long it takes until the account holds a poll.
+    fn wait(&self) -> Duration {
+        let lacks = self.receiving.poll.saturating_sub(self.held.load(Relaxed));
+        clock::from_ticks(lacks.max(1) * self.receiving.share())
     }
 }
 
@@ -210,16 +248,14 @@ impl<F: Future> Future for Held<F> {
         };
         let receiving = &*this.allowance.receiving;
         let requested = *this.requests;
-        // What was picked at the level of receiving is paid for.
-        let pays = !requested && level <= receiving.level;
-        if (pays || requested)
-            && let Some(beyond) = this.beyond.take()
-        {
+        let receives = !requested && level <= receiving.level;
+        if receives && let Some(beyond) = this.beyond.take() {
             beyond.store(false, Relaxed);
         }
+        let pays = receives && !this.allowance.take_free();
         if pays
             && this.allowance.held.load(Relaxed) == 0
-            && !this.allowance.holds(receiving.poll, clock::ticks())
+            && !this.allowance.holds_a_poll(clock::ticks())
         {
             *this.beyond = go_beyond(this.allowance);
             if this.beyond.is_some() {
@@ -229,12 +265,20 @@ impl<F: Future> Future for Held<F> {
         }
         let began = if pays { clock::ticks() } else { 0 };
         REQUEST.set(if requested { OWN } else { 0 });
+        let at = Receives::at(receiving.level);
         let polled = this.inner.poll(cx);
+        drop(at);
         let request = REQUEST.replace(0);
         *this.requests = request & OWN != 0;
-        if requested {
-            this.allowance.earn();
-        } else if pays && request & BOTH == 0 {
+        if *this.requests
+            && let Some(beyond) = this.beyond.take()
+        {
+            // Its level is that of the request now.
+            beyond.store(false, Relaxed);
+        }
+        if requested || request & BOTH != 0 {
+            this.allowance.free();
+        } else if pays {
             this.allowance.pay(clock::ticks().saturating_sub(began));
         }
         polled
@@ -258,9 +302,8 @@ fn go_beyond(allowance: &Arc<Allowance>) -> Option<Arc<AtomicBool>> {
 /// Takes a coroutine back to the level of receiving when its account holds a poll again. One that begins a request on another vCPU at this very moment is
 /// at that level until the request ends.
 async fn take_back(allowance: Arc<Allowance>, id: CoroutineId, beyond: Arc<AtomicBool>) {
-    let price = allowance.receiving.poll;
-    while beyond.load(Relaxed) && !allowance.holds(price, clock::ticks()) {
-        time::sleep(allowance.wait(price)).await;
+    while beyond.load(Relaxed) && !allowance.holds_a_poll(clock::ticks()) {
+        time::sleep(allowance.wait()).await;
     }
     if beyond.swap(false, Relaxed) {
         // It may have ended.
@@ -302,49 +345,38 @@ mod tests {
     }
 
     #[test]
-    fn an_account_gets_its_share_of_the_time_and_a_poll_for_a_poll() {
+    fn an_account_gets_its_share_of_the_time_up_to_its_limit() {
         let receiving = receiving();
         let allowance = receiving.open();
-        let (most, poll) = (receiving.most, receiving.poll);
+        let Receiving { poll, most, .. } = *receiving;
         let start = allowance.at.load(Relaxed);
-        allowance.held.store(1, Relaxed);
-        assert!(allowance.holds(1, start) && !allowance.holds(2, start));
-        allowance.pay(1);
-        assert!(!allowance.holds(1, start + SHARE - 1));
-        assert!(allowance.holds(1, start + SHARE));
-        assert!(!allowance.holds(poll, start + (poll - 1) * SHARE));
-        assert!(allowance.holds(poll, start + poll * SHARE));
-        allowance.held.store(0, Relaxed);
-        allowance.earn();
-        assert_eq!(allowance.held.load(Relaxed), poll);
-        for _ in 0..100 {
-            allowance.earn();
-        }
+        allowance.pay(10 * most);
+        assert_eq!(allowance.held.load(Relaxed), 0);
+        assert!(!allowance.holds_a_poll(start + SHARE * poll - 1));
+        assert_eq!(allowance.held.load(Relaxed), poll - 1);
+        assert!(allowance.holds_a_poll(start + SHARE * poll));
+        assert!(allowance.holds_a_poll(start + 10 * SHARE * most));
         assert_eq!(allowance.held.load(Relaxed), most);
     }
 
-    /// Each of its polls may be kept from the CPU for long.
     #[test]
-    fn a_client_whose_requests_are_answered_is_never_without() {
-        let receiving = receiving();
-        let allowance = receiving.open();
-        let kept = 100 * receiving.most;
-        allowance.pay(kept);
-        for _ in 0..1_000 {
-            assert!(allowance.held.load(Relaxed) != 0);
-            allowance.pay(kept);
-            allowance.earn();
+    fn each_poll_of_a_request_frees_some_of_receiving() {
+        let allowance = receiving().open();
+        for _ in 0..3 {
+            assert!((0..FREE).all(|_| allowance.take_free()));
+            assert!(!allowance.take_free());
+            allowance.free();
         }
     }
 
     #[test]
     fn many_connections_share_a_tenth_of_the_time() {
         let receiving = receiving();
-        let mut open: Vec<_> = (0..MANY).map(|_| receiving.open()).collect();
+        let hundred: Vec<_> = (0..SHARE / ALL).map(|_| receiving.open()).collect();
         assert_eq!(receiving.share(), SHARE);
-        open.extend((0..MANY).map(|_| receiving.open()));
+        let more: Vec<_> = hundred.iter().map(|_| receiving.open()).collect();
         assert_eq!(receiving.share(), 2 * SHARE);
-        drop(open);
+        drop((hundred, more));
         assert_eq!(receiving.share(), SHARE);
     }
 }

@@ -1,7 +1,7 @@
 //! Serving a tower service over HTTP/1.1 and HTTP/2.
 //!
-//! One coroutine accepts; each connection is a coroutine, at the level at which the server
-//! receives. The first bytes decide: HTTP/2's preface (prior knowledge) or HTTP/1. A
+//! One coroutine accepts; each connection is a coroutine; both are at the level at which the server
+//! receives, so that requests, and the caller of the server, keep no client waiting to be accepted. The first bytes decide: HTTP/2's preface (prior knowledge) or HTTP/1. A
 //! connection knows its number in a table; the end of the server sets a flag and wakes
 //! every coroutine of the table, and one that sees the flag finishes what is under way.
 
@@ -29,6 +29,7 @@ use super::levelled::Classify;
 use super::{Allowance, Clock, Io, Levelled, Receiving, Spawner};
 use crate::net::{TcpListener, TcpStream};
 use crate::sync::Notify;
+use crate::task::JoinHandle;
 use crate::time;
 
 /// As hyper takes errors.
@@ -149,13 +150,38 @@ impl Server {
         self.run_with(move |_| service.clone()).await
     }
 
-    /// Serves each connection with what a function makes for the address of its peer.
+    /// Serves each connection with the service that a function makes for the address of its peer. The function is called at the
+    /// level of receiving.
     ///
     /// # Errors
     /// As [`run`](Server::run).
+    ///
+    /// # Panics
+    /// If the function panics, with its payload.
     pub async fn run_with<S, B>(
+        self,
+        service: impl FnMut(SocketAddr) -> S + Send + 'static,
+    ) -> io::Result<()>
+    where
+        S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+        S: Service<Request<Incoming>, Future: Send + 'static, Error: Into<BoxError>>,
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    {
+        let receive = self.receive;
+        let accepts = crate::try_spawn(self.accept_all(service), receive);
+        let mut accepts = Accepts(accepts.map_err(io::Error::other)?);
+        match (&mut accepts.0).await {
+            Ok(ended) => ended,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(cancelled) => Err(io::Error::other(cancelled)),
+            },
+        }
+    }
+
+    async fn accept_all<S, B>(
         mut self,
-        mut service: impl FnMut(SocketAddr) -> S,
+        mut service: impl FnMut(SocketAddr) -> S + Send + 'static,
     ) -> io::Result<()>
     where
         S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
@@ -204,6 +230,15 @@ impl fmt::Debug for Server {
         f.debug_struct("Server")
             .field("listener", &self.listener)
             .finish_non_exhaustive()
+    }
+}
+
+/// The coroutine that accepts; cancelled when the server is dropped.
+struct Accepts(JoinHandle<io::Result<()>>);
+
+impl Drop for Accepts {
+    fn drop(&mut self) {
+        self.0.cancel();
     }
 }
 

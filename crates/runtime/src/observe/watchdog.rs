@@ -44,12 +44,15 @@ impl Watchdog {
         mask: Mask,
     ) -> io::Result<Watchdog> {
         let (weak, shown) = (Arc::downgrade(shared), watch.clone());
+        let around = shared.outermost.clone();
         let thread = thread::Builder::new()
             .name(format!("{}-watchdog", shared.name))
             .spawn(move || {
                 // If they have been taken away meanwhile, it goes where it may.
                 let _ = affinity::restore(&mask);
+                around.begin();
                 run(&weak, &shown, on_stall.as_ref());
+                around.end();
             })?;
         let _ = watch.thread.set(thread.thread().clone());
         Ok(Watchdog {

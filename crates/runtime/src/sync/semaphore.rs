@@ -255,6 +255,74 @@ impl Semaphore {
         park::block_on(self.acquire())
     }
 
+    /// [`acquire_many`](Semaphore::acquire_many) for threads: blocks the calling one.
+    ///
+    /// # Errors
+    /// As [`acquire`](Semaphore::acquire).
+    ///
+    /// # Panics
+    /// In a coroutine, whose vCPU it would stop.
+    ///
+    /// ```
+    /// let semaphore = upshift::sync::Semaphore::new(4);
+    /// let three = semaphore.blocking_acquire_many(3)?;
+    /// assert_eq!(semaphore.available_permits(), 1);
+    /// # drop(three);
+    /// # Ok::<(), upshift::sync::AcquireError>(())
+    /// ```
+    #[track_caller]
+    pub fn blocking_acquire_many(&self, permits: u32) -> Result<SemaphorePermit<'_>, AcquireError> {
+        park::block_on(self.acquire_many(permits))
+    }
+
+    /// [`acquire_owned`](Semaphore::acquire_owned) for threads: blocks the calling one.
+    ///
+    /// # Errors
+    /// As [`acquire`](Semaphore::acquire).
+    ///
+    /// # Panics
+    /// In a coroutine, whose vCPU it would stop.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::sync::Semaphore;
+    ///
+    /// let semaphore = Arc::new(Semaphore::new(1));
+    /// let permit = semaphore.clone().blocking_acquire_owned()?;
+    /// std::thread::spawn(move || drop(permit)).join().unwrap();
+    /// assert_eq!(semaphore.available_permits(), 1);
+    /// # Ok::<(), upshift::sync::AcquireError>(())
+    /// ```
+    #[track_caller]
+    pub fn blocking_acquire_owned(self: Arc<Self>) -> Result<OwnedSemaphorePermit, AcquireError> {
+        park::block_on(self.acquire_owned())
+    }
+
+    /// [`acquire_many_owned`](Semaphore::acquire_many_owned) for threads: blocks the calling one.
+    ///
+    /// # Errors
+    /// As [`acquire`](Semaphore::acquire).
+    ///
+    /// # Panics
+    /// In a coroutine, whose vCPU it would stop.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::sync::Semaphore;
+    ///
+    /// let semaphore = Arc::new(Semaphore::new(4));
+    /// let three = semaphore.clone().blocking_acquire_many_owned(3)?;
+    /// assert_eq!(three.num_permits(), 3);
+    /// # Ok::<(), upshift::sync::AcquireError>(())
+    /// ```
+    #[track_caller]
+    pub fn blocking_acquire_many_owned(
+        self: Arc<Self>,
+        permits: u32,
+    ) -> Result<OwnedSemaphorePermit, AcquireError> {
+        park::block_on(self.acquire_many_owned(permits))
+    }
+
     fn try_take(&self, permits: usize) -> Result<(), TryAcquireError> {
         let level = waiting_level();
         let mut state = self.state.lock();

@@ -22,10 +22,10 @@ use crate::{clock, context};
 /// How long nothing must be ready before the mover moves: enough for two looks at the ring.
 const IDLE_BEFORE_MOVE: Duration = Duration::from_micros(50);
 
-/// It is not moved further, ns: some 146 years.
+/// [`advance`] moves the time no further, ns: some 146 years.
 const FARTHEST: u64 = u64::MAX / 4;
-/// A deadline beyond is never reached.
-const NEVER: u64 = u64::MAX / 2;
+/// The end of the time, ns: some 292 years. A later deadline counts as this one.
+const END: u64 = u64::MAX / 2;
 
 /// The deadline, and a number that tells equals apart.
 pub(super) type Key = (u64, u64);
@@ -88,6 +88,7 @@ pub(super) fn arm(deadline: u64, waker: &Waker) -> Option<Result<Key, ()>> {
         if paused.resumed.is_some() {
             return (None, None);
         }
+        let deadline = deadline.min(END);
         if deadline <= paused.now {
             return (Some(Err(())), None);
         }
@@ -100,6 +101,11 @@ pub(super) fn arm(deadline: u64, waker: &Waker) -> Option<Result<Key, ()>> {
         mover.wake();
     }
     armed
+}
+
+/// Returns whether the time of the current runtime has come to a deadline.
+pub(super) fn has_come(deadline: u64) -> bool {
+    super::now() >= deadline.min(END)
 }
 
 /// Has it gone off? If not, this waker is woken in future.
@@ -122,12 +128,8 @@ pub(super) fn cancel(key: Key) -> Option<Waker> {
 }
 
 impl Paused {
-    /// The next deadline that is ever reached.
     fn next(&self) -> Option<u64> {
-        let first = self.timers.first_key_value();
-        first
-            .map(|(key, _)| key.0)
-            .filter(|deadline| *deadline <= NEVER)
+        self.timers.first_key_value().map(|(key, _)| key.0)
     }
 
     fn due(&mut self) -> Vec<Waker> {
@@ -145,7 +147,7 @@ impl Paused {
 /// timers go off when it is moved.
 ///
 /// When nothing is ready it moves by itself, to the next timer: a test that sleeps an hour takes
-/// no time.
+/// no time. It ends after 292 years: a longer sleep ends then.
 ///
 /// # Panics
 /// Outside a runtime; if it has more than one vCPU, or preemption; if its time stands still
@@ -232,10 +234,8 @@ pub fn resume() {
 pub async fn advance(duration: Duration) {
     let woken = with(|paused| {
         paused.resumed.is_none().then(|| {
-            paused.now = paused
-                .now
-                .saturating_add(clock::nanos(duration))
-                .min(FARTHEST);
+            let to = paused.now.saturating_add(clock::nanos(duration));
+            paused.now = to.min(FARTHEST).max(paused.now);
             paused.due()
         })
     });

@@ -203,7 +203,7 @@ impl Sleep {
                     return Poll::Pending;
                 }
                 // Or the time goes on again.
-                now() >= self.deadline
+                pause::has_come(self.deadline)
             }
             Stage::Away => {
                 if self.poll_away(cx).is_pending() {

@@ -81,6 +81,21 @@ async fn block() -> &'static str {
     "blocked"
 }
 
+/// What functions that block share, as they would a database.
+static DATABASE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+async fn blocking() -> &'static str {
+    let function = || {
+        let _held = DATABASE.lock().unwrap();
+        let began = std::time::Instant::now();
+        while began.elapsed() < Duration::from_micros(50) {
+            std::hint::spin_loop();
+        }
+    };
+    upshift::spawn_blocking(function).await.unwrap();
+    "written"
+}
+
 async fn count(State(requests): State<Arc<AtomicU64>>, request: Request, next: Next) -> Response {
     let number = requests.fetch_add(1, Ordering::Relaxed);
     let mut response = next.run(request).await;
@@ -103,6 +118,7 @@ pub(crate) fn app() -> Router {
         .route("/ticks", get(ticks))
         .route("/slow", get(slow))
         .route("/block", get(block))
+        .route("/blocking", get(blocking))
         .route("/urgent/level", get(level))
         .route("/level", get(level))
         .route("/big", get(|| async { Bytes::from(vec![b'x'; 1 << 20]) }))

@@ -1,8 +1,9 @@
 //! Requests at levels of their own.
 
 use std::io::{Read, Write};
+use std::sync::{Arc, Mutex};
 
-use upshift::Level;
+use upshift::{Builder, Driver, Level, Preemption, Runtime};
 
 use crate::app::Running;
 
@@ -92,7 +93,6 @@ fn replies_of_one_level_are_submitted_together() {
 /// A client that sends PINGs and reads the answers takes little of the CPU at the level of receiving.
 #[test]
 fn floods_are_received_beyond_the_level_of_receiving() {
-    use upshift::{Driver, Preemption};
     let builder = || upshift::Runtime::builder().vcpus(1);
     flooded(builder());
     flooded(builder().driver(Driver::Readiness));
@@ -137,4 +137,127 @@ fn flooded(builder: upshift::Builder) {
     writes.join().unwrap();
     reads.join().unwrap();
     assert!(receiving < took / 3, "{receiving:?} of {took:?}");
+}
+
+/// Levels at which requests were received, in order.
+#[derive(Clone, Default)]
+struct Received(Arc<Mutex<Vec<u8>>>);
+
+impl Received {
+    /// A server that receives at level 3, beyond that at 50, and answers at level 8.
+    fn by(&self, builder: Builder) -> Running {
+        let received = self.clone();
+        Running::on(builder, |server| {
+            let server = server.receive_level(Level::at::<3>());
+            let server = server.beyond_level(Level::at::<50>());
+            server.levels(move |_| {
+                let level = upshift::current_level().unwrap();
+                received.0.lock().unwrap().push(level.get());
+                Level::at::<8>()
+            })
+        })
+    }
+
+    fn last(&self) -> u8 {
+        *self.0.lock().unwrap().last().unwrap()
+    }
+}
+
+const BLOCKING: &[u8] = b"GET /blocking HTTP/1.1\r\nhost: test\r\n\r\n";
+
+fn answer(stream: &mut std::net::TcpStream) {
+    let mut buffer = [0; 1024];
+    let count = stream.read(&mut buffer).unwrap();
+    assert!(buffer[..count].starts_with(b"HTTP/1.1 200"));
+}
+
+/// Its request waits for a thread: it is over in another poll than the one that has received it.
+#[test]
+fn a_connection_that_was_beyond_returns_to_the_level_of_receiving_after_its_request() {
+    for driver in [Driver::Auto, Driver::Readiness] {
+        let received = Received::default();
+        let server = received.by(Runtime::builder().vcpus(1).driver(driver));
+        // They have their parts of the time.
+        let _others: Vec<_> = (0..20).map(|_| server.connect()).collect();
+        let mut stream = server.connect();
+        stream.set_nodelay(true).unwrap();
+        let mut was_beyond = false;
+        for _ in 0..50 {
+            stream
+                .write_all(b"GET /blocking HTTP/1.1\r\nhost: test\r\nx: ")
+                .unwrap();
+            for _ in 0..20_000 {
+                stream.write_all(b"x").unwrap();
+            }
+            stream.write_all(b"\r\n\r\n").unwrap();
+            answer(&mut stream);
+            if received.last() == 50 {
+                was_beyond = true;
+                break;
+            }
+        }
+        assert!(
+            was_beyond,
+            "a head in thousands of pieces is received beyond"
+        );
+        for _ in 0..10 {
+            stream.write_all(BLOCKING).unwrap();
+            answer(&mut stream);
+            assert_eq!(received.last(), 3);
+        }
+    }
+}
+
+/// However long the functions wait for each other, and the threads for the CPU.
+#[test]
+fn clients_whose_requests_wait_for_blocking_functions_are_never_received_beyond() {
+    const CONNECTIONS: usize = 80;
+    const ROUNDS: usize = 20;
+    for driver in [Driver::Auto, Driver::Readiness] {
+        for preemption in [Preemption::Off, Preemption::Preferred] {
+            let received = Received::default();
+            let builder = Runtime::builder().vcpus(2).driver(driver);
+            let server = received.by(builder.preemption(preemption));
+            let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| server.connect()).collect();
+            for _ in 0..ROUNDS {
+                for stream in &mut streams {
+                    stream.write_all(BLOCKING).unwrap();
+                }
+                streams.iter_mut().for_each(answer);
+            }
+            let levels = received.0.lock().unwrap();
+            let beyond = levels.iter().filter(|level| **level != 3).count();
+            assert_eq!((levels.len(), beyond), (CONNECTIONS * ROUNDS, 0));
+        }
+    }
+}
+
+/// The main coroutine, which runs the server, is at level 32; requests at level 8 keep the vCPU busy until the new connection has its
+/// answer.
+#[test]
+fn connections_are_accepted_at_the_level_of_receiving() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    for driver in [Driver::Auto, Driver::Readiness] {
+        let server = Received::default().by(Runtime::builder().vcpus(1).driver(driver));
+        let over = Arc::new(AtomicBool::new(false));
+        let busy = {
+            let over = over.clone();
+            async move {
+                let began = std::time::Instant::now();
+                while !over.load(Ordering::Relaxed) {
+                    if began.elapsed() > std::time::Duration::from_secs(15) {
+                        return false;
+                    }
+                    upshift::yield_now().await;
+                }
+                true
+            }
+        };
+        let busy = server.handle.spawn(busy, Level::at::<8>()).unwrap();
+        let mut stream = server.connect();
+        stream.write_all(BLOCKING).unwrap();
+        answer(&mut stream);
+        over.store(true, Ordering::Relaxed);
+        assert!(futures_lite::future::block_on(busy).unwrap());
+    }
 }

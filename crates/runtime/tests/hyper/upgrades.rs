@@ -110,3 +110,48 @@ fn an_upgraded_connection_goes_on_in_a_task_of_tokios() {
         drop(client);
     }
 }
+
+/// In what axum's `on_upgrade` runs, which is a task of tokio's.
+#[test]
+fn a_call_of_the_ring_after_an_upgrade_says_what_to_use_instead() {
+    async fn answer(mut request: Request<Body>) -> Response<Body> {
+        tokio::spawn(async move {
+            let upgraded = hyper::upgrade::on(&mut request).await.unwrap();
+            let mut stream = TokioIo::new(upgraded);
+            assert!(tokio::runtime::Handle::try_current().is_ok());
+            let read = upshift::fs::read("/proc/self/stat").await.unwrap_err();
+            let connect = upshift::net::TcpStream::connect("127.0.0.1:9")
+                .await
+                .unwrap_err();
+            let said = format!("{read}\n{connect}\n");
+            stream.write_all(said.as_bytes()).await.unwrap();
+            stream.shutdown().await.unwrap();
+        });
+        let answer = Response::builder()
+            .status(StatusCode::SWITCHING_PROTOCOLS)
+            .header("connection", "upgrade")
+            .header("upgrade", "echo");
+        answer.body(Body::empty()).unwrap()
+    }
+    for runtime in runtimes() {
+        let said = runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let server = Server::new(listener).run(Router::new().fallback(answer));
+            upshift::spawn(server, Priority::Inherit).detach();
+            let client = move || {
+                let mut said = String::new();
+                upgraded(address).read_to_string(&mut said).unwrap();
+                said
+            };
+            upshift::spawn_blocking(client).await.unwrap()
+        });
+        assert_eq!(said.lines().count(), 2, "{said}");
+        for line in said.lines() {
+            assert!(
+                line.contains("task of tokio's") && line.contains("upshift::spawn"),
+                "{line}"
+            );
+        }
+    }
+}

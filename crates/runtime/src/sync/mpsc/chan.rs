@@ -112,6 +112,15 @@ fn wake(waker: Option<Waker>) {
     }
 }
 
+/// Wakes the receiver of a message that is in the channel. The panic of a foreign waker goes on in
+/// the sender, as in tokio: no other wake depends on this one.
+#[inline]
+fn announce(receiver: Option<Waker>) {
+    if let Some(receiver) = receiver {
+        receiver.wake();
+    }
+}
+
 impl<T> Chan<T> {
     /// With one sender and one receiver; `usize::MAX` is no limit.
     pub(super) fn new(limit: usize) -> Arc<Chan<T>> {
@@ -198,7 +207,7 @@ impl<T> Chan<T> {
         }
         let receiver = state.put(value);
         drop(state);
-        wake(receiver);
+        announce(receiver);
         Ok(())
     }
 
@@ -301,7 +310,7 @@ impl<T> Chan<T> {
         state.reserved -= 1;
         let receiver = state.put(value);
         drop(state);
-        wake(receiver);
+        announce(receiver);
         Ok(())
     }
 
@@ -345,7 +354,7 @@ impl<T> Chan<T> {
                 state.reserved -= room;
                 let receiver = state.put(message);
                 drop(state);
-                wake(receiver);
+                announce(receiver);
                 Poll::Ready(Ok(()))
             }
             message => {
