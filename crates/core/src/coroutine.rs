@@ -341,11 +341,13 @@ impl<H: Host> Slot<H> {
     }
 }
 
-/// Runs code of users whose panic has no place to go.
-pub(crate) fn quietly<H: Host>(f: impl FnOnce()) {
-    if let Err(panic) = H::catch(f) {
-        // The payload's own destructor is code of users too.
-        let _ = H::catch(|| drop::<Panic>(panic));
+/// Runs code of users whose panic has no place to go. The destructor of its payload is code of
+/// users, too: if that panics, the second payload is leaked.
+pub(crate) fn catch_panic<H: Host>(code: impl FnOnce()) {
+    if let Err(panic) = H::catch(code)
+        && let Err(second) = H::catch(|| drop::<Panic>(panic))
+    {
+        core::mem::forget(second);
     }
 }
 

@@ -21,7 +21,7 @@ use core::ptr::{NonNull, null_mut, without_provenance_mut};
 use core::task::{Context, Poll, Waker};
 
 use crate::cancel::CancelHandle;
-use crate::coroutine::{BoxedWaker, Slot, quietly};
+use crate::coroutine::{BoxedWaker, Slot, catch_panic};
 use crate::domain::Inner;
 use crate::host::{Critical, Host, Panic};
 use crate::id::CoroutineId;
@@ -385,7 +385,7 @@ unsafe fn leave<H: Host>(slot: NonNull<Slot<H>>) {
     if word.has_waiter() {
         // A waker that panics does not keep the handle's reference.
         let (_, waiter) = take_back(block);
-        quietly::<H>(|| drop(waiter));
+        catch_panic::<H>(|| drop(waiter));
     }
     // Only the handle writes it.
     let lends = block.join_boost.load(Relaxed) != Slot::<H>::NO_BOOST;

@@ -9,7 +9,7 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::task::Context;
 
-use crate::coroutine::{Ended, Kind, Slot, State, quietly};
+use crate::coroutine::{Ended, Kind, Slot, State, catch_panic};
 use crate::host::{Critical, Host};
 use crate::id::CoroutineId;
 use crate::join;
@@ -257,7 +257,7 @@ pub(crate) unsafe fn exit<H: Host>(
                 Exit::Waiter => {
                     // SAFETY: the published waiter is ours after an exit.
                     let waiter = unsafe { join::take_waiter(block) };
-                    quietly::<H>(|| (*waiter).wake());
+                    catch_panic::<H>(|| (*waiter).wake());
                 }
                 // SAFETY: the handle has just gone, so the output is ours.
                 _ => unsafe { block.drop_output(vcpu.inner()) },

@@ -84,13 +84,55 @@ fn tell() {
     (CALLS.get().tell)();
 }
 
-/// From [`enter`] to [`leave`].
+#[cfg(debug_assertions)]
+thread_local! {
+    /// Uses that are under way on the calling thread, whether it has a permit or not; not those of
+    /// the loops, which go on in the middle of a poll.
+    static USES: Cell<u32> = const { Cell::new(0) };
+}
+
+/// [`enter`] for one use of what the vCPU shares, or for a lock of the runtime.
+#[inline]
+pub(crate) fn begin_use() {
+    enter();
+    #[cfg(debug_assertions)]
+    USES.set(USES.get() + 1);
+}
+
+/// The end of what [`begin_use`] began.
+#[inline]
+pub(crate) fn end_use() {
+    #[cfg(debug_assertions)]
+    USES.set(USES.get() - 1);
+    leave();
+}
+
+/// Is a use under way, or a lock held, on the calling thread? Only debug builds know.
+#[cfg(debug_assertions)]
+pub(crate) fn is_used() -> bool {
+    USES.get() != 0
+}
+
+/// Code of users is about to run: it may take long, and come back to whatever is being used.
+///
+/// # Panics
+/// In debug builds, within a use and under a lock of the runtime.
+#[inline]
+pub(crate) fn debug_assert_unused() {
+    #[cfg(debug_assertions)]
+    assert!(
+        !is_used(),
+        "code of users is called while a lock of the runtime is held"
+    );
+}
+
+/// From [`begin_use`] to [`end_use`].
 pub(crate) struct Critical(());
 
 impl Critical {
     #[inline]
     pub(crate) fn enter() -> Critical {
-        enter();
+        begin_use();
         Critical(())
     }
 }
@@ -98,6 +140,6 @@ impl Critical {
 impl Drop for Critical {
     #[inline]
     fn drop(&mut self) {
-        leave();
+        end_use();
     }
 }

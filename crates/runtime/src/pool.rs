@@ -14,10 +14,10 @@ use std::time::Duration;
 use upshift_core::{Level, SpawnError};
 
 use crate::affinity::{self, Mask};
+use crate::catch_panic::catch_panic;
 use crate::metrics::BlockingMetrics;
 use crate::notice::no_thread;
 use crate::permit::Critical;
-use crate::quietly::quietly;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -165,7 +165,7 @@ fn serve(shared: &Shared) {
         if let Some((_, job)) = queue.jobs.pop_first() {
             drop(queue);
             // A result that is not wanted any more is dropped here, and a waker of another executor called: the thread outlives their panics.
-            quietly(|| job.run());
+            catch_panic(|| job.run());
             queue = shared.queue();
             continue;
         }
