@@ -26,6 +26,7 @@ use core::ptr::{NonNull, without_provenance_mut};
 mod body;
 
 use crate::host::{Host, Panic};
+use crate::id::CoroutineId;
 use crate::inbox::Linked;
 use crate::join::JoinError;
 use crate::level::Level;
@@ -93,6 +94,10 @@ const PINNED: u8 = 0b0100;
 const LENDS: u8 = 0b1000;
 const FIRST: u8 = 0b1_0000;
 const SUSPENDED: u8 = 0b10_0000;
+/// It lends to coroutines that it awaits: see [`crate::await_loans`].
+const HAS_LOANS: u8 = 0b100_0000;
+/// It is lent a level by what awaits it, in the list of these loans.
+const BORROWS: u8 = 0b1000_0000;
 
 /// In the byte of the state: the poll under way has woken its own coroutine.
 const WOKEN: u8 = 0b1000_0000;
@@ -330,6 +335,46 @@ impl<H: Host> Slot<H> {
     /// Does it lend its level to what it waits for?
     pub(crate) fn lends(&self) -> bool {
         self.traits.load(Relaxed) & LENDS != 0
+    }
+
+    /// Are loans of it listed?
+    #[inline]
+    pub(crate) fn has_loans(&self) -> bool {
+        self.traits.load(Relaxed) & HAS_LOANS != 0
+    }
+
+    pub(crate) fn set_has_loans(&self, has: bool) {
+        self.set_trait(HAS_LOANS, has);
+    }
+
+    /// Is it lent a level by a listed loan?
+    #[inline]
+    pub(crate) fn borrows(&self) -> bool {
+        self.traits.load(Relaxed) & BORROWS != 0
+    }
+
+    /// Under the lock of the list.
+    pub(crate) fn set_borrows(&self, borrows: bool) {
+        self.set_trait(BORROWS, borrows);
+    }
+
+    fn set_trait(&self, bit: u8, set: bool) {
+        if set {
+            self.traits.fetch_or(bit, Relaxed);
+        } else {
+            self.traits.fetch_and(!bit, Relaxed);
+        }
+    }
+
+    /// Is it awaited by the coroutine with this id, as a word?
+    pub(crate) fn is_awaited_by(&self, id: u64) -> bool {
+        self.word.has_waiter_by_id() && self.waiter.load(Relaxed).addr() as u64 == id
+    }
+
+    /// The coroutine that awaits it, if there is one.
+    pub(crate) fn awaited_by(&self) -> Option<CoroutineId> {
+        let by_id = self.word.has_waiter_by_id_now();
+        by_id.then(|| CoroutineId::from_u64(self.waiter.load(Relaxed).addr() as u64))
     }
 
     pub(crate) fn set_lends(&self) {

@@ -1,6 +1,7 @@
 //! Panics in code of users end what panicked and nothing else, and none is silent.
 
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use upshift::{Level, Preemption, Runtime, spawn, spawn_blocking, time, yield_now};
@@ -114,7 +115,12 @@ const SAID: &str = "said by the one that panicked";
 fn panic_silently_if_possible(kind: &str) {
     let runtime = Runtime::builder().vcpus(1);
     let runtime = match kind {
-        "hook" => runtime.on_vcpu_start(|| panic!("{SAID}")),
+        "hook" => {
+            let first = AtomicBool::new(true);
+            runtime.on_vcpu_start(move || {
+                assert!(!first.swap(false, Ordering::Relaxed), "{SAID}");
+            })
+        }
         _ => runtime,
     };
     runtime.build().unwrap().block_on(async {
