@@ -2,19 +2,19 @@
 //!
 //! A wait for a handle has no future of its own. `timeout(d, &mut handle)` gives the wait up, keeps
 //! the handle, and tells no one: the poll that gives up has polled the handle, too. So the rule is:
-//! **a coroutine awaits what it polls again.** Before a coroutine that lends blocks, it is polled once
-//! more, and each loan ends whose handle that poll did not ask.
+//! **a coroutine awaits the handles that it polls again.** Before a coroutine that lends blocks, it
+//! is polled once more, and each loan ends whose handle that poll did not ask.
 //!
 //! ```text
-//!   none ── the handle is pending ──► lent ── the waiter is about to block: one more poll ─┬─► polled: lent
-//!                                                                                          └─► else: none
+//!   none ── the handle is pending ──► lent ── about to block: one more poll ─┬─► polled: lent
+//!                                                                            └─► else: none
 //! ```
 //!
-//! The list holds the loans that matter: those of waiters that are more urgent than the own level of
-//! the coroutine they await. [`reprio`](crate::Domain::reprio) of an awaited coroutine wakes its waiter,
-//! whose poll decides again. A handle that is polled with another waker than that of the coroutine
-//! around it (in a set of futures that polls only those that were woken) is not in the list: that
-//! loan ends with the handle.
+//! The list holds the loans that change a level: the waiter is more urgent than the awaited
+//! coroutine's own level. [`reprio`](crate::Domain::reprio) of an awaited coroutine wakes its waiter,
+//! whose poll decides again. A handle that is polled with another waker than the one of the coroutine
+//! around it (in a set of futures that polls only those that were woken) is not in the list: its loan
+//! ends with the handle.
 //!
 //! Cost: one test of a bit for a poll of a coroutine that lends nothing. For the others a poll more
 //! each time they block, and for each handle polled a lock and a search in a tree of all loans.
@@ -64,7 +64,7 @@ impl AwaitLoans {
 /// coroutine, which is being polled by the calling thread.
 ///
 /// # Safety
-/// The caller is the handle of the awaited coroutine, or has just ended as that, and holds a reference.
+/// The caller is the handle of the awaited coroutine, or was until now, and holds a reference.
 #[inline]
 pub(crate) unsafe fn lend<H: Host>(
     domain: &Inner<H>,
@@ -127,7 +127,8 @@ unsafe fn change_level<H: Host>(domain: &Inner<H>, awaited: NonNull<Slot<H>>) {
     unsafe { domain.resettle(awaited, true) };
 }
 
-/// The coroutine is about to block, and is polled once more: what it polls from here on, it awaits.
+/// Begins the last poll of a coroutine before it blocks: from here on the list notes which handles
+/// are polled.
 ///
 /// # Safety
 /// The caller owns the coroutine.
@@ -140,7 +141,8 @@ pub(crate) unsafe fn begin<H: Host>(domain: &Inner<H>, waiter: NonNull<Slot<H>>)
     });
 }
 
-/// Ends the loans of a coroutine whose handles were not polled since [`begin`]; `all` of them, if it exits.
+/// Ends the loans of a coroutine whose handles were not polled since [`begin`], or `all` of them if
+/// the coroutine exits.
 ///
 /// # Safety
 /// The caller owns the coroutine.
@@ -178,8 +180,8 @@ pub(crate) unsafe fn end<H: Host>(domain: &Inner<H>, waiter: NonNull<Slot<H>>, a
     }
 }
 
-/// Takes back the level that `from` has lent, unless the coroutine is dead or awaited by another one now. Returns it with a
-/// reference.
+/// Takes back the level that `from` has lent, unless the coroutine is dead or awaited by another one
+/// now. Returns the coroutine's slot with a reference.
 ///
 /// # Safety
 /// The lock of the loans is held.

@@ -94,9 +94,9 @@ const PINNED: u8 = 0b0100;
 const LENDS: u8 = 0b1000;
 const FIRST: u8 = 0b1_0000;
 const SUSPENDED: u8 = 0b10_0000;
-/// It lends to coroutines that it awaits: see [`crate::await_loans`].
+/// Set while a coroutine lends to others that it awaits: see [`crate::await_loans`].
 const HAS_LOANS: u8 = 0b100_0000;
-/// It is lent a level by what awaits it, in the list of these loans.
+/// Set while a loan to a coroutine that is awaited is in the list of these loans.
 const BORROWS: u8 = 0b1000_0000;
 
 /// In the byte of the state: the poll under way has woken its own coroutine.

@@ -207,7 +207,7 @@ impl<H: Host> Domain<H> {
                 let block = coroutine.as_ref();
                 let before = block.base.swap(level.get(), SeqCst);
                 self.inner.resettle(coroutine, true);
-                // What awaits it may be more urgent from now on: its poll decides.
+                // Its waiter may be more urgent than the coroutine from now on, and decides in its poll.
                 if level.get() > before
                     && !block.borrows()
                     && let Some(waiter) = block.awaited_by()

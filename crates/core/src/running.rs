@@ -173,8 +173,8 @@ unsafe fn poll_future<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Slot<H>>) -> O
     unsafe { coroutine.as_ref().poll(vcpu.inner(), &mut cx) }
 }
 
-/// A coroutine that lends to others it awaits has been polled. Returns how its poll ends: if it is
-/// about to block it is polled once more, which shows what it awaits.
+/// Ends the poll of a coroutine that lends to others it awaits, and returns how the poll ended. If the
+/// coroutine is about to block it is polled once more, which shows which handles it awaits.
 ///
 /// # Safety
 /// As [`poll_future`]; or it has ended.

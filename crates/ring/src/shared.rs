@@ -75,7 +75,7 @@ impl Shared {
     }
 
     /// Ends a handle: `here` on the ring's thread, otherwise by the releasing `message`, and if the ring is gone, `closed`
-    /// followed by the release itself. `closed` may run code of users, so it runs outside of this use.
+    /// followed by the release itself. `closed` may run code of users: it runs outside of this use.
     ///
     /// # Safety
     /// The caller is a handle (or the ring) and does not touch `this` or its slots afterwards.

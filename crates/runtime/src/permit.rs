@@ -91,7 +91,7 @@ thread_local! {
     static USES: Cell<u32> = const { Cell::new(0) };
 }
 
-/// [`enter`] for one use of what the vCPU shares, or for a lock of the runtime.
+/// Enters for one use of the memory that threads of a vCPU share, or for a lock of the runtime.
 #[inline]
 pub(crate) fn begin_use() {
     enter();
@@ -99,7 +99,7 @@ pub(crate) fn begin_use() {
     USES.set(USES.get() + 1);
 }
 
-/// The end of what [`begin_use`] began.
+/// Ends the use that [`begin_use`] began.
 #[inline]
 pub(crate) fn end_use() {
     #[cfg(debug_assertions)]
@@ -113,7 +113,7 @@ pub(crate) fn is_used() -> bool {
     USES.get() != 0
 }
 
-/// Code of users is about to run: it may take long, and come back to whatever is being used.
+/// Checks that code of users may run now: it may take long, and use the same lock again.
 ///
 /// # Panics
 /// In debug builds, within a use and under a lock of the runtime.
@@ -126,7 +126,7 @@ pub(crate) fn debug_assert_unused() {
     );
 }
 
-/// From [`begin_use`] to [`end_use`].
+/// A use, from [`begin_use`] to [`end_use`].
 pub(crate) struct Critical(());
 
 impl Critical {

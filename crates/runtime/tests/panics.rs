@@ -1,4 +1,4 @@
-//! Panics in code of users end what panicked and nothing else, and none is silent.
+//! A panic in code of users ends its coroutine, function or hook and nothing else, and none is silent.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -397,7 +397,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// It first takes what `holds` gives, and keeps that as long as it is asked.
+    /// Starts it. Its first act is `holds`, whose output it keeps as long as it is asked.
     fn start<R: Send>(
         holds: impl Future<Output = R> + Send + 'static,
     ) -> (Watched, upshift::JoinHandle<()>) {
@@ -431,8 +431,8 @@ impl Watched {
     }
 }
 
-/// A coroutine of level 5 waits for one that holds something, and gives up when it is told to; then it waits for something else,
-/// with what its wait has left. On one vCPU and on two.
+/// A coroutine of level 5 waits for one that holds something, and gives up when it is told to. Then it
+/// waits for something else, with the rest of its wait. On one vCPU and on two.
 fn lends_until_it_gives_up<R, H, W, F>(
     holds: impl Fn() -> H,
     wait: impl Fn(Handle, Arc<Notify>) -> F,

@@ -53,7 +53,7 @@ pub(crate) struct Inner<H: Host> {
     slots: NextLine,
     pub(crate) table: Table<H>,
 
-    /// Of coroutines that await less urgent ones.
+    /// Written by coroutines that await less urgent ones.
     awaits: NextLine,
     pub(crate) await_loans: AwaitLoans,
 }

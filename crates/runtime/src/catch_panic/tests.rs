@@ -30,7 +30,7 @@ fn called(what: &'static str) {
     }
 }
 
-/// A waker that reports what is done with it. Each has its own data, so that none is taken for another.
+/// A waker that reports each call. Each has its own data, so that none is taken for another.
 fn probe() -> Waker {
     static TABLE: RawWakerVTable = RawWakerVTable::new(
         |data| {
@@ -208,7 +208,7 @@ fn no_channel_calls_code_of_users_under_its_lock() {
     nothing_is_amiss();
 }
 
-/// Polls with the probe in a coroutine, and yields so often that what is to wake it has come.
+/// Polls with the probe in a coroutine, runs `then`, and polls again and again until the future ends.
 async fn waits_here<F: Future>(future: F, then: impl FnOnce()) {
     let mut future = pin!(future);
     for _ in 0..2 {

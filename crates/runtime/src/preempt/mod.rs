@@ -110,7 +110,7 @@ pub struct PreemptionStats {
 /// # });
 /// ```
 pub fn no_suspend<R>(f: impl FnOnce() -> R) -> R {
-    /// Not a use: `f` is code of users, and may wake and drop whatever it likes.
+    /// No use (`permit::begin_use`): `f` is code of users, and may wake and drop others.
     struct Entered;
     impl Drop for Entered {
         fn drop(&mut self) {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   running ── its end: the pidfd becomes readable ──► ended ── waited for ──► reaped
-//!      └── dropped: killed if asked to; a thread waits for it, so that no zombie stays (`reaper.rs`)
+//!      └── dropped: killed if asked to; a thread reaps it when it ends (`reaper.rs`)
 //! ```
 
 use std::future::poll_fn;
@@ -27,8 +27,8 @@ pub type ChildStderr = PipeReader;
 /// A program that was started; made by [`Command::spawn`](super::Command::spawn).
 ///
 /// Dropped before the program has ended, it is left running, or killed if
-/// [`kill_on_drop`](super::Command::kill_on_drop) was set; a thread reaps it when it ends, also after the end
-/// of the runtime.
+/// [`kill_on_drop`](super::Command::kill_on_drop) was set. A thread reaps it when it ends, also after
+/// the end of the runtime.
 #[derive(Debug)]
 pub struct Child {
     /// Its standard input, if piped. Close it by dropping it.

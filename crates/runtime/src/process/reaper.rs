@@ -1,8 +1,8 @@
-//! Children whose handle is gone, and the one thread of the process that waits for their ends, so that none
-//! stays a zombie: not in the runtime that started them, which may end before.
+//! The thread that waits for the ends of children whose handle is gone, so that none stays a zombie.
 //!
-//! The thread begins with the first such child and ends with the last. It sleeps in `poll` on the
-//! descriptors of the processes and on one that tells of more; O(children) per end.
+//! It is one thread of the process, not a coroutine: the runtime that started a child may end before
+//! the child does. The thread begins with the first such child and ends with the last. It sleeps in
+//! `poll` on the descriptors of the processes and on one that tells of more; O(children) per end.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -20,13 +20,13 @@ pub(super) struct Orphan {
 }
 
 impl Orphan {
-    /// Does it run on? What cannot be waited for has been reaped by another.
+    /// Does it run on? A child that cannot be waited for has been reaped by someone else.
     fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 }
 
-/// What the thread is told by others.
+/// The children that the thread is given.
 struct Reaper {
     /// Wakes the thread; `None`: there is none.
     bell: Option<Arc<OwnedFd>>,
@@ -42,7 +42,8 @@ fn reaper() -> MutexGuard<'static, Reaper> {
     REAPER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for the end of a child that runs. Where no thread can be had the child waits for the next one that is given.
+/// Waits for the end of a child that runs. If no thread can be had, the child is left for the thread
+/// that the next call starts.
 pub(super) fn reap(orphan: Orphan) {
     let mut reaper = reaper();
     reaper.fresh.push(orphan);

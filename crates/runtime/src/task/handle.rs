@@ -51,7 +51,7 @@ impl<T> JoinHandle<T> {
         self.inner.id()
     }
 
-    /// Lets the coroutine go its way. A panic in it is reported by the panic hook, and by nothing else.
+    /// Lets the coroutine go its way. Only the panic hook reports a panic in it.
     pub fn detach(self) {}
 
     /// Has it exited?
