@@ -475,7 +475,7 @@ fn a_join_that_is_given_up_ends_its_loan_while_the_handle_is_kept() {
         |mut handle, gives_up| async move {
             let joins = async { (&mut handle).await.unwrap() };
             future::or(joins, gives_up.notified()).await;
-            handle
+            Some(handle)
         },
     );
 }
@@ -487,7 +487,7 @@ fn a_join_whose_time_is_over_ends_its_loan_while_the_handle_is_kept() {
         let waits = async move {
             let joined = timeout(Duration::from_millis(30), &mut handle).await;
             assert!(joined.is_err(), "it does not end");
-            handle
+            Some(handle)
         };
         // The handle is kept by the waiter, which exits, and then here.
         let waiter = upshift::spawn(waits, LENT);
@@ -505,7 +505,7 @@ fn a_chain_of_joins_that_is_given_up_ends_its_loans() {
             let mut middle = upshift::spawn(async { handle.await.unwrap() }, Level::at::<50>());
             let joins = async { (&mut middle).await.unwrap() };
             future::or(joins, gives_up.notified()).await;
-            middle
+            Some(middle)
         },
     );
 }
@@ -519,7 +519,7 @@ fn a_wait_for_a_readers_writer_lock_that_is_given_up_ends_its_loan() {
             let lock = lock.clone();
             async move {
                 future::or(async { drop(lock.read().await) }, gives_up.notified()).await;
-                handle
+                Some(handle)
             }
         },
     );
@@ -536,7 +536,7 @@ fn a_wait_for_a_cell_that_is_given_up_ends_its_loan() {
                     cell.get_or_init(future::pending).await;
                 });
                 assert!(future::poll_once(&mut makes).await.is_none());
-                makes
+                Some(makes)
             }
         },
         |handle, gives_up| {
@@ -544,7 +544,7 @@ fn a_wait_for_a_cell_that_is_given_up_ends_its_loan() {
             async move {
                 let waits = async { _ = cell.get_or_init(async || ()).await };
                 future::or(waits, gives_up.notified()).await;
-                handle
+                Some(handle)
             }
         },
     );

@@ -435,7 +435,7 @@ fn a_waiter_that_exits_and_leaves_the_handle_lends_no_longer() {
             }
         })
         .await;
-        child
+        Some(child)
     };
     let waiter = domain.spawn(waits, at(5)).unwrap();
     run(&vcpu, 10);
