@@ -78,6 +78,35 @@ TEST(a_coroutine_that_is_late_goes_on) {
   }());
 }
 
+TEST(a_wait_for_a_coroutine_that_is_given_up_lends_no_longer) {
+  on_one_vcpu([]() -> u::task<> {
+    int level = -1;
+    bool ends = false;
+    auto background = u::spawn(
+        [&]() -> u::task<> {
+          while (!ends) {
+            co_await u::sleep(1ms);
+            level = u::current_level();
+          }
+        },
+        u::level{50});
+    auto urgent = u::spawn(
+        [&]() -> u::task<> {
+          CHECK(!co_await u::timeout(30ms, background));
+          // The handle is kept.
+          co_await u::sleep(1h);
+        },
+        u::level{3});
+    for (int n = 0; level != 3 && n < 10'000; ++n) co_await u::sleep(1ms);
+    CHECK(level == 3);
+    for (int n = 0; level != 50 && n < 10'000; ++n) co_await u::sleep(1ms);
+    CHECK(level == 50);
+    urgent.cancel();
+    ends = true;
+    co_await background;
+  }());
+}
+
 TEST(a_cancelled_wait_for_a_coroutine_does_not_cancel_it) {
   on_one_vcpu([]() -> u::task<> {
     auto handle = u::spawn(after(300ms, 3));

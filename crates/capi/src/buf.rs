@@ -7,7 +7,7 @@ use std::ptr::{null, null_mut};
 use upshift::RecvBuf;
 use upshift_ring::{IoBuf, IoBufMut};
 
-use crate::error::quietly;
+use crate::error::catch_panic;
 
 /// A buffer of the caller. An operation owns it from its start to its end: it comes back with the result, or, if the operation is
 /// dropped, `release` is called after the kernel's terminal completion, on some thread of the runtime, in a coroutine or
@@ -158,7 +158,7 @@ impl upshift_bytes {
 pub unsafe extern "C" fn upshift_bytes_free(bytes: *mut upshift_bytes) {
     if !bytes.is_null() {
         // SAFETY: what it holds is the caller's, and is given away with the call.
-        quietly(|| drop(unsafe { bytes.replace(upshift_bytes::none()) }.into_inner()));
+        catch_panic(|| drop(unsafe { bytes.replace(upshift_bytes::none()) }.into_inner()));
     }
 }
 

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use upshift::sync::mpsc::{self, Receiver, Sender, TryRecvError, TrySendError};
 
 use crate::cx::upshift_cx;
-use crate::error::{errno, free, quietly, wall};
+use crate::error::{catch_panic, errno, free, wall};
 use crate::op::{Outcome, finish, start, upshift_op};
 use crate::turns::{InTurn, Turns, turn};
 
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn upshift_sender_free(sender: *mut upshift_sender) {
 pub unsafe extern "C" fn upshift_receiver_free(receiver: *mut upshift_receiver) {
     if !receiver.is_null() {
         // SAFETY: the caller's, once.
-        quietly(|| unsafe { Turns::<Receiver<Message>>::free(receiver.cast()) });
+        catch_panic(|| unsafe { Turns::<Receiver<Message>>::free(receiver.cast()) });
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::mem::{MaybeUninit, size_of};
 use std::task::{Context, Waker};
 
-use crate::error::{quietly, wall};
+use crate::error::{catch_panic, wall};
 
 /// The wake token of one poll: valid until the poll returns, on its thread. What is polled with it wakes the task later.
 pub struct upshift_cx {
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn upshift_waker_new(cx: *mut upshift_cx, waker: *mut upsh
         return;
     }
     // SAFETY: by contract room for one, and the token is null or of this poll.
-    quietly(|| unsafe {
+    catch_panic(|| unsafe {
         waker.write(upshift_waker { words: [0; 2] });
         if !cx.is_null() {
             waker.cast::<Waker>().write(context(cx).waker().clone());
@@ -64,7 +64,7 @@ unsafe fn held<'a>(waker: *const upshift_waker) -> Option<&'a Waker> {
 pub unsafe extern "C" fn upshift_waker_wake(waker: *const upshift_waker) {
     // SAFETY: by contract.
     if let Some(waker) = unsafe { held(waker) } {
-        quietly(|| waker.wake_by_ref());
+        catch_panic(|| waker.wake_by_ref());
     }
 }
 
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn upshift_waker_free(waker: *mut upshift_waker) {
         // SAFETY: the caller's; the words go first, so that it is given back once.
         let waker = unsafe { waker.replace(upshift_waker { words: [0; 2] }) };
         // SAFETY: as above.
-        quietly(|| drop(unsafe { std::mem::transmute_copy::<upshift_waker, Waker>(&waker) }));
+        catch_panic(|| drop(unsafe { std::mem::transmute_copy::<upshift_waker, Waker>(&waker) }));
     }
 }
 
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn upshift_waker_free(waker: *mut upshift_waker) {
 pub unsafe extern "C" fn upshift_yield_now(cx: *mut upshift_cx) {
     if !cx.is_null() {
         // SAFETY: by contract.
-        quietly(|| unsafe { context(cx).waker().wake_by_ref() });
+        catch_panic(|| unsafe { context(cx).waker().wake_by_ref() });
     }
 }
 

@@ -4,10 +4,10 @@ use std::ffi::c_int;
 use std::fmt;
 use std::io::{self, Error, ErrorKind};
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use upshift::SpawnError;
 use upshift::net::LookupError;
+pub(crate) use upshift_ring::catch_panic;
 
 /// What a panic below the ABI is reported as.
 pub(crate) const PANICKED: c_int = -libc::ENOTRECOVERABLE;
@@ -86,13 +86,7 @@ pub(crate) fn refusal(error: SpawnError) -> c_int {
 /// Runs `body`; a panic in it becomes an error value.
 #[inline]
 pub(crate) fn wall(body: impl FnOnce() -> c_int) -> c_int {
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED)
-}
-
-/// Runs `body` for its effect; a panic in it has been reported by the panic hook and ends here.
-#[inline]
-pub(crate) fn quietly(body: impl FnOnce()) {
-    let _ = catch_unwind(AssertUnwindSafe(body));
+    catch_panic(body).unwrap_or(PANICKED)
 }
 
 /// What a null pointer is, and what does not fit together.
@@ -107,7 +101,7 @@ pub(crate) fn invalid() -> Error {
 pub(crate) unsafe fn free<T>(object: *mut T) {
     if !object.is_null() {
         // SAFETY: by contract.
-        quietly(|| drop(unsafe { Box::from_raw(object) }));
+        catch_panic(|| drop(unsafe { Box::from_raw(object) }));
     }
 }
 

@@ -5,7 +5,7 @@ use std::ffi::{CString, c_char};
 use upshift::metrics::Metrics;
 use upshift::{Handle, Level};
 
-use crate::error::quietly;
+use crate::error::catch_panic;
 use crate::runtime::upshift_handle;
 
 /// Counters of a runtime; they only grow, but for `live`, `ready` and `in_flight`.
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn upshift_metrics_get(
     }
     // SAFETY: by contract room for it.
     unsafe { metrics.write(upshift_metrics::default()) };
-    quietly(|| {
+    catch_panic(|| {
         // SAFETY: by contract.
         let Some(taken) = (unsafe { taken(handle) }) else {
             return;
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn upshift_metrics_level(
     }
     // SAFETY: by contract room for it.
     unsafe { metrics.write(upshift_level_metrics::default()) };
-    quietly(|| {
+    catch_panic(|| {
         // SAFETY: by contract.
         let Some(taken) = (unsafe { taken(handle) }) else {
             return;
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn upshift_metrics_level(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_metrics_prometheus(handle: *const upshift_handle) -> *mut c_char {
     let mut made = std::ptr::null_mut();
-    quietly(|| {
+    catch_panic(|| {
         // SAFETY: by contract.
         let Some(taken) = (unsafe { taken(handle) }) else {
             return;

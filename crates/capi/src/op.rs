@@ -27,7 +27,7 @@ use std::task::{Context, Poll};
 
 use crate::buf::{Buf, upshift_buf, upshift_bytes};
 use crate::cx::{context, upshift_cx};
-use crate::error::{PANICKED, errno, invalid, quietly, wall};
+use crate::error::{PANICKED, catch_panic, errno, invalid, wall};
 
 /// Words of state of an operation.
 pub const UPSHIFT_OP_WORDS: usize = 32;
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn upshift_op_drop(op: *mut upshift_op) {
     // SAFETY: by contract `op` is the caller's, and its table is null or of what it holds.
     if let Some(vtable) = unsafe { (*op).vtable.cast::<Vtable>().as_ref() } {
         // SAFETY: as above.
-        quietly(|| unsafe { (vtable.drop)(op) });
+        catch_panic(|| unsafe { (vtable.drop)(op) });
     }
 }
 

@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use upshift::{CoroutineId, JoinHandle, Level, Priority, SpawnError};
 
 use crate::cx::{context, token, upshift_cx};
-use crate::error::{PANICKED, errno, quietly, refusal, wall};
+use crate::error::{PANICKED, catch_panic, errno, refusal, wall};
 use crate::runtime::upshift_handle;
 
 /// The level of the spawner.
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn upshift_join_is_finished(join: *const upshift_join) -> 
 pub unsafe extern "C" fn upshift_join_cancel(join: *const upshift_join) {
     // SAFETY: by contract.
     if let Some(join) = unsafe { held(join) } {
-        quietly(|| join.cancel());
+        catch_panic(|| join.cancel());
     }
 }
 
@@ -241,7 +241,7 @@ pub unsafe extern "C" fn upshift_join_free(join: *mut upshift_join) {
     // SAFETY: by contract.
     if unsafe { held(join) }.is_some() {
         // SAFETY: the caller's.
-        quietly(|| unsafe { give_back(join) });
+        catch_panic(|| unsafe { give_back(join) });
     }
 }
 

@@ -26,6 +26,7 @@ use core::ptr::{NonNull, without_provenance_mut};
 mod body;
 
 use crate::host::{Host, Panic};
+use crate::id::CoroutineId;
 use crate::inbox::Linked;
 use crate::join::JoinError;
 use crate::level::Level;
@@ -93,6 +94,10 @@ const PINNED: u8 = 0b0100;
 const LENDS: u8 = 0b1000;
 const FIRST: u8 = 0b1_0000;
 const SUSPENDED: u8 = 0b10_0000;
+/// Set while a coroutine lends to others that it awaits: see [`crate::await_loans`].
+const HAS_LOANS: u8 = 0b100_0000;
+/// Set while a loan to a coroutine that is awaited is in the list of these loans.
+const BORROWS: u8 = 0b1000_0000;
 
 /// In the byte of the state: the poll under way has woken its own coroutine.
 const WOKEN: u8 = 0b1000_0000;
@@ -332,6 +337,46 @@ impl<H: Host> Slot<H> {
         self.traits.load(Relaxed) & LENDS != 0
     }
 
+    /// Are loans of it listed?
+    #[inline]
+    pub(crate) fn has_loans(&self) -> bool {
+        self.traits.load(Relaxed) & HAS_LOANS != 0
+    }
+
+    pub(crate) fn set_has_loans(&self, has: bool) {
+        self.set_trait(HAS_LOANS, has);
+    }
+
+    /// Is it lent a level by a listed loan?
+    #[inline]
+    pub(crate) fn borrows(&self) -> bool {
+        self.traits.load(Relaxed) & BORROWS != 0
+    }
+
+    /// Under the lock of the list.
+    pub(crate) fn set_borrows(&self, borrows: bool) {
+        self.set_trait(BORROWS, borrows);
+    }
+
+    fn set_trait(&self, bit: u8, set: bool) {
+        if set {
+            self.traits.fetch_or(bit, Relaxed);
+        } else {
+            self.traits.fetch_and(!bit, Relaxed);
+        }
+    }
+
+    /// Is it awaited by the coroutine with this id, as a word?
+    pub(crate) fn is_awaited_by(&self, id: u64) -> bool {
+        self.word.has_waiter_by_id() && self.waiter.load(Relaxed).addr() as u64 == id
+    }
+
+    /// The coroutine that awaits it, if there is one.
+    pub(crate) fn awaited_by(&self) -> Option<CoroutineId> {
+        let by_id = self.word.has_waiter_by_id_now();
+        by_id.then(|| CoroutineId::from_u64(self.waiter.load(Relaxed).addr() as u64))
+    }
+
     pub(crate) fn set_lends(&self) {
         if !self.lends() {
             // Before its level is read: a change of the level after that polls it, by `resettle`.
@@ -341,11 +386,13 @@ impl<H: Host> Slot<H> {
     }
 }
 
-/// Runs code of users whose panic has no place to go.
-pub(crate) fn quietly<H: Host>(f: impl FnOnce()) {
-    if let Err(panic) = H::catch(f) {
-        // The payload's own destructor is code of users too.
-        let _ = H::catch(|| drop::<Panic>(panic));
+/// Runs code of users whose panic has no place to go. The destructor of its payload is code of
+/// users, too: if that panics, the second payload is leaked.
+pub(crate) fn catch_panic<H: Host>(code: impl FnOnce()) {
+    if let Err(panic) = H::catch(code)
+        && let Err(second) = H::catch(|| drop::<Panic>(panic))
+    {
+        core::mem::forget(second);
     }
 }
 

@@ -204,8 +204,16 @@ impl<H: Host> Domain<H> {
         self.inner.with(id, |coroutine| {
             // SAFETY: `with` holds a reference.
             unsafe {
-                coroutine.as_ref().base.store(level.get(), Relaxed);
+                let block = coroutine.as_ref();
+                let before = block.base.swap(level.get(), SeqCst);
                 self.inner.resettle(coroutine, true);
+                // Its waiter may be more urgent than the coroutine from now on, and decides in its poll.
+                if level.get() > before
+                    && !block.borrows()
+                    && let Some(waiter) = block.awaited_by()
+                {
+                    let _ = self.inner.wake(waiter);
+                }
             }
         })
     }

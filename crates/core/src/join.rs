@@ -8,8 +8,8 @@
 //! exiting thread needs the control block no longer than to read it: it clears the field, and the handle, which may have seen the exit before, waits for
 //! that, a few instructions, before it frees the control block, with the coroutine's own reference and its own.
 //!
-//! Awaiting lends: the coroutine runs at the level of what awaits it, if that
-//! is more urgent than its own, until the handle is dropped or the result taken.
+//! Awaiting lends: until the wait ends the coroutine runs at the level of its waiter, if that is more
+//! urgent than its own (`await_loans.rs`).
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -20,13 +20,14 @@ use core::pin::Pin;
 use core::ptr::{NonNull, null_mut, without_provenance_mut};
 use core::task::{Context, Poll, Waker};
 
+use crate::await_loans;
 use crate::cancel::CancelHandle;
-use crate::coroutine::{BoxedWaker, Slot, quietly};
+use crate::coroutine::{BoxedWaker, Slot, catch_panic};
 use crate::domain::Inner;
 use crate::host::{Critical, Host, Panic};
 use crate::id::CoroutineId;
 use crate::state::Join;
-use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::vcpu::{Vcpu, id_of};
 use crate::waker;
 
@@ -287,7 +288,7 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
                 block.waiter.store(id, Relaxed);
                 if block.word.set_waiter(true) == Join::Done {
                     // SAFETY: we are in its poll, and hold a reference to the other.
-                    unsafe { lend_from(domain, slot, waiting) };
+                    unsafe { lend_from(domain, slot, Some(waiting), true) };
                     return Poll::Pending;
                 }
             }
@@ -299,55 +300,45 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
                 None => Poll::Pending,
             };
         }
-        if let Some(waiting) = waiting {
-            let _critical = Critical::<H>::enter();
-            // SAFETY: we are in its poll, and hold a reference to the other.
-            unsafe { lend_from(domain, slot, waiting) };
-        }
+        let _critical = Critical::<H>::enter();
+        // SAFETY: we are in its poll, and hold a reference to the other.
+        unsafe { lend_from(domain, slot, waiting, block.word.has_waiter_by_id()) };
         Poll::Pending
     }
 }
 
-/// A coroutine lends its level to one that it awaits from now on.
+/// Sets the level that a coroutine is lent whose handle has just been polled. `from`: the coroutine of
+/// the domain in whose poll that was; `by_id`: its waker was used.
 ///
 /// # Safety
-/// As [`lend`], and the one that awaits is being polled by the calling thread.
+/// As [`lend`](await_loans::lend), and `from` is being polled by the calling thread.
 #[inline]
-unsafe fn lend_from<H: Host>(domain: &Inner<H>, slot: NonNull<Slot<H>>, from: NonNull<Slot<H>>) {
-    // SAFETY: it is being polled, hence alive.
-    let from = unsafe { from.as_ref() };
-    from.set_lends();
-    // SAFETY: passed on.
-    unsafe { lend(domain, slot, from.level().get()) };
-}
-
-/// Sets what the awaiting coroutine lends. Touches no lock unless the effective
-/// level may change.
-///
-/// # Safety
-/// The caller holds a reference to the coroutine.
-#[inline]
-unsafe fn lend<H: Host>(domain: &Inner<H>, slot: NonNull<Slot<H>>, level: u8) {
-    // SAFETY: referenced, hence alive.
-    let block = unsafe { slot.as_ref() };
-    let before = block.join_boost.load(Relaxed);
-    if before == level {
-        return;
+unsafe fn lend_from<H: Host>(
+    domain: &Inner<H>,
+    slot: NonNull<Slot<H>>,
+    from: Option<NonNull<Slot<H>>>,
+    by_id: bool,
+) {
+    let mut level = Slot::<H>::NO_BOOST;
+    let mut lister = None;
+    if let Some(waiting) = from {
+        // SAFETY: it is being polled, hence alive.
+        let from = unsafe { waiting.as_ref() };
+        from.set_lends();
+        level = from.level().get();
+        if by_id {
+            // The waiter was published before: see `StateWord::set_waiter`.
+            // SAFETY: referenced, hence alive.
+            let matters = level < unsafe { slot.as_ref() }.base.load(SeqCst);
+            if matters {
+                lister = Some(waiting);
+            } else {
+                level = Slot::<H>::NO_BOOST;
+            }
+        }
     }
-    block.join_boost.store(level, Relaxed);
-    let effective = block.level().get();
-    if level < effective || before <= effective {
-        // SAFETY: passed on.
-        unsafe { change_level(domain, slot) };
-    }
-}
-
-/// # Safety
-/// As [`lend`].
-#[inline(never)]
-unsafe fn change_level<H: Host>(domain: &Inner<H>, slot: NonNull<Slot<H>>) {
     // SAFETY: passed on.
-    unsafe { domain.resettle(slot, true) };
+    unsafe { await_loans::lend(domain, slot, level, lister) };
 }
 
 impl<T, H: Host> Drop for JoinHandle<T, H> {
@@ -385,9 +376,9 @@ unsafe fn leave<H: Host>(slot: NonNull<Slot<H>>) {
     if word.has_waiter() {
         // A waker that panics does not keep the handle's reference.
         let (_, waiter) = take_back(block);
-        quietly::<H>(|| drop(waiter));
+        catch_panic::<H>(|| drop(waiter));
     }
-    // Only the handle writes it.
+    // Another thread takes a loan back at most.
     let lends = block.join_boost.load(Relaxed) != Slot::<H>::NO_BOOST;
     let dropped = if lends {
         word.drop_handle()
@@ -398,7 +389,7 @@ unsafe fn leave<H: Host>(slot: NonNull<Slot<H>>) {
         Join::Done if !lends => return,
         // SAFETY: we still hold the handle's reference.
         Join::Done => unsafe {
-            lend(block.vcpu().inner(), slot, Slot::<H>::NO_BOOST);
+            await_loans::lend(block.vcpu().inner(), slot, Slot::<H>::NO_BOOST, None);
         },
         // SAFETY: exited with the handle alive: the output is the handle's, and then its references.
         Join::Exited => unsafe {

@@ -80,6 +80,7 @@
 
 extern crate alloc;
 
+mod await_loans;
 mod cancel;
 mod config;
 mod coroutine;

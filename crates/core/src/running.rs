@@ -9,7 +9,8 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::task::Context;
 
-use crate::coroutine::{Ended, Kind, Slot, State, quietly};
+use crate::await_loans;
+use crate::coroutine::{Ended, Kind, Slot, State, catch_panic};
 use crate::host::{Critical, Host};
 use crate::id::CoroutineId;
 use crate::join;
@@ -105,7 +106,8 @@ impl<'a, H: Host> Running<'a, H> {
         }
     }
 
-    /// Polls it once. A panic in it ends it and is reported by its join handle.
+    /// Polls it: once, or once more if it is about to block and lends its level to coroutines that it
+    /// awaits. A panic in it ends it and is reported by its join handle.
     // See `Vcpu::pick`.
     #[inline(always)]
     pub fn poll(self) -> Polled<'a, H> {
@@ -114,17 +116,16 @@ impl<'a, H: Host> Running<'a, H> {
         let block = this.block();
         this.make_current();
         let began = vcpu.clock();
-        let end = match block.word.begin_poll() {
-            Begin::Poll => {
-                // SAFETY: the coroutine's own reference outlives the poll.
-                let waker = unsafe { waker::borrowed(coroutine) };
-                let mut cx = Context::from_waker(&waker);
-                // SAFETY: we own it and have begun its poll.
-                unsafe { block.poll(vcpu.inner(), &mut cx) }
-            }
+        let mut end = match block.word.begin_poll() {
+            // SAFETY: we own it and have begun its poll.
+            Begin::Poll => unsafe { poll_future(vcpu, coroutine) },
             // SAFETY: we own it, and it has not finished.
             Begin::Cancel => Some(unsafe { block.cancel(vcpu.inner()) }),
         };
+        if block.has_loans() {
+            // SAFETY: as above.
+            end = unsafe { settle_loans(vcpu, coroutine, end) };
+        }
         if let Some(end) = end {
             // SAFETY: it is finished and ours.
             unsafe { exit(vcpu, coroutine, end, Some(began)) };
@@ -158,6 +159,53 @@ impl<'a, H: Host> Running<'a, H> {
             Polled::Blocked
         }
     }
+}
+
+/// Polls the future of a coroutine. `None`: it is pending.
+///
+/// # Safety
+/// The caller owns the coroutine and has begun its poll.
+#[inline(always)]
+unsafe fn poll_future<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Slot<H>>) -> Option<Ended> {
+    // SAFETY: the coroutine's own reference outlives the poll.
+    let waker = unsafe { waker::borrowed(coroutine) };
+    let mut cx = Context::from_waker(&waker);
+    // SAFETY: passed on.
+    unsafe { coroutine.as_ref().poll(vcpu.inner(), &mut cx) }
+}
+
+/// Ends the poll of a coroutine that lends to others it awaits, and returns how the poll ended. If the
+/// coroutine is about to block it is polled once more, which shows which handles it awaits.
+///
+/// # Safety
+/// As [`poll_future`]; or it has ended.
+#[cold]
+unsafe fn settle_loans<H: Host>(
+    vcpu: &Vcpu<H>,
+    coroutine: NonNull<Slot<H>>,
+    mut end: Option<Ended>,
+) -> Option<Ended> {
+    // SAFETY: owned, hence alive.
+    let block = unsafe { coroutine.as_ref() };
+    let goes_on = || {
+        let is_woken = block.has_woken_itself() || block.word.will_go_on();
+        is_woken || block.kind() == Kind::Switching
+    };
+    // SAFETY: the caller owns it.
+    unsafe {
+        if end.is_none() {
+            if goes_on() {
+                return None;
+            }
+            await_loans::begin(vcpu.inner(), coroutine);
+            end = poll_future(vcpu, coroutine);
+            if end.is_none() && goes_on() {
+                return None;
+            }
+        }
+        await_loans::end(vcpu.inner(), coroutine, end.is_some());
+    }
+    end
 }
 
 impl<H: Host> Drop for Running<'_, H> {
@@ -257,7 +305,7 @@ pub(crate) unsafe fn exit<H: Host>(
                 Exit::Waiter => {
                     // SAFETY: the published waiter is ours after an exit.
                     let waiter = unsafe { join::take_waiter(block) };
-                    quietly::<H>(|| (*waiter).wake());
+                    catch_panic::<H>(|| (*waiter).wake());
                 }
                 // SAFETY: the handle has just gone, so the output is ours.
                 _ => unsafe { block.drop_output(vcpu.inner()) },

@@ -378,9 +378,17 @@ impl StateWord {
     }
 
     /// The handle has put a waker in place, or an id, and publishes it.
+    ///
+    /// Sequentially consistent: afterwards the handle reads the level of the coroutine, which `reprio`
+    /// sets before it asks [`has_waiter_by_id_now`](Self::has_waiter_by_id_now).
     pub(crate) fn set_waiter(&self, by_id: bool) -> Join {
         let waiter = if by_id { WAITER | BY_ID } else { WAITER };
-        match self.update(|word| (word & EXITED == 0).then_some(word | waiter)) {
+        let set = self
+            .0
+            .fetch_update(Ordering::SeqCst, Ordering::Acquire, |word| {
+                (word & EXITED == 0).then_some(word | waiter)
+            });
+        match set {
             Ok(_) => Join::Done,
             Err(_) => Join::Exited,
         }
@@ -416,6 +424,11 @@ impl StateWord {
     /// Is what the handle has published an id? Only the handle asks.
     pub(crate) fn has_waiter_by_id(&self) -> bool {
         self.0.load(Ordering::Relaxed) & BY_ID != 0
+    }
+
+    /// The same, asked by a thread that has just changed the coroutine's level.
+    pub(crate) fn has_waiter_by_id_now(&self) -> bool {
+        self.0.load(Ordering::SeqCst) & (BY_ID | EXITED) == BY_ID
     }
 
     /// Has the handle published a waker or an id? Only the handle asks.

@@ -80,6 +80,29 @@ fn a_coroutine_that_gives_up_another_one_elsewhere_leaves_one_owner_of_its_outpu
 }
 
 #[test]
+fn a_loan_that_is_given_up_while_its_coroutine_exits_elsewhere_frees_its_slot_once() {
+    check(2, || {
+        let domain = biased_domain(0);
+        let (here, there) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+        let (mut handle, drops) = child(&there);
+        let waits = async move {
+            // It is polled again before it blocks, without the handle.
+            poll_fn(|cx| Poll::Ready(drop(Pin::new(&mut handle).poll(cx)))).await;
+            poll_fn(|_| Poll::<()>::Pending).await;
+            drop(handle);
+        };
+        // SAFETY: the future and its output are `Send`.
+        let waiter = unsafe { here.spawn_pinned(waits, Priority::At(level(5))) };
+        let other = run_elsewhere(there);
+        run(&here);
+        drop(other.join().unwrap());
+        waiter.unwrap().cancel();
+        run(&here);
+        assert_eq!(drops.load(Relaxed), 1);
+    });
+}
+
+#[test]
 fn a_handle_that_leaves_its_coroutine_is_polled_by_a_thread_too() {
     check(2, || {
         let domain = biased_domain(0);

@@ -6,8 +6,8 @@
 //! addresses. A thread that stands in for the owner ([`Ring::stand_in`](crate::Ring::stand_in)) calls no waker at all. A ring that was told
 //! nothing runs everything at once.
 
+use crate::catch_panic::catch_panic;
 use crate::driver::Driver;
-use crate::quietly::quietly;
 use crate::slot::{ORPHAN, Slot};
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -49,10 +49,10 @@ impl Foreign {
 impl Drop for Foreign {
     fn drop(&mut self) {
         if let Some(waker) = self.waker.take() {
-            quietly(|| waker.wake());
+            catch_panic(|| waker.wake());
         }
         if let Some(remains) = self.remains.take() {
-            quietly(|| drop(remains));
+            catch_panic(|| drop(remains));
         }
     }
 }
@@ -169,7 +169,7 @@ impl Driver {
             });
         } else {
             // SAFETY: as above.
-            quietly(|| unsafe { (table.dispose)(slot.payload(), result, flags) });
+            catch_panic(|| unsafe { (table.dispose)(slot.payload(), result, flags) });
         }
         self.slab.give_back(slot);
     }

@@ -9,6 +9,7 @@
 //! thread can be mistaken for it: the ring forgets its owner when it is dropped, and the owner changes only between uses
 //! (`owner.rs`).
 
+use crate::catch_panic::catch_panic;
 use crate::config::Config;
 use crate::counters::count;
 use crate::driver::Driver;
@@ -74,7 +75,7 @@ impl Shared {
     }
 
     /// Ends a handle: `here` on the ring's thread, otherwise by the releasing `message`, and if the ring is gone, `closed`
-    /// followed by the release itself.
+    /// followed by the release itself. `closed` may run code of users: it runs outside of this use.
     ///
     /// # Safety
     /// The caller is a handle (or the ring) and does not touch `this` or its slots afterwards.
@@ -87,7 +88,7 @@ impl Shared {
     ) {
         // SAFETY: the caller's handle keeps it alive until it is released.
         let shared = unsafe { this.as_ref() };
-        let _use = shared.begin_use();
+        let in_use = shared.begin_use();
         if shared.is_here() {
             here(&shared.driver);
             if shared.is_here() {
@@ -103,7 +104,8 @@ impl Shared {
         // Once posted, the owner may free everything.
         let mail = shared.mail.clone();
         if mail.post(message) == Err(Closed) {
-            closed();
+            drop(in_use);
+            catch_panic(closed);
             // SAFETY: the mailbox has closed, and this handle has not been released.
             unsafe { Self::leave(this) };
         }

@@ -157,8 +157,10 @@ impl<T> Drop for Submission<T> {
             }
             return;
         }
-        let in_use = owner.begin_use();
-        let waker = at.forget_waker(owner.is_here());
+        let waker = {
+            let _use = owner.begin_use();
+            at.forget_waker(owner.is_here())
+        };
         // SAFETY: the last act of this handle, but for what it took along.
         unsafe {
             Shared::release(
@@ -172,7 +174,6 @@ impl<T> Drop for Submission<T> {
                 },
             );
         }
-        drop(in_use);
         drop(waker);
     }
 }

@@ -55,10 +55,9 @@ mod host {
     }
 }
 
-mod quietly {
-    pub(crate) fn quietly(f: impl FnOnce()) -> bool {
-        f();
-        true
+mod catch_panic {
+    pub(crate) fn catch_panic<R>(code: impl FnOnce() -> R) -> Option<R> {
+        Some(code())
     }
 }
 

@@ -8,8 +8,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::catch_panic::catch_panic;
 use crate::notice::notice;
-use crate::quietly::quietly;
 
 /// Code of users around the polls of a thread.
 pub(crate) trait Around: Send + Sync {
@@ -46,7 +46,7 @@ impl Surroundings {
 
 /// The loop of a vCPU does not unwind.
 fn told(call: impl FnOnce()) {
-    if !quietly(call) {
+    if catch_panic(call).is_none() {
         notice(format_args!(
             "a start or stop hook of a vCPU's thread panicked; the thread continues"
         ));

@@ -22,6 +22,7 @@ use std::time::Duration;
 use tokio::runtime::{self, EnterGuard, Handle};
 
 use crate::around::Around;
+use crate::catch_panic::catch_panic;
 use crate::context::{self, Belonging};
 use crate::preempt;
 
@@ -84,8 +85,8 @@ impl Drop for Beside {
         });
         match waits {
             Ok(thread) => {
-                // A panic of a task's destructor is tokio's to report.
-                let _ = thread.join();
+                // A panic of a task's destructor is tokio's to report; its payload may panic, too.
+                catch_panic(|| drop(thread.join()));
             }
             Err(_) => {
                 if let Some(runtime) = take(&runtime) {

@@ -225,12 +225,12 @@ unsafe impl Host for Linux {
 
     #[inline]
     fn enter() {
-        permit::enter();
+        permit::begin_use();
     }
 
     #[inline]
     fn leave() {
-        permit::leave();
+        permit::end_use();
     }
 
     #[inline]

@@ -84,13 +84,55 @@ fn tell() {
     (CALLS.get().tell)();
 }
 
-/// From [`enter`] to [`leave`].
+#[cfg(debug_assertions)]
+thread_local! {
+    /// Uses that are under way on the calling thread, whether it has a permit or not; not those of
+    /// the loops, which go on in the middle of a poll.
+    static USES: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Enters for one use of the memory that threads of a vCPU share, or for a lock of the runtime.
+#[inline]
+pub(crate) fn begin_use() {
+    enter();
+    #[cfg(debug_assertions)]
+    USES.set(USES.get() + 1);
+}
+
+/// Ends the use that [`begin_use`] began.
+#[inline]
+pub(crate) fn end_use() {
+    #[cfg(debug_assertions)]
+    USES.set(USES.get() - 1);
+    leave();
+}
+
+/// Is a use under way, or a lock held, on the calling thread? Only debug builds know.
+#[cfg(debug_assertions)]
+pub(crate) fn is_used() -> bool {
+    USES.get() != 0
+}
+
+/// Checks that code of users may run now: it may take long, and use the same lock again.
+///
+/// # Panics
+/// In debug builds, within a use and under a lock of the runtime.
+#[inline]
+pub(crate) fn debug_assert_unused() {
+    #[cfg(debug_assertions)]
+    assert!(
+        !is_used(),
+        "code of users is called while a lock of the runtime is held"
+    );
+}
+
+/// A use, from [`begin_use`] to [`end_use`].
 pub(crate) struct Critical(());
 
 impl Critical {
     #[inline]
     pub(crate) fn enter() -> Critical {
-        enter();
+        begin_use();
         Critical(())
     }
 }
@@ -98,6 +140,6 @@ impl Critical {
 impl Drop for Critical {
     #[inline]
     fn drop(&mut self) {
-        leave();
+        end_use();
     }
 }

@@ -19,11 +19,11 @@ use upshift_core::{Level, SpawnError};
 
 use crate::affinity::{self, Mask};
 use crate::around::Surroundings;
+use crate::catch_panic::catch_panic;
 use crate::context::{self, Belonging};
 use crate::metrics::BlockingMetrics;
 use crate::notice::{no_thread, notice};
 use crate::permit::Critical;
-use crate::quietly::quietly;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -208,7 +208,7 @@ fn serve_queue(shared: &Shared) {
         if let Some((_, job)) = queue.jobs.pop_first() {
             drop(queue);
             // A result that is not wanted any more is dropped here, and a waker of another executor called: the thread outlives their panics.
-            quietly(|| job.run());
+            catch_panic(|| job.run());
             queue = shared.queue();
             continue;
         }

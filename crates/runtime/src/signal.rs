@@ -16,6 +16,7 @@ use signal_hook_registry::SigId;
 
 use crate::notice::no_thread;
 use crate::preempt;
+use crate::sync::{Lock, Spare, register, wake};
 
 /// The number of SIGINT (Ctrl-C).
 pub const SIGINT: i32 = libc::SIGINT;
@@ -42,7 +43,7 @@ struct Shared {
     bell: Arc<OwnedFd>,
     /// Bit *n* − 1: signal *n* has arrived.
     arrived: AtomicU64,
-    waiter: Mutex<Option<Waker>>,
+    waiter: Lock<Option<Waker>>,
 }
 
 /// All that listen, and what the handlers write.
@@ -81,7 +82,7 @@ impl Hub {
 
     /// One more that listens.
     fn add() -> io::Result<Arc<Shared>> {
-        let mut hub = lock(&HUB);
+        let mut hub = hub();
         let hub = match &mut *hub {
             Some(hub) => hub,
             none => none.insert(Hub::start()?),
@@ -89,7 +90,7 @@ impl Hub {
         let shared = Arc::new(Shared {
             bell: hub.bell.clone(),
             arrived: AtomicU64::new(0),
-            waiter: Mutex::new(None),
+            waiter: Lock::new(None),
         });
         hub.listeners
             .retain(|listener| listener.strong_count() != 0);
@@ -98,8 +99,8 @@ impl Hub {
     }
 }
 
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
+fn hub() -> MutexGuard<'static, Option<Hub>> {
+    HUB.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits until a handler has written; false: it cannot.
@@ -117,15 +118,17 @@ fn hears(bell: &OwnedFd) -> bool {
 }
 
 fn wake_all() {
-    let listeners: Vec<_> = match &*lock(&HUB) {
+    let listeners: Vec<_> = match &*hub() {
         Some(hub) => hub.listeners.iter().filter_map(Weak::upgrade).collect(),
         None => return,
     };
     for listener in listeners {
-        if listener.arrived.load(Ordering::Acquire) != 0
-            && let Some(waiter) = lock(&listener.waiter).take()
-        {
-            waiter.wake();
+        if listener.arrived.load(Ordering::Acquire) == 0 {
+            continue;
+        }
+        let waiter = listener.waiter.lock().take();
+        if let Some(waiter) = waiter {
+            wake(waiter);
         }
     }
 }
@@ -207,7 +210,9 @@ impl Shared {
         if let Some(number) = self.take() {
             return Poll::Ready(Ok(number));
         }
-        *lock(&self.waiter) = Some(cx.waker().clone());
+        let mut waker = Spare::of(cx.waker());
+        let before = register(&mut self.waiter.lock(), &mut waker);
+        drop(before);
         // What arrived before that has found no waiter.
         match self.take() {
             Some(number) => Poll::Ready(Ok(number)),
@@ -229,6 +234,9 @@ impl Drop for Signals {
         for id in self.ids.drain(..) {
             signal_hook_registry::unregister(id);
         }
+        // Here, and not on the thread that wakes, which may be the last to use it.
+        let waiter = self.shared.waiter.lock().take();
+        drop(waiter);
     }
 }
 

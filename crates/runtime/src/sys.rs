@@ -31,7 +31,7 @@ use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 use upshift_core::CoroutineId;
@@ -40,6 +40,7 @@ use upshift_ring::{Fd, IoBuf, IoBufMut, Operation, Submission, op};
 use crate::context;
 use crate::handle::Handle;
 use crate::host;
+use crate::sync::{Lock, Spare, register, wake};
 
 /// `read(2)` at the file's own position, in two forms; see the [module](self).
 #[doc(inline)]
@@ -199,7 +200,7 @@ where
         let notify = Arc::new(Notify {
             handle,
             cid,
-            other: Mutex::new(None),
+            other: Lock::new(None),
         });
         // Polled once here, so that the completion wakes `cid` even if nothing
         // awaits the call.
@@ -234,8 +235,8 @@ where
                 };
                 if host::current_id() != Some(notify.cid) {
                     // Another coroutine awaits it: both are to be woken.
-                    let other = cx.waker().clone();
-                    let before = notify.other().replace(other);
+                    let mut other = Spare::of(cx.waker());
+                    let before = register(&mut notify.other.lock(), &mut other);
                     // Code of users, perhaps: not with the lock held.
                     drop(before);
                 }
@@ -250,22 +251,16 @@ where
 struct Notify {
     handle: Handle,
     cid: CoroutineId,
-    other: Mutex<Option<Waker>>,
-}
-
-impl Notify {
-    fn other(&self) -> MutexGuard<'_, Option<Waker>> {
-        self.other.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    other: Lock<Option<Waker>>,
 }
 
 impl Wake for Notify {
     fn wake(self: Arc<Self>) {
         // A coroutine that has exited has no need to know.
         let _ = self.handle.wake(self.cid);
-        let other = self.other().take();
+        let other = self.other.lock().take();
         if let Some(other) = other {
-            other.wake();
+            wake(other);
         }
     }
 }

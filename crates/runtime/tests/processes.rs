@@ -162,6 +162,45 @@ fn a_dropped_child_is_killed_if_asked_and_always_reaped() {
 }
 
 #[test]
+fn children_that_outlive_their_runtime_are_reaped() {
+    let mut ids = Vec::new();
+    for is_kept in [false, true] {
+        let runtime = Runtime::builder().vcpus(1).build().unwrap();
+        runtime.block_on(async {
+            let child = sh("sleep 0.3").spawn().await.unwrap();
+            ids.push(child.id().unwrap());
+            if is_kept {
+                let keeps = async move {
+                    let _child = child;
+                    std::future::pending::<()>().await;
+                };
+                upshift::spawn(keeps, Priority::Inherit).detach();
+                upshift::yield_now().await;
+            }
+        });
+        drop(runtime);
+    }
+    block_on(async {
+        for id in ids {
+            until_gone(id).await;
+        }
+        // The thread that has reaped them is needed no longer.
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while has_thread("upshift-reaper") {
+            assert!(Instant::now() < deadline, "the thread does not end");
+            time::sleep(Duration::from_millis(2)).await;
+        }
+    });
+}
+
+fn has_thread(name: &str) -> bool {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    let mut names =
+        threads.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path().join("comm")).ok());
+    names.any(|comm| comm.trim_end() == name)
+}
+
+#[test]
 fn a_spawn_that_is_dropped_leaves_nothing_behind() {
     block_on(async {
         // A time of this process's own: others may test beside it.

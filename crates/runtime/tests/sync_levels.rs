@@ -2,10 +2,11 @@
 //! what is always ready gives way.
 
 use std::sync::{Arc, Mutex as StdMutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use upshift::sync::{Mutex, Notify, Semaphore, mpsc};
-use upshift::time::sleep;
+use futures_lite::future;
+use upshift::sync::{Mutex, Notify, OnceCell, RwLock, Semaphore, mpsc};
+use upshift::time::{sleep, timeout};
 use upshift::{Level, Runtime, yield_now};
 
 const LEVELS: [u8; 6] = [40, 10, 40, 20, 10, 30];
@@ -384,4 +385,167 @@ fn a_waiter_that_has_become_less_urgent_does_not_get_the_lock_first() {
         second.await.unwrap();
         assert_eq!(*mutex.lock().await, ["second", "first"]);
     });
+}
+
+const OWN: Level = Level::at::<50>();
+const LENT: Level = Level::at::<5>();
+
+/// A coroutine of level 50 that says at which level it goes on when it is asked.
+struct Watched {
+    asks: mpsc::Sender<()>,
+    says: mpsc::Receiver<Level>,
+}
+
+impl Watched {
+    /// Starts it. Its first act is `holds`, whose output it keeps as long as it is asked.
+    fn start<R: Send>(
+        holds: impl Future<Output = R> + Send + 'static,
+    ) -> (Watched, upshift::JoinHandle<()>) {
+        let (asks, mut asked) = mpsc::channel(1);
+        let (answers, says) = mpsc::channel(1);
+        let coroutine = upshift::spawn(
+            async move {
+                let _held = holds.await;
+                while asked.recv().await.is_some() {
+                    let level = upshift::current_level().unwrap();
+                    answers.send(level).await.unwrap();
+                }
+            },
+            OWN,
+        );
+        (Watched { asks, says }, coroutine)
+    }
+
+    /// Asks until it is at this level.
+    async fn gets_to(&mut self, level: Level) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            self.asks.send(()).await.unwrap();
+            let now = self.says.recv().await.unwrap();
+            if now == level {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{now:?}, not {level:?}");
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// A coroutine of level 5 waits for one that holds something, and gives up when it is told to. Then it
+/// waits for something else, with the rest of its wait. On one vCPU and on two.
+fn lends_until_it_gives_up<R, H, W, F>(
+    holds: impl Fn() -> H,
+    wait: impl Fn(Handle, Arc<Notify>) -> F,
+) where
+    R: Send,
+    H: Future<Output = R> + Send + 'static,
+    W: Send + 'static,
+    F: Future<Output = W> + Send + 'static,
+{
+    for vcpus in [1, 2] {
+        let runtime = Runtime::builder().vcpus(vcpus).build().unwrap();
+        runtime.block_on(async {
+            let (mut watched, handle) = Watched::start(holds());
+            watched.gets_to(OWN).await;
+            let (gives_up, ends) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+            let waits = wait(handle, gives_up.clone());
+            let end = ends.clone();
+            let waiter = upshift::spawn(
+                async move {
+                    let _left = waits.await;
+                    end.notified().await;
+                },
+                LENT,
+            );
+            watched.gets_to(LENT).await;
+            gives_up.notify_one();
+            watched.gets_to(OWN).await;
+            ends.notify_one();
+            waiter.await.unwrap();
+        });
+    }
+}
+
+type Handle = upshift::JoinHandle<()>;
+
+#[test]
+fn a_join_that_is_given_up_ends_its_loan_while_the_handle_is_kept() {
+    lends_until_it_gives_up(
+        async || (),
+        |mut handle, gives_up| async move {
+            let joins = async { (&mut handle).await.unwrap() };
+            future::or(joins, gives_up.notified()).await;
+            Some(handle)
+        },
+    );
+}
+
+#[test]
+fn a_join_whose_time_is_over_ends_its_loan_while_the_handle_is_kept() {
+    one().block_on(async {
+        let (mut watched, mut handle) = Watched::start(async {});
+        let waits = async move {
+            let joined = timeout(Duration::from_millis(30), &mut handle).await;
+            assert!(joined.is_err(), "it does not end");
+            Some(handle)
+        };
+        // The handle is kept by the waiter, which exits, and then here.
+        let waiter = upshift::spawn(waits, LENT);
+        watched.gets_to(LENT).await;
+        let _kept = waiter.await.unwrap();
+        watched.gets_to(OWN).await;
+    });
+}
+
+#[test]
+fn a_chain_of_joins_that_is_given_up_ends_its_loans() {
+    lends_until_it_gives_up(
+        async || (),
+        |handle, gives_up| async move {
+            let mut middle = upshift::spawn(async { handle.await.unwrap() }, Level::at::<50>());
+            let joins = async { (&mut middle).await.unwrap() };
+            future::or(joins, gives_up.notified()).await;
+            Some(middle)
+        },
+    );
+}
+
+#[test]
+fn a_wait_for_a_readers_writer_lock_that_is_given_up_ends_its_loan() {
+    let lock = Arc::new(RwLock::new(()));
+    lends_until_it_gives_up(
+        || lock.clone().write_owned(),
+        |handle, gives_up| {
+            let lock = lock.clone();
+            async move {
+                future::or(async { drop(lock.read().await) }, gives_up.notified()).await;
+                Some(handle)
+            }
+        },
+    );
+}
+
+#[test]
+fn a_wait_for_a_cell_that_is_given_up_ends_its_loan() {
+    let cell = Arc::new(OnceCell::<()>::new());
+    lends_until_it_gives_up(
+        || {
+            let cell = cell.clone();
+            async move {
+                let mut makes = Box::pin(async move {
+                    cell.get_or_init(future::pending).await;
+                });
+                assert!(future::poll_once(&mut makes).await.is_none());
+                Some(makes)
+            }
+        },
+        |handle, gives_up| {
+            let cell = cell.clone();
+            async move {
+                let waits = async { _ = cell.get_or_init(async || ()).await };
+                future::or(waits, gives_up.notified()).await;
+                Some(handle)
+            }
+        },
+    );
 }

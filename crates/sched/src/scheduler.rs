@@ -103,7 +103,11 @@ impl Scheduler {
 
     fn join(&mut self) -> Ended {
         match self.thread.take() {
-            Some(thread) => thread.join().map_err(|_| panicked())?,
+            Some(thread) => thread.join().map_err(|payload| {
+                // Its destructor may be the policy's, and panic: the payload is leaked.
+                std::mem::forget(payload);
+                panicked()
+            })?,
             None => Ok(Default::default()),
         }
     }

@@ -131,6 +131,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => Just(Op::Yield),
         2 => Just(Op::GiveWay),
         2 => other.clone().prop_map(Op::Join),
+        1 => (other.clone(), time()).prop_map(|(other, time)| Op::JoinFor(other, time)),
         1 => (other.clone(), 9..14_u8).prop_map(|(other, level)| Op::Reprio(other, level)),
         3 => lock.clone().prop_map(Op::Lock),
         2 => lock.prop_map(Op::Unlock),

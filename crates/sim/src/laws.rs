@@ -101,6 +101,8 @@ struct Tracked {
     base: u8,
     /// The coroutine that it awaits.
     awaits: Option<usize>,
+    /// The coroutines that it has awaited since it was last blocked: its poll may still lend to them.
+    awaited: Vec<usize>,
     /// The vCPU it is pinned to.
     home: Option<usize>,
     /// It waits for a timer or for data, until then.
@@ -136,6 +138,7 @@ impl Tracked {
             level,
             base: level,
             awaits: None,
+            awaited: Vec::new(),
             home: None,
             due: None,
             unsettled: None,
@@ -331,9 +334,15 @@ impl Laws {
                 pick.chosen = Some((k, change.level.get()));
                 pick.polls += 1;
             }
-            Step::Blocked => it.phase = Phase::Blocked,
+            Step::Blocked => {
+                it.phase = Phase::Blocked;
+                it.awaited.clear();
+            }
             Step::Suspended => it.phase = Phase::Suspended,
-            Step::Exited => it.phase = Phase::Exited,
+            Step::Exited => {
+                it.phase = Phase::Exited;
+                it.awaited.clear();
+            }
         }
         if self.enabled {
             let entry = Entry::Changed(k, change.level, change.step);

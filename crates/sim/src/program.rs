@@ -42,6 +42,22 @@ async fn carry_out(k: usize) {
                     let _ = handle.await;
                 }
             }
+            Op::JoinFor(other, time) => {
+                let handle = world().take_handle(other);
+                if let Some(mut handle) = handle {
+                    let awaits = Awaits::begin(k, other);
+                    let mut limit = Waits::new(k, Source::Timer(time));
+                    poll_fn(|cx| match Pin::new(&mut handle).poll(cx) {
+                        Poll::Ready(_) => Poll::Ready(()),
+                        Poll::Pending => Pin::new(&mut limit).poll(cx),
+                    })
+                    .await;
+                    drop(awaits);
+                    if !handle.is_finished() {
+                        world().keep_handle(other, handle);
+                    }
+                }
+            }
             Op::Reprio(other, level) => world().reprio(other, level),
             Op::Lock(m) if held.iter().any(|held| held.is(m)) => {}
             Op::Lock(m) => held.push(Locking::new(k, m).await),
@@ -237,6 +253,12 @@ impl World {
         let mut handles = self.handles.borrow_mut();
         let k = k % handles.len();
         handles[k].take()
+    }
+
+    fn keep_handle(&self, k: usize, handle: upshift_core::JoinHandle<(), crate::host::SimHost>) {
+        let mut handles = self.handles.borrow_mut();
+        let k = k % handles.len();
+        handles[k] = Some(handle);
     }
 
     fn reprio(&self, k: usize, to: u8) {

@@ -23,6 +23,8 @@ pub enum Op {
     GiveWay,
     /// Awaits a coroutine and lends it its level.
     Join(usize),
+    /// The same for at most so many nanoseconds; then it gives up, and the handle is kept.
+    JoinFor(usize, u64),
     /// Gives a coroutine a level.
     Reprio(usize, u8),
     /// Takes a mutex, unless it has it; its waiters lend their levels.

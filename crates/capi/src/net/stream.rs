@@ -13,7 +13,7 @@ use upshift::net;
 
 use crate::buf::{Buf, is_there, lent, lent_mut, upshift_buf, upshift_bytes};
 use crate::cx::upshift_cx;
-use crate::error::{code, invalid, quietly, wall};
+use crate::error::{catch_panic, code, invalid, wall};
 use crate::op::{Handles, finish, start, upshift_op};
 use crate::turns::{InTurn, Turn, Turns, turn};
 
@@ -315,7 +315,7 @@ pub unsafe extern "C" fn upshift_reader_fd(reader: *const upshift_reader) -> c_i
 pub unsafe extern "C" fn upshift_reader_free(reader: *mut upshift_reader) {
     if !reader.is_null() {
         // SAFETY: the caller's, once.
-        quietly(|| unsafe { Turns::<Reader>::free(reader.cast()) });
+        catch_panic(|| unsafe { Turns::<Reader>::free(reader.cast()) });
     }
 }
 
@@ -342,6 +342,6 @@ pub unsafe extern "C" fn upshift_writer_shutdown(writer: *const upshift_writer) 
 pub unsafe extern "C" fn upshift_writer_free(writer: *mut upshift_writer) {
     if !writer.is_null() {
         // SAFETY: the caller's, once.
-        quietly(|| unsafe { Turns::<Writer>::free(writer.cast()) });
+        catch_panic(|| unsafe { Turns::<Writer>::free(writer.cast()) });
     }
 }

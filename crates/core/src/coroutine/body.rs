@@ -10,7 +10,7 @@ use core::pin::Pin;
 use core::ptr::NonNull;
 use core::task::{Context, Poll};
 
-use super::{Slot, quietly};
+use super::{Slot, catch_panic};
 use crate::domain::Inner;
 use crate::host::Host;
 use crate::join::{JoinError, Payload};
@@ -124,7 +124,7 @@ impl<F: Future + 'static> Body<F> {
         let output = match dropped {
             Ok(()) => output,
             Err(panic) => {
-                quietly::<H>(|| drop(output));
+                catch_panic::<H>(|| drop(output));
                 Err(JoinError::Panicked(Payload::new(panic)))
             }
         };
@@ -150,7 +150,7 @@ impl<F: Future + 'static> Body<F> {
     unsafe fn drop_output<H: Host>(body: NonNull<()>) {
         let body = body.cast::<Body<F>>();
         // SAFETY: the output is in place, and this is its only use.
-        quietly::<H>(|| unsafe { ManuallyDrop::drop(&mut (*body.as_ptr()).output) });
+        catch_panic::<H>(|| unsafe { ManuallyDrop::drop(&mut (*body.as_ptr()).output) });
         // SAFETY: the body is empty.
         unsafe { Self::free::<H>(body) };
     }

@@ -1,16 +1,16 @@
 //! Trace tests of join handles: results, where the output is dropped, and the level
 //! that awaiting lends.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 use crate::support::{
-    Drops, Trace, at, block_once, domain, finish, join, level, run, step, yield_now,
+    Drops, TestHost, Trace, at, block_once, domain, finish, join, level, run, step, yield_now,
 };
-use upshift_core::Config;
+use upshift_core::{Config, Domain, JoinHandle};
 
 #[derive(Default)]
 struct Counting(AtomicU64);
@@ -163,11 +163,15 @@ fn a_handle_that_moves_wakes_the_coroutine_that_has_it_now() {
         let t2 = t.clone();
         let second = async move { t2.push(format!("second:{}", child.await.is_ok())) };
         d.spawn(second, at(30)).unwrap().detach();
-        block_once().await;
-        t.push("first");
+        std::future::poll_fn(|_| {
+            t.push("first");
+            Poll::<()>::Pending
+        })
+        .await;
     };
     domain.spawn(first, at(20)).unwrap().detach();
     run(&vcpu, 10);
+    trace.take();
     domain.wake(id).unwrap();
     run(&vcpu, 10);
     assert_eq!(trace.take(), "second:true");
@@ -322,4 +326,205 @@ fn a_handle_outlives_its_domain() {
         .join()
         .unwrap();
     assert_eq!(drops.count(), 1);
+}
+
+/// A coroutine that awaits a handle. Each poll asks the handle first, as `timeout` does, and gives up
+/// when it is told to. Then the coroutine blocks in something else, with the handle.
+struct Patience {
+    gives_up: Arc<AtomicBool>,
+    waiter: JoinHandle<(), TestHost>,
+}
+
+impl Patience {
+    fn of<T: Send + 'static>(
+        domain: &Domain<TestHost>,
+        mut handle: JoinHandle<T, TestHost>,
+        level: u8,
+    ) -> Patience {
+        let gives_up = Arc::new(AtomicBool::new(false));
+        let told = gives_up.clone();
+        let waits = async move {
+            poll_fn(|cx| {
+                let polled = Pin::new(&mut handle).poll(cx).map(drop);
+                let told = told.load(Ordering::Relaxed);
+                if told { Poll::Ready(()) } else { polled }
+            })
+            .await;
+            let _kept = handle;
+            std::future::pending::<()>().await;
+        };
+        let waiter = domain.spawn(waits, at(level)).unwrap();
+        Patience { gives_up, waiter }
+    }
+
+    fn give_up(&self, domain: &Domain<TestHost>) {
+        self.gives_up.store(true, Ordering::Relaxed);
+        domain.wake(self.waiter.id()).unwrap();
+    }
+}
+
+fn forever(domain: &Domain<TestHost>, level: u8) -> JoinHandle<(), TestHost> {
+    domain
+        .spawn(std::future::pending::<()>(), at(level))
+        .unwrap()
+}
+
+#[test]
+fn a_wait_that_is_given_up_ends_its_loan_while_the_handle_is_kept() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let child = forever(&domain, 50);
+    let id = child.id();
+    let patience = Patience::of(&domain, child, 5);
+    run(&vcpu, 10);
+    assert_eq!(domain.level(id).unwrap(), level(5));
+    // A poll that asks again changes nothing.
+    domain.wake(patience.waiter.id()).unwrap();
+    run(&vcpu, 10);
+    assert_eq!(domain.level(id).unwrap(), level(5));
+    patience.give_up(&domain);
+    run(&vcpu, 10);
+    assert_eq!(domain.level(id).unwrap(), level(50));
+}
+
+#[test]
+fn a_wait_that_is_given_up_in_its_first_poll_lends_nothing() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let child = forever(&domain, 50);
+    let id = child.id();
+    let patience = Patience::of(&domain, child, 5);
+    patience.give_up(&domain);
+    run(&vcpu, 10);
+    assert_eq!(domain.level(id).unwrap(), level(50));
+}
+
+#[test]
+fn a_wait_that_is_given_up_ends_the_loans_of_a_chain() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let last = forever(&domain, 50);
+    let last_id = last.id();
+    let middle = Patience::of(&domain, last, 20);
+    let middle_id = middle.waiter.id();
+    let first = Patience::of(&domain, middle.waiter, 5);
+    run(&vcpu, 20);
+    assert_eq!(domain.level(middle_id).unwrap(), level(5));
+    assert_eq!(domain.level(last_id).unwrap(), level(5));
+    first.give_up(&domain);
+    run(&vcpu, 20);
+    assert_eq!(domain.level(middle_id).unwrap(), level(20));
+    assert_eq!(domain.level(last_id).unwrap(), level(20));
+}
+
+#[test]
+fn a_waiter_that_exits_and_leaves_the_handle_lends_no_longer() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let mut child = forever(&domain, 50);
+    let id = child.id();
+    let gives_up = Arc::new(AtomicBool::new(false));
+    let told = gives_up.clone();
+    let waits = async move {
+        poll_fn(|cx| {
+            let _ = Pin::new(&mut child).poll(cx);
+            if told.load(Ordering::Relaxed) {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+        Some(child)
+    };
+    let waiter = domain.spawn(waits, at(5)).unwrap();
+    run(&vcpu, 10);
+    assert_eq!(domain.level(id).unwrap(), level(5));
+    gives_up.store(true, Ordering::Relaxed);
+    domain.wake(waiter.id()).unwrap();
+    let _kept = join(&vcpu, waiter).unwrap();
+    assert_eq!(domain.level(id).unwrap(), level(50));
+}
+
+#[test]
+fn a_handle_that_moves_keeps_the_loan_of_the_coroutine_that_awaits_it_now() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let child = forever(&domain, 50);
+    let id = child.id();
+    let place = Arc::new(Mutex::new(child));
+    let waits = |place: &Arc<Mutex<JoinHandle<(), TestHost>>>, level| {
+        let place = place.clone();
+        let once = async move {
+            poll_fn(|cx| {
+                let _ = Pin::new(&mut *place.lock().unwrap()).poll(cx);
+                Poll::Ready(())
+            })
+            .await;
+            std::future::pending::<()>().await;
+        };
+        domain.spawn(once, at(level)).unwrap()
+    };
+    // It polls the handle and blocks elsewhere.
+    let first = waits(&place, 5);
+    run(&vcpu, 10);
+    assert_eq!(domain.level(id).unwrap(), level(50));
+    let again = place.clone();
+    let asks = poll_fn(move |cx| Pin::new(&mut *again.lock().unwrap()).poll(cx).map(drop));
+    let second = domain.spawn(asks, at(10)).unwrap();
+    run(&vcpu, 10);
+    assert_eq!(domain.level(id).unwrap(), level(10));
+    domain.wake(first.id()).unwrap();
+    run(&vcpu, 10);
+    assert_eq!(domain.level(id).unwrap(), level(10));
+    second.cancel();
+    run(&vcpu, 10);
+    assert_eq!(domain.level(id).unwrap(), level(50));
+}
+
+#[test]
+fn a_coroutine_that_becomes_less_urgent_than_what_awaits_it_is_lent_that_level() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let child = forever(&domain, 5);
+    let id = child.id();
+    let patience = Patience::of(&domain, child, 5);
+    run(&vcpu, 10);
+    domain.reprio(id, level(50)).unwrap();
+    run(&vcpu, 10);
+    assert_eq!(domain.level(id).unwrap(), level(5));
+    patience.give_up(&domain);
+    run(&vcpu, 10);
+    assert_eq!(domain.level(id).unwrap(), level(50));
+    // Given up before, it is not lent anything when its level changes.
+    domain.reprio(id, level(60)).unwrap();
+    run(&vcpu, 10);
+    assert_eq!(domain.level(id).unwrap(), level(60));
+}
+
+#[test]
+fn of_two_coroutines_that_are_awaited_the_one_that_is_given_up_has_its_own_level() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let (mut kept, mut left) = (forever(&domain, 50), forever(&domain, 60));
+    let ids = [kept.id(), left.id()];
+    let gives_up = Arc::new(AtomicBool::new(false));
+    let told = gives_up.clone();
+    let waits = poll_fn(move |cx| {
+        let _ = Pin::new(&mut kept).poll(cx);
+        if !told.load(Ordering::Relaxed) {
+            let _ = Pin::new(&mut left).poll(cx);
+        }
+        Poll::<()>::Pending
+    });
+    let waiter = domain.spawn(waits, at(5)).unwrap();
+    run(&vcpu, 10);
+    assert_eq!(ids.map(|id| domain.level(id).unwrap()), [level(5); 2]);
+    gives_up.store(true, Ordering::Relaxed);
+    domain.wake(waiter.id()).unwrap();
+    run(&vcpu, 10);
+    assert_eq!(
+        ids.map(|id| domain.level(id).unwrap()),
+        [level(5), level(60)]
+    );
 }

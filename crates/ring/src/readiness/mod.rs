@@ -48,9 +48,9 @@ pub(crate) mod notifier;
 pub(crate) mod sqe;
 mod table;
 
+use crate::catch_panic::catch_panic;
 use crate::config::Config;
 use crate::offload::{Call, Job, Offload, Posts, ThreadEach};
-use crate::quietly::quietly;
 use crate::setup::explain;
 use crate::slot::{CANCEL, KICK};
 use crate::watch::Watch;
@@ -325,7 +325,7 @@ impl Readiness {
         };
         self.waiting.set(self.waiting.get() + 1);
         // Code of users: a job that it drops by a panic has ended.
-        quietly(|| self.offload.offload(level, Job::new(&call)));
+        catch_panic(|| self.offload.offload(level, Job::new(&call)));
     }
 
     /// Puts an operation last in the list of its descriptor.

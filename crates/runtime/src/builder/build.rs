@@ -128,8 +128,8 @@ impl Builder {
         ring.driver = driver.driver;
         ring.offload = Some(pool.clone());
         ring.bracket = Some(Bracket {
-            enter: permit::enter,
-            leave: permit::leave,
+            enter: permit::begin_use,
+            leave: permit::end_use,
         });
         let domain = Domain::new(Linux::new(), config);
         let shared = Arc::new(Shared {

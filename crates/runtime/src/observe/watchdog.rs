@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use super::longest::OnStall;
 use super::watch::{SHORTEST_PERIOD, Watch};
 use crate::affinity::{self, Mask};
+use crate::catch_panic::catch_panic;
 use crate::clock;
-use crate::quietly::quietly;
 use crate::shared::Shared;
 
 const LONGEST_PERIOD: Duration = Duration::from_millis(5);
@@ -187,6 +187,6 @@ fn report(watch: &Watch, on_stall: Option<&OnStall>, pace: &mut Pace) {
             continue;
         }
         // It has been printed; the next stall is told all the same.
-        let _ = quietly(|| tell(&stall));
+        let _ = catch_panic(|| tell(&stall));
     }
 }

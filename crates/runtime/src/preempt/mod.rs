@@ -110,7 +110,15 @@ pub struct PreemptionStats {
 /// # });
 /// ```
 pub fn no_suspend<R>(f: impl FnOnce() -> R) -> R {
-    let _critical = crate::permit::Critical::enter();
+    /// No use (`permit::begin_use`): `f` is code of users, and may wake and drop others.
+    struct Entered;
+    impl Drop for Entered {
+        fn drop(&mut self) {
+            crate::permit::leave();
+        }
+    }
+    crate::permit::enter();
+    let _entered = Entered;
     f()
 }
 

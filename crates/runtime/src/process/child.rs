@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   running ── its end: the pidfd becomes readable ──► ended ── waited for ──► reaped
-//!      └── dropped: killed if asked to; a coroutine or a thread waits for it, so that no zombie stays
+//!      └── dropped: killed if asked to; a thread reaps it when it ends (`reaper.rs`)
 //! ```
 
 use std::future::poll_fn;
@@ -12,10 +12,9 @@ use std::process::{ExitStatus, Output};
 use std::task::{Context, Poll};
 
 use futures_lite::future::zip;
-use upshift_core::Priority;
 use upshift_ring::Fd;
 
-use crate::context;
+use super::reaper::{self, Orphan};
 use crate::io::{AsyncReadExt, PipeReader, PipeWriter, Readiness};
 
 /// The standard input of a child.
@@ -28,8 +27,8 @@ pub type ChildStderr = PipeReader;
 /// A program that was started; made by [`Command::spawn`](super::Command::spawn).
 ///
 /// Dropped before the program has ended, it is left running, or killed if
-/// [`kill_on_drop`](super::Command::kill_on_drop) was set; it is reaped when it ends, outside a
-/// runtime by a thread that waits for that.
+/// [`kill_on_drop`](super::Command::kill_on_drop) was set. A thread reaps it when it ends, also after
+/// the end of the runtime.
 #[derive(Debug)]
 pub struct Child {
     /// Its standard input, if piped. Close it by dropping it.
@@ -227,15 +226,6 @@ impl Child {
     }
 }
 
-/// Waits for its end where there is no runtime: on the thread that started it for a caller that has
-/// gone meanwhile, for instance. A thread is little beside a process.
-fn reap_outside(mut child: std::process::Child) {
-    let name = String::from("upshift-reaper");
-    let reaper = std::thread::Builder::new().name(name);
-    // Without a thread it stays a zombie until this process ends.
-    let _ = reaper.spawn(move || child.wait());
-}
-
 impl Drop for Child {
     fn drop(&mut self) {
         let Some(mut process) = self.process.take() else {
@@ -248,13 +238,7 @@ impl Drop for Child {
         if !matches!(process.try_wait(), Ok(None)) {
             return;
         }
-        if context::with(|_| ()).is_none() {
-            reap_outside(process.child);
-            return;
-        }
-        let reap = poll_fn(move |cx| process.poll_wait(cx).map(drop));
-        if let Ok(reaper) = crate::try_spawn(reap, Priority::Inherit) {
-            reaper.detach();
-        }
+        let Process { child, pidfd, .. } = process;
+        reaper::reap(Orphan { child, pidfd });
     }
 }

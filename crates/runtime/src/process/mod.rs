@@ -4,7 +4,8 @@
 //! a `fork` and an `exec`; so it starts with the ordinary scheduling policy and on all
 //! CPUs of the process, also if a pinned or elevated vCPU asked for it. Its end is seen
 //! through a descriptor of the process (pidfd), waited for by a poll operation on the
-//! ring: no signal handler, no thread that waits.
+//! ring: no signal handler, and no thread that waits but one for all children whose [`Child`] was
+//! dropped.
 //!
 //! ```
 //! # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -18,6 +19,7 @@
 
 mod child;
 mod command;
+mod reaper;
 
 pub use child::{Child, ChildStderr, ChildStdin, ChildStdout};
 pub use command::Command;

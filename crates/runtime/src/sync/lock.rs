@@ -13,6 +13,7 @@
 //! to run and there is no deadlock.
 
 use std::cell::UnsafeCell;
+use std::fmt;
 use std::hint::spin_loop;
 use std::ops::{Deref, DerefMut};
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -78,6 +79,12 @@ impl<T> Lock<T> {
                 std::thread::sleep(Duration::from_micros(micros));
             }
         }
+    }
+}
+
+impl<T> fmt::Debug for Lock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock").finish_non_exhaustive()
     }
 }
 

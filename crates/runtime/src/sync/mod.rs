@@ -80,8 +80,7 @@ pub use semaphore::{
     TryAcquireError,
 };
 pub use set_once::{SetOnce, SetOnceError};
-pub(crate) use spare::Spare;
-use spare::wake;
+pub(crate) use spare::{Spare, register, wake};
 
 /// May a future that could complete do so, or must it give way first? Then it
 /// gives its locks back, wakes itself and returns `Pending`.

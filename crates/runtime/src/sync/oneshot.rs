@@ -22,7 +22,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::spare::Spare;
+use super::spare::{Spare, register};
 use super::{Guard, Lock, may_proceed, park, wake};
 
 pub mod error;
@@ -66,14 +66,6 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
             over: false,
         },
     )
-}
-
-/// Registers a waker; returns the one to drop without the lock.
-fn register(place: &mut Option<Waker>, waker: &mut Spare<'_>) -> Option<Waker> {
-    match place {
-        Some(before) if before.will_wake(waker) => None,
-        _ => place.replace(waker.take()),
-    }
 }
 
 /// Gives the value. Dropped without it, the receiver gets [`RecvError`].

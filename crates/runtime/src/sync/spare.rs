@@ -8,8 +8,8 @@
 use std::ops::Deref;
 use std::task::Waker;
 
+use crate::catch_panic::catch_panic;
 use crate::host;
-use crate::quietly::quietly;
 
 /// Wakes. One that is not ours may panic: the hook reports it and it ends here, for neither the caller nor what else is woken has a part
 /// in it.
@@ -24,7 +24,15 @@ pub(crate) fn wake(waker: Waker) {
 
 #[cold]
 fn wake_foreign(waker: Waker) {
-    let _ = quietly(|| waker.wake());
+    let _ = catch_panic(|| waker.wake());
+}
+
+/// Puts a waker in place, with the lock held. Returns the one to drop without the lock.
+pub(crate) fn register(place: &mut Option<Waker>, waker: &mut Spare<'_>) -> Option<Waker> {
+    match place {
+        Some(before) if before.will_wake(waker) => None,
+        _ => place.replace(waker.take()),
+    }
 }
 
 /// See the module. To be made before the lock is taken.

@@ -21,7 +21,7 @@ use std::task::Waker;
 
 use upshift_core::{LEVELS, Level};
 
-use super::spare::Spare;
+use super::spare::{Spare, register};
 
 const NONE: u32 = u32::MAX;
 
@@ -163,10 +163,7 @@ impl<P: Copy> WaitQueue<P> {
         if !node.waiting {
             return None;
         }
-        let before = match &node.waker {
-            Some(before) if before.will_wake(waker) => None,
-            _ => node.waker.replace(waker.take()),
-        };
+        let before = register(&mut node.waker, waker);
         if node.level != level {
             inner.relink(key.0, level);
         }

@@ -31,7 +31,8 @@ pub fn try_id() -> Option<Id> {
     host::current_id()
 }
 
-/// The right to a coroutine's result; awaiting it lends the coroutine the waiter's level.
+/// The right to a coroutine's result; awaiting it lends the coroutine the waiter's level, until the
+/// wait ends: also if it is given up and the handle is kept, as by `timeout(limit, &mut handle)`.
 /// Dropping it detaches the coroutine.
 #[must_use = "dropping the handle detaches the coroutine; say so with `detach`"]
 pub struct JoinHandle<T> {
@@ -50,7 +51,7 @@ impl<T> JoinHandle<T> {
         self.inner.id()
     }
 
-    /// Lets the coroutine go its way.
+    /// Lets the coroutine go its way. Only the panic hook reports a panic in it.
     pub fn detach(self) {}
 
     /// Has it exited?

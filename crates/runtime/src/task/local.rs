@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 use upshift_core::Priority;
 
 use super::JoinHandle;
+use crate::sync::wake;
 
 /// [`crate::spawn_local`] at the level of the caller.
 ///
@@ -48,7 +49,7 @@ impl Drop for One {
         if self.0.count.get() == 0
             && let Some(waker) = self.0.waker.take()
         {
-            waker.wake();
+            wake(waker);
         }
     }
 }

@@ -1,8 +1,12 @@
 //! Coroutines under tokio's names: what runs besides, and how it ended.
 //!
 //! A task is a coroutine at the level of its spawner; [`crate::spawn`] takes another one.
-//! Awaiting a [`JoinHandle`], or [`JoinSet::join_next`], lends the waiter's level to what is
-//! awaited.
+//! Awaiting a [`JoinHandle`] lends the waiter's level to the task until the wait ends;
+//! [`JoinSet::join_next`] lends to all tasks of the set until they exit or leave it.
+//!
+//! A panic ends its task and nothing else, also if the payload's destructor panics. The panic hook
+//! reports each panic once, by default on standard error. A handle that is kept returns the panic as
+//! a [`JoinError`]. The runtime writes nothing of its own about the panic of a detached task.
 //!
 //! ```
 //! use upshift::task::{self, JoinSet};

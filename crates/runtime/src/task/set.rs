@@ -16,7 +16,7 @@ use upshift_core::Priority;
 
 use super::{AbortHandle, Id, JoinError, JoinHandle, LocalSet};
 use crate::Handle;
-use crate::sync::{Lock, Spare, may_proceed};
+use crate::sync::{Lock, Spare, may_proceed, register, wake};
 
 /// Coroutines that are awaited together, in whatever order they exit; those left are cancelled
 /// when it is dropped.
@@ -81,7 +81,7 @@ impl Wake for EntryWaker {
         let waiting = state.waiting.take();
         drop(state);
         if let Some(waiting) = waiting {
-            waiting.wake();
+            wake(waiting);
         }
     }
 }
@@ -343,10 +343,7 @@ impl Exits {
         if !state.numbers.is_empty() {
             return false;
         }
-        let before = match &state.waiting {
-            Some(before) if before.will_wake(&waker) => None,
-            _ => state.waiting.replace(waker.take()),
-        };
+        let before = register(&mut state.waiting, &mut waker);
         drop(state);
         drop(before);
         true

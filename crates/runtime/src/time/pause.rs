@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use upshift_core::Level;
 
+use crate::sync::wake;
 use crate::{clock, context};
 
 /// How long nothing must be ready before the mover moves: enough for two looks at the ring.
@@ -83,7 +84,7 @@ pub(super) fn real(deadline: u64) -> u64 {
 
 /// Arms a timer, if the time is paused. `Err`: the deadline has passed.
 pub(super) fn arm(deadline: u64, waker: &Waker) -> Option<Result<Key, ()>> {
-    let waker = waker.clone();
+    let mut waker = Some(waker.clone());
     let (armed, mover) = with(|paused| {
         if paused.resumed.is_some() {
             return (None, None);
@@ -94,11 +95,11 @@ pub(super) fn arm(deadline: u64, waker: &Waker) -> Option<Result<Key, ()>> {
         }
         paused.numbers += 1;
         let key = (deadline, paused.numbers);
-        paused.timers.insert(key, waker);
+        paused.timers.extend(waker.take().map(|waker| (key, waker)));
         (Some(Ok(key)), paused.mover.take())
     })?;
     if let Some(mover) = mover {
-        mover.wake();
+        wake(mover);
     }
     armed
 }
@@ -222,7 +223,7 @@ pub fn resume() {
         Some(std::mem::take(&mut paused.timers))
     });
     match woken.flatten() {
-        Some(timers) => timers.into_values().for_each(Waker::wake),
+        Some(timers) => timers.into_values().for_each(wake),
         None => panic!("time is not paused"),
     }
 }
@@ -240,7 +241,7 @@ pub async fn advance(duration: Duration) {
         })
     });
     match woken.flatten() {
-        Some(woken) => woken.into_iter().for_each(Waker::wake),
+        Some(woken) => woken.into_iter().for_each(wake),
         None => panic!("time is not paused"),
     }
     crate::yield_now().await;
@@ -263,7 +264,7 @@ async fn mover() {
             }
             Vec::new()
         });
-        woken.into_iter().flatten().for_each(Waker::wake);
+        woken.into_iter().flatten().for_each(wake);
     }
 }
 

@@ -16,7 +16,7 @@ use super::pause;
 use super::timers::{Armed, Fired, Held, Key, Timers};
 use super::{Instant, nanos_of, now, now_or_later};
 use crate::errand::Errand;
-use crate::sync::{Spare, may_proceed};
+use crate::sync::{Spare, may_proceed, wake};
 use crate::{clock, context};
 
 /// Waits for a duration, from this call on. Zero is ready at once; what the clock
@@ -149,7 +149,7 @@ impl Sleep {
         // the coroutine is polled and arms where it is. If the timer has
         // fired, its wake does that.
         if let Some(waker) = self.disarm() {
-            waker.wake();
+            wake(waker);
         }
         #[cfg(feature = "test-util")]
         if let Stage::Paused(key) = self.stage
@@ -160,7 +160,7 @@ impl Sleep {
                     self.stage = Stage::Paused(key);
                     return;
                 }
-                _ => waker.wake(),
+                _ => wake(waker),
             }
         }
         self.stage = Stage::New;

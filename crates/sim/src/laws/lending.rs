@@ -9,6 +9,7 @@ impl Laws {
     /// Coroutine `k` awaits another one from now on, or none.
     pub(crate) fn awaits(&mut self, k: usize, other: Option<usize>) {
         let before = std::mem::replace(&mut self.all[k].awaits, other);
+        self.all[k].awaited.extend(before);
         before
             .into_iter()
             .chain(other)
@@ -49,6 +50,7 @@ impl Laws {
             }
         }
         for (k, it) in self.all.iter().enumerate() {
+            it.awaited.iter().for_each(|other| borrows[*other] = true);
             if let Some(other) = it.awaits {
                 borrows[other] = true;
                 self.lends(world, k, other)?;

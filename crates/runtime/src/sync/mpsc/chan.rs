@@ -21,7 +21,7 @@ use upshift_core::Level;
 
 use super::error::{SendError, TryRecvError, TrySendError};
 use crate::sync::lock::Guard;
-use crate::sync::spare::{self, Spare};
+use crate::sync::spare::{self, Spare, register};
 use crate::sync::wait_queue::{Key, WaitQueue};
 use crate::sync::{Lock, Notify, may_proceed, waiting_level};
 
@@ -429,10 +429,7 @@ impl<T> Chan<T> {
         if state.is_over() {
             return Poll::Ready(());
         }
-        let before = match &state.receiver {
-            Some(before) if before.will_wake(waker) => None,
-            _ => state.receiver.replace(waker.take()),
-        };
+        let before = register(&mut state.receiver, waker);
         drop(state);
         drop(before);
         Poll::Pending

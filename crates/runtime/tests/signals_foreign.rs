@@ -1,0 +1,86 @@
+//! Wakers of other executors that wait for signals: they panic, or poll at once. Others still hear.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use upshift::signal::{SIGUSR1, SIGUSR2, SIGWINCH, Signals};
+use upshift::{Runtime, time};
+
+#[derive(Default)]
+struct Panics(AtomicBool);
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+        panic!("expected: a waker that panics");
+    }
+}
+
+fn send(number: i32) {
+    // SAFETY: no pointers.
+    assert_eq!(unsafe { libc::kill(libc::getpid(), number) }, 0);
+}
+
+fn is_heard(number: i32) {
+    let runtime = Runtime::builder().vcpus(1).build().unwrap();
+    runtime.block_on(async {
+        let mut signals = Signals::new([number]).unwrap();
+        send(number);
+        let heard = time::timeout(Duration::from_secs(20), signals.recv()).await;
+        assert_eq!(heard.expect("the signal is heard").unwrap(), number);
+    });
+}
+
+#[test]
+fn a_waker_that_panics_does_not_end_signals() {
+    let mut signals = Signals::new([SIGUSR1]).unwrap();
+    let mut waits = Box::pin(signals.recv());
+    let panics = Arc::new(Panics::default());
+    let waker = Waker::from(panics.clone());
+    let cx = &mut Context::from_waker(&waker);
+    assert!(waits.as_mut().poll(cx).is_pending());
+    send(SIGUSR1);
+    let limit = Instant::now() + Duration::from_secs(20);
+    while !panics.0.load(Ordering::SeqCst) {
+        assert!(Instant::now() < limit, "the waker is called");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    is_heard(SIGUSR2);
+}
+
+type Polled = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// An executor that polls in the wake.
+struct Inline(Mutex<Polled>);
+
+impl Wake for Inline {
+    fn wake(self: Arc<Self>) {
+        let waker = Waker::from(self.clone());
+        let mut future = self.0.lock().unwrap();
+        let _ = future.as_mut().poll(&mut Context::from_waker(&waker));
+    }
+}
+
+#[test]
+fn a_waker_may_poll_the_listener_that_wakes_it() {
+    let mut signals = Signals::new([SIGWINCH]).unwrap();
+    let (sender, receiver) = mpsc::channel();
+    let listens = async move {
+        while let Ok(number) = signals.recv().await {
+            if sender.send(number).is_err() {
+                return;
+            }
+        }
+    };
+    Arc::new(Inline(Mutex::new(Box::pin(listens)))).wake();
+    for _ in 0..2 {
+        send(SIGWINCH);
+        let heard = receiver.recv_timeout(Duration::from_secs(20));
+        assert_eq!(heard, Ok(SIGWINCH), "it waits for itself");
+    }
+    is_heard(libc::SIGURG);
+}
