@@ -25,7 +25,7 @@ use super::idle::{ByFirst, Idle};
 use super::prices::Median;
 use super::roles::{FIRST, MAIN, NONE, Role, Roles};
 use super::service::Service;
-use super::thread::{Go, Thread};
+use super::thread::{Go, Thread, id_of};
 use super::ticker::{self, Ticker};
 use super::{PreemptionStats, refusal, slice, watcher};
 use crate::affinity;
@@ -214,11 +214,12 @@ impl Preemptible {
 
     fn start_watcher(self: &Arc<Preemptible>) -> io::Result<()> {
         let vcpu = self.clone();
-        self.start_thread("watcher", move || {
+        let started = self.start_thread("watcher", move || {
             slice::of_watcher(vcpu.eyes.is_some());
             vcpu.enlist(board::Role::Dispatcher);
             watcher::run(&vcpu);
-        })
+        });
+        started.map(drop)
     }
 
     /// Without it the watcher comes later, at times.
@@ -233,17 +234,33 @@ impl Preemptible {
 
     /// One more thread, if there may be one more.
     pub(super) fn start_spare(self: &Arc<Preemptible>) -> io::Result<()> {
+        self.start_spare_after(|| ())
+    }
+
+    /// Starts one more thread, which calls `first` before anything else.
+    ///
+    /// The new thread may be made current as soon as this returns. Its number is known by then: so the
+    /// watcher sees a start that sleeps, on a lock that a suspended poll holds.
+    fn start_spare_after(
+        self: &Arc<Preemptible>,
+        first: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
         let number = self.roles().count();
         if number == self.threads.len() {
             return Ok(());
         }
         let vcpu = self.clone();
-        self.start_thread(&format!("worker-{number}"), move || vcpu.be_spare(number))?;
+        let id = self.start_thread(&format!("worker-{number}"), move || {
+            first();
+            vcpu.be_spare(number);
+        })?;
+        self.threads[number].id.store(id, SeqCst);
         self.roles().add();
         Ok(())
     }
 
-    fn start_thread(&self, role: &str, main: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    /// Starts a thread on the vCPU's CPU, and returns its number in the kernel.
+    fn start_thread(&self, role: &str, main: impl FnOnce() + Send + 'static) -> io::Result<u32> {
         let cpu = self.cpu;
         let thread = thread::Builder::new()
             // The kernel shows fifteen bytes of it.
@@ -254,8 +271,9 @@ impl Preemptible {
                 main();
             })
             .map_err(|error| no_thread("a vCPU", &error))?;
+        let id = id_of(&thread);
         self.joins().push(thread);
-        Ok(())
+        Ok(id)
     }
 
     /// The daemon, if there is one, is told that the calling thread is one of this vCPU.
@@ -477,5 +495,90 @@ impl Preemptible {
         self.blocked.fetch_sub(1, SeqCst);
         aside.go_on();
         self.end_idle();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hint::spin_loop;
+    use std::sync::mpsc;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::{Level, Preemption, Runtime};
+
+    /// Spins until `over` says so, or for so many seconds. Returns whether it says so.
+    fn spin_until(seconds: u64, over: impl Fn() -> bool) -> bool {
+        let began = Instant::now();
+        while !over() && began.elapsed() < Duration::from_secs(seconds) {
+            spin_loop();
+        }
+        over()
+    }
+
+    /// Polls are suspended, a coroutine has come, and every thread of the vCPU sleeps: the current
+    /// thread is starting, and waits for a lock that a suspended poll holds, as the allocator's may be
+    /// held. The watcher sees that this thread sleeps, and has the suspended polls run.
+    #[test]
+    fn a_thread_that_starts_behind_a_lock_of_a_suspended_poll_does_not_stop_its_vcpu() {
+        static LOCK: Mutex<()> = Mutex::new(());
+        let preemption = Runtime::builder().vcpus(1).preemption(Preemption::Required);
+        let runtime = match preemption.build() {
+            Ok(runtime) => runtime,
+            Err(error) => return eprintln!("skipped: {error}"),
+        };
+        let mut vcpu = None;
+        runtime.block_on(async { with_current(|here, _| vcpu = Some(here.held())) });
+        let vcpu = vcpu.unwrap();
+        let handle = runtime.handle();
+        let (held, release) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let spawn = |level: u8, poll: Box<dyn FnOnce() + Send>| {
+            let level = Level::new(level).unwrap();
+            handle.spawn(async { poll() }, level).unwrap().detach();
+        };
+        // It holds the lock until it may release it, and is suspended meanwhile.
+        let (holds, until) = (held.clone(), release.clone());
+        spawn(
+            30,
+            Box::new(move || {
+                let guard = LOCK.lock();
+                holds.store(true, SeqCst);
+                spin_until(120, || until.load(SeqCst));
+                drop(guard);
+            }),
+        );
+        assert!(spin_until(20, || held.load(SeqCst)));
+        // The last of the spare threads, which starts behind the lock.
+        let last = vcpu.roles().count();
+        vcpu.start_spare_after(|| drop(LOCK.lock())).unwrap();
+        // One more poll for each of the others: it interrupts the one before.
+        let mut level = 29;
+        let is_current = |thread: usize| vcpu.current.load(SeqCst) == thread;
+        while !is_current(last) && level > 1 {
+            let (began, until) = (Arc::new(AtomicBool::new(false)), release.clone());
+            let begins = began.clone();
+            spawn(
+                level,
+                Box::new(move || {
+                    begins.store(true, SeqCst);
+                    spin_until(120, || until.load(SeqCst));
+                }),
+            );
+            spin_until(20, || is_current(last) || began.load(SeqCst));
+            level -= 1;
+        }
+        assert!(is_current(last), "each thread before it holds a poll");
+        assert!(
+            spin_until(20, || vcpu.threads[last].is_asleep()),
+            "the watcher does not see that the current thread sleeps"
+        );
+        let (told, seen) = mpsc::channel();
+        spawn(0, Box::new(move || _ = told.send(())));
+        release.store(true, SeqCst);
+        let polled = seen.recv_timeout(Duration::from_secs(60));
+        assert!(polled.is_ok(), "nothing runs, and something has arrived");
     }
 }
