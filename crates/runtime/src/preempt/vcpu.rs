@@ -7,6 +7,7 @@
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::io;
+use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,6 +36,7 @@ use crate::context;
 use crate::host::{Linux, Preempted};
 use crate::interrupt;
 use crate::notice::no_thread;
+use crate::permit::Critical;
 use crate::worker::Worker;
 
 /// Threads that a vCPU begins with: one to go on with, and one to spare.
@@ -304,7 +306,7 @@ impl Preemptible {
             if thread.wait() == Go::End {
                 return;
             }
-            let _entered = context::enter(self.worker());
+            let _serving = context::serve(self.worker());
             self.serve(number, &|| false);
         }
     }
@@ -317,8 +319,8 @@ impl Preemptible {
     pub(crate) fn serve_as_main(&self, patient: bool, done: &dyn Fn() -> bool) -> io::Result<()> {
         interrupt::claim()?;
         let worker = self.worker();
-        let _entered = context::enter(worker);
         let _registered = Registered::begin(self, MAIN);
+        let mut within = None;
         let thread = &self.threads[MAIN];
         self.roles().set_main(true);
         // What was pinned and waited is polled: when the vCPU waits, or by an end to the poll under way, for which it does not show as
@@ -327,6 +329,9 @@ impl Preemptible {
         self.watch.notify();
         loop {
             if thread.told().is_some() {
+                // While it is current, and no longer: to start a coroutine takes the vCPU.
+                let _entered = context::enter(worker);
+                within.get_or_insert_with(|| worker.shared.surroundings.begin());
                 self.serve_main();
             } else if done() && self.roles().set_main(false) {
                 return Ok(());
@@ -409,8 +414,9 @@ impl Preempted for Preemptible {
         if interrupt::claim().is_err() {
             return;
         }
-        let _entered = context::enter(worker);
+        // Hooks of users are within a use of its permit, as everything but polls is.
         let _registered = Registered::begin(self, FIRST);
+        let _serving = context::serve(worker);
         let thread = &self.threads[FIRST];
         while !self.serve(FIRST, done) {
             // Others serve, and what they ask of the kernel is for this thread to do.
@@ -431,6 +437,14 @@ impl Preempted for Preemptible {
 
     fn has_main(&self) -> bool {
         self.index == 0
+    }
+
+    fn polls_pinned_here(&self) -> bool {
+        // A thread that runs without its permit waits for it here.
+        let _critical = Critical::enter();
+        let mut is_main = false;
+        with_current(|vcpu, number| is_main = ptr::eq(vcpu, self) && number == MAIN);
+        is_main && self.has_main() && self.current.load(Acquire) == MAIN
     }
 
     fn has_stopped_polls(&self) -> bool {
