@@ -187,6 +187,10 @@ unsafe impl Host for Linux {
         self.clock.ticks()
     }
 
+    fn now_after(&self, before: u64) -> u64 {
+        clock::ticks_after(before)
+    }
+
     #[inline]
     fn current(&self) -> Option<NonNull<Vcpu<Linux>>> {
         served()
