@@ -353,6 +353,20 @@ impl<H: Host> Vcpu<H> {
         Some(Picked::Poll(Running::new(self, coroutine)))
     }
 
+    /// Reads the host's clock, which may have been set back since the vCPU's last reading.
+    fn host_now(&self) -> u64 {
+        // The earlier reading first: else a thread that loses the CPU between the two takes one that is
+        // later for it.
+        let before = self.clock();
+        let host = &self.inner().host;
+        let now = host.now();
+        if now < before {
+            host.now_after(before)
+        } else {
+            now
+        }
+    }
+
     /// Closes the account of the last poll and reads the clock afresh. A host
     /// calls it when it turns from polling to something else (reaping its
     /// completions, say), so that this time is charged to no coroutine.

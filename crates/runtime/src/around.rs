@@ -2,7 +2,7 @@
 //!
 //! An [`Around`] is begun when a thread takes the loop of a vCPU up, and ended when it leaves
 //! it: the thread of a vCPU once, that of `block_on` with each call, spare threads each time that
-//! they go on. Coroutines move between threads, so each thread has to be within the same.
+//! they go on. A thread has the vCPU when an [`Around`] is begun there, and no longer when it is ended. Coroutines move between threads, so each thread has to be within the same.
 //! Nothing of it is on the way of a poll.
 
 use std::fmt;
@@ -33,14 +33,22 @@ impl Surroundings {
         Surroundings([self.0.clone(), inner.0].concat())
     }
 
+    /// Begins all; they end when the result is dropped, on the same thread.
     #[inline]
-    pub(crate) fn begin(&self) {
+    pub(crate) fn begin(&self) -> Within<'_> {
         self.0.iter().for_each(|around| told(|| around.begin()));
+        Within(self)
     }
+}
 
+/// Ends what [`Surroundings::begin`] began.
+pub(crate) struct Within<'a>(&'a Surroundings);
+
+impl Drop for Within<'_> {
     #[inline]
-    pub(crate) fn end(&self) {
-        self.0.iter().rev().for_each(|around| told(|| around.end()));
+    fn drop(&mut self) {
+        let all = self.0.0.iter();
+        all.rev().for_each(|around| told(|| around.end()));
     }
 }
 

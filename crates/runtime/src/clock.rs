@@ -4,9 +4,13 @@
 //! A tick is the cheapest monotonic unit of the CPU (9 ns a reading with the
 //! time-stamp counter, where the kernel itself trusts it; else nanoseconds). The
 //! length of a tick is measured once, against `CLOCK_MONOTONIC`.
+//!
+//! The counter may be set back while the machine sleeps (ACPI S3). Ticks are counted on then, from the
+//! last reading of the thread that sees it first: an offset of the whole process is added to the counter.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Now, in nanoseconds of `CLOCK_MONOTONIC`. About 20 ns.
@@ -141,10 +145,31 @@ impl Ticks {
         #[cfg(target_arch = "x86_64")]
         if self.counter {
             // SAFETY: every x86-64 CPU has the counter.
-            return unsafe { core::arch::x86_64::_rdtsc() };
+            let counter = unsafe { core::arch::x86_64::_rdtsc() };
+            return counter.wrapping_add(OFFSET.load(Ordering::Relaxed));
         }
         now()
     }
+}
+
+/// The ticks of a counter that has been set back are ahead of it by so much.
+static OFFSET: AtomicU64 = AtomicU64::new(0);
+
+/// A reading is later than the next one by less than so many microseconds, if the counter was not set
+/// back: those of the CPUs differ by less than a microsecond where the kernel trusts them.
+const APART_MICROS: u64 = 100;
+
+/// Returns the ticks now, at least those of an earlier reading. If the counter has been set back, ticks count on
+/// from that reading, for all threads.
+pub(crate) fn ticks_after(before: u64) -> u64 {
+    let offset = OFFSET.load(Ordering::Relaxed);
+    let behind = before.saturating_sub(ticks());
+    if behind > APART_MICROS * tick().per_micro {
+        // One thread does it: another one that has seen the same finds another offset.
+        let ahead = offset.wrapping_add(behind);
+        let _ = OFFSET.compare_exchange(offset, ahead, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    ticks().max(before)
 }
 
 struct Tick {

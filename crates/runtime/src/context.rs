@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use upshift_core::{CoroutineId, Domain, Level};
 
+use crate::around::Within;
 use crate::host::Linux;
 use crate::numbers;
 use crate::permit::Critical;
@@ -41,15 +42,29 @@ pub(crate) fn belongs_to() -> Option<Arc<Shared>> {
     runtime.get()?.upgrade()
 }
 
-/// The calling thread runs this worker's loop until the result is dropped.
+/// Has the calling thread run this worker's loop until the result is dropped, within what users have
+/// put around polls. The end of that is told to a thread that has the worker no more: code of users
+/// could start coroutines there in the middle of what another thread does.
+pub(crate) fn serve(worker: &Worker) -> Serving<'_> {
+    Serving {
+        _entered: enter(worker),
+        _within: worker.shared.surroundings.begin(),
+    }
+}
+
+/// Ends what [`serve`] began. The order of the fields is that of their end.
+pub(crate) struct Serving<'a> {
+    _entered: Entered,
+    _within: Within<'a>,
+}
+
+/// Gives the calling thread this worker until the result is dropped, to run code of the runtime.
 pub(crate) fn enter(worker: &Worker) -> Entered {
     let before = WORKER.replace(worker);
     // SAFETY: the worker has the executor, and is borrowed by its own thread
     // until `Entered` is dropped (it is not `Sync`).
     unsafe { crate::host::serve(Some(worker.executor.vcpu())) };
-    let entered = Entered { before };
-    worker.shared.surroundings.begin();
-    entered
+    Entered { before }
 }
 
 /// Ends what [`enter`] began.
@@ -59,10 +74,6 @@ pub(crate) struct Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        // SAFETY: entered on this thread until now.
-        if let Some(worker) = unsafe { WORKER.get().as_ref() } {
-            worker.shared.surroundings.end();
-        }
         WORKER.set(self.before);
         // SAFETY: the worker of before, if any, is still entered on this thread.
         unsafe { crate::host::serve(self.before.as_ref().map(|worker| worker.executor.vcpu())) };

@@ -87,24 +87,24 @@ where
 /// # Panics
 /// As [`spawn`]. With [preemption](crate::Builder::preemption), also if the caller
 /// is neither the main coroutine of `block_on` nor such a local one: other
-/// coroutines go from thread to thread there.
+/// coroutines go from thread to thread there. A hook of
+/// [`on_vcpu_start`](crate::Builder::on_vcpu_start) may call it on the thread of `block_on`.
 #[track_caller]
 pub fn spawn_local<F>(future: F, priority: impl Into<Priority>) -> LocalHandle<F::Output>
 where
     F: Future + 'static,
     F::Output: 'static,
 {
-    assert!(
-        !crate::preempt::may_move(),
-        "with preemption, spawn_local works from the main coroutine and other local ones only: use spawn"
-    );
     let (priority, location) = (priority.into(), Location::caller());
     let future = traced(future, location, priority);
-    // SAFETY: what is pinned to a vCPU is polled by one thread from beginning to
-    // end: this one, which serves the vCPU, or is the main thread of a preemptible one;
-    // and `LocalHandle` keeps the handle on it.
-    let spawned = context::with_open(|worker| unsafe {
-        worker.executor.spawn_pinned_at(future, priority, location)
+    let spawned = context::with_open(|worker| {
+        assert!(
+            worker.polls_pinned_here(),
+            "with preemption, spawn_local works from the main coroutine and other local ones only: use spawn"
+        );
+        // SAFETY: what is pinned to a vCPU is polled by one thread from beginning to
+        // end: this one, as was just asked; and `LocalHandle` keeps the handle on it.
+        unsafe { worker.executor.spawn_pinned_at(future, priority, location) }
     });
     match spawned {
         Some(Ok(inner)) => LocalHandle {

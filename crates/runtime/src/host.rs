@@ -70,6 +70,8 @@ pub(crate) trait Preempted: Send + Sync {
     fn main_waits(&self) -> u64;
     /// Is there a thread for what is pinned?
     fn has_main(&self) -> bool;
+    /// Is the calling thread the one for what is pinned, and does it serve the vCPU?
+    fn polls_pinned_here(&self) -> bool;
     /// Is a poll stopped in the middle?
     fn has_stopped_polls(&self) -> bool;
     /// Ends the threads, on the first one, when no poll is stopped any more. False: one is, and does not come to its end; then the
@@ -183,6 +185,10 @@ unsafe impl Host for Linux {
     #[inline]
     fn now(&self) -> u64 {
         self.clock.ticks()
+    }
+
+    fn now_after(&self, before: u64) -> u64 {
+        clock::ticks_after(before)
     }
 
     #[inline]

@@ -17,11 +17,12 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use upshift_core::{Executor, Level, Priority};
+use upshift_core::{Domain, Executor, Level, Priority};
 use upshift_ring::Mode;
 
 use crate::affinity;
 use crate::builder::Builder;
+use crate::context;
 use crate::driver::Report;
 use crate::handle::Handle;
 use crate::host;
@@ -32,7 +33,7 @@ use crate::observe::Watchdog;
 use crate::preempt::Preemptible;
 use crate::shared::{Other, Shared};
 use crate::task::JoinError;
-use crate::worker::{Until, Worker};
+use crate::worker::{ENDING_WAIT, Until, Worker};
 
 /// Vcpus, threads and rings: everything coroutines need. See the [crate].
 pub struct Runtime {
@@ -259,27 +260,24 @@ impl Drop for Runtime {
             .is_some()
             .then(|| Instant::now() + Preemptible::grace());
         let is_over = || limit.is_some_and(|limit| Instant::now() > limit);
-        if let Engine::Inline(Some(worker)) = &self.engine {
-            worker.is_ending.set(true);
-        }
-        // Cancelled coroutines exit on their vCPUs; this thread serves its own, or what is pinned to it.
-        while shared.domain.cancel_all() != 0 && !is_over() {
-            // Those that have come since, and those that were being polled, are cancelled when no more exit: to go over all costs as much as there are.
-            let (turns, exits) = (Cell::new(0), Cell::new(0));
-            let done = |most| {
-                let exited = self.worker().executor.exits().0;
-                if exits.replace(exited) != exited {
-                    turns.set(0);
-                }
-                turns.set(turns.get() + 1);
-                turns.get() > most || shared.domain.bitmap() == 0 || is_over()
-            };
+        if shared.domain.cancel_all() != 0 {
+            // Cancelled coroutines exit on their vCPUs; this thread serves its own, or what is pinned to it.
             match &self.engine {
-                // One that can serve nothing any more, at the end of its thread, waits until the time is over.
-                Engine::Preemptible(vcpu) => drop(vcpu.serve_as_main(true, &|| done(1))),
-                Engine::Inline(_) => self.worker().run(Until::Says(&|| done(64))),
+                Engine::Inline(Some(worker)) => see_all_exit(worker),
+                Engine::Inline(None) => {}
+                Engine::Preemptible(vcpu) => {
+                    let exits = Cell::new(exited(&shared.domain));
+                    let ends = || {
+                        let now = exited(&shared.domain);
+                        let no_more_exit = exits.replace(now) == now;
+                        is_over() || (no_more_exit && shared.domain.cancel_all() == 0)
+                    };
+                    // At the end of its thread it can serve nothing any more, and only waits.
+                    while vcpu.serve_as_main(true, &ends).is_err() && !ends() {
+                        thread::sleep(ENDING_WAIT);
+                    }
+                }
             }
-            thread::yield_now();
         }
         let others = std::mem::take(&mut *shared.others());
         for other in &others {
@@ -321,6 +319,37 @@ impl Drop for Runtime {
         if let Some(affinity) = self.affinity.take() {
             let _ = affinity::restore(&affinity);
         }
+    }
+}
+
+/// How many coroutines have exited.
+fn exited(domain: &Domain<Linux>) -> u64 {
+    domain.vcpus().map(|vcpu| vcpu.exits().0).sum()
+}
+
+/// Serves the vCPU of the calling thread until no coroutine of its runtime is left.
+///
+/// Coroutines that have come since, and those that were being polled, are cancelled when no more
+/// exit: to go over all of them costs as much as there are.
+fn see_all_exit(worker: &Worker) {
+    let domain = &worker.shared.domain;
+    worker.is_ending.set(true);
+    let _serving = context::serve(worker);
+    let mut before = None;
+    while domain.cancel_all() != 0 {
+        // Where none has exited since the last time, others hold up what is left: this vCPU waits.
+        let began = exited(domain);
+        let waits = before.replace(began) == Some(began);
+        let (turns, exits) = (Cell::new(0), Cell::new(began));
+        let done = || {
+            let now = exited(domain);
+            if exits.replace(now) != now {
+                turns.set(0);
+            }
+            turns.set(turns.get() + 1);
+            turns.get() > 64 || (domain.bitmap() == 0 && (!waits || turns.get() > 1))
+        };
+        worker.run_within(Until::Says(&done));
     }
 }
 

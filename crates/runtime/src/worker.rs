@@ -52,7 +52,7 @@ use crate::permit;
 use crate::shared::Shared;
 use crate::time::timers::Timers;
 use crate::trace::recorder::Recorder;
-pub(crate) use wait::Spin;
+pub(crate) use wait::{ENDING_WAIT, Spin};
 
 /// Polls before a vCPU with completions or submissions waiting enters the ring.
 pub(crate) const POLLS_PER_REAP: u32 = 64;
@@ -145,15 +145,20 @@ impl Until<'_> {
 impl Worker {
     /// Serves the vCPU until `done` says so, which is asked whenever a poll has
     /// ended or a wait is over.
-    #[inline(never)]
     pub(crate) fn run(&self, done: Until<'_>) {
-        let done = || done.is_now();
         if let Some(preemptible) = self.preemptible.get() {
             fence(Ordering::SeqCst);
             self.tell_watchdog();
-            return preemptible.run(&done);
+            return preemptible.run(&|| done.is_now());
         }
-        let _entered = context::enter(self);
+        let _serving = context::serve(self);
+        self.run_within(done);
+    }
+
+    /// Serves an inline vCPU as [`Worker::run`] does, on a thread that [serves](context::serve) it.
+    #[inline(never)]
+    pub(crate) fn run_within(&self, done: Until<'_>) {
+        let done = || done.is_now();
         fence(Ordering::SeqCst);
         self.tell_watchdog();
         let mut reachable = self.reachable();
@@ -482,6 +487,12 @@ impl Worker {
         }
     }
 
+    /// Is the calling thread, which has this worker, the one that polls what is pinned to its vCPU?
+    pub(crate) fn polls_pinned_here(&self) -> bool {
+        let preemptible = self.preemptible.get();
+        preemptible.is_none_or(|preemptible| preemptible.polls_pinned_here())
+    }
+
     /// Is a poll stopped in the middle?
     pub(crate) fn has_stopped_polls(&self) -> bool {
         let preemptible = self.preemptible.get();
@@ -502,7 +513,7 @@ impl Worker {
             std::mem::forget(self);
             return false;
         }
-        let _entered = context::enter(&self);
+        let _serving = context::serve(&self);
         self.executor.retire();
         self.timers.close();
         self.ring.shutdown();

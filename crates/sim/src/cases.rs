@@ -39,6 +39,8 @@ pub struct Family {
     pub vcpus: (usize, usize),
     /// Are polls suspended?
     pub preemption: bool,
+    /// Is the clock of the CPUs set back once?
+    pub set_back: bool,
 }
 
 impl Family {
@@ -46,11 +48,13 @@ impl Family {
     pub const ONE: Family = Family {
         vcpus: (1, 1),
         preemption: false,
+        set_back: false,
     };
     /// Two to four vCPUs, in a share of the cases up to 16, whose polls are not interrupted.
     pub const SEVERAL: Family = Family {
         vcpus: (2, 16),
         preemption: false,
+        set_back: false,
     };
 
     /// The same with preemption.
@@ -58,6 +62,15 @@ impl Family {
     pub const fn preemptible(self) -> Family {
         Family {
             preemption: true,
+            ..self
+        }
+    }
+
+    /// The same with a clock that is set back once, by half an hour.
+    #[must_use]
+    pub const fn set_back(self) -> Family {
+        Family {
+            set_back: true,
             ..self
         }
     }
@@ -78,6 +91,9 @@ pub fn cases(family: Family) -> impl Strategy<Value = Case> {
     (machine(family), workload).prop_map(|(machine, workload)| Case { machine, workload })
 }
 
+/// Nanoseconds.
+const HALF_AN_HOUR: u64 = 1_800_000_000_000;
+
 /// The most vCPUs of most cases.
 const FEW_VCPUS: usize = 4;
 
@@ -89,7 +105,15 @@ fn machine(family: Family) -> impl Strategy<Value = Machine> {
     ];
     let aging = prop_oneof![3 => Just(None), 1 => (2..6_u32).prop_map(NonZeroU32::new)];
     let wake = prop_oneof![Just(35_000_u64), Just(1_000), Just(5_000)];
-    (vcpus, wake, aging).prop_map(move |(vcpus, wake, aging)| Machine {
+    let set_back = match family.set_back {
+        true => (0..3_000_000_u64)
+            .prop_map(|at| Some((at, HALF_AN_HOUR)))
+            .boxed(),
+        false => Just(None).boxed(),
+    };
+    let all = (vcpus, wake, aging, set_back);
+    all.prop_map(move |(vcpus, wake, aging, set_back)| Machine {
+        set_back,
         wake,
         aging,
         preemption: family.preemption.then_some(Preemption {

@@ -4,7 +4,7 @@
 //! The world is found through a thread-local, so that the host itself and the futures are `Send` without a promise: one
 //! OS thread runs one simulation at a time, all of it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
@@ -43,6 +43,25 @@ pub(crate) fn world() -> Rc<World> {
     inhabited().expect("coroutines run inside a simulation")
 }
 
+/// The clock of the CPUs, which may be set back.
+#[derive(Default)]
+pub(crate) struct Clock {
+    /// What is added to it since then.
+    ahead: Cell<u64>,
+}
+
+impl Clock {
+    /// A clock that is set back by less shows no time before its zero.
+    const ZERO: u64 = 1 << 41;
+
+    fn now(&self, set_back: Option<(u64, u64)>, time: u64) -> u64 {
+        let back = set_back
+            .filter(|(at, _)| time >= *at)
+            .map_or(0, |(_, by)| by);
+        Clock::ZERO + time - back + self.ahead.get()
+    }
+}
+
 /// See the module.
 pub(crate) struct SimHost;
 
@@ -67,7 +86,18 @@ unsafe impl Host for SimHost {
     fn now(&self) -> u64 {
         let Some(world) = inhabited() else { return 0 };
         world.step();
-        world.now()
+        world.clock.now(world.machine.set_back, world.now())
+    }
+
+    fn now_after(&self, before: u64) -> u64 {
+        let Some(world) = inhabited() else {
+            return before;
+        };
+        let now = world.clock.now(world.machine.set_back, world.now());
+        // As the runtime does, but without a limit to how far readings may be apart: these are not.
+        let behind = before.saturating_sub(now);
+        world.clock.ahead.set(world.clock.ahead.get() + behind);
+        now + behind
     }
 
     fn current(&self) -> Option<NonNull<Vcpu<SimHost>>> {

@@ -29,6 +29,8 @@ pub struct Machine {
     pub preemption: Option<Preemption>,
     /// See [`Config::aging`](upshift_core::Config::aging).
     pub aging: Option<NonZeroU32>,
+    /// When the clock of its CPUs is set back, and by how much, ns.
+    pub set_back: Option<(u64, u64)>,
 }
 
 impl Machine {
@@ -43,6 +45,7 @@ impl Machine {
             look: 50_000,
             preemption: None,
             aging: None,
+            set_back: None,
         }
     }
 

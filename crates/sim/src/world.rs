@@ -12,7 +12,7 @@ use std::task::Waker;
 
 use upshift_core::{Change, Config, CoroutineId, Domain, Executor, JoinHandle, Step, Vcpu};
 
-use crate::host::{Inhabited, SimHost};
+use crate::host::{Clock, Inhabited, SimHost};
 use crate::laws::{Doing, Laws, Violation};
 use crate::lock::{LOCKS, Lock};
 use crate::machine::Machine;
@@ -69,6 +69,7 @@ pub(crate) struct World {
     pub(crate) machine: Machine,
     pub(crate) workload: Workload,
     now: Cell<u64>,
+    pub(crate) clock: Clock,
     events: RefCell<BinaryHeap<Reverse<(u64, u64, Event)>>>,
     made: Cell<u64>,
     pub(crate) domain: Domain<SimHost>,
@@ -123,6 +124,7 @@ impl World {
         let world = Rc::new(World {
             machine,
             now: Cell::new(0),
+            clock: Clock::default(),
             events: RefCell::default(),
             made: Cell::new(0),
             domain,

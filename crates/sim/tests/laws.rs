@@ -55,6 +55,18 @@ fn truth_across_vcpus() {
     holds(Law::Truth, Family::SEVERAL);
 }
 
+/// The clock of the CPUs may start again when the machine has slept.
+#[test]
+fn all_laws_hold_when_the_clock_is_set_back() {
+    for family in [Family::ONE, Family::SEVERAL] {
+        for family in [family, family.preemptible()] {
+            if let Err(found) = search(family.set_back(), CASES, 5, &[]) {
+                panic!("{found}");
+            }
+        }
+    }
+}
+
 /// Found by `soak`, shrunk. What is handed a mutex may have become less urgent since it queued, and those behind it had lent to the
 /// holder before.
 #[test]

@@ -89,8 +89,11 @@ impl<'a, H: Host> Locked<'a, H> {
     pub(super) fn read_clock_now(&mut self) {
         let vcpu = self.vcpu;
         let domain = vcpu.inner();
-        let now = domain.host.now();
+        let mut now = domain.host.now();
         let guarded = self.guarded();
+        if now < guarded.now {
+            now = domain.host.now_after(guarded.now);
+        }
         let elapsed = now.saturating_sub(guarded.now);
         if guarded.polls != 0 {
             let mut each = elapsed;

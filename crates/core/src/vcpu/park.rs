@@ -23,7 +23,7 @@ impl<H: Host> Vcpu<H> {
         // next pick clears it, and the bitmap of a parked vCPU is the truth.
         let work = !self.inbox.is_empty()
             || (self.ready.load(Relaxed) | self.arriving.load(Relaxed)) != 0
-            || (domain.active.load(Relaxed) > 1 && self.may_help(domain.host.now()));
+            || (domain.active.load(Relaxed) > 1 && self.may_help(self.host_now()));
         if work {
             self.unpark();
         }

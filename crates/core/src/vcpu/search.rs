@@ -137,7 +137,7 @@ impl<H: Host> Vcpu<H> {
             return None;
         }
         let period = SHARE * after;
-        let now = domain.host.now();
+        let now = self.host_now();
         let budget =
             (self.overdrawn.load(Relaxed)).saturating_sub(now.saturating_add(SHARE * period));
         self.saving.store(false, Relaxed);
@@ -224,7 +224,7 @@ impl<H: Host> Vcpu<H> {
         }
         let domain = self.inner();
         let period = SHARE * domain.config.look_after;
-        let now = domain.host.now();
+        let now = self.host_now();
         let overdrawn = self.overdrawn.load(Relaxed).max(now);
         self.overdrawn
             .store(overdrawn.saturating_add(period), Relaxed);
@@ -240,7 +240,7 @@ impl<H: Host> Vcpu<H> {
         if after == 0 {
             return false;
         }
-        let now = domain.host.now();
+        let now = self.host_now();
         self.looked_at.store(now, Relaxed);
         let mut found = false;
         for vcpu in self.others() {

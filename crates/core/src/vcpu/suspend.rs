@@ -53,7 +53,7 @@ impl<H: Host> Drop for Aside<H> {
         // SAFETY: owned by us, and in no queue; vCPUs live as long as their domain, which outlives this (`set_aside_current`).
         unsafe {
             let vcpu = self.0.as_ref().vcpu();
-            let now = vcpu.inner().host.now();
+            let now = vcpu.host_now();
             self.0.as_ref().ready_at.store(now, Relaxed);
             vcpu.deliver(self.0);
         }

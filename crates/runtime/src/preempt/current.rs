@@ -6,12 +6,11 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
 use upshift_elevate::dispatch::Permit;
 
-use super::roles::{FIRST, MAIN, NONE};
+use super::roles::{FIRST, NONE};
 use super::slice::{self, Punctual};
 use super::thread::Thread;
 use super::vcpu::Preemptible;
 use crate::clock;
-use crate::host::Preempted;
 use crate::interrupt;
 use crate::permit;
 
@@ -85,13 +84,6 @@ pub(super) fn with_current(f: impl FnOnce(&Preemptible, usize)) {
     if let Some(vcpu) = unsafe { here.vcpu.as_ref() } {
         f(vcpu, here.number);
     }
-}
-
-/// May what the calling thread is polling go on on another one?
-pub(crate) fn may_move() -> bool {
-    let mut may = false;
-    with_current(|vcpu, number| may = !vcpu.has_main() || number != MAIN);
-    may
 }
 
 /// The calling thread asks for its permit, which has been taken away.

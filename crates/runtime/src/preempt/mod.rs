@@ -54,7 +54,7 @@ use std::fmt;
 use std::io;
 
 pub(crate) use calibrate::costs;
-pub(crate) use current::{answer_here, may_move};
+pub(crate) use current::answer_here;
 pub(crate) use serve::{at_once, waits_here};
 pub(crate) use slice::of_waiter as serve_shortly;
 pub(crate) use upshift_core::preempt::Rule;

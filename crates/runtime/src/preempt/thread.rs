@@ -7,9 +7,11 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::FromRawFd;
 use std::os::unix::fs::FileExt;
+use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 
 use upshift_core::Aside;
 use upshift_core::preempt::Ran;
@@ -31,9 +33,10 @@ pub(super) enum Go {
     End,
 }
 
-/// So many threads of a vCPU hold their status open. The others' is opened for each look, so that long polls that accumulate do not use up the process's
-/// descriptors: 6.5 µs instead of 3 here.
-const HOLD_OPEN: usize = 32;
+/// Threads of a vCPU whose status stays open: those that serve it while nothing is suspended. The
+/// status of the others is opened for each look, which takes twice as long, so that the threads of
+/// long polls do not use up the process's descriptors.
+const HOLD_OPEN: usize = 3;
 
 const WAIT: u32 = 0;
 const SERVE: u32 = 1;
@@ -251,10 +254,15 @@ impl Thread {
         Some(self.woken.load(Relaxed)).filter(|woken| *woken != 0)
     }
 
-    /// The CPU time that it has used, ns. A system call; `None` if the thread has ended.
+    /// Returns the CPU time that the thread has used, ns. A system call. `None` before the thread is
+    /// started, and after its end.
     pub(super) fn cpu_time(&self) -> Option<u64> {
-        // The kernel's name for the clock of a thread: clock_getcpuclockid(3), with the bits of a thread's, in scheduler time.
-        cpu_time(!(self.id.load(Relaxed) as libc::clockid_t) << 3 | 6)
+        // The kernel's name for the clock of a thread: clock_getcpuclockid(3), with the bits of a
+        // thread's, in scheduler time. The number 0 would name the clock of the calling thread.
+        match self.id.load(Relaxed) {
+            0 => None,
+            id => cpu_time(!(id as libc::clockid_t) << 3 | 6),
+        }
     }
 
     /// Does it sleep, otherwise than for its permit? A system call; false if the kernel does not say.
@@ -311,6 +319,15 @@ fn status_of(id: u32) -> io::Result<File> {
     }
     // SAFETY: it was just opened, for this owner.
     Ok(unsafe { File::from_raw_fd(file) })
+}
+
+/// Returns the kernel's number of a thread, which is a part of the name of its CPU-time clock. 0 if
+/// the thread has ended.
+pub(super) fn id_of<T>(thread: &JoinHandle<T>) -> u32 {
+    let mut clock = 0;
+    // SAFETY: the thread has not been joined, so its handle is good; a pointer to a local.
+    let found = unsafe { libc::pthread_getcpuclockid(thread.as_pthread_t(), &raw mut clock) };
+    if found == 0 { !(clock >> 3) as u32 } else { 0 }
 }
 
 /// What a CPU-time clock shows, ns; `None`: there is no such thread.

@@ -7,6 +7,7 @@
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::io;
+use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +26,7 @@ use super::idle::{ByFirst, Idle};
 use super::prices::Median;
 use super::roles::{FIRST, MAIN, NONE, Role, Roles};
 use super::service::Service;
-use super::thread::{Go, Thread};
+use super::thread::{Go, Thread, id_of};
 use super::ticker::{self, Ticker};
 use super::{PreemptionStats, refusal, slice, watcher};
 use crate::affinity;
@@ -35,6 +36,7 @@ use crate::context;
 use crate::host::{Linux, Preempted};
 use crate::interrupt;
 use crate::notice::no_thread;
+use crate::permit::Critical;
 use crate::worker::Worker;
 
 /// Threads that a vCPU begins with: one to go on with, and one to spare.
@@ -214,11 +216,12 @@ impl Preemptible {
 
     fn start_watcher(self: &Arc<Preemptible>) -> io::Result<()> {
         let vcpu = self.clone();
-        self.start_thread("watcher", move || {
+        let started = self.start_thread("watcher", move || {
             slice::of_watcher(vcpu.eyes.is_some());
             vcpu.enlist(board::Role::Dispatcher);
             watcher::run(&vcpu);
-        })
+        });
+        started.map(drop)
     }
 
     /// Without it the watcher comes later, at times.
@@ -233,17 +236,33 @@ impl Preemptible {
 
     /// One more thread, if there may be one more.
     pub(super) fn start_spare(self: &Arc<Preemptible>) -> io::Result<()> {
+        self.start_spare_after(|| ())
+    }
+
+    /// Starts one more thread, which calls `first` before anything else.
+    ///
+    /// The new thread may be made current as soon as this returns. Its number is known by then: so the
+    /// watcher sees a start that sleeps, on a lock that a suspended poll holds.
+    fn start_spare_after(
+        self: &Arc<Preemptible>,
+        first: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
         let number = self.roles().count();
         if number == self.threads.len() {
             return Ok(());
         }
         let vcpu = self.clone();
-        self.start_thread(&format!("worker-{number}"), move || vcpu.be_spare(number))?;
+        let id = self.start_thread(&format!("worker-{number}"), move || {
+            first();
+            vcpu.be_spare(number);
+        })?;
+        self.threads[number].id.store(id, SeqCst);
         self.roles().add();
         Ok(())
     }
 
-    fn start_thread(&self, role: &str, main: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    /// Starts a thread on the vCPU's CPU, and returns its number in the kernel.
+    fn start_thread(&self, role: &str, main: impl FnOnce() + Send + 'static) -> io::Result<u32> {
         let cpu = self.cpu;
         let thread = thread::Builder::new()
             // The kernel shows fifteen bytes of it.
@@ -254,8 +273,9 @@ impl Preemptible {
                 main();
             })
             .map_err(|error| no_thread("a vCPU", &error))?;
+        let id = id_of(&thread);
         self.joins().push(thread);
-        Ok(())
+        Ok(id)
     }
 
     /// The daemon, if there is one, is told that the calling thread is one of this vCPU.
@@ -286,7 +306,7 @@ impl Preemptible {
             if thread.wait() == Go::End {
                 return;
             }
-            let _entered = context::enter(self.worker());
+            let _serving = context::serve(self.worker());
             self.serve(number, &|| false);
         }
     }
@@ -299,8 +319,8 @@ impl Preemptible {
     pub(crate) fn serve_as_main(&self, patient: bool, done: &dyn Fn() -> bool) -> io::Result<()> {
         interrupt::claim()?;
         let worker = self.worker();
-        let _entered = context::enter(worker);
         let _registered = Registered::begin(self, MAIN);
+        let mut within = None;
         let thread = &self.threads[MAIN];
         self.roles().set_main(true);
         // What was pinned and waited is polled: when the vCPU waits, or by an end to the poll under way, for which it does not show as
@@ -309,6 +329,9 @@ impl Preemptible {
         self.watch.notify();
         loop {
             if thread.told().is_some() {
+                // While it is current, and no longer: to start a coroutine takes the vCPU.
+                let _entered = context::enter(worker);
+                within.get_or_insert_with(|| worker.shared.surroundings.begin());
                 self.serve_main();
             } else if done() && self.roles().set_main(false) {
                 return Ok(());
@@ -391,8 +414,9 @@ impl Preempted for Preemptible {
         if interrupt::claim().is_err() {
             return;
         }
-        let _entered = context::enter(worker);
+        // Hooks of users are within a use of its permit, as everything but polls is.
         let _registered = Registered::begin(self, FIRST);
+        let _serving = context::serve(worker);
         let thread = &self.threads[FIRST];
         while !self.serve(FIRST, done) {
             // Others serve, and what they ask of the kernel is for this thread to do.
@@ -413,6 +437,14 @@ impl Preempted for Preemptible {
 
     fn has_main(&self) -> bool {
         self.index == 0
+    }
+
+    fn polls_pinned_here(&self) -> bool {
+        // A thread that runs without its permit waits for it here.
+        let _critical = Critical::enter();
+        let mut is_main = false;
+        with_current(|vcpu, number| is_main = ptr::eq(vcpu, self) && number == MAIN);
+        is_main && self.has_main() && self.current.load(Acquire) == MAIN
     }
 
     fn has_stopped_polls(&self) -> bool {
@@ -477,5 +509,90 @@ impl Preemptible {
         self.blocked.fetch_sub(1, SeqCst);
         aside.go_on();
         self.end_idle();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hint::spin_loop;
+    use std::sync::mpsc;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::{Level, Preemption, Runtime};
+
+    /// Spins until `over` says so, or for so many seconds. Returns whether it says so.
+    fn spin_until(seconds: u64, over: impl Fn() -> bool) -> bool {
+        let began = Instant::now();
+        while !over() && began.elapsed() < Duration::from_secs(seconds) {
+            spin_loop();
+        }
+        over()
+    }
+
+    /// Polls are suspended, a coroutine has come, and every thread of the vCPU sleeps: the current
+    /// thread is starting, and waits for a lock that a suspended poll holds, as the allocator's may be
+    /// held. The watcher sees that this thread sleeps, and has the suspended polls run.
+    #[test]
+    fn a_thread_that_starts_behind_a_lock_of_a_suspended_poll_does_not_stop_its_vcpu() {
+        static LOCK: Mutex<()> = Mutex::new(());
+        let preemption = Runtime::builder().vcpus(1).preemption(Preemption::Required);
+        let runtime = match preemption.build() {
+            Ok(runtime) => runtime,
+            Err(error) => return eprintln!("skipped: {error}"),
+        };
+        let mut vcpu = None;
+        runtime.block_on(async { with_current(|here, _| vcpu = Some(here.held())) });
+        let vcpu = vcpu.unwrap();
+        let handle = runtime.handle();
+        let (held, release) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let spawn = |level: u8, poll: Box<dyn FnOnce() + Send>| {
+            let level = Level::new(level).unwrap();
+            handle.spawn(async { poll() }, level).unwrap().detach();
+        };
+        // It holds the lock until it may release it, and is suspended meanwhile.
+        let (holds, until) = (held.clone(), release.clone());
+        spawn(
+            30,
+            Box::new(move || {
+                let guard = LOCK.lock();
+                holds.store(true, SeqCst);
+                spin_until(120, || until.load(SeqCst));
+                drop(guard);
+            }),
+        );
+        assert!(spin_until(20, || held.load(SeqCst)));
+        // The last of the spare threads, which starts behind the lock.
+        let last = vcpu.roles().count();
+        vcpu.start_spare_after(|| drop(LOCK.lock())).unwrap();
+        // One more poll for each of the others: it interrupts the one before.
+        let mut level = 29;
+        let is_current = |thread: usize| vcpu.current.load(SeqCst) == thread;
+        while !is_current(last) && level > 1 {
+            let (began, until) = (Arc::new(AtomicBool::new(false)), release.clone());
+            let begins = began.clone();
+            spawn(
+                level,
+                Box::new(move || {
+                    begins.store(true, SeqCst);
+                    spin_until(120, || until.load(SeqCst));
+                }),
+            );
+            spin_until(20, || is_current(last) || began.load(SeqCst));
+            level -= 1;
+        }
+        assert!(is_current(last), "each thread before it holds a poll");
+        assert!(
+            spin_until(20, || vcpu.threads[last].is_asleep()),
+            "the watcher does not see that the current thread sleeps"
+        );
+        let (told, seen) = mpsc::channel();
+        spawn(0, Box::new(move || _ = told.send(())));
+        release.store(true, SeqCst);
+        let polled = seen.recv_timeout(Duration::from_secs(60));
+        assert!(polled.is_ok(), "nothing runs, and something has arrived");
     }
 }

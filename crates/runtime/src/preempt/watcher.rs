@@ -93,6 +93,8 @@ struct Watcher<'a> {
     /// The poll that could not be stopped for want of a thread, and when that was; NEVER: that has been said.
     crowded: Option<(PollId, u64)>,
     prices: Prices,
+    /// Ticks at the last look.
+    looked_at: u64,
 }
 
 impl<'a> Watcher<'a> {
@@ -105,6 +107,7 @@ impl<'a> Watcher<'a> {
             stuck: None,
             crowded: None,
             prices: Prices::new(vcpu.settings.looks),
+            looked_at: 0,
         }
     }
 
@@ -112,6 +115,8 @@ impl<'a> Watcher<'a> {
     fn look(&mut self, by_timer: bool) {
         let vcpu = self.vcpu;
         vcpu.looks.fetch_add(1, Relaxed);
+        // A poll that goes on for long reads no clock, and would seem to have run for no time.
+        self.looked_at = clock::ticks_after(self.looked_at);
         if let Some(eyes) = &vcpu.eyes {
             eyes.look();
         }

@@ -8,7 +8,7 @@ use crate::board::Post;
 use crate::clock;
 
 /// How often a runtime that is being dropped looks whether all coroutines have exited.
-const ENDING_WAIT: Duration = Duration::from_millis(1);
+pub(crate) const ENDING_WAIT: Duration = Duration::from_millis(1);
 /// A wait that a wake from another vCPU ended sooner than this makes the next
 /// wait begin with spinning.
 const SHORT_WAIT: Duration = Duration::from_micros(200);

@@ -8,6 +8,7 @@ mod blocking;
 mod control;
 mod faults;
 mod foreign;
+mod hooks;
 mod io;
 mod locks;
 mod niceness;

@@ -1,0 +1,214 @@
+//! Hooks of `on_vcpu_start` and `on_vcpu_stop`, on every kind of thread that polls: that of
+//! `block_on`, that of a vCPU, and spare ones.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, PoisonError};
+use std::thread::{self, ThreadId};
+
+use upshift::{JoinHandle, Level};
+
+use super::*;
+
+/// A value that must stay on its thread.
+struct Home(Rc<ThreadId>, Arc<AtomicUsize>);
+
+impl Home {
+    fn here(away: &Arc<AtomicUsize>) -> Home {
+        Home(Rc::new(thread::current().id()), away.clone())
+    }
+
+    fn is_seen(&self) {
+        if *self.0 != thread::current().id() {
+            self.1.fetch_add(1, SeqCst);
+        }
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        self.is_seen();
+    }
+}
+
+/// Runtimes with inline and with preemptible vCPUs, one and two of them.
+fn builders() -> impl Iterator<Item = Builder> {
+    let kinds = [Preemption::Off, Preemption::Required];
+    kinds.into_iter().flat_map(|preemption| {
+        [1, 2].map(|vcpus| Runtime::builder().vcpus(vcpus).preemption(preemption))
+    })
+}
+
+/// Has every thread of the vCPUs poll, spare ones too: polls are suspended, and others go first.
+fn polls_on_all_threads(runtime: &Runtime) {
+    runtime.block_on(async {
+        let long = |level| {
+            let poll = async { burn(Duration::from_millis(5)) };
+            upshift::spawn(poll, Level::new(level).unwrap())
+        };
+        let polls: Vec<JoinHandle<()>> = (10..30).rev().map(long).collect();
+        for poll in polls {
+            poll.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_a_hook_starts_with_spawn_local_stays_on_the_thread_of_the_hook() {
+    let _cpu = CPU.lock().unwrap_or_else(PoisonError::into_inner);
+    watch_over_this_process();
+    for builder in builders() {
+        let (away, polled) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let starts = {
+            let (away, polled) = (away.clone(), polled.clone());
+            move || {
+                let (home, polled) = (Home::here(&away), polled.clone());
+                let local = async move {
+                    home.is_seen();
+                    polled.fetch_add(1, SeqCst);
+                };
+                // Where it is refused it panics, and drops the future.
+                let start = || upshift::spawn_local(local, Level::at::<20>()).detach();
+                let _ = catch_unwind(AssertUnwindSafe(start));
+            }
+        };
+        let built = builder
+            .on_vcpu_start(starts.clone())
+            .on_vcpu_stop(starts)
+            .build();
+        let runtime = match built {
+            Ok(runtime) => runtime,
+            Err(error) => return skipped(&error),
+        };
+        polls_on_all_threads(&runtime);
+        // What the hook of `block_on` has started is ready by then.
+        runtime.block_on(upshift::time::sleep(Duration::from_millis(5)));
+        drop(runtime);
+        assert_eq!(away.load(SeqCst), 0, "it was on another thread");
+        assert!(polled.load(SeqCst) > 0, "the thread of `block_on` polls it");
+    }
+}
+
+#[test]
+fn a_hook_may_start_coroutines_while_its_thread_has_the_vcpu_and_not_after() {
+    let _cpu = CPU.lock().unwrap_or_else(PoisonError::into_inner);
+    watch_over_this_process();
+    for builder in builders() {
+        let (polled, late) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (counts, accepted) = (polled.clone(), late.clone());
+        let built = builder
+            .on_vcpu_start(move || {
+                let polled = counts.clone();
+                let counted = async move { _ = polled.fetch_add(1, SeqCst) };
+                // It is refused when the runtime is about to end.
+                let _ = upshift::try_spawn(counted, Level::at::<20>());
+            })
+            .on_vcpu_stop(move || {
+                if upshift::try_spawn(async {}, Level::at::<20>()).is_ok() {
+                    accepted.fetch_add(1, SeqCst);
+                }
+            })
+            .build();
+        let runtime = match built {
+            Ok(runtime) => runtime,
+            Err(error) => return skipped(&error),
+        };
+        polls_on_all_threads(&runtime);
+        drop(runtime);
+        assert!(polled.load(SeqCst) > 0);
+        assert_eq!(late.load(SeqCst), 0, "another thread may have the vCPU");
+    }
+}
+
+/// A poll that blocks for long keeps a runtime that is dropped: its thread sleeps until then, and takes
+/// no vCPU up again and again.
+#[test]
+fn a_runtime_that_waits_for_a_poll_at_its_end_sleeps_and_calls_no_hooks() {
+    let _cpu = CPU.lock().unwrap_or_else(PoisonError::into_inner);
+    watch_over_this_process();
+    // One inline vCPU polls nothing outside of `block_on`.
+    for builder in builders().skip(1) {
+        let hooks = Arc::new(AtomicUsize::new(0));
+        let counts = hooks.clone();
+        let built = builder
+            .on_vcpu_start(move || _ = counts.fetch_add(1, SeqCst))
+            .build();
+        let runtime = match built {
+            Ok(runtime) => runtime,
+            Err(error) => return skipped(&error),
+        };
+        let blocks = Arc::new(AtomicBool::new(false));
+        let says = blocks.clone();
+        let poll = async move {
+            says.store(true, SeqCst);
+            thread::sleep(Duration::from_millis(600));
+        };
+        let one_vcpu = runtime.handle().vcpus() == 1;
+        runtime
+            .handle()
+            .spawn(poll, Level::at::<20>())
+            .unwrap()
+            .detach();
+        let began = Instant::now();
+        while !blocks.load(SeqCst) && began.elapsed() < LIMIT {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(blocks.load(SeqCst));
+        let before = (hooks.load(SeqCst), cpu_time(), Instant::now());
+        drop(runtime);
+        let (called, used) = (hooks.load(SeqCst) - before.0, cpu_time() - before.1);
+        let took = before.2.elapsed();
+        // Each thread may begin once more to cancel, and spare ones go on in turn.
+        assert!(called < 20, "{called} calls, one vCPU: {one_vcpu}");
+        assert!(
+            used < took / 2,
+            "{used:?} of {took:?}, one vCPU: {one_vcpu}"
+        );
+    }
+}
+
+/// The CPU time of the calling thread.
+fn cpu_time() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a pointer to a local.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[test]
+fn suspended_polls_hold_at_most_three_descriptors_of_their_threads_open() {
+    let Some(runtime) = runtime() else { return };
+    let (began, end) = (
+        Arc::new(AtomicUsize::new(0)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    for level in (11..18).rev() {
+        let (begins, until) = (began.clone(), end.clone());
+        let poll = async move {
+            begins.fetch_add(1, SeqCst);
+            spin_until(&until);
+        };
+        let level = Level::new(level).unwrap();
+        runtime.handle().spawn(poll, level).unwrap().detach();
+        let before = 18 - level.get() as usize;
+        let since = Instant::now();
+        while began.load(SeqCst) < before && since.elapsed() < LIMIT {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    let all = began.load(SeqCst);
+    let open = std::fs::read_dir("/proc/self/fd").unwrap();
+    let statuses = open
+        .filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok())
+        .filter(|file| file.starts_with("/proc") && file.ends_with("stat"));
+    let held = statuses.count();
+    end.store(true, SeqCst);
+    assert_eq!(all, 7, "each poll interrupts the one before");
+    // The watcher may be looking at one.
+    assert!(held <= 4, "{held} are held");
+}
