@@ -94,11 +94,17 @@ impl Kick {
 
     pub(crate) fn kick(&self) {
         if self.doze.kick() {
-            let one = 1u64;
-            // SAFETY: eight readable bytes. The only possible failure, a counter at its maximum, leaves it readable.
-            unsafe {
-                libc::write(self.raw_fd(), (&raw const one).cast(), 8);
-            }
+            self.signal();
+        }
+    }
+
+    /// Signals the eventfd without a look at the word. Async-signal-safe.
+    pub(crate) fn signal(&self) {
+        let one = 1u64;
+        // SAFETY: eight readable bytes. The only possible failure, a counter at its maximum,
+        // leaves it readable.
+        unsafe {
+            libc::write(self.raw_fd(), (&raw const one).cast(), 8);
         }
     }
 }
