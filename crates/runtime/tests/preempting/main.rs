@@ -13,6 +13,8 @@ mod locks;
 mod niceness;
 mod order;
 mod pinned;
+mod signals;
+mod stacks;
 mod ticker;
 
 use std::io::Write;
