@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::vec::Vec;
 
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -41,7 +41,10 @@ pub const GLOBAL_SEALS: SealFlags = LOCAL_SEALS;
 pub fn local_page() -> io::Result<(OwnedFd, Mapping<LocalPage>)> {
     let file = memory_file("upshift-local", LOCAL_BYTES)?;
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    let page = Mapping::map(file.as_fd(), LOCAL_BYTES, access)?;
+    let page: Mapping<LocalPage> = Mapping::map(file.as_fd(), LOCAL_BYTES, access)?;
+    // A child of `fork` does not write to it.
+    // SAFETY: the range is this mapping.
+    unsafe { rustix::mm::madvise(page.address(), LOCAL_BYTES, Advice::LinuxDontFork)? };
     rustix::fs::fcntl_add_seals(&file, LOCAL_SEALS)?;
     Ok((file, page))
 }

@@ -12,6 +12,7 @@ use crate::config::{Config, Driver, Mode};
 use crate::owner::Proxy;
 use crate::probe;
 use crate::readiness::Readiness;
+use crate::remote::Kick;
 use crate::uring::Uring;
 use crate::watch::Watch;
 use io_uring::squeue::Entry;
@@ -66,8 +67,11 @@ impl Backend {
     }
 
     /// See [`Watch`].
-    pub(crate) fn watch(&self, levels: Arc<AtomicU64>) -> io::Result<Watch> {
-        both!(self, backend => backend.watch(levels))
+    pub(crate) fn watch(&self, levels: Arc<AtomicU64>, kick: &Arc<Kick>) -> io::Result<Watch> {
+        match self {
+            Self::Kernel(uring) => uring.watch(levels, kick.clone()),
+            Self::Readiness(readiness) => readiness.watch(levels),
+        }
     }
 
     pub(crate) fn set_proxy(&self, proxy: Box<dyn Proxy>) {

@@ -92,7 +92,7 @@ impl Mailbox {
             message.is_urgent(state.starved) && !std::mem::replace(&mut state.signalled, true);
         drop(state);
         if signals {
-            self.kick.signal();
+            self.kick.kick_always();
         }
         Ok(())
     }

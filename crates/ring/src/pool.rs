@@ -19,7 +19,7 @@ pub(crate) struct BufferEntry {
     pub(crate) tail: AtomicU16,
 }
 
-/// A private anonymous mapping, page-aligned and zeroed.
+/// A private anonymous mapping, page-aligned and zeroed, which a child of `fork` does not have.
 struct Mapping {
     base: NonNull<u8>,
     length: usize,
@@ -41,9 +41,14 @@ impl Mapping {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        NonNull::new(base.cast())
+        let mapping = NonNull::new(base.cast())
             .map(|base| Self { base, length })
-            .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        // SAFETY: the mapping that was just made.
+        match unsafe { libc::madvise(base, length, libc::MADV_DONTFORK) } {
+            0 => Ok(mapping),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 }
 

@@ -96,20 +96,21 @@ impl Kick {
 
     pub(crate) fn kick(&self) {
         if self.doze.kick() {
-            self.write();
+            self.signal();
         }
     }
 
-    /// A kick that makes a completion also while the ring's thread is awake.
-    pub(crate) fn signal(&self) {
+    /// Kicks, and makes a completion also while the ring's thread is awake.
+    pub(crate) fn kick_always(&self) {
         let _ = self.doze.kick();
-        self.write();
+        self.signal();
     }
 
-    fn write(&self) {
+    /// Signals the eventfd without a look at the word. Async-signal-safe.
+    pub(crate) fn signal(&self) {
         let one = 1u64;
-        // SAFETY: eight readable bytes. The only possible failure, a counter at its maximum, leaves
-        // it readable.
+        // SAFETY: eight readable bytes. The only possible failure, a counter at its maximum,
+        // leaves it readable.
         unsafe {
             libc::write(self.raw_fd(), (&raw const one).cast(), 8);
         }

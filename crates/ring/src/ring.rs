@@ -268,7 +268,9 @@ impl Ring {
     /// What the kernel answers to another descriptor, or to a second registration (EBUSY).
     pub fn watch(&self) -> io::Result<Watch> {
         let driver = &self.shared().driver;
-        driver.backend.watch(driver.flying.levels())
+        // The poll of the eventfd by which `Watch::rouse` ends a wait is under way from here on.
+        driver.submit()?;
+        driver.backend.watch(driver.flying.levels(), &self.kick)
     }
 
     /// Did the calling thread make this ring? Others enter the kernel by its [proxy](Self::set_proxy).

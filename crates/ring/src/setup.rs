@@ -143,7 +143,8 @@ pub(crate) fn build(config: &Config) -> io::Result<(IoUring, Mode)> {
 
 fn build_mode(config: &Config, mode: Mode) -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
-    builder.setup_cqsize(config.cq_entries);
+    // A child of `fork` that uses the ring faults, instead of writing to the queues of its parent.
+    builder.dontfork().setup_cqsize(config.cq_entries);
     match mode {
         Mode::DeferTaskrun => {
             builder

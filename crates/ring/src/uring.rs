@@ -6,6 +6,7 @@
 
 use crate::config::{Config, Mode};
 use crate::owner::{Proxy, this_thread};
+use crate::remote::Kick;
 use crate::setup::{build, explain};
 use crate::watch::Watch;
 use io_uring::cqueue::{CompletionQueue, CompletionStatus};
@@ -116,8 +117,8 @@ impl Uring {
     }
 
     /// See [`Watch`].
-    pub(crate) fn watch(&self, levels: Arc<AtomicU64>) -> io::Result<Watch> {
-        Watch::new(Arc::clone(&self.ring), levels)
+    pub(crate) fn watch(&self, levels: Arc<AtomicU64>, kick: Arc<Kick>) -> io::Result<Watch> {
+        Watch::new(Arc::clone(&self.ring), levels, kick)
     }
 
     /// The first one stays.

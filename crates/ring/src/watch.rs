@@ -14,6 +14,7 @@ use crate::backlog::LEVELS;
 use crate::ends::Ends;
 use crate::readiness::epoll;
 use crate::readiness::notifier::Notifier;
+use crate::remote::Kick;
 use io_uring::cqueue::CompletionQueue;
 use io_uring::squeue::SubmissionQueue;
 use io_uring::types::Timespec;
@@ -24,7 +25,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::{fmt, io, ptr};
+use std::{fmt, io};
 
 /// See [`Ring::watch`](crate::Ring::watch). Any thread; stays valid, and silent, when the ring is gone.
 #[derive(Clone)]
@@ -43,8 +44,12 @@ use Kind::{Kernel, Readiness};
 
 impl Watch {
     /// A masked eventfd for this instance.
-    pub(crate) fn new(ring: Arc<IoUring>, levels: Arc<AtomicU64>) -> io::Result<Self> {
-        let kind = Kernel(Arc::new(Instance::new(ring)?));
+    pub(crate) fn new(
+        ring: Arc<IoUring>,
+        levels: Arc<AtomicU64>,
+        kick: Arc<Kick>,
+    ) -> io::Result<Self> {
+        let kind = Kernel(Arc::new(Instance::new(ring, kick)?));
         Ok(Self { kind, levels })
     }
 
@@ -146,13 +151,24 @@ impl Watch {
     /// 20 ms. On the thread that made the ring, and async-signal-safe: one system call, and one for what has been published.
     ///
     /// With the readiness driver, whose arrivals are any owner's to fetch, for the signal alone.
+    /// [`rouse`](Self::rouse) ends the wait with both drivers.
     ///
     /// # Errors
     /// Those of `io_uring_enter`; EINTR for a signal.
     pub fn wait(&self, mask: u64) -> io::Result<()> {
         match &self.kind {
             Kernel(instance) => instance.wait(mask),
-            Readiness(_) => wait_for_signal(mask),
+            Readiness(notifier) => notifier.wait_to_be_roused(mask),
+        }
+    }
+
+    /// Ends the [`wait`](Self::wait) under way, or the next one, without a signal: by an eventfd
+    /// that the ring polls. The owner reaps a completion that stands for nothing. One `write`.
+    /// Any thread, and async-signal-safe.
+    pub fn rouse(&self) {
+        match &self.kind {
+            Kernel(instance) => instance.kick.signal(),
+            Readiness(notifier) => notifier.rouse(),
         }
     }
 
@@ -163,30 +179,14 @@ impl Watch {
     }
 }
 
-/// Waits for a signal that `mask` does not block.
-fn wait_for_signal(mask: u64) -> io::Result<()> {
-    let (nothing, for_ever) = (ptr::null::<libc::pollfd>(), ptr::null::<libc::timespec>());
-    // The kernel's own call: its set of signals has 64 bits.
-    // SAFETY: no descriptors, no time, and a set that lives for the length of the call.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_ppoll,
-            nothing,
-            0,
-            for_ever,
-            &raw const mask,
-            size_of::<u64>(),
-        )
-    };
-    epoll::checked(result as libc::c_int).map(drop)
-}
-
 /// An io_uring as other threads see it.
 struct Instance {
     eventfd: OwnedFd,
     sq: ManuallyDrop<SubmissionQueue<'static>>,
     cq: ManuallyDrop<CompletionQueue<'static>>,
     ends: Ends,
+    /// The eventfd that the ring polls.
+    kick: Arc<Kick>,
     /// Keeps the queues mapped.
     ring: Arc<IoUring>,
 }
@@ -198,7 +198,7 @@ unsafe impl Send for Instance {}
 unsafe impl Sync for Instance {}
 
 impl Instance {
-    fn new(ring: Arc<IoUring>) -> io::Result<Self> {
+    fn new(ring: Arc<IoUring>, kick: Arc<Kick>) -> io::Result<Self> {
         let eventfd = epoll::eventfd()?;
         // SAFETY: the views stay within a struct that owns the instance, and nothing is pushed or popped through them.
         let (sq, cq): (SubmissionQueue<'static>, CompletionQueue<'static>) = unsafe {
@@ -215,6 +215,7 @@ impl Instance {
             sq,
             cq,
             ends,
+            kick,
             ring,
         })
     }

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use upshift_ring::{Config, Fd, Foreign, Mode, Proxy, Ring, Watch, op};
+use upshift_ring::{Config, Driver, Fd, Foreign, Mode, Proxy, Ring, Watch, op};
 
 /// Has the eventfd been signalled? Waits for at most so many ms.
 fn rings(watch: &Watch, millis: i32) -> bool {
@@ -121,6 +121,40 @@ fn the_levels_in_flight_are_those_of_what_has_not_completed() {
     while watch.levels_in_flight() != 0 {
         ring.wait(None).unwrap();
         ring.reap();
+    }
+}
+
+/// A ring that has made no turn yet is roused as well: nothing but the watch has been asked of it.
+#[test]
+fn rouse_ends_a_wait_in_which_all_signals_are_blocked() {
+    // SAFETY: no pointers. A test that hangs is ended.
+    unsafe { libc::alarm(120) };
+    for driver in [Driver::Auto, Driver::Readiness] {
+        let ring = Ring::new(Config {
+            driver,
+            ..Config::default()
+        })
+        .unwrap();
+        if !ring.tells_of_arrivals() {
+            println!("skipped: the kernel has no deferred task work");
+            continue;
+        }
+        let watch = ring.watch().unwrap();
+        for late in [true, false] {
+            let other = watch.clone();
+            let rouses = thread::spawn(move || {
+                if late {
+                    thread::sleep(Duration::from_millis(20));
+                }
+                other.rouse();
+            });
+            if !late {
+                rouses.join().unwrap();
+            }
+            watch.wait(u64::MAX).unwrap();
+            ring.reap();
+        }
+        assert_eq!(finish(&ring, ring.start(op::Nop::new(), 0)).unwrap(), ());
     }
 }
 

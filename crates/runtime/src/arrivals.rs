@@ -9,7 +9,7 @@ use upshift_core::MAX_VCPUS;
 use upshift_elevate::dispatch::{Permit, heavy_barrier, register_barrier};
 use upshift_ring::{Fd, Foreign, Ring, Submission, Watch, op};
 
-use crate::interrupt;
+use crate::interrupt::{self, OnStack, Sent};
 use crate::permit;
 use crate::time::timers::Timers;
 
@@ -64,8 +64,10 @@ pub(crate) struct Arrivals {
     ring: *const Ring,
     /// The thread whose loop runs.
     owner: AtomicU32,
-    /// A signal is on its way to it.
-    interrupted: AtomicBool,
+    /// The last signal to the owner.
+    sent: Sent,
+    /// Set while the owner is to enter its ring.
+    owes_enter: AtomicBool,
     /// An idle vCPU listens to the ring. Taken back by the owner.
     pub(crate) listened: AtomicBool,
 }
@@ -88,7 +90,8 @@ impl Arrivals {
             watch: ring.watch().ok()?,
             ring,
             owner: AtomicU32::new(0),
-            interrupted: AtomicBool::new(false),
+            sent: Sent::default(),
+            owes_enter: AtomicBool::new(false),
             listened: AtomicBool::new(false),
         }))
     }
@@ -99,7 +102,7 @@ impl Arrivals {
         if self.listened.load(Ordering::Relaxed) {
             self.listened.store(false, Ordering::Relaxed);
             // A signal that is still on its way finds nothing to do.
-            self.interrupted.store(false, Ordering::Relaxed);
+            self.owes_enter.store(false, Ordering::Relaxed);
             self.watch.mask();
         }
     }
@@ -128,9 +131,8 @@ impl Arrivals {
 
     /// Has the owner enter its ring; the eventfd is signalled when it has.
     pub(crate) fn interrupt(&self) {
-        if !self.interrupted.swap(true, Ordering::SeqCst) {
-            interrupt::send(self.owner.load(Ordering::Relaxed));
-        }
+        self.owes_enter.store(true, Ordering::SeqCst);
+        self.sent.send(self.owner.load(Ordering::Relaxed));
     }
 }
 
@@ -142,10 +144,11 @@ thread_local! {
 /// The calling thread has been interrupted: it enters its ring, if it was asked to.
 pub(crate) fn answer_here() {
     // SAFETY: set while the loop runs, which holds it.
-    if let Some(own) = unsafe { OWN.get().as_ref() }
-        && own.interrupted.swap(false, Ordering::SeqCst)
-    {
-        own.watch.enter();
+    if let Some(own) = unsafe { OWN.get().as_ref() } {
+        own.sent.is_answered();
+        if own.owes_enter.swap(false, Ordering::SeqCst) {
+            own.watch.enter();
+        }
     }
 }
 
@@ -169,6 +172,7 @@ pub(crate) struct Reachable<'a> {
     arrivals: &'a Arrivals,
     permit: permit::Before,
     own: *const Arrivals,
+    _stack: OnStack,
 }
 
 impl<'a> Reachable<'a> {
@@ -178,6 +182,7 @@ impl<'a> Reachable<'a> {
         index: usize,
         arrivals: &'a Arc<Arrivals>,
     ) -> Reachable<'a> {
+        let stack = OnStack::begin();
         // SAFETY: cannot fail.
         let thread = unsafe { libc::gettid() } as u32;
         arrivals.owner.store(thread, Ordering::Relaxed);
@@ -194,6 +199,7 @@ impl<'a> Reachable<'a> {
             arrivals,
             permit,
             own,
+            _stack: stack,
         }
     }
 }

@@ -197,9 +197,8 @@ fn serve(shared: &Shared) {
         "this is a thread for blocking functions, not a coroutine of upshift: do this before or after `spawn_blocking`, \
          or in `upshift::spawn`",
     );
-    shared.surroundings.begin();
+    let _within = shared.surroundings.begin();
     serve_queue(shared);
-    shared.surroundings.end();
 }
 
 fn serve_queue(shared: &Shared) {

@@ -5,7 +5,7 @@
 //! of the process execute one, so the frequent side needs a compiler barrier only. 0.2 µs, and an interrupt for each other
 //! CPU on which a thread of the process is running.
 
-use std::io;
+use std::io::{self, Write};
 
 const QUERY: libc::c_int = 0;
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
@@ -40,14 +40,33 @@ pub fn register_barrier() -> io::Result<()> {
 
 /// Makes every running thread of the process pass a full memory barrier, the caller included.
 ///
-/// # Panics
-/// If [`register_barrier`] has not succeeded before: going on would be a data race.
+/// # Aborts
+/// Ends the process with a message on standard error if the system call fails: without a
+/// successful [`register_barrier`], or when the process has forbidden `membarrier` since. Going on
+/// would be a data race, no other barrier can replace this one once threads rely on it, and a
+/// panic would leave the callers' locks held.
 pub fn heavy_barrier() {
-    let done = membarrier(PRIVATE_EXPEDITED);
-    assert!(
-        done.is_ok(),
-        "membarrier was registered and now fails: {done:?}"
+    if let Err(error) = membarrier(PRIVATE_EXPEDITED) {
+        end_process(&error);
+    }
+}
+
+/// Allocates nothing and takes no lock: a suspended poll may hold either.
+#[cold]
+fn end_process(error: &io::Error) -> ! {
+    let mut text = [0u8; 256];
+    let mut rest = &mut text[..];
+    let number = error.raw_os_error().unwrap_or(0);
+    // A message that is too long is cut off.
+    let _ = writeln!(
+        rest,
+        "upshift: membarrier worked when the process started and fails now (errno {number}): allow the system call membarrier \
+         in the seccomp filter that was installed since"
     );
+    let left = rest.len();
+    // SAFETY: a pointer to a local of the length given.
+    unsafe { libc::write(2, text.as_ptr().cast(), text.len() - left) };
+    std::process::abort()
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@
 use crate::readiness::epoll::{self, Epoll, Event, NO_EVENT};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -38,6 +39,8 @@ pub(crate) struct Notifier {
 struct Outer {
     epoll: Epoll,
     eventfd: OwnedFd,
+    /// Ends the owner's wait for a signal.
+    rouse: OwnedFd,
 }
 
 impl Notifier {
@@ -57,6 +60,7 @@ impl Notifier {
         let outer = Outer {
             epoll: Epoll::new()?,
             eventfd: epoll::eventfd()?,
+            rouse: epoll::eventfd()?,
         };
         let readable = libc::EPOLLIN as u32;
         outer.epoll.add(outer.eventfd.as_raw_fd(), readable, RUNG)?;
@@ -75,6 +79,41 @@ impl Notifier {
         if let Some(outer) = self.outer.get() {
             epoll::signal(&outer.eventfd);
         }
+    }
+
+    /// Ends the [wait](Self::wait_to_be_roused) under way, or the next one. Async-signal-safe.
+    pub(crate) fn rouse(&self) {
+        if let Some(outer) = self.outer.get() {
+            epoll::signal(&outer.rouse);
+        }
+    }
+
+    /// Waits for that, or for a signal that `mask` does not block. Async-signal-safe.
+    pub(crate) fn wait_to_be_roused(&self, mask: u64) -> io::Result<()> {
+        let Some(outer) = self.outer.get() else {
+            return Ok(());
+        };
+        let mut event = libc::pollfd {
+            fd: outer.rouse.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let for_ever = ptr::null::<libc::timespec>();
+        // The kernel's own call: its set of signals has 64 bits.
+        // SAFETY: one descriptor, no time, and a set that lives for the length of the call.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_ppoll,
+                &raw mut event,
+                1,
+                for_ever,
+                &raw const mask,
+                size_of::<u64>(),
+            )
+        };
+        epoll::checked(result as libc::c_int)?;
+        epoll::silence(&outer.rouse);
+        Ok(())
     }
 
     /// Silences it. Up to two system calls.

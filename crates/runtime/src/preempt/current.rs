@@ -11,7 +11,7 @@ use super::slice::{self, Punctual};
 use super::thread::Thread;
 use super::vcpu::Preemptible;
 use crate::clock;
-use crate::interrupt;
+use crate::interrupt::{self, OnStack};
 use crate::permit;
 
 thread_local! {
@@ -30,12 +30,14 @@ pub(super) struct Registered<'a> {
     before: (Here, permit::Before),
     thread: &'a Thread,
     _punctual: Punctual,
+    _stack: OnStack,
 }
 
 impl<'a> Registered<'a> {
     /// Its permit is in use from here on, but in polls. It has [claimed](interrupt::claim) its signal.
     pub(super) fn begin(vcpu: &'a Preemptible, number: usize) -> Registered<'a> {
         let thread = &vcpu.threads[number];
+        let stack = OnStack::begin();
         // SAFETY: cannot fail.
         let id = unsafe { libc::gettid() } as u32;
         thread.is_born(number, id);
@@ -44,7 +46,7 @@ impl<'a> Registered<'a> {
         let here = THREAD.replace(Here { vcpu, number });
         // A signal that came before was not answered, and one that was sent before the number was known went nowhere: the next is sent.
         thread.id.store(id, SeqCst);
-        thread.signalled.store(false, SeqCst);
+        thread.sent.is_answered();
         // SAFETY: the drop puts the one before back; the thread is `vcpu`'s, which is borrowed until then.
         let permit = unsafe {
             permit::hold(
@@ -60,6 +62,7 @@ impl<'a> Registered<'a> {
             before: (here, permit),
             thread,
             _punctual: Punctual::begin(),
+            _stack: stack,
         }
     }
 }
@@ -69,7 +72,7 @@ impl Drop for Registered<'_> {
         permit::leave();
         THREAD.set(self.before.0);
         // A signal for the place of before has found this one.
-        with_current(|vcpu, number| vcpu.threads[number].signalled.store(false, SeqCst));
+        with_current(|vcpu, number| vcpu.threads[number].sent.is_answered());
         // SAFETY: it was held before.
         unsafe { permit::put_back(self.before.1) };
         permit::leave();
@@ -132,7 +135,7 @@ fn goes_on(vcpu: &Preemptible, thread: &Thread) {
 pub(crate) fn answer_here() {
     with_current(|vcpu, number| {
         let thread = &vcpu.threads[number];
-        thread.signalled.store(false, SeqCst);
+        thread.sent.is_answered();
         if number == FIRST {
             vcpu.service.answer();
             if thread.owes_enter.swap(false, SeqCst) {
@@ -196,11 +199,17 @@ impl Preemptible {
         let thread = &self.threads[FIRST];
         let mask = interrupt::mask_without_own();
         thread.attending.store(true, SeqCst);
-        while !over() {
+        loop {
             self.parks(FIRST);
             self.service.answer();
+            // After the call, which may fetch the completion that was to end the wait.
+            if over() {
+                break;
+            }
             // Everything that ends the wait is looked at again.
             let _ = self.watch().wait(mask);
+            // Another handler may be there, which ends the wait as well.
+            thread.sent.is_answered();
             self.end_idle();
         }
         thread.attending.store(false, Release);

@@ -71,7 +71,8 @@ impl Proxy for ByFirst {
             && !vcpu.watch().has_completions()
             && !owner.is_off_the_cpu();
         let grace = if comes { vcpu.rule().cost } else { 0 };
-        vcpu.service.request(job, owner, grace)
+        vcpu.service
+            .request(job, owner, grace, || vcpu.watch().rouse())
     }
 
     fn wait(&self, timeout: Option<Duration>) {

@@ -21,6 +21,21 @@
 //! A thread that sleeps in the middle of its poll (a lock, a system call) is not sent a signal: its poll is *blocked*, in no queue, until
 //! it comes back. So a system call that blocks does not stop the vCPU, and what holds the lock goes on.
 //!
+//! # No state waits for the signal
+//!
+//! The handler may begin late, twice, or never: polls block the signal, and programs replace the
+//! handler. What the handler would say is therefore known from shared memory and time as well.
+//!
+//! | state | ends without the handler |
+//! |---|---|
+//! | the next thread is to be woken (`next_up`) | the next look wakes it |
+//! | a poll has yet to go on (`woken`) | a turn later, unless its thread waits for the permit |
+//! | a signal is on its way (`sent`) | it may be sent again after 2 ms |
+//! | the ring is to be entered (`owes_enter`) | each look that finds arrivals asks again |
+//! | a thread has yet to wait (`leaving`) | when it serves, or its poll goes on |
+//! | a call on the ring is asked for (`service.rs`) | the requester rouses the ring's thread, then withdraws |
+//! | the ring's thread is to serve (`go`) | its ring polls an eventfd |
+//!
 //! # The ring of a stopped thread
 //!
 //! Only the thread that made a ring may enter it. While others serve, it waits in the ring from its handler, so completions go on

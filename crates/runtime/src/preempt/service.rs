@@ -5,9 +5,11 @@
 //!                          └──────5 no answer in time: withdrawn──────────────┘
 //! ```
 //!
-//! The requester (1) fills the call in and sends the owner a signal, at once or, if the owner seems to come by itself, a little later. The owner waits in its ring, or in the handler of the signal, or
-//! sleeps in a poll; it makes the call (2, 3) and waits on. One that does not take the signal, or is in an uninterruptible sleep,
-//! does not answer: the requester withdraws (5) and tries again later.
+//! The requester (1) fills the call in and sends the owner a signal: at once, or a little later if
+//! the owner seems to come by itself. Without an answer the requester rouses the owner through the
+//! ring. The owner waits in its ring, or in the handler of the signal, or sleeps in a poll; it
+//! makes the call (2, 3) and waits on. An owner that blocks the signal, or is in an
+//! uninterruptible sleep, does not answer: the requester withdraws (5) and tries again later.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -17,6 +19,7 @@ use upshift_core::preempt::KEPT;
 
 use super::thread::Thread;
 use crate::futex::{futex_wait_for, futex_wake};
+use crate::interrupt;
 
 const IDLE: u32 = 0;
 const REQUESTED: u32 = 1;
@@ -46,9 +49,16 @@ impl Service {
         }
     }
 
-    /// Has the owner do `job`; false: it does not answer, and will not do it. One that seems to come, because the kernel has woken it for what
-    /// has arrived, is sent no signal for `grace` ns: it may be about to sleep.
-    pub(super) fn request(&self, job: &mut dyn FnMut(), owner: &Thread, grace: u64) -> bool {
+    /// Has the owner do `job`. False: the owner does not answer, and will not do it. An owner that
+    /// seems to come, because the kernel has woken it for an arrival, is sent no signal for `grace`
+    /// ns: it may be about to sleep. `rouse` ends the owner's wait in the ring without a signal.
+    pub(super) fn request(
+        &self,
+        job: &mut dyn FnMut(),
+        owner: &Thread,
+        grace: u64,
+        rouse: impl Fn(),
+    ) -> bool {
         // SAFETY: only the lifetime is forgotten: the job is done or withdrawn when this returns.
         let job = unsafe { std::mem::transmute::<&mut dyn FnMut(), &'static mut dyn FnMut()>(job) };
         // SAFETY: IDLE, and we are the only requester.
@@ -57,12 +67,16 @@ impl Service {
         if grace != 0 {
             futex_wait_for(&self.state, REQUESTED, grace);
         }
-        if self.state.load(Acquire) == REQUESTED {
+        if self.state.load(Acquire) == REQUESTED && !interrupt::is_lost() {
             owner.interrupt();
+            // For as long as others may keep a suspended thread from its CPU.
+            futex_wait_for(&self.state, REQUESTED, KEPT);
+        }
+        if self.state.load(Acquire) == REQUESTED {
+            rouse();
         }
         for state in [REQUESTED, TAKEN] {
             if self.state.load(Acquire) == state {
-                // For as long as others may keep a suspended thread from its CPU.
                 futex_wait_for(&self.state, state, KEPT);
             }
         }
@@ -108,7 +122,6 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::interrupt;
 
     /// It seemed to come, since it was on its way to where it waits: only a signal reaches it there.
     #[test]
@@ -129,7 +142,7 @@ mod tests {
                     unsafe {
                         libc::syscall(libc::SYS_ppoll, none, 0, forever, &raw const mask, size)
                     };
-                    owner.signalled.store(false, SeqCst);
+                    owner.sent.is_answered();
                     service.answer();
                 }
             });
@@ -140,7 +153,7 @@ mod tests {
             for n in 1..=20 {
                 let mut job = || _ = calls.fetch_add(1, SeqCst);
                 let asked = Instant::now();
-                while !service.request(&mut job, &owner, 1000) {}
+                while !service.request(&mut job, &owner, 1000, || ()) {}
                 quickest = quickest.min(asked.elapsed());
                 assert_eq!(calls.load(SeqCst), n);
             }

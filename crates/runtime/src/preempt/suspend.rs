@@ -11,6 +11,7 @@ use super::roles::{NONE, Role, Roles};
 use super::thread::Go;
 use super::vcpu::Preemptible;
 use crate::clock;
+use crate::interrupt;
 use crate::worker::Worker;
 
 /// A poll, by its thread and the ticks at which it began; 0: between polls.
@@ -47,7 +48,7 @@ impl Preemptible {
         let mut roles = self.roles();
         let current = self.current.load(Acquire);
         let thread = &self.threads[current];
-        if current != poll.0 || thread.is_to_wake().is_some() {
+        if current != poll.0 || thread.is_to_wake(clock::now()).is_some() {
             return Err(NotStopped::Over);
         }
         if thread.permit.revoke(heavy_barrier).is_err() {
@@ -121,7 +122,7 @@ impl Preemptible {
             }
         } else {
             drop(roles);
-            self.threads[next].tell(Go::Serve);
+            self.tell_to_serve(next);
         }
         stopped
     }
@@ -132,8 +133,21 @@ impl Preemptible {
             return;
         }
         let next = self.next_up.swap(NONE, SeqCst);
-        if let Some(thread) = self.threads.get(next) {
-            thread.tell(Go::Serve);
+        if next < self.threads.len() {
+            self.tell_to_serve(next);
+        }
+    }
+
+    /// Wakes a thread that has been made current and holds no poll, without a signal.
+    /// Async-signal-safe.
+    fn tell_to_serve(&self, number: usize) {
+        let thread = &self.threads[number];
+        thread.tell(Go::Serve);
+        if thread.attending.load(SeqCst) {
+            // The thread begins with a turn of the ring, and the completion that ends its wait is
+            // no arrival: the watcher is not to hear of it.
+            self.watch().mask();
+            self.watch().rouse();
         }
     }
 
@@ -180,7 +194,7 @@ impl Preemptible {
         roles.give_to(to);
         self.current.store(to, Release);
         drop(roles);
-        self.threads[to].tell(Go::Serve);
+        self.tell_to_serve(to);
         true
     }
 
@@ -223,6 +237,8 @@ impl Preemptible {
         thread.resumed.store(clock::ticks(), Relaxed);
         thread.woken.store(clock::now(), Relaxed);
         self.suspended.fetch_sub(1, SeqCst);
+        // The thread may never have come to its wait.
+        self.parks(to);
         self.current.store(to, Release);
         worker.publish(worker.executor.running_level().unwrap_or_default().get());
         self.listen(worker);
@@ -239,7 +255,18 @@ impl Preemptible {
         // From here on the vCPU is the other thread's.
         thread.permit.grant();
         drop(roles);
+        self.wake_up(to);
+    }
+
+    /// Wakes a thread that may go on with its poll, or run without its permit. In the ring it is
+    /// woken by the signal, because a completion would look like an arrival behind its poll; by a
+    /// completion where the signal has been found not to work.
+    pub(super) fn wake_up(&self, number: usize) {
+        let thread = &self.threads[number];
         thread.wake_up();
+        if interrupt::is_lost() && thread.attending.load(SeqCst) {
+            self.watch().rouse();
+        }
     }
 
     /// The thread whose poll is to go on now, whatever else is ready, and which is suspended.

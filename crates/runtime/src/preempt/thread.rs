@@ -14,7 +14,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use upshift_core::Aside;
-use upshift_core::preempt::Ran;
+use upshift_core::preempt::{Ran, TURN};
 use upshift_elevate::dispatch::Permit;
 use upshift_ring::Owner;
 
@@ -22,7 +22,7 @@ use super::age::{Age, Clocks};
 use crate::clock;
 use crate::futex::{futex_wait, futex_wait_for, futex_wake};
 use crate::host::Linux;
-use crate::interrupt;
+use crate::interrupt::Sent;
 
 /// What a thread is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,8 @@ pub(crate) struct Thread {
     pub(super) resumed: AtomicU64,
     /// Ticks that its poll had run when it was suspended last.
     pub(super) ran: AtomicU64,
-    /// When (ns) its poll was to go on, until it does; 0: it has.
+    /// Time (ns) at which its poll was to go on; 0 once the thread has said that it does. See
+    /// [`is_to_wake`](Thread::is_to_wake).
     pub(super) woken: AtomicU64,
     /// How long (ns) it may run, whatever waits, since it went on.
     pub(super) turn: AtomicU64,
@@ -72,12 +73,13 @@ pub(crate) struct Thread {
     pub(super) blocked: AtomicBool,
     /// It has given the vCPU away, or is stopped, and has yet to wait.
     pub(super) leaving: AtomicBool,
-    /// It waits in the ring, where only a signal reaches it.
+    /// Set while the thread waits in the ring, where a signal reaches it, and
+    /// [`rouse`](upshift_ring::Watch::rouse).
     pub(super) attending: AtomicBool,
     /// It is to enter its ring.
     pub(super) owes_enter: AtomicBool,
-    /// The signal is on its way, and its handler has not begun.
-    pub(super) signalled: AtomicBool,
+    /// The last signal to this thread.
+    pub(super) sent: Sent,
     /// What the kernel says of it, held open by the threads before [`HOLD_OPEN`].
     status: OnceLock<File>,
     /// What the ring knows it by.
@@ -103,20 +105,21 @@ impl Thread {
             leaving: AtomicBool::new(false),
             attending: AtomicBool::new(false),
             owes_enter: AtomicBool::new(false),
-            signalled: AtomicBool::new(false),
+            sent: Sent::default(),
             status: OnceLock::new(),
             owner: OnceLock::new(),
         }
     }
 
-    /// Tells the thread what to do.
+    /// Gives the thread its next task and ends its wait on this word. A wait in the ring is the
+    /// caller's to end.
     pub(super) fn tell(&self, go: Go) {
         let word = match go {
             Go::Serve => SERVE,
             Go::End => END,
         };
         self.go.store(word, SeqCst);
-        self.nudge(&self.go);
+        futex_wake(&self.go);
     }
 
     /// What it has been told, if anything.
@@ -155,15 +158,6 @@ impl Thread {
         }
     }
 
-    /// It sleeps on this word, or in the ring.
-    fn nudge(&self, word: &AtomicU32) {
-        if self.attending.load(SeqCst) {
-            self.interrupt();
-        } else {
-            futex_wake(word);
-        }
-    }
-
     /// Its permit is its own again: if it waits for that, it waits no longer.
     pub(super) fn wake_up(&self) {
         self.permit.nudge();
@@ -172,18 +166,15 @@ impl Thread {
         }
     }
 
-    /// Sends it the signal, unless one is on its way that will find what has been asked for: the kernel would queue each.
+    /// Sends it the signal, unless one is on its way whose handler will see the request.
     pub(super) fn interrupt(&self) {
-        if !self.signalled.swap(true, SeqCst) {
-            interrupt::send(self.id.load(Relaxed));
-        }
+        self.sent.send(self.id.load(Relaxed));
     }
 
     /// Has it enter its ring, in the middle of its poll or of its sleep.
     pub(super) fn ask_to_enter(&self) {
-        if !self.owes_enter.swap(true, SeqCst) {
-            self.interrupt();
-        }
+        self.owes_enter.store(true, SeqCst);
+        self.interrupt();
     }
 
     /// The tick since which its poll runs, and ticks that it had run then.
@@ -249,9 +240,14 @@ impl Thread {
         self.turn.store(0, Relaxed);
     }
 
-    /// Its poll was to go on at this time, ns, and the thread has not said that it does.
-    pub(super) fn is_to_wake(&self) -> Option<u64> {
-        Some(self.woken.load(Relaxed)).filter(|woken| *woken != 0)
+    /// Returns when (ns) its poll was to go on, if that has yet to happen: the thread waits for its
+    /// permit, or was woken less than a turn before `now` and has not said that it goes on. A
+    /// thread that does not wait has gone on without a word: with the signal blocked or late it
+    /// has never waited.
+    pub(super) fn is_to_wake(&self, now: u64) -> Option<u64> {
+        let woken = self.woken.load(SeqCst);
+        let has_yet_to = || now.saturating_sub(woken) < TURN || self.awaits_permit();
+        Some(woken).filter(|woken| *woken != 0 && has_yet_to())
     }
 
     /// Returns the CPU time that the thread has used, ns. A system call. `None` before the thread is

@@ -32,6 +32,7 @@ use super::vcpu::Preemptible;
 use crate::board::LOOK;
 use crate::clock;
 use crate::host::Preempted;
+use crate::interrupt;
 
 /// A suspended poll that has had its turn lets others of its level go first for so long, ns: as long as it may be kept.
 pub(crate) const PATIENCE: Duration = Duration::from_nanos(KEPT);
@@ -88,6 +89,8 @@ struct Watcher<'a> {
     policy: Policy,
     /// The thread that had the last one.
     last_turn: usize,
+    /// The thread whose poll was suspended last, until it is known to wait.
+    stopped: Option<usize>,
     /// A poll, or none, and the vCPU's clock when a use of a permit was found under way; when that was, and the CPU time of its thread then.
     stuck: Option<((PollId, u64), u64, u64)>,
     /// The poll that could not be stopped for want of a thread, and when that was; NEVER: that has been said.
@@ -104,6 +107,7 @@ impl<'a> Watcher<'a> {
             vcpu,
             policy: Policy::new(now),
             last_turn: FIRST,
+            stopped: None,
             stuck: None,
             crowded: None,
             prices: Prices::new(vcpu.settings.looks),
@@ -126,6 +130,7 @@ impl<'a> Watcher<'a> {
         }
         // The signal has not reached the stopped thread.
         vcpu.start_next();
+        self.tend_stopped();
         self.tend_blocked();
         if vcpu.loose.load(Relaxed) && !(self.may_be_stuck() && self.current().is_asleep()) {
             self.loosen(false);
@@ -173,7 +178,7 @@ impl<'a> Watcher<'a> {
         // The signal may not have reached the stopped thread. What is pinned and picked shows in no queue: a poll may have begun without seeing it.
         if vcpu.has_stopped_polls()
             || vcpu.aside_levels.load(Acquire) != 0
-            || self.current().is_to_wake().is_some()
+            || self.current().is_to_wake(now).is_some()
         {
             at = at.min(now + self.policy.next_turn_in(now));
         }
@@ -220,6 +225,17 @@ impl<'a> Watcher<'a> {
         (current, self.vcpu.threads[current].began.load(Acquire))
     }
 
+    /// The thread that was stopped last and has not come to its wait is sent the signal again.
+    fn tend_stopped(&mut self) {
+        let Some(number) = self.stopped else { return };
+        let thread = &self.vcpu.threads[number];
+        if !thread.sent.is_open() || !thread.permit.is_revoked() || thread.awaits_permit() {
+            self.stopped = None;
+        } else {
+            thread.interrupt();
+        }
+    }
+
     /// Those that were blocked and run now are suspended.
     fn tend_blocked(&self) {
         let vcpu = self.vcpu;
@@ -250,10 +266,13 @@ impl<'a> Watcher<'a> {
         if id.1 == 0 {
             return self.between_polls(now);
         }
-        if let Some(woken) = thread.is_to_wake() {
-            // It goes on as soon as it gets the CPU. One that was loose when it was to go on has not waited, and says so when it is asked.
+        if let Some(woken) = thread.is_to_wake(now) {
+            // It goes on as soon as it gets the CPU, if it has been woken.
             if now.saturating_sub(woken) >= TURN {
-                thread.interrupt();
+                thread.wake_up();
+                if thread.attending.load(SeqCst) {
+                    vcpu.watch().rouse();
+                }
             }
             return Next::At(NEVER);
         }
@@ -285,6 +304,8 @@ impl<'a> Watcher<'a> {
                     Next::At(now + wait)
                 }
             }
+            // Its thread would run on beside the next one.
+            Decision::Suspend(_) if interrupt::is_lost() => Next::Rest,
             Decision::Suspend(place) => self.stop(id, place, true, now),
             Decision::SetAside => self.stop(id, Place::Head, false, now),
         }
@@ -385,6 +406,9 @@ impl<'a> Watcher<'a> {
         let vcpu = self.vcpu;
         match vcpu.stop_current(id, place) {
             Ok(stopped) => {
+                if stopped == Stopped::Suspended {
+                    self.stopped = Some(id.0);
+                }
                 if paid && stopped == Stopped::Suspended {
                     self.policy.has_suspended(&vcpu.rule(), now);
                 }
@@ -458,7 +482,7 @@ impl<'a> Watcher<'a> {
         for number in roles.of(Role::Suspended) {
             let thread = &vcpu.threads[number];
             if loose {
-                thread.wake_up();
+                vcpu.wake_up(number);
             } else {
                 thread.interrupt();
             }

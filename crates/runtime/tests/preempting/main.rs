@@ -14,6 +14,8 @@ mod locks;
 mod niceness;
 mod order;
 mod pinned;
+mod signals;
+mod stacks;
 mod ticker;
 
 use std::io::Write;
