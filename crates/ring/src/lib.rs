@@ -127,7 +127,7 @@ pub use address::Address;
 pub use buffer::{IoBuf, IoBufMut, Slice};
 pub use config::{Config, Driver, Mode, Stats};
 pub use datagram::{Datagram, DatagramMulti};
-pub use fd::Fd;
+pub use fd::{Fd, WeakFd};
 pub use foreign::Foreign;
 /// The submission queue entry that an [`Operation`] describes itself by.
 pub use io_uring::squeue::Entry;
