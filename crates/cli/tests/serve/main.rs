@@ -5,6 +5,7 @@ mod board;
 mod end;
 mod harness;
 mod limits;
+mod listen;
 mod reload;
 mod restart;
 mod start;
