@@ -41,6 +41,8 @@ struct Two {
     frames: Frames,
     /// A request has been received that is to be handed out before anything else is read.
     stop: bool,
+    /// A frame that ends the connection: the library reads it next, in place of the client's.
+    wrong: &'static [u8],
     /// Ends the wait for the client to close.
     patience: Option<Pin<Box<upshift::time::Sleep>>>,
     /// Bytes that the client had not taken when that wait began.
@@ -64,6 +66,7 @@ impl<I> Watched<I> {
             shared,
             frames: Frames::new(),
             stop: false,
+            wrong: &[],
             patience: None,
             unsent: None,
         };
@@ -94,6 +97,13 @@ impl Two {
             streams.stopped.store(true, Relaxed);
             return Poll::Pending;
         }
+        if !self.wrong.is_empty() {
+            let count = self.wrong.len().min(room.remaining());
+            let (now, later) = self.wrong.split_at(count);
+            room.put_slice(now);
+            self.wrong = later;
+            return Poll::Ready(Ok(()));
+        }
         ready!(io.poll_read_on(cx));
         let data = ready!(io.poll_fill(cx))?;
         let data = &data[..data.len().min(room.remaining()).min(PIECE)];
@@ -105,6 +115,7 @@ impl Two {
             }
             Heard::Update(number, field) => update(&self.shared, conn, number, field),
             Heard::Flood => flood = true,
+            Heard::Wrong(frame) => self.wrong = frame,
         });
         if flood {
             let why = "requests are given up as fast as they are made";
