@@ -6,6 +6,7 @@ mod end;
 mod harness;
 mod limits;
 mod listen;
+mod permissions;
 mod reload;
 mod restart;
 mod start;

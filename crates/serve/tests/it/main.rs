@@ -13,6 +13,7 @@ mod limits;
 mod operation;
 mod priorities;
 mod receiving;
+mod rfcs;
 mod slow_clients;
 mod streams;
 mod tls;
