@@ -1,7 +1,7 @@
 //! A shared descriptor that stays open while an operation on it is in flight.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// A descriptor shared by its users and by the operations on it; closed when the last of them is done.
 ///
@@ -38,6 +38,11 @@ impl Fd {
         Arc::strong_count(&self.0) > 1
     }
 
+    /// Returns a handle that does not keep the descriptor open.
+    pub fn downgrade(&self) -> WeakFd {
+        WeakFd(Arc::downgrade(&self.0))
+    }
+
     /// The number, in the form that entries want.
     #[inline]
     pub(crate) fn target(&self) -> io_uring::types::Fd {
@@ -60,5 +65,26 @@ impl AsFd for Fd {
 impl AsRawFd for Fd {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
+    }
+}
+
+/// A descriptor as long as others keep it open.
+///
+/// ```
+/// # use upshift_ring::Fd;
+/// let fd = Fd::from(std::os::fd::OwnedFd::from(std::fs::File::open("/dev/null")?));
+/// let weak = fd.downgrade();
+/// assert!(weak.upgrade().is_some());
+/// drop(fd);
+/// assert!(weak.upgrade().is_none());
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct WeakFd(Weak<OwnedFd>);
+
+impl WeakFd {
+    /// Returns the descriptor if it is still open. The returned value keeps it open.
+    pub fn upgrade(&self) -> Option<Fd> {
+        self.0.upgrade().map(Fd)
     }
 }

@@ -129,7 +129,7 @@ pub use buffer::{IoBuf, IoBufMut, Slice};
 pub use catch_panic::catch_panic;
 pub use config::{Config, Driver, Mode, Stats};
 pub use datagram::{Datagram, DatagramMulti};
-pub use fd::Fd;
+pub use fd::{Fd, WeakFd};
 pub use foreign::Foreign;
 /// The submission queue entry that an [`Operation`] describes itself by.
 pub use io_uring::squeue::Entry;

@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, de};
 /// use upshift_serve::Address;
 ///
 /// let all: Address = ":80".parse()?;
-/// assert_eq!(all.to_string(), "0.0.0.0:80");
+/// assert_eq!(all, Address::Port(80));
 /// let socket: Address = "unix:/run/web.sock,mode=660".parse()?;
 /// assert_eq!(socket, Address::Unix { path: "/run/web.sock".into(), mode: Some(0o660) });
 /// # Ok::<(), String>(())
@@ -22,6 +22,8 @@ use serde::{Deserialize, Deserializer, de};
 pub enum Address {
     /// A port of TCP.
     Ip(SocketAddr),
+    /// A port of TCP on all addresses: of IPv6 and IPv4, or of IPv4 alone where there is no IPv6.
+    Port(u16),
     /// A Unix socket.
     Unix {
         /// Its file, made when the server starts and removed when it ends.
@@ -37,15 +39,16 @@ impl From<SocketAddr> for Address {
     }
 }
 
-/// `127.0.0.1:8080`, `[::1]:8080`, a port of this machine alone (`8080`), a port on all interfaces (`:80`, `*:80`), a name and a port
-/// (`localhost:8080`), or a Unix socket (`unix:/run/web.sock`, `unix:/run/web.sock,mode=660`).
+/// `127.0.0.1:8080`, `[::1]:8080`, a port of this machine alone (`8080`), a port on all addresses
+/// (`:80`, `*:80`), a name and a port (`localhost:8080`), or a Unix socket
+/// (`unix:/run/web.sock`, `unix:/run/web.sock,mode=660`).
 impl FromStr for Address {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Address, String> {
         match text.strip_prefix("unix:") {
             Some(socket) => unix(socket),
-            None => port(text).map(Address::Ip),
+            None => port(text),
         }
     }
 }
@@ -71,29 +74,31 @@ fn unix(text: &str) -> Result<Address, String> {
     })
 }
 
-fn port(text: &str) -> Result<SocketAddr, String> {
+fn port(text: &str) -> Result<Address, String> {
     if let Ok(address) = text.parse() {
-        return Ok(address);
+        return Ok(Address::Ip(address));
     }
     if let Ok(port) = text.parse::<u16>() {
-        return Ok((Ipv4Addr::LOCALHOST, port).into());
+        return Ok(Address::Ip((Ipv4Addr::LOCALHOST, port).into()));
     }
     let all = text.strip_prefix(':').or(text.strip_prefix("*:"));
     if let Some(Ok(port)) = all.map(str::parse::<u16>) {
-        return Ok((Ipv4Addr::UNSPECIFIED, port).into());
+        return Ok(Address::Port(port));
     }
     let wanted = || {
-        format!("`{text}`: use an address and a port, such as 0.0.0.0:80, a port, or unix:/PATH")
+        format!("`{text}`: use an address and a port, such as 127.0.0.1:80, a port, or unix:/PATH")
     };
     let found: Vec<_> = text.to_socket_addrs().map_err(|_| wanted())?.collect();
     let four = found.iter().find(|address| address.is_ipv4());
-    four.or(found.first()).copied().ok_or_else(wanted)
+    let address = four.or(found.first()).copied();
+    address.map(Address::Ip).ok_or_else(wanted)
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Address::Ip(address) => address.fmt(f),
+            Address::Port(port) => write!(f, ":{port}"),
             Address::Unix { path, mode } => {
                 write!(f, "unix:{}", path.display())?;
                 mode.map_or(Ok(()), |mode| write!(f, ",mode={mode:o}"))
@@ -120,8 +125,9 @@ mod tests {
             ("10.0.0.1:80", "10.0.0.1:80"),
             ("[::1]:80", "[::1]:80"),
             ("8080", "127.0.0.1:8080"),
-            (":80", "0.0.0.0:80"),
-            ("*:80", "0.0.0.0:80"),
+            (":80", ":80"),
+            ("*:80", ":80"),
+            ("0.0.0.0:80", "0.0.0.0:80"),
             ("localhost:8080", "127.0.0.1:8080"),
             ("unix:/run/a.sock", "unix:/run/a.sock"),
             ("unix:a,b,mode=0600", "unix:a,b,mode=600"),

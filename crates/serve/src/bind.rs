@@ -2,28 +2,35 @@
 
 use std::fs;
 use std::io;
-use std::net::{self, IpAddr, Ipv4Addr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::net::{self, IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::AddressFamily;
-use rustix::net::sockopt::{socket_acceptconn, socket_domain};
+use rustix::net::sockopt::{self, socket_acceptconn, socket_domain};
 use upshift::hyper::Io;
 use upshift::io::AsyncFd;
-use upshift::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use upshift::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
 use crate::address::Address;
 use crate::socket_file::{self, SocketFile};
 
-/// Connections that wait to be accepted on a Unix socket, as far as the kernel allows (`net.core.somaxconn`).
+/// Connections that wait to be accepted on a Unix socket or on all addresses, as far as the kernel
+/// allows (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
 /// How long a port is waited for that no process is seen to hold. Measured after SIGKILL, with a ring: 0.2 to 133 ms.
 const RELEASE: Duration = Duration::from_millis(500);
 /// Stands for the address of a client of a Unix socket.
 pub(crate) const UNIX: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// How long a connection is silent before the kernel asks whether the client's machine is there.
+const SILENCE: Duration = Duration::from_secs(20);
+/// Questions without an answer after which it is gone, and the time between two of them.
+const QUESTIONS: u32 = 4;
+const BETWEEN: Duration = Duration::from_secs(5);
 
 /// A socket that listens.
 pub(crate) enum Listener {
@@ -44,7 +51,8 @@ impl Listener {
     /// Why not, and what to do about it.
     pub(crate) fn open(address: &Address) -> io::Result<Listener> {
         match address {
-            Address::Ip(address) => listen(*address).map(Listener::Own),
+            Address::Ip(address) => listen(*address).map(Listener::own),
+            Address::Port(port) => listen_on_all(*port).map(Listener::own),
             Address::Unix { path, mode } => {
                 let named = |error: io::Error| {
                     let text = format!("cannot listen on {address}: {error}");
@@ -54,6 +62,11 @@ impl Listener {
                 Ok(Listener::OwnUnix(UnixListener::from_std(listener)?, file))
             }
         }
+    }
+
+    fn own(listener: TcpListener) -> Listener {
+        keep_alive(&listener);
+        Listener::Own(listener)
     }
 
     /// One that listens already, of TCP or a Unix socket.
@@ -75,7 +88,10 @@ impl Listener {
         let readiness = AsyncFd::new(socket.try_clone()?);
         Ok(match socket_domain(&socket)? {
             AddressFamily::UNIX => Listener::SharedUnix(socket.into(), readiness),
-            _ => Listener::Shared(socket.into(), readiness),
+            _ => {
+                keep_alive(&socket);
+                Listener::Shared(socket.into(), readiness)
+            }
         })
     }
 
@@ -97,6 +113,8 @@ impl Listener {
         };
         // The peer may be gone already.
         let _ = stream.set_nodelay(true);
+        // A socket of both families shows addresses of IPv4 within IPv6.
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         Ok((Io::new(stream), peer))
     }
 
@@ -121,15 +139,54 @@ impl Listener {
     }
 }
 
+/// Lets the kernel probe silent clients, on all connections that a listener accepts. A PING of
+/// HTTP/2 cannot replace it: a slow client first reads all bytes that were sent before the PING.
+fn keep_alive(listener: impl AsFd) {
+    // A connection without it lives until its time-outs.
+    let _ = sockopt::set_socket_keepalive(&listener, true);
+    let _ = sockopt::set_tcp_keepidle(&listener, SILENCE);
+    let _ = sockopt::set_tcp_keepintvl(&listener, BETWEEN);
+    let _ = sockopt::set_tcp_keepcnt(&listener, QUESTIONS);
+}
+
 /// Listens on an address. A process that was killed may have waited for: its port is free only when the kernel has taken its ring
 /// apart, and until then no process holds it.
 ///
 /// # Errors
 /// Why not, and what to do about it.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    listen_by(address, || TcpListener::bind(address))
+}
+
+/// Listens on all addresses, as [`listen`] does on one.
+fn listen_on_all(port: u16) -> io::Result<TcpListener> {
+    let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+    listen_by(all, || {
+        let both = TcpSocket::new_v6().and_then(|socket| {
+            // The default is the administrator's (`net.ipv6.bindv6only`).
+            socket.set_only_v6(false)?;
+            socket.set_reuseaddr(true)?;
+            socket.bind(all)?;
+            socket.listen(BACKLOG.cast_unsigned())
+        });
+        let error = both.as_ref().err().and_then(Errno::from_io_error);
+        match error {
+            // This kernel has no IPv6.
+            Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => {
+                TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
+            }
+            _ => both,
+        }
+    })
+}
+
+fn listen_by(
+    address: SocketAddr,
+    bind: impl Fn() -> io::Result<TcpListener>,
+) -> io::Result<TcpListener> {
     let began = Instant::now();
     loop {
-        let error = match TcpListener::bind(address) {
+        let error = match bind() {
             Ok(listener) => return Ok(listener),
             Err(error) => error,
         };

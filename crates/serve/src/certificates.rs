@@ -98,7 +98,9 @@ pub(crate) fn settings(
         .map_err(|error| error.to_string())?
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(ByName { hosts, keys }));
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = [&b"h2"[..], b"http/1.1", b"http/1.0"]
+        .map(<[u8]>::to_vec)
+        .into();
     Ok(Arc::new(config))
 }
 

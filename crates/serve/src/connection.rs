@@ -7,11 +7,12 @@
 //! path a load and a store.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use upshift::CoroutineId;
+use upshift::net::SendQueue;
 
 use crate::client::{Connection, Tls};
 use crate::config::Limits;
@@ -48,6 +49,10 @@ pub(crate) struct Conn {
     untaken: AtomicU32,
     /// Such a body came to wait, or went on.
     taken_at: AtomicU64,
+    /// The send queue of the socket.
+    pub(crate) queue: OnceLock<SendQueue>,
+    /// Its length at the last look of [`note_progress`](Conn::note_progress).
+    queued: AtomicUsize,
     /// The last write waits for the socket.
     full: AtomicBool,
     pub(crate) in_flight: InFlight,
@@ -78,6 +83,8 @@ impl Conn {
             body_bytes: AtomicU64::new(0),
             untaken: AtomicU32::new(0),
             taken_at: AtomicU64::new(0),
+            queue: OnceLock::new(),
+            queued: AtomicUsize::new(0),
             full: AtomicBool::new(false),
             in_flight: InFlight::default(),
             streams: Streams::default(),
@@ -88,6 +95,11 @@ impl Conn {
 
     fn now(&self) -> u64 {
         self.clock.load(Relaxed)
+    }
+
+    /// Ends the time for the TLS handshake, and begins that for the first head.
+    pub(crate) fn shook_hands(&self) {
+        self.head_since.store(self.now(), Relaxed);
     }
 
     /// The connection speaks HTTP/2: what arrives between requests is no head.
@@ -156,13 +168,26 @@ impl Conn {
         }
     }
 
-    pub(crate) fn has_body(&self, bytes: u64) {
+    pub(crate) fn has_body(&self) {
         let since = self.body_waits.swap(0, Relaxed);
         if since != 0 {
             let waited = self.now().saturating_sub(since);
             self.body_waited.fetch_add(waited, Relaxed);
         }
+    }
+
+    /// Renews the wait for a body when bytes arrive: a record of TLS or a frame of HTTP/2 reaches
+    /// its reader only as a whole, and may take long.
+    pub(crate) fn arrived(&self, bytes: u64) {
+        if self.bodies.load(Relaxed) == 0 {
+            return;
+        }
         self.body_bytes.fetch_add(bytes, Relaxed);
+        let (since, now) = (self.body_waits.load(Relaxed), self.now());
+        if since != 0 && renew(&self.body_waits, since, now) {
+            let waited = now.saturating_sub(since);
+            self.body_waited.fetch_add(waited, Relaxed);
+        }
     }
 
     /// A part of an HTTP/2 response is there, and waits for the client.
@@ -194,6 +219,30 @@ impl Conn {
             self.write_since.store(self.now(), Relaxed);
         } else if !pending && since != 0 {
             self.write_since.store(0, Relaxed);
+        }
+    }
+
+    /// Returns how many sent bytes the client has not taken; `None` if that is not known.
+    pub(crate) fn unsent(&self) -> Option<usize> {
+        self.queue.get()?.bytes()
+    }
+
+    /// Renews the clocks of writing while the client takes bytes. A write of the server waits much
+    /// longer: until a third of the socket's buffer is free.
+    pub(crate) fn note_progress(&self, now: u64) {
+        let writes = self.write_since.load(Relaxed);
+        let offers = self.untaken.load(Relaxed) != 0;
+        if writes == 0 && !offers {
+            return;
+        }
+        let Some(queued) = self.unsent() else { return };
+        let takes = self.queued.swap(queued, Relaxed) != queued;
+        // With an empty queue the write waits for this process alone.
+        if writes != 0 && (takes || queued == 0) {
+            renew(&self.write_since, writes, now);
+        }
+        if offers && takes {
+            self.taken_at.store(now, Relaxed);
         }
     }
 
@@ -251,6 +300,12 @@ impl Conn {
     }
 }
 
+/// Starts a clock anew that runs since then; false: it has been stopped or renewed meanwhile.
+fn renew(clock: &AtomicU64, since: u64, now: u64) -> bool {
+    let renewed = clock.compare_exchange(since, now, Relaxed, Relaxed);
+    renewed.is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,7 +331,8 @@ mod tests {
         clock.store(1000, Relaxed);
         conn.waits_for_body();
         assert_eq!(conn.overdue(31_001, &limits), Some("body"));
-        conn.has_body(10);
+        conn.arrived(10);
+        conn.has_body();
         conn.wrote(true);
         assert_eq!(conn.overdue(31_001, &limits), Some("write"));
         conn.wrote(false);
@@ -295,11 +351,13 @@ mod tests {
         for second in 1..60u64 {
             conn.waits_for_body();
             clock.store(second * 1000, Relaxed);
-            conn.has_body(1);
+            conn.arrived(1);
+            conn.has_body();
         }
         conn.waits_for_body();
         assert_eq!(conn.overdue(60_000, &limits), Some("body"));
-        conn.has_body(1 << 20);
+        conn.arrived(1 << 20);
+        conn.has_body();
         conn.waits_for_body();
         assert_eq!(conn.overdue(60_000, &limits), None);
     }
@@ -316,7 +374,8 @@ mod tests {
             conn.begin_body();
             conn.waits_for_body();
             assert_eq!(conn.overdue(minute * 60_000 + 250, &limits), None);
-            conn.has_body(10);
+            conn.arrived(10);
+            conn.has_body();
             conn.end_body();
             conn.end_request();
         }
@@ -332,7 +391,8 @@ mod tests {
             clock.store(minute * 60_000, Relaxed);
             conn.waits_for_body();
             assert_eq!(conn.overdue(minute * 60_000 + 250, &limits), None);
-            conn.has_body(10);
+            conn.arrived(10);
+            conn.has_body();
         }
     }
 

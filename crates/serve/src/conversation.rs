@@ -31,6 +31,7 @@ impl Entered {
         if let Some(id) = upshift::get_cid() {
             let _ = self.conn.coroutine.set(id);
         }
+        let _ = self.conn.queue.set(io.stream().send_queue());
         let limits = live.config.limits.clone();
         // How a connection ends is between hyper and the peer.
         if let Some(config) = &live.sites.tls {
@@ -38,6 +39,7 @@ impl Entered {
                 return;
             };
             drop(live);
+            self.conn.shook_hands();
             let two = io.chose_two();
             let _ = self.conn.tls.set(io.facts());
             let _ = self.speak(io, two, &limits).await;
@@ -143,9 +145,7 @@ impl Entered {
             .max_local_error_reset_streams(128)
             .initial_stream_window_size(64 * 1024)
             .initial_connection_window_size(1 << 20)
-            .max_send_buf_size(BUFFERED)
-            .keep_alive_interval(Duration::from_secs(20))
-            .keep_alive_timeout(Duration::from_secs(20));
+            .max_send_buf_size(BUFFERED);
         builder
     }
 }

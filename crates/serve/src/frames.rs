@@ -21,6 +21,11 @@ const ACK: u8 = 0x1;
 const END_HEADERS: u8 = 0x4;
 const NO_RFC7540_PRIORITIES: u16 = 0x9;
 
+/// A PING on a stream, which is a PROTOCOL_ERROR.
+const PROTOCOL_ERROR: &[u8] = b"\0\0\x08\x06\0\0\0\0\x01\0\0\0\0\0\0\0\0";
+/// The head of a frame that is too large, which is a FRAME_SIZE_ERROR.
+const FRAME_SIZE_ERROR: &[u8] = b"\xff\xff\xff\x06\0\0\0\0\0";
+
 /// A longer priority says nothing that is understood.
 const LONGEST: usize = 4 + 64;
 /// So many requests may be given up for nothing; beyond them, as many as are not.
@@ -35,6 +40,9 @@ pub(crate) enum Heard<'a> {
     Update(u32, &'a [u8]),
     /// Requests are given up as fast as they are made.
     Flood,
+    /// An update that ends the connection: the library is to have this frame next, which it refuses
+    /// with the right error.
+    Wrong(&'static [u8]),
 }
 
 /// The place in what the client sends.
@@ -170,15 +178,38 @@ impl Frames {
                 }
                 false
             }
-            PRIORITY_UPDATE if self.stream() == 0 && self.payload.len() <= LONGEST => {
-                self.follows = true;
-                if let Some((id, field)) = self.payload.split_at_checked(4) {
-                    heard(Heard::Update(number(id), field));
+            PRIORITY_UPDATE => {
+                let (id, field) = match parts_of(self.stream(), &self.payload) {
+                    Ok(update) => update,
+                    Err(error) => {
+                        heard(Heard::Wrong(error));
+                        return true;
+                    }
+                };
+                if self.payload.len() <= LONGEST {
+                    self.follows = true;
+                    heard(Heard::Update(id, field));
                 }
                 false
             }
             _ => false,
         }
+    }
+}
+
+/// Returns the stream and the priority of an update.
+///
+/// # Errors
+/// The frame that leads to the error of RFC 9218, section 7.1: an update belongs to the connection,
+/// and is about a stream of the client.
+fn parts_of(stream: u32, payload: &[u8]) -> Result<(u32, &[u8]), &'static [u8]> {
+    let Some((id, field)) = payload.split_at_checked(4) else {
+        return Err(FRAME_SIZE_ERROR);
+    };
+    // Even numbers are streams that the server opens, which this one does not.
+    match number(id) {
+        id if stream == 0 && id % 2 == 1 => Ok((id, field)),
+        _ => Err(PROTOCOL_ERROR),
     }
 }
 
@@ -199,6 +230,7 @@ mod tests {
         Opened(u32),
         Update(u32, Vec<u8>),
         Flood,
+        Wrong(Vec<u8>),
     }
 
     fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -228,6 +260,7 @@ mod tests {
                     Heard::Opened(id) => Event::Opened(id),
                     Heard::Update(id, field) => Event::Update(id, field.to_vec()),
                     Heard::Flood => Event::Flood,
+                    Heard::Wrong(error) => Event::Wrong(error.to_vec()),
                 });
             });
             assert!((1..=part.len()).contains(&count), "{count}");
@@ -273,11 +306,29 @@ mod tests {
         let long = "x".repeat(LONGEST);
         for bytes in [
             update(1, &long),
-            frame(PRIORITY_UPDATE, 0, 1, b"\0\0\0\x01u=0"),
-            frame(PRIORITY_UPDATE, 0, 0, b"\0\0\0"),
             frame(SETTINGS, ACK, 0, &[0, 9, 0, 0, 0, 1]),
         ] {
             assert_eq!(hear(&bytes, &[5]).0, []);
+        }
+    }
+
+    #[test]
+    fn updates_that_are_forbidden_are_told_with_their_errors() {
+        let long = "x".repeat(2 * LONGEST);
+        for (bytes, error) in [
+            (
+                frame(PRIORITY_UPDATE, 0, 1, b"\0\0\0\x01u=0"),
+                PROTOCOL_ERROR,
+            ),
+            (frame(PRIORITY_UPDATE, 0, 0, b"\0\0\0"), FRAME_SIZE_ERROR),
+            (frame(PRIORITY_UPDATE, 0, 0, b""), FRAME_SIZE_ERROR),
+            (update(0, "u=0"), PROTOCOL_ERROR),
+            (update(2, "u=0"), PROTOCOL_ERROR),
+            (update(2, &long), PROTOCOL_ERROR),
+        ] {
+            let expected = [Event::Wrong(error.to_vec())];
+            assert_eq!(hear(&bytes, &[]).0, expected, "{bytes:?}");
+            assert_eq!(hear(&bytes, &[1]).0, expected, "{bytes:?}");
         }
     }
 
@@ -338,11 +389,15 @@ mod tests {
                 SETTINGS if flags & ACK == 0 => {
                     follows |= payload.chunks(6).any(|entry| entry == [0, 9, 0, 0, 0, 1]);
                 }
-                PRIORITY_UPDATE if stream == 0 && length <= LONGEST => {
+                PRIORITY_UPDATE if length < 4 => {
+                    events.push(Event::Wrong(FRAME_SIZE_ERROR.to_vec()));
+                }
+                PRIORITY_UPDATE if stream != 0 || payload[3] % 2 == 0 => {
+                    events.push(Event::Wrong(PROTOCOL_ERROR.to_vec()));
+                }
+                PRIORITY_UPDATE if length <= LONGEST => {
                     follows = true;
-                    let said = payload.split_at_checked(4);
-                    events
-                        .extend(said.map(|(id, field)| Event::Update(number(id), field.to_vec())));
+                    events.push(Event::Update(number(payload), payload[4..].to_vec()));
                 }
                 _ => {}
             }

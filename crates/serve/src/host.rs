@@ -1,13 +1,24 @@
-//! Names of hosts: which one a request is for, and which site that is.
+//! Targets of requests; the host that a request is for, and the site that serves it.
 
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
 
 use http::header::HOST;
-use http::{HeaderMap, HeaderValue, Uri, Version};
+use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 
 /// The longest name of DNS.
 const LONGEST: usize = 253;
+
+/// Tells whether a target is one for this method: a path, or a URI with one. Only CONNECT names a
+/// host without a path, and only OPTIONS has `*` (RFC 9112, section 3.2).
+pub(crate) fn is_target(method: &Method, uri: &Uri) -> bool {
+    let names_host_alone = uri.authority().is_some() && uri.scheme().is_none();
+    if *method == Method::CONNECT {
+        return names_host_alone;
+    }
+    let has_path = uri.path().starts_with('/') && !names_host_alone;
+    has_path || *method == Method::OPTIONS && uri.path() == "*"
+}
 
 /// The host that a request is for, without its port, as the client wrote it; empty if it names none, which only clients of
 /// HTTP/1.0 and HTTP/2 may. `None`: there is not one host, and acting upon one of several could mislead (RFC 9112,
@@ -35,10 +46,12 @@ pub(crate) fn of<'a>(version: Version, uri: &'a Uri, headers: &'a HeaderMap) -> 
     Some(host)
 }
 
-/// As [`of`], of a request whose host has been looked at, if its field was kept.
-pub(crate) fn again<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> &'a str {
+/// Returns the host as [`of`] does, for a request whose host has been looked at, if its field was
+/// kept. A target that is none says nothing.
+pub(crate) fn again<'a>(method: &Method, uri: &'a Uri, headers: &'a HeaderMap) -> &'a str {
     let field = || headers.get(HOST).map(HeaderValue::to_str)?.ok();
-    let said = uri.authority().map(|authority| authority.as_str());
+    let authority = uri.authority().filter(|_| is_target(method, uri));
+    let said = authority.map(|authority| authority.as_str());
     said.or_else(field).and_then(name_in).unwrap_or_default()
 }
 
@@ -152,6 +165,28 @@ impl Hosts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn targets_are_told_from_what_is_none() {
+        for (method, target, is) in [
+            (Method::GET, "/", true),
+            (Method::GET, "/a?b", true),
+            (Method::GET, "http://a.test", true),
+            (Method::GET, "http://a.test?b", true),
+            (Method::GET, "a.test", false),
+            (Method::GET, "a.test:80", false),
+            (Method::GET, "*", false),
+            (Method::OPTIONS, "*", true),
+            (Method::OPTIONS, "/a", true),
+            (Method::OPTIONS, "a.test", false),
+            (Method::CONNECT, "a.test:80", true),
+            (Method::CONNECT, "/", false),
+            (Method::CONNECT, "http://a.test/", false),
+        ] {
+            let uri = target.parse().unwrap();
+            assert_eq!(is_target(&method, &uri), is, "{method} {target}");
+        }
+    }
 
     #[test]
     fn hosts_are_told_from_what_is_none() {

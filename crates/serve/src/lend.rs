@@ -13,6 +13,8 @@ pub(crate) trait Fill {
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>>;
     /// So many of them are done with.
     fn consume(&mut self, count: usize);
+    /// Returns how many bytes have come from the socket so far, also of a record that is not whole.
+    fn received(&self) -> u64;
 }
 
 impl Fill for Io {
@@ -26,5 +28,9 @@ impl Fill for Io {
 
     fn consume(&mut self, count: usize) {
         Io::consume(self, count);
+    }
+
+    fn received(&self) -> u64 {
+        Io::received(self)
     }
 }

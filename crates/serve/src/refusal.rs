@@ -8,6 +8,7 @@ use crate::reply;
 
 /// Why a request is not answered.
 pub(crate) enum Refusal {
+    NoTarget,
     NoHost,
     Misdirected,
     TooLarge,
@@ -19,6 +20,10 @@ impl Refusal {
     /// What the client is told.
     pub(crate) fn response(&self, version: Version) -> Response<Body> {
         match self {
+            Refusal::NoTarget => {
+                let why = "a request names a path\n";
+                reply::text(StatusCode::BAD_REQUEST, why)
+            }
             Refusal::NoHost => {
                 let why = "a request names one host\n";
                 reply::text(StatusCode::BAD_REQUEST, why)

@@ -62,11 +62,11 @@ impl HttpBody for RequestBody {
             return Poll::Pending;
         };
         let Some(frame) = frame.transpose()? else {
-            self.conn.has_body(0);
+            self.conn.has_body();
             return Poll::Ready(None);
         };
         let length = frame.data_ref().map_or(0, Bytes::len) as u64;
-        self.conn.has_body(length);
+        self.conn.has_body();
         if length > self.left {
             self.left = 0;
             return Poll::Ready(Some(Err(TooLarge.into())));

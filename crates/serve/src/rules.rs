@@ -38,7 +38,7 @@ impl Facts {
     /// The host, where several sites are served.
     pub(crate) fn host(&self) -> Option<&str> {
         let kept = self.headers.contains_key(HOST);
-        kept.then(|| host::again(&self.uri, &self.headers))
+        kept.then(|| host::again(&self.method, &self.uri, &self.headers))
     }
 }
 

@@ -130,6 +130,9 @@ impl Http {
 
     /// The site that a request is for.
     fn site(&self, live: &Live, request: &Request<Incoming>) -> Result<usize, Refusal> {
+        if !host::is_target(request.method(), request.uri()) {
+            return Err(Refusal::NoTarget);
+        }
         let named = host::of(request.version(), request.uri(), request.headers());
         let host = named.ok_or(Refusal::NoHost)?;
         if live.sites.is_one() {

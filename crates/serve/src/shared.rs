@@ -65,7 +65,8 @@ impl Live {
 
     /// The level that a request under way has by rules.
     pub(crate) fn rule_again(&self, facts: &Facts) -> Option<Level> {
-        let site = self.sites.find(host::again(&facts.uri, &facts.headers));
+        let host = host::again(&facts.method, &facts.uri, &facts.headers);
+        let site = self.sites.find(host);
         self.rule_for(site, facts)
     }
 

@@ -29,6 +29,7 @@ pub(crate) async fn sweep(shared: Arc<Shared>) {
         shared.coarse.store(now, Relaxed);
         let live = shared.live();
         shared.connections.each(|conn| {
+            conn.note_progress(now);
             let (Some(_), Some(id)) =
                 (conn.overdue(now, &live.config.limits), conn.coroutine.get())
             else {

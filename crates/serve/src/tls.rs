@@ -158,6 +158,10 @@ impl Fill for TlsIo {
     fn consume(&mut self, count: usize) {
         self.tls.reader().consume(count);
     }
+
+    fn received(&self) -> u64 {
+        self.io.received()
+    }
 }
 
 impl Read for TlsIo {

@@ -95,12 +95,29 @@ impl Future for Exchanging {
             response.body_mut().go_past(conn);
         }
         response.body_mut().read_piece();
-        if exchange.version < Version::HTTP_2 && shared.is_leaving() {
+        if exchange.version < Version::HTTP_2 && shared.is_leaving()
+            || exchange.version == Version::HTTP_10 && ends_with_connection(&response)
+        {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);
         }
+        if exchange.version == Version::HTTP_10 && closes(&response) {
+            // To a response of HTTP/1.1 the library would add `keep-alive`.
+            *response.version_mut() = Version::HTTP_10;
+        }
         Poll::Ready(Ok(response.map(|inner| Counted::new(inner, exchange))))
     }
+}
+
+/// Is the end of the connection that of the body, in HTTP/1.0, which knows no chunks?
+fn ends_with_connection(response: &Response<Body>) -> bool {
+    let has_length = response.headers().contains_key(CONTENT_LENGTH);
+    !has_length && response.body().size_hint().exact().is_none()
+}
+
+fn closes(response: &Response<Body>) -> bool {
+    let field = response.headers().get(CONNECTION);
+    field.is_some_and(|field| field.as_bytes().eq_ignore_ascii_case(b"close"))
 }
 
 /// Takes the body away, whose length stays. Of HTTP/2 hyper leaves that to us.

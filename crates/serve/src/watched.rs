@@ -29,6 +29,8 @@ pub(crate) struct Watched<I> {
     conn: Arc<Conn>,
     /// Of HTTP/2.
     two: Option<Box<Two>>,
+    /// Bytes that had come from the socket at the last look.
+    received: u64,
     /// Of the piece of a file that is being sent, what had to be read.
     read: Bytes,
     reading: Option<Reading>,
@@ -39,8 +41,12 @@ struct Two {
     frames: Frames,
     /// A request has been received that is to be handed out before anything else is read.
     stop: bool,
+    /// A frame that ends the connection: the library reads it next, in place of the client's.
+    wrong: &'static [u8],
     /// Ends the wait for the client to close.
     patience: Option<Pin<Box<upshift::time::Sleep>>>,
+    /// Bytes that the client had not taken when that wait began.
+    unsent: Option<usize>,
 }
 
 impl<I> Watched<I> {
@@ -49,6 +55,7 @@ impl<I> Watched<I> {
             io,
             conn,
             two: None,
+            received: 0,
             read: Bytes::new(),
             reading: None,
         }
@@ -59,12 +66,15 @@ impl<I> Watched<I> {
             shared,
             frames: Frames::new(),
             stop: false,
+            wrong: &[],
             patience: None,
+            unsent: None,
         };
         Watched {
             io,
             conn,
             two: Some(Box::new(two)),
+            received: 0,
             read: Bytes::new(),
             reading: None,
         }
@@ -87,6 +97,13 @@ impl Two {
             streams.stopped.store(true, Relaxed);
             return Poll::Pending;
         }
+        if !self.wrong.is_empty() {
+            let count = self.wrong.len().min(room.remaining());
+            let (now, later) = self.wrong.split_at(count);
+            room.put_slice(now);
+            self.wrong = later;
+            return Poll::Ready(Ok(()));
+        }
         ready!(io.poll_read_on(cx));
         let data = ready!(io.poll_fill(cx))?;
         let data = &data[..data.len().min(room.remaining()).min(PIECE)];
@@ -98,6 +115,7 @@ impl Two {
             }
             Heard::Update(number, field) => update(&self.shared, conn, number, field),
             Heard::Flood => flood = true,
+            Heard::Wrong(frame) => self.wrong = frame,
         });
         if flood {
             let why = "requests are given up as fast as they are made";
@@ -108,13 +126,21 @@ impl Two {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads on after the last byte was sent, until the client closes, for [`NEXT_REQUEST`] at most. The kernel answers what comes for a
-    /// closed socket, a WINDOW_UPDATE for instance, by a reset, which discards what the client has not received.
-    fn poll_closed<I: Fill>(&mut self, io: &mut I, cx: &mut Context<'_>) -> Poll<()> {
-        let sleep = || Box::pin(upshift::time::sleep(NEXT_REQUEST));
-        let patience = self.patience.get_or_insert_with(sleep);
-        if patience.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(());
+    /// Reads on after the last byte was sent, until the client closes, or takes nothing for
+    /// [`NEXT_REQUEST`]. The kernel answers bytes for a closed socket, a WINDOW_UPDATE for
+    /// instance, by a reset, which discards all bytes that the client has not received.
+    fn poll_closed<I: Fill>(&mut self, io: &mut I, conn: &Conn, cx: &mut Context<'_>) -> Poll<()> {
+        while self
+            .patience
+            .as_mut()
+            .is_none_or(|wait| wait.as_mut().poll(cx).is_ready())
+        {
+            let unsent = conn.unsent();
+            if self.patience.is_some() && (unsent == self.unsent || unsent == Some(0)) {
+                return Poll::Ready(());
+            }
+            self.unsent = unsent;
+            self.patience = Some(Box::pin(upshift::time::sleep(NEXT_REQUEST)));
         }
         loop {
             ready!(io.poll_read_on(cx));
@@ -159,12 +185,20 @@ impl<I: Read + Fill + Unpin> Read for Watched<I> {
         mut room: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if let Some(two) = &mut this.two {
-            return two.read(&mut this.io, &this.conn, cx, &mut room);
-        }
-        let result = Pin::new(&mut self.io).poll_read(cx, room);
-        if matches!(result, Poll::Ready(Ok(()))) {
-            self.conn.received();
+        let result = match &mut this.two {
+            Some(two) => two.read(&mut this.io, &this.conn, cx, &mut room),
+            None => {
+                let result = Pin::new(&mut this.io).poll_read(cx, room);
+                if matches!(result, Poll::Ready(Ok(()))) {
+                    this.conn.received();
+                }
+                result
+            }
+        };
+        let received = this.io.received();
+        if received != this.received {
+            this.conn.arrived(received - this.received);
+            this.received = received;
         }
         result
     }
@@ -271,7 +305,9 @@ impl<I: Write + Fill + SendFile + Unpin> Write for Watched<I> {
             ready!(result)?;
         }
         match &mut this.two {
-            Some(two) if two.shared.is_draining() => two.poll_closed(&mut this.io, cx).map(Ok),
+            Some(two) if two.shared.is_draining() => {
+                two.poll_closed(&mut this.io, &this.conn, cx).map(Ok)
+            }
             _ => Poll::Ready(Ok(())),
         }
     }

@@ -16,7 +16,7 @@ Under overload the least urgent are refused first, with 503 and Retry-After.
 
 Examples:
   upshift serve                              the current folder on http://127.0.0.1:8080
-  upshift serve site --listen 0.0.0.0:80     the folder `site` on all interfaces
+  upshift serve site --listen :80            the folder `site` on all addresses, IPv6 and IPv4
   upshift serve --priority '/api=8' --priority 'POST /reports=50' --ceiling 2
   upshift serve --config serve.toml --access-log access.jsonl --control /run/upshift.sock
   upshift serve --tls-cert cert.pem --tls-key key.pem --listen 0.0.0.0:443

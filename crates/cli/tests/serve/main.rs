@@ -5,6 +5,8 @@ mod board;
 mod end;
 mod harness;
 mod limits;
+mod listen;
+mod permissions;
 mod reload;
 mod restart;
 mod start;

@@ -57,7 +57,7 @@ fn help_shows_priorities_and_examples() {
         "[default: on]",
         "--board",
         "the first matching --priority rule",
-        "upshift serve site --listen 0.0.0.0:80",
+        "upshift serve site --listen :80",
         "SIGHUP",
     ] {
         assert!(help.contains(part), "{part} in {help}");

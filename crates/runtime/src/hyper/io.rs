@@ -21,10 +21,10 @@
 //! what [`Io::poll_send_before`] has sent.
 //!
 //! A write is accepted once the one before it has completed, so at most one buffer of
-//! [`Io::COPIED`] bytes is under way. When its send fails, all later writes, flushes and shutdowns
-//! report the error. A flush does not wait for it, a shutdown does, and a
-//! drop leaves it to a coroutine of its own, for [`LINGER`] at most: a peer that reads
-//! nothing must not keep the socket of a connection that has been given up.
+//! [`Io::COPIED`] bytes is under way. When its send fails, all later writes, flushes and
+//! shutdowns report the error. A flush does not wait for it, a shutdown does, and a drop
+//! leaves it to a coroutine of its own, until the peer has taken nothing for [`LINGER`]: a peer
+//! that reads nothing must not keep the socket of a connection that has been given up.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -45,7 +45,7 @@ use crate::context;
 use crate::coop;
 use crate::errand::Errand;
 use crate::io::Source;
-use crate::net::{TcpStream, UnixStream, is_cancelled, start};
+use crate::net::{SendQueue, TcpStream, UnixStream, is_cancelled, start};
 use crate::preempt::at_once;
 use crate::time;
 
@@ -53,7 +53,7 @@ use crate::time;
 const PIECE: usize = 64 << 10;
 /// What a `sendmsg` is given at most: a piece, and the head before it.
 const MESSAGE: usize = PIECE + (4 << 10);
-/// How long the last bytes of a dropped connection may take.
+/// How long the last bytes of a dropped connection wait for a peer that takes nothing.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// A [`TcpStream`] with hyper's I/O traits; or a [`UnixStream`].
@@ -68,6 +68,7 @@ pub struct Io {
     read_in: u64,
     /// What a read gives at most.
     most: usize,
+    received: u64,
     /// The socket refuses to wait.
     sends_files: bool,
 }
@@ -97,6 +98,7 @@ impl Io {
             spare: Vec::new(),
             read_in: 0,
             most: usize::MAX,
+            received: 0,
             sends_files: false,
         }
     }
@@ -159,6 +161,7 @@ impl Io {
 
     /// So many of the bytes that [`poll_fill`](Io::poll_fill) has lent are done with.
     pub fn consume(&mut self, count: usize) {
+        self.received += count as u64;
         if self.peeked.is_empty() {
             self.stream.consume(count);
         } else if count >= self.peeked.len() {
@@ -166,6 +169,28 @@ impl Io {
         } else {
             self.peeked.drain(..count);
         }
+    }
+
+    /// Returns how many bytes have been received and read. For a layer above that waits for a whole
+    /// record or frame, this number alone shows the progress of the peer.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use std::future::poll_fn;
+    /// use upshift::{hyper::Io, net::{TcpListener, TcpStream}};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let mut client = TcpStream::connect(listener.local_addr()?).await?;
+    /// let mut io = Io::new(listener.accept().await?.0);
+    /// client.write_all("ping").await.0?;
+    /// let count = poll_fn(|cx| io.poll_fill(cx).map_ok(|bytes| bytes.len())).await?;
+    /// io.consume(count);
+    /// assert_eq!(io.received(), count as u64);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
+    #[must_use]
+    pub fn received(&self) -> u64 {
+        self.received
     }
 
     /// Waits for the operation under way, if there is one.
@@ -420,10 +445,23 @@ impl Drop for Io {
         // Dropping the submission would cancel it; the operation keeps the socket open.
         if let Writing::Sending(sending) = mem::replace(&mut self.state, Writing::Idle)
             && !sending.is_complete()
-            && let Ok(rest) = crate::try_spawn(time::timeout(LINGER, sending), Priority::Inherit)
+            && let Ok(rest) =
+                crate::try_spawn(linger(sending, self.stream.send_queue()), Priority::Inherit)
         {
             rest.detach();
         }
+    }
+}
+
+/// Waits for the last send of a dropped connection while the peer takes bytes.
+async fn linger(mut sending: Submission<op::Send<Vec<u8>>>, queue: SendQueue) {
+    let mut before = queue.bytes();
+    while time::timeout(LINGER, &mut sending).await.is_err() {
+        let left = queue.bytes();
+        if left == before {
+            return;
+        }
+        before = left;
     }
 }
 

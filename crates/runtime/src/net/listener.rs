@@ -42,6 +42,10 @@ impl TcpListener {
     /// Binds and listens, with `SO_REUSEADDR` and a backlog of 1024. Tries the
     /// addresses in order. For other options see [`TcpSocket`].
     ///
+    /// `0.0.0.0` takes clients of IPv4 alone. `[::]` takes those of IPv6 and IPv4, unless the
+    /// administrator has set `net.ipv6.bindv6only`; [`TcpSocket::set_only_v6`] decides it. Clients
+    /// of IPv4 have addresses such as `::ffff:127.0.0.1` there.
+    ///
     /// # Errors
     /// That of the last address tried: `AddrInUse`, `PermissionDenied`, …
     pub fn bind(addresses: impl ToSocketAddrs) -> io::Result<TcpListener> {

@@ -35,6 +35,7 @@ pub mod unix;
 mod writer;
 
 pub use listener::TcpListener;
+pub use options::SendQueue;
 pub use resolve::{LookupError, ToSocketAddrs, lookup_host};
 pub use socket::TcpSocket;
 pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, TcpStream, WriteHalf};

@@ -2,9 +2,11 @@
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use socket2::{SockAddr, SockRef, TcpKeepalive};
+use upshift_ring::WeakFd;
 
 use super::TcpStream;
 
@@ -183,11 +185,55 @@ impl TcpStream {
         self.socket().take_error()
     }
 
+    /// Returns a view of the send queue, for a time-out that lasts as long as the peer takes bytes.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::{TcpListener, TcpStream};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let stream = TcpStream::connect(listener.local_addr()?).await?;
+    /// let queue = stream.send_queue();
+    /// assert_eq!(queue.bytes(), Some(0));
+    /// drop(stream);
+    /// assert_eq!(queue.bytes(), None);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
+    #[must_use]
+    pub fn send_queue(&self) -> SendQueue {
+        SendQueue(self.fd().downgrade())
+    }
+
     /// Ends one direction or both, for all users of the socket.
     ///
     /// # Errors
     /// `NotConnected`.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.socket().shutdown(how)
+    }
+}
+
+/// The send queue of a connection's socket. Usable from any thread; does not keep the socket open.
+///
+/// A write that waits says little about a peer that reads slowly: a TCP socket becomes writable
+/// again only when a third of its buffer, which may be megabytes, is free. The length of the queue
+/// changes with each byte that the peer's machine takes.
+#[derive(Clone, Debug)]
+pub struct SendQueue(WeakFd);
+
+impl SendQueue {
+    /// Returns how many bytes the peer has not taken; `None` if the socket is closed. Costs one
+    /// system call (`SIOCOUTQ`).
+    ///
+    /// TCP: bytes that have been written and that the peer's machine has not acknowledged. Unix
+    /// sockets: memory of the messages that the peer has not read to their end, so the number
+    /// changes in steps of up to 64 KiB.
+    #[must_use]
+    pub fn bytes(&self) -> Option<usize> {
+        let fd = self.0.upgrade()?;
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: the call writes one integer, which is valid during the call.
+        let answer = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+        usize::try_from(bytes).ok().filter(|_| answer == 0)
     }
 }

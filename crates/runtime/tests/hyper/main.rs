@@ -3,6 +3,7 @@
 mod app;
 mod client;
 mod connections;
+mod dropped;
 mod https;
 mod levels;
 mod requests;

@@ -15,19 +15,27 @@ pub(super) struct Validators {
     pub(super) etag: String,
     /// The bytes may differ from one time to the next.
     pub(super) weak: bool,
-    /// To the second, as HTTP dates are.
-    pub(super) modified: SystemTime,
+    /// Time to the second, as HTTP dates are. None for a time that says nothing about the file: in
+    /// the future, where a `Last-Modified` must not be (RFC 9110, section 8.8.2.1), or not after
+    /// the beginning of 1970, which reproducible builds give to all files.
+    pub(super) modified: Option<SystemTime>,
 }
 
 impl Validators {
-    /// From the modification time and size; `variant` tells encodings of a file apart.
-    pub(super) fn new(modified: (i64, u64), size: u64, variant: &str) -> Validators {
+    /// Makes them from the modification time and size; `variant` tells encodings of a file apart.
+    pub(super) fn new(
+        modified: (i64, u64),
+        size: u64,
+        variant: &str,
+        now: SystemTime,
+    ) -> Validators {
         let (seconds, nanos) = modified;
-        let since = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+        let since = u64::try_from(seconds).ok().filter(|since| *since > 0);
+        let time = since.and_then(|since| UNIX_EPOCH.checked_add(Duration::from_secs(since)));
         Validators {
             etag: etag([seconds.cast_unsigned(), nanos, size], variant),
             weak: false,
-            modified: UNIX_EPOCH + since,
+            modified: time.filter(|time| *time <= now),
         }
     }
 }
@@ -81,20 +89,27 @@ pub(super) fn evaluate(headers: &HeaderMap, file: &Validators, size: u64, ranges
         if !lists(headers, IF_MATCH, file, false) {
             return Answer::PreconditionFailed;
         }
-    } else if date(IF_UNMODIFIED_SINCE).is_some_and(|since| file.modified > since) {
+    } else if let (Some(since), Some(modified)) = (date(IF_UNMODIFIED_SINCE), file.modified)
+        && modified > since
+    {
         return Answer::PreconditionFailed;
     }
     if headers.contains_key(IF_NONE_MATCH) {
         if lists(headers, IF_NONE_MATCH, file, true) {
             return Answer::NotModified;
         }
-    } else if date(IF_MODIFIED_SINCE).is_some_and(|since| file.modified <= since) {
+    } else if let (Some(since), Some(modified)) = (date(IF_MODIFIED_SINCE), file.modified)
+        && modified <= since
+    {
         return Answer::NotModified;
     }
     let fresh = match text(IF_RANGE) {
         None => !headers.contains_key(IF_RANGE),
         Some(tag) if tag.starts_with('"') => tag == file.etag && !file.weak,
-        Some(other) => httpdate::parse_http_date(other).is_ok_and(|date| date == file.modified),
+        Some(other) => {
+            let date = httpdate::parse_http_date(other).ok();
+            date.is_some() && date == file.modified
+        }
     };
     match text(RANGE) {
         Some(range) if ranges && fresh => part_of(range, size),
@@ -182,7 +197,7 @@ mod tests {
         for (name, value) in pairs {
             headers.append(*name, HeaderValue::from_str(value).unwrap());
         }
-        let file = Validators::new((784_111_777, 5), 1000, "");
+        let file = Validators::new((784_111_777, 5), 1000, "", SystemTime::now());
         assert_eq!(file.etag, "\"2ebc98a1.5-3e8\"");
         evaluate(&headers, &file, 1000, true)
     }

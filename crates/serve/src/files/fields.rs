@@ -1,6 +1,7 @@
 //! Header fields that say what a file is: made once for all requests that share it.
 
 use std::borrow::Cow;
+use std::time::SystemTime;
 
 use http::HeaderValue;
 
@@ -20,17 +21,18 @@ pub(super) struct Fields {
 impl Fields {
     /// In a coding, of which the validators have the name; `weak`: its bytes may differ from one time to the next.
     pub(super) fn new(kind: Cow<'static, str>, found: &Found, coding: &str, weak: bool) -> Fields {
-        let mut validators = Validators::new(found.modified, found.size, coding);
+        let now = SystemTime::now();
+        let mut validators = Validators::new(found.modified, found.size, coding, now);
         validators.weak = weak;
         let etag = match weak {
             true => HeaderValue::try_from(format!("W/{}", validators.etag)),
             false => HeaderValue::from_str(&validators.etag),
         };
-        let modified = httpdate::fmt_http_date(validators.modified);
+        let modified = validators.modified.map(httpdate::fmt_http_date);
         Fields {
             kind,
             etag: etag.ok(),
-            modified: HeaderValue::try_from(modified).ok(),
+            modified: modified.and_then(|modified| HeaderValue::try_from(modified).ok()),
             validators,
         }
     }

@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -23,6 +23,8 @@ use crate::clock;
 #[derive(Debug)]
 pub(crate) struct Root {
     folder: OwnedFd,
+    /// Its name, for messages.
+    path: PathBuf,
 }
 
 /// What a name stands for: several requests may have it.
@@ -75,10 +77,12 @@ impl Root {
     pub(crate) fn open(path: &Path) -> io::Result<Arc<Root>> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = open(path, flags, Mode::empty())?;
-        Ok(Arc::new(Root { folder }))
+        let path = std::path::absolute(path)?;
+        Ok(Arc::new(Root { folder, path }))
     }
 
-    /// Opens a name below it for reading; `None` if there is nothing that may be served.
+    /// Opens a name below it for reading; `None` if there is nothing that may be served. A name
+    /// that this process may not read is an error, which says the path.
     async fn find(self: &Arc<Root>, name: &str) -> io::Result<Option<Found>> {
         let found = match self.open_now(name, ResolveFlags::CACHED) {
             // Not in the cache; or a kernel before 5.12, which does not know this flag.
@@ -92,16 +96,16 @@ impl Root {
             }
             found => found,
         };
-        Root::served(found)
+        self.served(name, found)
     }
 
     /// As [`find`](Root::find); may wait for a disk.
     #[cfg(test)]
     pub(super) fn find_now(&self, name: &str) -> io::Result<Option<Found>> {
-        Root::served(self.open_now(name, ResolveFlags::empty()))
+        self.served(name, self.open_now(name, ResolveFlags::empty()))
     }
 
-    fn served(found: Result<Found, Errno>) -> io::Result<Option<Found>> {
+    fn served(&self, name: &str, found: Result<Found, Errno>) -> io::Result<Option<Found>> {
         match found {
             Ok(found) => Ok(Some(found)),
             Err(
@@ -109,12 +113,16 @@ impl Root {
                 | Errno::NOTDIR
                 | Errno::XDEV
                 | Errno::LOOP
-                | Errno::ACCESS
-                | Errno::PERM
                 | Errno::NAMETOOLONG
                 | Errno::NXIO
                 | Errno::NODEV,
             ) => Ok(None),
+            Err(error @ (Errno::ACCESS | Errno::PERM)) => {
+                // Without the dot that stands for the folder itself.
+                let path: PathBuf = self.path.join(name).components().collect();
+                let text = format!("{}: {error}", path.display());
+                Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+            }
             Err(error) => Err(error.into()),
         }
     }

@@ -12,6 +12,9 @@ pub(super) struct Name {
     pub(super) relative: String,
     /// The path ended with `/`: a folder is meant.
     pub(super) folder: bool,
+    /// Every slash of the name is a slash of the path, so relative links of the page resolve as
+    /// its author meant them.
+    pub(super) literal: bool,
 }
 
 /// Why a path is no name.
@@ -61,7 +64,15 @@ pub(super) fn name_of(path: &str, hidden: bool) -> Result<Name, Wrong> {
     if relative.is_empty() {
         relative.push('.');
     }
-    Ok(Name { relative, folder })
+    let bytes = path.as_bytes();
+    let has_escaped = bytes
+        .windows(3)
+        .any(|escape| escape.eq_ignore_ascii_case(b"%2f"));
+    Ok(Name {
+        relative,
+        folder,
+        literal: !has_escaped && folder == path.ends_with('/'),
+    })
 }
 
 #[cfg(test)]
@@ -88,8 +99,19 @@ mod tests {
             let expected = Name {
                 relative: relative.into(),
                 folder,
+                literal: true,
             };
             assert_eq!(name, Ok(expected), "{path}");
+        }
+    }
+
+    #[test]
+    fn slashes_that_are_escaped_or_left_out_are_told() {
+        for path in ["/a%2fb", "/a%2F", "/a%2F/", "/a/.", "/a%2F."] {
+            assert!(!name_of(path, false).unwrap().literal, "{path}");
+        }
+        for path in ["/", "/a%20b", "/a//b/", "/a/", "/%252f"] {
+            assert!(name_of(path, false).unwrap().literal, "{path}");
         }
     }
 

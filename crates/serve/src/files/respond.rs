@@ -8,6 +8,7 @@ use http::header::{
     CONTENT_TYPE, ETAG, HeaderValue, LAST_MODIFIED, LOCATION, RANGE, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, Method, Response, StatusCode, Uri};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
@@ -17,17 +18,36 @@ use super::fields::Fields;
 use super::kind::{accepted, field, is_squeezable, is_text};
 use super::listing;
 use super::open::{Found, Looking, Root};
-use super::path::{Wrong, name_of};
+use super::path::{Name, Wrong, name_of};
 use super::squeeze::{Compressor, Squeezed};
 use crate::body::Body;
 use crate::config::Files;
-use crate::notice::Notices;
+use crate::notice::{Notices, User};
 use crate::reply;
 
 /// Header fields of a response with a file: seldom more.
 const FIELDS: usize = 10;
 
+/// Characters that a path escapes (RFC 3986, section 3.3).
+const NO_PATH: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'%')
+    .add(b'<')
+    .add(b'>')
+    .add(b'?')
+    .add(b'[')
+    .add(b'\\')
+    .add(b']')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
+
 static FAILURES: Notices = Notices::new();
+static DENIED: Notices = Notices::new();
 
 /// Answers a request for a file.
 pub(crate) async fn respond(
@@ -44,6 +64,11 @@ pub(crate) async fn respond(
     let ranges = method == Method::GET;
     match find(looking, settings, uri, headers, ranges).await {
         Ok(response) => response,
+        Err(error) if is_denied(&error) => {
+            say_denied(&error);
+            let why = "the server may not read this\n";
+            reply::text(StatusCode::FORBIDDEN, why)
+        }
         Err(error) => {
             FAILURES.say(format_args!("{}: {error}", uri.path()));
             unreadable(&error)
@@ -63,14 +88,26 @@ async fn find(
         Err(Wrong::Bad) => return Ok(reply::text(StatusCode::BAD_REQUEST, "this is not a path\n")),
         Err(Wrong::Hidden) => return Ok(not_found()),
     };
-    let Some(found) = looking.find(&name.relative).await? else {
-        return Ok(not_found());
+    let (kind, found) = match looking.find(&name.relative).await {
+        Ok(Some(found)) => (found.kind, Ok(found)),
+        Ok(None) => return Ok(not_found()),
+        // A folder that may be searched and not read can have an index.
+        Err(error) if is_denied(&error) => match looking.root.look_at(&name.relative) {
+            Ok((FileType::Directory, _)) => (FileType::Directory, Err(error)),
+            _ => return Err(error),
+        },
+        Err(error) => return Err(error),
     };
-    match found.kind {
-        FileType::RegularFile if !name.folder => {
-            file(looking, settings, &name.relative, found, headers, ranges).await
+    match kind {
+        FileType::RegularFile if name.folder => Ok(not_found()),
+        FileType::RegularFile | FileType::Directory
+            if !name.literal || name.folder != kind.is_dir() =>
+        {
+            Ok(redirect(&name, kind.is_dir(), uri.query()))
         }
-        FileType::Directory if !name.folder => Ok(redirect(uri)),
+        FileType::RegularFile => {
+            file(looking, settings, &name.relative, found?, headers, ranges).await
+        }
         FileType::Directory => {
             let index = format!("{}/{}", name.relative, settings.index);
             match looking.find(&index).await? {
@@ -78,13 +115,22 @@ async fn find(
                     file(looking, settings, &index, found, headers, ranges).await
                 }
                 _ if settings.listing => {
-                    list(looking.root, found, name.relative, settings.hidden).await
+                    list(looking.root, found?, name.relative, settings.hidden).await
                 }
                 _ => Ok(not_found()),
             }
         }
         _ => Ok(not_found()),
     }
+}
+
+fn is_denied(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::PermissionDenied
+}
+
+/// Tells the operator which file this process may not read.
+fn say_denied(error: &std::io::Error) {
+    DENIED.say(format_args!("{error}; the server runs as {}", User::own()));
 }
 
 /// Of a file that is there.
@@ -101,16 +147,20 @@ fn not_found() -> Response<Body> {
     reply::text(StatusCode::NOT_FOUND, "there is no such file\n")
 }
 
-/// To the same path with a slash at its end: links of the page are relative to it.
-fn redirect(uri: &Uri) -> Response<Body> {
-    // With one slash in front, or it would name another host.
-    let path = uri.path().trim_start_matches('/');
-    let query = uri
-        .query()
-        .map(|query| format!("?{query}"))
-        .unwrap_or_default();
+/// Redirects to the path of a name, a folder's with a slash at its end: links of the page are
+/// relative to it.
+fn redirect(name: &Name, folder: bool, query: Option<&str>) -> Response<Body> {
+    // One slash in front: two would name another host.
+    let mut location = String::from("/");
+    if name.relative != "." {
+        location.extend(utf8_percent_encode(&name.relative, NO_PATH));
+        location.push_str(if folder { "/" } else { "" });
+    }
+    if let Some(query) = query {
+        location = format!("{location}?{query}");
+    }
     let mut response = reply::text(StatusCode::PERMANENT_REDIRECT, "");
-    if let Ok(location) = HeaderValue::from_str(&format!("/{path}/{query}")) {
+    if let Ok(location) = HeaderValue::from_str(&location) {
         response.headers_mut().insert(LOCATION, location);
     }
     response
@@ -149,12 +199,15 @@ async fn file(
     let mut encoding = None;
     if squeezable {
         for (coding, suffix) in accepted(headers) {
-            if let Some(squeezed) = looking.find(&format!("{name}{suffix}")).await?
-                && squeezed.kind.is_file()
-            {
-                found = squeezed;
-                encoding = Some(coding);
-                break;
+            match looking.find(&format!("{name}{suffix}")).await {
+                Ok(Some(squeezed)) if squeezed.kind.is_file() => {
+                    found = squeezed;
+                    encoding = Some(coding);
+                    break;
+                }
+                // The file as it is can be sent.
+                Err(error) if is_denied(&error) => say_denied(&error),
+                other => _ = other?,
             }
         }
     }
@@ -245,10 +298,15 @@ mod tests {
     #[test]
     fn redirects_stay_on_this_host() {
         let location = |path: &str| {
-            let response = redirect(&path.parse().unwrap());
+            let uri: Uri = path.parse().unwrap();
+            let name = name_of(uri.path(), false).unwrap();
+            let response = redirect(&name, true, uri.query());
             response.headers()[LOCATION].to_str().unwrap().to_owned()
         };
         assert_eq!(location("/folder?x=1"), "/folder/?x=1");
         assert_eq!(location("//evil.example"), "/evil.example/");
+        assert_eq!(location("/%5Cevil.example"), "/%5Cevil.example/");
+        assert_eq!(location("/%2Fevil.example%2F"), "/evil.example/");
+        assert_eq!(location("/a%0D%0Ab:c@%25%3F"), "/a%0D%0Ab:c@%25%3F/");
     }
 }

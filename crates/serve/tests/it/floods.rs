@@ -34,7 +34,10 @@ fn get_plaintext() -> Vec<u8> {
 }
 
 pub(crate) fn open(server: &Running) -> TcpStream {
-    let mut stream = server.connect();
+    open_on(server.connect())
+}
+
+pub(crate) fn open_on(mut stream: TcpStream) -> TcpStream {
     stream
         .set_read_timeout(Some(std::time::Duration::from_secs(10)))
         .unwrap();
@@ -57,7 +60,7 @@ fn frames(mut bytes: &[u8], kind: u8) -> Vec<(u32, usize)> {
 }
 
 /// The error code of the GOAWAY frame in what came, if there is one.
-fn goaway(mut bytes: &[u8]) -> Option<u32> {
+pub(crate) fn goaway(mut bytes: &[u8]) -> Option<u32> {
     while bytes.len() >= 9 {
         let length =
             usize::from(bytes[0]) << 16 | usize::from(bytes[1]) << 8 | usize::from(bytes[2]);

@@ -13,6 +13,8 @@ mod limits;
 mod operation;
 mod priorities;
 mod receiving;
+mod rfcs;
+mod slow_clients;
 mod streams;
 mod tls;
 mod tools;

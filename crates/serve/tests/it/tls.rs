@@ -11,7 +11,7 @@ use upshift_serve::TlsFiles;
 
 use crate::harness::{Folder, Running, said, tool};
 
-fn certificate(folder: &Folder, name: &str) -> TlsFiles {
+pub(crate) fn certificate(folder: &Folder, name: &str) -> TlsFiles {
     let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
     TlsFiles {
         certificate: folder.write("cert.pem", made.cert.pem()),
@@ -97,20 +97,35 @@ fn a_new_certificate_is_used_after_a_reload() {
 }
 
 /// A client, record by record, that trusts the certificate for `first.test`.
-fn shake_hands(server: &Running, tls: &TlsFiles) -> (rustls::ClientConnection, TcpStream) {
+pub(crate) fn shake_hands(
+    server: &Running,
+    tls: &TlsFiles,
+) -> (rustls::ClientConnection, TcpStream) {
+    shake_hands_on(server.connect(), tls, &[])
+}
+
+/// The same on a given connection, of a client that offers these protocols (ALPN).
+pub(crate) fn shake_hands_on(
+    mut stream: TcpStream,
+    tls: &TlsFiles,
+    protocols: &[&str],
+) -> (rustls::ClientConnection, TcpStream) {
     let mut roots = rustls::RootCertStore::empty();
     roots
         .add(CertificateDer::from_pem_file(&tls.certificate).unwrap())
         .unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
+    config.alpn_protocols = protocols
+        .iter()
+        .map(|name| name.as_bytes().to_vec())
+        .collect();
     let name = ServerName::try_from("first.test").unwrap();
     let mut client = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
-    let mut stream = server.connect();
     while client.is_handshaking() {
         client.complete_io(&mut stream).unwrap();
     }

@@ -1,0 +1,74 @@
+//! What a dropped connection has accepted still goes to a peer that reads, however slowly.
+
+use std::future::poll_fn;
+use std::io::Read;
+use std::net::TcpStream as Peer;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use hyper::rt::Write;
+use socket2::SockRef;
+use upshift::Runtime;
+use upshift::hyper::Io;
+use upshift::net::TcpListener;
+
+/// Bytes per second, and for how long: the socket has no room for another send in that time.
+const RATE: u32 = 200_000;
+const SLOWLY: Duration = Duration::from_secs(3);
+/// A longer pause of the peer may end the connection.
+const PAUSE: Duration = Duration::from_millis(500);
+const SEND_BUFFER: usize = 1 << 20;
+const ATTEMPTS: u32 = 5;
+
+/// Reads slowly, and then the rest: how many bytes came, and the longest pause before.
+fn read(mut peer: Peer) -> (usize, Duration) {
+    let (began, mut last, mut longest) = (Instant::now(), Instant::now(), Duration::ZERO);
+    let (mut some, mut all) = ([0; 4096], 0);
+    while let Ok(count @ 1..) = peer.read(&mut some) {
+        all += count;
+        if began.elapsed() < SLOWLY {
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+            let due = Duration::from_secs(all as u64) / RATE;
+            std::thread::sleep(due.saturating_sub(began.elapsed()));
+        }
+    }
+    (all, longest)
+}
+
+#[test]
+fn the_last_bytes_of_a_dropped_connection_wait_for_a_slow_reader() {
+    for _ in 0..ATTEMPTS {
+        let runtime = Runtime::builder().vcpus(1).build().unwrap();
+        let (accepted, (got, pause)) = runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let peer = Peer::connect(listener.local_addr().unwrap()).unwrap();
+            SockRef::from(&peer).set_recv_buffer_size(65_536).unwrap();
+            let (stream, _) = listener.accept().await.unwrap();
+            stream.set_send_buffer_size(SEND_BUFFER).unwrap();
+            let mut io = Io::new(stream);
+            let mut accepted = 0;
+            // A send that does not end: the socket is full.
+            let full = Duration::from_millis(300);
+            let piece = [7; Io::COPIED];
+            loop {
+                let write = poll_fn(|cx| Pin::new(&mut io).poll_write(cx, &piece));
+                match upshift::time::timeout(full, write).await {
+                    Ok(count) => accepted += count.unwrap(),
+                    Err(_) => break,
+                }
+            }
+            let read = upshift::spawn_blocking(move || read(peer));
+            drop(io);
+            (accepted, read.await.unwrap())
+        });
+        if got == accepted {
+            return;
+        }
+        assert!(
+            pause > PAUSE,
+            "{got} of {accepted} bytes, no pause above {pause:?}"
+        );
+    }
+    println!("skipped: the peer has no CPU for long times");
+}

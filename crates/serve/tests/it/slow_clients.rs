@@ -1,0 +1,369 @@
+//! Clients that read or send slowly, but all the time, are served to the end: over each protocol
+//! and each kind of socket.
+//!
+//! A client that gets no CPU pauses, and may be cut off for it. So every client measures its own
+//! pauses, and an attempt with a long one proves nothing.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use axum::routing::post;
+use rustix::net::sockopt::set_socket_recv_buffer_size;
+use rustix::net::{AddressFamily, SocketType, connect, socket};
+use upshift_serve::{Address, Config};
+
+use crate::floods::{DATA, END_HEADERS, END_STREAM, HEADERS, SETTINGS, frame, open, open_on};
+use crate::harness::{Folder, Running, rest};
+use crate::tls::{certificate, shake_hands, shake_hands_on};
+
+/// The time-outs of the server.
+const LIMIT: Duration = Duration::from_secs(2);
+/// How long a client goes on, at least.
+const LONG: Duration = Duration::from_secs(10);
+/// Bytes per second.
+const RATE: u32 = 100_000;
+/// Bytes read at full speed before: the kernel lets the server's socket hold megabytes then.
+const FAST: u64 = 8 << 20;
+/// More than the buffers of both sockets hold.
+const SIZE: u64 = 30 << 20;
+const ATTEMPTS: u32 = 5;
+
+const ACK: u8 = 1;
+const PING: u8 = 6;
+const WINDOW_UPDATE: u8 = 8;
+const LARGEST_WINDOW: u32 = (1 << 31) - 1;
+
+/// How an attempt went.
+enum Went {
+    Well,
+    /// The client was served no more, after this time.
+    CutOff(Duration),
+    /// The client itself paused for so long that the server may have cut it off.
+    Paused(Duration),
+}
+
+/// Repeats an attempt until the client has not paused.
+fn attempt(what: &str, mut go: impl FnMut() -> Went) {
+    for _ in 0..ATTEMPTS {
+        match go() {
+            Went::Well => return,
+            Went::CutOff(after) => panic!("{what}: cut off after {after:?}"),
+            Went::Paused(time) => println!("{what}: the client paused for {time:?}"),
+        }
+    }
+    println!("skipped: {what}: the client has no CPU for long times");
+}
+
+/// The steps of a client, and how far apart they are.
+struct Steps {
+    began: Instant,
+    last: Instant,
+    longest: Duration,
+}
+
+impl Steps {
+    fn start() -> Steps {
+        let now = Instant::now();
+        Steps {
+            began: now,
+            last: now,
+            longest: Duration::ZERO,
+        }
+    }
+
+    /// A step is taken; the next one may come when `bytes` are due.
+    fn step(&mut self, bytes: u64) {
+        let now = Instant::now();
+        self.longest = self.longest.max(now - self.last);
+        self.last = now;
+        let due = self.began + Duration::from_secs(bytes) / RATE;
+        std::thread::sleep(due.saturating_duration_since(now));
+    }
+
+    /// `served`: as long as the client went on.
+    fn end(self, served: bool) -> Went {
+        if served {
+            Went::Well
+        } else if self.longest > LIMIT / 4 {
+            Went::Paused(self.longest)
+        } else {
+            Went::CutOff(self.began.elapsed())
+        }
+    }
+}
+
+fn folder() -> Folder {
+    let folder = Folder::new();
+    let file = std::fs::File::create(folder.0.join("f")).unwrap();
+    file.set_len(SIZE).unwrap();
+    folder
+}
+
+fn impatient(config: &mut Config) {
+    config.limits.write_timeout = LIMIT;
+    config.limits.body_timeout = LIMIT;
+}
+
+/// Reads [`FAST`] bytes, and then at [`RATE`] for as long as [`LONG`]. Calls `heed` after each read
+/// with the number of bytes so far.
+///
+/// When the server has closed the connection, the kernel goes on sending the megabytes that it
+/// holds. So the server is asked whether it has.
+fn reads_slowly<S: Read>(
+    server: &Running,
+    stream: &mut S,
+    mut heed: impl FnMut(&mut S, u64),
+) -> Went {
+    let mut steps = Steps::start();
+    let (mut some, mut all) = ([0; 4096], 0);
+    while steps.began.elapsed() < LONG {
+        let Ok(count @ 1..) = stream.read(&mut some) else {
+            return steps.end(false);
+        };
+        all += count as u64;
+        heed(stream, all);
+        if all < FAST {
+            steps = Steps::start();
+        } else {
+            steps.step(all - FAST);
+        }
+        if server.control.connections() == 0 {
+            return steps.end(false);
+        }
+    }
+    steps.end(true)
+}
+
+const GET: &[u8] = b"GET /f HTTP/1.1\r\nhost: test\r\n\r\n";
+
+/// `GET /f` by HPACK's static table and literals that are not indexed.
+const GET_OF_TWO: &[u8] = b"\x82\x86\x04\x02/f\x01\x01x";
+
+#[test]
+fn a_slow_reader_of_http_1_is_served() {
+    let folder = folder();
+    let server = Running::with(&folder.0, impatient);
+    attempt("HTTP/1", || {
+        let mut stream = narrow(&server);
+        stream.write_all(GET).unwrap();
+        reads_slowly(&server, &mut stream, |_, _| {})
+    });
+}
+
+#[test]
+fn a_slow_reader_of_a_unix_socket_is_served() {
+    let folder = folder();
+    let path = folder.0.join("socket");
+    let listens = Address::Unix {
+        path: path.clone(),
+        mode: None,
+    };
+    let server = Running::with(&folder.0, |config| {
+        impatient(config);
+        config.listen.push(listens);
+    });
+    attempt("a Unix socket", || {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.set_read_timeout(Some(4 * LIMIT)).unwrap();
+        stream.write_all(GET).unwrap();
+        reads_slowly(&server, &mut stream, |_, _| {})
+    });
+    drop(server);
+}
+
+#[test]
+fn a_slow_reader_of_tls_is_served() {
+    let folder = folder();
+    let tls = certificate(&folder, "first.test");
+    let files = tls.clone();
+    let server = Running::with(&folder.0, |config| {
+        impatient(config);
+        config.tls = Some(files);
+    });
+    attempt("TLS", || {
+        let (mut client, mut stream) = shake_hands_on(narrow(&server), &tls, &[]);
+        let mut stream = rustls::Stream::new(&mut client, &mut stream);
+        stream.write_all(GET).unwrap();
+        reads_slowly(&server, &mut stream, |_, _| {})
+    });
+}
+
+/// A connection whose client has a small buffer.
+fn narrow(server: &Running) -> TcpStream {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    // The window that the client offers at first depends on it.
+    set_socket_recv_buffer_size(&socket, 65_536).unwrap();
+    connect(&socket, &server.address).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(4 * LIMIT)).unwrap();
+    stream
+}
+
+/// Asks for the file on a new connection of HTTP/2 with a large window, and `window` for a stream.
+fn asks_two(server: &Running, window: u32) -> TcpStream {
+    let mut stream = open_on(narrow(server));
+    let setting = [&[0, 4][..], &window.to_be_bytes()].concat();
+    let all = (LARGEST_WINDOW - 65_535).to_be_bytes();
+    let frames = [
+        frame(SETTINGS, 0, 0, &setting),
+        frame(WINDOW_UPDATE, 0, 0, &all),
+        frame(HEADERS, END_STREAM | END_HEADERS, 1, GET_OF_TWO),
+    ];
+    stream.write_all(&frames.concat()).unwrap();
+    stream
+}
+
+#[test]
+fn a_slow_reader_of_http_2_is_served() {
+    let folder = folder();
+    let server = Running::with(&folder.0, impatient);
+    attempt("HTTP/2", || {
+        let mut stream = asks_two(&server, LARGEST_WINDOW);
+        reads_slowly(&server, &mut stream, |_, _| {})
+    });
+}
+
+#[test]
+fn a_slow_reader_of_http_2_that_opens_its_window_rarely_is_served() {
+    // All that the window admits is in the sockets, so no write of the server waits.
+    const WINDOW: u32 = 1 << 20;
+    const HALF: u32 = WINDOW / 2;
+    let folder = folder();
+    let server = Running::with(&folder.0, impatient);
+    attempt("a window of HTTP/2", || {
+        let mut stream = asks_two(&server, WINDOW);
+        let mut opened = 0;
+        reads_slowly(&server, &mut stream, |stream, all| {
+            if all >= opened + u64::from(HALF) {
+                opened += u64::from(HALF);
+                let update = frame(WINDOW_UPDATE, 0, 1, &HALF.to_be_bytes());
+                stream.write_all(&update).unwrap();
+            }
+        })
+    });
+}
+
+/// Takes the whole frames out of `came`, and returns how much DATA there was. Answers PINGs, and
+/// opens the windows again.
+fn answers(stream: &mut TcpStream, came: &mut Vec<u8>) -> u64 {
+    let (mut at, mut data, mut answers) = (0, 0, Vec::new());
+    while let Some(head) = came.get(at..at + 9) {
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let Some(payload) = came.get(at + 9..at + 9 + length as usize) else {
+            break;
+        };
+        match (head[3], head[4]) {
+            (DATA, _) if length > 0 => {
+                data += u64::from(length);
+                answers.extend(frame(WINDOW_UPDATE, 0, 0, &length.to_be_bytes()));
+            }
+            (PING, 0) => answers.extend(frame(PING, ACK, 0, payload)),
+            _ => {}
+        }
+        at += 9 + length as usize;
+    }
+    came.drain(..at);
+    // A closed socket answers by a reset.
+    let _ = stream.write_all(&answers);
+    data
+}
+
+#[test]
+fn a_slow_reader_of_http_2_gets_all_of_its_response_when_the_server_ends() {
+    const LENGTH: u64 = 1 << 20;
+    let folder = Folder::new();
+    let file = std::fs::File::create(folder.0.join("f")).unwrap();
+    file.set_len(LENGTH).unwrap();
+    attempt("the end of the server", || {
+        let server = Running::with(&folder.0, impatient);
+        let mut stream = asks_two(&server, LARGEST_WINDOW);
+        let (mut some, mut came, mut all) = ([0; 4096], Vec::new(), 0);
+        // The request is under way.
+        stream.peek(&mut some).unwrap();
+        server.control.drain();
+        let mut steps = Steps::start();
+        while let Ok(count @ 1..) = stream.read(&mut some) {
+            came.extend_from_slice(&some[..count]);
+            all += answers(&mut stream, &mut came);
+            steps.step(all / 2);
+        }
+        steps.end(all == LENGTH)
+    });
+}
+
+/// A service that says how long a body is.
+fn measures() -> axum::Router {
+    axum::Router::new().route(
+        "/",
+        post(|body: String| async move { body.len().to_string() }),
+    )
+}
+
+/// Sends in pieces, with pauses shorter than the limit; true: all of it was taken.
+fn drips(stream: &mut impl Write, bytes: &[u8], steps: &mut Steps) -> bool {
+    for piece in bytes.chunks(1000) {
+        let sent = stream.write_all(piece).and_then(|()| stream.flush());
+        match sent {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) => return false,
+        }
+        let now = Instant::now();
+        steps.longest = steps
+            .longest
+            .max((now - steps.last).saturating_sub(LIMIT / 4));
+        steps.last = now;
+        std::thread::sleep(LIMIT / 4);
+    }
+    true
+}
+
+#[test]
+fn a_record_of_tls_that_comes_slowly_is_waited_for() {
+    let folder = Folder::new();
+    let tls = certificate(&folder, "first.test");
+    attempt("a record", || {
+        let files = tls.clone();
+        let set = |config: &mut Config| {
+            impatient(config);
+            config.tls = Some(files);
+        };
+        let server = Running::start(&folder.0, set, |server| server.with_service(measures()));
+        let (mut client, mut stream) = shake_hands(&server, &tls);
+        let head =
+            "POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 16000\r\n\r\n";
+        client.writer().write_all(head.as_bytes()).unwrap();
+        client.write_tls(&mut stream).unwrap();
+        client.writer().write_all(&[b'x'; 16_000]).unwrap();
+        let mut record = Vec::new();
+        client.write_tls(&mut record).unwrap();
+        let mut steps = Steps::start();
+        let mut answer = String::new();
+        if drips(&mut stream, &record, &mut steps) {
+            let _ = rustls::Stream::new(&mut client, &mut stream).read_to_string(&mut answer);
+        }
+        steps.end(answer.starts_with("HTTP/1.1 200") && answer.ends_with("16000"))
+    });
+}
+
+#[test]
+fn a_frame_of_http_2_that_comes_slowly_is_waited_for() {
+    let folder = Folder::new();
+    attempt("a frame", || {
+        let server = Running::start(&folder.0, impatient, |server| {
+            server.with_service(measures())
+        });
+        let mut stream = open(&server);
+        // `POST /`.
+        let head = frame(HEADERS, END_HEADERS, 1, b"\x83\x86\x84\x01\x01x");
+        stream.write_all(&head).unwrap();
+        let data = frame(DATA, END_STREAM, 1, &[b'x'; 16_000]);
+        let mut steps = Steps::start();
+        let taken = drips(&mut stream, &data, &mut steps);
+        stream.set_read_timeout(Some(LIMIT / 2)).unwrap();
+        let answer = String::from_utf8_lossy(&rest(&mut stream)).into_owned();
+        steps.end(taken && answer.contains("16000"))
+    });
+}
