@@ -4,6 +4,7 @@ mod burning;
 mod preemptible;
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -329,6 +330,30 @@ fn the_doctor_says_what_works_and_finds_the_daemon() {
     assert!(lines.contains("answers and is cooperative"), "{lines}");
     daemon.signal("TERM");
     daemon.end();
+}
+
+#[test]
+fn the_doctor_finds_a_capability_that_every_user_may_execute() {
+    let path = socket("capable");
+    let copy = path.with_file_name("upshift");
+    std::fs::copy(PROGRAM, &copy).unwrap();
+    let setcap = Command::new("setcap")
+        .args(["cap_sys_nice+ep", copy.to_str().unwrap()])
+        .status();
+    if !setcap.is_ok_and(|it| it.success()) {
+        eprintln!("skipped: setcap is not there, or not permitted");
+        return;
+    }
+    let health = |mode: u32| {
+        std::fs::set_permissions(&copy, PermissionsExt::from_mode(mode)).unwrap();
+        let output = Command::new(&copy).args(["doctor", "--json"]).output();
+        let all: serde_json::Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+        let mut all = all.as_array().unwrap().iter();
+        let found = all.find(|it| it["what"] == "file rights").unwrap();
+        found["health"].as_str().unwrap().to_string()
+    };
+    assert_eq!(health(0o755), "note");
+    assert_eq!(health(0o750), "ok");
 }
 
 #[test]
