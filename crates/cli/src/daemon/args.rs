@@ -21,7 +21,7 @@ Examples:
   upshift daemon
   upshift daemon --group upshift --mode 0660 --ceiling 16
   upshift daemon --config /etc/upshift/daemon.toml
-  upshift daemon --cooperative --socket /tmp/board.sock
+  upshift daemon --cooperative --socket ~/board.sock
   upshift daemon --check --config /etc/upshift/daemon.toml
   upshift daemon --status
 

@@ -17,6 +17,7 @@ use serde::Deserialize;
 
 use crate::admission::Standing;
 use crate::assign::rule::{Assign, Traits};
+use crate::socket_file::check_directories;
 use file::File;
 pub(crate) use file::within;
 pub use members::Member;
@@ -191,6 +192,12 @@ impl Config {
         if self.cooperative && !self.assign.is_empty() {
             remarks
                 .push("[[assign]]: no program is given a level with `cooperative = true`".into());
+        }
+        if let Err(error) = check_directories(&self.socket) {
+            let socket = self.socket.display();
+            remarks.push(format!(
+                "socket = \"{socket}\": no daemon will start, {error}"
+            ));
         }
         let trusting = |it: &Assign| it.names_programs_only();
         if let Some(rule) = self.assign.iter().find(|it| trusting(it)) {
