@@ -295,7 +295,7 @@ impl Inner {
         own: bool,
         parent: Option<&Record>,
     ) -> Result<(usize, u64), ElevateError> {
-        if let Some(index) = self.find(tid, birth) {
+        if let Some(index) = self.table.find(tid, birth) {
             return match self.table.orphan(index) {
                 Some(generation) => Ok((index, generation)),
                 None => Err(ElevateError::AlreadyElevated(tid)),
@@ -381,17 +381,10 @@ impl Inner {
         })
     }
 
-    fn find(&self, tid: Tid, birth: u64) -> Option<usize> {
-        self.table
-            .records()
-            .find(|(_, record)| record.tid == tid && record.birth == birth)
-            .map(|(index, _)| index)
-    }
-
     /// Whether this set holds the thread. Takes the lock.
     pub(crate) fn holds(&self, tid: Tid, birth: u64) -> bool {
         let _lock = self.lock();
-        self.find(tid, birth).is_some()
+        self.table.find(tid, birth).is_some()
     }
 
     /// Gives back the thread of slot `index` and frees the slot, or leaves it as an orphan; one that `lives` has not ended, whatever the kernel says.

@@ -115,8 +115,7 @@ fn heir(sys: &dyn Sys, table: &Table, record: &Record) -> Option<Record> {
     if !elevated || another {
         return None;
     }
-    let is_it = |other: Record| other.tid == leader && other.birth == start;
-    if table.records().any(|(_, other)| is_it(other)) {
+    if table.find(leader, start).is_some() {
         return None;
     }
     Some(Record {

@@ -287,6 +287,14 @@ impl Table {
         })
     }
 
+    /// The index of the record of this thread. One load for each slot ever used. Caller as for [`Table::get`].
+    pub(crate) fn find(&self, tid: Tid, birth: u64) -> Option<usize> {
+        let is_it = |slot: &Slot| {
+            slot.tid.load(Relaxed) == tid && slot.is_recorded() && slot.birth.load(Relaxed) == birth
+        };
+        self.used().iter().position(is_it)
+    }
+
     /// Whether a thread of another process is recorded.
     pub(crate) fn has_foreign(&self) -> bool {
         self.used()

@@ -2,7 +2,7 @@
 //!
 //! Every thread is elevated through an [`Elevator`], so it is given back however this ends. A thread that is born while its
 //! process is elevated starts as an ordinary one on the same CPU (`SCHED_RESET_ON_FORK`), behind all tasks. The kernel tells of it
-//! where it may ([`Watch`]), and it joins at once; and it is found when the number of threads has changed, by one `fstat` of
+//! where it may ([`Watch`]), and it joins at once. Where not, it is found when the number of threads has changed, by one `fstat` of
 //! `/proc/PID/task` for each process, whose link count is the number of threads and two; only then the directory is read. A
 //! thorough look reads it anyway, then asks every thread for its policy and CPUs, and puts back what it has changed itself.
 //!
@@ -190,8 +190,10 @@ impl Member for Processes {
                 !ends
             });
         }
+        // Where the kernel tells of threads, reading all of them for each one that is born is not needed.
+        let told = self.watch.hears();
         for process in &mut self.processes {
-            if process.has_changed() || thorough {
+            if thorough || (!told && process.has_changed()) {
                 process.adopt(&self.elevator, standing, cpu, threads)?;
             }
             if thorough && let Some(cpu) = cpu {
