@@ -39,6 +39,8 @@ pub(super) struct Process {
     /// Where it may run, and how many CPUs of one domain that are.
     cpus: CpuSet,
     width: u32,
+    /// On how many of these its threads compute.
+    runs_on: u32,
     /// Where its threads are to be, and [`Shared::epoch`] when they were put there.
     place: Place,
     epoch: u64,
@@ -162,6 +164,7 @@ impl Process {
             clockless: Vec::new(),
             cpus: CpuSet::empty(),
             width: 1,
+            runs_on: 1,
             place: Place::Urgent,
             epoch: shared.epoch(),
             began: now,

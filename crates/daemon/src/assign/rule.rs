@@ -44,6 +44,8 @@ pub struct Assign {
 /// How much CPU an assigned process may use before others, of all its threads together; beyond it is ordinary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
+    /// Percent of each CPU that it runs on, 1 to 95: of as many as it has threads that compute.
+    Each(u32),
     /// Percent of one CPU, 1 to 95.
     Budget(u32),
     /// Percent of the CPUs of its domain (last-level cache, or NUMA node) that it may run on, 1 to 95.
@@ -65,7 +67,7 @@ pub struct Reservation {
 
 impl Default for Bound {
     fn default() -> Bound {
-        Bound::Budget(80)
+        Bound::Each(80)
     }
 }
 
@@ -98,7 +100,11 @@ impl FileAssign {
         match (self.budget, self.share, times) {
             (None, None, (None, None, None)) => Ok(Bound::default()),
             (Some(budget), None, (None, None, None)) => {
-                within("assign.budget", budget, 1, 95).map(Bound::Budget)
+                within("assign.budget", budget, 1, 95)
+                    .map(Bound::Budget)
+                    .map_err(|error| {
+                        format!("{error}, percent of one CPU; for several CPUs give `share`, percent of all that it may run on")
+                    })
             }
             (None, Some(share), (None, None, None)) => {
                 within("assign.share", share, 1, 95).map(Bound::Share)

@@ -394,6 +394,10 @@ mod tests {
                 "100 to 800",
             ),
             ("[[assign]]\ncomm = \"x\"\nlevel = 64", "0 to 63"),
+            (
+                "[[assign]]\ncomm = \"x\"\nlevel = 3\nbudget = 300",
+                "for several CPUs give `share`",
+            ),
         ] {
             let error = Config::parse(text).unwrap_err();
             assert!(error.contains(says), "{text}: {error}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use upshift_board::Role;
 use upshift_daemon::{Assign, Bound, Config, Daemon, Reservation};
-use upshift_elevate::current_tid;
+use upshift_elevate::{Elevator, Priority, current_tid};
 
 use crate::attack::{ALICE, MALLORY, from_now, open_config, start_child};
 use crate::child::{pin, wait_for_go};
@@ -86,6 +86,44 @@ fn an_assigned_program_is_urgent_within_its_budget() {
     let (urgent, other) = race(after, burner(&path, MALLORY));
     println!("urgent {urgent}, other {other} us of 1000000");
     assert!(urgent > 2 * other, "{urgent} {other}");
+}
+
+#[test]
+fn a_program_of_several_threads_has_its_budget_on_each_cpu() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        return crate::skipped("needs two CPUs");
+    }
+    // The time in which it is elevated, of a second: 40 % if 80 % of one CPU is for both threads.
+    let elevated = |bound: Bound| {
+        let assign = Assign {
+            bound,
+            ..rule(ALICE, 8)
+        };
+        let path = socket("each");
+        let _daemon = daemon("each", vec![assign]);
+        let two = [("USER", ALICE.to_string()), ("THREADS", "2".to_string())];
+        let mut it = Process::start("spinners", &path, &two);
+        it.line("ready").unwrap();
+        until("it is elevated", || !elevated_threads(it.pid()).is_empty());
+        // Above the program, or it would only look when that is not elevated.
+        let elevator = Elevator::new().unwrap();
+        let _above = elevator.elevate_current(Priority::of::<40>()).unwrap();
+        it.go_until(from_now(Duration::from_millis(2500)));
+        std::thread::sleep(Duration::from_millis(300));
+        let looks = 500;
+        let look = |_: &i32| {
+            std::thread::sleep(Duration::from_millis(2));
+            !elevated_threads(it.pid()).is_empty()
+        };
+        (0..looks).filter(look).count() * 100 / looks as usize
+    };
+    let (one, each) = (elevated(Bound::Budget(80)), elevated(Bound::default()));
+    println!("elevated {one} % of the time with 80 % of one CPU, {each} % with 80 % of each");
+    assert!(each > one + 10, "{one} {each}");
 }
 
 #[test]
