@@ -331,8 +331,13 @@ impl Inner {
                 Some(parent) if inherits => parent.former,
                 _ => *former.attr(),
             },
+            nices: [None; 2],
             pin: None,
         })?;
+        if parent.is_some() && inherits {
+            // The nice value that the kernel gave it is no choice of anybody's.
+            self.table.note_nice(slot.0, former.attr().nice);
+        }
         if let Some(pin) = parent.and_then(|parent| parent.pin) {
             self.note_inherited_pin(slot.0, tid, &pin);
         }

@@ -146,3 +146,27 @@ fn a_reload_touches_no_file_that_has_replaced_the_socket() {
         "it is not the daemon's"
     );
 }
+
+#[test]
+fn a_nice_value_that_an_administrator_sets_meanwhile_stays() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("renice");
+    let settings = [("USER", ALICE.to_string()), ("CPU", "0".into())];
+    let mut program = Process::start("gap", &path, &settings);
+    program.line("ready").unwrap();
+    let mut config = open_config("renice");
+    config.assign = vec![crate::assign::rule(ALICE, 8)];
+    let daemon = Daemon::start(config).unwrap();
+    until("it is elevated", || {
+        !elevated_threads(program.pid()).is_empty()
+    });
+    // SAFETY: integers only.
+    let done = unsafe { libc::setpriority(libc::PRIO_PROCESS, program.pid() as u32, 19) };
+    assert_eq!(done, 0);
+    daemon.stop();
+    let policy = upshift_elevate::Policy::of(&upshift_elevate::sys::Kernel, program.pid()).unwrap();
+    assert_eq!(policy.class(), upshift_elevate::Class::Other { nice: 19 });
+}
