@@ -83,7 +83,7 @@ mod shared;
 mod socket_file;
 mod status;
 
-pub use assign::{Assign, Bound, Reservation};
+pub use assign::{Assign, Bound, Fitting, Reservation};
 pub use config::{
     Config, ConfigError, Limits, Member, Rule, Subject, Subordinate, default_socket, group, user,
 };

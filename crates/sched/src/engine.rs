@@ -70,6 +70,8 @@ struct Slot<M> {
     /// `None`: it has ended.
     member: Option<M>,
     label: String,
+    /// It was never a task, for it could not be had.
+    left_out: bool,
     /// Index into the CPUs.
     cpu: usize,
     notch: Notch,
@@ -154,6 +156,7 @@ impl<M: Member> Engine<M> {
         let first = member.cpu_time();
         self.slots.push(Slot {
             label: member.label().to_owned(),
+            left_out: false,
             member: Some(member),
             cpu,
             notch: Notch {
@@ -173,9 +176,20 @@ impl<M: Member> Engine<M> {
 
     /// Adds a task that has ended before it could be attached: it keeps its place among the tasks, and the policy hears of both.
     pub fn add_ended(&mut self, label: impl Into<String>) -> TaskId {
+        self.add_without_member(label.into(), false)
+    }
+
+    /// Adds a task that lives and cannot be scheduled, so that it keeps its place among the tasks. The
+    /// policy takes it for one that has ended.
+    pub fn add_left_out(&mut self, label: impl Into<String>) -> TaskId {
+        self.add_without_member(label.into(), true)
+    }
+
+    fn add_without_member(&mut self, label: String, left_out: bool) -> TaskId {
         let task = TaskId(self.slots.len());
         self.slots.push(Slot {
-            label: label.into(),
+            label,
+            left_out,
             member: None,
             cpu: 0,
             notch: Notch {

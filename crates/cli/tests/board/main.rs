@@ -444,6 +444,27 @@ fn a_configuration_is_checked_without_a_daemon() {
         !has_systemd,
         "{said}"
     );
+    // The processes that each rule matches now; each counts for its first rule.
+    let name = format!("upc-{}", std::process::id());
+    let program = socket.with_file_name(&name);
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    let mut sleeper = Command::new(&program).arg("60").spawn().unwrap();
+    let comm = format!("/proc/{}/comm", sleeper.id());
+    while std::fs::read_to_string(&comm).unwrap().trim() != name {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let rule = |level: u8| format!("[[assign]]\ncomm = \"{name}\"\nlevel = {level}\n");
+    let (code, said) = check(&(rule(8) + &rule(9)));
+    assert_eq!(code, Some(0), "{said}");
+    for line in [
+        format!("comm = \"{name}\", level = 8: 1 running process matches\n"),
+        format!("\n  {} {name} (user ", sleeper.id()),
+        format!("comm = \"{name}\", level = 9: no running process matches\n"),
+    ] {
+        assert!(said.contains(&line), "{line} in {said}");
+    }
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
     let (code, said) = check("[[assign]]\nunit = \"redis\"\nlevel = 8\n");
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("redis.service"), "{said}");

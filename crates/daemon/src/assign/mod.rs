@@ -42,7 +42,7 @@ use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
 
 use domain::Domains;
 use process::Process;
-pub use rule::{Assign, Bound, Reservation};
+pub use rule::{Assign, Bound, Fitting, Reservation};
 
 use sight::{Found, Look, Looks};
 

@@ -3,6 +3,7 @@
 //! All that a rule names has to fit. A program chooses its own name, so a rule by `comm` alone lets every user who may start programs choose
 //! its level: name a user, a unit or a cgroup beside it where users are not trusted.
 
+use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -140,6 +141,42 @@ pub(crate) struct Traits {
     cgroups: Vec<Cgroup>,
 }
 
+/// A running process that fits a rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fitting {
+    /// The process.
+    pub pid: i32,
+    /// The user that it runs as.
+    pub user: u32,
+    /// The name of its program, as `ps -o comm` shows it.
+    pub comm: String,
+}
+
+/// The running processes that fit each rule, ascending. A process counts for the first rule that it
+/// fits. Reads three files of `/proc` for each process there is.
+pub(crate) fn fitting(rules: &[Assign]) -> Vec<Vec<Fitting>> {
+    let mut found = vec![Vec::new(); rules.len()];
+    for pid in all_processes() {
+        let Some(traits) = Traits::of(pid) else {
+            continue;
+        };
+        if let Some(rule) = rules.iter().position(|rule| rule.fits(&traits)) {
+            let (user, comm) = (traits.user, traits.comm);
+            found[rule].push(Fitting { pid, user, comm });
+        }
+    }
+    found
+}
+
+/// The processes there are, ascending.
+fn all_processes() -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let mut pids: Vec<i32> = pids.collect();
+    pids.sort_unstable();
+    pids
+}
+
 impl Traits {
     /// Of process `pid`, from five files of `/proc`, some 70 µs; `None`: it has ended, or is a thread of the kernel.
     pub(crate) fn of(pid: i32) -> Option<Traits> {
@@ -161,6 +198,31 @@ fn only_user(ids: &str) -> Option<u32> {
     let mut ids = ids.split_ascii_whitespace();
     let first = ids.next()?;
     ids.all(|id| id == first).then(|| first.parse().ok())?
+}
+
+impl fmt::Display for Assign {
+    /// Writes the conditions and the level as the configuration does.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let label = self
+            .label
+            .as_ref()
+            .map(|(key, glob)| format!("{key}={glob}"));
+        let user = self.user.map(|user| user.to_string());
+        let named = [
+            ("cgroup", &self.cgroup),
+            ("unit", &self.unit),
+            ("container", &self.container),
+            ("label", &label),
+            ("user", &user),
+            ("comm", &self.comm),
+        ];
+        for (name, value) in named {
+            if let Some(value) = value {
+                write!(f, "{name} = \"{value}\", ")?;
+            }
+        }
+        write!(f, "level = {}", self.level)
+    }
 }
 
 /// The longest name of a program that the kernel keeps.
@@ -228,11 +290,9 @@ impl Assign {
 
     /// The processes that fit it now, ascending. Reads three files of `/proc` for each process there is.
     pub fn processes(&self) -> Vec<i32> {
-        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
         let fits = |pid: &i32| Traits::of(*pid).is_some_and(|traits| self.fits(&traits));
-        let mut found: Vec<i32> = pids.filter(fits).collect();
-        found.sort_unstable();
+        let mut found = all_processes();
+        found.retain(fits);
         found
     }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::admission::Standing;
-use crate::assign::rule::{Assign, Traits};
+use crate::assign::rule::{Assign, Fitting, Traits, fitting};
 use crate::socket_file::check_directories;
 use file::File;
 pub(crate) use file::within;
@@ -205,6 +205,12 @@ impl Config {
             remarks.push(format!("[[assign]] comm = \"{comm}\" alone: every user that may start programs can give one that name; name a user, a unit or a cgroup beside it"));
         }
         remarks
+    }
+
+    /// Returns the running processes that each `[[assign]]` rule gives its level, in the order of the
+    /// rules. Reads three files of `/proc` for each process there is.
+    pub fn assigned_now(&self) -> Vec<Vec<Fitting>> {
+        fitting(&self.assign)
     }
 
     /// How much of the daemon's room is kept free of others for a user with these groups.

@@ -150,6 +150,7 @@ impl<M: Member> Engine<M> {
             cpu_time: used(slot),
             share: used(slot) as f64 / all.max(1) as f64,
             turns: slot.turns,
+            left_out: slot.left_out,
             threads: slot.member.as_ref().map_or(0, Member::threads),
             refused: slot.member.as_ref().map_or(0, Member::refused),
         };
