@@ -31,6 +31,9 @@ pub(super) struct Process {
     pid: i32,
     user: u32,
     rule: Assign,
+    /// The process that has forked it, and whether that is under the same rule.
+    pub(super) parent: i32,
+    is_child: bool,
     /// Since when it is assigned.
     since: Instant,
     threads: HashMap<Tid, Thread>,
@@ -127,9 +130,11 @@ impl Drop for Thread {
     }
 }
 
-/// Below the bands of registered processes (12 and above), above the canary: eight steps.
-fn priority(level: u8) -> Priority {
-    Priority::new(2 + (63 - level.min(63)) / 8).unwrap_or(Priority::MIN)
+/// Below the bands of registered processes (12 and above), above the canary: eight steps. Children are
+/// a step below what has forked them.
+fn priority(level: u8, is_child: bool) -> Priority {
+    let step = 3 + (63 - level.min(63)) / 8;
+    Priority::new(step - u8::from(is_child)).unwrap_or(Priority::MIN)
 }
 
 /// What a process that is forked takes over from its parent, under the same rule: the period and what was used in it, so that a program
@@ -159,6 +164,8 @@ impl Process {
             pid,
             user,
             rule,
+            parent: 0,
+            is_child: false,
             since: now,
             threads: HashMap::new(),
             clockless: Vec::new(),
@@ -219,6 +226,24 @@ impl Process {
 
     pub(super) fn is_under(&self, rule: &Assign, user: u32) -> bool {
         self.rule == *rule && self.user == user
+    }
+
+    pub(super) fn rule(&self) -> &Assign {
+        &self.rule
+    }
+
+    /// What has forked it is under the same rule, or is not any more.
+    pub(super) fn set_child(&mut self, is_child: bool) {
+        if self.is_child != is_child {
+            self.is_child = is_child;
+            let tids: Vec<Tid> = self.threads.keys().copied().collect();
+            tids.into_iter().for_each(|tid| self.put(tid));
+        }
+    }
+
+    /// Where its threads are while it is urgent.
+    fn priority(&self) -> Priority {
+        priority(self.rule.level, self.is_child)
     }
 
     /// When to look at it next.
@@ -443,7 +468,7 @@ impl Process {
                 let mut there = reserved;
                 if !reserved {
                     // Pinned, more than the kernel admits, or not yet: the same budget in SCHED_FIFO.
-                    let raised = hold.raise(priority(self.rule.level));
+                    let raised = hold.raise(self.priority());
                     there = raised.is_ok() && reservation.is_none();
                     if raised.is_err_and(|error| error.raw_os_error() == Some(libc::EPERM)) {
                         let pid = self.pid;

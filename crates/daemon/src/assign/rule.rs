@@ -38,6 +38,8 @@ pub struct Assign {
     pub comm: Option<String>,
     /// Its level, 0 to 63.
     pub level: u8,
+    /// Whether processes that its programs fork stay ordinary.
+    pub leaves_children: bool,
     /// What bounds it.
     pub bound: Bound,
 }
@@ -83,6 +85,7 @@ pub(crate) struct FileAssign {
     pub(crate) user: Option<crate::config::Name>,
     pub(crate) comm: Option<String>,
     pub(crate) level: u8,
+    pub(crate) children: Option<bool>,
     budget: Option<u32>,
     share: Option<u32>,
     runtime_us: Option<u64>,
@@ -136,6 +139,8 @@ impl FileAssign {
 pub(crate) struct Traits {
     /// Real, effective, saved and of files: a program with the set-user-id bit is its starter's as well as its owner's, and fits no rule.
     pub(crate) user: u32,
+    /// The process that has forked it, or that it was left to.
+    pub(crate) parent: i32,
     comm: String,
     /// Of all hierarchies.
     cgroups: Vec<Cgroup>,
@@ -187,6 +192,7 @@ impl Traits {
         field("VmSize:")?;
         Some(Traits {
             user: only_user(field("Uid:")?)?,
+            parent: field("PPid:")?.trim().parse().ok()?,
             comm: read("comm")?.trim_end().to_string(),
             cgroups: cgroups::parse(&living::read(pid, "cgroup").ok()?),
         })
@@ -221,7 +227,11 @@ impl fmt::Display for Assign {
                 write!(f, "{name} = \"{value}\", ")?;
             }
         }
-        write!(f, "level = {}", self.level)
+        write!(f, "level = {}", self.level)?;
+        if self.leaves_children {
+            f.write_str(", children = false")?;
+        }
+        Ok(())
     }
 }
 
@@ -389,6 +399,7 @@ mod tests {
     fn all_that_a_rule_names_has_to_fit() {
         let traits = Traits {
             user: 33,
+            parent: 1,
             comm: "nginx".into(),
             cgroups: vec![
                 Cgroup::of_root("/"),

@@ -367,6 +367,19 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_may_leave_children_ordinary() {
+        for (text, leaves) in [
+            ("", false),
+            ("children = true", false),
+            ("children = false", true),
+        ] {
+            let text = format!("[[assign]]\ncomm = \"x\"\nlevel = 3\n{text}\n");
+            let config = Config::parse(&text).unwrap();
+            assert_eq!(config.assign[0].leaves_children, leaves, "{text}");
+        }
+    }
+
+    #[test]
     fn errors_name_the_line_or_the_remedy() {
         for (text, says) in [
             ("soket = \"x\"", "unknown field `soket`"),

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 use upshift_board::Role;
 use upshift_daemon::{Assign, Bound, Config, Daemon, Reservation};
-use upshift_elevate::{Elevator, Priority, current_tid};
+use upshift_elevate::sys::Kernel;
+use upshift_elevate::{Class, Elevator, Policy, Priority, current_tid};
 
 use crate::attack::{ALICE, MALLORY, from_now, open_config, start_child};
 use crate::child::{pin, wait_for_go};
@@ -145,6 +146,83 @@ fn an_assigned_program_is_given_back_and_its_children_are_assigned_too() {
     for pid in both {
         assert!(elevated_threads(pid).is_empty());
     }
+}
+
+/// A parent with a child that outlives it, of `ALICE`, and the child.
+fn parent_and_child(path: &Path) -> (Process, i32) {
+    let settings = [("USER", ALICE.to_string()), ("ORPHAN", "1".to_string())];
+    let mut parent = Process::start("sleeping parent", path, &settings);
+    let child = parent.number("child ") as i32;
+    (parent, child)
+}
+
+fn class(pid: i32) -> Option<Class> {
+    Some(Policy::of(&Kernel, pid).ok()?.class())
+}
+
+/// Ends a child that outlived its parent.
+fn end(pid: i32) {
+    // SAFETY: a process that this test has started, and that sleeps.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+}
+
+#[test]
+fn children_are_a_step_below_the_process_that_has_forked_them() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("children");
+    let (before, older) = parent_and_child(&path);
+    let daemon = daemon("children", vec![rule(ALICE, 8)]);
+    let (after, younger) = parent_and_child(&path);
+    for (parent, child) in [(&before, older), (&after, younger)] {
+        until("the parent is above its child", || {
+            class(parent.pid()) == Some(Class::Fifo(9)) && class(child) == Some(Class::Fifo(8))
+        });
+    }
+    drop((before, after));
+    for child in [older, younger] {
+        until("a child that is left alone is a program of its own", || {
+            class(child) == Some(Class::Fifo(9))
+        });
+        end(child);
+    }
+    daemon.stop();
+}
+
+#[test]
+fn children_stay_ordinary_where_the_rule_says_so() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("no-children");
+    let assign = Assign {
+        leaves_children: true,
+        ..rule(ALICE, 8)
+    };
+    let (before, older) = parent_and_child(&path);
+    let daemon = daemon("no-children", vec![assign]);
+    let (after, younger) = parent_and_child(&path);
+    for parent in [&before, &after] {
+        until("the parent is elevated", || {
+            class(parent.pid()) == Some(Class::Fifo(9))
+        });
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    for child in [older, younger] {
+        assert_eq!(class(child), Some(Class::Other { nice: 0 }));
+        assert_eq!(assigned(&census(&path), child), None);
+    }
+    drop((before, after));
+    for child in [older, younger] {
+        until("a child that is left alone is elevated", || {
+            class(child) == Some(Class::Fifo(9))
+        });
+        end(child);
+    }
+    daemon.stop();
 }
 
 #[test]
