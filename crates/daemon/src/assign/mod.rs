@@ -35,6 +35,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use upshift_elevate::Priority;
 use upshift_elevate::events::{Event, Events, Interest};
 
 use crate::abort::AbortOnPanic;
@@ -42,7 +43,7 @@ use crate::cpu::Latch;
 use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
 
 use domain::Domains;
-use process::Process;
+use process::{Process, SLICE};
 pub use rule::{Assign, Bound, Fitting, Reservation};
 
 use sight::{Found, Look, Looks};
@@ -126,6 +127,7 @@ impl Assigner {
             post: Arc::clone(&post),
             events: events.ok(),
             processes: HashMap::new(),
+            turns: None,
             unranked: false,
             domains: Domains::of(shared.sys.as_ref(), &shared.online(), now),
             registered: times,
@@ -179,6 +181,8 @@ struct Work {
     post: Arc<Post>,
     events: Option<Events>,
     processes: HashMap<i32, Process>,
+    /// When threads of one priority that compute take turns again, if several do.
+    turns: Option<Instant>,
     /// Processes have come or gone since children were told from what has forked them.
     unranked: bool,
     domains: Domains,
@@ -215,6 +219,7 @@ impl Work {
                 self.rank_children(began);
             }
             self.breathe(began);
+            self.take_turns(began);
             for process in self.processes.values_mut() {
                 process.settle(&shared, began);
             }
@@ -228,6 +233,7 @@ impl Work {
         if !self.processes.is_empty() {
             next = next.min(self.domains.due());
         }
+        next = self.turns.map_or(next, |turns| next.min(turns));
         let mut rest = next.saturating_duration_since(Instant::now());
         if !self.arrived.is_empty() {
             rest = Duration::ZERO;
@@ -463,6 +469,22 @@ impl Work {
         for process in self.processes.values_mut() {
             process.heed(&self.domains, now);
         }
+        self.turns = Some(now);
+    }
+
+    /// Has threads of one priority that compute take turns, when that is due.
+    fn take_turns(&mut self, now: Instant) {
+        if self.turns.is_none_or(|turns| now < turns) {
+            return;
+        }
+        let mut computing: HashMap<Priority, usize> = HashMap::new();
+        for process in self.processes.values_mut() {
+            process.take_turns(&self.shared);
+            let (priority, threads) = process.computing();
+            *computing.entry(priority).or_default() += threads;
+        }
+        let several = computing.values().any(|&threads| threads > 1);
+        self.turns = several.then_some(now + SLICE);
     }
 
     fn begin_to_look_around(&mut self, now: Instant) {

@@ -1,6 +1,7 @@
 //! One assigned process: its threads, and where they are put. What it may use is in `process/bounds.rs`.
 
 mod bounds;
+mod turns;
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -17,6 +18,7 @@ use crate::assign::rule::{Bound, Reservation};
 use crate::quota::Bill;
 use crate::roster::{EVERYWHERE, Hold, Owner};
 use crate::shared::{HEARTBEAT, Shared};
+pub(super) use turns::SLICE;
 
 /// What the kernel has refused is tried again after so long.
 const RETRY: Duration = Duration::from_secs(1);
@@ -100,6 +102,8 @@ struct Thread {
     since: Instant,
     seen: Duration,
     lately: Duration,
+    /// Its CPU time when it was put behind the others of its priority.
+    turned: Duration,
     shared: Arc<Shared>,
 }
 
@@ -315,6 +319,7 @@ impl Process {
             since: Instant::now(),
             seen: Duration::ZERO,
             lately: Duration::ZERO,
+            turned: Duration::ZERO,
             shared: Arc::clone(shared),
         };
         self.threads.insert(tid, thread);

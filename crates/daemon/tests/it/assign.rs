@@ -166,6 +166,44 @@ fn end(pid: i32) {
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
+/// How often something took the CPU from the threads of a process.
+fn interruptions(pid: i32) -> u64 {
+    let mut count = 0;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let status = std::fs::read_to_string(task.unwrap().path().join("status"));
+        let status = status.unwrap_or_default();
+        let mut lines = status.lines();
+        let found = lines.find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
+        count += found.map_or(0, |text| text.trim().parse::<u64>().unwrap());
+    }
+    count
+}
+
+#[test]
+fn programs_of_one_rule_share_a_cpu_by_slices() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("slices");
+    let daemon = daemon("slices", vec![rule(ALICE, 8)]);
+    let mut both = [0, 1].map(|_| burner(&path, ALICE));
+    until("both are elevated", || {
+        both.iter().all(|it| !elevated_threads(it.pid()).is_empty())
+    });
+    let before = both.each_ref().map(|it| interruptions(it.pid()));
+    let end = from_now(Duration::from_millis(2000));
+    both.iter_mut().for_each(|it| it.go_until(end));
+    let used = both.each_mut().map(|it| it.number("used "));
+    let longest = both.each_mut().map(|it| it.number("longest "));
+    let after = both.each_ref().map(|it| interruptions(it.pid()));
+    let often = [0, 1].map(|at| after[at] - before[at]);
+    println!("used {used:?} us, longest without {longest:?} us, interrupted {often:?} times");
+    // Some 400 slices of 2 ms each. Budgets, which they use up by turns of 40 ms, and breaths make 130.
+    assert!(often.iter().all(|&often| often > 200), "{often:?}");
+    daemon.stop();
+}
+
 #[test]
 fn children_are_a_step_below_the_process_that_has_forked_them() {
     let _turn = turn();

@@ -21,7 +21,7 @@ const LEAST: Duration = Duration::from_millis(1);
 const KEPT_OFF: u32 = 10;
 
 /// CPU time in the last [`LATELY`] turns of its domain from which on a thread computes: one in 50.
-const COMPUTES: Duration = Duration::from_millis(2);
+pub(super) const COMPUTES: Duration = Duration::from_millis(2);
 const _: () = assert!(COMPUTES.as_millis() * 50 == TURN.as_millis() * LATELY as u128);
 
 /// Threads of one process that are looked at for where it computes.
