@@ -82,8 +82,8 @@ impl Hold {
         Ok(true)
     }
 
-    /// Puts it behind the other threads of `priority`, at which it is: a thread that is raised is the
-    /// last of its priority. The rest is as with [`Hold::raise`].
+    /// Puts it behind the other threads of `priority`, at which it is: a thread that is raised is
+    /// the last of its priority. The rest is as with [`Hold::raise`].
     pub(crate) fn rotate(&self, priority: Priority) -> io::Result<bool> {
         let Ok(below) = Priority::new(priority.get() - 1) else {
             return Ok(true);

@@ -1,10 +1,10 @@
 //! [`SocketFile`]: the file of a listening socket, and the directories that lead to it.
 //!
-//! The daemon acts with root's rights on a path that a configuration names. Two rules keep another user from
-//! redirecting it to a file of root's:
+//! The daemon acts with root's rights on a path that a configuration names. Two rules keep another
+//! user from redirecting it to a file of root's:
 //!
-//! * Every directory on the way belongs to root or to the daemon's user, and nobody else may write to it
-//!   ([`check_directories`]).
+//! * Every directory on the way belongs to root or to the daemon's user, and nobody else may write
+//!   to it ([`check_directories`]).
 //! * Owner and mode are changed through a descriptor of the file that was made, never by its name.
 
 use std::fs::{self, File, Permissions};
@@ -53,7 +53,8 @@ impl SocketFile {
 
     /// Sets the permission bits of the file.
     pub(crate) fn set_mode(&self, mode: u32) -> io::Result<()> {
-        // The link of an open descriptor leads to its file, whatever has its name; `fchmod` refuses a path descriptor.
+        // The link of an open descriptor leads to its file, even if the name means another one.
+        // `fchmod` refuses a path descriptor.
         let opened = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         fs::set_permissions(opened, Permissions::from_mode(mode))
     }
@@ -77,12 +78,12 @@ pub(crate) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Refuses a file that another user could replace: each directory on the way to `path` belongs to root or to this user
-/// and nobody else may write to it. Above the last directory, one that all may write is permitted if it is sticky
-/// (`/tmp`). Directories that do not exist are not looked at.
+/// Refuses a file that another user could replace: each directory on the way to `path` belongs to
+/// root or to this user and nobody else may write to it. Above the last directory, one that all may
+/// write is permitted if it is sticky (`/tmp`). Directories that do not exist are not looked at.
 ///
 /// # Errors
-/// Which directory it is and who may write to it; the kernel's.
+/// The directory that another user may write to; the kernel's.
 pub(crate) fn check_directories(path: &Path) -> io::Result<()> {
     let path = std::path::absolute(path)?;
     let Some(named) = path.parent() else {

@@ -16,8 +16,8 @@ use crate::restore::{Restored, leaving_deadline, retrying};
 use crate::sys::{CpuSet, SchedAttr, Tid};
 use crate::table::Record;
 
-/// One elevated thread. Dropping it gives the thread its former policy, nice value and CPUs back, as far
-/// as these still are the ones that this crate has set.
+/// A guard of an elevated thread. Dropping it gives the thread its former policy, nice value and
+/// CPUs back, as far as these still are the ones that this crate has set.
 ///
 /// It may be sent to and dropped on any thread.
 #[derive(Debug)]

@@ -9,10 +9,10 @@
 //! 3. at least nothing above the former policy: the former priority as SCHED_FIFO, or the former class at the nice value
 //!    the thread has now.
 //!
-//! A value is given back only if it still is one that this crate has set: all of its policies reset on
-//! fork, and the last nice values and CPUs are recorded. What another program has set since stands
-//! ([`Restored::Kept`]). Without a right, no thread can leave a policy that resets on fork for one that
-//! does not.
+//! A value is given back only if it still is one that this crate has set: all of its policies reset
+//! on fork, and the last nice values and CPUs are recorded. A value that another program has set
+//! since stands ([`Restored::Kept`]). No thread without CAP_SYS_NICE can leave a policy that resets
+//! on fork for another.
 //!
 //! A thread is given back only if tid *and* birth match. If that cannot be read (say, no descriptor is
 //! left), the thread is touched only if its policy looks like one this crate sets.

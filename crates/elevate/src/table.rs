@@ -40,7 +40,7 @@ const GENERATION: u64 = 0x100;
 
 /// No CPU, in the fields that remember pins.
 const NO_CPU: i32 = -1;
-/// No nice value, in the fields that remember these.
+/// Stands for no nice value in the fields that remember these.
 const NO_NICE: i32 = i32::MAX;
 
 /// Everything needed to give a thread back.
@@ -53,7 +53,7 @@ pub(crate) struct Record {
     /// The main thread of another process, and when it began: what this thread becomes if it calls `exec`.
     pub(crate) leader: Option<(Tid, u64)>,
     pub(crate) former: SchedAttr,
-    /// The last two nice values that were set: the owner may die between storing one and setting it.
+    /// The last two nice values that were set: the owner may die between storing and setting one.
     pub(crate) nices: [Option<i32>; 2],
     /// The former CPUs and the last two pins, if it was ever pinned.
     pub(crate) pin: Option<Pin>,
@@ -240,7 +240,8 @@ impl Table {
         slot.pinned_before.store(word(noted_before[1]), Release);
     }
 
-    /// Remembers that the thread at `index` is about to get this nice value. Only its guard calls this.
+    /// Remembers that the thread at `index` is about to get this nice value. Only its guard calls
+    /// it.
     pub(crate) fn note_nice(&self, index: usize, nice: i32) {
         let slot = &self.slots()[index];
         let before = slot.nice.load(Relaxed);
@@ -307,7 +308,8 @@ impl Table {
         })
     }
 
-    /// The index of the record of this thread. One load for each slot ever used. Caller as for [`Table::get`].
+    /// Returns the index of the record of this thread. One load for each slot ever used. Caller as
+    /// for [`Table::get`].
     pub(crate) fn find(&self, tid: Tid, birth: u64) -> Option<usize> {
         let is_it = |slot: &Slot| {
             slot.tid.load(Relaxed) == tid && slot.is_recorded() && slot.birth.load(Relaxed) == birth

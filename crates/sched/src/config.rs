@@ -51,17 +51,17 @@ impl Default for Open {
     }
 }
 
-/// The longest that a system call on a thread takes, for the time of changing or examining all threads.
+/// The longest time of a system call on a thread, for estimates of calls on all threads.
 const CALL: Duration = Duration::from_micros(1);
 
-/// Calls of a thorough look for each thread: its entry is read, then its CPUs, twice, and its policy.
+/// Calls of a thorough look for each thread: its entry, its CPUs (twice) and its policy are read.
 const LOOK: u32 = 4;
 
 /// Changing all threads, and thorough looks at them, take at most this part of the time: one in 50.
 const RARE: u32 = 50;
 
-/// From one thorough look to the next at least, ns, with so many threads.
-pub(crate) fn longest_look(threads: usize) -> Nanos {
+/// Returns the shortest time from one thorough look at so many threads to the next, ns.
+pub(crate) fn between_looks(threads: usize) -> Nanos {
     let threads = u32::try_from(threads).unwrap_or(u32::MAX);
     let length = CALL * threads.saturating_mul(LOOK * RARE);
     Nanos::try_from(length.as_nanos()).unwrap_or(Nanos::MAX)

@@ -70,7 +70,7 @@ struct Slot<M> {
     /// `None`: it has ended.
     member: Option<M>,
     label: String,
-    /// It was never a task, for it could not be had.
+    /// Set for a process that could not be scheduled.
     left_out: bool,
     /// Index into the CPUs.
     cpu: usize,
@@ -179,7 +179,7 @@ impl<M: Member> Engine<M> {
         self.add_without_member(label.into(), false)
     }
 
-    /// Adds a task that lives and cannot be scheduled, so that it keeps its place among the tasks. The
+    /// Adds a task that lives and cannot be scheduled: it keeps its place among the tasks, and the
     /// policy takes it for one that has ended.
     pub fn add_left_out(&mut self, label: impl Into<String>) -> TaskId {
         self.add_without_member(label.into(), true)
@@ -291,13 +291,12 @@ impl<M: Member> Engine<M> {
                 self.begin_anew(now, own);
                 due.pass_piece(now, pieces);
             } else {
-                match self.open {
-                    true => {
-                        self.close(now)?;
-                        let own = self.own_cpu_time(clock);
-                        self.begin_anew(now, own);
-                    }
-                    false => self.open(now)?,
+                if self.open {
+                    self.close(now)?;
+                    let own = self.own_cpu_time(clock);
+                    self.begin_anew(now, own);
+                } else {
+                    self.open(now)?;
                 }
                 due.next_piece(now, self.open, pieces);
             }
@@ -379,7 +378,7 @@ impl<M: Member> Engine<M> {
             .map(|(id, slot)| (TaskId(id), slot))
     }
 
-    /// CPU time of this thread and of the one that listens to the kernel for it ([`Watch`](crate::Watch)), ns.
+    /// Returns the CPU time of this thread and of the thread of its [`Watch`](crate::Watch), ns.
     fn own_cpu_time(&self, clock: &dyn Clock) -> Nanos {
         clock.own_cpu_time() + self.control.listener_cpu_time()
     }

@@ -3,8 +3,8 @@
 //! The plain way to switch is two calls for each thread: raise the next task, lower the last one. A
 //! ratchet has three ways, and takes the cheapest; a task weighs as much as it has threads:
 //!
-//! 1. *Raise* the next task one notch above the last one and lower none. The usual way: one call for
-//!    each thread of the next task, until the range is used up.
+//! 1. *Raise* the next task one notch above the last one and lower none. The usual way: one call
+//!    for each thread of the next task, until the range is used up.
 //! 2. Leave the *heaviest* task where it is and move the others around it. A task of thousands of
 //!    threads that sleep is so moved once, and a switch costs the threads of the others.
 //! 3. *Start again*: the favoured ones get the lowest notches, all others go to the base.
@@ -43,9 +43,9 @@ impl Ratchet {
         usize::from(self.top - self.base)
     }
 
-    /// Returns the changes, in the order in which they are to be made, that put `favoured` above all
-    /// others and in this order. `now`: all tasks of this CPU; `weight`: the calls that a change of a
-    /// task takes. Favoured tasks beyond [`Ratchet::room`] are left out.
+    /// Returns the changes that put `favoured` above all others and in this order, first to last.
+    /// `now`: all tasks of this CPU; `weight`: the calls that a change of a task takes. Favoured
+    /// tasks beyond [`Ratchet::room`] are left out.
     pub(crate) fn order(
         &self,
         favoured: &[usize],

@@ -28,7 +28,7 @@ pub struct Report {
     pub cost: Quantiles,
     /// How late turns ended.
     pub late: Quantiles,
-    /// CPU time of the scheduler since the engine began, that of its [`Watch`](crate::Watch) included, ns.
+    /// CPU time of the scheduler and its [`Watch`](crate::Watch) since the engine began, ns.
     pub own_cpu_time: Nanos,
     /// How long the CPUs were open to ordinary threads, ns of each.
     pub opened: Nanos,

@@ -145,7 +145,7 @@ impl Watch {
         })
     }
 
-    /// Whether the kernel tells of threads that are born or end. What was lost is told, too.
+    /// Whether the kernel tells of threads that are born or end. Lost events are noticed.
     pub(crate) fn hears(&self) -> bool {
         self.shared.hears
     }

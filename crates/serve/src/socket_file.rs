@@ -120,7 +120,7 @@ pub(crate) fn listen(
         made: rustix::fs::open(path, flags, Mode::empty())?.into(),
     };
     if let Some(mode) = mode {
-        // The file that was made, whatever has its name by now.
+        // The file that was made, even if the name means another one by now.
         let made = format!("/proc/self/fd/{}", file.made.as_raw_fd());
         fs::set_permissions(made, Permissions::from_mode(mode))?;
     }

@@ -69,7 +69,7 @@ pub(crate) struct DaemonArgs {
     /// Elevate no thread, even if permitted: processes yield voluntarily
     #[arg(long)]
     pub(crate) cooperative: bool,
-    /// Say whether the configuration is valid, what of it has no effect here, and which running processes each [[assign]] rule matches, and end
+    /// Check the configuration, and list the running processes that each [[assign]] rule matches
     #[arg(long, conflicts_with = "status")]
     pub(crate) check: bool,
     /// Print the state of the daemon that runs, as JSON, and end

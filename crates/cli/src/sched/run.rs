@@ -145,9 +145,10 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
                     let ended = matches!(error, SchedError::NoSuchProcess(_));
                     // The reader of the pipe waits for this thread.
                     let _ = left_out.send(error);
-                    match ended {
-                        true => engine.add_ended(label),
-                        false => engine.add_left_out(label),
+                    if ended {
+                        engine.add_ended(label)
+                    } else {
+                        engine.add_left_out(label)
                     }
                 }
                 Err(error) => {

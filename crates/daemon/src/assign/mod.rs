@@ -1,9 +1,11 @@
 //! `[[assign]]`: programs as they are, at a level that the configuration gives them.
 //!
 //! All threads of an assigned process run in SCHED_FIFO, below everything registered that is elevated and above ordinary programs, the
-//! more urgent the higher, on whatever CPUs they may use: the kernel runs the most urgent on each. A process that was forked
-//! by one under the same rule is a step below it, so that the work a server forks off never delays the server. Within its *budget*, of all threads
-//! together, each [`PERIOD`]; having used it, it is ordinary for as long as brings that to its share. With a deadline the main thread is in
+//! more urgent the higher, on all CPUs that they may use: the kernel runs the most urgent on each.
+//! A process that was forked by a process under the same rule is a step below it, so that the work
+//! that a server forks off never delays the server. A process is urgent within its *budget*, for
+//! all threads together, in each [`PERIOD`]; having used it, it is ordinary for as long as brings
+//! that to its share. With a deadline the main thread is in
 //! SCHED_DEADLINE, as far as the kernel admits it. All processes of a *domain* together leave ordinary programs their part (`domain.rs`), none
 //! is elevated beyond the CPU quota of its cgroup, and the canary bounds what is left.
 //!
@@ -183,7 +185,7 @@ struct Work {
     processes: HashMap<i32, Process>,
     /// When threads of one priority that compute take turns again, if several do.
     turns: Option<Instant>,
-    /// Processes have come or gone since children were told from what has forked them.
+    /// Set when processes have come or gone: children are told from their parents again.
     unranked: bool,
     domains: Domains,
     /// That have registered themselves, and how often: over several connections.
@@ -420,8 +422,8 @@ impl Work {
         }
     }
 
-    /// Puts processes that were forked by one under the same rule a step below it, or leaves them
-    /// ordinary if the rule says so. Either ends when the one that has forked them ends.
+    /// Puts processes a step below their parent if that is under the same rule, or leaves them
+    /// ordinary if the rule says so. Either ends when the parent ends. O(assigned processes).
     fn rank_children(&mut self, now: Instant) {
         let is_child = |it: &Process| {
             let parent = self.processes.get(&it.parent);

@@ -33,7 +33,7 @@ pub(super) struct Process {
     pid: i32,
     user: u32,
     rule: Assign,
-    /// The process that has forked it, and whether that is under the same rule.
+    /// Its parent process, and whether that is under the same rule.
     pub(super) parent: i32,
     is_child: bool,
     /// Since when it is assigned.
@@ -44,7 +44,7 @@ pub(super) struct Process {
     /// Where it may run, and how many CPUs of one domain that are.
     cpus: CpuSet,
     width: u32,
-    /// On how many of these its threads compute.
+    /// Number of these CPUs on which its threads compute.
     runs_on: u32,
     /// Where its threads are to be, and [`Shared::epoch`] when they were put there.
     place: Place,
@@ -102,7 +102,7 @@ struct Thread {
     since: Instant,
     seen: Duration,
     lately: Duration,
-    /// Its CPU time when it was put behind the others of its priority.
+    /// CPU time of the thread when it was last put behind the others of its priority.
     turned: Duration,
     shared: Arc<Shared>,
 }
@@ -134,8 +134,8 @@ impl Drop for Thread {
     }
 }
 
-/// Below the bands of registered processes (12 and above), above the canary: eight steps. Children are
-/// a step below what has forked them.
+/// Returns the priority of a level: eight steps, below the bands of registered processes (12 and
+/// above) and above the canary. Children are a step below their parent.
 fn priority(level: u8, is_child: bool) -> Priority {
     let step = 3 + (63 - level.min(63)) / 8;
     Priority::new(step - u8::from(is_child)).unwrap_or(Priority::MIN)
@@ -236,7 +236,7 @@ impl Process {
         &self.rule
     }
 
-    /// What has forked it is under the same rule, or is not any more.
+    /// Notes whether its parent is under the same rule, and moves its threads if that has changed.
     pub(super) fn set_child(&mut self, is_child: bool) {
         if self.is_child != is_child {
             self.is_child = is_child;
@@ -245,7 +245,7 @@ impl Process {
         }
     }
 
-    /// Where its threads are while it is urgent.
+    /// Returns the priority of its threads while it is urgent.
     fn priority(&self) -> Priority {
         priority(self.rule.level, self.is_child)
     }

@@ -139,7 +139,7 @@ impl FileAssign {
 pub(crate) struct Traits {
     /// Real, effective, saved and of files: a program with the set-user-id bit is its starter's as well as its owner's, and fits no rule.
     pub(crate) user: u32,
-    /// The process that has forked it, or that it was left to.
+    /// Its parent process.
     pub(crate) parent: i32,
     comm: String,
     /// Of all hierarchies.

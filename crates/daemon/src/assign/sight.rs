@@ -45,7 +45,7 @@ pub(super) struct Look {
     pub(super) began: Instant,
     /// The rule that it fits, if any, and the user that answers for it.
     pub(super) rule: Option<(Assign, u32)>,
-    /// The process that has forked it.
+    /// Its parent process.
     pub(super) parent: i32,
     /// Its RLIMIT_RTTIME, in us.
     pub(super) limit: Option<u64>,

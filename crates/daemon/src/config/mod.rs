@@ -207,8 +207,8 @@ impl Config {
         remarks
     }
 
-    /// Returns the running processes that each `[[assign]]` rule gives its level, in the order of the
-    /// rules. Reads three files of `/proc` for each process there is.
+    /// Returns the running processes that each `[[assign]]` rule gives its level, in the order of
+    /// the rules. Reads three files of `/proc` for each process there is.
     pub fn assigned_now(&self) -> Vec<Vec<Fitting>> {
         fitting(&self.assign)
     }

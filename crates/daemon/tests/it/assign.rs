@@ -199,7 +199,7 @@ fn programs_of_one_rule_share_a_cpu_by_slices() {
     let after = both.each_ref().map(|it| interruptions(it.pid()));
     let often = [0, 1].map(|at| after[at] - before[at]);
     println!("used {used:?} us, longest without {longest:?} us, interrupted {often:?} times");
-    // Some 400 slices of 2 ms each. Budgets, which they use up by turns of 40 ms, and breaths make 130.
+    // Without slices, budgets of 40 ms and breaths make 130.
     assert!(often.iter().all(|&often| often > 200), "{often:?}");
     daemon.stop();
 }

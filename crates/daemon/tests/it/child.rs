@@ -268,8 +268,8 @@ fn burner(registered: bool) {
     wait_for_go();
 }
 
-/// A thread beside those of the test harness, and a child process; all sleep. The child ends with this
-/// process, unless `ORPHAN` is set.
+/// A thread beside those of the test harness, and a child process; all sleep. The child ends with
+/// this process, unless `ORPHAN` is set.
 fn sleeping_parent() {
     let orphan = std::env::var_os("ORPHAN").is_some();
     std::thread::spawn(|| std::thread::sleep(std::time::Duration::from_secs(60)));

@@ -212,7 +212,7 @@ fn a_choice_made_from_outside_stands() {
     assert_eq!(sleeper.policy().real_time(), 0);
 }
 
-/// As `renice` does.
+/// Sets a nice value as `renice` does.
 fn renice(tid: i32, nice: i32) {
     // SAFETY: integers only.
     let done = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as u32, nice) };

@@ -74,9 +74,9 @@ impl<M: Member> Engine<M> {
     }
 
     /// Returns whether the tasks have left ordinary threads their part of each CPU since
-    /// [`Engine::begin_anew`], so that nothing need be opened. A task that has changed its CPU, and the
-    /// scheduler, may have used all of their time on any of them. `own`: the scheduler's CPU time.
-    /// Reads the CPU time of every task.
+    /// [`Engine::begin_anew`], so that nothing need be opened. The scheduler, and a task that has
+    /// changed its CPU, may have used their time on any CPU. `own`: the scheduler's CPU time. Reads
+    /// the CPU time of every task.
     pub(super) fn others_have_had_theirs(&mut self, now: Nanos, own: Nanos) -> bool {
         self.look_at_all();
         let own = own.saturating_sub(self.own_at_close);
@@ -96,7 +96,8 @@ impl<M: Member> Engine<M> {
         used.into_iter().all(|used| used as f64 <= most)
     }
 
-    /// From now on ordinary threads are to have their part anew. `own`: the scheduler's CPU time.
+    /// Begins a new time of which ordinary threads are to have their part. `own`: the scheduler's
+    /// CPU time.
     pub(super) fn begin_anew(&mut self, now: Nanos, own: Nanos) {
         self.closed_at = now;
         self.own_at_close = own;

@@ -4,7 +4,7 @@
 //! where one is near: a wake-up takes some 20 µs from the task in front on a virtual machine, a look takes one. With turns of
 //! 5 ms that leaves 40 wake-ups a second beside those of the turns, instead of 180. Pure logic.
 
-use crate::config::longest_look;
+use crate::config::between_looks;
 use crate::policy::Nanos;
 
 /// A piece begins or ends at the end of a turn that is no farther off than this part of its length.
@@ -113,7 +113,7 @@ impl Due {
     pub(super) fn looked(&mut self, now: Nanos, born: bool, threads: usize) {
         if self.is_thorough(now) {
             let least = self.follow * THOROUGH;
-            self.thorough = now + least.max(longest_look(threads));
+            self.thorough = now + least.max(between_looks(threads));
         }
         self.every = match born {
             true => self.follow / THOROUGH,

@@ -19,7 +19,7 @@ struct Sim {
     now: Nanos,
     end: Nanos,
     tasks: Vec<SimTask>,
-    /// When something above has every CPU, for how long it had it, and whether that is the scheduler.
+    /// When something above has every CPU, how long it had them, and whether it is the scheduler.
     stolen: fn(Nanos) -> bool,
     lost: Nanos,
     by_scheduler: bool,
@@ -487,7 +487,7 @@ fn threads_that_sleep_are_moved_for_a_piece_and_not_at_each_switch_in_it() {
     };
     let (few, before, _) = run(1);
     let (many, ordinary, used) = run(2000);
-    // To open, to close, and once or twice to the front, 20 times; before each switch of the first turns.
+    // To open, to close, and once or twice to the front, for each of some 20 pieces.
     assert!(many - few <= 2000 * 4 * 22, "{many} {few}");
     assert!(ordinary.abs_diff(before) <= 40, "{ordinary} {before}");
     assert!(used.iter().all(|it| (1100..1400).contains(it)), "{used:?}");

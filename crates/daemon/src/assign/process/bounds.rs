@@ -69,8 +69,8 @@ impl Process {
         }
     }
 
-    /// Counts the CPUs that it runs on, at this moment: those of threads that compute, as many as it
-    /// may use. One system call for each thread.
+    /// Counts the CPUs that it runs on: as many as it has threads that compute now, and no more
+    /// than it may use. One system call for each thread.
     fn count_cpus(&mut self, shared: &Shared) {
         let machine = shared.machine.as_ref();
         let computes = |thread: &&Thread| {

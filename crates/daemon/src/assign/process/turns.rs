@@ -1,9 +1,9 @@
 //! Turns: threads of one priority share a CPU by slices, which SCHED_FIFO does not have.
 //!
-//! A thread that computes is lowered by one step and raised again: then it is the last of its priority,
-//! and the next one of its CPU runs. That takes two system calls, and changes nothing where no other
-//! thread waits. It is done at each turn of the domain, and every [`SLICE`] while several threads of one
-//! priority compute.
+//! A thread that computes is lowered by one step and raised again: then it is the last of its
+//! priority, and the next thread of its CPU runs. That takes two system calls, and changes nothing
+//! where no other thread waits. It is done at each turn of the domain, and every [`SLICE`] while
+//! several threads of one priority compute.
 
 use std::time::Duration;
 
@@ -17,9 +17,10 @@ use crate::shared::Shared;
 pub(in crate::assign) const SLICE: Duration = Duration::from_millis(2);
 
 impl Process {
-    /// How many of its threads compute, and the priority that they have while it is urgent.
+    /// Returns the priority of its threads while it is urgent, and the number of those that
+    /// compute.
     pub(in crate::assign) fn computing(&self) -> (Priority, usize) {
-        // What is known of its threads is of the time in which it computed.
+        // Its threads were looked at when it last computed.
         let computes = |thread: &&Thread| self.lately >= COMPUTES && thread.lately >= COMPUTES;
         let threads = self.threads.values().filter(computes).count();
         (self.priority(), threads)
