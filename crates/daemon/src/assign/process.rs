@@ -101,6 +101,8 @@ struct Thread {
     /// Since when it is held.
     since: Instant,
     seen: Duration,
+    /// Whether it had not ended then.
+    lives: bool,
     lately: Duration,
     /// CPU time of the thread when it was last put behind the others of its priority.
     turned: Duration,
@@ -111,6 +113,7 @@ impl Thread {
     /// As [`Process::lately`], of this thread.
     fn lately(&mut self, shared: &Shared) -> Duration {
         let total = self.hold.cpu_time(shared.machine.as_ref());
+        self.lives = total.is_some();
         let total = total.map_or(self.seen, Duration::from_nanos);
         let used = total.saturating_sub(std::mem::replace(&mut self.seen, total));
         self.lately = self.lately * (LATELY - 1) / LATELY + used;
@@ -318,6 +321,7 @@ impl Process {
             hold: shared.roster.add(guard, owner, None),
             since: Instant::now(),
             seen: Duration::ZERO,
+            lives: true,
             lately: Duration::ZERO,
             turned: Duration::ZERO,
             shared: Arc::clone(shared),

@@ -75,8 +75,8 @@ impl Process {
         let machine = shared.machine.as_ref();
         let computes = |thread: &&Thread| {
             let total = thread.hold.cpu_time(machine).map(Duration::from_nanos);
-            let new = total.map_or(Duration::ZERO, |total| total.saturating_sub(thread.seen));
-            thread.lately + new >= COMPUTES
+            // A thread that has ended runs on no CPU.
+            total.is_some_and(|total| thread.lately + total.saturating_sub(thread.seen) >= COMPUTES)
         };
         let threads = self.threads.values().take(LOOKED_AT).filter(computes);
         self.runs_on = (threads.count() as u32).clamp(1, self.width);
@@ -103,15 +103,16 @@ impl Process {
         if self.lately < COMPUTES {
             return domains.charge(&self.cpus, urgent, 0);
         }
-        let (mut cpus, mut threads) = (CpuSet::empty(), 0);
+        let (mut cpus, mut threads, mut living) = (CpuSet::empty(), 0, 0);
         for (&tid, thread) in self.threads.iter_mut().take(LOOKED_AT) {
             if thread.lately(shared) >= COMPUTES {
                 threads += 1;
+                living += u32::from(thread.lives);
                 let there = shared.sys.sched_getaffinity(tid);
                 cpus = cpus.or(&there.unwrap_or(self.cpus));
             }
         }
-        self.runs_on = (threads as u32).clamp(1, self.width);
+        self.runs_on = living.clamp(1, self.width);
         if threads == 0 {
             // Those that computed have ended.
             (cpus, threads) = (self.cpus, 1);
