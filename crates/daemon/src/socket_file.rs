@@ -116,7 +116,7 @@ const SHARED: u32 = 0o022;
 fn check_directory(directory: &Path, found: &fs::Metadata, last: bool) -> io::Result<()> {
     let own = rustix::process::geteuid().as_raw();
     let directory = directory.display();
-    if ![0, own].contains(&found.uid()) {
+    if ![0, own].contains(&found.uid()) && !is_unmapped(found.uid()) {
         return Err(io::Error::other(format!(
             "{directory} belongs to user {}, who could put another file there: `chown` it to root, or give another path",
             found.uid()
@@ -129,6 +129,15 @@ fn check_directory(directory: &Path, found: &fs::Metadata, last: bool) -> io::Re
         )));
     }
     Ok(())
+}
+
+/// Whether the user has no number in this user namespace. There the daemon has no rights of root's over
+/// files of such users, among which is the machine's root.
+fn is_unmapped(uid: u32) -> bool {
+    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse().ok();
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let is_first = map.split_ascii_whitespace().eq(["0", "0", "4294967295"]);
+    !is_first && number("/proc/sys/kernel/overflowuid") == Some(uid)
 }
 
 #[cfg(test)]
