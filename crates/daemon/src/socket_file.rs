@@ -125,7 +125,7 @@ fn check_directory(directory: &Path, found: &fs::Metadata, last: bool) -> io::Re
     let sticky = found.mode() & STICKY != 0 && !last;
     if found.is_dir() && found.mode() & SHARED != 0 && !sticky {
         return Err(io::Error::other(format!(
-            "others may write to {directory} and put another file there: `chmod go-w` it, or give another path"
+            "others may write to {directory} and put another file there: give a path in a directory of the daemon's own"
         )));
     }
     Ok(())
