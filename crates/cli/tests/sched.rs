@@ -257,6 +257,10 @@ fn wrong_command_lines_say_what_would_be_right() {
             "is zero",
         ),
         (
+            &["rr", "--cpu", &cpu, "--pid", "1", "--duration", "1e19s"],
+            "not a duration",
+        ),
+        (
             &["rr", "--cpu", &cpu, "--pid", "1", "--open", "95%"],
             "nothing to schedule",
         ),
@@ -284,6 +288,10 @@ fn wrong_tasks_and_parameters_are_refused() {
         (&["edf", "--pid", "1=5ms"], "PERIOD/BUDGET"),
         (&["edf", "--pid", "1=5ms/10us"], "timers"),
         (&["edf", "--pid", "1=5ms/5ms"], "add up"),
+        (
+            &["edf", "--pid", "1=5ms/20ms"],
+            "a budget of 20ms is longer than its period of 5ms",
+        ),
         (&["table", table, "--pid", "1=a"], "line 2: `nobody`"),
         (&["rr", "--run", "/nonexistent/program"], "cannot start"),
     ] {
@@ -395,6 +403,12 @@ fn a_process_that_fits_and_cannot_be_had_is_left_out() {
     assert!(output.status.success(), "{errors}");
     assert!(errors.contains("left out"), "{errors}");
     let number = limited.0.id().to_string();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let tasks = report["tasks"].as_array().unwrap();
+    assert_eq!(tasks.len(), 2);
+    for task in tasks {
+        assert_eq!(task["left_out"], task["label"] == number.as_str());
+    }
     let named = error(&[&["rr", "--pid", &number][..], &fixed].concat());
     assert!(named.contains("RLIMIT_RTTIME"), "{named}");
     std::fs::remove_file(&program).unwrap();

@@ -31,7 +31,7 @@
 //! | module | concern |
 //! |---|---|
 //! | `config` | the TOML file, ceilings |
-//! | `listen` | the socket |
+//! | `listen`, `socket_file` | the socket; its file, which nobody else may replace |
 //! | `control` | connections and registrations |
 //! | `admission`, `bucket` | limits and rates |
 //! | `peer` | the process at the other end |
@@ -80,9 +80,10 @@ pub mod rank;
 mod roster;
 mod scout;
 mod shared;
+mod socket_file;
 mod status;
 
-pub use assign::{Assign, Bound, Reservation};
+pub use assign::{Assign, Bound, Fitting, Reservation};
 pub use config::{
     Config, ConfigError, Limits, Member, Rule, Subject, Subordinate, default_socket, group, user,
 };

@@ -3,10 +3,10 @@
 
 use std::error::Error;
 use std::fmt;
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use upshift_elevate::sys::read_at_once;
 
 use crate::config::Config;
 use crate::peer;
+use crate::socket_file::{SocketFile, check_directories, is_at};
 
 /// Connections the kernel holds until they are accepted.
 const BACKLOG: i32 = 128;
@@ -24,7 +25,8 @@ const BACKLOG: i32 = 128;
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) socket: OwnedFd,
-    path: PathBuf,
+    /// Before the lock: the file goes first, so that it cannot be a successor's.
+    file: SocketFile,
     /// Keeps a second daemon from taking the path over while this one lives.
     _lock: Lock,
 }
@@ -110,6 +112,7 @@ impl Listener {
             let path = path.clone();
             move |error: io::Error| ListenError::Failed { what, path, error }
         };
+        check_directories(path).map_err(failed("listen at"))?;
         if let Some(directory) = path.parent().filter(|it| !it.as_os_str().is_empty()) {
             let mut builder = DirBuilder::new();
             let builder = builder.recursive(true).mode(0o755);
@@ -154,7 +157,7 @@ impl Listener {
         rustix::net::bind(&socket, &address).map_err(|error| failed("listen at")(error.into()))?;
         let listener = Listener {
             socket,
-            path: path.clone(),
+            file: SocketFile::bound_to(path).map_err(failed("look at"))?,
             _lock: lock,
         };
         // No client can connect before `listen`.
@@ -164,29 +167,22 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Group and mode of the socket's file.
+    /// Sets group and mode of the socket's file.
     pub(crate) fn permit(&self, config: &Config) -> Result<(), ListenError> {
-        let path = &self.path;
         let failed = |what| {
-            let path = path.clone();
+            let path = self.path().to_path_buf();
             move |error: io::Error| ListenError::Failed { what, path, error }
         };
         if let Some(group) = config.group {
-            chown(path, None, Some(group)).map_err(failed("give the group to"))?;
+            let set = self.file.set_group(group);
+            set.map_err(failed("give the group to"))?;
         }
-        let mode = Permissions::from_mode(config.mode);
-        std::fs::set_permissions(path, mode).map_err(failed("set the mode of"))
+        let set = self.file.set_mode(config.mode);
+        set.map_err(failed("set the mode of"))
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        // Before the lock goes, so it cannot be a successor's.
-        let _ = std::fs::remove_file(&self.path);
+        self.file.path()
     }
 }
 
@@ -243,14 +239,4 @@ fn has_ended(pid: i32) -> bool {
     let process = rustix::process::Pid::from_raw(pid);
     let found = process.map(rustix::process::test_kill_process);
     matches!(found, Some(Err(rustix::io::Errno::SRCH)))
-}
-
-/// Whether `path` still names the open `file`.
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
-    let open = file.metadata()?;
-    match std::fs::symlink_metadata(path) {
-        Ok(named) => Ok((named.dev(), named.ino()) == (open.dev(), open.ino())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
 }

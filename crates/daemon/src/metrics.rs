@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,6 +17,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{RecvFlags, SendFlags};
 use serde_json::Value;
 use upshift_trace::prometheus::{CONTENT_TYPE, Text};
+
+use crate::socket_file::{SocketFile, check_directories};
 
 /// How long a client may take, to ask and to read.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -30,47 +32,30 @@ const REQUEST: usize = 8192;
 /// How long after no connection could be taken: there are no descriptors left.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The file of the socket. It goes when this is dropped, if it still is the one that was made.
-#[derive(Debug)]
-pub(crate) struct Place(Option<(PathBuf, (u64, u64))>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Some((path, made)) = self.0.take()
-            && identity(&path).is_ok_and(|now| now == made)
-        {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
-/// What tells a file from another that has its name.
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let found = std::fs::symlink_metadata(path)?;
-    Ok((found.dev(), found.ino()))
-}
-
 /// Starts the thread, which lives as long as the process.
+///
+/// Returns the file of the socket, if it has one.
 ///
 /// # Errors
 /// It cannot listen there.
-pub(crate) fn serve(place: &str, daemon: PathBuf) -> io::Result<Place> {
+pub(crate) fn serve(place: &str, daemon: PathBuf) -> io::Result<Option<SocketFile>> {
     if place.starts_with('/') {
         let path = Path::new(place);
+        check_directories(path)?;
         // What a former daemon has left.
         if std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket()) {
             std::fs::remove_file(path)?;
         }
         let listener = UnixListener::bind(path)?;
         listener.set_nonblocking(true)?;
-        let place = Place(Some((path.to_path_buf(), identity(path)?)));
+        let file = SocketFile::bound_to(path)?;
         start(listener, |it| Ok(it.accept()?.0.into()), daemon)?;
-        Ok(place)
+        Ok(Some(file))
     } else {
         let listener = TcpListener::bind(place)?;
         listener.set_nonblocking(true)?;
         start(listener, |it| Ok(it.accept()?.0.into()), daemon)?;
-        Ok(Place(None))
+        Ok(None)
     }
 }
 

@@ -82,6 +82,15 @@ impl Hold {
         Ok(true)
     }
 
+    /// Puts it behind the other threads of `priority`, at which it is: a thread that is raised is
+    /// the last of its priority. The rest is as with [`Hold::raise`].
+    pub(crate) fn rotate(&self, priority: Priority) -> io::Result<bool> {
+        let Ok(below) = Priority::new(priority.get() - 1) else {
+            return Ok(true);
+        };
+        self.raise_by(|guard| guard.set(below).and_then(|()| guard.set(priority)))
+    }
+
     /// Whether it may run on one of these CPUs.
     pub(crate) fn may_run_on(&self, cpus: &HashSet<usize>) -> bool {
         self.owner.cpu == EVERYWHERE || cpus.contains(&self.owner.cpu)

@@ -16,7 +16,8 @@ use crate::restore::{Restored, leaving_deadline, retrying};
 use crate::sys::{CpuSet, SchedAttr, Tid};
 use crate::table::Record;
 
-/// One elevated thread. Dropping it gives the thread its former policy and CPUs back.
+/// A guard of an elevated thread. Dropping it gives the thread its former policy, nice value and
+/// CPUs back, as far as these still are the ones that this crate has set.
 ///
 /// It may be sent to and dropped on any thread.
 #[derive(Debug)]
@@ -167,6 +168,9 @@ impl Elevated {
     /// # Errors
     /// As [`set_fair`](Elevated::set_fair); `EPERM` if a nice value below the thread's own is not permitted.
     pub fn set_nice(&self, nice: i32) -> io::Result<()> {
+        if self.inner.table.is_current(self.index, self.generation) {
+            self.inner.table.note_nice(self.index, nice);
+        }
         self.set_ordinary(libc::SCHED_OTHER, nice)
     }
 

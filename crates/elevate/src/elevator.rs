@@ -295,7 +295,7 @@ impl Inner {
         own: bool,
         parent: Option<&Record>,
     ) -> Result<(usize, u64), ElevateError> {
-        if let Some(index) = self.find(tid, birth) {
+        if let Some(index) = self.table.find(tid, birth) {
             return match self.table.orphan(index) {
                 Some(generation) => Ok((index, generation)),
                 None => Err(ElevateError::AlreadyElevated(tid)),
@@ -331,8 +331,13 @@ impl Inner {
                 Some(parent) if inherits => parent.former,
                 _ => *former.attr(),
             },
+            nices: [None; 2],
             pin: None,
         })?;
+        if parent.is_some() && inherits {
+            // The nice value that the kernel gave it is no choice of anybody's.
+            self.table.note_nice(slot.0, former.attr().nice);
+        }
         if let Some(pin) = parent.and_then(|parent| parent.pin) {
             self.note_inherited_pin(slot.0, tid, &pin);
         }
@@ -381,17 +386,10 @@ impl Inner {
         })
     }
 
-    fn find(&self, tid: Tid, birth: u64) -> Option<usize> {
-        self.table
-            .records()
-            .find(|(_, record)| record.tid == tid && record.birth == birth)
-            .map(|(index, _)| index)
-    }
-
     /// Whether this set holds the thread. Takes the lock.
     pub(crate) fn holds(&self, tid: Tid, birth: u64) -> bool {
         let _lock = self.lock();
-        self.find(tid, birth).is_some()
+        self.table.find(tid, birth).is_some()
     }
 
     /// Gives back the thread of slot `index` and frees the slot, or leaves it as an orphan; one that `lives` has not ended, whatever the kernel says.

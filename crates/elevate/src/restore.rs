@@ -9,6 +9,11 @@
 //! 3. at least nothing above the former policy: the former priority as SCHED_FIFO, or the former class at the nice value
 //!    the thread has now.
 //!
+//! A value is given back only if it still is one that this crate has set: all of its policies reset
+//! on fork, and the last nice values and CPUs are recorded. A value that another program has set
+//! since stands ([`Restored::Kept`]). No thread without CAP_SYS_NICE can leave a policy that resets
+//! on fork for another.
+//!
 //! A thread is given back only if tid *and* birth match. If that cannot be read (say, no descriptor is
 //! left), the thread is touched only if its policy looks like one this crate sets.
 
@@ -27,6 +32,8 @@ pub enum Restored {
     /// As before, except that `SCHED_RESET_ON_FORK` stays set: clearing it needs CAP_SYS_NICE. Children of the thread
     /// get `SCHED_OTHER`, nice ≥ 0.
     ResetOnForkStays,
+    /// Another program has given the thread a policy since, which stands.
+    Kept,
     /// Rights were lost: the thread is not above its former policy, but below it or at another nice value.
     Lowered,
     /// The thread has ended.
@@ -115,8 +122,7 @@ fn heir(sys: &dyn Sys, table: &Table, record: &Record) -> Option<Record> {
     if !elevated || another {
         return None;
     }
-    let is_it = |other: Record| other.tid == leader && other.birth == start;
-    if table.records().any(|(_, other)| is_it(other)) {
+    if table.find(leader, start).is_some() {
         return None;
     }
     Some(Record {
@@ -140,9 +146,7 @@ fn restore_thread(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
             Err(_) => {}
         },
     }
-    let restored = leaving_deadline(sys, record.tid, || {
-        restore_policy(sys, record.tid, &record.former)
-    })?;
+    let restored = leaving_deadline(sys, record.tid, || restore_policy(sys, record))?;
     if restored != Restored::Gone
         && let Some(pin) = &record.pin
     {
@@ -151,7 +155,19 @@ fn restore_thread(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
     Ok(restored)
 }
 
-fn restore_policy(sys: &dyn Sys, tid: Tid, former: &SchedAttr) -> io::Result<Restored> {
+fn restore_policy(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
+    let tid = record.tid;
+    match retrying(|| Policy::of(sys, tid)) {
+        Ok(now) if now.attr() == &record.former => return Ok(Restored::Exactly),
+        Ok(now) if !now.resets_on_fork() => return Ok(Restored::Kept),
+        Err(error) if is_gone(&error) => return Ok(Restored::Gone),
+        // A thread whose policy cannot be read is lowered.
+        Ok(_) | Err(_) => {}
+    }
+    let former = &SchedAttr {
+        nice: nice_to_restore(sys, record),
+        ..record.former
+    };
     let set = |attr: &SchedAttr| retrying(|| sys.sched_setattr(tid, attr));
     let first = match set(former) {
         Ok(()) => return Ok(Restored::Exactly),
@@ -175,6 +191,19 @@ fn restore_policy(sys: &dyn Sys, tid: Tid, former: &SchedAttr) -> io::Result<Res
         }
     }
     Err(first)
+}
+
+/// The former nice value, or the present one if another program has set it.
+fn nice_to_restore(sys: &dyn Sys, record: &Record) -> i32 {
+    match retrying(|| sys.nice(record.tid)) {
+        Ok(now) if !record.nices.contains(&Some(now)) && has_nice(&record.former) => now,
+        _ => record.former.nice,
+    }
+}
+
+/// Whether the policy has a nice value.
+fn has_nice(attr: &SchedAttr) -> bool {
+    [libc::SCHED_OTHER, libc::SCHED_BATCH].contains(&(attr.policy as i32))
 }
 
 /// Policies that are certainly not above `former`, best first. `sched_setscheduler` leaves the nice value alone.

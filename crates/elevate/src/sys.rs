@@ -160,6 +160,8 @@ pub unsafe trait Sys: Send + Sync + fmt::Debug {
     fn sched_setattr(&self, tid: Tid, attr: &SchedAttr) -> io::Result<()>;
     /// Sets policy (with `SCHED_RESET_ON_FORK`) and priority: the cheap call of the hot path.
     fn sched_setscheduler(&self, tid: Tid, policy: c_int, priority: c_int) -> io::Result<()>;
+    /// Reads the nice value of a thread, which it keeps in every policy.
+    fn nice(&self, tid: Tid) -> io::Result<i32>;
     /// Reads the CPUs a thread may run on.
     fn sched_getaffinity(&self, tid: Tid) -> io::Result<CpuSet>;
     /// Sets the CPUs a thread may run on.
@@ -244,6 +246,14 @@ unsafe impl Sys for Kernel {
         // SAFETY: the kernel reads one `int`, the whole of its `struct sched_param`.
         check(unsafe { libc::syscall(libc::SYS_sched_setscheduler, tid, policy, param.as_ptr()) })?;
         Ok(())
+    }
+
+    fn nice(&self, tid: Tid) -> io::Result<i32> {
+        // SAFETY: integers only.
+        let raised =
+            check(unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, tid) })?;
+        // The kernel answers 20 less the value, so that it is no error.
+        Ok(20 - raised as i32)
     }
 
     fn sched_getaffinity(&self, tid: Tid) -> io::Result<CpuSet> {

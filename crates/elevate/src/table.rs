@@ -40,6 +40,8 @@ const GENERATION: u64 = 0x100;
 
 /// No CPU, in the fields that remember pins.
 const NO_CPU: i32 = -1;
+/// Stands for no nice value in the fields that remember these.
+const NO_NICE: i32 = i32::MAX;
 
 /// Everything needed to give a thread back.
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +53,8 @@ pub(crate) struct Record {
     /// The main thread of another process, and when it began: what this thread becomes if it calls `exec`.
     pub(crate) leader: Option<(Tid, u64)>,
     pub(crate) former: SchedAttr,
+    /// The last two nice values that were set: the owner may die between storing and setting one.
+    pub(crate) nices: [Option<i32>; 2],
     /// The former CPUs and the last two pins, if it was ever pinned.
     pub(crate) pin: Option<Pin>,
 }
@@ -71,6 +75,8 @@ struct Slot {
     tid: AtomicI32,
     pinned: AtomicI32,
     pinned_before: AtomicI32,
+    nice: AtomicI32,
+    nice_before: AtomicI32,
     /// 0: none.
     leader: AtomicI32,
     leader_start: AtomicU64,
@@ -191,6 +197,8 @@ impl Table {
         slot.birth.store(record.birth, Relaxed);
         slot.pinned.store(NO_CPU, Relaxed);
         slot.pinned_before.store(NO_CPU, Relaxed);
+        slot.nice.store(NO_NICE, Relaxed);
+        slot.nice_before.store(NO_NICE, Relaxed);
         let (leader, start) = record.leader.unwrap_or_default();
         slot.leader.store(leader, Relaxed);
         slot.leader_start.store(start, Relaxed);
@@ -232,6 +240,17 @@ impl Table {
         slot.pinned_before.store(word(noted_before[1]), Release);
     }
 
+    /// Remembers that the thread at `index` is about to get this nice value. Only its guard calls
+    /// it.
+    pub(crate) fn note_nice(&self, index: usize, nice: i32) {
+        let slot = &self.slots()[index];
+        let before = slot.nice.load(Relaxed);
+        if before != nice {
+            slot.nice_before.store(before, Release);
+            slot.nice.store(nice, Release);
+        }
+    }
+
     /// Step 3. Caller holds the owner's lock and has given the thread back.
     pub(crate) fn free(&self, index: usize) {
         let slot = &self.slots()[index];
@@ -268,6 +287,7 @@ impl Table {
             return None;
         }
         let cpu = |word: &AtomicI32| usize::try_from(word.load(Acquire)).ok();
+        let nice = |word: &AtomicI32| Some(word.load(Acquire)).filter(|&nice| nice != NO_NICE);
         Some(Record {
             tid: slot.tid.load(Relaxed),
             birth: slot.birth.load(Relaxed),
@@ -279,12 +299,22 @@ impl Table {
             // SAFETY: published by the state read above, and not written again before the slot is freed, which the
             // caller excludes.
             former: unsafe { *slot.former.get() },
+            nices: [nice(&slot.nice), nice(&slot.nice_before)],
             pin: (state & CPUS != 0).then(|| Pin {
                 // SAFETY: as above, published by CPUS.
                 former: unsafe { *slot.cpus.get() },
                 cpus: [cpu(&slot.pinned), cpu(&slot.pinned_before)],
             }),
         })
+    }
+
+    /// Returns the index of the record of this thread. One load for each slot ever used. Caller as
+    /// for [`Table::get`].
+    pub(crate) fn find(&self, tid: Tid, birth: u64) -> Option<usize> {
+        let is_it = |slot: &Slot| {
+            slot.tid.load(Relaxed) == tid && slot.is_recorded() && slot.birth.load(Relaxed) == birth
+        };
+        self.used().iter().position(is_it)
     }
 
     /// Whether a thread of another process is recorded.
@@ -336,6 +366,7 @@ mod tests {
             own: true,
             leader: None,
             former: SchedAttr::normal(),
+            nices: [None; 2],
             pin: None,
         }
     }
@@ -360,6 +391,19 @@ mod tests {
         assert_ne!(later, generation);
         assert!(!table.is_current(index, generation));
         assert_eq!(table.records().count(), 2);
+    }
+
+    #[test]
+    fn the_last_two_nice_values_are_remembered() {
+        let table = Table::new(1, SchedAttr::normal()).unwrap();
+        let (index, _) = table.record(&record(1)).unwrap();
+        for nice in [3, 3, 0, 0, 9] {
+            table.note_nice(index, nice);
+        }
+        assert_eq!(table.get(index).unwrap().nices, [Some(9), Some(0)]);
+        table.free(index);
+        let (index, _) = table.record(&record(1)).unwrap();
+        assert_eq!(table.get(index).unwrap().nices, [None; 2]);
     }
 
     #[test]

@@ -53,8 +53,8 @@ pub struct Pulse {
 /// The kernel's; `NotFound` if that process has no table.
 pub fn pulse(pid: Tid) -> io::Result<Pulse> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
-    let mut shared = maps.lines().filter(|line| line.contains(" rw-s "));
-    let address = shared.find_map(|line| {
+    let shared = maps.lines().filter(|line| line.contains(" rw-s "));
+    let tables = shared.filter_map(|line| {
         let (range, _) = line.split_once(' ')?;
         let (from, to) = range.split_once('-')?;
         let [from, to] = [from, to].map(|hex| usize::from_str_radix(hex, 16));
@@ -62,7 +62,9 @@ pub fn pulse(pid: Tid) -> io::Result<Pulse> {
         // Nothing else that is shared and anonymous is as large.
         (line.ends_with("/dev/zero (deleted)") && to - from > 64 * 1024).then_some((from, to))
     });
-    let (from, to) = address.ok_or(io::ErrorKind::NotFound)?;
+    // The largest one, since a guardian has copies of its owner's other tables.
+    let table = tables.max_by_key(|&(from, to)| to - from);
+    let (from, to) = table.ok_or(io::ErrorKind::NotFound)?;
     let mut table = vec![0; to - from];
     let memory = std::fs::File::open(format!("/proc/{pid}/mem"))?;
     let read = std::os::unix::fs::FileExt::read_at(&memory, &mut table, from as u64)?;
@@ -112,6 +114,8 @@ pub enum Call {
     SetAttr,
     /// [`Sys::sched_setscheduler`].
     SetScheduler,
+    /// [`Sys::nice`].
+    Nice,
     /// [`Sys::sched_getaffinity`].
     GetAffinity,
     /// [`Sys::sched_setaffinity`].
@@ -213,6 +217,11 @@ unsafe impl Sys for Faulty {
     fn sched_setscheduler(&self, tid: Tid, policy: c_int, priority: c_int) -> io::Result<()> {
         self.step(Call::SetScheduler)?;
         Kernel.sched_setscheduler(tid, policy, priority)
+    }
+
+    fn nice(&self, tid: Tid) -> io::Result<i32> {
+        self.step(Call::Nice)?;
+        Kernel.nice(tid)
     }
 
     fn sched_getaffinity(&self, tid: Tid) -> io::Result<CpuSet> {

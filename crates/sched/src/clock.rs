@@ -13,7 +13,7 @@ pub trait Clock {
     /// Waits until `until`, or until `control` rings; without a time only for the latter. May return early.
     fn wait(&mut self, until: Option<Nanos>, control: &Control);
 
-    /// CPU time of the calling thread, ns: what scheduling costs.
+    /// CPU time of the calling thread, ns: the cost of scheduling.
     fn own_cpu_time(&self) -> Nanos {
         0
     }
@@ -38,6 +38,12 @@ pub(crate) fn process_cpu_time(pid: libc::pid_t) -> Option<Nanos> {
     // The kernel's encoding of "CPU clock of process pid": the complement of the pid above three bits, of which 2 says
     // "as the scheduler counts".
     read((!pid << 3) | 2)
+}
+
+/// CPU time of a thread, ns; `None` if it has ended. One system call.
+pub(crate) fn thread_cpu_time(tid: libc::pid_t) -> Option<Nanos> {
+    // As above; 4 says "of a thread".
+    read((!tid << 3) | 4 | 2)
 }
 
 impl Clock for Monotonic {

@@ -51,8 +51,21 @@ impl Default for Open {
     }
 }
 
-/// What a system call costs at most, for the time of changing all threads.
+/// The longest time of a system call on a thread, for estimates of calls on all threads.
 const CALL: Duration = Duration::from_micros(1);
+
+/// Calls of a thorough look for each thread: its entry, its CPUs (twice) and its policy are read.
+const LOOK: u32 = 4;
+
+/// Changing all threads, and thorough looks at them, take at most this part of the time: one in 50.
+const RARE: u32 = 50;
+
+/// Returns the shortest time from one thorough look at so many threads to the next, ns.
+pub(crate) fn between_looks(threads: usize) -> Nanos {
+    let threads = u32::try_from(threads).unwrap_or(u32::MAX);
+    let length = CALL * threads.saturating_mul(LOOK * RARE);
+    Nanos::try_from(length.as_nanos()).unwrap_or(Nanos::MAX)
+}
 
 impl Open {
     /// Time closed and time open, ns, with so many threads: pieces are rarer where changing all threads takes long, so that it
@@ -62,13 +75,22 @@ impl Open {
         if part == 0.0 {
             return None;
         }
-        let dear = CALL
-            * u32::try_from(threads)
-                .unwrap_or(u32::MAX)
-                .saturating_mul(100);
+        let threads = u32::try_from(threads).unwrap_or(u32::MAX);
+        // To open, and to close.
+        let dear = CALL * threads.saturating_mul(2 * RARE);
         let every = self.every.max(dear).clamp(LEAST, MOST).as_nanos() as f64;
         let open = every * part;
         Some(((every - open) as Nanos, open as Nanos))
+    }
+}
+
+impl Open {
+    /// Whether changing some of the tasks' threads within an open piece takes little of it.
+    pub(crate) fn may_change(&self, changed: usize, threads: usize) -> bool {
+        let calls = u32::try_from(changed).unwrap_or(u32::MAX);
+        let cost = (CALL * calls.saturating_mul(RARE)).as_nanos();
+        let open = self.pieces(threads).map_or(0, |(_, open)| open);
+        cost <= u128::from(open)
     }
 }
 

@@ -4,11 +4,13 @@
 //! lock that the engine only *tries*. To wake it costs a system call.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use upshift_elevate::futex::futex_wake;
 
+use crate::clock::thread_cpu_time;
+use crate::policy::Nanos;
 use crate::report::Report;
 
 /// A handle to a running engine. Clones are handles to the same one.
@@ -23,6 +25,8 @@ struct Shared {
     stop: AtomicBool,
     ended: AtomicBool,
     changes: Mutex<Vec<Change>>,
+    /// The thread of the watch; 0: there is none.
+    listener: AtomicI32,
     report: Mutex<Option<Report>>,
 }
 
@@ -52,6 +56,19 @@ impl Control {
     /// Whether [`Control::stop`] was called.
     pub fn is_stopped(&self) -> bool {
         self.shared.stop.load(Acquire)
+    }
+
+    /// Names the thread that listens to the kernel for the engine: its time is the scheduler's.
+    pub(crate) fn listens(&self, tid: i32) {
+        self.shared.listener.store(tid, Release);
+    }
+
+    /// CPU time of that thread, ns. One system call.
+    pub(crate) fn listener_cpu_time(&self) -> Nanos {
+        match self.shared.listener.load(Acquire) {
+            0 => 0,
+            tid => thread_cpu_time(tid).unwrap_or(0),
+        }
     }
 
     /// Tells the engine that a process has ended.

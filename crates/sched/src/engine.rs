@@ -45,6 +45,7 @@ pub struct Engine<M> {
     wants_usage: bool,
     control: Control,
     slots: Vec<Slot<M>>,
+    ratchet: Ratchet,
     cpus: Vec<Cpu>,
     open: bool,
     /// When the time began of which ordinary threads are to have a part, and whether a task has changed its CPU since then.
@@ -55,8 +56,9 @@ pub struct Engine<M> {
     /// Whether the turn was touched by an open piece, so that what was used says little about which tasks slept.
     turn_was_open: bool,
     began: Nanos,
-    /// The scheduler's own CPU time before that.
+    /// The scheduler's own CPU time before that, and at [`Engine::closed_at`].
     own_before: Nanos,
+    own_at_close: Nanos,
     late: Samples,
     cost: Samples,
     trace: Trace,
@@ -68,6 +70,8 @@ struct Slot<M> {
     /// `None`: it has ended.
     member: Option<M>,
     label: String,
+    /// Set for a process that could not be scheduled.
+    left_out: bool,
     /// Index into the CPUs.
     cpu: usize,
     notch: Notch,
@@ -86,8 +90,9 @@ struct Slot<M> {
 #[derive(Debug)]
 struct Cpu {
     number: usize,
-    ratchet: Ratchet,
     favoured: Vec<TaskId>,
+    /// The task that competes with ordinary threads, while the CPUs are open.
+    fair: Option<TaskId>,
     /// The favoured task is one the policy did not name: the one that ran last, kept in front during an open piece.
     leads: bool,
 }
@@ -103,8 +108,8 @@ impl<M: Member> Engine<M> {
     pub fn new(config: Config, policy: Box<dyn Policy>) -> Engine<M> {
         let cpu = |&number: &usize| Cpu {
             number,
-            ratchet: Ratchet::new(config.base, config.top),
             favoured: Vec::new(),
+            fair: None,
             leads: false,
         };
         let cpus: Vec<Cpu> = config.cpus.iter().map(cpu).collect();
@@ -116,6 +121,7 @@ impl<M: Member> Engine<M> {
                 policy: policy.name(),
                 ..Report::default()
             },
+            ratchet: Ratchet::new(config.base, config.top),
             cpus,
             config,
             policy,
@@ -128,6 +134,7 @@ impl<M: Member> Engine<M> {
             turn_was_open: false,
             began: 0,
             own_before: 0,
+            own_at_close: 0,
             late: Samples::default(),
             cost: Samples::default(),
         }
@@ -149,6 +156,7 @@ impl<M: Member> Engine<M> {
         let first = member.cpu_time();
         self.slots.push(Slot {
             label: member.label().to_owned(),
+            left_out: false,
             member: Some(member),
             cpu,
             notch: Notch {
@@ -168,9 +176,20 @@ impl<M: Member> Engine<M> {
 
     /// Adds a task that has ended before it could be attached: it keeps its place among the tasks, and the policy hears of both.
     pub fn add_ended(&mut self, label: impl Into<String>) -> TaskId {
+        self.add_without_member(label.into(), false)
+    }
+
+    /// Adds a task that lives and cannot be scheduled: it keeps its place among the tasks, and the
+    /// policy takes it for one that has ended.
+    pub fn add_left_out(&mut self, label: impl Into<String>) -> TaskId {
+        self.add_without_member(label.into(), true)
+    }
+
+    fn add_without_member(&mut self, label: String, left_out: bool) -> TaskId {
         let task = TaskId(self.slots.len());
         self.slots.push(Slot {
-            label: label.into(),
+            label,
+            left_out,
             member: None,
             cpu: 0,
             notch: Notch {
@@ -212,7 +231,8 @@ impl<M: Member> Engine<M> {
     /// # Errors
     /// A right was lost. Dropping the engine gives the tasks back.
     pub fn run(&mut self, clock: &mut dyn Clock) -> Result<Report, SchedError> {
-        self.own_before = clock.own_cpu_time();
+        self.own_before = self.own_cpu_time(clock);
+        self.own_at_close = self.own_before;
         self.began = clock.now();
         self.turn_began = self.began;
         self.closed_at = self.began;
@@ -242,7 +262,8 @@ impl<M: Member> Engine<M> {
             clock.wait(Some(due.next()), &self.control);
         }
         let now = clock.now();
-        let report = self.report(now, clock.own_cpu_time());
+        let own = self.own_cpu_time(clock);
+        let report = self.report(now, own);
         self.control.publish(|| report.clone());
         Ok(report)
     }
@@ -265,13 +286,17 @@ impl<M: Member> Engine<M> {
         }
         if due.piece_is_due(now) {
             let pieces = self.config.open.pieces(self.threads());
-            if !self.open && self.others_have_had_theirs(now) {
-                self.begin_anew(now);
+            let own = self.own_cpu_time(clock);
+            if !self.open && self.others_have_had_theirs(now, own) {
+                self.begin_anew(now, own);
                 due.pass_piece(now, pieces);
             } else {
-                match self.open {
-                    true => self.close(now)?,
-                    false => self.open(now)?,
+                if self.open {
+                    self.close(now)?;
+                    let own = self.own_cpu_time(clock);
+                    self.begin_anew(now, own);
+                } else {
+                    self.open(now)?;
                 }
                 due.next_piece(now, self.open, pieces);
             }
@@ -279,12 +304,14 @@ impl<M: Member> Engine<M> {
         if due.wants_a_look(now) {
             let before = self.threads();
             self.follow(due.is_thorough(now), now, due)?;
-            due.looked(now, self.threads() > before);
+            let threads = self.threads();
+            due.looked(now, threads > before, threads);
         }
         if now >= due.publish {
             due.publish = now + PUBLISH;
             let control = self.control.clone();
-            control.publish(|| self.report(now, clock.own_cpu_time()));
+            let own = self.own_cpu_time(clock);
+            control.publish(|| self.report(now, own));
         }
         Ok(())
     }
@@ -349,6 +376,11 @@ impl<M: Member> Engine<M> {
         slots
             .filter(|(_, slot)| slot.member.is_some())
             .map(|(id, slot)| (TaskId(id), slot))
+    }
+
+    /// Returns the CPU time of this thread and of the thread of its [`Watch`](crate::Watch), ns.
+    fn own_cpu_time(&self, clock: &dyn Clock) -> Nanos {
+        clock.own_cpu_time() + self.control.listener_cpu_time()
     }
 
     fn threads(&self) -> usize {

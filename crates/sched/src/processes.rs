@@ -2,8 +2,9 @@
 //!
 //! Every thread is elevated through an [`Elevator`], so it is given back however this ends. A thread that is born while its
 //! process is elevated starts as an ordinary one on the same CPU (`SCHED_RESET_ON_FORK`), behind all tasks. The kernel tells of it
-//! where it may ([`Watch`]), and it joins at once; and it is found when the number of threads has changed, by one `fstat` of
-//! `/proc/PID/task` for each process, whose link count is the number of threads and two; only then the directory is read. A
+//! where it may ([`Watch`]), and it joins at once. Elsewhere it is found when the number of threads
+//! has changed, by one `fstat` of `/proc/PID/task` for each process, whose link count is the number
+//! of threads and two; only then the directory is read. A
 //! thorough look reads it anyway, then asks every thread for its policy and CPUs, and puts back what it has changed itself.
 //!
 //! Children: `/proc/PID/task/TID/children` of every thread, at every look.
@@ -190,8 +191,10 @@ impl Member for Processes {
                 !ends
             });
         }
+        // Where the kernel tells of each thread, the others need not be read when one is born.
+        let told = self.watch.hears();
         for process in &mut self.processes {
-            if process.has_changed() || thorough {
+            if thorough || (!told && process.has_changed()) {
                 process.adopt(&self.elevator, standing, cpu, threads)?;
             }
             if thorough && let Some(cpu) = cpu {

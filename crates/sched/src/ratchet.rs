@@ -1,22 +1,25 @@
 //! [`Ratchet`]: which SCHED_FIFO priority makes a task run next, with as few system calls as possible.
 //!
-//! The plain way to switch is two calls for each thread: raise the next task, lower the last one. A ratchet raises the next
-//! one *above* the last one instead, one notch at a time, and lowers none until the range is used up. Then all go
-//! back to the base and it starts again. With *n* tasks and a range of *r* notches a switch costs at most *1 + n / r* calls
-//! for each thread instead of 2.
+//! The plain way to switch is two calls for each thread: raise the next task, lower the last one. A
+//! ratchet has three ways, and takes the cheapest; a task weighs as much as it has threads:
 //!
-//! One ratchet for each CPU. Invariant after [`Ratchet::order`]: the favoured tasks have strictly falling notches, all above
-//! those of every other task of the CPU. Pure logic, O(tasks²) for few tasks, no system calls.
+//! 1. *Raise* the next task one notch above the last one and lower none. The usual way: one call
+//!    for each thread of the next task, until the range is used up.
+//! 2. Leave the *heaviest* task where it is and move the others around it. A task of thousands of
+//!    threads that sleep is so moved once, and a switch costs the threads of the others.
+//! 3. *Start again*: the favoured ones get the lowest notches, all others go to the base.
+//!
+//! Invariant after [`Ratchet::order`]: the favoured tasks have strictly
+//! falling notches, all above those of every other task of the CPU. Pure logic, O(tasks²) for few
+//! tasks, no system calls.
 
 use upshift_elevate::Priority;
 
-/// The notches of one CPU.
+/// The range of notches.
 #[derive(Debug, Clone)]
 pub(crate) struct Ratchet {
     base: u8,
     top: u8,
-    /// The highest notch given out.
-    highest: u8,
 }
 
 /// A task on this CPU and its notch.
@@ -32,13 +35,7 @@ impl Ratchet {
         Ratchet {
             base: base.get(),
             top: top.get().max(base.get()),
-            highest: base.get(),
         }
-    }
-
-    /// All are at the base.
-    pub(crate) fn reset(&mut self) {
-        self.highest = self.base;
     }
 
     /// How many tasks can be favoured at once.
@@ -46,45 +43,108 @@ impl Ratchet {
         usize::from(self.top - self.base)
     }
 
-    /// The changes, in the order in which they are to be made, that put `favoured` above all others and in this order. `now`: all
-    /// tasks of this CPU. Favoured tasks beyond [`Ratchet::room`] are left out.
-    pub(crate) fn order(&mut self, favoured: &[usize], now: &[Notch]) -> Vec<Notch> {
+    /// Returns the changes that put `favoured` above all others and in this order, first to last.
+    /// `now`: all tasks of this CPU; `weight`: the calls that a change of a task takes. Favoured
+    /// tasks beyond [`Ratchet::room`] are left out.
+    pub(crate) fn order(
+        &self,
+        favoured: &[usize],
+        now: &[Notch],
+        weight: impl Fn(usize) -> usize,
+    ) -> Vec<Notch> {
         let favoured = &favoured[..favoured.len().min(self.room())];
-        let notch = |task: usize| {
-            let found = now.iter().find(|notch| notch.task == task);
-            found.map_or(self.base, |notch| notch.at.get())
-        };
-        let others = now.iter().filter(|notch| !favoured.contains(&notch.task));
-        let mut below = others.map(|notch| notch.at.get()).max().unwrap_or(0);
-        let mut highest = self.highest;
+        let heaviest = now.iter().max_by_key(|notch| weight(notch.task));
+        let around = heaviest.and_then(|&kept| self.around(kept, favoured, now));
+        let again = self.started_again(favoured, now);
+        // The second way leaves less room above than the third, so that it counts twice.
+        let ways = [
+            (self.raised(favoured, now), 1),
+            (around, 2),
+            (Some(again), 1),
+        ];
+        let ways = ways
+            .into_iter()
+            .filter_map(|(way, times)| Some((way?, times)));
+        let calls = |changes: &Changes| changes.iter().map(|it| weight(it.0)).sum::<usize>();
+        let cheapest = ways.min_by_key(|(changes, times)| calls(changes) * times);
+        let (changes, _) = cheapest.unwrap_or_default();
+        changes.into_iter().filter_map(change).collect()
+    }
+
+    /// The first way; `None`: the range is used up.
+    fn raised(&self, favoured: &[usize], now: &[Notch]) -> Option<Changes> {
+        let mut below = others(favoured, now).map(|(_, at)| at).max().unwrap_or(0);
+        let notches = now.iter().map(|notch| notch.at.get());
+        let mut highest = notches.max().unwrap_or(self.base);
         let mut changes = Vec::new();
         for &task in favoured.iter().rev() {
-            if notch(task) > below.max(self.base) {
-                below = notch(task);
+            let at = self.notch(task, now);
+            if at > below.max(self.base) {
+                below = at;
             } else {
                 highest += 1;
                 below = highest;
                 changes.push((task, highest));
             }
         }
-        if highest > self.top {
-            return self.start_again(favoured, now);
-        }
-        self.highest = highest;
-        changes.into_iter().filter_map(change).collect()
+        (highest <= self.top).then_some(changes)
     }
 
-    fn start_again(&mut self, favoured: &[usize], now: &[Notch]) -> Vec<Notch> {
-        let raised = now.iter().filter(|notch| notch.at.get() > self.base);
-        let lowered = raised.filter(|notch| !favoured.contains(&notch.task));
-        let mut changes: Vec<(usize, u8)> = lowered.map(|notch| (notch.task, self.base)).collect();
-        self.highest = self.base;
-        for &task in favoured.iter().rev() {
-            self.highest += 1;
-            changes.push((task, self.highest));
+    /// The second way; `None`: there is no room above or below `kept`.
+    fn around(&self, kept: Notch, favoured: &[usize], now: &[Notch]) -> Option<Changes> {
+        let at = kept.at.get();
+        let place = favoured.iter().position(|&task| task == kept.task);
+        let (above, below) = match place {
+            Some(place) => (&favoured[..place], &favoured[place + 1..]),
+            None => (favoured, &[][..]),
+        };
+        let fits = above.len() <= usize::from(self.top - at)
+            && (place.is_none() || below.len() < usize::from(at - self.base));
+        if !fits {
+            return None;
         }
-        changes.into_iter().filter_map(change).collect()
+        let mut changes = Vec::new();
+        // The favoured ones begin here; the others are lower.
+        let lowest = match (place, below) {
+            (None, _) => at + 1,
+            (Some(_), []) => at,
+            (Some(_), _) => self.base + 1,
+        };
+        for (task, now) in others(favoured, now) {
+            if now >= lowest {
+                changes.push((task, self.base));
+            }
+        }
+        for (tasks, first) in [(below, lowest), (above, at + 1)] {
+            let notches = tasks.iter().rev().zip(first..);
+            changes.extend(notches.map(|(&task, at)| (task, at)));
+        }
+        changes.retain(|&(task, at)| self.notch(task, now) != at);
+        Some(changes)
     }
+
+    /// The third way.
+    fn started_again(&self, favoured: &[usize], now: &[Notch]) -> Changes {
+        let raised = others(favoured, now).filter(|&(_, at)| at > self.base);
+        let lowered = raised.map(|(task, _)| (task, self.base));
+        let first = favoured.iter().rev().zip(self.base + 1..);
+        let first = first.map(|(&task, at)| (task, at));
+        lowered.chain(first).collect()
+    }
+
+    fn notch(&self, task: usize, now: &[Notch]) -> u8 {
+        let found = now.iter().find(|notch| notch.task == task);
+        found.map_or(self.base, |notch| notch.at.get())
+    }
+}
+
+/// Tasks and their new notches.
+type Changes = Vec<(usize, u8)>;
+
+/// The tasks that are not favoured, and their notches.
+fn others<'a>(favoured: &'a [usize], now: &'a [Notch]) -> impl Iterator<Item = (usize, u8)> + 'a {
+    let others = now.iter().filter(|notch| !favoured.contains(&notch.task));
+    others.map(|notch| (notch.task, notch.at.get()))
 }
 
 fn change((task, at): (usize, u8)) -> Option<Notch> {
@@ -111,16 +171,33 @@ mod tests {
 
     #[test]
     fn the_next_one_costs_one_change() {
-        let mut ratchet = Ratchet::new(Priority::of::<2>(), Priority::of::<12>());
+        let ratchet = Ratchet::new(Priority::of::<2>(), Priority::of::<12>());
         let mut now = start(3);
         let mut calls = 0;
         for turn in 0..300 {
-            let changes = ratchet.order(&[turn % 3], &now);
+            let changes = ratchet.order(&[turn % 3], &now, |_| 1);
             calls += changes.len();
             make(&changes, &mut now);
         }
         assert!(calls <= 300 + 300 * 3 / 10, "{calls}");
-        assert_eq!(ratchet.order(&[299 % 3], &now), []);
+        assert_eq!(ratchet.order(&[299 % 3], &now, |_| 1), []);
+    }
+
+    #[test]
+    fn a_heavy_task_is_moved_a_few_times_and_the_others_around_it() {
+        let ratchet = Ratchet::new(Priority::of::<2>(), Priority::of::<12>());
+        let mut now = start(4);
+        let mut moved = [0; 4];
+        // Each in turn; between them the second one before the heavy one, and after it.
+        let turns = [&[0][..], &[1], &[2], &[1, 0], &[3], &[0, 1], &[2, 3]];
+        for turn in 0..700 {
+            let weight = |task: usize| if task == 0 { 2000 } else { 1 };
+            let changes = ratchet.order(turns[turn % turns.len()], &now, weight);
+            changes.iter().for_each(|change| moved[change.task] += 1);
+            make(&changes, &mut now);
+        }
+        assert!(moved[0] <= 3, "{moved:?}");
+        assert!(moved[1..].iter().sum::<usize>() <= 700 * 2, "{moved:?}");
     }
 
     proptest! {
@@ -128,14 +205,15 @@ mod tests {
         fn favoured_tasks_are_above_all_others_in_their_order(
             turns in prop::collection::vec(prop::collection::vec(0usize..6, 0..5), 1..60),
             range in 4u8..20,
+            weights in prop::collection::vec(1usize..100, 6),
         ) {
             let base = Priority::of::<2>();
-            let mut ratchet = Ratchet::new(base, Priority::new(2 + range).unwrap());
+            let ratchet = Ratchet::new(base, Priority::new(2 + range).unwrap());
             let mut now = start(6);
             for mut favoured in turns {
                 let mut seen = Vec::new();
                 favoured.retain(|task| !seen.contains(task) && { seen.push(*task); true });
-                let changes = ratchet.order(&favoured, &now);
+                let changes = ratchet.order(&favoured, &now, |task| weights[task]);
                 make(&changes, &mut now);
                 let at = |task: usize| now[task].at;
                 prop_assert!(now.iter().all(|n| n.at >= base && n.at.get() <= 2 + range));

@@ -28,7 +28,7 @@ pub struct Report {
     pub cost: Quantiles,
     /// How late turns ended.
     pub late: Quantiles,
-    /// CPU time of the scheduler's thread since the engine began, ns.
+    /// CPU time of the scheduler and its [`Watch`](crate::Watch) since the engine began, ns.
     pub own_cpu_time: Nanos,
     /// How long the CPUs were open to ordinary threads, ns of each.
     pub opened: Nanos,
@@ -51,8 +51,10 @@ pub struct TaskReport {
     pub share: f64,
     /// Times it came to the front.
     pub turns: u64,
-    /// Its threads now; 0: it has ended.
+    /// Its threads now; 0: it has ended, or was left out.
     pub threads: usize,
+    /// Whether it was never scheduled ([`Engine::add_left_out`](crate::Engine::add_left_out)).
+    pub left_out: bool,
     /// Threads and children of it that could not be had: other users', or more than [`upshift_elevate::MAX_CAPACITY`].
     pub refused: u64,
 }

@@ -33,6 +33,8 @@ struct Shared {
     epoll: OwnedFd,
     stop: OwnedFd,
     pids: Pids,
+    /// Whether the kernel tells of threads.
+    hears: bool,
     thread: Option<thread::JoinHandle<()>>,
 }
 
@@ -109,12 +111,14 @@ impl Watch {
             add(epoll.as_raw_fd(), fd, TALE, libc::EPOLLIN).map_err(failed())?;
         }
         let pids = Pids::default();
+        let hears = events.is_some();
         let (fd, control, elevator) = (epoll.as_raw_fd(), control.clone(), elevator.clone());
         let scheduled = Arc::clone(&pids);
         let (ready, is_ready) = std::sync::mpsc::channel();
         let thread = thread::Builder::new()
             .name("upshift-watch".into())
             .spawn(move || {
+                control.listens(upshift_elevate::current_tid());
                 // Without the right it is as late as ordinary threads are.
                 let _elevated = elevator.elevate_current(priority);
                 // The thread that started it waits for this.
@@ -135,9 +139,15 @@ impl Watch {
                 epoll,
                 stop,
                 pids,
+                hears,
                 thread,
             }),
         })
+    }
+
+    /// Whether the kernel tells of threads that are born or end. Lost events are noticed.
+    pub(crate) fn hears(&self) -> bool {
+        self.shared.hears
     }
 
     /// Tells of the threads of `pid` from now on, for as long as what is returned lives.

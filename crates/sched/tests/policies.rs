@@ -96,6 +96,12 @@ fn reservations_that_cannot_be_kept_are_refused() {
         let error = Edf::new().reserve(TaskId(0), reserve(period, budget), 1.0);
         assert!(matches!(error, Err(EdfError::Impossible(_))));
     }
+    let reversed = Edf::new().reserve(TaskId(0), reserve(5_000_000, 20_000_000), 1.0);
+    let error = reversed.unwrap_err().to_string();
+    assert!(
+        error.contains("a budget of 20ms in a period of 5ms"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -9,6 +9,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -119,7 +120,9 @@ pub(crate) fn listen(
         made: rustix::fs::open(path, flags, Mode::empty())?.into(),
     };
     if let Some(mode) = mode {
-        fs::set_permissions(path, Permissions::from_mode(mode))?;
+        // The file that was made, even if the name means another one by now.
+        let made = format!("/proc/self/fd/{}", file.made.as_raw_fd());
+        fs::set_permissions(made, Permissions::from_mode(mode))?;
     }
     net::listen(&socket, backlog)?;
     Ok((UnixListener::from(socket), file))

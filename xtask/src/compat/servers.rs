@@ -105,12 +105,19 @@ impl Servers {
 
     /// An `upshift daemon` with rules for the others.
     pub(super) fn start_daemon(&mut self, upshift: &Path) -> Result<(), String> {
-        let (socket, rules) = (self.folder.join("socket"), self.folder.join("daemon.toml"));
+        let folder = self.daemon_folder();
+        fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+        let (socket, rules) = (folder.join("socket"), folder.join("daemon.toml"));
         fs::write(&rules, RULES).map_err(|error| error.to_string())?;
         let mut command = Command::new(upshift);
         command.arg("daemon").arg("--config").arg(&rules);
         command.arg("--socket").arg(&socket);
         self.begin(command, || socket.exists(), START_LIMIT, "-TERM")
+    }
+
+    /// The daemon's own: it refuses a folder of another user's, which that of the servers is.
+    fn daemon_folder(&self) -> PathBuf {
+        self.folder.with_extension("daemon")
     }
 
     /// A URL; empty if there is none.
@@ -171,6 +178,7 @@ impl Drop for Servers {
             let _ = end.stdout(Stdio::null()).stderr(Stdio::null()).status();
         }
         let _ = fs::remove_dir_all(&self.folder);
+        let _ = fs::remove_dir_all(self.daemon_folder());
     }
 }
 

@@ -6,6 +6,7 @@
 
 pub(super) mod targets;
 
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -167,8 +168,12 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// Starts it with this configuration.
     pub(crate) fn start(upshift: &Program, text: &str) -> Result<Daemon, String> {
-        let socket =
-            std::env::temp_dir().join(format!("upshift-bench-{}.sock", std::process::id()));
+        // Of its own: the daemon refuses a socket that others could replace.
+        let folder = std::env::temp_dir().join(format!("upshift-bench-{}", std::process::id()));
+        let mut private = std::fs::DirBuilder::new();
+        let made = private.recursive(true).mode(0o700).create(&folder);
+        made.map_err(|e| e.to_string())?;
+        let socket = folder.join("daemon.sock");
         let config = socket.with_extension("toml");
         std::fs::write(&config, text).map_err(|e| e.to_string())?;
         let mut command = Command::new(&upshift.file);
@@ -194,7 +199,9 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         self.child.end();
-        let _ = std::fs::remove_file(self.socket.with_extension("toml"));
+        if let Some(folder) = self.socket.parent() {
+            let _ = std::fs::remove_dir_all(folder);
+        }
     }
 }
 

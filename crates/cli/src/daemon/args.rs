@@ -21,7 +21,7 @@ Examples:
   upshift daemon
   upshift daemon --group upshift --mode 0660 --ceiling 16
   upshift daemon --config /etc/upshift/daemon.toml
-  upshift daemon --cooperative --socket /tmp/board.sock
+  upshift daemon --cooperative --socket ~/board.sock
   upshift daemon --check --config /etc/upshift/daemon.toml
   upshift daemon --status
 
@@ -69,7 +69,7 @@ pub(crate) struct DaemonArgs {
     /// Elevate no thread, even if permitted: processes yield voluntarily
     #[arg(long)]
     pub(crate) cooperative: bool,
-    /// Say whether the configuration is valid, and what of it has no effect here, and end
+    /// Check the configuration, and list the running processes that each [[assign]] rule matches
     #[arg(long, conflicts_with = "status")]
     pub(crate) check: bool,
     /// Print the state of the daemon that runs, as JSON, and end

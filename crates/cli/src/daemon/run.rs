@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use upshift_daemon::{Config, Daemon, default_socket};
+use upshift_daemon::{Assign, Config, Daemon, Fitting, default_socket};
 
 use super::args::DaemonArgs;
 
@@ -96,7 +96,29 @@ fn check(args: &DaemonArgs) -> Result<()> {
         config.assign.len(),
         config.socket.display()
     );
+    for (rule, found) in config.assign.iter().zip(config.assigned_now()) {
+        let _ = write!(std::io::stdout(), "{}", fitting(rule, &found));
+    }
     Ok(())
+}
+
+/// Processes of a rule that are listed.
+const MAX_LISTED: usize = 50;
+
+/// The processes that a rule gives its level now, one a line.
+fn fitting(rule: &Assign, found: &[Fitting]) -> String {
+    let mut text = match found.len() {
+        0 => format!("{rule}: no running process matches\n"),
+        1 => format!("{rule}: 1 running process matches\n"),
+        all => format!("{rule}: {all} running processes match\n"),
+    };
+    for it in found.iter().take(MAX_LISTED) {
+        text += &format!("  {} {} (user {})\n", it.pid, it.comm, it.user);
+    }
+    if found.len() > MAX_LISTED {
+        text += &format!("  and {} more\n", found.len() - MAX_LISTED);
+    }
+    text
 }
 
 fn config(args: &DaemonArgs) -> Result<Config> {

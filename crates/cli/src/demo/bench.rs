@@ -4,6 +4,7 @@
 //! the printed commands repeat it exactly.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -220,7 +221,11 @@ impl Bench {
 
     /// Starts a daemon that children of the demo join from now on.
     pub(crate) fn daemon(&mut self) -> Result<Program> {
-        let socket = std::env::temp_dir().join(format!("upshift-demo-{}.sock", std::process::id()));
+        // Of its own: the daemon refuses a socket that others could replace.
+        let folder = std::env::temp_dir().join(format!("upshift-demo-{}", std::process::id()));
+        let mut private = std::fs::DirBuilder::new();
+        private.recursive(true).mode(0o700).create(&folder)?;
+        let socket = folder.join("daemon.sock");
         let args = ["daemon", "--socket"].map(str::to_owned);
         let socket_arg = socket.display().to_string();
         let args: Vec<String> = args.into_iter().chain([socket_arg]).collect();

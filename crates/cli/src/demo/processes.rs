@@ -5,6 +5,7 @@
 //! let the server in at once. With the daemon, both publish their levels, and the server goes first when it has something
 //! to do.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -127,9 +128,12 @@ fn measure(bench: &mut Bench, name: &str, beside: Beside) -> Result<(Report, Opt
         })
         .transpose()?;
     server.stop(&bench.stop)?;
-    bench.children.daemon = None;
+    let socket = bench.children.daemon.take();
     if let Some(daemon) = daemon {
         daemon.stop(&bench.stop)?;
+    }
+    if let Some(folder) = socket.as_deref().and_then(Path::parent) {
+        let _ = std::fs::remove_dir(folder);
     }
     drop(awake);
     Ok((report, burnt))
@@ -206,7 +210,7 @@ fn table(runs: &[Run]) -> Table {
 
 fn commands(bench: &Bench) -> Vec<String> {
     vec![
-        "export UPSHIFT_DAEMON_SOCKET=/tmp/upshift.sock".into(),
+        "export UPSHIFT_DAEMON_SOCKET=$(mktemp -d)/daemon.sock".into(),
         "upshift daemon --socket $UPSHIFT_DAEMON_SOCKET & DAEMON=$!; sleep 1".into(),
         format!(
             "upshift spin-server --listen 127.0.0.1:7000@{URGENT_LEVEL} --board required {} & SERVER=$!; sleep 1",

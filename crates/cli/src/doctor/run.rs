@@ -1,6 +1,8 @@
 //! Looks and prints.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -33,6 +35,7 @@ fn examine() -> Vec<Finding> {
         ring(),
         real_time(&rights),
         others(&rights),
+        file_rights(),
         throttling(&rights),
         quota(),
         confinement(&rights),
@@ -94,6 +97,31 @@ fn others(rights: &Rights) -> Finding {
             "only processes of this user can be scheduled: run as root (CAP_SYS_NICE), outside of user namespaces",
         )
     }
+}
+
+/// Whether this program's file gives its capabilities to every user of the machine.
+fn file_rights() -> Finding {
+    let what = "file rights";
+    let own = Path::new("/proc/self/exe");
+    let capable = rustix::fs::getxattr(own, "security.capability", &mut [0u8; 64]).is_ok();
+    let for_all = std::fs::metadata(own).is_ok_and(|it| it.mode() & 0o001 != 0);
+    if capable && for_all {
+        let file = std::fs::read_link(own).unwrap_or_default();
+        let file = file.display();
+        return Finding::new(
+            what,
+            Health::Less,
+            format!(
+                "{file} has a capability and every user may execute it: each can keep a CPU from all others. Run `sudo setcap -r {file}`"
+            ),
+        );
+    }
+    let text = if capable {
+        "this program has a capability, and not every user may execute it"
+    } else {
+        "this program has no capability of its own"
+    };
+    Finding::new(what, Health::Fine, text)
 }
 
 fn throttling(rights: &Rights) -> Finding {

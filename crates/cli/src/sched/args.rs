@@ -43,7 +43,7 @@ Examples:
   upshift sched weighted --cpu 1 --pid 4711=3 --pid 4712=1 --json
   upshift sched priority --cpu 0 --pid 4711=0 --arg 1 -- make -j4
   upshift sched table plan.txt --cpu 1 --run '@a ./control' --run '@b ./vision' --timeline out.svg
-  upshift sched edf --cpu 0 --pid 4711=20ms/5ms --for 10s
+  upshift sched edf --cpu 0 --pid 4711=20ms/5ms --duration 10s
   upshift sched priority --cpu 0,1 --unit redis.service=0 --comm 'cc*=1'
   upshift sched --config /etc/upshift/sched.toml
 
@@ -52,7 +52,7 @@ task, except this process and its ancestors. Those that cannot be scheduled are 
 Processes choose their own names: --comm matches those of all users.
 
 All threads of a process are scheduled, including later ones. Scheduling ends when all processes
-have ended, after --for, or on Ctrl-C, and restores policy, priority and CPUs of all threads, also
+have ended, after --duration, or on Ctrl-C, and restores policy, priority and CPUs of all threads, also
 after a SIGKILL. Commands started by it end with it. It needs CAP_SYS_NICE (root) or RLIMIT_RTPRIO;
 `upshift calibrate` says what is missing. Exit code: that of the command after `--` if it has ended
 by itself, else 0; 130 after Ctrl-C, 143 after SIGTERM; 1 on failure."
@@ -106,7 +106,7 @@ pub(crate) struct SchedArgs {
     #[arg(long, value_name = "SHARE", default_value = "12%", value_parser = open)]
     pub(super) open: f64,
     /// Duration [default: until all processes have ended]
-    #[arg(long = "for", value_name = "TIME", value_parser = upshift_units::positive_duration)]
+    #[arg(long, visible_alias = "for", value_name = "TIME", value_parser = upshift_units::positive_duration)]
     pub(super) duration: Option<Duration>,
     /// Use this as the shortest timer instead of measuring it for 0.2 s
     #[arg(long, value_name = "TIME", value_parser = upshift_units::positive_duration)]

@@ -117,6 +117,11 @@ fn reservation(text: &str, floor: Duration) -> Result<Reservation> {
     let (period, budget) = text.split_once('/').with_context(hint)?;
     let time = |text| upshift_units::positive_duration(text).map_err(anyhow::Error::msg);
     let (period, budget) = (time(period)?, time(budget)?);
+    if budget > period {
+        bail!(
+            "`{text}`: a budget of {budget:?} is longer than its period of {period:?}; write PERIOD/BUDGET, e.g. 20ms/5ms"
+        );
+    }
     if budget < floor {
         bail!(
             "a budget of {} µs is below what this machine's timers can do ({} µs): make budget and period longer",

@@ -57,7 +57,9 @@ fn words_of(text: &str) -> Result<Vec<String>> {
     }
     let command = SchedArgs::augment_args(clap::Command::new("sched"));
     let is_option = |key: &str| {
-        let mut options = command.get_arguments().filter_map(|it| it.get_long());
+        let names = command.get_arguments();
+        let names = names.filter_map(|it| it.get_long_and_visible_aliases());
+        let mut options = names.flatten();
         key != "config" && options.any(|it| it == key)
     };
     for (key, value) in &table {
@@ -138,6 +140,10 @@ mod tests {
         for text in ["cgroop = \"/x\"", "config = \"x\"", "command = [\"x\"]"] {
             let unknown = words_of(text).unwrap_err().to_string();
             assert!(unknown.contains("no such option"), "{unknown}");
+        }
+        for key in ["duration", "for"] {
+            let found = words_of(&format!("{key} = \"1s\"")).unwrap();
+            assert_eq!(found, [format!("--{key}=1s")]);
         }
         assert!(words(&["upshift", "sched", "--config", file]).is_err());
     }

@@ -142,9 +142,14 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
             match Processes::attach(&with, &watch, *pid, notches.base, children) {
                 Ok(task) => engine.add(task.labelled(label))?,
                 Err(error) if origin.bears(&error) => {
+                    let ended = matches!(error, SchedError::NoSuchProcess(_));
                     // The reader of the pipe waits for this thread.
                     let _ = left_out.send(error);
-                    engine.add_ended(label)
+                    if ended {
+                        engine.add_ended(label)
+                    } else {
+                        engine.add_left_out(label)
+                    }
                 }
                 Err(error) => {
                     return Err(error).with_context(|| format!("cannot schedule {label}"));

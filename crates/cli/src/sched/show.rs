@@ -74,6 +74,7 @@ fn tasks(report: &Report) -> Table {
             us(task.cpu_time),
             grouped(task.turns as f64),
             match task.threads {
+                0 if task.left_out => "left out".into(),
                 0 => "ended".into(),
                 n => n.to_string(),
             },
@@ -122,6 +123,7 @@ fn value(report: &Report, floor: Duration) -> Value {
             "turns": task.turns,
             "threads": task.threads,
             "refused": task.refused,
+            "left_out": task.left_out,
         })
     };
     json!({
@@ -175,6 +177,7 @@ mod tests {
             turns: 123_456,
             threads: n,
             refused: 0,
+            left_out: false,
         };
         Report {
             policy: "rr",
@@ -194,8 +197,20 @@ mod tests {
         let (report, floor) = (report(), Duration::from_micros(50));
         let text = format!("{}{}", tasks(&report), engine(&report, floor));
         assert!(text.contains("a-rather-long-name-7") && text.contains("ended"));
+        assert!(!text.contains("left out"));
         let value = value(&report, floor);
         assert_eq!(value["tasks"].as_array().map(Vec::len), Some(8));
         assert_eq!(value["timer_floor_ns"], 50_000);
+    }
+
+    #[test]
+    fn a_process_that_was_left_out_is_not_said_to_have_ended() {
+        let mut report = report();
+        report.tasks[0].left_out = true;
+        let text = format!("{}", tasks(&report));
+        assert!(
+            text.contains("left out") && !text.contains("ended"),
+            "{text}"
+        );
     }
 }

@@ -4,6 +4,7 @@ mod burning;
 mod preemptible;
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -332,6 +333,30 @@ fn the_doctor_says_what_works_and_finds_the_daemon() {
 }
 
 #[test]
+fn the_doctor_finds_a_capability_that_every_user_may_execute() {
+    let path = socket("capable");
+    let copy = path.with_file_name("upshift");
+    std::fs::copy(PROGRAM, &copy).unwrap();
+    let setcap = Command::new("setcap")
+        .args(["cap_sys_nice+ep", copy.to_str().unwrap()])
+        .status();
+    if !setcap.is_ok_and(|it| it.success()) {
+        eprintln!("skipped: setcap is not there, or not permitted");
+        return;
+    }
+    let health = |mode: u32| {
+        std::fs::set_permissions(&copy, PermissionsExt::from_mode(mode)).unwrap();
+        let output = Command::new(&copy).args(["doctor", "--json"]).output();
+        let all: serde_json::Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+        let mut all = all.as_array().unwrap().iter();
+        let found = all.find(|it| it["what"] == "file rights").unwrap();
+        found["health"].as_str().unwrap().to_string()
+    };
+    assert_eq!(health(0o755), "note");
+    assert_eq!(health(0o750), "ok");
+}
+
+#[test]
 fn half_a_configuration_is_not_taken_for_a_whole_one() {
     let socket = socket("half");
     let file = socket.with_extension("toml");
@@ -419,6 +444,27 @@ fn a_configuration_is_checked_without_a_daemon() {
         !has_systemd,
         "{said}"
     );
+    // The processes that each rule matches now; each counts for its first rule.
+    let name = format!("upc-{}", std::process::id());
+    let program = socket.with_file_name(&name);
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    let mut sleeper = Command::new(&program).arg("60").spawn().unwrap();
+    let comm = format!("/proc/{}/comm", sleeper.id());
+    while std::fs::read_to_string(&comm).unwrap().trim() != name {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let rule = |level: u8| format!("[[assign]]\ncomm = \"{name}\"\nlevel = {level}\n");
+    let (code, said) = check(&(rule(8) + &rule(9)));
+    assert_eq!(code, Some(0), "{said}");
+    for line in [
+        format!("comm = \"{name}\", level = 8: 1 running process matches\n"),
+        format!("\n  {} {name} (user ", sleeper.id()),
+        format!("comm = \"{name}\", level = 9: no running process matches\n"),
+    ] {
+        assert!(said.contains(&line), "{line} in {said}");
+    }
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
     let (code, said) = check("[[assign]]\nunit = \"redis\"\nlevel = 8\n");
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("redis.service"), "{said}");

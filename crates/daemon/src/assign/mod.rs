@@ -1,8 +1,11 @@
 //! `[[assign]]`: programs as they are, at a level that the configuration gives them.
 //!
 //! All threads of an assigned process run in SCHED_FIFO, below everything registered that is elevated and above ordinary programs, the
-//! more urgent the higher, on whatever CPUs they may use: the kernel runs the most urgent on each. Within its *budget*, of all threads
-//! together, each [`PERIOD`]; having used it, it is ordinary for as long as brings that to its share. With a deadline the main thread is in
+//! more urgent the higher, on all CPUs that they may use: the kernel runs the most urgent on each.
+//! A process that was forked by a process under the same rule is a step below it, so that the work
+//! that a server forks off never delays the server. A process is urgent within its *budget*, for
+//! all threads together, in each [`PERIOD`]; having used it, it is ordinary for as long as brings
+//! that to its share. With a deadline the main thread is in
 //! SCHED_DEADLINE, as far as the kernel admits it. All processes of a *domain* together leave ordinary programs their part (`domain.rs`), none
 //! is elevated beyond the CPU quota of its cgroup, and the canary bounds what is left.
 //!
@@ -34,6 +37,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use upshift_elevate::Priority;
 use upshift_elevate::events::{Event, Events, Interest};
 
 use crate::abort::AbortOnPanic;
@@ -41,8 +45,8 @@ use crate::cpu::Latch;
 use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
 
 use domain::Domains;
-use process::Process;
-pub use rule::{Assign, Bound, Reservation};
+use process::{Process, SLICE};
+pub use rule::{Assign, Bound, Fitting, Reservation};
 
 use sight::{Found, Look, Looks};
 
@@ -125,6 +129,8 @@ impl Assigner {
             post: Arc::clone(&post),
             events: events.ok(),
             processes: HashMap::new(),
+            turns: None,
+            unranked: false,
             domains: Domains::of(shared.sys.as_ref(), &shared.online(), now),
             registered: times,
             sweep: now,
@@ -177,6 +183,10 @@ struct Work {
     post: Arc<Post>,
     events: Option<Events>,
     processes: HashMap<i32, Process>,
+    /// When threads of one priority that compute take turns again, if several do.
+    turns: Option<Instant>,
+    /// Set when processes have come or gone: children are told from their parents again.
+    unranked: bool,
     domains: Domains,
     /// That have registered themselves, and how often: over several connections.
     registered: HashMap<i32, u32>,
@@ -207,7 +217,11 @@ impl Work {
             }
             self.learn(began);
             self.looks.send(&shared);
+            if std::mem::take(&mut self.unranked) {
+                self.rank_children(began);
+            }
             self.breathe(began);
+            self.take_turns(began);
             for process in self.processes.values_mut() {
                 process.settle(&shared, began);
             }
@@ -221,6 +235,7 @@ impl Work {
         if !self.processes.is_empty() {
             next = next.min(self.domains.due());
         }
+        next = self.turns.map_or(next, |turns| next.min(turns));
         let mut rest = next.saturating_duration_since(Instant::now());
         if !self.arrived.is_empty() {
             rest = Duration::ZERO;
@@ -351,6 +366,7 @@ impl Work {
                     let lives =
                         |pid: &i32, it: &mut Process| there.contains(pid) || it.since() >= then;
                     self.processes.retain(lives);
+                    self.unranked = true;
                     self.looks.have_all(pids);
                 }
                 Found::Clocks(clocks) => {
@@ -374,6 +390,11 @@ impl Work {
             self.forget(pid, now);
             return;
         };
+        let parent = self.processes.get(&look.parent);
+        if rule.leaves_children && parent.is_some_and(|parent| *parent.rule() == rule) {
+            self.forget(pid, now);
+            return;
+        }
         let known = self.processes.get(&pid);
         if !known.is_some_and(|it| it.is_under(&rule, user)) {
             self.forget(pid, now);
@@ -384,6 +405,10 @@ impl Work {
             }
             let process = Process::attach(pid, user, rule, heritage, &self.shared, now);
             self.processes.insert(pid, process);
+        }
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.parent = look.parent;
+            self.unranked = true;
         }
         let room = self.room_of(user);
         if let Some(process) = self.processes.get_mut(&pid) {
@@ -397,11 +422,40 @@ impl Work {
         }
     }
 
+    /// Puts processes a step below their parent if that is under the same rule, or leaves them
+    /// ordinary if the rule says so. Either ends when the parent ends. O(assigned processes).
+    fn rank_children(&mut self, now: Instant) {
+        let is_child = |it: &Process| {
+            let parent = self.processes.get(&it.parent);
+            parent.is_some_and(|parent| parent.rule() == it.rule())
+        };
+        let all = self.processes.iter();
+        let ranks: Vec<(i32, bool)> = all.map(|(&pid, it)| (pid, is_child(it))).collect();
+        for (pid, is_child) in ranks {
+            let Some(process) = self.processes.get_mut(&pid) else {
+                continue;
+            };
+            if is_child && process.rule().leaves_children {
+                if let Some(process) = self.processes.remove(&pid) {
+                    process.part(&mut self.domains, now);
+                }
+            } else {
+                process.set_child(is_child);
+            }
+        }
+    }
+
     /// Gives a process back.
     fn forget(&mut self, pid: i32, now: Instant) {
-        if let Some(process) = self.processes.remove(&pid) {
-            process.part(&mut self.domains, now);
+        let Some(process) = self.processes.remove(&pid) else {
+            return;
+        };
+        process.part(&mut self.domains, now);
+        if process.rule().leaves_children {
+            // Children that it leaves are programs of their own now.
+            self.sweep = self.sweep.min(now + SWEEP / 10);
         }
+        self.unranked = true;
     }
 
     /// Counts what was used by domain, when that is due, and lets the processes of domains that take a breath step aside.
@@ -417,6 +471,22 @@ impl Work {
         for process in self.processes.values_mut() {
             process.heed(&self.domains, now);
         }
+        self.turns = Some(now);
+    }
+
+    /// Has threads of one priority that compute take turns, when that is due.
+    fn take_turns(&mut self, now: Instant) {
+        if self.turns.is_none_or(|turns| now < turns) {
+            return;
+        }
+        let mut computing: HashMap<Priority, usize> = HashMap::new();
+        for process in self.processes.values_mut() {
+            process.take_turns(&self.shared);
+            let (priority, threads) = process.computing();
+            *computing.entry(priority).or_default() += threads;
+        }
+        let several = computing.values().any(|&threads| threads > 1);
+        self.turns = several.then_some(now + SLICE);
     }
 
     fn begin_to_look_around(&mut self, now: Instant) {

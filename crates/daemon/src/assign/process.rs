@@ -1,6 +1,7 @@
 //! One assigned process: its threads, and where they are put. What it may use is in `process/bounds.rs`.
 
 mod bounds;
+mod turns;
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -17,6 +18,7 @@ use crate::assign::rule::{Bound, Reservation};
 use crate::quota::Bill;
 use crate::roster::{EVERYWHERE, Hold, Owner};
 use crate::shared::{HEARTBEAT, Shared};
+pub(super) use turns::SLICE;
 
 /// What the kernel has refused is tried again after so long.
 const RETRY: Duration = Duration::from_secs(1);
@@ -31,6 +33,9 @@ pub(super) struct Process {
     pid: i32,
     user: u32,
     rule: Assign,
+    /// Its parent process, and whether that is under the same rule.
+    pub(super) parent: i32,
+    is_child: bool,
     /// Since when it is assigned.
     since: Instant,
     threads: HashMap<Tid, Thread>,
@@ -39,6 +44,8 @@ pub(super) struct Process {
     /// Where it may run, and how many CPUs of one domain that are.
     cpus: CpuSet,
     width: u32,
+    /// Number of these CPUs on which its threads compute.
+    runs_on: u32,
     /// Where its threads are to be, and [`Shared::epoch`] when they were put there.
     place: Place,
     epoch: u64,
@@ -94,7 +101,11 @@ struct Thread {
     /// Since when it is held.
     since: Instant,
     seen: Duration,
+    /// Whether it had not ended then.
+    lives: bool,
     lately: Duration,
+    /// CPU time of the thread when it was last put behind the others of its priority.
+    turned: Duration,
     shared: Arc<Shared>,
 }
 
@@ -102,6 +113,7 @@ impl Thread {
     /// As [`Process::lately`], of this thread.
     fn lately(&mut self, shared: &Shared) -> Duration {
         let total = self.hold.cpu_time(shared.machine.as_ref());
+        self.lives = total.is_some();
         let total = total.map_or(self.seen, Duration::from_nanos);
         let used = total.saturating_sub(std::mem::replace(&mut self.seen, total));
         self.lately = self.lately * (LATELY - 1) / LATELY + used;
@@ -125,9 +137,11 @@ impl Drop for Thread {
     }
 }
 
-/// Below the bands of registered processes (12 and above), above the canary: eight steps.
-fn priority(level: u8) -> Priority {
-    Priority::new(2 + (63 - level.min(63)) / 8).unwrap_or(Priority::MIN)
+/// Returns the priority of a level: eight steps, below the bands of registered processes (12 and
+/// above) and above the canary. Children are a step below their parent.
+fn priority(level: u8, is_child: bool) -> Priority {
+    let step = 3 + (63 - level.min(63)) / 8;
+    Priority::new(step - u8::from(is_child)).unwrap_or(Priority::MIN)
 }
 
 /// What a process that is forked takes over from its parent, under the same rule: the period and what was used in it, so that a program
@@ -157,11 +171,14 @@ impl Process {
             pid,
             user,
             rule,
+            parent: 0,
+            is_child: false,
             since: now,
             threads: HashMap::new(),
             clockless: Vec::new(),
             cpus: CpuSet::empty(),
             width: 1,
+            runs_on: 1,
             place: Place::Urgent,
             epoch: shared.epoch(),
             began: now,
@@ -216,6 +233,24 @@ impl Process {
 
     pub(super) fn is_under(&self, rule: &Assign, user: u32) -> bool {
         self.rule == *rule && self.user == user
+    }
+
+    pub(super) fn rule(&self) -> &Assign {
+        &self.rule
+    }
+
+    /// Notes whether its parent is under the same rule, and moves its threads if that has changed.
+    pub(super) fn set_child(&mut self, is_child: bool) {
+        if self.is_child != is_child {
+            self.is_child = is_child;
+            let tids: Vec<Tid> = self.threads.keys().copied().collect();
+            tids.into_iter().for_each(|tid| self.put(tid));
+        }
+    }
+
+    /// Returns the priority of its threads while it is urgent.
+    fn priority(&self) -> Priority {
+        priority(self.rule.level, self.is_child)
     }
 
     /// When to look at it next.
@@ -286,7 +321,9 @@ impl Process {
             hold: shared.roster.add(guard, owner, None),
             since: Instant::now(),
             seen: Duration::ZERO,
+            lives: true,
             lately: Duration::ZERO,
+            turned: Duration::ZERO,
             shared: Arc::clone(shared),
         };
         self.threads.insert(tid, thread);
@@ -440,7 +477,7 @@ impl Process {
                 let mut there = reserved;
                 if !reserved {
                     // Pinned, more than the kernel admits, or not yet: the same budget in SCHED_FIFO.
-                    let raised = hold.raise(priority(self.rule.level));
+                    let raised = hold.raise(self.priority());
                     there = raised.is_ok() && reservation.is_none();
                     if raised.is_err_and(|error| error.raw_os_error() == Some(libc::EPERM)) {
                         let pid = self.pid;

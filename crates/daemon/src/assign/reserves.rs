@@ -89,7 +89,7 @@ fn part(times: &Reservation) -> u64 {
 fn bounds(rules: &[Assign], rule: &Assign, cpus: usize) -> (u64, u64, u64) {
     let one = |it: &Assign| match &it.bound {
         Bound::Deadline(times) => Some(part(times)),
-        Bound::Budget(_) | Bound::Share(_) => None,
+        Bound::Each(_) | Bound::Budget(_) | Bound::Share(_) => None,
     };
     let own = one(rule).unwrap_or(0);
     let others = || rules.iter().filter(|&it| it != rule).filter_map(one);

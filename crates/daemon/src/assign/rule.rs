@@ -3,6 +3,7 @@
 //! All that a rule names has to fit. A program chooses its own name, so a rule by `comm` alone lets every user who may start programs choose
 //! its level: name a user, a unit or a cgroup beside it where users are not trusted.
 
+use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub struct Assign {
     pub comm: Option<String>,
     /// Its level, 0 to 63.
     pub level: u8,
+    /// Whether processes that its programs fork stay ordinary.
+    pub leaves_children: bool,
     /// What bounds it.
     pub bound: Bound,
 }
@@ -44,6 +47,8 @@ pub struct Assign {
 /// How much CPU an assigned process may use before others, of all its threads together; beyond it is ordinary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
+    /// Percent of each CPU that it runs on, 1 to 95: of as many as it has threads that compute.
+    Each(u32),
     /// Percent of one CPU, 1 to 95.
     Budget(u32),
     /// Percent of the CPUs of its domain (last-level cache, or NUMA node) that it may run on, 1 to 95.
@@ -65,7 +70,7 @@ pub struct Reservation {
 
 impl Default for Bound {
     fn default() -> Bound {
-        Bound::Budget(80)
+        Bound::Each(80)
     }
 }
 
@@ -80,6 +85,7 @@ pub(crate) struct FileAssign {
     pub(crate) user: Option<crate::config::Name>,
     pub(crate) comm: Option<String>,
     pub(crate) level: u8,
+    pub(crate) children: Option<bool>,
     budget: Option<u32>,
     share: Option<u32>,
     runtime_us: Option<u64>,
@@ -98,7 +104,11 @@ impl FileAssign {
         match (self.budget, self.share, times) {
             (None, None, (None, None, None)) => Ok(Bound::default()),
             (Some(budget), None, (None, None, None)) => {
-                within("assign.budget", budget, 1, 95).map(Bound::Budget)
+                within("assign.budget", budget, 1, 95)
+                    .map(Bound::Budget)
+                    .map_err(|error| {
+                        format!("{error}, percent of one CPU; for several CPUs give `share`, percent of all that it may run on")
+                    })
             }
             (None, Some(share), (None, None, None)) => {
                 within("assign.share", share, 1, 95).map(Bound::Share)
@@ -129,9 +139,47 @@ impl FileAssign {
 pub(crate) struct Traits {
     /// Real, effective, saved and of files: a program with the set-user-id bit is its starter's as well as its owner's, and fits no rule.
     pub(crate) user: u32,
+    /// Its parent process.
+    pub(crate) parent: i32,
     comm: String,
     /// Of all hierarchies.
     cgroups: Vec<Cgroup>,
+}
+
+/// A running process that fits a rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fitting {
+    /// The process.
+    pub pid: i32,
+    /// The user that it runs as.
+    pub user: u32,
+    /// The name of its program, as `ps -o comm` shows it.
+    pub comm: String,
+}
+
+/// The running processes that fit each rule, ascending. A process counts for the first rule that it
+/// fits. Reads three files of `/proc` for each process there is.
+pub(crate) fn fitting(rules: &[Assign]) -> Vec<Vec<Fitting>> {
+    let mut found = vec![Vec::new(); rules.len()];
+    for pid in all_processes() {
+        let Some(traits) = Traits::of(pid) else {
+            continue;
+        };
+        if let Some(rule) = rules.iter().position(|rule| rule.fits(&traits)) {
+            let (user, comm) = (traits.user, traits.comm);
+            found[rule].push(Fitting { pid, user, comm });
+        }
+    }
+    found
+}
+
+/// The processes there are, ascending.
+fn all_processes() -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let mut pids: Vec<i32> = pids.collect();
+    pids.sort_unstable();
+    pids
 }
 
 impl Traits {
@@ -144,6 +192,7 @@ impl Traits {
         field("VmSize:")?;
         Some(Traits {
             user: only_user(field("Uid:")?)?,
+            parent: field("PPid:")?.trim().parse().ok()?,
             comm: read("comm")?.trim_end().to_string(),
             cgroups: cgroups::parse(&living::read(pid, "cgroup").ok()?),
         })
@@ -155,6 +204,35 @@ fn only_user(ids: &str) -> Option<u32> {
     let mut ids = ids.split_ascii_whitespace();
     let first = ids.next()?;
     ids.all(|id| id == first).then(|| first.parse().ok())?
+}
+
+impl fmt::Display for Assign {
+    /// Writes the conditions and the level as the configuration does.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let label = self
+            .label
+            .as_ref()
+            .map(|(key, glob)| format!("{key}={glob}"));
+        let user = self.user.map(|user| user.to_string());
+        let named = [
+            ("cgroup", &self.cgroup),
+            ("unit", &self.unit),
+            ("container", &self.container),
+            ("label", &label),
+            ("user", &user),
+            ("comm", &self.comm),
+        ];
+        for (name, value) in named {
+            if let Some(value) = value {
+                write!(f, "{name} = \"{value}\", ")?;
+            }
+        }
+        write!(f, "level = {}", self.level)?;
+        if self.leaves_children {
+            f.write_str(", children = false")?;
+        }
+        Ok(())
+    }
 }
 
 /// The longest name of a program that the kernel keeps.
@@ -222,11 +300,9 @@ impl Assign {
 
     /// The processes that fit it now, ascending. Reads three files of `/proc` for each process there is.
     pub fn processes(&self) -> Vec<i32> {
-        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
         let fits = |pid: &i32| Traits::of(*pid).is_some_and(|traits| self.fits(&traits));
-        let mut found: Vec<i32> = pids.filter(fits).collect();
-        found.sort_unstable();
+        let mut found = all_processes();
+        found.retain(fits);
         found
     }
 
@@ -323,6 +399,7 @@ mod tests {
     fn all_that_a_rule_names_has_to_fit() {
         let traits = Traits {
             user: 33,
+            parent: 1,
             comm: "nginx".into(),
             cgroups: vec![
                 Cgroup::of_root("/"),

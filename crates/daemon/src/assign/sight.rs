@@ -45,6 +45,8 @@ pub(super) struct Look {
     pub(super) began: Instant,
     /// The rule that it fits, if any, and the user that answers for it.
     pub(super) rule: Option<(Assign, u32)>,
+    /// Its parent process.
+    pub(super) parent: i32,
     /// Its RLIMIT_RTTIME, in us.
     pub(super) limit: Option<u64>,
     pub(super) tids: HashSet<Tid>,
@@ -57,6 +59,7 @@ impl Look {
             pid,
             began: Instant::now(),
             rule: None,
+            parent: 0,
             limit: None,
             tids: HashSet::new(),
             // First: what is the same process afterwards was the same all the time.
@@ -75,6 +78,7 @@ impl Look {
         let tids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         look.tids = tids.collect();
         look.limit = limit;
+        look.parent = traits.parent;
         look.rule = Some((rule.clone(), config.person(traits.user)));
         look
     }

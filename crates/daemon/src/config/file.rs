@@ -154,6 +154,7 @@ fn check_assign(said: FileAssign) -> Result<Assign, String> {
         user,
         comm,
         level: asked,
+        children,
         ..
     } = said;
     let user = user
@@ -171,6 +172,7 @@ fn check_assign(said: FileAssign) -> Result<Assign, String> {
         user,
         comm,
         level: level("assign.level")(asked)?,
+        leaves_children: children == Some(false),
         bound,
     };
     match assign.check() {

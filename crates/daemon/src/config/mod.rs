@@ -16,7 +16,8 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::admission::Standing;
-use crate::assign::rule::{Assign, Traits};
+use crate::assign::rule::{Assign, Fitting, Traits, fitting};
+use crate::socket_file::check_directories;
 use file::File;
 pub(crate) use file::within;
 pub use members::Member;
@@ -192,12 +193,24 @@ impl Config {
             remarks
                 .push("[[assign]]: no program is given a level with `cooperative = true`".into());
         }
+        if let Err(error) = check_directories(&self.socket) {
+            let socket = self.socket.display();
+            remarks.push(format!(
+                "socket = \"{socket}\": no daemon will start, {error}"
+            ));
+        }
         let trusting = |it: &Assign| it.names_programs_only();
         if let Some(rule) = self.assign.iter().find(|it| trusting(it)) {
             let comm = rule.comm.as_deref().unwrap_or_default();
             remarks.push(format!("[[assign]] comm = \"{comm}\" alone: every user that may start programs can give one that name; name a user, a unit or a cgroup beside it"));
         }
         remarks
+    }
+
+    /// Returns the running processes that each `[[assign]]` rule gives its level, in the order of
+    /// the rules. Reads three files of `/proc` for each process there is.
+    pub fn assigned_now(&self) -> Vec<Vec<Fitting>> {
+        fitting(&self.assign)
     }
 
     /// How much of the daemon's room is kept free of others for a user with these groups.
@@ -354,6 +367,19 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_may_leave_children_ordinary() {
+        for (text, leaves) in [
+            ("", false),
+            ("children = true", false),
+            ("children = false", true),
+        ] {
+            let text = format!("[[assign]]\ncomm = \"x\"\nlevel = 3\n{text}\n");
+            let config = Config::parse(&text).unwrap();
+            assert_eq!(config.assign[0].leaves_children, leaves, "{text}");
+        }
+    }
+
+    #[test]
     fn errors_name_the_line_or_the_remedy() {
         for (text, says) in [
             ("soket = \"x\"", "unknown field `soket`"),
@@ -387,6 +413,10 @@ mod tests {
                 "100 to 800",
             ),
             ("[[assign]]\ncomm = \"x\"\nlevel = 64", "0 to 63"),
+            (
+                "[[assign]]\ncomm = \"x\"\nlevel = 3\nbudget = 300",
+                "for several CPUs give `share`",
+            ),
         ] {
             let error = Config::parse(text).unwrap_err();
             assert!(error.contains(says), "{text}: {error}");

@@ -57,6 +57,7 @@ use crate::notify::Notify;
 use crate::peer::Peer;
 use crate::scout::Answers;
 use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
+use crate::socket_file::SocketFile;
 
 use census::Censuses;
 use closer::Closer;
@@ -87,7 +88,7 @@ const FIRST: u64 = 2;
 pub(crate) struct Control {
     pub(crate) shared: Arc<Shared>,
     /// It goes before the listener, whose lock keeps a successor out.
-    metrics: Option<crate::metrics::Place>,
+    metrics: Option<SocketFile>,
     listener: Listener,
     stop: Arc<OwnedFd>,
     orders: Arc<Orders>,
@@ -214,7 +215,7 @@ impl Control {
         }
     }
 
-    fn serve_metrics(&self) -> Option<crate::metrics::Place> {
+    fn serve_metrics(&self) -> Option<SocketFile> {
         let config = self.shared.config();
         let place = config.metrics.as_ref()?;
         let served = crate::metrics::serve(place, self.listener.path().to_path_buf());
@@ -224,7 +225,7 @@ impl Control {
                     format!("metrics cannot be served at {place}: {error}")
                 });
             })
-            .ok()
+            .ok()?
     }
 
     /// Says what of the configuration has no effect here.

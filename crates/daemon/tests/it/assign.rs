@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 use upshift_board::Role;
 use upshift_daemon::{Assign, Bound, Config, Daemon, Reservation};
-use upshift_elevate::current_tid;
+use upshift_elevate::sys::Kernel;
+use upshift_elevate::{Class, Elevator, Policy, Priority, current_tid};
 
 use crate::attack::{ALICE, MALLORY, from_now, open_config, start_child};
 use crate::child::{pin, wait_for_go};
@@ -89,6 +90,44 @@ fn an_assigned_program_is_urgent_within_its_budget() {
 }
 
 #[test]
+fn a_program_of_several_threads_has_its_budget_on_each_cpu() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        return crate::skipped("needs two CPUs");
+    }
+    // The time in which it is elevated, of a second: 40 % if 80 % of one CPU is for both threads.
+    let elevated = |bound: Bound| {
+        let assign = Assign {
+            bound,
+            ..rule(ALICE, 8)
+        };
+        let path = socket("each");
+        let _daemon = daemon("each", vec![assign]);
+        let two = [("USER", ALICE.to_string()), ("THREADS", "2".to_string())];
+        let mut it = Process::start("spinners", &path, &two);
+        it.line("ready").unwrap();
+        until("it is elevated", || !elevated_threads(it.pid()).is_empty());
+        // Above the program, or it would only look when that is not elevated.
+        let elevator = Elevator::new().unwrap();
+        let _above = elevator.elevate_current(Priority::of::<40>()).unwrap();
+        it.go_until(from_now(Duration::from_millis(2500)));
+        std::thread::sleep(Duration::from_millis(300));
+        let looks = 500;
+        let look = |_: &i32| {
+            std::thread::sleep(Duration::from_millis(2));
+            !elevated_threads(it.pid()).is_empty()
+        };
+        (0..looks).filter(look).count() * 100 / looks as usize
+    };
+    let (one, each) = (elevated(Bound::Budget(80)), elevated(Bound::default()));
+    println!("elevated {one} % of the time with 80 % of one CPU, {each} % with 80 % of each");
+    assert!(each > one + 10, "{one} {each}");
+}
+
+#[test]
 fn an_assigned_program_is_given_back_and_its_children_are_assigned_too() {
     let _turn = turn();
     if !permitted() {
@@ -107,6 +146,121 @@ fn an_assigned_program_is_given_back_and_its_children_are_assigned_too() {
     for pid in both {
         assert!(elevated_threads(pid).is_empty());
     }
+}
+
+/// A parent with a child that outlives it, of `ALICE`, and the child.
+fn parent_and_child(path: &Path) -> (Process, i32) {
+    let settings = [("USER", ALICE.to_string()), ("ORPHAN", "1".to_string())];
+    let mut parent = Process::start("sleeping parent", path, &settings);
+    let child = parent.number("child ") as i32;
+    (parent, child)
+}
+
+fn class(pid: i32) -> Option<Class> {
+    Some(Policy::of(&Kernel, pid).ok()?.class())
+}
+
+/// Ends a child that outlived its parent.
+fn end(pid: i32) {
+    // SAFETY: a process that this test has started, and that sleeps.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+}
+
+/// How often something took the CPU from the threads of a process.
+fn interruptions(pid: i32) -> u64 {
+    let mut count = 0;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let status = std::fs::read_to_string(task.unwrap().path().join("status"));
+        let status = status.unwrap_or_default();
+        let mut lines = status.lines();
+        let found = lines.find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
+        count += found.map_or(0, |text| text.trim().parse::<u64>().unwrap());
+    }
+    count
+}
+
+#[test]
+fn programs_of_one_rule_share_a_cpu_by_slices() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("slices");
+    let daemon = daemon("slices", vec![rule(ALICE, 8)]);
+    let mut both = [0, 1].map(|_| burner(&path, ALICE));
+    until("both are elevated", || {
+        both.iter().all(|it| !elevated_threads(it.pid()).is_empty())
+    });
+    let before = both.each_ref().map(|it| interruptions(it.pid()));
+    let end = from_now(Duration::from_millis(2000));
+    both.iter_mut().for_each(|it| it.go_until(end));
+    let used = both.each_mut().map(|it| it.number("used "));
+    let longest = both.each_mut().map(|it| it.number("longest "));
+    let after = both.each_ref().map(|it| interruptions(it.pid()));
+    let often = [0, 1].map(|at| after[at] - before[at]);
+    println!("used {used:?} us, longest without {longest:?} us, interrupted {often:?} times");
+    // Without slices, budgets of 40 ms and breaths make 130.
+    assert!(often.iter().all(|&often| often > 200), "{often:?}");
+    daemon.stop();
+}
+
+#[test]
+fn children_are_a_step_below_the_process_that_has_forked_them() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("children");
+    let (before, older) = parent_and_child(&path);
+    let daemon = daemon("children", vec![rule(ALICE, 8)]);
+    let (after, younger) = parent_and_child(&path);
+    for (parent, child) in [(&before, older), (&after, younger)] {
+        until("the parent is above its child", || {
+            class(parent.pid()) == Some(Class::Fifo(9)) && class(child) == Some(Class::Fifo(8))
+        });
+    }
+    drop((before, after));
+    for child in [older, younger] {
+        until("a child that is left alone is a program of its own", || {
+            class(child) == Some(Class::Fifo(9))
+        });
+        end(child);
+    }
+    daemon.stop();
+}
+
+#[test]
+fn children_stay_ordinary_where_the_rule_says_so() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("no-children");
+    let assign = Assign {
+        leaves_children: true,
+        ..rule(ALICE, 8)
+    };
+    let (before, older) = parent_and_child(&path);
+    let daemon = daemon("no-children", vec![assign]);
+    let (after, younger) = parent_and_child(&path);
+    for parent in [&before, &after] {
+        until("the parent is elevated", || {
+            class(parent.pid()) == Some(Class::Fifo(9))
+        });
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    for child in [older, younger] {
+        assert_eq!(class(child), Some(Class::Other { nice: 0 }));
+        assert_eq!(assigned(&census(&path), child), None);
+    }
+    drop((before, after));
+    for child in [older, younger] {
+        until("a child that is left alone is elevated", || {
+            class(child) == Some(Class::Fifo(9))
+        });
+        end(child);
+    }
+    daemon.stop();
 }
 
 #[test]

@@ -164,7 +164,7 @@ fn a_deadline_is_the_kernels_where_it_fits_and_a_budget_where_not() {
         // The kernel reserves nothing for what is pinned to some of its CPUs.
         let pinned = Shell::start(ALICE, Some("0"));
         until("it has a budget in SCHED_FIFO", || {
-            matches!(pinned.class(), Some(Class::Fifo(2..=9)))
+            matches!(pinned.class(), Some(Class::Fifo(2..=10)))
         });
         until("which ends", || {
             matches!(pinned.class(), Some(Class::Other { .. }))

@@ -268,15 +268,19 @@ fn burner(registered: bool) {
     wait_for_go();
 }
 
-/// A thread beside those of the test harness, and a child process; all sleep.
+/// A thread beside those of the test harness, and a child process; all sleep. The child ends with
+/// this process, unless `ORPHAN` is set.
 fn sleeping_parent() {
+    let orphan = std::env::var_os("ORPHAN").is_some();
     std::thread::spawn(|| std::thread::sleep(std::time::Duration::from_secs(60)));
     // SAFETY: the child sleeps and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: as above.
         unsafe {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            if !orphan {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            }
             libc::sleep(60);
             libc::_exit(0);
         }

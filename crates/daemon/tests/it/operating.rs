@@ -1,6 +1,8 @@
 //! What an operator does: another configuration, figures, a restart.
 
-use upshift_daemon::{Config, Rule, Subject};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use upshift_daemon::{Config, Daemon, Rule, Subject};
 
 use crate::attack::{ALICE, MALLORY, TRUDY, from_now, open_config, open_daemon, start_child};
 use crate::client::{census, processes};
@@ -94,4 +96,77 @@ fn each_ejection_is_a_line_with_its_reason() {
         let of = |it: &Process| format!("of process {} is put out: it has left CPU 0", it.pid());
         wanderers.iter().all(|it| text.contains(&of(it)))
     });
+}
+
+#[test]
+fn a_socket_where_another_user_may_write_is_refused() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let home = directory().join("home");
+    std::fs::create_dir_all(&home).unwrap();
+    std::os::unix::fs::chown(&home, Some(ALICE), None).unwrap();
+    let config = Config {
+        socket: home.join("d.sock"),
+        ..Config::default()
+    };
+    let remarks = config.remarks().join("\n");
+    assert!(remarks.contains("no daemon will start"), "{remarks}");
+    let error = Daemon::start(config).unwrap_err().to_string();
+    assert!(
+        error.contains(&format!("home belongs to user {ALICE}")),
+        "{error}"
+    );
+    assert!(std::fs::read_dir(&home).unwrap().next().is_none());
+}
+
+#[test]
+fn a_reload_touches_no_file_that_has_replaced_the_socket() {
+    let _turn = turn();
+    let (path, moved) = (socket("replaced"), directory().join("moved"));
+    let secret = directory().join("secret");
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+    let config = |mode| Config {
+        cooperative: true,
+        mode,
+        ..crate::config("replaced")
+    };
+    let daemon = Daemon::start(config(0o600)).unwrap();
+    std::fs::write(&secret, "secret").unwrap();
+    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::fs::rename(&path, &moved).unwrap();
+    std::os::unix::fs::symlink(&secret, &path).unwrap();
+    daemon.reload(config(0o666));
+    until("the socket has its mode", || mode(&moved) == 0o666);
+    assert_eq!(mode(&secret), 0o600);
+    daemon.stop();
+    assert!(
+        std::fs::symlink_metadata(&path).is_ok(),
+        "it is not the daemon's"
+    );
+}
+
+#[test]
+fn a_nice_value_that_an_administrator_sets_meanwhile_stays() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("renice");
+    let settings = [("USER", ALICE.to_string()), ("CPU", "0".into())];
+    let mut program = Process::start("gap", &path, &settings);
+    program.line("ready").unwrap();
+    let mut config = open_config("renice");
+    config.assign = vec![crate::assign::rule(ALICE, 8)];
+    let daemon = Daemon::start(config).unwrap();
+    until("it is elevated", || {
+        !elevated_threads(program.pid()).is_empty()
+    });
+    // SAFETY: integers only.
+    let done = unsafe { libc::setpriority(libc::PRIO_PROCESS, program.pid() as u32, 19) };
+    assert_eq!(done, 0);
+    daemon.stop();
+    let policy = upshift_elevate::Policy::of(&upshift_elevate::sys::Kernel, program.pid()).unwrap();
+    assert_eq!(policy.class(), upshift_elevate::Class::Other { nice: 19 });
 }

@@ -37,7 +37,7 @@ fn reservations_of_others_keep_no_process_from_being_elevated() {
     let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
     let shell = Shell::start(ALICE, None);
     until("what the kernel does not admit has a budget", || {
-        matches!(shell.class(), Some(Class::Fifo(2..=9)))
+        matches!(shell.class(), Some(Class::Fifo(2..=10)))
     });
     let waited = newcomer(&path);
     let tried = reserved.0.len();
@@ -79,7 +79,7 @@ fn a_sleeper_that_the_kernel_did_not_admit_is_admitted_when_there_is_room() {
     let reserved = Reserved::everything();
     let second = Shell::asleep(ALICE);
     until("what the kernel does not admit has a budget", || {
-        matches!(second.class(), Some(Class::Fifo(2..=9)))
+        matches!(second.class(), Some(Class::Fifo(2..=10)))
     });
     drop(reserved);
     until("the kernel admits it as soon as there is room", || {
@@ -115,7 +115,7 @@ fn a_program_that_the_kernel_does_not_run_in_its_reservation_has_a_budget_instea
     };
     Kernel.sched_setattr(shell.pid(), &attr).unwrap();
     until("it runs again", || {
-        matches!(shell.class(), Some(Class::Fifo(2..=9)))
+        matches!(shell.class(), Some(Class::Fifo(2..=10)))
     });
     let before = shell.used();
     until("by its budget", || shell.used() > before + 100_000_000);
@@ -151,7 +151,7 @@ fn latecomer_has_its_deadline(name: &str, assign: Vec<Assign>, crowd: usize) {
     };
     until_admitted("all have a deadline or a budget", || {
         let some = count(&|it| *it == Class::Deadline);
-        some > 0 && some + count(&|it| matches!(it, Class::Fifo(2..=9))) == crowd.len()
+        some > 0 && some + count(&|it| matches!(it, Class::Fifo(2..=10))) == crowd.len()
     });
     let some = count(&|it| *it == Class::Deadline);
     println!("{some} of {} have a deadline", crowd.len());

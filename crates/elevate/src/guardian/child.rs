@@ -237,6 +237,7 @@ fn restore_leader_after_exec(table: &Table, owner: libc::pid_t, start: u64) {
             own: true,
             leader: None,
             former: table.leader(),
+            nices: [None; 2],
             pin: None,
         };
         // What the main thread itself was elevated from, if it was, is restored after this by its own record.

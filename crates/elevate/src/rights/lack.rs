@@ -11,7 +11,7 @@ use super::Rights;
 pub enum Lack {
     /// Neither CAP_SYS_NICE nor RLIMIT_RTPRIO.
     Capability {
-        /// The program to give the capability to.
+        /// The program that asked.
         program: String,
     },
     /// RLIMIT_RTPRIO permits something, but not enough.
@@ -47,9 +47,10 @@ impl fmt::Display for Lack {
         match self {
             Lack::Capability { program } => write!(
                 f,
-                "CAP_SYS_NICE or RLIMIT_RTPRIO. Run `sudo setcap cap_sys_nice+ep {program}`; or put LimitRTPRIO=49 into \
-                 the [Service] section of its unit; or put the line `<user> - rtprio 49` into \
-                 /etc/security/limits.d/upshift.conf and log in again; in a container add `--cap-add=sys_nice`"
+                "CAP_SYS_NICE or RLIMIT_RTPRIO. Run it as root (`sudo {program} …`). Or give one user or unit the \
+                 limit, whose programs can then keep a CPU from everybody else: LimitRTPRIO=49 in the [Service] \
+                 section of the unit, or the line `<user> - rtprio 49` in /etc/security/limits.d/upshift.conf and a \
+                 new login. In a container add `--cap-add=sys_nice`"
             ),
             Lack::Limit { soft, hard } => {
                 write!(f, "RLIMIT_RTPRIO is {soft}, less than 49. ")?;
@@ -170,8 +171,29 @@ mod tests {
     #[test]
     fn an_ordinary_user_is_told_three_ways() {
         let text = explained(&rights(), None);
-        for remedy in ["setcap cap_sys_nice+ep", "LimitRTPRIO=49", "rtprio 49"] {
+        for remedy in ["sudo ", "LimitRTPRIO=49", "rtprio 49", "from everybody"] {
             assert!(text.contains(remedy), "{text}");
+        }
+    }
+
+    #[test]
+    fn no_remedy_gives_the_right_to_every_user_of_the_machine() {
+        let capable = Rights {
+            capable: true,
+            ..rights()
+        };
+        let namespace = Rights {
+            user_namespace: true,
+            ..capable.clone()
+        };
+        let limited = Rights {
+            limit: (10, 20),
+            highest: Some(Priority::of::<10>()),
+            ..rights()
+        };
+        for rights in [rights(), capable, namespace, limited] {
+            let text = explained(&rights, Some("/user.slice"));
+            assert!(!text.contains("setcap"), "{text}");
         }
     }
 

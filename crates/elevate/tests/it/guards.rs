@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use upshift_elevate::sys::{CpuSet, Kernel, SchedAttr, Sys};
 use upshift_elevate::testing::pulse;
-use upshift_elevate::{Class, ElevateError, Elevator, Policy, Priority, Restored, current_tid};
+use upshift_elevate::{
+    Class, ElevateError, Elevated, Elevator, Policy, Priority, Restored, current_tid,
+};
 
 use crate::process::{Sleeper, Victim, until};
 use crate::{permitted, root};
@@ -210,6 +212,83 @@ fn a_choice_made_from_outside_stands() {
     assert_eq!(sleeper.policy().real_time(), 0);
 }
 
+/// Sets a nice value as `renice` does.
+fn renice(tid: i32, nice: i32) {
+    // SAFETY: integers only.
+    let done = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as u32, nice) };
+    assert_eq!(done, 0);
+}
+
+#[test]
+fn a_nice_value_that_was_set_meanwhile_stays() {
+    if !permitted() {
+        return;
+    }
+    let elevator = Elevator::new().unwrap();
+    type Step = fn(&Elevated);
+    let steps: [Step; 4] = [
+        |_| {},
+        |guard| guard.set_fair().unwrap(),
+        |guard| guard.set_idle().unwrap(),
+        |guard| guard.set_nice(3).unwrap(),
+    ];
+    for step in steps {
+        let sleeper = Sleeper::start();
+        let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
+        step(&guard);
+        renice(sleeper.tid, 19);
+        assert_eq!(guard.release().unwrap(), Restored::Exactly);
+        assert_eq!(sleeper.policy().class(), Class::Other { nice: 19 });
+        assert!(!sleeper.policy().resets_on_fork());
+        // The value that the guard has set itself is taken back.
+        let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
+        guard.set_nice(7).unwrap();
+        guard.set(FIVE).unwrap();
+        assert_eq!(guard.release().unwrap(), Restored::Exactly);
+        assert_eq!(sleeper.policy().class(), Class::Other { nice: 19 });
+    }
+}
+
+#[test]
+fn a_policy_that_was_set_meanwhile_stays() {
+    if !permitted() {
+        return;
+    }
+    let elevator = Elevator::new().unwrap();
+    for (policy, priority) in [(libc::SCHED_BATCH, 0), (libc::SCHED_RR, 1)] {
+        let sleeper = Sleeper::start();
+        let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
+        // As `chrt` does.
+        let attr = SchedAttr {
+            policy: policy as u32,
+            priority,
+            nice: 0,
+            ..SchedAttr::normal()
+        };
+        Kernel.sched_setattr(sleeper.tid, &attr).unwrap();
+        let chosen = sleeper.policy();
+        assert_eq!(guard.release().unwrap(), Restored::Kept);
+        assert_eq!(sleeper.policy(), chosen);
+    }
+    assert!(elevator.is_empty());
+}
+
+#[test]
+fn a_thread_that_was_born_is_given_back_with_the_nice_value_of_its_parent() {
+    if !permitted() {
+        return;
+    }
+    let elevator = Elevator::new().unwrap();
+    let parent = Sleeper::start();
+    renice(parent.tid, 4);
+    let like = elevator.elevate(parent.tid, FIVE).unwrap();
+    // The kernel gives threads of a real-time thread 0.
+    let born = Sleeper::start();
+    let guard = elevator.elevate_born(born.tid, FIVE, &like).unwrap();
+    assert_eq!(guard.release().unwrap(), Restored::Exactly);
+    assert_eq!(born.policy().class(), Class::Other { nice: 4 });
+}
+
 #[test]
 fn cpus_that_are_not_there_are_refused() {
     if !permitted() {
@@ -371,6 +450,8 @@ fn the_pulse_is_what_the_guardian_sees() {
     let victim = Victim::start("victim");
     let second = Duration::from_secs(1);
     let builder = Elevator::builder().guardian(true).heartbeat(second);
+    // The largest table is the one that is read.
+    let builder = builder.capacity(upshift_elevate::MAX_CAPACITY);
     let elevator = builder.build().unwrap();
     let guardian = elevator.guardian_pid().unwrap();
     let before = pulse(guardian).unwrap();

@@ -1,7 +1,8 @@
 //! Where the sockets of the live view are: a directory of the user's own, one socket
 //! per runtime, named by process id.
 //!
-//! `$XDG_RUNTIME_DIR/upshift`, or `/tmp/upshift-UID` where there is no such directory.
+//! `$XDG_RUNTIME_DIR/upshift`, or `/tmp/upshift-UID` where there is no such directory of this user
+//! (`sudo -E` leaves that of the caller, another user).
 //! A user that could write to it, too, could pretend to be a process of the user's, so a
 //! directory of which that is true is refused. One that others may enter (that of
 //! `upshift daemon`) is not: each peer that connects is asked for its credentials.
@@ -35,10 +36,12 @@ pub(super) fn user() -> u32 {
 /// The directory of this user's sockets. It need not exist.
 #[must_use]
 pub fn socket_dir() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(dir) if Path::new(&dir).is_absolute() && Path::new(&dir).is_dir() => {
-            Path::new(&dir).join("upshift")
-        }
+    let own = |dir: &PathBuf| {
+        let found = fs::metadata(dir);
+        dir.is_absolute() && found.is_ok_and(|it| it.is_dir() && it.uid() == user())
+    };
+    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+        Some(dir) if own(&dir) => dir.join("upshift"),
         _ => PathBuf::from(format!("/tmp/upshift-{}", user())),
     }
 }

@@ -73,11 +73,14 @@ impl<M: Member> Engine<M> {
         self.slots.iter_mut().for_each(Slot::look);
     }
 
-    /// Whether the tasks have left ordinary threads their part of each CPU since [`Engine::begin_anew`], so that nothing need be opened. A task
-    /// that has changed its CPU may have used all of it on any of them. Reads the CPU time of every task.
-    pub(super) fn others_have_had_theirs(&mut self, now: Nanos) -> bool {
+    /// Returns whether the tasks have left ordinary threads their part of each CPU since
+    /// [`Engine::begin_anew`], so that nothing need be opened. The scheduler, and a task that has
+    /// changed its CPU, may have used their time on any CPU. `own`: the scheduler's CPU time. Reads
+    /// the CPU time of every task.
+    pub(super) fn others_have_had_theirs(&mut self, now: Nanos, own: Nanos) -> bool {
         self.look_at_all();
-        let mut used = vec![0; self.cpus.len()];
+        let own = own.saturating_sub(self.own_at_close);
+        let mut used = vec![own; self.cpus.len()];
         for slot in &self.slots {
             let since = slot.seen - slot.at_close;
             for (cpu, used) in used.iter_mut().enumerate() {
@@ -93,9 +96,11 @@ impl<M: Member> Engine<M> {
         used.into_iter().all(|used| used as f64 <= most)
     }
 
-    /// From now on ordinary threads are to have their part anew.
-    pub(super) fn begin_anew(&mut self, now: Nanos) {
+    /// Begins a new time of which ordinary threads are to have their part. `own`: the scheduler's
+    /// CPU time.
+    pub(super) fn begin_anew(&mut self, now: Nanos, own: Nanos) {
         self.closed_at = now;
+        self.own_at_close = own;
         self.moved = false;
         for slot in &mut self.slots {
             slot.at_close = slot.seen;
@@ -132,7 +137,6 @@ impl<M: Member> Engine<M> {
                 self.slots[task.0].notch.at = self.config.base;
                 self.set(task, Standing::At(self.config.base))?;
             }
-            self.cpus[index].ratchet.reset();
         }
         Ok(())
     }
@@ -147,6 +151,7 @@ impl<M: Member> Engine<M> {
             cpu_time: used(slot),
             share: used(slot) as f64 / all.max(1) as f64,
             turns: slot.turns,
+            left_out: slot.left_out,
             threads: slot.member.as_ref().map_or(0, Member::threads),
             refused: slot.member.as_ref().map_or(0, Member::refused),
         };

@@ -1,7 +1,7 @@
 //! Which task is in front on which CPU: turns, and pieces in which ordinary threads are let in.
 
 use super::due::Due;
-use super::{Cpu, Engine, Slot, nanos};
+use super::{Engine, Slot, nanos};
 use crate::error::SchedError;
 use crate::member::{Member, Standing};
 use crate::place::{self, Placement};
@@ -81,15 +81,10 @@ impl<M: Member> Engine<M> {
         let front = favoured.first().copied();
         self.cpus[cpu].favoured = favoured;
         self.cpus[cpu].leads = false;
-        if !self.open {
+        if self.open {
+            self.let_compete(cpu, front)?;
+        } else {
             self.raise(cpu)?;
-        } else if before != front {
-            if let Some(task) = before.filter(|task| self.slots[task.0].cpu == cpu) {
-                self.set(task, Standing::Idle)?;
-            }
-            if let Some(task) = front {
-                self.set(task, Standing::Fair)?;
-            }
         }
         if before != front {
             self.report.switches += 1;
@@ -103,15 +98,40 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
+    /// Has another task of a CPU compete with ordinary threads. Where that would take long, the
+    /// present one goes on to the end of the open piece.
+    fn let_compete(&mut self, cpu: usize, front: Option<TaskId>) -> Result<(), SchedError> {
+        let before = self.cpus[cpu].fair;
+        let here = before.filter(|task| self.slots[task.0].cpu == cpu);
+        let threads = |task: TaskId| {
+            self.slots[task.0]
+                .member
+                .as_ref()
+                .map_or(0, Member::threads)
+        };
+        let changed = here.into_iter().chain(front).map(threads).sum();
+        if before == front || !self.config.open.may_change(changed, self.threads()) {
+            return Ok(());
+        }
+        self.cpus[cpu].fair = front;
+        if let Some(task) = here {
+            self.set(task, Standing::Idle)?;
+        }
+        if let Some(task) = front {
+            self.set(task, Standing::Fair)?;
+        }
+        Ok(())
+    }
+
     /// Puts the favoured tasks of a CPU above its others.
     fn raise(&mut self, cpu: usize) -> Result<(), SchedError> {
         let own = self.live().filter(|(_, slot)| slot.cpu == cpu);
         let notches: Vec<Notch> = own.map(|(_, slot)| slot.notch).collect();
-        let Cpu {
-            ratchet, favoured, ..
-        } = &mut self.cpus[cpu];
-        let favoured: Vec<usize> = favoured.iter().map(|task| task.0).collect();
-        for change in ratchet.order(&favoured, &notches) {
+        let favoured = self.cpus[cpu].favoured.iter();
+        let favoured: Vec<usize> = favoured.map(|task| task.0).collect();
+        let slots = &self.slots;
+        let threads = |task: usize| slots[task].member.as_ref().map_or(0, Member::threads);
+        for change in self.ratchet.order(&favoured, &notches, threads) {
             self.slots[change.task].notch = change;
             self.set(TaskId(change.task), Standing::At(change.at))?;
         }
@@ -133,7 +153,10 @@ impl<M: Member> Engine<M> {
         self.open = true;
         self.turn_was_open = true;
         self.find_leaders();
-        let front: Vec<TaskId> = self.cpus.iter().filter_map(Cpu::front).collect();
+        for cpu in &mut self.cpus {
+            cpu.fair = cpu.front();
+        }
+        let front: Vec<TaskId> = self.cpus.iter().filter_map(|cpu| cpu.fair).collect();
         for task in (0..self.slots.len()).map(TaskId) {
             if !front.contains(&task) {
                 self.set(task, Standing::Idle)?;
@@ -154,7 +177,6 @@ impl<M: Member> Engine<M> {
             slot.notch.at = base;
         }
         for cpu in 0..self.cpus.len() {
-            self.cpus[cpu].ratchet.reset();
             self.raise(cpu)?;
         }
         let favoured = self.cpus.iter().flat_map(|cpu| cpu.favoured.clone());
@@ -171,7 +193,6 @@ impl<M: Member> Engine<M> {
             .pieces(self.threads())
             .map_or(0, |(_, open)| open);
         self.look_at_all();
-        self.begin_anew(now);
         self.trace.add(now - self.began, What::Closed);
         Ok(())
     }

@@ -19,8 +19,10 @@ struct Sim {
     now: Nanos,
     end: Nanos,
     tasks: Vec<SimTask>,
-    /// When something above has every CPU.
+    /// When something above has every CPU, how long it had them, and whether it is the scheduler.
     stolen: fn(Nanos) -> bool,
+    lost: Nanos,
+    by_scheduler: bool,
     /// CPU time of an ordinary thread that always wants every CPU.
     bystander: Option<Nanos>,
     /// A CPU that is taken away, and when.
@@ -32,6 +34,7 @@ struct SimTask {
     standing: Standing,
     cpu: usize,
     used: Nanos,
+    threads: usize,
     ends: Option<Nanos>,
     /// Awake for the first of each period: (period, awake).
     awake: Option<(Nanos, Nanos)>,
@@ -63,6 +66,7 @@ impl Sim {
     fn step(&mut self) {
         let now = self.now;
         let cpus: Vec<usize> = self.tasks.iter().map(|task| task.cpu).collect();
+        self.lost += if (self.stolen)(now) { STEP } else { 0 };
         for cpu in 0..2 {
             if !cpus.contains(&cpu) {
                 continue;
@@ -105,6 +109,11 @@ impl Sim {
 struct SimClock(Rc<RefCell<Sim>>);
 
 impl Clock for SimClock {
+    fn own_cpu_time(&self) -> Nanos {
+        let sim = self.0.borrow();
+        if sim.by_scheduler { sim.lost } else { 0 }
+    }
+
     fn now(&self) -> Nanos {
         self.0.borrow().now
     }
@@ -134,8 +143,9 @@ impl Member for SimMember {
         "simulated"
     }
     fn set(&mut self, standing: Standing) -> Result<u32, SchedError> {
-        self.0.borrow_mut().tasks[self.1].standing = standing;
-        Ok(1)
+        let task = &mut self.0.borrow_mut().tasks[self.1];
+        task.standing = standing;
+        Ok(task.threads as u32)
     }
     fn pin(&mut self, cpu: usize) -> Result<(), SchedError> {
         let mut sim = self.0.borrow_mut();
@@ -158,7 +168,7 @@ impl Member for SimMember {
         sim.tasks[self.1].wants_cpu(now)
     }
     fn threads(&self) -> usize {
-        1
+        self.0.borrow().tasks[self.1].threads
     }
 }
 
@@ -176,6 +186,7 @@ impl World {
             standing: Standing::At(config.base),
             cpu: 0,
             used: 0,
+            threads: 1,
             ends: None,
             awake: None,
             asked: 0,
@@ -186,6 +197,8 @@ impl World {
             end,
             tasks: (0..tasks).map(task).collect(),
             stolen: |_| false,
+            lost: 0,
+            by_scheduler: false,
             bystander: None,
             unplugged: None,
         };
@@ -433,4 +446,49 @@ fn a_program_that_runs_alone_goes_on_after_an_open_piece() {
     world.config.follow = Duration::from_millis(7);
     world.run(Solo::new());
     assert_eq!(world.used(), [400, 0, 0]);
+}
+
+#[test]
+fn the_time_of_the_scheduler_is_time_that_ordinary_threads_did_not_have() {
+    let opened = |by_scheduler: bool| {
+        let world = World::new(1, 1, 4000 * MS).open();
+        // The task uses 70 % of the time, a thread above everything the next 25 %.
+        let world = world.task(0, |task| task.awake = Some((10 * MS, 7 * MS)));
+        let mut sim = world.sim.borrow_mut();
+        sim.stolen = |now| (7 * MS..9 * MS + MS / 2).contains(&(now % (10 * MS)));
+        sim.by_scheduler = by_scheduler;
+        drop(sim);
+        world.run(RoundRobin::new(5 * MS)).opened / MS
+    };
+    assert_eq!(opened(false), 0);
+    let opened = opened(true);
+    assert!((400..560).contains(&opened), "{opened}");
+}
+
+#[test]
+fn a_switch_does_not_cost_more_where_a_task_has_threads_that_sleep() {
+    for threads in [1, 2000] {
+        let world = World::new(1, 3, 3000 * MS).task(0, |task| task.threads = threads);
+        let report = world.run(RoundRobin::new(5 * MS));
+        assert_eq!(report.switches, 600);
+        assert!(report.calls <= 600 * 2 + 2 * threads as u64, "{report:?}");
+        assert_eq!(world.used(), [1000, 1000, 1000]);
+    }
+}
+
+#[test]
+fn threads_that_sleep_are_moved_for_a_piece_and_not_at_each_switch_in_it() {
+    let run = |threads| {
+        let world = World::new(1, 3, 4000 * MS).open();
+        let world = world.task(0, |task| task.threads = threads);
+        let report = world.run(RoundRobin::new(MS));
+        let ordinary = world.sim.borrow().bystander.unwrap() / MS;
+        (report.calls, ordinary, world.used())
+    };
+    let (few, before, _) = run(1);
+    let (many, ordinary, used) = run(2000);
+    // To open, to close, and once or twice to the front, for each of some 20 pieces.
+    assert!(many - few <= 2000 * 4 * 22, "{many} {few}");
+    assert!(ordinary.abs_diff(before) <= 40, "{ordinary} {before}");
+    assert!(used.iter().all(|it| (1100..1400).contains(it)), "{used:?}");
 }

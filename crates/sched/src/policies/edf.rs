@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt;
+use std::time::Duration;
 
 use crate::policy::{Nanos, Policy, TaskId, Turn, Usage};
 
@@ -77,8 +78,9 @@ impl fmt::Display for EdfError {
         match self {
             EdfError::Impossible(reserved) => write!(
                 f,
-                "a budget of {} ns in a period of {} ns is impossible: both must be above 0, the budget at most the period",
-                reserved.budget, reserved.period
+                "a budget of {:?} in a period of {:?} is impossible: both must be above 0, the budget at most the period",
+                Duration::from_nanos(reserved.budget),
+                Duration::from_nanos(reserved.period)
             ),
             EdfError::Overcommitted { asked, there } => write!(
                 f,

@@ -7,7 +7,9 @@ use upshift_elevate::events::{Events, Interest};
 use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 use upshift_elevate::{Elevator, Policy, Priority};
 use upshift_sched::policies::{Levels, RoundRobin};
-use upshift_sched::{Nanos, Policy as Decides, SchedError, Scheduler, TaskId, Turn};
+use upshift_sched::{
+    Config, Nanos, Policy as Decides, Report, SchedError, Scheduler, TaskId, Turn,
+};
 
 use crate::world::{Process, attach_all, cpu, cpu_time_of, skipped, sleep, standing, turn, until};
 
@@ -430,6 +432,32 @@ fn a_thread_for_each_request_is_as_urgent_as_its_process() {
     let (report, _) = scheduler.stop().unwrap();
     // Without being told of births, each thread waited for the next look, and the process had a twentieth.
     assert!(report.tasks[0].share > 0.4, "{report:#?}");
+}
+
+#[test]
+fn thousands_of_threads_that_sleep_are_not_moved_at_each_switch() {
+    let Some(_turn) = turn() else { return };
+    let (crowd, spinner) = (Process::start("crowd"), Process::start("spin"));
+    let elevator = Elevator::builder();
+    let elevator = elevator.guardian(true).capacity(4096).build().unwrap();
+    let policy = Box::new(RoundRobin::new(5_000_000));
+    let pids = [crowd.pid(), spinner.pid()];
+    let closed = |config: &mut Config| config.open.part = 0.0;
+    let scheduler = attach_all(&elevator, &pids, policy, closed, false).unwrap();
+    let threads = |it: &Report| it.tasks[0].threads;
+    until("the crowd is taken in", || {
+        scheduler.control().report().as_ref().map_or(0, threads) > 1900
+    });
+    let before = scheduler.control().report().unwrap();
+    sleep(2100);
+    let (report, _) = scheduler.stop().unwrap();
+    let (calls, switches) = (
+        report.calls - before.calls,
+        report.switches - before.switches,
+    );
+    assert!(switches > 50, "{report:#?}");
+    // The crowd itself is moved a few times, and not at every other switch.
+    assert!(calls <= 3 * switches + 3 * 2100, "{calls} for {switches}");
 }
 
 #[test]

@@ -20,6 +20,10 @@ const LEAST: Duration = Duration::from_millis(1);
 /// For so many of its periods a thread with a reservation that does not sleep has not run if the kernel keeps it from the CPU.
 const KEPT_OFF: u32 = 10;
 
+/// CPU time in the last [`LATELY`] turns of its domain from which on a thread computes: one in 50.
+pub(super) const COMPUTES: Duration = Duration::from_millis(2);
+const _: () = assert!(COMPUTES.as_millis() * 50 == TURN.as_millis() * LATELY as u128);
+
 /// Threads of one process that are looked at for where it computes.
 const LOOKED_AT: usize = 128;
 
@@ -47,6 +51,7 @@ impl Process {
     /// What it may use in how much time.
     fn budget(&self) -> (Duration, Duration) {
         match self.rule.bound {
+            Bound::Each(percent) => (PERIOD * percent * self.runs_on / 100, PERIOD),
             Bound::Budget(percent) => (PERIOD * percent / 100, PERIOD),
             Bound::Share(percent) => (PERIOD * percent * self.width / 100, PERIOD),
             Bound::Deadline(times) => (times.runtime, times.period),
@@ -62,6 +67,19 @@ impl Process {
             self.untold.1 += used;
             shared.accounts.add(None, used);
         }
+    }
+
+    /// Counts the CPUs that it runs on: as many as it has threads that compute now, and no more
+    /// than it may use. One system call for each thread.
+    fn count_cpus(&mut self, shared: &Shared) {
+        let machine = shared.machine.as_ref();
+        let computes = |thread: &&Thread| {
+            let total = thread.hold.cpu_time(machine).map(Duration::from_nanos);
+            // A thread that has ended runs on no CPU.
+            total.is_some_and(|total| thread.lately + total.saturating_sub(thread.seen) >= COMPUTES)
+        };
+        let threads = self.threads.values().take(LOOKED_AT).filter(computes);
+        self.runs_on = (threads.count() as u32).clamp(1, self.width);
     }
 
     /// Tells its domain what it has used, and where.
@@ -81,17 +99,20 @@ impl Process {
         let (used, urgent) = std::mem::take(&mut self.untold);
         self.told = now;
         self.lately = self.lately * (LATELY - 1) / LATELY + used;
-        if self.lately * 50 < TURN * LATELY {
+        self.runs_on = 1;
+        if self.lately < COMPUTES {
             return domains.charge(&self.cpus, urgent, 0);
         }
-        let (mut cpus, mut threads) = (CpuSet::empty(), 0);
+        let (mut cpus, mut threads, mut living) = (CpuSet::empty(), 0, 0);
         for (&tid, thread) in self.threads.iter_mut().take(LOOKED_AT) {
-            if thread.lately(shared) * 50 >= TURN * LATELY {
+            if thread.lately(shared) >= COMPUTES {
                 threads += 1;
+                living += u32::from(thread.lives);
                 let there = shared.sys.sched_getaffinity(tid);
                 cpus = cpus.or(&there.unwrap_or(self.cpus));
             }
         }
+        self.runs_on = living.clamp(1, self.width);
         if threads == 0 {
             // Those that computed have ended.
             (cpus, threads) = (self.cpus, 1);
@@ -134,9 +155,13 @@ impl Process {
             self.carried = Duration::ZERO;
         }
         self.charge_quotas(shared, now);
-        let (budget, period) = self.budget();
         let used = self.bounded(shared);
         let spent = self.spent(used);
+        if spent >= self.budget().0 && matches!(self.rule.bound, Bound::Each(_)) {
+            // More threads may compute than when they were counted.
+            self.count_cpus(shared);
+        }
+        let (budget, period) = self.budget();
         if self.place != Place::Fair && spent >= budget && !self.is_wholly_reserved() {
             // Ordinary until it has had its share of the time, however late this was noticed.
             let whole = period.mul_f64(spent.as_secs_f64() / budget.as_secs_f64());
