@@ -55,7 +55,7 @@ fn a_port_without_an_address_is_served_on_ipv4_and_on_ipv6() {
     }
 }
 
-/// In a network namespace of its own, where `setup` has been done.
+/// Runs a server in a network namespace of its own, after `setup`: the answers that curl prints.
 fn in_namespace(folder: &Folder, setup: &str) -> Option<String> {
     let script =
         format!("ip link set lo up && {setup} && exec {PROGRAM} serve --listen :36123 --vcpus 1");

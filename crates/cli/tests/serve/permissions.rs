@@ -18,14 +18,15 @@ fn permit(folder: &Folder, name: &str, mode: u32) {
     fs::set_permissions(folder.0.join(name), Permissions::from_mode(mode)).unwrap();
 }
 
-/// A server of the folder `root`, as a user without rights. Its standard error is in `FOLDER/stderr`.
+/// Starts a server of the folder `root`, as a user without rights. `FOLDER/stderr` has its errors.
 fn start(folder: &Folder) -> Server {
     let is_root = rustix::process::geteuid().is_root();
     // The user need not be able to reach this program by its path.
     let program = File::open(PROGRAM).unwrap();
-    let mut command = match is_root {
-        true => Command::new(format!("/proc/self/fd/{}", program.as_raw_fd())),
-        false => Command::new(PROGRAM),
+    let mut command = if is_root {
+        Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()))
+    } else {
+        Command::new(PROGRAM)
     };
     rustix::io::fcntl_setfd(&program, rustix::io::FdFlags::empty()).unwrap();
     command

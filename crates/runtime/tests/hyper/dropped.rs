@@ -1,4 +1,4 @@
-//! What a dropped connection has accepted still goes to a peer that reads, however slowly.
+//! Bytes that a dropped connection has accepted go to a peer that reads, however slowly.
 
 use std::future::poll_fn;
 use std::io::Read;
