@@ -1,11 +1,12 @@
 //! A runtime of tokio beside this one (feature `tokio-rt`), for code that asks for it.
 //!
-//! Threads that run code of users (of vCPUs, of blocking functions, the watchdog) are *within* tokio's
-//! runtime (its `Handle::enter`): so what code in a coroutine makes of `tokio::{time, net, fs, signal, process}` and `spawn_blocking` finds
-//! a driver. A thread of tokio's turns that driver; when something is ready there it wakes the
-//! coroutine, which is polled here, at its level. What is `tokio::spawn`ed is polled by
-//! tokio's thread: it has no level. That thread has the shortest slices that the kernel takes: what is urgent may wait for it while the
-//! vCPUs compute.
+//! Threads that run code of users (of vCPUs, of blocking functions, the watchdog) are *within*
+//! tokio's runtime (its `Handle::enter`): so what code in a coroutine makes of `tokio::{time, net,
+//! fs, signal, process}` and `spawn_blocking` finds a driver. A thread of tokio's turns that
+//! driver; when something is ready there it wakes the coroutine, which is polled here, at its
+//! level. What is `tokio::spawn`ed is polled by tokio's thread: it has no level. That thread has
+//! the shortest slices that the kernel takes: what is urgent may wait for it while the vCPUs
+//! compute.
 //!
 //! A wake costs a switch from tokio's thread to the vCPU's; entering a context happens once per
 //! thread, not per poll. Nothing of tokio's insides is used.

@@ -260,9 +260,9 @@ impl Builder {
     }
 
     /// The most threads for [`spawn_blocking`](crate::spawn_blocking), and with [`Driver::Readiness`] for files (default
-    /// 512, as in tokio); they are started when needed. With `Builder::tokio`, as many again for tokio's blocking functions
-    /// and files. Functions that wait for each other need a thread each; the first function that finds all threads taken is
-    /// reported on standard error.
+    /// 512, as in tokio); they are started when needed. With `Builder::tokio`, as many again for
+    /// tokio's blocking functions and files. Functions that wait for each other need a thread each;
+    /// the first function that finds all threads taken is reported on standard error.
     #[must_use]
     pub fn blocking_threads(mut self, threads: usize) -> Builder {
         self.blocking_threads = threads;

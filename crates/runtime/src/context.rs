@@ -27,8 +27,9 @@ thread_local! {
 /// A runtime, once it has been built, as long as it lives.
 pub(crate) type Belonging = Arc<OnceLock<Weak<Shared>>>;
 
-/// Makes the calling thread, which serves no vCPU, a part of this runtime: coroutines that it spawns, and what
-/// only a vCPU can do for it, go there. `why_outside` is the error of other calls that need a vCPU.
+/// Makes the calling thread, which serves no vCPU, a part of this runtime: its coroutines, and
+/// calls that only a vCPU can make, go there. `why_outside` is the error of other calls that need a
+/// vCPU.
 pub(crate) fn belong(runtime: &Belonging, why_outside: &'static str) {
     let _ = BELONGS.try_with(|cell| cell.set((runtime.clone(), why_outside)));
 }

@@ -169,10 +169,11 @@ impl<T> Future for LocalHandle<T> {
 /// thread can be started for it the handle reports a panic; [`try_spawn_blocking`]
 /// returns an error.
 ///
-/// At most [`Builder::blocking_threads`](crate::Builder::blocking_threads) run at once, and a function
-/// that finds all threads taken waits; the first that does is reported on standard error. The thread is
-/// a part of the runtime: `spawn`, `spawn_blocking` and `Handle::current` work in the function, and so
-/// does tokio's `Handle::current` with `Builder::tokio`. What it spawns has the default level, unless told otherwise.
+/// At most [`Builder::blocking_threads`](crate::Builder::blocking_threads) run at once, and a
+/// function that finds all threads taken waits; the first that does is reported on standard error.
+/// The thread is a part of the runtime: `spawn`, `spawn_blocking` and `Handle::current` work in the
+/// function, and so does tokio's `Handle::current` with `Builder::tokio`. Coroutines that it spawns
+/// have the default level, unless told otherwise.
 ///
 /// ```
 /// use upshift::{Handle, Level, Runtime};

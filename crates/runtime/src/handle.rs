@@ -24,7 +24,8 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// The runtime whose coroutine is calling, or whose blocking function, or whose task of tokio's (`Builder::tokio`).
+    /// The runtime whose coroutine is calling, or whose blocking function, or whose task of tokio's
+    /// (`Builder::tokio`).
     ///
     /// # Errors
     /// Outside a runtime.

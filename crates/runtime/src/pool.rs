@@ -56,7 +56,7 @@ struct Queue {
     threads: usize,
     idle: usize,
     closed: bool,
-    /// That all threads are taken has been reported.
+    /// Set when it has been reported that all threads are taken.
     reported: bool,
 }
 
@@ -90,7 +90,8 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Creates a pool of at most so many threads, each within `surroundings` and a part of `runtime`.
+    /// Creates a pool of at most so many threads, each within `surroundings` and a part of
+    /// `runtime`.
     pub(crate) fn new(
         most: usize,
         name: String,

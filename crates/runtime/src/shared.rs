@@ -54,9 +54,9 @@ pub(crate) struct Shared {
     pub(crate) reaches: Reaches,
     /// Set if polls are watched.
     pub(crate) watch: OnceLock<Arc<Watch>>,
-    /// What all threads that run code of users are within.
+    /// Contexts of all threads that run code of users.
     pub(crate) outermost: Surroundings,
-    /// What threads are within while they poll: the same, and hooks.
+    /// Contexts of threads while they poll: the same, and hooks.
     pub(crate) surroundings: Surroundings,
 }
 

@@ -287,8 +287,8 @@ fn blocking_functions_are_within_tokio_and_belong_to_the_runtime() {
     }
 }
 
-/// Each kind of thread that runs code of users: hooks, the main coroutine, coroutines, also those that were suspended and their
-/// successors, and the watchdog.
+/// Each kind of thread that runs code of users: hooks, the main coroutine, coroutines, also those
+/// that were suspended and their successors, and the watchdog.
 #[test]
 fn tokio_is_there_in_hooks_and_whichever_thread_polls() {
     for preemption in [Preemption::Off, Preemption::Preferred] {
@@ -349,7 +349,8 @@ fn tokio_is_there_in_hooks_and_whichever_thread_polls() {
     }
 }
 
-/// What needs a vCPU names the kind of thread, and the call to use instead; that call works.
+/// The error of a call that needs a vCPU names the kind of thread, and the call to use instead;
+/// that call works.
 #[test]
 fn errors_on_threads_beside_the_vcpus_lead_on() {
     for runtime in runtimes() {
@@ -364,7 +365,7 @@ fn errors_on_threads_beside_the_vcpus_lead_on() {
                         "{error}"
                     );
                 }
-                // What needs a thread and no vCPU works there.
+                // Calls that need a thread and no vCPU work there.
                 assert_eq!(upshift::spawn_blocking(|| 3).await.unwrap(), 3);
                 assert!(upshift::fs::canonicalize("/proc").await.is_ok());
                 let read = upshift::spawn(upshift::fs::read("/proc/self/stat"), Priority::Inherit);

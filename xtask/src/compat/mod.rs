@@ -68,7 +68,7 @@ pub(crate) fn tokio_step(context: &Context<'_>) -> Verdict {
     tokio::step(context)
 }
 
-/// Builds what [`tokio_step`] runs.
+/// Builds the programs of [`tokio_step`].
 pub(crate) fn build_tokio(context: &Context<'_>) -> Result<(), String> {
     tokio::build_all(context.root, context.stop)
 }

@@ -93,7 +93,8 @@ pub(super) fn build(root: &Path, profile: Profile, stop: &Stop) -> Result<PathBu
     Ok(target.join(profile.folder()).join("compat-programs"))
 }
 
-/// Runs the chosen operations against servers of their own, and writes the table to the log, or to standard output.
+/// Runs the chosen operations against servers of their own, and writes the table to the log, or to
+/// standard output.
 fn run_all(program: &Path, only: &[String], stop: &Stop, log: Option<&File>) -> Result<(), String> {
     let chosen = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
     let mut servers = Servers::start()?;

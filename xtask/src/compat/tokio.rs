@@ -1,10 +1,12 @@
 //! tokio's published tests, from the registry's copy of its package, against Upshift.
 //!
-//! They are compiled where they lie, against a library of tokio's name that is made of `upshift::{sync, time, task}`
-//! (`compat/tokio-names`), and each test runs in a process of its own, within its time.
+//! They are compiled where they lie, against a library of tokio's name that is made of
+//! `upshift::{sync, time, task}` (`compat/tokio-names`), and each test runs in a process of its
+//! own, within its time.
 //!
-//! `compat/tokio-names/differences.txt` lists the tests that fail, each with its reason. The list is compared both ways: a test that
-//! fails without being listed, and one that is listed and passes, are errors.
+//! `compat/tokio-names/differences.txt` lists the tests that fail, each with its reason. The list
+//! is compared both ways: a test that fails without being listed, and one that is listed and
+//! passes, are errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -49,7 +51,7 @@ const FILES: [&str; 26] = [
 ];
 const ALSO: [&str; 1] = ["join_handle_panic"];
 
-/// For one test; the slowest takes a second.
+/// Limit of one test; the slowest takes a second.
 const TEST_LIMIT: Duration = Duration::from_secs(10);
 const BUILD_LIMIT: Duration = Duration::from_secs(600);
 
@@ -88,7 +90,7 @@ impl Report {
         )
     }
 
-    /// The table, and what failed.
+    /// The table, and the failed tests.
     fn text(&self) -> String {
         let mut text = format!("| file | passed | of |\n|---|---|---|\n{}", self.table);
         let _ = writeln!(text, "\n{} passed", self.count());
@@ -207,7 +209,8 @@ fn report(
     Ok(report)
 }
 
-/// Lays the tests out as a package: our library, and their tests, each where it lies. The inner error is the absence of the registry.
+/// Lays the tests out as a package: our library, and their tests, each where it lies. The inner
+/// error is the absence of the registry.
 fn lay_out(root: &Path) -> Result<Result<PathBuf, String>, String> {
     let names = root.join("compat/tokio-names");
     let tests = match published(root, &names)? {
@@ -236,7 +239,8 @@ fn lay_out(root: &Path) -> Result<Result<PathBuf, String>, String> {
     Ok(Ok(package))
 }
 
-/// The folder of tests in the registry's copy of tokio. The inner error is the absence of the registry.
+/// The folder of tests in the registry's copy of tokio. The inner error is the absence of the
+/// registry.
 fn published(root: &Path, names: &Path) -> Result<Result<PathBuf, String>, String> {
     let mut metadata = setup::cargo(root);
     metadata

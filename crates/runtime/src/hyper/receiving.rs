@@ -1,18 +1,22 @@
 //! What a connection may take of the CPU at the level at which it receives.
 //!
-//! That level goes before all requests, so the work done at it has to be bounded, whatever a client sends: frames that ask
-//! for nothing, heads that are refused, health checks one after the other. One rule does it: a connection is polled [`FREE`] times
-//! at the level of receiving for each time that it is polled for a request at a level of its own. Further polls are paid for from an
-//! account of CPU time, by their duration. It receives one part in [`SHARE`] of the time, or less where all accounts together would
-//! receive more than one part in [`ALL`], holds [`MOST`] at most, and is full at first.
+//! That level goes before all requests, so the work done at it has to be bounded, also for clients
+//! that mean harm: frames that ask for nothing, heads that are refused, health checks one after the
+//! other. One rule does it: a connection is polled [`FREE`] times at the level of receiving for
+//! each time that it is polled for a request at a level of its own. Further polls are paid for from
+//! an account of CPU time, by their duration. It receives one part in [`SHARE`] of the time, or
+//! less where all accounts together would receive more than one part in [`ALL`], holds [`MOST`] at
+//! most, and is full at first.
 //!
-//! When it is empty the connection is received at a level *beyond*, until it holds [`POLL`] again or has been polled for a request.
-//! A coroutine at the level of receiving waits for that, since one that is beyond may not be polled at all, least of all behind a
-//! request of its own. A connection returns from its request to the level of receiving, also if it was beyond before.
+//! When it is empty the connection is received at a level *beyond*, until it holds [`POLL`] again
+//! or has been polled for a request. A coroutine at the level of receiving waits for that, since
+//! one that is beyond may not be polled at all, least of all behind a request of its own. A
+//! connection returns from its request to the level of receiving, also if it was beyond before.
 //!
 //! So, while something of level *L* is ready, the connections that have no request of *L* or of a more urgent level take from it, by receiving, at most
-//! [`FREE`] + 1 polls and 2 [`MOST`] each, and a tenth of the time all together. A client whose requests are answered is not
-//! received beyond, however often the machine interrupts its polls, while it needs no more than [`FREE`] of them for a request.
+//! [`FREE`] + 1 polls and 2 [`MOST`] each, and a tenth of the time all together. A client whose
+//! requests are answered is not received beyond, however often the machine interrupts its polls,
+//! while it needs no more than [`FREE`] of them for a request.
 //!
 //! Cost: per poll some 20 instructions; at the level of receiving a reading of the clock.
 
@@ -37,8 +41,8 @@ use crate::time;
 const SHARE: u64 = 1000;
 /// The reciprocal of the share that all connections have together, at most.
 const ALL: u64 = 10;
-/// Polls at the level of receiving for each poll of a request: one for the request, one for its reply, and some more for what comes
-/// in pieces.
+/// Polls at the level of receiving for each poll of a request: one for the request, one for its
+/// reply, and some more for requests in pieces.
 const FREE: u32 = 5;
 /// The longest time that a poll of reading takes.
 const POLL: Duration = budget::SHARE;
@@ -74,8 +78,9 @@ impl Drop for Receives {
     }
 }
 
-/// Returns the level to which a coroutine that is at `level` returns after a request at a level of its own: the connection that is
-/// polled may be beyond its level of receiving, and the request frees its next polls.
+/// Returns the level to which a coroutine that is at `level` returns after a request at a level of
+/// its own: the connection that is polled may be beyond its level of receiving, and the request
+/// frees its next polls.
 #[inline]
 pub(super) fn level_after(level: Level) -> Level {
     RECEIVES.get().unwrap_or(level)

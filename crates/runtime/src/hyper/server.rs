@@ -1,9 +1,10 @@
 //! Serving a tower service over HTTP/1.1 and HTTP/2.
 //!
 //! One coroutine accepts; each connection is a coroutine; both are at the level at which the server
-//! receives, so that requests, and the caller of the server, keep no client waiting to be accepted. The first bytes decide: HTTP/2's preface (prior knowledge) or HTTP/1. A
-//! connection knows its number in a table; the end of the server sets a flag and wakes
-//! every coroutine of the table, and one that sees the flag finishes what is under way.
+//! receives, so that requests, and the caller of the server, keep no client waiting to be accepted.
+//! The first bytes decide: HTTP/2's preface (prior knowledge) or HTTP/1. A connection knows its
+//! number in a table; the end of the server sets a flag and wakes every coroutine of the table, and
+//! one that sees the flag finishes what is under way.
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -150,8 +151,8 @@ impl Server {
         self.run_with(move |_| service.clone()).await
     }
 
-    /// Serves each connection with the service that a function makes for the address of its peer. The function is called at the
-    /// level of receiving.
+    /// Serves each connection with the service that a function makes for the address of its peer.
+    /// The function is called at the level of receiving.
     ///
     /// # Errors
     /// As [`run`](Server::run).

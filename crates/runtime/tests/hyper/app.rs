@@ -81,7 +81,7 @@ async fn block() -> &'static str {
     "blocked"
 }
 
-/// What functions that block share, as they would a database.
+/// Stands for a database that blocking functions share.
 static DATABASE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 async fn blocking() -> &'static str {

@@ -232,8 +232,8 @@ fn clients_whose_requests_wait_for_blocking_functions_are_never_received_beyond(
     }
 }
 
-/// The main coroutine, which runs the server, is at level 32; requests at level 8 keep the vCPU busy until the new connection has its
-/// answer.
+/// The main coroutine, which runs the server, is at level 32; requests at level 8 keep the vCPU
+/// busy until the new connection has its answer.
 #[test]
 fn connections_are_accepted_at_the_level_of_receiving() {
     use std::sync::atomic::{AtomicBool, Ordering};
