@@ -46,9 +46,9 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// Called at most once per poll; nanoseconds of cost matter.
     fn now(&self) -> u64;
 
-    /// Returns the time when the clock has shown less than `before`, an earlier reading: `before`, or
-    /// later. A host whose clock may be set back counts on from there; with others the vCPU's clock
-    /// stands still until the host's has caught up.
+    /// Returns the time when the clock has shown less than `before`, an earlier reading: `before`,
+    /// or later. A host whose clock may be set back counts on from there; with others the vCPU's
+    /// clock stands still until the host's has caught up.
     #[cold]
     fn now_after(&self, before: u64) -> u64 {
         before

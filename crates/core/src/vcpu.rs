@@ -355,8 +355,8 @@ impl<H: Host> Vcpu<H> {
 
     /// Reads the host's clock, which may have been set back since the vCPU's last reading.
     fn host_now(&self) -> u64 {
-        // The earlier reading first: else a thread that loses the CPU between the two takes one that is
-        // later for it.
+        // The earlier reading first: else a thread that loses the CPU between the two takes a later
+        // reading for it.
         let before = self.clock();
         let host = &self.inner().host;
         let now = host.now();

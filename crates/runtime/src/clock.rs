@@ -5,8 +5,8 @@
 //! time-stamp counter, where the kernel itself trusts it; else nanoseconds). The
 //! length of a tick is measured once, against `CLOCK_MONOTONIC`.
 //!
-//! The counter may be set back while the machine sleeps (ACPI S3). Ticks are counted on then, from the
-//! last reading of the thread that sees it first: an offset of the whole process is added to the counter.
+//! The counter may be set back while the machine sleeps (ACPI S3). Ticks are counted on then, from
+//! the last reading of the thread that sees it first: the process adds an offset to the counter.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -155,12 +155,12 @@ impl Ticks {
 /// The ticks of a counter that has been set back are ahead of it by so much.
 static OFFSET: AtomicU64 = AtomicU64::new(0);
 
-/// A reading is later than the next one by less than so many microseconds, if the counter was not set
-/// back: those of the CPUs differ by less than a microsecond where the kernel trusts them.
+/// Microseconds by which a reading may be later than the next one without a counter that was set
+/// back: the counters of CPUs differ by less than one where the kernel trusts them.
 const APART_MICROS: u64 = 100;
 
-/// Returns the ticks now, at least those of an earlier reading. If the counter has been set back, ticks count on
-/// from that reading, for all threads.
+/// Returns the ticks now, at least those of an earlier reading. If the counter has been set back,
+/// ticks count on from that reading, for all threads.
 pub(crate) fn ticks_after(before: u64) -> u64 {
     let offset = OFFSET.load(Ordering::Relaxed);
     let behind = before.saturating_sub(ticks());

@@ -283,6 +283,12 @@ impl Thread {
         }
     }
 
+    /// Is it, if it is current, on its way to its first use of its permit? It polls nothing then, and
+    /// any other current thread that polls nothing uses its permit.
+    pub(super) fn is_starting(&self) -> bool {
+        self.began.load(Acquire) == 0 && !self.permit.in_use()
+    }
+
     /// Does it sleep in the kernel?
     pub(super) fn is_off_the_cpu(&self) -> bool {
         let mut line = [0; 128];

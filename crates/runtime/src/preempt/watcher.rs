@@ -182,6 +182,9 @@ impl<'a> Watcher<'a> {
         {
             at = at.min(now + self.policy.next_turn_in(now));
         }
+        if vcpu.suspended.load(Acquire) != 0 && self.current().is_starting() {
+            at = at.min(now + TURN);
+        }
         if vcpu.eyes.is_some() {
             at = at.min(now + clock::nanos(LOOK));
         }
@@ -206,6 +209,10 @@ impl<'a> Watcher<'a> {
     fn is_stuck(&mut self, id: PollId, now: u64) -> bool {
         let seen = (id, self.vcpu.worker().executor.clock());
         let used = self.current().cpu_time().unwrap_or(now);
+        if self.current().is_starting() && self.current().is_asleep() {
+            // It waits for nothing of the runtime's before it has begun.
+            return true;
+        }
         match self.stuck {
             Some((before, since, _)) if before == seen && self.current().is_asleep() => {
                 now - since >= TURN
@@ -455,8 +462,8 @@ impl<'a> Watcher<'a> {
         self.looks_stuck(id, now)
     }
 
-    /// The current thread is in the middle of something that is no poll. If that goes on for too long, suspended threads run. Most are found there
-    /// once, and no timer is set for those: it looks again before long while anything is suspended.
+    /// The current thread is in the middle of something that is no poll. If that goes on for too long,
+    /// suspended threads run.
     fn looks_stuck(&mut self, id: PollId, now: u64) -> Next {
         let before = self.stuck;
         if self.vcpu.suspended.load(Acquire) != 0 && self.is_stuck(id, now) {
@@ -464,6 +471,8 @@ impl<'a> Watcher<'a> {
         }
         match (before, self.stuck) {
             (Some((seen, ..)), Some((again, ..))) if seen == again => Next::At(now + TURN),
+            // Most are found there once and run: no timer is set for those.
+            _ if self.current().is_asleep() => Next::At(now + TURN),
             _ => Next::At(NEVER),
         }
     }
