@@ -50,9 +50,8 @@ impl Watchdog {
             .spawn(move || {
                 // If they have been taken away meanwhile, it goes where it may.
                 let _ = affinity::restore(&mask);
-                around.begin();
+                let _within = around.begin();
                 run(&weak, &shown, on_stall.as_ref());
-                around.end();
             })?;
         let _ = watch.thread.set(thread.thread().clone());
         Ok(Watchdog {
