@@ -57,7 +57,8 @@ pub struct Config {
     /// How long it goes on accepting when it ends, while its answers ask clients to connect anew: to its successor.
     #[serde(deserialize_with = "units::read_duration")]
     pub drain_delay: Duration,
-    /// How long requests under way may take when the server ends.
+    /// The longest that requests under way, and clients that do not do their part, may take when the
+    /// server ends.
     #[serde(deserialize_with = "units::read_duration")]
     pub drain_timeout: Duration,
 }
@@ -80,7 +81,7 @@ impl Default for Config {
             access_log: None,
             control: None,
             drain_delay: Duration::ZERO,
-            drain_timeout: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(10),
         }
     }
 }
