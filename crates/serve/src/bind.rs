@@ -3,8 +3,8 @@
 use std::fs;
 use std::io;
 use std::net::{self, IpAddr, Ipv4Addr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixListener as StdUnixListener;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use rustix::net::AddressFamily;
 use rustix::net::sockopt::{socket_acceptconn, socket_domain};
 use upshift::hyper::Io;
 use upshift::io::AsyncFd;
-use upshift::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use upshift::net::{TcpListener, TcpStream, UnixStream};
 
 use crate::address::Address;
 use crate::socket_file::{self, SocketFile};
@@ -26,15 +26,36 @@ const RELEASE: Duration = Duration::from_millis(500);
 pub(crate) const UNIX: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// A socket that listens.
+///
+/// Connections are accepted one by one, when the socket is readable. An operation of the ring that
+/// accepts for ever would take a descriptor for each connection that waits, before the server has
+/// seen that there are too many; and those that it has accepted when it is cancelled would be lost,
+/// although another process may listen on the same socket.
 pub(crate) enum Listener {
-    /// Opened here.
-    Own(TcpListener),
-    /// Opened here; the file goes with it.
-    OwnUnix(UnixListener, SocketFile),
-    /// Of other processes as well. What an operation of the ring has accepted when it is cancelled would be lost; so this one is
-    /// accepted from when it is readable, and a client that is not accepted here waits for the others.
-    Shared(net::TcpListener, AsyncFd),
-    SharedUnix(StdUnixListener, AsyncFd),
+    Tcp(net::TcpListener, AsyncFd),
+    /// The file of a socket that was opened here goes with it.
+    Unix(StdUnixListener, AsyncFd, Option<SocketFile>),
+}
+
+/// A connection that was accepted and is not served yet. Dropped, it is closed at once.
+pub(crate) enum Accepted {
+    Tcp(net::TcpStream),
+    Unix(StdUnixStream),
+}
+
+impl Accepted {
+    /// Prepares the connection for the HTTP library.
+    pub(crate) fn into_io(self) -> io::Result<Io> {
+        match self {
+            Accepted::Tcp(stream) => {
+                let stream = TcpStream::from_std(stream)?;
+                // The peer may be gone already.
+                let _ = stream.set_nodelay(true);
+                Ok(Io::new(stream))
+            }
+            Accepted::Unix(stream) => Ok(Io::from(UnixStream::from_std(stream)?)),
+        }
+    }
 }
 
 impl Listener {
@@ -44,14 +65,21 @@ impl Listener {
     /// Why not, and what to do about it.
     pub(crate) fn open(address: &Address) -> io::Result<Listener> {
         match address {
-            Address::Ip(address) => listen(*address).map(Listener::Own),
+            Address::Ip(address) => {
+                let listener = listen(*address)?;
+                Listener::shared(listener.as_fd().try_clone_to_owned()?)
+            }
             Address::Unix { path, mode } => {
                 let named = |error: io::Error| {
                     let text = format!("cannot listen on {address}: {error}");
                     io::Error::new(error.kind(), text)
                 };
-                let (listener, file) = socket_file::listen(path, *mode, BACKLOG).map_err(named)?;
-                Ok(Listener::OwnUnix(UnixListener::from_std(listener)?, file))
+                let (listener, made) = socket_file::listen(path, *mode, BACKLOG).map_err(named)?;
+                let mut listener = Listener::shared(listener.into())?;
+                if let Listener::Unix(.., file) = &mut listener {
+                    *file = Some(made);
+                }
+                Ok(listener)
             }
         }
     }
@@ -74,49 +102,39 @@ impl Listener {
         rustix::io::ioctl_fionbio(&socket, true)?;
         let readiness = AsyncFd::new(socket.try_clone()?);
         Ok(match socket_domain(&socket)? {
-            AddressFamily::UNIX => Listener::SharedUnix(socket.into(), readiness),
-            _ => Listener::Shared(socket.into(), readiness),
+            AddressFamily::UNIX => Listener::Unix(socket.into(), readiness, None),
+            _ => Listener::Tcp(socket.into(), readiness),
         })
     }
 
     /// The next connection. Cancelled, it loses none.
-    pub(crate) async fn accept(&self) -> io::Result<(Io, SocketAddr)> {
-        let (stream, peer) = match self {
-            Listener::Own(listener) => listener.accept().await?,
-            Listener::Shared(socket, readiness) => {
+    pub(crate) async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
+        match self {
+            Listener::Tcp(socket, readiness) => {
                 let (stream, peer) = readiness.read_with(|_| socket.accept()).await?;
-                (TcpStream::from_std(stream)?, peer)
+                Ok((Accepted::Tcp(stream), peer))
             }
-            Listener::OwnUnix(listener, _) => {
-                return Ok((Io::from(listener.accept().await?.0), UNIX));
-            }
-            Listener::SharedUnix(socket, readiness) => {
+            Listener::Unix(socket, readiness, _) => {
                 let (stream, _) = readiness.read_with(|_| socket.accept()).await?;
-                return Ok((Io::from(UnixStream::from_std(stream)?), UNIX));
+                Ok((Accepted::Unix(stream), UNIX))
             }
-        };
-        // The peer may be gone already.
-        let _ = stream.set_nodelay(true);
-        Ok((Io::new(stream), peer))
+        }
     }
 
     /// The address, if it is of TCP.
     pub(crate) fn ip(&self) -> Option<SocketAddr> {
         match self {
-            Listener::Own(listener) => listener.local_addr().ok(),
-            Listener::Shared(socket, _) => socket.local_addr().ok(),
-            Listener::OwnUnix(..) | Listener::SharedUnix(..) => None,
+            Listener::Tcp(socket, _) => socket.local_addr().ok(),
+            Listener::Unix(..) => None,
         }
     }
 
     /// The path, if it is a Unix socket that has one.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         match self {
-            Listener::Own(_) | Listener::Shared(..) => None,
-            Listener::OwnUnix(_, file) => Some(file.path().to_owned()),
-            Listener::SharedUnix(socket, _) => {
-                Some(socket.local_addr().ok()?.as_pathname()?.to_owned())
-            }
+            Listener::Tcp(..) => None,
+            Listener::Unix(.., Some(file)) => Some(file.path().to_owned()),
+            Listener::Unix(socket, ..) => Some(socket.local_addr().ok()?.as_pathname()?.to_owned()),
         }
     }
 }

@@ -198,7 +198,8 @@ impl Drop for Entered {
 /// The connections that are open.
 ///
 /// Each has a descriptor, and reads a file with another one. So there are no more of them than half of the descriptors allow that
-/// were free at the start: those that are open can be served, however many clients there are.
+/// were free at the start: those that are open can be served, however many clients there are. A connection beyond has one
+/// only between its `accept` and its `close`, which follow each other ([`Listener`](crate::bind::Listener)).
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     table: Mutex<Table>,
@@ -220,7 +221,7 @@ impl Connections {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// None, for a process that may have so many descriptors (`None`: any number) and keeps so many files open.
+    /// None, for a process that may have so many descriptors (`None`: any number) and opens so many that are no connection's.
     pub(crate) fn within(limit: Option<u64>, kept: usize) -> Connections {
         let has = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
         let allowed = limit.map(|limit| {
