@@ -282,7 +282,8 @@ impl Default for Files {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Admission {
-    /// The longest that requests of a level may wait for a vCPU before more of it are refused.
+    /// The longest that requests of a level may wait for a vCPU before more of it are refused: those of a
+    /// service, and matrices. Files, whose sending ends the wait, are not.
     #[serde(deserialize_with = "units::read_duration")]
     pub max_wait: Duration,
     /// The most requests of a level that are under way.

@@ -50,6 +50,10 @@ pub(crate) struct Conn {
     taken_at: AtomicU64,
     /// The last write waits for the socket.
     full: AtomicBool,
+    /// Of HTTP/1: the request under way is answered even if its client sends nothing any more.
+    is_answered: AtomicBool,
+    /// Of HTTP/1: the body of the last request has not been read to its end.
+    unread: AtomicBool,
     pub(crate) in_flight: InFlight,
     /// Of HTTP/2.
     pub(crate) streams: Streams,
@@ -79,6 +83,8 @@ impl Conn {
             untaken: AtomicU32::new(0),
             taken_at: AtomicU64::new(0),
             full: AtomicBool::new(false),
+            is_answered: AtomicBool::new(false),
+            unread: AtomicBool::new(false),
             in_flight: InFlight::default(),
             streams: Streams::default(),
             sending: Sending::default(),
@@ -95,6 +101,38 @@ impl Conn {
         self.two.store(true, Relaxed);
         self.head_since.store(0, Relaxed);
         self.idle_since.store(self.now(), Relaxed);
+    }
+
+    pub(crate) fn is_two(&self) -> bool {
+        self.two.load(Relaxed)
+    }
+
+    /// Says whether the request that has just begun, of HTTP/1, is answered even if its client has
+    /// closed its sending half: files are; a service is not asked in vain.
+    pub(crate) fn answers_half_closed(&self, answers: bool) {
+        self.is_answered.store(answers, Relaxed);
+        self.unread.store(false, Relaxed);
+    }
+
+    /// Is a request under way that is answered even to a client that has closed its sending half?
+    pub(crate) fn is_answered(&self) -> bool {
+        self.is_answered.load(Relaxed) && self.active.load(Relaxed) != 0
+    }
+
+    /// The body of a request of HTTP/1 has been left before its end.
+    pub(crate) fn leaves_unread(&self) {
+        self.unread.store(true, Relaxed);
+    }
+
+    /// May the client be sending what nobody reads: the body of a request, or a head that was refused?
+    pub(crate) fn is_sending(&self) -> bool {
+        self.unread.load(Relaxed)
+            || self.active.load(Relaxed) == 0 && self.head_since.load(Relaxed) != 0
+    }
+
+    /// Is a head expected, or on its way?
+    pub(crate) fn is_between(&self) -> bool {
+        self.active.load(Relaxed) == 0
     }
 
     /// What a service may know of it.
@@ -177,14 +215,17 @@ impl Conn {
         self.taken_at.store(self.now(), Relaxed);
     }
 
-    pub(crate) fn received(&self) {
+    /// Bytes have come. True: a head begins.
+    pub(crate) fn received(&self) -> bool {
         if self.active.load(Relaxed) == 0
             && !self.two.load(Relaxed)
             && self.head_since.load(Relaxed) == 0
         {
             self.head_since.store(self.now(), Relaxed);
             self.idle_since.store(0, Relaxed);
+            return true;
         }
+        false
     }
 
     pub(crate) fn wrote(&self, pending: bool) {

@@ -16,6 +16,7 @@ use crate::conversation::NEXT_REQUEST;
 use crate::direct::{self, SendFile};
 use crate::files::{Reading, asked_in_vain, read_later, read_now};
 use crate::frames::{Frames, Heard};
+use crate::heads::Heads;
 use crate::lend::Fill;
 use crate::priority::Urgency;
 use crate::shared::Shared;
@@ -27,11 +28,25 @@ const PIECE: usize = 4096;
 pub(crate) struct Watched<I> {
     io: I,
     conn: Arc<Conn>,
+    /// Of HTTP/1.
+    one: Option<Box<One>>,
     /// Of HTTP/2.
     two: Option<Box<Two>>,
+    /// Ends the wait for the client to close.
+    patience: Option<Pin<Box<upshift::time::Sleep>>>,
     /// Of the piece of a file that is being sent, what had to be read.
     read: Bytes,
     reading: Option<Reading>,
+}
+
+struct One {
+    heads: Heads,
+    /// An answer that is sent in place of the library's.
+    instead: Option<Bytes>,
+    /// The client sends nothing any more.
+    ended: bool,
+    /// The library does not know, and learns it when the answer is sent: it would not send the rest.
+    hidden: bool,
 }
 
 struct Two {
@@ -39,16 +54,23 @@ struct Two {
     frames: Frames,
     /// A request has been received that is to be handed out before anything else is read.
     stop: bool,
-    /// Ends the wait for the client to close.
-    patience: Option<Pin<Box<upshift::time::Sleep>>>,
 }
 
 impl<I> Watched<I> {
-    pub(crate) fn one(io: I, conn: Arc<Conn>) -> Watched<I> {
+    /// Of HTTP/1, with heads of so many bytes.
+    pub(crate) fn one(io: I, conn: Arc<Conn>, header_bytes: usize) -> Watched<I> {
+        let one = One {
+            heads: Heads::new(header_bytes),
+            instead: None,
+            ended: false,
+            hidden: false,
+        };
         Watched {
             io,
             conn,
+            one: Some(Box::new(one)),
             two: None,
+            patience: None,
             read: Bytes::new(),
             reading: None,
         }
@@ -59,12 +81,13 @@ impl<I> Watched<I> {
             shared,
             frames: Frames::new(),
             stop: false,
-            patience: None,
         };
         Watched {
             io,
             conn,
+            one: None,
             two: Some(Box::new(two)),
+            patience: None,
             read: Bytes::new(),
             reading: None,
         }
@@ -107,25 +130,60 @@ impl Two {
         io.consume(count);
         Poll::Ready(Ok(()))
     }
+}
 
-    /// Reads on after the last byte was sent, until the client closes, for [`NEXT_REQUEST`] at most. The kernel answers what comes for a
-    /// closed socket, a WINDOW_UPDATE for instance, by a reset, which discards what the client has not received.
-    fn poll_closed<I: Fill>(&mut self, io: &mut I, cx: &mut Context<'_>) -> Poll<()> {
-        let sleep = || Box::pin(upshift::time::sleep(NEXT_REQUEST));
-        let patience = self.patience.get_or_insert_with(sleep);
-        if patience.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(());
-        }
-        loop {
+impl One {
+    /// Passes on what has come. A client that has closed its sending half is taken for gone, unless
+    /// its request is answered in any case.
+    fn read<I: Fill>(
+        &mut self,
+        io: &mut I,
+        conn: &Conn,
+        cx: &mut Context<'_>,
+        room: &mut ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.ended {
             ready!(io.poll_read_on(cx));
-            match ready!(io.poll_fill(cx)) {
-                Ok(data) if !data.is_empty() => {
-                    let count = data.len();
-                    io.consume(count);
+            let data = ready!(io.poll_fill(cx))?;
+            let data = &data[..data.len().min(room.remaining())];
+            if conn.is_between() {
+                if conn.received() {
+                    self.heads.begin();
                 }
-                _ => return Poll::Ready(()),
+                self.heads.look(data);
             }
+            room.put_slice(data);
+            let count = data.len();
+            io.consume(count);
+            self.ended = count == 0;
+            self.hidden = self.ended && conn.is_answered();
         }
+        if self.hidden {
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends another answer in place of the library's, if there is a better one.
+    fn poll_instead<I: Write + Unpin>(
+        &mut self,
+        io: &mut I,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<Option<usize>>> {
+        if self.instead.is_none() {
+            self.instead = pieces.first().and_then(|piece| self.heads.instead(piece));
+        }
+        let Some(instead) = &mut self.instead else {
+            return Poll::Ready(Ok(None));
+        };
+        while !instead.is_empty() {
+            let count = ready!(Pin::new(&mut *io).poll_write(cx, instead))?;
+            instead.advance(count);
+        }
+        self.instead = None;
+        let count = pieces.iter().map(|piece| piece.len()).sum();
+        Poll::Ready(Ok(Some(count)))
     }
 }
 
@@ -162,11 +220,10 @@ impl<I: Read + Fill + Unpin> Read for Watched<I> {
         if let Some(two) = &mut this.two {
             return two.read(&mut this.io, &this.conn, cx, &mut room);
         }
-        let result = Pin::new(&mut self.io).poll_read(cx, room);
-        if matches!(result, Poll::Ready(Ok(()))) {
-            self.conn.received();
+        match &mut this.one {
+            Some(one) => one.read(&mut this.io, &this.conn, cx, &mut room),
+            None => Pin::new(&mut this.io).poll_read(cx, room),
         }
-        result
     }
 }
 
@@ -223,6 +280,29 @@ impl<I: Write + SendFile + Unpin> Watched<I> {
     }
 }
 
+impl<I: Fill> Watched<I> {
+    /// Reads on after the last byte was sent, until the client closes, for [`NEXT_REQUEST`] at most. The kernel answers what comes for a
+    /// closed socket, a WINDOW_UPDATE or the rest of a body for instance, by a reset, which discards what the client has not
+    /// received.
+    fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let sleep = || Box::pin(upshift::time::sleep(NEXT_REQUEST));
+        let patience = self.patience.get_or_insert_with(sleep);
+        if patience.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        loop {
+            ready!(self.io.poll_read_on(cx));
+            match ready!(self.io.poll_fill(cx)) {
+                Ok(data) if !data.is_empty() => {
+                    let count = data.len();
+                    self.io.consume(count);
+                }
+                _ => return Poll::Ready(()),
+            }
+        }
+    }
+}
+
 impl<I: Write + Fill + SendFile + Unpin> Write for Watched<I> {
     #[inline]
     fn poll_write(
@@ -243,6 +323,11 @@ impl<I: Write + Fill + SendFile + Unpin> Write for Watched<I> {
         if this.conn.direct.is_broken() {
             return Poll::Ready(Err(direct::out_of_order()));
         }
+        if let Some(one) = &mut this.one
+            && let Some(count) = ready!(one.poll_instead(&mut this.io, cx, pieces))?
+        {
+            return Poll::Ready(Ok(count));
+        }
         let result = match pieces.iter().position(|piece| direct::stands_in(piece)) {
             None => Pin::new(&mut this.io).poll_write_vectored(cx, pieces),
             Some(0) => this.poll_file(cx, &pieces[0]),
@@ -258,21 +343,36 @@ impl<I: Write + Fill + SendFile + Unpin> Write for Watched<I> {
 
     #[inline]
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut self.io).poll_flush(cx);
-        self.conn.wrote(result.is_pending());
+        let this = &mut *self;
+        let result = Pin::new(&mut this.io).poll_flush(cx);
+        this.conn.wrote(result.is_pending());
+        // The library flushes what it has written before.
+        if let Some(one) = &mut this.one
+            && one.hidden
+            && result.is_ready()
+            && this.conn.is_between()
+        {
+            one.hidden = false;
+            cx.waker().wake_by_ref();
+        }
         result
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.two.as_ref().is_none_or(|two| two.patience.is_none()) {
+        if this.patience.is_none() {
             let result = Pin::new(&mut this.io).poll_shutdown(cx);
             this.conn.wrote(result.is_pending());
             ready!(result)?;
         }
-        match &mut this.two {
-            Some(two) if two.shared.is_draining() => two.poll_closed(&mut this.io, cx).map(Ok),
-            _ => Poll::Ready(Ok(())),
+        let waits = match (&this.one, &this.two) {
+            (Some(one), _) => !one.ended && this.conn.is_sending(),
+            (_, Some(two)) => two.shared.is_draining(),
+            _ => false,
+        };
+        if waits {
+            ready!(this.poll_closed(cx));
         }
+        Poll::Ready(Ok(()))
     }
 }

@@ -51,7 +51,7 @@ pub(crate) struct ServeArgs {
     /// Level at which requests are received [default: 2]
     #[arg(long, value_name = "LEVEL", help_heading = "Priorities", value_parser = values::level)]
     receive_level: Option<u8>,
-    /// Refuse requests that would wait longer than this [default: 100ms]
+    /// Refuse requests that compute and would wait longer than this; not files [default: 100ms]
     #[arg(long, value_name = "TIME", help_heading = "Priorities", value_parser = upshift_units::duration)]
     max_wait: Option<Duration>,
     /// Certificate chain (PEM); enables TLS, with HTTP/2 through ALPN
