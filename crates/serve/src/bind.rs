@@ -44,16 +44,17 @@ pub(crate) enum Accepted {
 }
 
 impl Accepted {
-    /// Prepares the connection for the HTTP library.
-    pub(crate) fn into_io(self) -> io::Result<Io> {
+    /// Prepares the connection for the HTTP library. The socket blocks, as the ring wants it:
+    /// `accept` does not hand on the mode of the listener.
+    pub(crate) fn into_io(self) -> Io {
         match self {
             Accepted::Tcp(stream) => {
-                let stream = TcpStream::from_std(stream)?;
+                let stream = TcpStream::from(OwnedFd::from(stream));
                 // The peer may be gone already.
                 let _ = stream.set_nodelay(true);
-                Ok(Io::new(stream))
+                Io::new(stream)
             }
-            Accepted::Unix(stream) => Ok(Io::from(UnixStream::from_std(stream)?)),
+            Accepted::Unix(stream) => Io::from(UnixStream::from(OwnedFd::from(stream))),
         }
     }
 }

@@ -50,9 +50,10 @@ pub(crate) struct Conn {
     taken_at: AtomicU64,
     /// The last write waits for the socket.
     full: AtomicBool,
-    /// Of HTTP/1: the request under way is answered even if its client sends nothing any more.
+    /// Set if the request under way, of HTTP/1, is answered even to a client that has closed its
+    /// sending half.
     is_answered: AtomicBool,
-    /// Of HTTP/1: the body of the last request has not been read to its end.
+    /// Set if the body of the last request, of HTTP/1, has not been read to its end.
     unread: AtomicBool,
     pub(crate) in_flight: InFlight,
     /// Of HTTP/2.
@@ -124,7 +125,7 @@ impl Conn {
         self.unread.store(true, Relaxed);
     }
 
-    /// May the client be sending what nobody reads: the body of a request, or a head that was refused?
+    /// May the client still be sending a body that is not read, or a head that was refused?
     pub(crate) fn is_sending(&self) -> bool {
         self.unread.load(Relaxed)
             || self.active.load(Relaxed) == 0 && self.head_since.load(Relaxed) != 0

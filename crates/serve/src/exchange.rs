@@ -56,8 +56,8 @@ impl Exchange {
         }
     }
 
-    /// Nobody reads the body of the request. Of HTTP/2 it is kept until the answer has been given, since
-    /// without it the stream would be reset; HTTP/1 has to know at once.
+    /// Nobody reads the body of the request. Of HTTP/2 it is kept until the answer has been given,
+    /// since without it the stream would be reset; HTTP/1 has to know at once.
     pub(crate) fn leaves(&mut self, body: Incoming) {
         if self.version >= Version::HTTP_2 {
             self.unread = Some(body);

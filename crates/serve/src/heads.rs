@@ -1,12 +1,12 @@
 //! Heads of HTTP/1 that the HTTP library refuses, with the status that fits.
 //!
-//! The library answers a head that it cannot take by itself, with an empty body: 431 if the head is too long, whatever in
-//! it is, and 400 for a transfer coding that it does not know. The lines of a head are looked at on their
-//! way to the library, which alone decides; where it refuses, [`Heads::instead`] gives the answer that is
-//! sent in place of the library's.
+//! The library answers a head that it refuses by itself, with an empty body: 431 for a long URL as
+//! for long fields, and 400 for an unknown transfer coding. The lines of a head are examined on
+//! their way to the library, which alone decides; when it refuses, [`Heads::instead`] returns a
+//! better answer.
 //!
-//! Cost: a search for the ends of the lines, and a comparison per line. Nothing is kept of a line that has
-//! come as a whole.
+//! Cost: a search for the ends of the lines, and a comparison per line. Nothing is kept of a line
+//! that has come as a whole.
 
 use std::time::SystemTime;
 
@@ -61,7 +61,7 @@ impl Heads {
         *self = Heads::new(self.most);
     }
 
-    /// Looks at what comes next.
+    /// Examines the next bytes of the client.
     pub(crate) fn look(&mut self, mut data: &[u8]) {
         while self.place != Place::Body && !data.is_empty() {
             let end = memchr::memchr(b'\n', data);
@@ -105,8 +105,8 @@ impl Heads {
         }
     }
 
-    /// The answer in place of the library's, if these bytes are the library's refusal of the head and
-    /// another status fits better.
+    /// Returns the answer to send in place of the library's, if these bytes are its refusal of the
+    /// head and another status fits better.
     #[inline]
     pub(crate) fn instead(&self, bytes: &[u8]) -> Option<Bytes> {
         if self.request_line >= self.most && bytes.starts_with(TOO_LARGE) {
@@ -119,10 +119,10 @@ impl Heads {
     }
 }
 
-/// What a client is told that uses another transfer coding than `chunked`.
+/// The answer to a request with another transfer coding than `chunked`.
 pub(crate) const UNKNOWN_CODING: &str = "the only transfer coding known here is chunked\n";
 
-/// A whole response, of a connection that is closed then.
+/// Makes a whole response, after which the connection is closed.
 pub(crate) fn refusal(status: StatusCode, text: &str) -> Bytes {
     let reason = status.canonical_reason().unwrap_or_default();
     let date = httpdate::fmt_http_date(SystemTime::now());
@@ -138,7 +138,7 @@ pub(crate) fn refusal(status: StatusCode, text: &str) -> Bytes {
 mod tests {
     use super::*;
 
-    /// The status that is sent in place of each of the library's, for a head that comes in parts of these sizes.
+    /// The statuses sent in place of the library's 431 and 400, for a head in parts of this size.
     fn instead(head: &[u8], size: usize) -> [Option<u16>; 2] {
         let mut heads = Heads::new(100);
         for part in head.chunks(size) {

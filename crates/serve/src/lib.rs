@@ -45,7 +45,7 @@
 //! | `admission`, `absence`, `rates`, `refusal` | what is refused |
 //! | `server`, `shared`, `shards` | listening; what all connections share, and what each vCPU has of it |
 //! | `conversation`, `connection`, `watched`, `sweep`, `lend`, `tls`, `client` | connections and their time-outs |
-//! | `heads`, `upload` | heads that are refused before they are requests; bodies that nobody reads |
+//! | `heads`, `upload` | heads that are refused; bodies that nobody reads |
 //! | `host`, `sites`, `certificates` | virtual hosts: which site a request is for, which certificate its client is shown |
 //! | `service`, `exchange`, `under_way`, `counted`, `in_flight` | a request from head to end, and its `reprio` |
 //! | `frames`, `streams`, `sending` | `PRIORITY_UPDATE` of HTTP/2; which stream sends first |

@@ -43,7 +43,8 @@ impl Refusal {
     }
 }
 
-/// A response after which the connection is closed, rather than all of a body read. Of HTTP/2 the stream is.
+/// Has the connection closed after a response, rather than all of a body read; in HTTP/2 only the
+/// stream is.
 fn closing(mut response: Response<Body>, version: Version) -> Response<Body> {
     if version < Version::HTTP_2 {
         let close = HeaderValue::from_static("close");

@@ -323,10 +323,8 @@ fn admit(shared: &Arc<Shared>, accepted: Accepted, peer: SocketAddr) {
         conn,
         number,
     });
-    let Ok(io) = accepted.into_io() else {
-        return;
-    };
-    if let Ok(handle) = upshift::try_spawn(entered.serve(io, live), shared.receive) {
+    let serving = entered.serve(accepted.into_io(), live);
+    if let Ok(handle) = upshift::try_spawn(serving, shared.receive) {
         handle.detach();
     }
 }

@@ -112,7 +112,7 @@ enum Gate {
     /// Unless too many are under way. Serving a file, or a text that is at hand, ends the wait that
     /// a refusal would be for.
     Counts,
-    /// Unless too many are under way, or would wait for too long: what computes.
+    /// Unless too many are under way, or would wait for too long: requests that compute.
     Waits,
 }
 
@@ -210,7 +210,7 @@ impl Http {
             .map_err(|_| Refusal::Overloaded)
     }
 
-    /// Answers with what the server has itself.
+    /// Answers with an endpoint or a file.
     fn answer(
         &self,
         live: &Arc<Seen>,

@@ -1,9 +1,9 @@
 //! The rest of a request's body that nobody reads.
 //!
-//! A client may send all of its body before it looks at the answer. If the server closes the connection, or
-//! resets the stream, while the body is on its way, some clients report that instead of the answer. So the
-//! rest is read and dropped, for [`NEXT_REQUEST`] at most: of HTTP/2 by a coroutine, of HTTP/1 when the
-//! connection is closed ([`Watched`](crate::watched::Watched)).
+//! A client may send all of its body before it reads the answer. If the server closes the
+//! connection or resets the stream meanwhile, some clients report that instead of the answer. So
+//! the rest is read and dropped for [`NEXT_REQUEST`] at most: in HTTP/2 by a coroutine, in HTTP/1
+//! when the connection is closed ([`Watched`](crate::watched::Watched)).
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use crate::connection::Conn;
 use crate::conversation::NEXT_REQUEST;
 use crate::priority::Urgency;
 
-/// Leaves the rest of a body, whose request has been answered or is answered soon.
+/// Gives up the rest of a body whose request has been answered, or soon is.
 pub(crate) fn leave(body: Incoming, conn: &Conn) {
     if body.is_end_stream() {
         return;

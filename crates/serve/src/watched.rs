@@ -28,9 +28,9 @@ const PIECE: usize = 4096;
 pub(crate) struct Watched<I> {
     io: I,
     conn: Arc<Conn>,
-    /// Of HTTP/1.
+    /// Present in HTTP/1.
     one: Option<Box<One>>,
-    /// Of HTTP/2.
+    /// Present in HTTP/2.
     two: Option<Box<Two>>,
     /// Ends the wait for the client to close.
     patience: Option<Pin<Box<upshift::time::Sleep>>>,
@@ -45,7 +45,7 @@ struct One {
     instead: Option<Bytes>,
     /// The client sends nothing any more.
     ended: bool,
-    /// The library does not know, and learns it when the answer is sent: it would not send the rest.
+    /// The library learns of the end when the answer is sent: it would not send the rest.
     hidden: bool,
 }
 
@@ -57,7 +57,7 @@ struct Two {
 }
 
 impl<I> Watched<I> {
-    /// Of HTTP/1, with heads of so many bytes.
+    /// Watches a connection of HTTP/1, with heads of so many bytes at most.
     pub(crate) fn one(io: I, conn: Arc<Conn>, header_bytes: usize) -> Watched<I> {
         let one = One {
             heads: Heads::new(header_bytes),
@@ -133,8 +133,8 @@ impl Two {
 }
 
 impl One {
-    /// Passes on what has come. A client that has closed its sending half is taken for gone, unless
-    /// its request is answered in any case.
+    /// Passes on bytes of the client, which is taken for gone at its end of file, unless its
+    /// request is answered in any case.
     fn read<I: Fill>(
         &mut self,
         io: &mut I,
@@ -281,9 +281,9 @@ impl<I: Write + SendFile + Unpin> Watched<I> {
 }
 
 impl<I: Fill> Watched<I> {
-    /// Reads on after the last byte was sent, until the client closes, for [`NEXT_REQUEST`] at most. The kernel answers what comes for a
-    /// closed socket, a WINDOW_UPDATE or the rest of a body for instance, by a reset, which discards what the client has not
-    /// received.
+    /// Reads on after the last byte was sent, until the client closes, for [`NEXT_REQUEST`] at
+    /// most. Anything that arrives for a closed socket, such as a WINDOW_UPDATE or the rest of a
+    /// body, makes the kernel send a reset, which discards data that the client has not received.
     fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let sleep = || Box::pin(upshift::time::sleep(NEXT_REQUEST));
         let patience = self.patience.get_or_insert_with(sleep);
@@ -346,7 +346,7 @@ impl<I: Write + Fill + SendFile + Unpin> Write for Watched<I> {
         let this = &mut *self;
         let result = Pin::new(&mut this.io).poll_flush(cx);
         this.conn.wrote(result.is_pending());
-        // The library flushes what it has written before.
+        // The library flushes when it has written all of the answer.
         if let Some(one) = &mut this.one
             && one.hidden
             && result.is_ready()

@@ -102,7 +102,7 @@ pub(crate) struct ServeArgs {
     /// At shutdown, continue to accept for this time while asking clients to reconnect [default: 0s]
     #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = upshift_units::duration)]
     drain_delay: Option<Duration>,
-    /// At shutdown, time limit for open connections, then they are cut off [default: 10s]
+    /// Time limit for open connections at shutdown, then they are cut off [default: 10s]
     #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = upshift_units::duration)]
     drain_timeout: Option<Duration>,
     /// Access log, one line of JSON per request; `-` for standard output

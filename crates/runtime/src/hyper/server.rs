@@ -42,7 +42,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const BUFFERED: usize = 64 * 1024;
 /// What is read of HTTP/2 between two looks at the clock: 455 frames at most.
 const PIECE: usize = 4096;
-/// Default of [`Server::header_timeout`]: hyper's own default, because an idle connection counts, too.
+/// Default of [`Server::header_timeout`]: hyper's own, since an idle connection counts, too.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Default of [`Server::drain_timeout`].
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);

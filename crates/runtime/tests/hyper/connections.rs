@@ -48,7 +48,7 @@ fn requests_under_way_are_answered_before_the_server_ends() {
     drop(silent);
 }
 
-/// With the time that a server has by default.
+/// The default time for draining counts.
 #[test]
 fn clients_that_never_do_their_part_do_not_keep_the_server_from_ending() {
     let server = Running::start(1, |server| server);

@@ -5,9 +5,9 @@
 //! meanwhile. First with `RESOLVE_CACHED`, which does not wait for a disk and so may be done in a
 //! poll; if the kernel would have to wait, on a thread for blocking calls.
 //!
-//! The root's own path is the operator's: its links are followed without restriction. It is resolved
-//! again for the first request after [`FRESH`], so that another folder in its place (a link that
-//! names the next release, a folder made anew) is served without a reload.
+//! The root's own path is the operator's, so all links in it are followed. The path is resolved
+//! again for the first request after [`FRESH`]: another folder in its place (a link to the next
+//! release, a folder made anew) is served without a reload.
 
 use std::fs::File;
 use std::io;
@@ -110,8 +110,11 @@ impl Root {
         }))
     }
 
-    /// The folder that the path names, resolved within the last [`FRESH`]. Waits for a disk unless
-    /// `how` forbids it. An error if there is none: then nothing is served until there is one again.
+    /// Returns the folder that the path named within the last [`FRESH`]. Waits for a disk unless
+    /// `how` forbids it.
+    ///
+    /// # Errors
+    /// That of the kernel if the path names no folder: nothing is served until it does.
     fn folder(&self, how: ResolveFlags) -> Result<Arc<OwnedFd>, Errno> {
         {
             let folder = self.folder.read().unwrap_or_else(PoisonError::into_inner);

@@ -534,7 +534,7 @@ fn a_reader_that_goes_in_the_middle_of_a_large_file_is_let_go() {
     assert!(server.is_well());
 }
 
-/// As deployments do it: a link that names the next release, a folder that is made anew.
+/// Deployments do both: a link that names the next release, a folder that is made anew.
 #[test]
 fn another_folder_in_place_of_the_root_is_served_without_a_reload() {
     let folder = Folder::new();

@@ -176,8 +176,8 @@ fn bodies_beyond_the_limit_are_refused() {
     );
 }
 
-/// A level that waits is refused more of what computes, since it would wait longer. A file, or a text
-/// that is at hand, is sent at once when its turn comes.
+/// More requests that compute would make a level wait longer. A file, or a text that is at hand, is
+/// sent at once when its turn comes.
 #[test]
 fn files_are_served_however_long_their_level_waits() {
     let folder = Folder::new();

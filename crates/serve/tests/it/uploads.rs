@@ -66,7 +66,7 @@ fn a_refused_upload_over_http_2_is_answered_and_not_reset_while_it_comes() {
             let part = frame(DATA, flags, number, &vec![0; part]);
             stream.write_all(&part).unwrap();
         }
-        // The next stream's answer comes after what the server has to say of this one.
+        // A reset of this stream would come before the answer of the next.
         let next = frame(HEADERS, END_HEADERS | END_STREAM, number + 2, &post("0"));
         stream.write_all(&next).unwrap();
         let mut reset = false;
