@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::net::{self, IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::net::UnixListener as StdUnixListener;
+use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use rustix::net::AddressFamily;
 use rustix::net::sockopt::{self, socket_acceptconn, socket_domain};
 use upshift::hyper::Io;
 use upshift::io::AsyncFd;
-use upshift::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
+use upshift::net::{TcpListener, TcpSocket, TcpStream, UnixStream};
 
 use crate::address::Address;
 use crate::socket_file::{self, SocketFile};
@@ -33,15 +33,37 @@ const QUESTIONS: u32 = 4;
 const BETWEEN: Duration = Duration::from_secs(5);
 
 /// A socket that listens.
+///
+/// Connections are accepted one by one, when the socket is readable. An operation of the ring that
+/// accepts for ever would take a descriptor for each connection that waits, before the server has
+/// seen that there are too many; and those that it has accepted when it is cancelled would be lost,
+/// although another process may listen on the same socket.
 pub(crate) enum Listener {
-    /// Opened here.
-    Own(TcpListener),
-    /// Opened here; the file goes with it.
-    OwnUnix(UnixListener, SocketFile),
-    /// Of other processes as well. What an operation of the ring has accepted when it is cancelled would be lost; so this one is
-    /// accepted from when it is readable, and a client that is not accepted here waits for the others.
-    Shared(net::TcpListener, AsyncFd),
-    SharedUnix(StdUnixListener, AsyncFd),
+    Tcp(net::TcpListener, AsyncFd),
+    /// The file of a socket that was opened here goes with it.
+    Unix(StdUnixListener, AsyncFd, Option<SocketFile>),
+}
+
+/// A connection that was accepted and is not served yet. Dropped, it is closed at once.
+pub(crate) enum Accepted {
+    Tcp(net::TcpStream),
+    Unix(StdUnixStream),
+}
+
+impl Accepted {
+    /// Prepares the connection for the HTTP library. The socket blocks, as the ring wants it:
+    /// `accept` does not hand on the mode of the listener.
+    pub(crate) fn into_io(self) -> Io {
+        match self {
+            Accepted::Tcp(stream) => {
+                let stream = TcpStream::from(OwnedFd::from(stream));
+                // The peer may be gone already.
+                let _ = stream.set_nodelay(true);
+                Io::new(stream)
+            }
+            Accepted::Unix(stream) => Io::from(UnixStream::from(OwnedFd::from(stream))),
+        }
+    }
 }
 
 impl Listener {
@@ -51,22 +73,27 @@ impl Listener {
     /// Why not, and what to do about it.
     pub(crate) fn open(address: &Address) -> io::Result<Listener> {
         match address {
-            Address::Ip(address) => listen(*address).map(Listener::own),
-            Address::Port(port) => listen_on_all(*port).map(Listener::own),
+            Address::Ip(address) => {
+                let listener = listen(*address)?;
+                Listener::shared(listener.as_fd().try_clone_to_owned()?)
+            }
+            Address::Port(port) => {
+                let listener = listen_on_all(*port)?;
+                Listener::shared(listener.as_fd().try_clone_to_owned()?)
+            }
             Address::Unix { path, mode } => {
                 let named = |error: io::Error| {
                     let text = format!("cannot listen on {address}: {error}");
                     io::Error::new(error.kind(), text)
                 };
-                let (listener, file) = socket_file::listen(path, *mode, BACKLOG).map_err(named)?;
-                Ok(Listener::OwnUnix(UnixListener::from_std(listener)?, file))
+                let (listener, made) = socket_file::listen(path, *mode, BACKLOG).map_err(named)?;
+                let mut listener = Listener::shared(listener.into())?;
+                if let Listener::Unix(.., file) = &mut listener {
+                    *file = Some(made);
+                }
+                Ok(listener)
             }
         }
-    }
-
-    fn own(listener: TcpListener) -> Listener {
-        keep_alive(&listener);
-        Listener::Own(listener)
     }
 
     /// One that listens already, of TCP or a Unix socket.
@@ -87,54 +114,44 @@ impl Listener {
         rustix::io::ioctl_fionbio(&socket, true)?;
         let readiness = AsyncFd::new(socket.try_clone()?);
         Ok(match socket_domain(&socket)? {
-            AddressFamily::UNIX => Listener::SharedUnix(socket.into(), readiness),
+            AddressFamily::UNIX => Listener::Unix(socket.into(), readiness, None),
             _ => {
                 keep_alive(&socket);
-                Listener::Shared(socket.into(), readiness)
+                Listener::Tcp(socket.into(), readiness)
             }
         })
     }
 
     /// The next connection. Cancelled, it loses none.
-    pub(crate) async fn accept(&self) -> io::Result<(Io, SocketAddr)> {
-        let (stream, peer) = match self {
-            Listener::Own(listener) => listener.accept().await?,
-            Listener::Shared(socket, readiness) => {
+    pub(crate) async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
+        match self {
+            Listener::Tcp(socket, readiness) => {
                 let (stream, peer) = readiness.read_with(|_| socket.accept()).await?;
-                (TcpStream::from_std(stream)?, peer)
+                // A socket of both families shows addresses of IPv4 within IPv6.
+                let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+                Ok((Accepted::Tcp(stream), peer))
             }
-            Listener::OwnUnix(listener, _) => {
-                return Ok((Io::from(listener.accept().await?.0), UNIX));
-            }
-            Listener::SharedUnix(socket, readiness) => {
+            Listener::Unix(socket, readiness, _) => {
                 let (stream, _) = readiness.read_with(|_| socket.accept()).await?;
-                return Ok((Io::from(UnixStream::from_std(stream)?), UNIX));
+                Ok((Accepted::Unix(stream), UNIX))
             }
-        };
-        // The peer may be gone already.
-        let _ = stream.set_nodelay(true);
-        // A socket of both families shows addresses of IPv4 within IPv6.
-        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-        Ok((Io::new(stream), peer))
+        }
     }
 
     /// The address, if it is of TCP.
     pub(crate) fn ip(&self) -> Option<SocketAddr> {
         match self {
-            Listener::Own(listener) => listener.local_addr().ok(),
-            Listener::Shared(socket, _) => socket.local_addr().ok(),
-            Listener::OwnUnix(..) | Listener::SharedUnix(..) => None,
+            Listener::Tcp(socket, _) => socket.local_addr().ok(),
+            Listener::Unix(..) => None,
         }
     }
 
     /// The path, if it is a Unix socket that has one.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         match self {
-            Listener::Own(_) | Listener::Shared(..) => None,
-            Listener::OwnUnix(_, file) => Some(file.path().to_owned()),
-            Listener::SharedUnix(socket, _) => {
-                Some(socket.local_addr().ok()?.as_pathname()?.to_owned())
-            }
+            Listener::Tcp(..) => None,
+            Listener::Unix(.., Some(file)) => Some(file.path().to_owned()),
+            Listener::Unix(socket, ..) => Some(socket.local_addr().ok()?.as_pathname()?.to_owned()),
         }
     }
 }

@@ -57,7 +57,8 @@ pub struct Config {
     /// How long it goes on accepting when it ends, while its answers ask clients to connect anew: to its successor.
     #[serde(deserialize_with = "units::read_duration")]
     pub drain_delay: Duration,
-    /// How long requests under way may take when the server ends.
+    /// The longest that open connections may take when the server ends: requests under way, and
+    /// clients that do not do their part.
     #[serde(deserialize_with = "units::read_duration")]
     pub drain_timeout: Duration,
 }
@@ -80,7 +81,7 @@ impl Default for Config {
             access_log: None,
             control: None,
             drain_delay: Duration::ZERO,
-            drain_timeout: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(10),
         }
     }
 }
@@ -282,6 +283,7 @@ impl Default for Files {
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Admission {
     /// The longest that requests of a level may wait for a vCPU before more of it are refused.
+    /// Requests to a service and for a matrix are; files, whose sending ends the wait, are not.
     #[serde(deserialize_with = "units::read_duration")]
     pub max_wait: Duration,
     /// The most requests of a level that are under way.

@@ -55,6 +55,11 @@ pub(crate) struct Conn {
     queued: AtomicUsize,
     /// The last write waits for the socket.
     full: AtomicBool,
+    /// Set if the request under way, of HTTP/1, is answered even to a client that has closed its
+    /// sending half.
+    is_answered: AtomicBool,
+    /// Set if the body of the last request, of HTTP/1, has not been read to its end.
+    unread: AtomicBool,
     pub(crate) in_flight: InFlight,
     /// Of HTTP/2.
     pub(crate) streams: Streams,
@@ -86,6 +91,8 @@ impl Conn {
             queue: OnceLock::new(),
             queued: AtomicUsize::new(0),
             full: AtomicBool::new(false),
+            is_answered: AtomicBool::new(false),
+            unread: AtomicBool::new(false),
             in_flight: InFlight::default(),
             streams: Streams::default(),
             sending: Sending::default(),
@@ -107,6 +114,38 @@ impl Conn {
         self.two.store(true, Relaxed);
         self.head_since.store(0, Relaxed);
         self.idle_since.store(self.now(), Relaxed);
+    }
+
+    pub(crate) fn is_two(&self) -> bool {
+        self.two.load(Relaxed)
+    }
+
+    /// Says whether the request that has just begun, of HTTP/1, is answered even if its client has
+    /// closed its sending half: files are; a service is not asked in vain.
+    pub(crate) fn answers_half_closed(&self, answers: bool) {
+        self.is_answered.store(answers, Relaxed);
+        self.unread.store(false, Relaxed);
+    }
+
+    /// Is a request under way that is answered even to a client that has closed its sending half?
+    pub(crate) fn is_answered(&self) -> bool {
+        self.is_answered.load(Relaxed) && self.active.load(Relaxed) != 0
+    }
+
+    /// The body of a request of HTTP/1 has been left before its end.
+    pub(crate) fn leaves_unread(&self) {
+        self.unread.store(true, Relaxed);
+    }
+
+    /// May the client still be sending a body that is not read, or a head that was refused?
+    pub(crate) fn is_sending(&self) -> bool {
+        self.unread.load(Relaxed)
+            || self.active.load(Relaxed) == 0 && self.head_since.load(Relaxed) != 0
+    }
+
+    /// Is a head expected, or on its way?
+    pub(crate) fn is_between(&self) -> bool {
+        self.active.load(Relaxed) == 0
     }
 
     /// What a service may know of it.
@@ -202,14 +241,17 @@ impl Conn {
         self.taken_at.store(self.now(), Relaxed);
     }
 
-    pub(crate) fn received(&self) {
+    /// Bytes have come. True: a head begins.
+    pub(crate) fn received(&self) -> bool {
         if self.active.load(Relaxed) == 0
             && !self.two.load(Relaxed)
             && self.head_since.load(Relaxed) == 0
         {
             self.head_since.store(self.now(), Relaxed);
             self.idle_since.store(0, Relaxed);
+            return true;
         }
+        false
     }
 
     pub(crate) fn wrote(&self, pending: bool) {

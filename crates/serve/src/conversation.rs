@@ -1,18 +1,22 @@
 //! The life of a connection: what it speaks, and how it ends.
 
 use std::future::poll_fn;
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
+use bytes::Buf;
+use http::StatusCode;
 use hyper::rt::{Read, Write};
 use hyper::server::conn::{http1, http2};
 use upshift::hyper::{Allowance, Clock, Io, StreamSpawner};
 
 use crate::config::Limits;
 use crate::direct::SendFile;
+use crate::heads;
 use crate::lend::Fill;
 use crate::service::Http;
 use crate::shared::{Entered, Live};
@@ -35,6 +39,14 @@ impl Entered {
         let limits = live.config.limits.clone();
         // How a connection ends is between hyper and the peer.
         if let Some(config) = &live.sites.tls {
+            let Some(Ok(first)) = self.or_end(io.peek(1, |_| true)).await else {
+                return;
+            };
+            // A record of TLS begins with its type, which is no letter.
+            if first.first().is_some_and(u8::is_ascii_uppercase) {
+                let _ = self.refuse_plain(io).await;
+                return;
+            }
             let Some(Ok(io)) = self.or_end(TlsIo::accept(io, config.clone())).await else {
                 return;
             };
@@ -52,6 +64,22 @@ impl Entered {
             let two = first.starts_with(PREFACE);
             let _ = self.speak(io, two, &limits).await;
         }
+    }
+
+    /// Tells a client of HTTP without TLS that it has the wrong port.
+    async fn refuse_plain(&self, io: Io) -> io::Result<()> {
+        let text = "this port speaks TLS: use https\n";
+        let mut answer = heads::refusal(StatusCode::BAD_REQUEST, text);
+        self.conn.leaves_unread();
+        let mut io = Watched::one(io, self.conn.clone(), 0);
+        poll_fn(|cx| {
+            while !answer.is_empty() {
+                let count = ready!(Pin::new(&mut io).poll_write(cx, &answer))?;
+                answer.advance(count);
+            }
+            Pin::new(&mut io).poll_shutdown(cx)
+        })
+        .await
     }
 
     /// Is it to end after what is under way? A client of HTTP/1 whose connection is closed while it sends a request has lost it; one of HTTP/2
@@ -89,7 +117,8 @@ impl Entered {
             let told = self.tell(connection, |two| two.graceful_shutdown());
             return allowance.hold(told).await;
         }
-        let io = Watched::one(io, self.conn.clone());
+        let header_bytes = usize::try_from(limits.header_bytes).unwrap_or(usize::MAX);
+        let io = Watched::one(io, self.conn.clone(), header_bytes);
         let connection = self.http1(limits).serve_connection(io, service);
         // What a connection becomes that is upgraded is the service's.
         let connection = connection.with_upgrades();

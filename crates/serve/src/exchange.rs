@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use http::{Response, Uri, Version};
+use hyper::body::Incoming;
 
 use crate::access_log::Record;
 use crate::admission::Ticket;
@@ -12,6 +13,7 @@ use crate::clock;
 use crate::in_flight::Entry;
 use crate::priority::PRIORITY;
 use crate::shared::Entered;
+use crate::upload;
 
 /// A request and its response, from head to end; its drop is the end.
 pub(crate) struct Exchange {
@@ -27,6 +29,8 @@ pub(crate) struct Exchange {
     pub(crate) status: u16,
     pub(crate) bytes: u64,
     waited: u64,
+    /// The body of a request of HTTP/2 that nobody reads.
+    unread: Option<Incoming>,
 }
 
 impl Exchange {
@@ -48,6 +52,17 @@ impl Exchange {
             status: 0,
             bytes: 0,
             waited: 0,
+            unread: None,
+        }
+    }
+
+    /// Nobody reads the body of the request. Of HTTP/2 it is kept until the answer has been given,
+    /// since without it the stream would be reset; HTTP/1 has to know at once.
+    pub(crate) fn leaves(&mut self, body: Incoming) {
+        if self.version >= Version::HTTP_2 {
+            self.unread = Some(body);
+        } else {
+            upload::leave(body, &self.entered.conn);
         }
     }
 
@@ -87,6 +102,9 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         let Entered { shared, conn, .. } = &*self.entered;
+        if let Some(body) = self.unread.take() {
+            upload::leave(body, conn);
+        }
         if let Some(ticket) = self.ticket.take() {
             shared.gates.end(ticket);
         }

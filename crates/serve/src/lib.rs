@@ -45,6 +45,7 @@
 //! | `admission`, `absence`, `rates`, `refusal` | what is refused |
 //! | `server`, `shared`, `shards` | listening; what all connections share, and what each vCPU has of it |
 //! | `conversation`, `connection`, `watched`, `sweep`, `lend`, `tls`, `client` | connections and their time-outs |
+//! | `heads`, `upload` | heads that are refused; bodies that nobody reads |
 //! | `host`, `sites`, `certificates` | virtual hosts: which site a request is for, which certificate its client is shown |
 //! | `service`, `exchange`, `under_way`, `counted`, `in_flight` | a request from head to end, and its `reprio` |
 //! | `frames`, `streams`, `sending` | `PRIORITY_UPDATE` of HTTP/2; which stream sends first |
@@ -78,6 +79,7 @@ mod files;
 mod frames;
 #[cfg(test)]
 mod fuzz;
+mod heads;
 mod host;
 mod in_flight;
 mod lend;
@@ -102,6 +104,7 @@ mod sweep;
 mod tls;
 mod under_way;
 mod units;
+mod upload;
 mod watched;
 
 pub use address::Address;

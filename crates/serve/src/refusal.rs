@@ -4,6 +4,7 @@ use http::header::{CONNECTION, HeaderValue};
 use http::{Response, StatusCode, Version};
 
 use crate::body::Body;
+use crate::heads::UNKNOWN_CODING;
 use crate::reply;
 
 /// Why a request is not answered.
@@ -14,6 +15,7 @@ pub(crate) enum Refusal {
     TooLarge,
     TooOften,
     Overloaded,
+    UnknownCoding,
 }
 
 impl Refusal {
@@ -34,16 +36,24 @@ impl Refusal {
             }
             Refusal::TooLarge => {
                 let why = "the body is too large\n";
-                let mut response = reply::text(StatusCode::PAYLOAD_TOO_LARGE, why);
-                if version < Version::HTTP_2 {
-                    // Rather than read all of it.
-                    let close = HeaderValue::from_static("close");
-                    response.headers_mut().insert(CONNECTION, close);
-                }
-                response
+                closing(reply::text(StatusCode::PAYLOAD_TOO_LARGE, why), version)
+            }
+            Refusal::UnknownCoding => {
+                let response = reply::text(StatusCode::NOT_IMPLEMENTED, UNKNOWN_CODING);
+                closing(response, version)
             }
             Refusal::TooOften => reply::later(StatusCode::TOO_MANY_REQUESTS, "too many requests\n"),
             Refusal::Overloaded => reply::later(StatusCode::SERVICE_UNAVAILABLE, "overloaded\n"),
         }
     }
+}
+
+/// Has the connection closed after a response, rather than all of a body read; in HTTP/2 only the
+/// stream is.
+fn closing(mut response: Response<Body>, version: Version) -> Response<Body> {
+    if version < Version::HTTP_2 {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(CONNECTION, close);
+    }
+    response
 }

@@ -12,10 +12,12 @@ use hyper::body::Incoming;
 
 use crate::body::BoxError;
 use crate::connection::Conn;
+use crate::upload;
 
 /// The body of a request: limited in bytes, and timed while a handler waits for it.
 pub struct RequestBody {
-    inner: Incoming,
+    /// `None` after its end.
+    inner: Option<Incoming>,
     conn: Arc<Conn>,
     left: u64,
     /// It has been waited for, and is not over.
@@ -37,7 +39,7 @@ impl Error for TooLarge {}
 impl RequestBody {
     pub(crate) fn new(inner: Incoming, conn: Arc<Conn>, limit: u64) -> RequestBody {
         RequestBody {
-            inner,
+            inner: Some(inner),
             conn,
             left: limit,
             awaited: false,
@@ -53,7 +55,10 @@ impl HttpBody for RequestBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(cx) else {
+        let Some(inner) = &mut self.inner else {
+            return Poll::Ready(None);
+        };
+        let Poll::Ready(frame) = Pin::new(inner).poll_frame(cx) else {
             if !self.awaited {
                 self.awaited = true;
                 self.conn.begin_body();
@@ -63,6 +68,7 @@ impl HttpBody for RequestBody {
         };
         let Some(frame) = frame.transpose()? else {
             self.conn.has_body();
+            self.inner = None;
             return Poll::Ready(None);
         };
         let length = frame.data_ref().map_or(0, Bytes::len) as u64;
@@ -76,11 +82,12 @@ impl HttpBody for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.inner.as_ref().is_none_or(Incoming::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        let inner = self.inner.as_ref();
+        inner.map_or_else(|| SizeHint::with_exact(0), Incoming::size_hint)
     }
 }
 
@@ -88,6 +95,9 @@ impl Drop for RequestBody {
     fn drop(&mut self) {
         if self.awaited {
             self.conn.end_body();
+        }
+        if let Some(inner) = self.inner.take() {
+            upload::leave(inner, &self.conn);
         }
     }
 }

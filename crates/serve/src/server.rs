@@ -13,13 +13,13 @@ use http::{Request, Response, StatusCode};
 use http_body::Body as HttpBody;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tower_service::Service;
-use upshift::hyper::{Io, Receiving};
+use upshift::hyper::Receiving;
 use upshift::sync::Notify;
 use upshift::{Level, time};
 
 use crate::access_log::AccessLog;
 use crate::admission::Gates;
-use crate::bind::Listener;
+use crate::bind::{Accepted, Listener};
 use crate::body::{Body, BoxError};
 use crate::config::Config;
 use crate::connection::Conn;
@@ -34,6 +34,8 @@ use crate::request_body::RequestBody;
 use crate::shared::{Connections, Control, Entered, Live, Shared};
 use crate::{clock, notice, reply, sweep};
 
+/// Descriptors that preemption opens for each vCPU while the server runs.
+const PREEMPTION: usize = 3;
 /// How long accepting rests when descriptors or memory have run out.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(20);
 /// Accepting and the watch over time-outs go before all requests.
@@ -78,7 +80,7 @@ impl Server {
             sockets.into_iter().map(Listener::shared).collect()
         };
         let listeners = listeners.map_err(|error| error.to_string())?;
-        let connections = Connections::within(descriptors, KEPT * runtime.vcpus());
+        let connections = Connections::within(descriptors, (KEPT + PREEMPTION) * runtime.vcpus());
         let receive = Level::new(live.config.receive_level).map_err(|error| error.to_string())?;
         Ok(Server {
             shared: Shared {
@@ -290,7 +292,7 @@ async fn accept(listener: Listener, shared: Arc<Shared>) {
         // A thousand may have come at once.
         poll_fn(upshift::task::poll_piece).await;
         match listener.accept().await {
-            Ok((io, peer)) => admit(&shared, io, peer),
+            Ok((accepted, peer)) => admit(&shared, accepted, peer),
             Err(error) if error.raw_os_error().is_some() => {
                 // Of one connection, or of a process that has run out of something.
                 if !matches!(error.kind(), io::ErrorKind::ConnectionAborted) {
@@ -303,7 +305,7 @@ async fn accept(listener: Listener, shared: Arc<Shared>) {
     }
 }
 
-fn admit(shared: &Arc<Shared>, io: Io, peer: SocketAddr) {
+fn admit(shared: &Arc<Shared>, accepted: Accepted, peer: SocketAddr) {
     let live = shared.live();
     let limits = &live.config.limits;
     let conn = Arc::new(Conn::new(peer, shared.coarse.clone()));
@@ -321,7 +323,8 @@ fn admit(shared: &Arc<Shared>, io: Io, peer: SocketAddr) {
         conn,
         number,
     });
-    if let Ok(handle) = upshift::try_spawn(entered.serve(io, live), shared.receive) {
+    let serving = entered.serve(accepted.into_io(), live);
+    if let Ok(handle) = upshift::try_spawn(serving, shared.receive) {
         handle.detach();
     }
 }

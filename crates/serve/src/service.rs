@@ -3,8 +3,10 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, HOST, HeaderValue};
+use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
+use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, Version};
 use hyper::body::Incoming;
 use hyper::service::Service;
@@ -22,7 +24,7 @@ use crate::priority::Urgency;
 use crate::refusal::Refusal;
 use crate::request_body::RequestBody;
 use crate::rules::Facts;
-use crate::shared::{Entered, Live, Seen};
+use crate::shared::{App, Entered, Live, Seen};
 use crate::under_way::{Answer, UnderWay};
 use crate::{builtin, host, reply};
 
@@ -64,9 +66,15 @@ impl Service<Request<Incoming>> for Http {
         };
         let level = rule.unwrap_or(own);
         conn.begin_request();
-        let gated = !(vital && rule.is_none());
+        conn.answers_half_closed(shared.app.is_none() || endpoint.is_some());
+        let gate = match endpoint {
+            _ if vital && rule.is_none() => Gate::Open,
+            None if shared.app.is_some() => Gate::Waits,
+            Some(Endpoint::Matrix) => Gate::Waits,
+            _ => Gate::Counts,
+        };
         let admitted =
-            site.and_then(|site| Ok((site, self.admit(&live, &request, level, now, gated)?)));
+            site.and_then(|site| Ok((site, self.admit(&live, &request, level, now, gate)?)));
         let (site, ticket) = match admitted {
             Ok((site, ticket)) => (Ok(site), ticket),
             Err(refusal) => {
@@ -78,15 +86,34 @@ impl Service<Request<Incoming>> for Http {
         conn.in_flight.enter(&entry);
         let turn = if two { conn.sending.enter() } else { 0 };
         let entered = self.entered.clone();
-        let exchange = Exchange::new(entered, ticket, entry, turn, rule.is_some(), version);
+        let mut exchange = Exchange::new(entered, ticket, entry, turn, rule.is_some(), version);
         // A refusal costs a level nothing: it is sent from where the request was received.
         let receives = site.is_err() || vital && rule.is_none();
-        let answer = match site {
-            Ok(site) => self.answer(&live, site, endpoint, request, now),
-            Err(response) => Answer::Ready(Some(response)),
+        let answer = match (site, &shared.app) {
+            (Ok(_), Some(app)) if endpoint.is_none() => self.ask(&live, app, request),
+            (site, _) => {
+                let (parts, body) = request.into_parts();
+                exchange.leaves(body);
+                match site {
+                    Ok(site) => self.answer(&live, site, endpoint, parts, now),
+                    Err(response) => Answer::Ready(Some(response)),
+                }
+            }
         };
         UnderWay::new(exchange, answer, receives)
     }
+}
+
+/// How a request is admitted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    /// Always: monitoring.
+    Open,
+    /// Unless too many are under way. Serving a file, or a text that is at hand, ends the wait that
+    /// a refusal would be for.
+    Counts,
+    /// Unless too many are under way, or would wait for too long: requests that compute.
+    Waits,
 }
 
 impl Http {
@@ -152,15 +179,20 @@ impl Http {
         request: &Request<Incoming>,
         level: Level,
         now: u64,
-        gated: bool,
+        gate: Gate,
     ) -> Result<Option<Ticket>, Refusal> {
         let limits = &live.config.limits;
+        let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
+        let is_chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+        if codings.next().is_some_and(|coding| !is_chunked(coding)) || codings.next().is_some() {
+            return Err(Refusal::UnknownCoding);
+        }
         let length = request.headers().get(CONTENT_LENGTH);
         let length = length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
         if length.is_some_and(|length| length > limits.body_bytes) {
             return Err(Refusal::TooLarge);
         }
-        if !gated {
+        if gate == Gate::Open {
             return Ok(None);
         }
         let Entered { shared, conn, .. } = &*self.entered;
@@ -169,27 +201,28 @@ impl Http {
             return Err(Refusal::TooOften);
         }
         let admission = &live.config.admission;
+        let max_wait = match gate {
+            Gate::Waits => admission.max_wait,
+            _ => Duration::MAX,
+        };
         let gates = &shared.gates;
+        let counted = gates.counted(now);
         gates
-            .admit(
-                level,
-                gates.counted(now),
-                admission.max_wait,
-                admission.in_flight,
-            )
+            .admit(level, counted, max_wait, admission.in_flight)
             .map(Some)
             .map_err(|_| Refusal::Overloaded)
     }
 
+    /// Answers with an endpoint or a file.
     fn answer(
         &self,
         live: &Arc<Seen>,
         site: usize,
         endpoint: Option<Endpoint>,
-        request: Request<Incoming>,
+        parts: Parts,
         since: u64,
     ) -> Answer {
-        if endpoint.is_some() && !matches!(*request.method(), Method::GET | Method::HEAD) {
+        if endpoint.is_some() && !matches!(parts.method, Method::GET | Method::HEAD) {
             return Answer::Ready(Some(reply::only_get("this can only be read\n")));
         }
         if let Some(response) =
@@ -197,21 +230,17 @@ impl Http {
         {
             return Answer::Ready(Some(response));
         }
-        match &self.entered.shared.app {
-            Some(app) if endpoint.is_none() => {
-                let limit = live.config.limits.body_bytes;
-                let conn = self.entered.conn.clone();
-                let mut request = request;
-                request.extensions_mut().insert(conn.facts());
-                Answer::Later(app(request.map(|body| RequestBody::new(body, conn, limit))))
-            }
-            _ => {
-                let (parts, _) = request.into_parts();
-                let (entered, live) = (self.entered.clone(), live.clone());
-                Answer::Later(Box::pin(async move {
-                    builtin::respond(&entered.shared, &live, site, &parts, since).await
-                }))
-            }
-        }
+        let (entered, live) = (self.entered.clone(), live.clone());
+        Answer::Later(Box::pin(async move {
+            builtin::respond(&entered.shared, &live, site, &parts, since).await
+        }))
+    }
+
+    /// Has a service answer.
+    fn ask(&self, live: &Arc<Seen>, app: &App, mut request: Request<Incoming>) -> Answer {
+        let limit = live.config.limits.body_bytes;
+        let conn = self.entered.conn.clone();
+        request.extensions_mut().insert(conn.facts());
+        Answer::Later(app(request.map(|body| RequestBody::new(body, conn, limit))))
     }
 }

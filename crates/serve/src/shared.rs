@@ -200,6 +200,9 @@ impl Drop for Entered {
 ///
 /// Each has a descriptor, and reads a file with another one. So there are no more of them than half of the descriptors allow that
 /// were free at the start: those that are open can be served, however many clients there are.
+///
+/// A connection that is turned away has a descriptor only between its `accept` and its `close`,
+/// which follow each other ([`Listener`](crate::bind::Listener)).
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     table: Mutex<Table>,
@@ -221,7 +224,8 @@ impl Connections {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// None, for a process that may have so many descriptors (`None`: any number) and keeps so many files open.
+    /// Creates an empty table. `limit` is the number of descriptors that the process may have
+    /// (`None`: any), `kept` the number of those that are not connections' and are opened later.
     pub(crate) fn within(limit: Option<u64>, kept: usize) -> Connections {
         let has = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
         let allowed = limit.map(|limit| {

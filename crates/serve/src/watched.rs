@@ -16,6 +16,7 @@ use crate::conversation::NEXT_REQUEST;
 use crate::direct::{self, SendFile};
 use crate::files::{Reading, asked_in_vain, read_later, read_now};
 use crate::frames::{Frames, Heard};
+use crate::heads::Heads;
 use crate::lend::Fill;
 use crate::priority::Urgency;
 use crate::shared::Shared;
@@ -27,13 +28,29 @@ const PIECE: usize = 4096;
 pub(crate) struct Watched<I> {
     io: I,
     conn: Arc<Conn>,
-    /// Of HTTP/2.
+    /// Present in HTTP/1.
+    one: Option<Box<One>>,
+    /// Present in HTTP/2.
     two: Option<Box<Two>>,
     /// Bytes that had come from the socket at the last look.
     received: u64,
+    /// Ends the wait for the client to close.
+    patience: Option<Pin<Box<upshift::time::Sleep>>>,
+    /// Bytes that the client had not taken when that wait began.
+    unsent: Option<usize>,
     /// Of the piece of a file that is being sent, what had to be read.
     read: Bytes,
     reading: Option<Reading>,
+}
+
+struct One {
+    heads: Heads,
+    /// An answer that is sent in place of the library's.
+    instead: Option<Bytes>,
+    /// The client sends nothing any more.
+    ended: bool,
+    /// The library learns of the end when the answer is sent: it would not send the rest.
+    hidden: bool,
 }
 
 struct Two {
@@ -43,19 +60,25 @@ struct Two {
     stop: bool,
     /// A frame that ends the connection: the library reads it next, in place of the client's.
     wrong: &'static [u8],
-    /// Ends the wait for the client to close.
-    patience: Option<Pin<Box<upshift::time::Sleep>>>,
-    /// Bytes that the client had not taken when that wait began.
-    unsent: Option<usize>,
 }
 
 impl<I> Watched<I> {
-    pub(crate) fn one(io: I, conn: Arc<Conn>) -> Watched<I> {
+    /// Watches a connection of HTTP/1, with heads of so many bytes at most.
+    pub(crate) fn one(io: I, conn: Arc<Conn>, header_bytes: usize) -> Watched<I> {
+        let one = One {
+            heads: Heads::new(header_bytes),
+            instead: None,
+            ended: false,
+            hidden: false,
+        };
         Watched {
             io,
             conn,
+            one: Some(Box::new(one)),
             two: None,
             received: 0,
+            patience: None,
+            unsent: None,
             read: Bytes::new(),
             reading: None,
         }
@@ -67,14 +90,15 @@ impl<I> Watched<I> {
             frames: Frames::new(),
             stop: false,
             wrong: &[],
-            patience: None,
-            unsent: None,
         };
         Watched {
             io,
             conn,
+            one: None,
             two: Some(Box::new(two)),
             received: 0,
+            patience: None,
+            unsent: None,
             read: Bytes::new(),
             reading: None,
         }
@@ -125,33 +149,60 @@ impl Two {
         io.consume(count);
         Poll::Ready(Ok(()))
     }
+}
 
-    /// Reads on after the last byte was sent, until the client closes, or takes nothing for
-    /// [`NEXT_REQUEST`]. The kernel answers bytes for a closed socket, a WINDOW_UPDATE for
-    /// instance, by a reset, which discards all bytes that the client has not received.
-    fn poll_closed<I: Fill>(&mut self, io: &mut I, conn: &Conn, cx: &mut Context<'_>) -> Poll<()> {
-        while self
-            .patience
-            .as_mut()
-            .is_none_or(|wait| wait.as_mut().poll(cx).is_ready())
-        {
-            let unsent = conn.unsent();
-            if self.patience.is_some() && (unsent == self.unsent || unsent == Some(0)) {
-                return Poll::Ready(());
-            }
-            self.unsent = unsent;
-            self.patience = Some(Box::pin(upshift::time::sleep(NEXT_REQUEST)));
-        }
-        loop {
+impl One {
+    /// Passes on bytes of the client, which is taken for gone at its end of file, unless its
+    /// request is answered in any case.
+    fn read<I: Fill>(
+        &mut self,
+        io: &mut I,
+        conn: &Conn,
+        cx: &mut Context<'_>,
+        room: &mut ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.ended {
             ready!(io.poll_read_on(cx));
-            match ready!(io.poll_fill(cx)) {
-                Ok(data) if !data.is_empty() => {
-                    let count = data.len();
-                    io.consume(count);
+            let data = ready!(io.poll_fill(cx))?;
+            let data = &data[..data.len().min(room.remaining())];
+            if conn.is_between() {
+                if conn.received() {
+                    self.heads.begin();
                 }
-                _ => return Poll::Ready(()),
+                self.heads.look(data);
             }
+            room.put_slice(data);
+            let count = data.len();
+            io.consume(count);
+            self.ended = count == 0;
+            self.hidden = self.ended && conn.is_answered();
         }
+        if self.hidden {
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends another answer in place of the library's, if there is a better one.
+    fn poll_instead<I: Write + Unpin>(
+        &mut self,
+        io: &mut I,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<Option<usize>>> {
+        if self.instead.is_none() {
+            self.instead = pieces.first().and_then(|piece| self.heads.instead(piece));
+        }
+        let Some(instead) = &mut self.instead else {
+            return Poll::Ready(Ok(None));
+        };
+        while !instead.is_empty() {
+            let count = ready!(Pin::new(&mut *io).poll_write(cx, instead))?;
+            instead.advance(count);
+        }
+        self.instead = None;
+        let count = pieces.iter().map(|piece| piece.len()).sum();
+        Poll::Ready(Ok(Some(count)))
     }
 }
 
@@ -185,15 +236,10 @@ impl<I: Read + Fill + Unpin> Read for Watched<I> {
         mut room: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        let result = match &mut this.two {
-            Some(two) => two.read(&mut this.io, &this.conn, cx, &mut room),
-            None => {
-                let result = Pin::new(&mut this.io).poll_read(cx, room);
-                if matches!(result, Poll::Ready(Ok(()))) {
-                    this.conn.received();
-                }
-                result
-            }
+        let result = match (&mut this.two, &mut this.one) {
+            (Some(two), _) => two.read(&mut this.io, &this.conn, cx, &mut room),
+            (None, Some(one)) => one.read(&mut this.io, &this.conn, cx, &mut room),
+            (None, None) => Pin::new(&mut this.io).poll_read(cx, room),
         };
         let received = this.io.received();
         if received != this.received {
@@ -257,6 +303,37 @@ impl<I: Write + SendFile + Unpin> Watched<I> {
     }
 }
 
+impl<I: Fill> Watched<I> {
+    /// Reads on after the last byte was sent, until the client closes, or takes nothing for
+    /// [`NEXT_REQUEST`]. Anything that arrives for a closed socket, such as a WINDOW_UPDATE or the
+    /// rest of a body, makes the kernel send a reset, which discards all bytes that the client has
+    /// not received.
+    fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self
+            .patience
+            .as_mut()
+            .is_none_or(|wait| wait.as_mut().poll(cx).is_ready())
+        {
+            let unsent = self.conn.unsent();
+            if self.patience.is_some() && (unsent == self.unsent || unsent == Some(0)) {
+                return Poll::Ready(());
+            }
+            self.unsent = unsent;
+            self.patience = Some(Box::pin(upshift::time::sleep(NEXT_REQUEST)));
+        }
+        loop {
+            ready!(self.io.poll_read_on(cx));
+            match ready!(self.io.poll_fill(cx)) {
+                Ok(data) if !data.is_empty() => {
+                    let count = data.len();
+                    self.io.consume(count);
+                }
+                _ => return Poll::Ready(()),
+            }
+        }
+    }
+}
+
 impl<I: Write + Fill + SendFile + Unpin> Write for Watched<I> {
     #[inline]
     fn poll_write(
@@ -277,6 +354,11 @@ impl<I: Write + Fill + SendFile + Unpin> Write for Watched<I> {
         if this.conn.direct.is_broken() {
             return Poll::Ready(Err(direct::out_of_order()));
         }
+        if let Some(one) = &mut this.one
+            && let Some(count) = ready!(one.poll_instead(&mut this.io, cx, pieces))?
+        {
+            return Poll::Ready(Ok(count));
+        }
         let result = match pieces.iter().position(|piece| direct::stands_in(piece)) {
             None => Pin::new(&mut this.io).poll_write_vectored(cx, pieces),
             Some(0) => this.poll_file(cx, &pieces[0]),
@@ -292,23 +374,36 @@ impl<I: Write + Fill + SendFile + Unpin> Write for Watched<I> {
 
     #[inline]
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut self.io).poll_flush(cx);
-        self.conn.wrote(result.is_pending());
+        let this = &mut *self;
+        let result = Pin::new(&mut this.io).poll_flush(cx);
+        this.conn.wrote(result.is_pending());
+        // The library flushes when it has written all of the answer.
+        if let Some(one) = &mut this.one
+            && one.hidden
+            && result.is_ready()
+            && this.conn.is_between()
+        {
+            one.hidden = false;
+            cx.waker().wake_by_ref();
+        }
         result
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.two.as_ref().is_none_or(|two| two.patience.is_none()) {
+        if this.patience.is_none() {
             let result = Pin::new(&mut this.io).poll_shutdown(cx);
             this.conn.wrote(result.is_pending());
             ready!(result)?;
         }
-        match &mut this.two {
-            Some(two) if two.shared.is_draining() => {
-                two.poll_closed(&mut this.io, &this.conn, cx).map(Ok)
-            }
-            _ => Poll::Ready(Ok(())),
+        let waits = match (&this.one, &this.two) {
+            (Some(one), _) => !one.ended && this.conn.is_sending(),
+            (_, Some(two)) => two.shared.is_draining(),
+            _ => false,
+        };
+        if waits {
+            ready!(this.poll_closed(cx));
         }
+        Poll::Ready(Ok(()))
     }
 }

@@ -51,7 +51,7 @@ pub(crate) struct ServeArgs {
     /// Level at which requests are received [default: 2]
     #[arg(long, value_name = "LEVEL", help_heading = "Priorities", value_parser = values::level)]
     receive_level: Option<u8>,
-    /// Refuse requests that would wait longer than this [default: 100ms]
+    /// Refuse requests that compute and would wait longer than this; not files [default: 100ms]
     #[arg(long, value_name = "TIME", help_heading = "Priorities", value_parser = upshift_units::duration)]
     max_wait: Option<Duration>,
     /// Certificate chain (PEM); enables TLS, with HTTP/2 through ALPN
@@ -102,7 +102,7 @@ pub(crate) struct ServeArgs {
     /// At shutdown, continue to accept for this time while asking clients to reconnect [default: 0s]
     #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = upshift_units::duration)]
     drain_delay: Option<Duration>,
-    /// At shutdown, time limit for requests in progress [default: 30s]
+    /// Time limit for open connections at shutdown, then they are cut off [default: 10s]
     #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = upshift_units::duration)]
     drain_timeout: Option<Duration>,
     /// Access log, one line of JSON per request; `-` for standard output

@@ -47,6 +47,34 @@ fn sigterm_answers_what_is_under_way_refuses_what_is_new_and_ends_with_0() {
     );
 }
 
+/// The default time for draining counts; the other time-outs would take longer.
+#[test]
+fn clients_that_never_do_their_part_do_not_keep_it_from_ending() {
+    let folder = Folder::new();
+    let big = std::fs::File::create(folder.0.join("big.bin")).unwrap();
+    big.set_len(256 << 20).unwrap();
+    let server = Server::start(
+        &folder,
+        &["--header-timeout", "10m", "--write-timeout", "10m"],
+    );
+    let connect = |bytes: &[u8]| {
+        let mut stream = TcpStream::connect(server.address()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(bytes).unwrap();
+        stream
+    };
+    let half_a_head = connect(b"GET / HTT");
+    let reads_nothing = connect(b"GET /big.bin HTTP/1.1\r\nhost: a\r\n\r\n");
+    reads_nothing.peek(&mut [0]).unwrap();
+    let answers_no_ping = connect(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+    answers_no_ping.peek(&mut [0]).unwrap();
+    server.signal("TERM");
+    assert_eq!(server.end().0, Some(0));
+    let said = folder.read("stderr");
+    assert!(said.contains("connections cut off"), "{said}");
+    drop((half_a_head, reads_nothing, answers_no_ping));
+}
+
 #[test]
 fn a_client_that_gets_no_cpu_while_the_server_ends_is_answered() {
     let folder = Folder::new();

@@ -169,6 +169,50 @@ fn connections_leave_descriptors_for_the_files_of_those_that_are_open() {
     });
 }
 
+/// Each of a burst of connections is closed at once, and has a descriptor for a moment.
+#[test]
+fn a_burst_of_connections_takes_no_descriptor_from_those_that_are_open() {
+    const OPEN: usize = 40;
+    let folder = Folder::new();
+    folder.write("page.txt", "a page");
+    let server = under("-n 256", &folder, &[]);
+    let connect = || {
+        let stream = TcpStream::connect(server.address()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    };
+    let mut open: Vec<_> = (0..OPEN).map(|_| connect()).collect();
+    let mut ask_all = || {
+        let request = b"GET /page.txt HTTP/1.1\r\nhost: a\r\n\r\n";
+        for stream in &mut open {
+            stream.write_all(request).unwrap();
+        }
+        for stream in &mut open {
+            let mut bytes = [0; 4096];
+            let length = stream.read(&mut bytes).unwrap();
+            let answer = String::from_utf8_lossy(&bytes[..length]);
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        }
+    };
+    ask_all();
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let burst: Vec<_> = (0..400).map(|_| connect()).collect();
+                drop(burst);
+            }
+        });
+        for _ in 0..200 {
+            ask_all();
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    let said = folder.read("stderr");
+    assert!(said.contains("with 256 descriptors"), "{said}");
+    assert!(!said.contains("cannot accept"), "{said}");
+}
+
 #[test]
 fn a_log_that_may_not_grow_loses_lines_and_nothing_else() {
     let folder = Folder::new();

@@ -4,7 +4,9 @@
 //! receives, so that requests, and the caller of the server, keep no client waiting to be accepted.
 //! The first bytes decide: HTTP/2's preface (prior knowledge) or HTTP/1. A connection knows its
 //! number in a table; the end of the server sets a flag and wakes every coroutine of the table, and
-//! one that sees the flag finishes what is under way.
+//! one that sees the flag finishes what is under way. A connection that has not ended when the time
+//! for draining is over is cancelled: its peer may never finish a head, read a response or answer a
+//! PING.
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -42,6 +44,10 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const BUFFERED: usize = 64 * 1024;
 /// What is read of HTTP/2 between two looks at the clock: 455 frames at most.
 const PIECE: usize = 4096;
+/// Default of [`Server::header_timeout`]: hyper's own, since an idle connection counts, too.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Default of [`Server::drain_timeout`].
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long accepting rests when the process has no descriptor left.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(20);
 
@@ -82,12 +88,12 @@ pub struct Server {
     beyond: Level,
     classify: Option<Classify>,
     end: Pin<Box<dyn Future<Output = ()> + Send>>,
-    header_timeout: Option<Duration>,
+    header_timeout: Duration,
+    drain_timeout: Duration,
 }
 
 impl Server {
-    /// A server on this listener, for ever, all at the level of its caller, without
-    /// time-outs.
+    /// A server on this listener, for ever, all at the level of its caller.
     pub fn new(listener: TcpListener) -> Server {
         Server {
             listener,
@@ -95,7 +101,8 @@ impl Server {
             beyond: Level::LEAST_URGENT,
             classify: None,
             end: Box::pin(pending()),
-            header_timeout: None,
+            header_timeout: HEADER_TIMEOUT,
+            drain_timeout: DRAIN_TIMEOUT,
         }
     }
 
@@ -124,15 +131,25 @@ impl Server {
         self
     }
 
-    /// How long a client may take to send the head of a request, or be idle before it
-    /// (default: as long as it likes).
+    /// Limits the time in which a client of HTTP/1 has to send the head of a request, or to be idle
+    /// before it; and in which any client has to say which version it speaks (default: 30 s; zero:
+    /// as long as it likes). A connection that takes longer is closed.
     pub fn header_timeout(mut self, limit: Duration) -> Server {
-        self.header_timeout = Some(limit);
+        self.header_timeout = limit;
+        self
+    }
+
+    /// Limits the time that connections have for the requests under way when the server ends
+    /// (default: 10 s; zero: none). A connection that takes longer is cut off: its client may
+    /// never finish a request, read a response, or answer.
+    pub fn drain_timeout(mut self, limit: Duration) -> Server {
+        self.drain_timeout = limit;
         self
     }
 
     /// Stops accepting when this future is ready; [`run`](Server::run) returns when the
-    /// requests under way have been answered.
+    /// requests under way have been answered, or cut off after the [time for
+    /// that](Server::drain_timeout).
     pub fn until(mut self, end: impl Future<Output = ()> + Send + 'static) -> Server {
         self.end = Box::pin(end);
         self
@@ -198,7 +215,7 @@ impl Server {
                 _ => None,
             },
             classify: self.classify,
-            header_timeout: self.header_timeout,
+            header_timeout: (!self.header_timeout.is_zero()).then_some(self.header_timeout),
         });
         loop {
             let (stream, peer) = match accept(&self.listener, &mut self.end).await {
@@ -221,7 +238,7 @@ impl Server {
         }
         // New clients are refused from here on.
         drop(self.listener);
-        table.drain().await;
+        table.drain(self.drain_timeout).await;
         Ok(())
     }
 }
@@ -408,9 +425,22 @@ impl Table {
         .await
     }
 
-    /// Has every connection end, and waits until they have.
-    async fn drain(&self) {
+    /// Asks every connection to end, and cancels those that have not within the limit.
+    async fn drain(&self, limit: Duration) {
         self.ending.store(true, Ordering::SeqCst);
+        // It may end meanwhile.
+        let ask = |id| _ = crate::wake(id);
+        if time::timeout(limit, self.none_left(ask)).await.is_ok() {
+            return;
+        }
+        let Ok(runtime) = crate::Handle::current() else {
+            return;
+        };
+        self.none_left(|id| _ = runtime.cancel(id)).await;
+    }
+
+    /// Waits until no connection is open; acts on each of those that are, now and after each end.
+    async fn none_left(&self, act: impl Fn(CoroutineId)) {
         loop {
             let changed = self.changed.notified();
             let ids: Vec<_> = {
@@ -420,10 +450,7 @@ impl Table {
                 }
                 open.ids.iter().copied().collect()
             };
-            for id in ids {
-                // It may end meanwhile.
-                let _ = crate::wake(id);
-            }
+            ids.into_iter().for_each(&act);
             changed.await;
         }
     }

@@ -191,6 +191,11 @@ impl Running {
     pub(crate) fn end(&self) {
         self.end.notify_one();
     }
+
+    /// Has it ended?
+    pub(crate) fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
 }
 
 impl Drop for Running {

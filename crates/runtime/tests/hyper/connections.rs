@@ -48,6 +48,36 @@ fn requests_under_way_are_answered_before_the_server_ends() {
     drop(silent);
 }
 
+/// The default time for draining counts.
+#[test]
+fn clients_that_never_do_their_part_do_not_keep_the_server_from_ending() {
+    let server = Running::start(1, |server| server);
+    let mut half_a_head = server.connect();
+    half_a_head.write_all(b"GET / HTT").unwrap();
+    let mut second_head = server.connect();
+    second_head
+        .write_all(b"GET / HTTP/1.1\r\nhost: test\r\n\r\n")
+        .unwrap();
+    assert!(second_head.read(&mut [0; 64]).unwrap() > 0);
+    second_head.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+    let mut reads_nothing = server.connect();
+    // More than the buffers of both sockets hold.
+    reads_nothing
+        .write_all(b"GET /zeros?bytes=300000000 HTTP/1.1\r\nhost: test\r\n\r\n")
+        .unwrap();
+    reads_nothing.peek(&mut [0]).unwrap();
+    let mut answers_no_ping = server.connect();
+    let settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    answers_no_ping.write_all(settings).unwrap();
+    assert!(answers_no_ping.read(&mut [0; 64]).unwrap() > 0);
+    server.end();
+    let began = Instant::now();
+    while !server.has_ended() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it waits");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
 fn five_hundred_connections_are_served_at_once() {
     let server = Running::start(2, |server| server);

@@ -32,6 +32,12 @@ fn a_file_sets_what_it_names() {
     assert_eq!(config.limits.headers, Limits::default().headers);
 }
 
+/// Nothing that a client leaves undone keeps a server for longer than this.
+#[test]
+fn the_end_is_bounded_by_default() {
+    assert_eq!(Config::default().drain_timeout, Duration::from_secs(10));
+}
+
 #[test]
 fn mistakes_are_named() {
     for (text, says) in [

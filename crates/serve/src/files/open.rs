@@ -4,27 +4,56 @@
 //! resolution may leave the root, whatever the name, the links and renames of folders
 //! meanwhile. First with `RESOLVE_CACHED`, which does not wait for a disk and so may be done in a
 //! poll; if the kernel would have to wait, on a thread for blocking calls.
+//!
+//! The root's own path is the operator's, so all links in it are followed. The path is resolved
+//! again for the first request after [`FRESH`]: another folder in its place (a link to the next
+//! release, a folder made anew) is served without a reload.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 
 use bytes::Bytes;
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat2};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2};
 use rustix::io::Errno;
 
 use super::fields::Fields;
 use super::lately::Lately;
 use crate::clock;
 
+/// The longest that requests are answered from a folder after its path has been resolved.
+const FRESH: Duration = Duration::from_secs(1);
+
 /// The folder that is served.
 #[derive(Debug)]
 pub(crate) struct Root {
-    folder: OwnedFd,
-    /// Its name, for messages.
+    /// Absolute, also for messages.
     path: PathBuf,
+    folder: RwLock<Folder>,
+}
+
+/// The folder that a root's path named at a time of the [`clock`].
+#[derive(Debug)]
+struct Folder {
+    fd: Arc<OwnedFd>,
+    at: u64,
+}
+
+impl Folder {
+    fn open(path: &Path, how: ResolveFlags) -> Result<Folder, Errno> {
+        let at = clock::nanos();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = Arc::new(openat2(CWD, path, flags, Mode::empty(), how)?);
+        Ok(Folder { fd, at })
+    }
+
+    fn is_fresh(&self) -> bool {
+        let age = clock::nanos().saturating_sub(self.at);
+        u128::from(age) < FRESH.as_nanos()
+    }
 }
 
 /// What a name stands for: several requests may have it.
@@ -75,10 +104,35 @@ impl Looking<'_> {
 impl Root {
     /// Opens the folder.
     pub(crate) fn open(path: &Path) -> io::Result<Arc<Root>> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = open(path, flags, Mode::empty())?;
-        let path = std::path::absolute(path)?;
-        Ok(Arc::new(Root { folder, path }))
+        let folder = Folder::open(path, ResolveFlags::empty())?;
+        Ok(Arc::new(Root {
+            path: std::path::absolute(path)?,
+            folder: RwLock::new(folder),
+        }))
+    }
+
+    /// Returns the folder that the path named within the last [`FRESH`]. Waits for a disk unless
+    /// `how` forbids it.
+    ///
+    /// # Errors
+    /// That of the kernel if the path names no folder: nothing is served until it does.
+    fn folder(&self, how: ResolveFlags) -> Result<Arc<OwnedFd>, Errno> {
+        {
+            let folder = self.folder.read().unwrap_or_else(PoisonError::into_inner);
+            if folder.is_fresh() {
+                return Ok(folder.fd.clone());
+            }
+        }
+        let opened = Folder::open(&self.path, how)?;
+        let fd = opened.fd.clone();
+        let mut folder = self.folder.write().unwrap_or_else(PoisonError::into_inner);
+        // Another request may have resolved it later.
+        if folder.at < opened.at {
+            let before = std::mem::replace(&mut *folder, opened);
+            drop(folder);
+            drop(before);
+        }
+        Ok(fd)
     }
 
     /// Opens a name below it for reading; `None` if there is nothing that may be served. A name
@@ -131,7 +185,8 @@ impl Root {
     pub(super) fn look_at(&self, name: &str) -> Result<(FileType, u64), Errno> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let stat = fstat(openat2(&self.folder, name, flags, Mode::empty(), how)?)?;
+        let folder = self.folder(ResolveFlags::empty())?;
+        let stat = fstat(openat2(folder, name, flags, Mode::empty(), how)?)?;
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         Ok((FileType::from_raw_mode(stat.st_mode), size))
     }
@@ -139,8 +194,9 @@ impl Root {
     fn open_now(&self, name: &str, how: ResolveFlags) -> Result<Found, Errno> {
         // A FIFO must not make this wait, nor a terminal become ours.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let folder = self.folder(how)?;
         let how = how | ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let file = openat2(&self.folder, name, flags, Mode::empty(), how)?;
+        let file = openat2(folder, name, flags, Mode::empty(), how)?;
         let stat = fstat(&file)?;
         Ok(Found {
             kind: FileType::from_raw_mode(stat.st_mode),

@@ -1,5 +1,8 @@
 //! Requests that two servers might read in two ways, and heads that are too much.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
 use crate::harness::{Folder, Running};
 
 /// The smuggled request's response body: it must never arrive.
@@ -33,11 +36,6 @@ fn ambiguous_requests_are_refused() {
             "a length beyond 64 bits",
             "content-length: 99999999999999999999\r\n\r\n",
         ),
-        ("an unknown coding", "transfer-encoding: xchunked\r\n\r\n"),
-        (
-            "chunked not last",
-            "transfer-encoding: chunked, identity\r\n\r\n",
-        ),
         ("a space before the colon", "content-length : 5\r\n\r\n"),
         ("a folded line", "x: a\r\n b\r\ncontent-length: 5\r\n\r\n"),
         ("a bare CR", "x: a\rcontent-length: 5\r\n\r\n"),
@@ -51,6 +49,69 @@ fn ambiguous_requests_are_refused() {
             first_line(&answer)
         );
         assert!(!answer.contains("Hello, World!"), "{what}: {answer}");
+    }
+}
+
+#[test]
+fn transfer_codings_other_than_chunked_are_refused_and_the_connection_is_closed() {
+    let folder = Folder::new();
+    let server = Running::files(&folder.0);
+    for coding in [
+        "xchunked",
+        "identity",
+        "gzip, chunked",
+        "chunked, identity",
+        "chunked, chunked",
+        "chunked\r\ntransfer-encoding: chunked",
+    ] {
+        let post = "POST /x HTTP/1.1\r\nhost: test\r\n";
+        let head = format!("{post}transfer-encoding: {coding}\r\n\r\n0\r\n\r\n");
+        let mut stream = server.connect();
+        stream
+            .write_all(format!("{head}{SMUGGLED}").as_bytes())
+            .unwrap();
+        let (answer, closed) = whole(&mut stream);
+        assert!(closed, "{coding}");
+        assert!(
+            answer.starts_with("HTTP/1.1 501") && answer.contains("connection: close"),
+            "{coding}: {answer}"
+        );
+        assert!(
+            answer.ends_with("known here is chunked\n"),
+            "{coding}: {answer}"
+        );
+    }
+}
+
+/// All that comes, and whether the server has closed after it.
+fn whole(stream: &mut TcpStream) -> (String, bool) {
+    let mut bytes = Vec::new();
+    let closed = stream.read_to_end(&mut bytes).is_ok();
+    (String::from_utf8_lossy(&bytes).into_owned(), closed)
+}
+
+#[test]
+fn a_url_that_is_too_long_is_named_as_the_reason() {
+    let folder = Folder::new();
+    let server = Running::files(&folder.0);
+    let ask = |length: usize, field: usize| {
+        let (path, field) = ("a".repeat(length), "y".repeat(field));
+        let head = format!("GET /{path} HTTP/1.1\r\nhost: test\r\nx: {field}\r\n\r\n");
+        let mut stream = server.connect();
+        stream.write_all(head.as_bytes()).unwrap();
+        let (answer, closed) = whole(&mut stream);
+        assert!(closed, "{length}");
+        answer
+    };
+    for length in [20_000, 60_000] {
+        let answer = ask(length, 1);
+        assert!(answer.starts_with("HTTP/1.1 414"), "{length}: {answer}");
+        assert!(answer.ends_with("the URL is too long\n"), "{answer}");
+    }
+    // The fields are too long, the URL is not.
+    for (length, field) in [(10, 20_000), (10_000, 10_000)] {
+        let answer = ask(length, field);
+        assert!(answer.starts_with("HTTP/1.1 431"), "{length}: {answer}");
     }
 }
 

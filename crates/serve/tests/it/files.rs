@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::fs::inotify;
 use upshift::Level;
 
-use crate::harness::{Answer, Folder, Running};
+use crate::harness::{Answer, Folder, Running, until};
 
 fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|n| (n * 31 % 251) as u8).collect()
@@ -532,4 +532,34 @@ fn a_reader_that_goes_in_the_middle_of_a_large_file_is_let_go() {
     }
     server.wait_until_idle();
     assert!(server.is_well());
+}
+
+/// Deployments do both: a link that names the next release, a folder that is made anew.
+#[test]
+fn another_folder_in_place_of_the_root_is_served_without_a_reload() {
+    let folder = Folder::new();
+    for release in ["r1", "r2"] {
+        folder.write(&format!("{release}/page.txt"), release);
+    }
+    let (current, next) = (folder.0.join("current"), folder.0.join("next"));
+    std::os::unix::fs::symlink("r1", &current).unwrap();
+    let server = Running::files(&current);
+    assert_eq!(server.get("/page.txt", "").text(), "r1");
+    std::os::unix::fs::symlink("r2", &next).unwrap();
+    std::fs::rename(&next, &current).unwrap();
+    let serves = |text: &str| server.get("/page.txt", "").text() == text;
+    until("the second release is served", || serves("r2"));
+    // Its links still lead nowhere else.
+    std::os::unix::fs::symlink("../r1/page.txt", folder.0.join("r2/out.txt")).unwrap();
+    assert_eq!(server.get("/out.txt", "").status, 404);
+    std::fs::remove_dir_all(folder.0.join("r2")).unwrap();
+    until("nothing is served", || {
+        server.get("/page.txt", "").status == 404
+    });
+    folder.write("r2/page.txt", "r2 again");
+    until("the new folder is served", || serves("r2 again"));
+    std::fs::rename(folder.0.join("r2"), folder.0.join("away")).unwrap();
+    until("what was moved away is not served", || {
+        server.get("/page.txt", "").status == 404
+    });
 }

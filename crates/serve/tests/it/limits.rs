@@ -1,6 +1,8 @@
 //! What clients may use: time, connections, bodies, requests per second.
 
 use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use upshift_serve::Config;
@@ -172,6 +174,44 @@ fn bodies_beyond_the_limit_are_refused() {
             .talk(format!("{chunked}{chunk}0\r\n\r\n"))
             .starts_with("HTTP/1.1 413")
     );
+}
+
+/// More requests that compute would make a level wait longer. A file, or a text that is at hand, is
+/// sent at once when its turn comes.
+#[test]
+fn files_are_served_however_long_their_level_waits() {
+    let folder = Folder::new();
+    folder.write("page.txt", "a page");
+    let server = Running::with(&folder.0, |config| {
+        config.admission.max_wait = Duration::from_millis(1);
+    });
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let computes = async move {
+        while !stopped.load(Ordering::Relaxed) {
+            upshift::yield_if_needed().await;
+        }
+    };
+    let hog = server.handle.spawn(computes, upshift::Level::at::<8>());
+    let ask = |path: &str| {
+        let mut stream = server.connect();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    };
+    let mut waiting = vec![ask("/page.txt")];
+    server.wait_for_requests(1);
+    std::thread::sleep(Duration::from_millis(50));
+    for path in ["/page.txt", "/plaintext", "/page.txt", "/none"] {
+        waiting.push(ask(path));
+        server.wait_for_requests(waiting.len());
+    }
+    assert_eq!(server.get("/matrix?n=2", "").status, 503);
+    stop.store(true, Ordering::Relaxed);
+    let answers = waiting.iter_mut().map(|stream| Answer::of(rest(stream)));
+    let statuses: Vec<_> = answers.map(|answer| answer.status).collect();
+    assert_eq!(statuses, [200, 200, 200, 200, 404]);
+    drop(hog);
 }
 
 #[test]

@@ -64,9 +64,16 @@ fn both_versions_of_http_are_chosen_by_the_client() {
             output.stdout.len()
         );
     }
-    // Bytes that are not TLS get no HTTP answer and harm no other connection.
-    let answer = server.talk("GET / HTTP/1.1\r\nhost: x\r\n\r\n");
+    // A client that does not speak TLS is told so, and harms no other connection.
+    for version in ["HTTP/1.1\r\nhost: x", "HTTP/1.0"] {
+        let answer = server.talk(format!("GET / {version}\r\n\r\n"));
+        assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+        assert!(answer.ends_with("use https\n"), "{answer}");
+    }
+    // Bytes that are neither get no answer of HTTP.
+    let answer = server.talk("\x01GET / HTTP/1.1\r\nhost: x\r\n\r\n");
     assert!(!answer.contains("HTTP/1.1"), "{answer}");
+    server.wait_until_idle();
 }
 
 #[test]
