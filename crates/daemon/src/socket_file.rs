@@ -131,8 +131,8 @@ fn check_directory(directory: &Path, found: &fs::Metadata, last: bool) -> io::Re
     Ok(())
 }
 
-/// Whether the user has no number in this user namespace. There the daemon has no rights of root's over
-/// files of such users, among which is the machine's root.
+/// Whether the user has no number in this user namespace. There the daemon has no rights of root's
+/// over files of such users, among which is the machine's root.
 fn is_unmapped(uid: u32) -> bool {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse().ok();
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
