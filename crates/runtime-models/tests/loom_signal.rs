@@ -1,7 +1,7 @@
-//! Models of the signal that frees a CPU: a poll that has gone on after a suspension is stopped once
-//! more, another thread is made current, and the poll goes on again, with the permit as it is. The
-//! handler runs where the test says, or nowhere, since the model checker does not interrupt a thread:
-//! the signal comes never, late, or twice. The runtime's own steps around the permit
+//! Models of the signal that frees a CPU: a poll that has gone on after a suspension is stopped
+//! once more, another thread is made current, and the poll goes on again, with the permit as it is.
+//! The handler runs where the test says, or nowhere, since the model checker does not interrupt a
+//! thread: the signal comes never, late, or twice. The runtime's own steps around the permit
 //! (`preempt/{suspend,current,watcher}.rs`) are written down once more in [`Vcpu`].
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p upshift-runtime-models --test loom_signal`
@@ -113,8 +113,8 @@ impl Vcpu {
         let _ = self.permit.leave();
     }
 
-    /// A look of the watcher, later than a turn after the poll went on. Only a thread that waits for
-    /// its permit has yet to go on, so the poll is stopped.
+    /// A look of the watcher, later than a turn after the poll went on. Only a thread that waits
+    /// for its permit has yet to go on, so the poll is stopped.
     fn stops(&self) {
         let is_to_wake = self.woken.load(SeqCst) && self.permit.is_awaited();
         assert!(!is_to_wake, "its permit is granted");
