@@ -24,7 +24,7 @@
 //! # No state waits for the signal
 //!
 //! The handler may begin late, twice, or never: polls block the signal, and programs replace the
-//! handler. What the handler would say is therefore known from shared memory and time as well.
+//! handler. Each state that the handler ends therefore ends without it as well.
 //!
 //! | state | ends without the handler |
 //! |---|---|
@@ -33,7 +33,7 @@
 //! | a signal is on its way (`sent`) | it may be sent again after 2 ms |
 //! | the ring is to be entered (`owes_enter`) | each look that finds arrivals asks again |
 //! | a thread has yet to wait (`leaving`) | when it serves, or its poll goes on |
-//! | a call on the ring is asked for (`service.rs`) | the requester rouses the ring's thread, then withdraws |
+//! | a call on the ring is asked for (`service.rs`) | the ring's thread is roused; withdrawn later |
 //! | the ring's thread is to serve (`go`) | its ring polls an eventfd |
 //!
 //! # The ring of a stopped thread

@@ -227,21 +227,17 @@ fn the_thread_of_block_on_has_its_alternate_stack_back() {
         ss_flags: 0,
         ss_size: own.len(),
     };
-    // SAFETY: the memory is there until the one of before is set again.
-    assert_eq!(
-        unsafe { libc::sigaltstack(&raw const stack, null_mut()) },
-        0
-    );
+    let put = |stack: &libc::stack_t| {
+        // SAFETY: the memory is there until the former one, the standard library's, is in place.
+        assert_eq!(unsafe { libc::sigaltstack(stack, null_mut()) }, 0);
+    };
+    put(&stack);
     runtime.block_on(async {
         time::sleep(Duration::from_millis(1)).await;
         assert_eq!(alternate().ss_sp, stack.ss_sp);
     });
     assert_eq!(alternate().ss_sp, stack.ss_sp);
-    // SAFETY: the thread's own one, by the standard library.
-    assert_eq!(
-        unsafe { libc::sigaltstack(&raw const before, null_mut()) },
-        0
-    );
+    put(&before);
 }
 
 /// A thread that waits in the handler takes none of the program's signals; another one does.
