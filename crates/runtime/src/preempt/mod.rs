@@ -33,7 +33,7 @@
 //! | a signal is on its way (`sent`) | it may be sent again after 2 ms |
 //! | the ring is to be entered (`owes_enter`) | each look that finds arrivals asks again |
 //! | a thread has yet to wait (`leaving`) | when it serves, or its poll goes on |
-//! | a call on the ring is asked for (`service.rs`) | the ring's thread is roused; withdrawn later |
+//! | a call on the ring is asked for (`service.rs`) | the ring's thread is roused, or not needed |
 //! | the ring's thread is to serve (`go`) | its ring polls an eventfd |
 //!
 //! # The ring of a stopped thread
