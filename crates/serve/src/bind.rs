@@ -73,14 +73,8 @@ impl Listener {
     /// Why not, and what to do about it.
     pub(crate) fn open(address: &Address) -> io::Result<Listener> {
         match address {
-            Address::Ip(address) => {
-                let listener = listen(*address)?;
-                Listener::shared(listener.as_fd().try_clone_to_owned()?)
-            }
-            Address::Port(port) => {
-                let listener = listen_on_all(*port)?;
-                Listener::shared(listener.as_fd().try_clone_to_owned()?)
-            }
+            Address::Ip(address) => Listener::own(&listen(*address)?),
+            Address::Port(port) => Listener::own(&listen_on_all(*port)?),
             Address::Unix { path, mode } => {
                 let named = |error: io::Error| {
                     let text = format!("cannot listen on {address}: {error}");
@@ -94,6 +88,10 @@ impl Listener {
                 Ok(listener)
             }
         }
+    }
+
+    fn own(listener: &TcpListener) -> io::Result<Listener> {
+        Listener::shared(listener.as_fd().try_clone_to_owned()?)
     }
 
     /// One that listens already, of TCP or a Unix socket.

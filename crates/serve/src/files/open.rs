@@ -30,7 +30,6 @@ const FRESH: Duration = Duration::from_secs(1);
 /// The folder that is served.
 #[derive(Debug)]
 pub(crate) struct Root {
-    /// Absolute, also for messages.
     path: PathBuf,
     folder: RwLock<Folder>,
 }
@@ -104,9 +103,10 @@ impl Looking<'_> {
 impl Root {
     /// Opens the folder.
     pub(crate) fn open(path: &Path) -> io::Result<Arc<Root>> {
-        let folder = Folder::open(path, ResolveFlags::empty())?;
+        let path = std::path::absolute(path)?;
+        let folder = Folder::open(&path, ResolveFlags::empty())?;
         Ok(Arc::new(Root {
-            path: std::path::absolute(path)?,
+            path,
             folder: RwLock::new(folder),
         }))
     }
