@@ -2,7 +2,8 @@
 //!
 //! An [`Around`] is begun when a thread takes the loop of a vCPU up, and ended when it leaves
 //! it: the thread of a vCPU once, that of `block_on` with each call, spare threads each time that
-//! they go on. A thread has the vCPU when an [`Around`] is begun there, and no longer when it is ended. Coroutines move between threads, so each thread has to be within the same.
+//! they go on. A thread has the vCPU when an [`Around`] is begun there, and no longer when it is
+//! ended. Coroutines move between threads, so each thread has to be within the same.
 //! Nothing of it is on the way of a poll.
 
 use std::fmt;
@@ -41,7 +42,7 @@ impl Surroundings {
     }
 }
 
-/// Ends what [`Surroundings::begin`] began.
+/// Ends all [`Around`]s of a thread, the innermost first.
 pub(crate) struct Within<'a>(&'a Surroundings);
 
 impl Drop for Within<'_> {

@@ -331,8 +331,8 @@ impl Builder {
 
     /// Runs `tell` on every thread that begins to poll for a vCPU, before its first poll; the thread of
     /// [`block_on`](crate::Runtime::block_on) begins with each call, and, with preemption, a spare one
-    /// each time that it goes on. It must not block; a panic is noticed, and the thread goes on. It may
-    /// start coroutines with [`spawn`](crate::spawn).
+    /// each time that it goes on. It must not block; a panic is noticed, and the thread goes on. It
+    /// may start coroutines with [`spawn`](crate::spawn).
     #[must_use]
     pub fn on_vcpu_start(mut self, tell: impl Fn() + Send + Sync + 'static) -> Builder {
         self.surroundings.add(Arc::new(OnStart(tell)));
@@ -340,8 +340,8 @@ impl Builder {
     }
 
     /// Runs `tell` on every thread that ends to poll for a vCPU, as often as
-    /// [`on_vcpu_start`](Builder::on_vcpu_start) was told of it. The thread has no vCPU any more: to start
-    /// a coroutine from there takes a [`Handle`](crate::Handle).
+    /// [`on_vcpu_start`](Builder::on_vcpu_start) was told of it. The thread has no vCPU any more: a
+    /// [`Handle`](crate::Handle) starts coroutines from there.
     #[must_use]
     pub fn on_vcpu_stop(mut self, tell: impl Fn() + Send + Sync + 'static) -> Builder {
         self.surroundings.add(Arc::new(OnStop(tell)));

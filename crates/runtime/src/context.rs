@@ -43,9 +43,9 @@ pub(crate) fn belongs_to() -> Option<Arc<Shared>> {
     runtime.get()?.upgrade()
 }
 
-/// Has the calling thread run this worker's loop until the result is dropped, within what users have
-/// put around polls. The end of that is told to a thread that has the worker no more: code of users
-/// could start coroutines there in the middle of what another thread does.
+/// Gives the calling thread this worker until the result is dropped, within the surroundings of
+/// polls. Those end when the thread has the worker no more: code of users could start coroutines
+/// there while another thread is changing the queues.
 pub(crate) fn serve(worker: &Worker) -> Serving<'_> {
     Serving {
         _entered: enter(worker),
@@ -53,7 +53,7 @@ pub(crate) fn serve(worker: &Worker) -> Serving<'_> {
     }
 }
 
-/// Ends what [`serve`] began. The order of the fields is that of their end.
+/// A thread that [serves](serve) a worker. The fields end in their order.
 pub(crate) struct Serving<'a> {
     _entered: Entered,
     _within: Within<'a>,

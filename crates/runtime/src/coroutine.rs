@@ -100,9 +100,10 @@ where
     let spawned = context::with_open(|worker| {
         assert!(
             worker.polls_pinned_here(),
-            "with preemption, spawn_local works from the main coroutine and other local ones only: use spawn"
+            "with preemption, spawn_local works from the main coroutine and other local ones only: \
+             use spawn"
         );
-        // SAFETY: what is pinned to a vCPU is polled by one thread from beginning to
+        // SAFETY: pinned coroutines of this vCPU are polled by one thread from beginning to
         // end: this one, as was just asked; and `LocalHandle` keeps the handle on it.
         unsafe { worker.executor.spawn_pinned_at(future, priority, location) }
     });

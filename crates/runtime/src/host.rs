@@ -70,7 +70,7 @@ pub(crate) trait Preempted: Send + Sync {
     fn main_waits(&self) -> u64;
     /// Is there a thread for what is pinned?
     fn has_main(&self) -> bool;
-    /// Is the calling thread the one for what is pinned, and does it serve the vCPU?
+    /// Is the calling thread the one for pinned coroutines, and does it serve the vCPU?
     fn polls_pinned_here(&self) -> bool;
     /// Is a poll stopped in the middle?
     fn has_stopped_polls(&self) -> bool;

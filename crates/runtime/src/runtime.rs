@@ -261,7 +261,8 @@ impl Drop for Runtime {
             .then(|| Instant::now() + Preemptible::grace());
         let is_over = || limit.is_some_and(|limit| Instant::now() > limit);
         if shared.domain.cancel_all() != 0 {
-            // Cancelled coroutines exit on their vCPUs; this thread serves its own, or what is pinned to it.
+            // Cancelled coroutines exit on their vCPUs; this thread serves its own, or polls the
+            // pinned ones.
             match &self.engine {
                 Engine::Inline(Some(worker)) => see_all_exit(worker),
                 Engine::Inline(None) => {}
@@ -337,7 +338,7 @@ fn see_all_exit(worker: &Worker) {
     let _serving = context::serve(worker);
     let mut before = None;
     while domain.cancel_all() != 0 {
-        // Where none has exited since the last time, others hold up what is left: this vCPU waits.
+        // Where none has exited since the last time, other threads hold the rest up.
         let began = exited(domain);
         let waits = before.replace(began) == Some(began);
         let (turns, exits) = (Cell::new(0), Cell::new(began));

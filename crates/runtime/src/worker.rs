@@ -487,7 +487,7 @@ impl Worker {
         }
     }
 
-    /// Is the calling thread, which has this worker, the one that polls what is pinned to its vCPU?
+    /// Does the calling thread, which has this worker, poll the pinned coroutines of its vCPU?
     pub(crate) fn polls_pinned_here(&self) -> bool {
         let preemptible = self.preemptible.get();
         preemptible.is_none_or(|preemptible| preemptible.polls_pinned_here())

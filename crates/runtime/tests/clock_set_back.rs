@@ -1,7 +1,7 @@
 //! The time-stamp counter starts again from near zero, as after the machine has slept (ACPI S3).
 //!
-//! `rdtsc` outside of the vDSO faults here (`PR_SET_TSC`), and the handler answers it, less what the
-//! counter was set back by: so this is a process of its own, with one test.
+//! `rdtsc` outside of the vDSO faults here (`PR_SET_TSC`), and the handler answers with a counter
+//! that can be set back: so this is a process of its own, with one test.
 #![cfg(target_arch = "x86_64")]
 
 use std::arch::x86_64::__rdtscp;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use upshift::{Level, Preemption, Runtime};
 
-/// What is added to the counter.
+/// Added to the counter.
 static OFFSET: AtomicU64 = AtomicU64::new(0);
 /// Where the vDSO is: `CLOCK_MONOTONIC` is not set back.
 static VDSO: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
@@ -75,7 +75,8 @@ fn emulate() {
     }
 }
 
-/// Something urgent wakes again and again beside two polls of 20 ms. Returns how many polls made room.
+/// Has an urgent coroutine wake again and again beside polls of 20 ms. Returns the number of
+/// suspensions.
 async fn suspensions_beside_long_polls() -> u64 {
     let handle = upshift::Handle::current().unwrap();
     let before = handle.preemption_stats().suspensions;

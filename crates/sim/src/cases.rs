@@ -105,11 +105,11 @@ fn machine(family: Family) -> impl Strategy<Value = Machine> {
     ];
     let aging = prop_oneof![3 => Just(None), 1 => (2..6_u32).prop_map(NonZeroU32::new)];
     let wake = prop_oneof![Just(35_000_u64), Just(1_000), Just(5_000)];
-    let set_back = match family.set_back {
-        true => (0..3_000_000_u64)
-            .prop_map(|at| Some((at, HALF_AN_HOUR)))
-            .boxed(),
-        false => Just(None).boxed(),
+    let set_back = if family.set_back {
+        let at = 0..3_000_000_u64;
+        at.prop_map(|at| Some((at, HALF_AN_HOUR))).boxed()
+    } else {
+        Just(None).boxed()
     };
     let all = (vcpus, wake, aging, set_back);
     all.prop_map(move |(vcpus, wake, aging, set_back)| Machine {

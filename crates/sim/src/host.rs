@@ -46,7 +46,7 @@ pub(crate) fn world() -> Rc<World> {
 /// The clock of the CPUs, which may be set back.
 #[derive(Default)]
 pub(crate) struct Clock {
-    /// What is added to it since then.
+    /// Added to it since then.
     ahead: Cell<u64>,
 }
 

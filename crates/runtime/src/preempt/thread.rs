@@ -250,8 +250,8 @@ impl Thread {
         Some(woken).filter(|woken| *woken != 0 && has_yet_to())
     }
 
-    /// Returns the CPU time that the thread has used, ns. A system call. `None` before the thread is
-    /// started, and after its end.
+    /// Returns the CPU time that the thread has used, ns. A system call. `None` before the thread
+    /// is started, and after its end.
     pub(super) fn cpu_time(&self) -> Option<u64> {
         // The kernel's name for the clock of a thread: clock_getcpuclockid(3), with the bits of a
         // thread's, in scheduler time. The number 0 would name the clock of the calling thread.
@@ -283,8 +283,8 @@ impl Thread {
         }
     }
 
-    /// Is it, if it is current, on its way to its first use of its permit? It polls nothing then, and
-    /// any other current thread that polls nothing uses its permit.
+    /// Is the thread, if it is current, on its way to its first use of its permit? It polls nothing
+    /// then, and any other current thread that polls nothing uses its permit.
     pub(super) fn is_starting(&self) -> bool {
         self.began.load(Acquire) == 0 && !self.permit.in_use()
     }

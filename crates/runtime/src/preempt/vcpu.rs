@@ -241,8 +241,8 @@ impl Preemptible {
 
     /// Starts one more thread, which calls `first` before anything else.
     ///
-    /// The new thread may be made current as soon as this returns. Its number is known by then: so the
-    /// watcher sees a start that sleeps, on a lock that a suspended poll holds.
+    /// The new thread may be made current as soon as this returns. Its number is known by then: so
+    /// the watcher sees a start that sleeps, on a lock that a suspended poll holds.
     fn start_spare_after(
         self: &Arc<Preemptible>,
         first: impl FnOnce() + Send + 'static,
@@ -531,8 +531,8 @@ mod tests {
     }
 
     /// Polls are suspended, a coroutine has come, and every thread of the vCPU sleeps: the current
-    /// thread is starting, and waits for a lock that a suspended poll holds, as the allocator's may be
-    /// held. The watcher sees that this thread sleeps, and has the suspended polls run.
+    /// thread is starting, and waits for a lock that a suspended poll holds, as the allocator's may
+    /// be held. The watcher sees that this thread sleeps, and has the suspended polls run.
     #[test]
     fn a_thread_that_starts_behind_a_lock_of_a_suspended_poll_does_not_stop_its_vcpu() {
         static LOCK: Mutex<()> = Mutex::new(());

@@ -462,8 +462,8 @@ impl<'a> Watcher<'a> {
         self.looks_stuck(id, now)
     }
 
-    /// The current thread is in the middle of something that is no poll. If that goes on for too long,
-    /// suspended threads run.
+    /// The current thread is in the middle of something that is no poll. If that goes on for too
+    /// long, suspended threads run.
     fn looks_stuck(&mut self, id: PollId, now: u64) -> Next {
         let before = self.stuck;
         if self.vcpu.suspended.load(Acquire) != 0 && self.is_stuck(id, now) {

@@ -83,7 +83,7 @@ fn what_a_hook_starts_with_spawn_local_stays_on_the_thread_of_the_hook() {
             Err(error) => return skipped(&error),
         };
         polls_on_all_threads(&runtime);
-        // What the hook of `block_on` has started is ready by then.
+        // Coroutines of the hook of `block_on` are ready by then.
         runtime.block_on(upshift::time::sleep(Duration::from_millis(5)));
         drop(runtime);
         assert_eq!(away.load(SeqCst), 0, "it was on another thread");
@@ -122,8 +122,8 @@ fn a_hook_may_start_coroutines_while_its_thread_has_the_vcpu_and_not_after() {
     }
 }
 
-/// A poll that blocks for long keeps a runtime that is dropped: its thread sleeps until then, and takes
-/// no vCPU up again and again.
+/// A poll that blocks for long keeps a runtime that is dropped: the dropping thread sleeps until
+/// then, and takes no vCPU up again and again.
 #[test]
 fn a_runtime_that_waits_for_a_poll_at_its_end_sleeps_and_calls_no_hooks() {
     let _cpu = CPU.lock().unwrap_or_else(PoisonError::into_inner);
