@@ -180,6 +180,16 @@ pub(crate) unsafe fn end<H: Host>(domain: &Inner<H>, waiter: NonNull<Slot<H>>, a
     }
 }
 
+/// Wakes the waiter of a coroutine that has become less urgent, unless it lends already.
+#[cold]
+pub(crate) fn less_urgent<H: Host>(domain: &Inner<H>, awaited: &Slot<H>) {
+    if !awaited.borrows() {
+        // It may have given up, or exited, meanwhile.
+        let waiter = awaited.waiter.load(Relaxed).addr() as u64;
+        let _ = domain.wake(CoroutineId::from_u64(waiter));
+    }
+}
+
 /// Takes back the level that `from` has lent, unless the coroutine is dead or awaited by another one
 /// now. Returns the coroutine's slot with a reference.
 ///

@@ -26,7 +26,6 @@ use core::ptr::{NonNull, without_provenance_mut};
 mod body;
 
 use crate::host::{Host, Panic};
-use crate::id::CoroutineId;
 use crate::inbox::Linked;
 use crate::join::JoinError;
 use crate::level::Level;
@@ -369,12 +368,6 @@ impl<H: Host> Slot<H> {
     /// Is it awaited by the coroutine with this id, as a word?
     pub(crate) fn is_awaited_by(&self, id: u64) -> bool {
         self.word.has_waiter_by_id() && self.waiter.load(Relaxed).addr() as u64 == id
-    }
-
-    /// The coroutine that awaits it, if there is one.
-    pub(crate) fn awaited_by(&self) -> Option<CoroutineId> {
-        let by_id = self.word.has_waiter_by_id_now();
-        by_id.then(|| CoroutineId::from_u64(self.waiter.load(Relaxed).addr() as u64))
     }
 
     pub(crate) fn set_lends(&self) {

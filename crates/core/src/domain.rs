@@ -17,6 +17,7 @@ use core::task::{RawWakerVTable, Waker};
 mod executor;
 mod inner;
 
+use crate::await_loans;
 use crate::config::{Config, SpawnError, SpawnOptions, TooManyVcpus};
 use crate::coroutine::State;
 use crate::host::{Critical, Host};
@@ -208,11 +209,8 @@ impl<H: Host> Domain<H> {
                 let before = block.base.swap(level.get(), SeqCst);
                 self.inner.resettle(coroutine, true);
                 // Its waiter may be more urgent than the coroutine from now on, and decides in its poll.
-                if level.get() > before
-                    && !block.borrows()
-                    && let Some(waiter) = block.awaited_by()
-                {
-                    let _ = self.inner.wake(waiter);
+                if level.get() > before && block.word.has_waiter_by_id_now() {
+                    await_loans::less_urgent(&self.inner, block);
                 }
             }
         })
