@@ -33,7 +33,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 
 /// How the programs are built: optimized where their times are of interest.
 #[derive(Clone, Copy)]
-pub(super) enum Profile {
+enum Profile {
     Debug,
     Release,
 }
@@ -55,11 +55,19 @@ pub(super) fn command(root: &Path, only: &[String]) -> Result<(), String> {
 }
 
 /// The missing server without which nothing runs; installed first if that is possible.
-pub(super) fn absence(stop: &Stop) -> Option<String> {
+fn absence(stop: &Stop) -> Option<String> {
     let servers = [&packages::REDIS, &packages::POSTGRESQL];
     packages::install(&servers, stop);
     let missing = servers.into_iter().find(|server| !server.is_there());
     missing.map(packages::Package::absence)
+}
+
+/// Builds for [`step`].
+pub(super) fn build_for_step(context: &Context<'_>) -> Result<(), String> {
+    match absence(context.stop) {
+        Some(_) => Ok(()),
+        None => build(context.root, Profile::Debug, context.stop).map(drop),
+    }
 }
 
 /// The step of the suite: every operation ends well.
@@ -78,7 +86,7 @@ pub(super) fn step(context: &Context<'_>) -> Verdict {
 }
 
 /// Builds the program of all operations.
-pub(super) fn build(root: &Path, profile: Profile, stop: &Stop) -> Result<PathBuf, String> {
+fn build(root: &Path, profile: Profile, stop: &Stop) -> Result<PathBuf, String> {
     let target = root.join("target/xtask/compat-programs");
     let mut build = setup::cargo(root);
     build
