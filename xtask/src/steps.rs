@@ -92,7 +92,8 @@ pub(crate) static STEPS: [Step; 21] = [
         "programs",
         "crates that need a runtime of tokio, against postgres, redis and HTTP servers",
         compat::programs_step,
-    ),
+    )
+    .built_by("programs", compat::build_programs),
     step("os", "the kernel in QEMU, at 1, 2 and 4 harts", tests::os).built_by("os", os::build),
     step(
         "mpi",

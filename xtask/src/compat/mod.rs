@@ -77,3 +77,8 @@ pub(crate) fn build_tokio(context: &Context<'_>) -> Result<(), String> {
 pub(crate) fn programs_step(context: &Context<'_>) -> Verdict {
     programs::step(context)
 }
+
+/// Builds the program of [`programs_step`], if its servers are there.
+pub(crate) fn build_programs(context: &Context<'_>) -> Result<(), String> {
+    programs::build_for_step(context)
+}

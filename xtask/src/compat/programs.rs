@@ -33,7 +33,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 
 /// How the programs are built: optimized where their times are of interest.
 #[derive(Clone, Copy)]
-pub(super) enum Profile {
+enum Profile {
     Debug,
     Release,
 }
@@ -50,16 +50,25 @@ impl Profile {
 /// `cargo xtask compat programs`: builds, starts the servers, prints the table.
 pub(super) fn command(root: &Path, only: &[String]) -> Result<(), String> {
     let stop = Stop::on_signals().map_err(|error| error.to_string())?;
-    let program = build(root, Profile::Release, &stop)?;
+    let program = build(root, Profile::Release, &stop, None)?;
     run_all(&program, only, &stop, None)
 }
 
 /// The missing server without which nothing runs; installed first if that is possible.
-pub(super) fn absence(stop: &Stop) -> Option<String> {
+fn absence(stop: &Stop) -> Option<String> {
     let servers = [&packages::REDIS, &packages::POSTGRESQL];
     packages::install(&servers, stop);
     let missing = servers.into_iter().find(|server| !server.is_there());
     missing.map(packages::Package::absence)
+}
+
+/// Builds for [`step`].
+pub(super) fn build_for_step(context: &Context<'_>) -> Result<(), String> {
+    if absence(context.stop).is_some() {
+        return Ok(());
+    }
+    let log = context.log_file()?;
+    build(context.root, Profile::Debug, context.stop, log.as_ref()).map(drop)
 }
 
 /// The step of the suite: every operation ends well.
@@ -67,8 +76,8 @@ pub(super) fn step(context: &Context<'_>) -> Verdict {
     if let Some(absence) = absence(context.stop) {
         return Ok(Done::Skipped(absence));
     }
-    let program = build(context.root, Profile::Debug, context.stop)?;
     let log = context.log_file()?;
+    let program = build(context.root, Profile::Debug, context.stop, log.as_ref())?;
     run_all(&program, &[], context.stop, log.as_ref())?;
     if !packages::RABBITMQ.is_there() {
         let absence = packages::RABBITMQ.absence();
@@ -78,7 +87,12 @@ pub(super) fn step(context: &Context<'_>) -> Verdict {
 }
 
 /// Builds the program of all operations.
-pub(super) fn build(root: &Path, profile: Profile, stop: &Stop) -> Result<PathBuf, String> {
+fn build(
+    root: &Path,
+    profile: Profile,
+    stop: &Stop,
+    log: Option<&File>,
+) -> Result<PathBuf, String> {
     let target = root.join("target/xtask/compat-programs");
     let mut build = setup::cargo(root);
     build
@@ -88,7 +102,7 @@ pub(super) fn build(root: &Path, profile: Profile, stop: &Stop) -> Result<PathBu
     if let Profile::Release = profile {
         build.arg("--release");
     }
-    let ending = run(&mut build, BUILD_LIMIT, None, stop).map_err(|error| error.to_string())?;
+    let ending = run(&mut build, BUILD_LIMIT, log, stop).map_err(|error| error.to_string())?;
     ending.success()?;
     Ok(target.join(profile.folder()).join("compat-programs"))
 }
