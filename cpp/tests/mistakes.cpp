@@ -29,7 +29,7 @@ struct foreign_of_any_promise {
 };
 
 /// An awaitable that a program makes of one of Upshift's.
-struct pause {
+struct gives_way {
   auto operator co_await() const noexcept { return u::detail::yield_awaiter{true}; }
 };
 
@@ -39,7 +39,7 @@ u::task<> right(foreign_of_any_promise, std::future<int> later) {
   auto named = number();
   co_await std::move(named);
   co_await u::spawn(number(), u::level{4});
-  co_await pause();
+  co_await gives_way();
   auto waits = u::suspend([](u::waker waker) { waker.wake(); });
   co_await waits;
   co_await u::blocking([&later] { return later.get(); });

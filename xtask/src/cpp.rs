@@ -21,8 +21,8 @@ use crate::step::{Context, Done, Verdict};
 /// Compilers of C++20 that are looked for; the first of each kind is used.
 const COMPILERS: [&[&str]; 2] = [
     &["g++"],
+    // A clang++ without a number may be older than 16.
     &[
-        "clang++",
         "clang++-22",
         "clang++-21",
         "clang++-20",
@@ -30,6 +30,7 @@ const COMPILERS: [&[&str]; 2] = [
         "clang++-18",
         "clang++-17",
         "clang++-16",
+        "clang++",
     ],
 ];
 

@@ -50,7 +50,7 @@ pub(crate) struct Options {
     verbose: bool,
 
     /// End after this long; what has not run by then has failed
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "N", default_value_t = 75)]
     minutes: u64,
 }
 

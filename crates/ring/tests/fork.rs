@@ -12,8 +12,11 @@ fn in_a_child(f: impl FnOnce()) -> libc::c_int {
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "{}", std::io::Error::last_os_error());
     if child == 0 {
-        // SAFETY: no pointers. A child that hangs is ended.
-        unsafe { libc::alarm(60) };
+        // SAFETY: no pointers. A child that hangs is ended, and a fault is not reported by others.
+        unsafe {
+            libc::alarm(60);
+            libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+        }
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
         // SAFETY: as above.
         unsafe { libc::_exit(i32::from(ended.is_err())) }

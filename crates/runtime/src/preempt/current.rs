@@ -114,9 +114,11 @@ fn goes_on(vcpu: &Preemptible, thread: &Thread) {
     if thread.woken.load(Relaxed) == 0 {
         return;
     }
-    // While it is still to wake: else the watcher would see a poll that sleeps, and set it aside.
     if vcpu.is_overtaken() {
+        // Otherwise the watcher would see a poll that sleeps, and set it aside.
+        thread.settling.store(true, SeqCst);
         slice::settle();
+        thread.settling.store(false, SeqCst);
     }
     thread.is_sampled(|now| vcpu.parked(now));
     let woken = thread.woken.swap(0, SeqCst);

@@ -65,7 +65,9 @@ impl Preemptible {
             None => self.displaced_by(&roles, level.get()),
             Some(_) => None,
         };
-        let stopped = if thread.began.load(Relaxed) != poll.1 {
+        // A thread that slept at the decision may have woken up since.
+        let may_be_stopped = is_asleep || self.settings.rule.interrupts;
+        let stopped = if thread.began.load(Relaxed) != poll.1 || !may_be_stopped {
             Err(NotStopped::Over)
         } else if roles.free().is_none() && heir.is_none() {
             Err(NotStopped::NoThread)

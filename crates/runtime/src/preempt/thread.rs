@@ -76,6 +76,8 @@ pub(crate) struct Thread {
     /// Set while the thread waits in the ring, where a signal reaches it, and
     /// [`rouse`](upshift_ring::Watch::rouse).
     pub(super) attending: AtomicBool,
+    /// Set while the thread, which has its permit, lets others run before its poll goes on.
+    pub(super) settling: AtomicBool,
     /// It is to enter its ring.
     pub(super) owes_enter: AtomicBool,
     /// The last signal to this thread.
@@ -104,6 +106,7 @@ impl Thread {
             blocked: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             attending: AtomicBool::new(false),
+            settling: AtomicBool::new(false),
             owes_enter: AtomicBool::new(false),
             sent: Sent::default(),
             status: OnceLock::new(),
@@ -268,9 +271,9 @@ impl Thread {
         self.is_off_the_cpu() && !self.awaits_permit()
     }
 
-    /// Does it wait for its permit, asleep or about to be?
+    /// Does it wait for its permit, or [settle](Self::settling), asleep or about to be?
     pub(super) fn awaits_permit(&self) -> bool {
-        self.permit.is_awaited() || self.attending.load(SeqCst)
+        self.permit.is_awaited() || self.attending.load(SeqCst) || self.settling.load(SeqCst)
     }
 
     /// The calling thread is this one, number `number` of its vCPU.
