@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat2};
 use rustix::io::Errno;
 
 use super::fields::Fields;
@@ -45,7 +45,12 @@ impl Folder {
     fn open(path: &Path, how: ResolveFlags) -> Result<Folder, Errno> {
         let at = clock::nanos();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = Arc::new(openat2(CWD, path, flags, Mode::empty(), how)?);
+        let opened = if how.is_empty() {
+            open(path, flags, Mode::empty())
+        } else {
+            openat2(CWD, path, flags, Mode::empty(), how)
+        };
+        let fd = Arc::new(opened?);
         Ok(Folder { fd, at })
     }
 
