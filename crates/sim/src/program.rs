@@ -168,7 +168,7 @@ impl Waits {
                 while timers.contains_key(&key) {
                     key.1 += 1;
                 }
-                timers.insert(key, waker);
+                timers.insert(key, (done, waker));
                 drop(timers);
                 world.supervise(vcpu);
             }
@@ -191,12 +191,8 @@ impl Future for Waits {
         if self.done.is_none() {
             self.register(&world, cx);
         }
-        let told = self.done.as_ref().is_some_and(|done| done.0.get());
-        let over = match self.source {
-            Source::Timer(_) => world.now() >= self.deadline,
-            _ => told,
-        };
-        if over {
+        // A timer that is due has not fired before its vCPU has seen to it, between two polls.
+        if self.done.as_ref().is_some_and(|done| done.0.get()) {
             return Poll::Ready(());
         }
         if !matches!(self.source, Source::Channel(_)) {

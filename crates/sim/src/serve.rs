@@ -73,7 +73,8 @@ impl World {
                     _ => None,
                 }
             };
-            let Some(waker) = due else { break };
+            let Some((fired, waker)) = due else { break };
+            fired.set(true);
             waker.wake();
             found = true;
             self.settle();

@@ -43,7 +43,8 @@ pub(crate) struct Cpu {
     pub(crate) owner: Cell<usize>,
     pub(crate) spares: RefCell<Vec<usize>>,
     pub(crate) suspended: RefCell<HashMap<CoroutineId, usize>>,
-    pub(crate) timers: RefCell<BTreeMap<(u64, u64), Waker>>,
+    /// By deadline: the flag that shows a timer as fired, and its waker.
+    pub(crate) timers: RefCell<BTreeMap<(u64, u64), (Rc<Cell<bool>>, Waker)>>,
     /// Operations whose data has arrived and that are not reaped.
     pub(crate) ring: RefCell<VecDeque<usize>>,
     /// It stands still in [`crate::serve`], waiting for something to do.
