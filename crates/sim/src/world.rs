@@ -36,6 +36,9 @@ pub(crate) enum Event {
     Watch { vcpu: usize, poll: u64 },
 }
 
+/// The flag that shows a wait as over, and the waker to call then.
+pub(crate) type Told = (Rc<Cell<bool>>, Waker);
+
 /// A vCPU as its host sees it.
 pub(crate) struct Cpu {
     pub(crate) executor: Rc<Executor<SimHost>>,
@@ -43,8 +46,8 @@ pub(crate) struct Cpu {
     pub(crate) owner: Cell<usize>,
     pub(crate) spares: RefCell<Vec<usize>>,
     pub(crate) suspended: RefCell<HashMap<CoroutineId, usize>>,
-    /// By deadline: the flag that shows a timer as fired, and its waker.
-    pub(crate) timers: RefCell<BTreeMap<(u64, u64), (Rc<Cell<bool>>, Waker)>>,
+    /// By deadline.
+    pub(crate) timers: RefCell<BTreeMap<(u64, u64), Told>>,
     /// Operations whose data has arrived and that are not reaped.
     pub(crate) ring: RefCell<VecDeque<usize>>,
     /// It stands still in [`crate::serve`], waiting for something to do.
@@ -86,7 +89,7 @@ pub(crate) struct World {
     pub(crate) channels: RefCell<Vec<Channel>>,
     pub(crate) locks: RefCell<Vec<Lock>>,
     /// Receiving coroutines; true: the data is there.
-    pub(crate) operations: RefCell<Vec<(Rc<Cell<bool>>, Waker)>>,
+    pub(crate) operations: RefCell<Vec<Told>>,
     pub(crate) laws: RefCell<Laws>,
     broken: RefCell<Option<Violation>>,
     /// The case is over: everything ends as fast as it can.
