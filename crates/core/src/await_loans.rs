@@ -11,10 +11,10 @@
 //! ```
 //!
 //! The list holds the loans that change a level: the waiter is more urgent than the awaited
-//! coroutine's own level. [`reprio`](crate::Domain::reprio) of an awaited coroutine wakes its waiter,
-//! whose poll decides again. A handle that is polled with another waker than the one of the coroutine
-//! around it (in a set of futures that polls only those that were woken) is not in the list: its loan
-//! ends with the handle.
+//! coroutine's own level. [`reprio`](crate::Domain::reprio) of an awaited coroutine wakes its
+//! waiter, whose poll decides again. A handle that is polled with another waker than the one of
+//! the coroutine around it (in a set of futures that polls only those that were woken) is not in
+//! the list: its loan ends with the handle.
 //!
 //! Cost: one test of a bit for a poll of a coroutine that lends nothing. For the others a poll more
 //! each time they block, and for each handle polled a lock and a search in a tree of all loans.
@@ -190,8 +190,8 @@ pub(crate) fn less_urgent<H: Host>(domain: &Inner<H>, awaited: &Slot<H>) {
     }
 }
 
-/// Takes back the level that `from` has lent, unless the coroutine is dead or awaited by another one
-/// now. Returns the coroutine's slot with a reference.
+/// Takes back the level that `from` has lent, unless the coroutine is dead or awaited by another
+/// one now. Returns the coroutine's slot with a reference.
 ///
 /// # Safety
 /// The lock of the loans is held.

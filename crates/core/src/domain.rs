@@ -208,7 +208,8 @@ impl<H: Host> Domain<H> {
                 let block = coroutine.as_ref();
                 let before = block.base.swap(level.get(), SeqCst);
                 self.inner.resettle(coroutine, true);
-                // Its waiter may be more urgent than the coroutine from now on, and decides in its poll.
+                // Its waiter may be more urgent than the coroutine from now on, and decides in
+                // its poll.
                 if level.get() > before && block.word.has_waiter_by_id_now() {
                     await_loans::less_urgent(&self.inner, block);
                 }

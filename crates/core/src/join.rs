@@ -8,8 +8,8 @@
 //! exiting thread needs the control block no longer than to read it: it clears the field, and the handle, which may have seen the exit before, waits for
 //! that, a few instructions, before it frees the control block, with the coroutine's own reference and its own.
 //!
-//! Awaiting lends: until the wait ends the coroutine runs at the level of its waiter, if that is more
-//! urgent than its own (`await_loans.rs`).
+//! Awaiting lends: until the wait ends the coroutine runs at the level of its waiter, if that is
+//! more urgent than its own (`await_loans.rs`).
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -307,8 +307,8 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
     }
 }
 
-/// Sets the level that a coroutine is lent whose handle has just been polled. `from`: the coroutine of
-/// the domain in whose poll that was; `by_id`: its waker was used.
+/// Sets the level that a coroutine is lent whose handle has just been polled. `from`: the
+/// coroutine of the domain in whose poll that was; `by_id`: its waker was used.
 ///
 /// # Safety
 /// As [`lend`](await_loans::lend), and `from` is being polled by the calling thread.

@@ -106,8 +106,8 @@ impl<'a, H: Host> Running<'a, H> {
         }
     }
 
-    /// Polls it: once, or once more if it is about to block and lends its level to coroutines that it
-    /// awaits. A panic in it ends it and is reported by its join handle.
+    /// Polls it: once, or once more if it is about to block and lends its level to coroutines
+    /// that it awaits. A panic in it ends it and is reported by its join handle.
     // See `Vcpu::pick`.
     #[inline(always)]
     pub fn poll(self) -> Polled<'a, H> {
@@ -174,8 +174,9 @@ unsafe fn poll_future<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Slot<H>>) -> O
     unsafe { coroutine.as_ref().poll(vcpu.inner(), &mut cx) }
 }
 
-/// Ends the poll of a coroutine that lends to others it awaits, and returns how the poll ended. If the
-/// coroutine is about to block it is polled once more, which shows which handles it awaits.
+/// Ends the poll of a coroutine that lends to others it awaits, and returns how the poll ended.
+/// If the coroutine is about to block it is polled once more, which shows which handles it
+/// awaits.
 ///
 /// # Safety
 /// As [`poll_future`]; or it has ended.

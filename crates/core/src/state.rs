@@ -379,8 +379,8 @@ impl StateWord {
 
     /// The handle has put a waker in place, or an id, and publishes it.
     ///
-    /// Sequentially consistent: afterwards the handle reads the level of the coroutine, which `reprio`
-    /// sets before it asks [`has_waiter_by_id_now`](Self::has_waiter_by_id_now).
+    /// Sequentially consistent: afterwards the handle reads the level of the coroutine, which
+    /// `reprio` sets before it asks [`has_waiter_by_id_now`](Self::has_waiter_by_id_now).
     pub(crate) fn set_waiter(&self, by_id: bool) -> Join {
         let waiter = if by_id { WAITER | BY_ID } else { WAITER };
         let set = self

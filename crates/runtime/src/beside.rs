@@ -4,8 +4,8 @@
 //! tokio's runtime (its `Handle::enter`): so what code in a coroutine makes of `tokio::{time, net,
 //! fs, signal, process}` and `spawn_blocking` finds a driver. A thread of tokio's turns that
 //! driver; when something is ready there it wakes the coroutine, which is polled here, at its
-//! level. What is `tokio::spawn`ed is polled by tokio's thread: it has no level. That thread has
-//! the shortest slices that the kernel takes: what is urgent may wait for it while the vCPUs
+//! level. A task of `tokio::spawn` is polled by tokio's thread and has no level. That thread has
+//! the shortest slices that the kernel takes: urgent coroutines may wait for it while the vCPUs
 //! compute.
 //!
 //! A wake costs a switch from tokio's thread to the vCPU's; entering a context happens once per

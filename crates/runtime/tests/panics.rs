@@ -1,4 +1,5 @@
-//! A panic in code of users ends its coroutine, function or hook and nothing else, and none is silent.
+//! A panic in code of users ends its coroutine, function or hook and nothing else, and none is
+//! silent.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -431,8 +431,8 @@ impl Watched {
     }
 }
 
-/// A coroutine of level 5 waits for one that holds something, and gives up when it is told to. Then it
-/// waits for something else, with the rest of its wait. On one vCPU and on two.
+/// A coroutine of level 5 waits for one that holds something, and gives up when it is told to.
+/// Then it waits for something else, with the rest of its wait. On one vCPU and on two.
 fn lends_until_it_gives_up<R, H, W, F>(
     holds: impl Fn() -> H,
     wait: impl Fn(Handle, Arc<Notify>) -> F,

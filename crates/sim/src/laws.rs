@@ -101,7 +101,8 @@ struct Tracked {
     base: u8,
     /// The coroutine that it awaits.
     awaits: Option<usize>,
-    /// The coroutines that it has awaited since it was last blocked: its poll may still lend to them.
+    /// The coroutines that it has awaited since it was last blocked: its poll may still lend to
+    /// them.
     awaited: Vec<usize>,
     /// The vCPU it is pinned to.
     home: Option<usize>,

@@ -46,7 +46,7 @@ pub(crate) struct Cpu {
     pub(crate) owner: Cell<usize>,
     pub(crate) spares: RefCell<Vec<usize>>,
     pub(crate) suspended: RefCell<HashMap<CoroutineId, usize>>,
-    /// By deadline.
+    /// Timers in the order of their deadlines.
     pub(crate) timers: RefCell<BTreeMap<(u64, u64), Told>>,
     /// Operations whose data has arrived and that are not reaped.
     pub(crate) ring: RefCell<VecDeque<usize>>,

@@ -328,8 +328,8 @@ fn a_handle_outlives_its_domain() {
     assert_eq!(drops.count(), 1);
 }
 
-/// A coroutine that awaits a handle. Each poll asks the handle first, as `timeout` does, and gives up
-/// when it is told to. Then the coroutine blocks in something else, with the handle.
+/// A coroutine that awaits a handle. Each poll asks the handle first, as `timeout` does, and
+/// gives up when it is told to. Then the coroutine blocks in something else, with the handle.
 struct Patience {
     gives_up: Arc<AtomicBool>,
     waiter: JoinHandle<(), TestHost>,

@@ -105,13 +105,11 @@ impl Builder {
         let mut outermost = Surroundings::default();
         let ours = Belonging::default();
         #[cfg(feature = "tokio-rt")]
-        let beside = match self.tokio {
-            true => Some(Beside::start(
-                &self.name,
-                self.blocking_threads.max(1),
-                &ours,
-            )?),
-            false => None,
+        let beside = if self.tokio {
+            let threads = self.blocking_threads.max(1);
+            Some(Beside::start(&self.name, threads, &ours)?)
+        } else {
+            None
         };
         #[cfg(feature = "tokio-rt")]
         if let Some(around) = beside.as_ref().and_then(Beside::around) {

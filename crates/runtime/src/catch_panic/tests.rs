@@ -208,7 +208,8 @@ fn no_channel_calls_code_of_users_under_its_lock() {
     nothing_is_amiss();
 }
 
-/// Polls with the probe in a coroutine, runs `then`, and polls again and again until the future ends.
+/// Polls with the probe in a coroutine, runs `then`, and polls again and again until the future
+/// ends.
 async fn waits_here<F: Future>(future: F, then: impl FnOnce()) {
     let mut future = pin!(future);
     for _ in 0..2 {

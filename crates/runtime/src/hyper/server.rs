@@ -1,12 +1,12 @@
 //! Serving a tower service over HTTP/1.1 and HTTP/2.
 //!
-//! One coroutine accepts; each connection is a coroutine; both are at the level at which the server
-//! receives, so that requests, and the caller of the server, keep no client waiting to be accepted.
-//! The first bytes decide: HTTP/2's preface (prior knowledge) or HTTP/1. A connection knows its
-//! number in a table; the end of the server sets a flag and wakes every coroutine of the table, and
-//! one that sees the flag finishes what is under way. A connection that has not ended when the time
-//! for draining is over is cancelled: its peer may never finish a head, read a response or answer a
-//! PING.
+//! One coroutine accepts; each connection is a coroutine; both are at the level at which the
+//! server receives, so that requests, and the caller of the server, keep no client waiting to be
+//! accepted. The first bytes decide: HTTP/2's preface (prior knowledge) or HTTP/1. A connection
+//! knows its number in a table; the end of the server sets a flag and wakes every coroutine of
+//! the table, and one that sees the flag finishes the request under way. A connection that has
+//! not ended when the time for draining is over is cancelled: its peer may never finish a head,
+//! read a response or answer a PING.
 
 use std::collections::HashSet;
 use std::error::Error;

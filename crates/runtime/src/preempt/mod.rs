@@ -125,7 +125,7 @@ pub struct PreemptionStats {
 /// # });
 /// ```
 pub fn no_suspend<R>(f: impl FnOnce() -> R) -> R {
-    /// No use (`permit::begin_use`): `f` is code of users, and may wake and drop others.
+    /// Ends the critical section. It counts as no use (`permit::begin_use`): `f` is user code.
     struct Entered;
     impl Drop for Entered {
         fn drop(&mut self) {

@@ -27,8 +27,8 @@ pub type ChildStderr = PipeReader;
 /// A program that was started; made by [`Command::spawn`](super::Command::spawn).
 ///
 /// Dropped before the program has ended, it is left running, or killed if
-/// [`kill_on_drop`](super::Command::kill_on_drop) was set. A thread reaps it when it ends, also after
-/// the end of the runtime.
+/// [`kill_on_drop`](super::Command::kill_on_drop) was set. A thread reaps it when it ends, also
+/// after the end of the runtime.
 #[derive(Debug)]
 pub struct Child {
     /// Its standard input, if piped. Close it by dropping it.

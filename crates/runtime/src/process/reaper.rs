@@ -1,8 +1,10 @@
-//! The thread that waits for the ends of children whose handle is gone, so that none stays a zombie.
+//! The thread that waits for the ends of children whose handle is gone, so that none stays a
+//! zombie.
 //!
-//! It is one thread of the process, not a coroutine: the runtime that started a child may end before
-//! the child does. The thread begins with the first such child and ends with the last. It sleeps in
-//! `poll` on the descriptors of the processes and on one that tells of more; O(children) per end.
+//! It is one thread of the process, not a coroutine: the runtime that started a child may end
+//! before the child does. The thread begins with the first such child and ends with the last. It
+//! sleeps in `poll` on the descriptors of the processes and on one that tells of more;
+//! O(children) per end.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -42,8 +44,8 @@ fn reaper() -> MutexGuard<'static, Reaper> {
     REAPER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for the end of a child that runs. If no thread can be had, the child is left for the thread
-/// that the next call starts.
+/// Waits for the end of a child that runs. If no thread can be had, the child is left for the
+/// thread that the next call starts.
 pub(super) fn reap(orphan: Orphan) {
     let mut reaper = reaper();
     reaper.fresh.push(orphan);

@@ -4,9 +4,10 @@
 //! Awaiting a [`JoinHandle`] lends the waiter's level to the task until the wait ends;
 //! [`JoinSet::join_next`] lends to all tasks of the set until they exit or leave it.
 //!
-//! A panic ends its task and nothing else, also if the payload's destructor panics. The panic hook
-//! reports each panic once, by default on standard error. A handle that is kept returns the panic as
-//! a [`JoinError`]. The runtime writes nothing of its own about the panic of a detached task.
+//! A panic ends its task and nothing else, also if the payload's destructor panics. The panic
+//! hook reports each panic once, by default on standard error. A handle that is kept returns the
+//! panic as a [`JoinError`]. The runtime writes nothing of its own about the panic of a detached
+//! task.
 //!
 //! ```
 //! use upshift::task::{self, JoinSet};

@@ -111,7 +111,7 @@ fn an_upgraded_connection_goes_on_in_a_task_of_tokios() {
     }
 }
 
-/// As axum's `on_upgrade` does, the handler goes on in a task of tokio's.
+/// The handler goes on in a task of tokio's, as it does behind axum's `on_upgrade`.
 #[test]
 fn a_call_of_the_ring_after_an_upgrade_says_what_to_use_instead() {
     async fn answer(mut request: Request<Body>) -> Response<Body> {
