@@ -1,4 +1,4 @@
-/* upshift.h: the C ABI of Upshift. Made by cbindgen from crates/capi; its rules are in docs/cpp.md. */
+/* upshift.h: the C ABI of Upshift. Made by cbindgen from linux/capi; its rules are in docs/cpp.md. */
 
 #ifndef UPSHIFT_H
 #define UPSHIFT_H

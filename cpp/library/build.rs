@@ -1,7 +1,7 @@
 //! The shared library's name, by which programs find it: it changes with the ABI, not with every release.
 
 fn main() {
-    let source = "../../crates/capi/src/version.rs";
+    let source = "../../linux/capi/src/version.rs";
     println!("cargo:rerun-if-changed={source}");
     let text = std::fs::read_to_string(source).expect(source);
     let version = text

@@ -1,4 +1,4 @@
-// Operations to be counted under callgrind, as those of crates/counts: `count OPERATION TIMES`.
+// Operations to be counted under callgrind, as those of scheduler/counts: `count OPERATION TIMES`.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -42,7 +42,7 @@ static task<> hop(int times) {
 
 static std::string_view text(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
-/// As `echo` of crates/counts: a request and its reply over TCP, both ends, in memory that is the caller's.
+/// As `echo` of scheduler/counts: a request and its reply over TCP, both ends, in memory that is the caller's.
 static task<> echo(int times) {
   auto listening = listener::tcp("127.0.0.1:0");
   sockaddr_in bound{};
@@ -66,7 +66,7 @@ static task<> echo(int times) {
 
 static constexpr char reply[65] = "7777777777777777777777777777777777777777777777777777777777777777";
 
-/// As `request` of crates/counts: received in buffers of the runtime's, sent through the ring.
+/// As `request` of scheduler/counts: received in buffers of the runtime's, sent through the ring.
 static task<> request(int times) {
   auto listening = listener::tcp("127.0.0.1:0");
   sockaddr_in bound{};

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Instructions per operation of C++ under callgrind: count.sh PROGRAM. Those of Rust: crates/counts/table.txt.
+# Instructions per operation of C++ under callgrind: count.sh PROGRAM. Those of Rust: scheduler/counts/table.txt.
 set -e
 total() {
   valgrind --tool=callgrind --callgrind-out-file=/dev/null "$1" "$2" "$3" 2>&1 | awk '/Collected :/ { print $4 }'

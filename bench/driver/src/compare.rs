@@ -342,7 +342,7 @@ mod tests {
             .is_ok_and(|o| o.status.success())
         {
             unpack(&here.root, "HEAD", &folder).unwrap();
-            assert!(folder.join("crates/core/Cargo.toml").exists());
+            assert!(folder.join("scheduler/core/Cargo.toml").exists());
             let missing = unpack(&here.root, "no-such-commit", &folder.join("missing"));
             assert!(missing.is_err() && !folder.join("missing").exists());
             std::fs::remove_dir_all(folder).unwrap();

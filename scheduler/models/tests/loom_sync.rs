@@ -1,0 +1,426 @@
+//! Models of the sync primitives: all interleavings of two or three threads, of which one gives up waiting.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p upshift-runtime-models --test loom_sync`
+
+#![cfg(loom)]
+
+/// What the primitives ask of the runtime, as it answers outside of a coroutine.
+mod context {
+    use upshift_core::{CoroutineId, Level};
+
+    #[allow(dead_code, reason = "there is one answer here")]
+    pub(crate) enum Taker {
+        Named(CoroutineId),
+        Elsewhere(u64),
+        Unnamed,
+    }
+    pub(crate) fn lock_taken(_: u64) -> Taker {
+        Taker::Unnamed
+    }
+    pub(crate) fn name() -> Option<(u64, CoroutineId)> {
+        None
+    }
+    pub(crate) fn current_in(_: u64) -> Option<CoroutineId> {
+        None
+    }
+    pub(crate) fn is_alive(_: u64) -> bool {
+        false
+    }
+    pub(crate) fn lock_granted(_: u64, _: CoroutineId) -> bool {
+        false
+    }
+    pub(crate) fn lock_released(_: u64, _: CoroutineId) {}
+    pub(crate) fn lend_to_holder(_: u64, _: CoroutineId) {}
+    pub(crate) fn level_to_lend() -> Option<Level> {
+        None
+    }
+    pub(crate) fn lend(_: u64, _: CoroutineId, _: Level) {}
+    pub(crate) fn lend_again(_: u64, _: CoroutineId, _: Option<Level>) {}
+    pub(crate) fn level_of(_: u64, _: CoroutineId) -> Option<Level> {
+        None
+    }
+}
+
+mod host {
+    use upshift_core::{CoroutineId, Level};
+
+    pub(crate) fn current_id() -> Option<CoroutineId> {
+        None
+    }
+    pub(crate) fn current_level() -> Option<Level> {
+        None
+    }
+    pub(crate) fn is_own_waker(_: &std::task::Waker) -> bool {
+        false
+    }
+}
+
+mod catch_panic {
+    pub(crate) fn catch_panic<R>(code: impl FnOnce() -> R) -> Option<R> {
+        Some(code())
+    }
+}
+
+mod coop {
+    use std::task::{Context, Poll};
+
+    pub(crate) fn poll_proceed(_: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+}
+
+/// The checker's lock in place of the one that spins: its waiting is not what is to be explored.
+mod lock {
+    pub(crate) use loom::sync::MutexGuard as Guard;
+
+    pub(crate) struct Lock<T>(loom::sync::Mutex<T>);
+
+    impl<T> Lock<T> {
+        pub(crate) fn new(value: T) -> Lock<T> {
+            Lock(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> Guard<'_, T> {
+            self.0.lock().expect("no holder panics")
+        }
+    }
+}
+
+#[allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "the models use a part of it"
+)]
+#[path = "../../../linux/runtime/src/sync/mod.rs"]
+mod sync;
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::task::{Context, Waker};
+
+use loom::cell::UnsafeCell;
+use loom::future::block_on;
+use loom::sync::Arc;
+use loom::thread;
+use sync::{
+    Barrier, CancellationToken, Mutex, Notify, OnceCell, RwLock, Semaphore, SetOnce, broadcast,
+    mpsc, oneshot, watch,
+};
+
+/// Has a future enter the queue of its primitive.
+fn waits<F: Future>(future: Pin<&mut F>) {
+    assert!(
+        future
+            .poll(&mut Context::from_waker(Waker::noop()))
+            .is_pending()
+    );
+}
+
+/// `first` waits and is dropped while what is `held` is given back; `next` gets it.
+fn dropped_while_let_in(
+    held: impl Sized,
+    first: impl Future + Send + 'static,
+    next: impl FnOnce() + Send + 'static,
+) {
+    let mut first = Box::pin(first);
+    waits(first.as_mut());
+    let next = thread::spawn(next);
+    let dropper = thread::spawn(move || drop(first));
+    drop(held);
+    dropper.join().unwrap();
+    next.join().unwrap();
+}
+
+/// One more; `loom` fails if another thread has access.
+fn add_one(cell: &UnsafeCell<u32>) {
+    cell.with_mut(|value| {
+        // SAFETY: the checker fails if another thread has access.
+        unsafe { *value += 1 }
+    });
+}
+
+/// Transitions 1 to 4 of the mutex: one holder at a time, which sees what the last one wrote, and no waiter waits for ever.
+#[test]
+fn a_mutex_has_one_holder_at_a_time_and_each_gets_it() {
+    loom::model(|| {
+        let mutex = Arc::new(Mutex::new(UnsafeCell::new(0)));
+        let other = mutex.clone();
+        let thread = thread::spawn(move || add_one(&*block_on(other.lock())));
+        add_one(&*block_on(mutex.lock()));
+        thread.join().unwrap();
+        let value = mutex.try_lock().expect("it was released");
+        // SAFETY: as in `add_one`.
+        value.with(|value| assert_eq!(unsafe { *value }, 2));
+    });
+}
+
+/// The first in the queue gives up while the mutex is handed to it, or before, or after: the second gets it.
+#[test]
+fn a_mutex_handed_to_a_dropped_waiter_goes_to_the_next() {
+    loom::model(|| {
+        let mutex = Arc::new(Mutex::new(UnsafeCell::new(0)));
+        let guard = mutex.try_lock().unwrap();
+        let other = mutex.clone();
+        let thread = thread::spawn(move || {
+            let second = {
+                let mut first = pin!(other.lock());
+                // It may be free already, then this is the first to have it.
+                let _ = first.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                other.lock()
+            };
+            add_one(&*block_on(second));
+        });
+        add_one(&*guard);
+        drop(guard);
+        thread.join().unwrap();
+        assert!(mutex.try_lock().is_ok());
+    });
+}
+
+/// The same with the waiters queued before the race begins, and three threads.
+#[test]
+fn a_waiter_dropped_while_the_mutex_is_handed_over_leaves_it_to_the_next() {
+    loom::model(|| {
+        let mutex = Arc::new(Mutex::new(()));
+        let shared: &'static Mutex<()> = leak(&mutex);
+        let guard = shared.try_lock().unwrap();
+        dropped_while_let_in(guard, shared.lock(), || drop(block_on(shared.lock())));
+        assert!(mutex.try_lock().is_ok());
+        unleak(&mutex);
+    });
+}
+
+/// Permits that a dropped waiter had been handed go to the next, and none is lost or made.
+#[test]
+fn permits_of_a_dropped_waiter_go_to_the_next() {
+    loom::model(|| {
+        let semaphore = Arc::new(Semaphore::new(1));
+        let shared: &'static Semaphore = leak(&semaphore);
+        let permit = shared.try_acquire().unwrap();
+        dropped_while_let_in(permit, shared.acquire(), || {
+            drop(block_on(shared.acquire()).unwrap());
+        });
+        assert_eq!(semaphore.available_permits(), 1);
+        unleak(&semaphore);
+    });
+}
+
+/// `notify_one` chooses a waiter that is being dropped: the other one is woken, or the permit stored for it.
+#[test]
+fn a_notification_of_a_dropped_waiter_goes_to_the_next() {
+    loom::model(|| {
+        let notify = Arc::new(Notify::new());
+        let shared: &'static Notify = leak(&notify);
+        let mut first = Box::pin(shared.notified());
+        waits(first.as_mut());
+        let next = thread::spawn(move || block_on(shared.notified()));
+        let dropper = thread::spawn(move || drop(first));
+        shared.notify_one();
+        dropper.join().unwrap();
+        next.join().unwrap();
+        unleak(&notify);
+    });
+}
+
+/// A broadcast reaches every waiter created before it, polled or not, and stores nothing.
+#[test]
+fn a_broadcast_reaches_all_waiters_of_before() {
+    loom::model(|| {
+        let notify = Arc::new(Notify::new());
+        let shared: &'static Notify = leak(&notify);
+        let asked = shared.notified();
+        let waiter = thread::spawn(move || block_on(asked));
+        shared.notify_waiters();
+        waiter.join().unwrap();
+        let late = pin!(shared.notified());
+        waits(late);
+        unleak(&notify);
+    });
+}
+
+/// What is sent is received or given back.
+#[test]
+fn a_value_sent_once_is_received_or_given_back() {
+    loom::model(|| {
+        let (sender, mut receiver) = oneshot::channel();
+        let thread = thread::spawn(move || sender.send(7).is_ok());
+        let received = receiver.try_recv().is_ok_and(|value| value == 7);
+        drop(receiver);
+        let sent = thread.join().unwrap();
+        // Sent after the last look and before the receiver went: dropped with it.
+        assert!(sent || !received);
+    });
+    loom::model(|| {
+        let (sender, receiver) = oneshot::channel();
+        let thread = thread::spawn(move || sender.send(7).unwrap());
+        assert_eq!(block_on(receiver), Ok(7));
+        thread.join().unwrap();
+    });
+}
+
+/// Room that a dropped sender had been handed goes to the next, and the receiver sees the end.
+#[test]
+fn room_of_a_dropped_sender_goes_to_the_next() {
+    loom::model(|| {
+        let (sender, mut receiver) = mpsc::channel(1);
+        sender.try_send(1).unwrap();
+        let shared = Arc::new(sender);
+        let next = shared.clone();
+        let leaked: &'static mpsc::Sender<u32> = leak(&shared);
+        let mut first = Box::pin(leaked.send(2));
+        waits(first.as_mut());
+        let next = thread::spawn(move || block_on(next.send(3)).unwrap());
+        let dropper = thread::spawn(move || drop(first));
+        assert_eq!(block_on(receiver.recv()), Some(1));
+        dropper.join().unwrap();
+        next.join().unwrap();
+        assert_eq!(block_on(receiver.recv()), Some(3));
+        unleak(&shared);
+        drop(shared);
+        assert_eq!(block_on(receiver.recv()), None);
+    });
+}
+
+/// Room that is reserved when the channel is closed is waited for; what waits is told.
+#[test]
+fn the_end_of_a_closed_channel_comes_after_its_permits() {
+    loom::model(|| {
+        let (sender, mut receiver) = mpsc::channel(1);
+        let permit = block_on(sender.clone().reserve_owned()).unwrap();
+        let uses = thread::spawn(move || drop(permit.send(7)));
+        let waits = thread::spawn(move || block_on(sender.send(8)).is_ok());
+        receiver.close();
+        let mut received = Vec::new();
+        while let Some(value) = block_on(receiver.recv()) {
+            received.push(value);
+        }
+        uses.join().unwrap();
+        let sent = waits.join().unwrap();
+        assert_eq!(received[0], 7);
+        assert_eq!(received.len(), 1 + usize::from(sent));
+    });
+}
+
+/// A writer is alone, and what waits is let in.
+#[test]
+fn a_writer_is_alone_and_each_gets_in() {
+    loom::model(|| {
+        let lock = Arc::new(RwLock::new(UnsafeCell::new(0)));
+        let other = lock.clone();
+        let writer = thread::spawn(move || add_one(&block_on(other.write())));
+        {
+            let value = block_on(lock.read());
+            // SAFETY: as in `add_one`; readers only look.
+            value.with(|value| assert!(unsafe { *value } < 2));
+        }
+        writer.join().unwrap();
+        assert!(lock.try_write().is_ok());
+    });
+}
+
+/// A writer that is let in while it is dropped lets the next in.
+#[test]
+fn a_writer_dropped_while_it_is_let_in_leaves_the_lock_to_the_next() {
+    loom::model(|| {
+        let lock = Arc::new(RwLock::new(()));
+        let shared: &'static RwLock<()> = leak(&lock);
+        let reader = shared.try_read().unwrap();
+        dropped_while_let_in(reader, shared.write(), || drop(block_on(shared.read())));
+        assert!(lock.try_write().is_ok());
+        unleak(&lock);
+    });
+}
+
+/// No value and no end is missed between the look and the wait.
+#[test]
+fn a_watcher_sees_the_last_value_and_the_end() {
+    loom::model(|| {
+        let (sender, mut receiver) = watch::channel(0);
+        let thread = thread::spawn(move || sender.send(1).is_ok());
+        let mut last = 0;
+        while block_on(receiver.changed()).is_ok() {
+            last = *receiver.borrow();
+        }
+        assert!(thread.join().unwrap());
+        assert_eq!(last, 1);
+    });
+}
+
+/// No message and no end is missed, and each receiver gets the message.
+#[test]
+fn every_receiver_gets_a_message_and_the_end() {
+    loom::model(|| {
+        let (sender, mut first) = broadcast::channel(1);
+        let mut second = sender.subscribe();
+        let thread = thread::spawn(move || {
+            assert_eq!(block_on(second.recv()), Ok(7));
+            assert!(block_on(second.recv()).is_err());
+        });
+        assert_eq!(sender.send(7).ok(), Some(2));
+        drop(sender);
+        assert_eq!(block_on(first.recv()), Ok(7));
+        assert!(block_on(first.recv()).is_err());
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn a_barrier_lets_both_pass_and_one_leads() {
+    loom::model(|| {
+        let barrier = Arc::new(Barrier::new(2));
+        let other = barrier.clone();
+        let thread = thread::spawn(move || block_on(other.wait()).is_leader());
+        let led = block_on(barrier.wait()).is_leader();
+        assert_ne!(thread.join().unwrap(), led);
+    });
+}
+
+/// One thread makes the value; a thread that sees that it is made sees the value.
+#[test]
+fn a_value_is_made_once_and_seen_whole() {
+    loom::model(|| {
+        let cell = Arc::new(OnceCell::new());
+        let other = cell.clone();
+        let thread = thread::spawn(move || *block_on(other.get_or_init(|| async { 1 })));
+        let seen = cell.get().copied();
+        let made = *block_on(cell.get_or_init(|| async { 2 }));
+        assert_eq!(thread.join().unwrap(), made);
+        assert!(seen.is_none_or(|seen| seen == made));
+    });
+}
+
+#[test]
+fn a_cell_that_is_set_is_not_missed() {
+    loom::model(|| {
+        let cell = Arc::new(SetOnce::new());
+        let other = cell.clone();
+        let thread = thread::spawn(move || other.set(1).unwrap());
+        assert_eq!(*block_on(cell.wait()), 1);
+        thread.join().unwrap();
+    });
+}
+
+/// A child that is made while its parent is cancelled is cancelled.
+#[test]
+fn a_child_of_a_cancelled_token_is_cancelled() {
+    loom::model(|| {
+        let token = CancellationToken::new();
+        let parent = token.clone();
+        let thread = thread::spawn(move || block_on(parent.child_token().cancelled()));
+        token.cancel();
+        thread.join().unwrap();
+    });
+}
+
+/// A reference for futures that another thread drops; [`unleak`] when they are gone.
+fn leak<T>(shared: &Arc<T>) -> &'static T {
+    let pointer = Arc::into_raw(shared.clone());
+    // SAFETY: the count keeps it until `unleak`.
+    unsafe { &*pointer }
+}
+
+fn unleak<T>(shared: &Arc<T>) {
+    // SAFETY: the count that `leak` left, once per model.
+    drop(unsafe { Arc::from_raw(Arc::as_ptr(shared)) });
+}

@@ -1,0 +1,472 @@
+//! Processes on the board, as a user starts them: a daemon of the test's own, servers and batch jobs that join it.
+
+mod burning;
+mod preemptible;
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift");
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A child that is killed when the test ends early.
+struct Running {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Running {
+    /// Starts `upshift ARGS` and waits for its first line.
+    fn start(socket: &Path, args: &[&str]) -> (Running, String) {
+        let mut child = Command::new(PROGRAM)
+            .args(args)
+            .env("UPSHIFT_DAEMON_SOCKET", socket)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        (Running { child, output }, line)
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let kill = ["-c", "kill -s \"$0\" \"$1\"", name, &pid];
+        assert!(Command::new("sh").args(kill).status().unwrap().success());
+    }
+
+    /// Waits for its end; the rest of what it printed.
+    fn end(mut self) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "a child does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).unwrap();
+        rest
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn upshift(socket: &Path, args: &[&str]) -> Output {
+    Command::new(PROGRAM)
+        .args(args)
+        .env("UPSHIFT_DAEMON_SOCKET", socket)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+/// The path of a test's socket, in a directory of its own that goes with it: daemons that are killed leave files.
+struct Socket(PathBuf);
+
+impl std::ops::Deref for Socket {
+    type Target = Path;
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(self.0.parent().unwrap());
+    }
+}
+
+fn socket(test: &str) -> Socket {
+    let name = format!("upshift-{test}-{}", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&directory).unwrap();
+    Socket(directory.join("daemon.sock"))
+}
+
+fn daemon(socket: &Path, more: &[&str]) -> Running {
+    let mut args = vec!["daemon", "--socket", socket.to_str().unwrap()];
+    args.extend(more);
+    let (daemon, line) = Running::start(socket, &args);
+    assert!(line.starts_with("listening"), "{line}");
+    daemon
+}
+
+/// The commands of the processes that are registered.
+fn registered(socket: &Path) -> Vec<serde_json::Value> {
+    let output = upshift(socket, &["daemon", "--status"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let census: serde_json::Value = match serde_json::from_str(&text) {
+        Ok(census) => census,
+        // There is no daemon, or not yet.
+        Err(_) => return Vec::new(),
+    };
+    census["processes"].as_array().unwrap().clone()
+}
+
+/// Waits until so many processes are registered.
+fn wait_for(socket: &Path, count: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    while registered(socket).len() != count {
+        assert!(
+            Instant::now() < deadline,
+            "{count} processes were to be registered: {:?}",
+            registered(socket)
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn server(socket: &Path) -> (Running, String) {
+    let args = ["spin-server", "--listen", "127.0.0.1:0@2", "--pin", "0"];
+    let (server, line) = Running::start(socket, &[&args[..], &["--board", "required"]].concat());
+    let address = line.trim().strip_prefix("listening on ").expect(&line);
+    (server, address.to_owned())
+}
+
+fn is_answered(socket: &Path, address: &str) {
+    let load = ["load", "spin", "--connect", address, "--connections", "2"];
+    let time = ["--warmup", "50ms", "--duration", "200ms", "--rate", "100"];
+    let output = upshift(socket, &[load, time].concat());
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn without_a_daemon_required_fails_and_says_what_to_do() {
+    let socket = socket("nobody");
+    let args = ["spin-server", "--listen", "127.0.0.1:0"];
+    let output = upshift(&socket, &[&args[..], &["--board", "required"]].concat());
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(text.contains("upshift daemon"), "{text}");
+}
+
+#[test]
+fn a_server_joins_serves_and_leaves() {
+    let socket = socket("joins");
+    let daemon = daemon(&socket, &[]);
+    let (server, address) = server(&socket);
+    wait_for(&socket, 1);
+    let process = &registered(&socket)[0];
+    assert_eq!(process["pid"], server.child.id());
+    is_answered(&socket, &address);
+    server.signal("TERM");
+    server.end();
+    wait_for(&socket, 0);
+    daemon.signal("TERM");
+    daemon.end();
+}
+
+#[test]
+fn a_server_goes_on_when_the_daemon_is_killed_and_joins_the_next() {
+    let socket = socket("rejoins");
+    let first = daemon(&socket, &[]);
+    let (server, address) = server(&socket);
+    wait_for(&socket, 1);
+    first.signal("KILL");
+    first.end();
+    is_answered(&socket, &address);
+    let _second = daemon(&socket, &[]);
+    wait_for(&socket, 1);
+    is_answered(&socket, &address);
+    server.signal("TERM");
+    server.end();
+}
+
+#[test]
+fn a_restarted_daemon_has_its_clients_back_within_100_ms() {
+    let socket = socket("back");
+    let mut daemon = Some(self::daemon(&socket, &[]));
+    let (server, _) = server(&socket);
+    wait_for(&socket, 1);
+    let mut took = Vec::new();
+    for _ in 0..5 {
+        let former = daemon.take().unwrap();
+        former.signal("TERM");
+        former.end();
+        daemon = Some(self::daemon(&socket, &[]));
+        wait_for(&socket, 1);
+        let output = upshift(&socket, &["daemon", "--status"]);
+        let census: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let ms = |value: &serde_json::Value| value.as_f64().unwrap();
+        took.push(ms(&census["uptime_ms"]) - ms(&census["processes"][0]["joined_ms"]));
+    }
+    println!("ms from the daemon's start until its client is back: {took:?}");
+    // Clients look each 50 ms. Some time at least the machine has time for them.
+    assert!(took.iter().any(|&ms| ms < 100.0), "{took:?}");
+    server.signal("TERM");
+    server.end();
+}
+
+#[test]
+fn a_daemon_and_its_guardian_stay_in_memory() {
+    let socket = socket("memory");
+    let daemon = daemon(&socket, &[]);
+    let pid = daemon.child.id();
+    let locked = |pid: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
+        let kib = line.and_then(|it| it.split_whitespace().next());
+        kib.is_some_and(|kib| kib != "0")
+    };
+    let effective = std::fs::read_to_string("/proc/self/status").unwrap();
+    let effective = effective
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:\t"));
+    let effective = u64::from_str_radix(effective.unwrap(), 16).unwrap();
+    const IPC_LOCK: u64 = 1 << 14;
+    const SYS_NICE: u64 = 1 << 23;
+    if effective & IPC_LOCK == 0 || effective & SYS_NICE == 0 {
+        eprintln!("skipped: needs CAP_IPC_LOCK and CAP_SYS_NICE");
+        return;
+    }
+    let children = || {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
+            .unwrap()
+            .flatten();
+        let of = |it: std::fs::DirEntry| std::fs::read_to_string(it.path().join("children"));
+        let all: Vec<String> = tasks.filter_map(|it| of(it).ok()).collect();
+        let all = all.join(" ");
+        let pids = all.split_whitespace().map(|pid| pid.parse().unwrap());
+        pids.collect::<Vec<u32>>()
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while !locked(pid) || !children().into_iter().any(locked) {
+        assert!(
+            Instant::now() < deadline,
+            "the daemon or its guardian is not locked"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_daemon_goes_on_when_nobody_reads_its_complaints() {
+    let socket = socket("unread");
+    let Ok(full) = std::fs::File::create("/dev/full") else {
+        eprintln!("skipped: there is no /dev/full");
+        return;
+    };
+    let config = socket.with_extension("toml");
+    std::fs::write(&config, "[limits]\nconnections_per_user = 1\n").unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["daemon", "--cooperative", "--socket"]);
+    command.arg(&*socket).arg("--config").arg(&config);
+    let mut child = command.stdout(Stdio::piped()).stderr(full).spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    let mut daemon = Running { child, output };
+    assert!(line.starts_with("listening"), "{line}");
+    let board = upshift_board::Board::new().unwrap();
+    let threads = Vec::new();
+    board
+        .join(&socket, &[upshift_board::VcpuSpec { cpu: 0, threads }])
+        .unwrap();
+    // One connection too many: it complains.
+    let refused = upshift(&socket, &["daemon", "--status"]);
+    assert!(!refused.status.success());
+    assert!(board.census().is_ok(), "it is still there");
+    assert!(daemon.child.try_wait().unwrap().is_none());
+    daemon.signal("TERM");
+    daemon.end();
+}
+
+#[test]
+fn a_daemon_tells_its_service_manager_that_it_is_ready_lives_and_ends() {
+    let path = socket("notify");
+    let ear = path.with_extension("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&ear).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["daemon", "--cooperative", "--socket"]);
+    command.arg(&*path).stdout(Stdio::piped());
+    command
+        .env("NOTIFY_SOCKET", &ear)
+        .env("WATCHDOG_USEC", "4000000");
+    let mut child = command.spawn().unwrap();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    let daemon = Running { child, output };
+    let next = || {
+        let mut text = [0; 200];
+        let length = manager.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    };
+    assert_eq!(next(), "READY=1\nSTATUS=cooperative");
+    // What is said to be ready answers.
+    assert!(upshift(&path, &["daemon", "--status"]).status.success());
+    assert_eq!(next(), "WATCHDOG=1");
+    daemon.signal("TERM");
+    while next() == "WATCHDOG=1" {}
+    daemon.end();
+}
+
+#[test]
+fn the_doctor_says_what_works_and_finds_the_daemon() {
+    let path = socket("doctor");
+    let doctor = || {
+        let output = upshift(&path, &["doctor", "--json"]);
+        let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let all = all.as_array().unwrap().clone();
+        let of = |what: &str| {
+            let found = all.iter().find(|it| it["what"] == what).unwrap();
+            found["health"].as_str().unwrap().to_string()
+        };
+        assert_eq!(output.status.success(), of("io_uring") != "no");
+        of("daemon")
+    };
+    assert_eq!(doctor(), "note");
+    let daemon = daemon(&path, &["--cooperative"]);
+    assert_eq!(doctor(), "ok");
+    let lines = upshift(&path, &["doctor"]);
+    let lines = String::from_utf8(lines.stdout).unwrap();
+    assert!(lines.contains("answers and is cooperative"), "{lines}");
+    daemon.signal("TERM");
+    daemon.end();
+}
+
+#[test]
+fn the_doctor_finds_a_capability_that_every_user_may_execute() {
+    let path = socket("capable");
+    let copy = path.with_file_name("upshift");
+    std::fs::copy(PROGRAM, &copy).unwrap();
+    let setcap = Command::new("setcap")
+        .args(["cap_sys_nice+ep", copy.to_str().unwrap()])
+        .status();
+    if !setcap.is_ok_and(|it| it.success()) {
+        eprintln!("skipped: setcap is not there, or not permitted");
+        return;
+    }
+    let health = |mode: u32| {
+        std::fs::set_permissions(&copy, PermissionsExt::from_mode(mode)).unwrap();
+        let output = Command::new(&copy).args(["doctor", "--json"]).output();
+        let all: serde_json::Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+        let mut all = all.as_array().unwrap().iter();
+        let found = all.find(|it| it["what"] == "file rights").unwrap();
+        found["health"].as_str().unwrap().to_string()
+    };
+    assert_eq!(health(0o755), "note");
+    assert_eq!(health(0o750), "ok");
+}
+
+#[test]
+fn half_a_configuration_is_not_taken_for_a_whole_one() {
+    let socket = socket("half");
+    let file = socket.with_extension("toml");
+    let uid = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
+    let rule = |ceiling: u8| format!("[[rule]]\nuser = {uid}\nceiling = {ceiling}\n");
+    std::fs::write(&file, rule(20)).unwrap();
+    let daemon = daemon(
+        &socket,
+        &["--cooperative", "--config", file.to_str().unwrap()],
+    );
+    let board = upshift_board::Board::new().unwrap();
+    let threads = Vec::new();
+    board
+        .join(&socket, &[upshift_board::VcpuSpec { cpu: 0, threads }])
+        .unwrap();
+    let ceiling = || {
+        let census = board.census().unwrap();
+        let census: serde_json::Value = serde_json::from_str(&census.json).unwrap();
+        census["processes"][0]["ceiling"].as_u64().unwrap()
+    };
+    assert_eq!(ceiling(), 20);
+    let reaches = |expected: u64| {
+        let (deadline, mut seen) = (Instant::now() + PATIENCE, vec![ceiling()]);
+        while seen.last() != Some(&expected) {
+            assert!(Instant::now() < deadline, "{seen:?}");
+            std::thread::sleep(Duration::from_millis(1));
+            seen.push(ceiling());
+        }
+        seen
+    };
+    // What a full disk leaves, or an editor that has just begun. Then another one, in time.
+    std::fs::write(&file, "").unwrap();
+    daemon.signal("HUP");
+    std::thread::sleep(Duration::from_millis(500));
+    std::fs::write(&file, rule(21)).unwrap();
+    daemon.signal("HUP");
+    let seen = reaches(21);
+    assert!(seen.iter().all(|it| [20, 21].contains(it)), "{seen:?}");
+    // Piece by piece. The writer may be held up for longer than a daemon can wait.
+    let is_whole = |ceiling: u8| {
+        let text = format!(
+            "ceiling = 3\n{}{}",
+            "# a rule follows\n".repeat(20),
+            rule(ceiling)
+        );
+        let mut pieces = std::fs::File::create(&file).unwrap();
+        daemon.signal("HUP");
+        for line in text.lines() {
+            use std::io::Write;
+            writeln!(pieces, "{line}").unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let seen = reaches(ceiling.into());
+        println!("{seen:?}");
+        !seen.contains(&3)
+    };
+    assert!((22..26).any(is_whole));
+    daemon.signal("TERM");
+    daemon.end();
+}
+
+#[test]
+fn a_configuration_is_checked_without_a_daemon() {
+    let socket = socket("checked");
+    let file = socket.with_extension("toml");
+    let check = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let output = upshift(
+            &socket,
+            &["daemon", "--check", "--config", file.to_str().unwrap()],
+        );
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    let dist = "../../machine/daemon/dist/daemon.toml";
+    let (code, said) = check(&std::fs::read_to_string(dist).unwrap());
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("valid"), "{said}");
+    let (code, said) = check("[[assign]]\nunit = \"redis.service\"\nlevel = 8\n");
+    let first = std::fs::read_to_string("/proc/1/comm").unwrap();
+    let has_systemd = Path::new("/run/systemd/system").is_dir() || first == "systemd\n";
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(
+        said.contains("systemd does not run here"),
+        !has_systemd,
+        "{said}"
+    );
+    // The processes that each rule matches now; each counts for its first rule.
+    let name = format!("upc-{}", std::process::id());
+    let program = socket.with_file_name(&name);
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    let mut sleeper = Command::new(&program).arg("60").spawn().unwrap();
+    let comm = format!("/proc/{}/comm", sleeper.id());
+    while std::fs::read_to_string(&comm).unwrap().trim() != name {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let rule = |level: u8| format!("[[assign]]\ncomm = \"{name}\"\nlevel = {level}\n");
+    let (code, said) = check(&(rule(8) + &rule(9)));
+    assert_eq!(code, Some(0), "{said}");
+    for line in [
+        format!("comm = \"{name}\", level = 8: 1 running process matches\n"),
+        format!("\n  {} {name} (user ", sleeper.id()),
+        format!("comm = \"{name}\", level = 9: no running process matches\n"),
+    ] {
+        assert!(said.contains(&line), "{line} in {said}");
+    }
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    let (code, said) = check("[[assign]]\nunit = \"redis\"\nlevel = 8\n");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("redis.service"), "{said}");
+    assert!(!socket.exists());
+}

@@ -1,0 +1,78 @@
+//! `cargo xtask bench`: builds the command, names the peers that cannot be built here, calls the driver. And `cargo xtask os`,
+//! which calls the runner of the kernel.
+//!
+//! Terminal, signals and exit status are the driver's; nothing here is timed out, since only the user knows how long a
+//! measurement may take.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use crate::{packages, run, setup};
+
+/// What the driver does besides `run`, which needs nothing built.
+const COMMANDS: [&str; 2] = ["drop", "render"];
+
+/// Runs the benchmarks; the exit status is that of the first command that fails.
+pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
+    if !root.join("bench/Cargo.toml").exists() {
+        eprintln!("error: bench/Cargo.toml is missing: run this in a full checkout");
+        return ExitCode::FAILURE;
+    }
+    for package in packages::missing() {
+        eprintln!("note: {}", package.absence());
+    }
+    let is_run = !args
+        .first()
+        .is_some_and(|word| COMMANDS.contains(&word.as_str()));
+    let mut build = setup::cargo(root);
+    build.args(["build", "--release"]);
+    let mut driver = setup::cargo(root);
+    driver
+        .args([
+            "run",
+            "--release",
+            "--manifest-path",
+            "bench/Cargo.toml",
+            "-p",
+            "upshift-bench",
+            "--",
+        ])
+        .args(is_run.then_some("run"))
+        .args(args);
+    for mut step in is_run.then_some(build).into_iter().chain([driver]) {
+        if let Err(code) = foreground(&mut step) {
+            return code;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// Runs the kernel's runner.
+pub(crate) fn os(root: &Path, args: &[String]) -> ExitCode {
+    if !packages::QEMU.is_there() {
+        eprintln!("note: {}", packages::QEMU.absence());
+    }
+    let mut runner = setup::cargo(&root.join("kernel"));
+    runner
+        .args(["run", "--quiet", "-p", "os-runner", "--"])
+        .args(args);
+    foreground(&mut runner).map_or_else(|code| code, |()| ExitCode::SUCCESS)
+}
+
+pub(crate) fn foreground(command: &mut Command) -> Result<(), ExitCode> {
+    eprintln!("$ {}", run::shown(command));
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(status
+            .code()
+            .and_then(|code| u8::try_from(code).ok())
+            .map_or(ExitCode::FAILURE, ExitCode::from)),
+        Err(error) => {
+            eprintln!(
+                "error: cannot start {}: {error}",
+                command.get_program().display()
+            );
+            Err(ExitCode::FAILURE)
+        }
+    }
+}

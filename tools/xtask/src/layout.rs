@@ -1,0 +1,23 @@
+//! Where the crates of the main workspace are: a folder per layer of ARCHITECTURE.md.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+/// Folders of the layers, from the heart outwards.
+pub(crate) const LAYERS: [&str; 5] = ["scheduler", "linux", "machine", "web", "tools"];
+
+/// Returns the folder of each crate, in order.
+///
+/// # Errors
+/// A layer cannot be read.
+pub(crate) fn crates(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for layer in LAYERS {
+        for entry in fs::read_dir(root.join(layer))? {
+            found.push(entry?.path());
+        }
+    }
+    found.retain(|path| path.join("Cargo.toml").exists());
+    found.sort();
+    Ok(found)
+}

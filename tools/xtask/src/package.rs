@@ -1,0 +1,307 @@
+//! `cargo xtask package`: a Debian package, made by `dpkg-deb` from a tree that is laid out here.
+//!
+//! The tree is target/xtask/package. The package is looked at and unpacked afterwards: every file that is promised has to be in it, and
+//! the command has to run from there. As root it is also installed, used, and removed, in a copy of this machine's files that goes with it
+//! (`trial.rs`). `cargo xtask test package` does all that with the command as it is built for tests.
+
+mod trial;
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use crate::bench::foreground;
+use crate::host;
+use crate::setup;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What has to be in it, beside the other man pages.
+const PROMISED: [&str; 10] = [
+    "./usr/bin/upshift",
+    "./usr/lib/systemd/system/upshift-daemon.service",
+    "./usr/lib/systemd/system/upshift-sched.service",
+    "./usr/share/doc/upshift/sched.toml",
+    "./etc/upshift/daemon.toml",
+    "./usr/share/man/man1/upshift.1.gz",
+    "./usr/share/man/man1/upshift-daemon.1.gz",
+    "./usr/share/bash-completion/completions/upshift",
+    "./usr/share/zsh/vendor-completions/_upshift",
+    "./usr/share/fish/vendor_completions.d/upshift.fish",
+];
+
+/// After it was unpacked: the group of the socket, which the configuration may name. What runs of a former version becomes this one; clients
+/// of the daemon join it again.
+const POSTINST: &str = "#!/bin/sh
+set -e
+if [ \"$1\" = configure ]; then
+    getent group upshift >/dev/null || groupadd --system upshift
+    if [ -d /run/systemd/system ]; then
+        systemctl --system daemon-reload
+        [ -z \"$2\" ] || deb-systemd-invoke try-restart upshift-daemon.service upshift-sched.service || true
+    fi
+fi
+";
+
+/// Before it goes: the daemon gives everything back.
+const PRERM: &str = "#!/bin/sh
+set -e
+if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
+    deb-systemd-invoke stop upshift-sched.service upshift-daemon.service || true
+fi
+";
+
+/// After it has gone: what `systemctl enable` has made goes, too. The group goes with its configuration, unless it has members.
+const POSTRM: &str = "#!/bin/sh
+set -e
+if [ \"$1\" = remove ]; then
+    rm -f /etc/systemd/system/multi-user.target.wants/upshift-daemon.service
+    rm -f /etc/systemd/system/multi-user.target.wants/upshift-sched.service
+    [ ! -d /run/systemd/system ] || systemctl --system daemon-reload
+    rmdir /run/upshift 2>/dev/null || true
+fi
+if [ \"$1\" = purge ]; then
+    if getent group upshift | grep -q ':$'; then groupdel upshift || true; fi
+fi
+";
+
+/// Before the text of the license.
+const COPYRIGHT: &str = "Upshift may be used under the Apache License 2.0, which is in /usr/share/common-licenses/Apache-2.0, or under this license, as you like:
+
+";
+
+/// Builds it; the exit status is that of the first command that fails.
+pub(crate) fn command(root: &Path) -> ExitCode {
+    let mut build = setup::cargo(root);
+    build.args(["build", "--release", "-p", "upshift-cli"]);
+    if let Err(code) = foreground(&mut build) {
+        return code;
+    }
+    match package(root, &setup::target(root).join("release/upshift")) {
+        Ok((path, tried)) => {
+            println!("{tried}");
+            println!("{}", path.display());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The tree that becomes the package.
+struct Tree(PathBuf);
+
+impl Tree {
+    fn put(&self, text: &[u8], place: &str, mode: u32) -> io::Result<()> {
+        let path = self.0.join(place);
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        fs::write(&path, text)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode))
+    }
+
+    fn copy(&self, from: &Path, place: &str) -> io::Result<()> {
+        self.put(&fs::read(from)?, place, 0o644)
+    }
+
+    /// In KiB.
+    fn size(&self) -> io::Result<u64> {
+        let all = output(
+            Command::new("du")
+                .args(["-sk", "--apparent-size"])
+                .arg(&self.0),
+        )?;
+        let size = all.split_whitespace().next().and_then(|it| it.parse().ok());
+        size.ok_or_else(|| io::Error::other(all))
+    }
+}
+
+/// A package with this command in it, and what was tried of it.
+pub(crate) fn package(root: &Path, binary: &Path) -> io::Result<(PathBuf, String)> {
+    let work = setup::target(root).join("xtask");
+    let (tree, papers) = (Tree(work.join("package")), work.join("documents"));
+    for directory in [&tree.0, &papers] {
+        let _ = fs::remove_dir_all(directory);
+        fs::create_dir_all(directory)?;
+    }
+    output(Command::new(binary).arg("documents").arg(&papers))?;
+    tree.put(&fs::read(binary)?, "usr/bin/upshift", 0o755)?;
+    if host::has_program("strip") {
+        let mut strip = Command::new("strip");
+        strip.args(["--remove-section=.comment", "--remove-section=.note"]);
+        output(strip.arg(tree.0.join("usr/bin/upshift")))?;
+    }
+    let dist = root.join("machine/daemon/dist");
+    tree.copy(&dist.join("daemon.toml"), "etc/upshift/daemon.toml")?;
+    let of_sched = root.join("machine/sched/dist");
+    // The units are written for what is built and installed by hand.
+    for (dist, name) in [(&dist, "upshift-daemon"), (&of_sched, "upshift-sched")] {
+        let unit = fs::read_to_string(dist.join(format!("{name}.service")))?;
+        let unit = unit.replace("/usr/local/bin/", "/usr/bin/");
+        let place = format!("usr/lib/systemd/system/{name}.service");
+        tree.put(unit.as_bytes(), &place, 0o644)?;
+    }
+    for (name, place) in [
+        ("upshift", "bash-completion/completions/upshift"),
+        ("_upshift", "zsh/vendor-completions/_upshift"),
+        ("upshift.fish", "fish/vendor_completions.d/upshift.fish"),
+    ] {
+        let from = papers.join("completions").join(name);
+        tree.copy(&from, &format!("usr/share/{place}"))?;
+    }
+    for page in fs::read_dir(papers.join("man1"))? {
+        let page = page?.path();
+        let name = page.file_name().unwrap_or_default().to_string_lossy();
+        let place = format!("usr/share/man/man1/{name}.gz");
+        tree.put(&zipped(&page)?, &place, 0o644)?;
+    }
+    let doc = "usr/share/doc/upshift";
+    let changes = papers.join("changelog");
+    let text = format!(
+        "upshift ({VERSION}) unstable; urgency=medium\n\n  * What is new is in CHANGELOG.md.gz.\n\n -- {}  {}",
+        maintainer(),
+        output(Command::new("date").arg("-R"))?
+    );
+    fs::write(&changes, text)?;
+    tree.put(&zipped(&changes)?, &format!("{doc}/changelog.gz"), 0o644)?;
+    let changes = zipped(&root.join("CHANGELOG.md"))?;
+    tree.put(&changes, &format!("{doc}/CHANGELOG.md.gz"), 0o644)?;
+    let license = fs::read_to_string(root.join("LICENSE-MIT"))?;
+    let license = format!("{COPYRIGHT}{license}");
+    tree.put(license.as_bytes(), &format!("{doc}/copyright"), 0o644)?;
+    for page in [
+        "daemon.md",
+        "observe.md",
+        "sched.md",
+        "serve.md",
+        "threat-model.md",
+    ] {
+        tree.copy(&root.join("docs").join(page), &format!("{doc}/{page}"))?;
+    }
+    tree.copy(&of_sched.join("sched.toml"), &format!("{doc}/sched.toml"))?;
+    let architecture = output(Command::new("dpkg").arg("--print-architecture"))?;
+    let architecture = architecture.trim();
+    let command = fs::read(tree.0.join("usr/bin/upshift"))?;
+    let control = control(&command, tree.size()?, architecture);
+    let sums = sums(&tree.0)?;
+    tree.put(sums.as_bytes(), "DEBIAN/md5sums", 0o644)?;
+    tree.put(control.as_bytes(), "DEBIAN/control", 0o644)?;
+    tree.put(b"/etc/upshift/daemon.toml\n", "DEBIAN/conffiles", 0o644)?;
+    tree.put(POSTINST.as_bytes(), "DEBIAN/postinst", 0o755)?;
+    tree.put(PRERM.as_bytes(), "DEBIAN/prerm", 0o755)?;
+    tree.put(POSTRM.as_bytes(), "DEBIAN/postrm", 0o755)?;
+    let path = work.join(format!("upshift_{VERSION}_{architecture}.deb"));
+    let mut build = Command::new("dpkg-deb");
+    build.args(["--build", "--root-owner-group"]);
+    output(build.arg(&tree.0).arg(&path))?;
+    look_at(&path, &work.join("unpacked"))?;
+    let tried = trial::of(&path, &work)?;
+    Ok((path, tried))
+}
+
+/// The sums by which `dpkg --verify` tells what was changed.
+fn sums(tree: &Path) -> io::Result<String> {
+    let mut find = Command::new("sh");
+    find.current_dir(tree);
+    output(find.args([
+        "-c",
+        "find etc usr -type f -print0 | sort -z | xargs -0 md5sum",
+    ]))
+}
+
+/// The package's maintainer: the user that builds it, by Debian's variables.
+fn maintainer() -> String {
+    let variable = |name: &str, default: &str| std::env::var(name).unwrap_or(default.to_string());
+    let name = variable("DEBFULLNAME", "Upshift");
+    format!("{name} <{}>", variable("DEBEMAIL", "upshift@localhost"))
+}
+
+/// What dpkg has to know.
+fn control(binary: &[u8], size: u64, architecture: &str) -> String {
+    [
+        "Package: upshift",
+        &format!("Version: {VERSION}"),
+        &format!("Architecture: {architecture}"),
+        &format!("Maintainer: {}", maintainer()),
+        "Section: admin",
+        "Priority: optional",
+        &format!("Installed-Size: {size}"),
+        &format!(
+            "Depends: libc6 (>= 2.{}), libgcc-s1, passwd",
+            needed_libc(binary)
+        ),
+        "Description: priority scheduler for coroutines and processes",
+        " The upshift command: the machine-wide daemon that runs the most urgent",
+        " process of each CPU, policies in user space for unmodified programs, a",
+        " web server in which every request has a priority, and what measures them.",
+        "",
+    ]
+    .join("\n")
+}
+
+/// Whether what is promised is in the package, and runs.
+fn look_at(package: &Path, unpacked: &Path) -> io::Result<()> {
+    let list = output(Command::new("dpkg-deb").arg("--contents").arg(package))?;
+    for promised in PROMISED {
+        if !list.lines().any(|line| line.ends_with(promised)) {
+            let text = format!("{promised} is not in the package");
+            return Err(io::Error::other(text));
+        }
+    }
+    let _ = fs::remove_dir_all(unpacked);
+    let mut extract = Command::new("dpkg-deb");
+    output(extract.arg("--extract").arg(package).arg(unpacked))?;
+    let version = output(Command::new(unpacked.join("usr/bin/upshift")).arg("--version"))?;
+    if !version.contains(VERSION) {
+        return Err(io::Error::other(format!("it says it is {version}")));
+    }
+    Ok(())
+}
+
+/// Compressed as the policy of Debian asks for.
+fn zipped(path: &Path) -> io::Result<Vec<u8>> {
+    let done = Command::new("gzip").arg("-9nc").arg(path).output()?;
+    match done.status.success() {
+        true => Ok(done.stdout),
+        false => Err(io::Error::other(format!("gzip of {}", path.display()))),
+    }
+}
+
+/// The newest version 2.x of the C library whose symbols the program asks for.
+fn needed_libc(binary: &[u8]) -> u32 {
+    let mark = b"GLIBC_2.";
+    let found = binary.windows(mark.len() + 3).filter_map(|at| {
+        let digits = at.strip_prefix(mark)?;
+        let end = digits.iter().position(|it| !it.is_ascii_digit());
+        let digits = &digits[..end.unwrap_or(digits.len())];
+        std::str::from_utf8(digits).ok()?.parse().ok()
+    });
+    found.max().unwrap_or(17)
+}
+
+fn output(command: &mut Command) -> io::Result<String> {
+    let done = command.output()?;
+    if !done.status.success() {
+        let text = String::from_utf8_lossy(&done.stderr).into_owned();
+        return Err(io::Error::other(format!("{command:?}: {text}")));
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_symbol_says_which_library_is_needed() {
+        assert_eq!(needed_libc(b"..GLIBC_2.9\0GLIBC_2.34\0GLIBC_2.17\0..."), 34);
+        let control = control(b"GLIBC_2.36\0....", 7, "amd64");
+        assert!(control.contains("Depends: libc6 (>= 2.36)"));
+        assert!(control.ends_with(".\n"));
+    }
+}

@@ -1,0 +1,76 @@
+//! Commands that pages print: an example that one names is there, in the package that it names.
+
+use std::fs;
+use std::path::Path;
+
+use crate::book::pages_below;
+use crate::layout;
+
+/// Every `cargo run … --example NAME` that a page prints names the package of the example, and that has it: a bare one builds the command alone.
+/// Returns how many there are.
+///
+/// # Errors
+/// Names those that do not run as printed.
+pub(crate) fn check_examples(root: &Path) -> Result<usize, String> {
+    let mut pages = Vec::new();
+    pages_below(root, Path::new(""), &mut pages).map_err(|error| error.to_string())?;
+    let (mut count, mut wrong) = (0, Vec::new());
+    for page in pages {
+        let text = fs::read_to_string(root.join(&page)).map_err(|error| error.to_string())?;
+        for command in text.split("cargo run").skip(1) {
+            let words: Vec<&str> = command
+                .split(['\n', '`', ';'])
+                .next()
+                .into_iter()
+                .flat_map(str::split_whitespace)
+                .collect();
+            let after = |option| {
+                let at = words.iter().position(|&word| word == option)?;
+                words.get(at + 1).copied()
+            };
+            let Some(example) = after("--example") else {
+                continue;
+            };
+            count += 1;
+            // A name in capitals stands for any; another workspace has its own.
+            if example.chars().all(char::is_uppercase) || after("--manifest-path").is_some() {
+                continue;
+            }
+            if !after("-p").is_some_and(|package| has_example(root, package, example)) {
+                wrong.push(format!("{}: --example {example}", page.display()));
+            }
+        }
+    }
+    match wrong.is_empty() {
+        true => Ok(count),
+        false => Err(format!("not to be run as printed: {}", wrong.join("; "))),
+    }
+}
+
+/// Whether the package of this name, in the main workspace, has such an example.
+fn has_example(root: &Path, package: &str, example: &str) -> bool {
+    let name = format!("name = \"{package}\"");
+    layout::crates(root).is_ok_and(|folders| {
+        folders.iter().any(|folder| {
+            let is_it = fs::read_to_string(folder.join("Cargo.toml"))
+                .is_ok_and(|manifest| manifest.lines().any(|line| line == name));
+            let examples = folder.join("examples");
+            is_it
+                && (examples.join(format!("{example}.rs")).exists()
+                    || examples.join(example).join("main.rs").exists())
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pages_of_this_project_print_examples_that_are_there() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        assert!(check_examples(&root).unwrap() >= 5);
+        assert!(has_example(&root, "upshift", "timeline"));
+        assert!(!has_example(&root, "upshift-cli", "timeline"));
+    }
+}

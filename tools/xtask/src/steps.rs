@@ -1,0 +1,151 @@
+//! What `cargo xtask test` tests, and `soak` for longer: one entry and one function per step, in the order in which they run.
+//!
+//! A step says what is absent by `Done::Skipped`; it fails by `Err`. Limits are several times what a machine with two
+//! CPUs needs from nothing; they exist so that a hang is a failure. Builds with other compiler flags have target
+//! directories of their own, so that they do not throw each other's work away.
+
+mod build;
+mod checkers;
+mod common;
+mod soak;
+mod tests;
+
+use crate::compat;
+use crate::cpp;
+use crate::mpi;
+use crate::os;
+use crate::step::{Step, slow, step};
+
+pub(crate) static STEPS: [Step; 21] = [
+    // What is whole beside others; the longest of one thread first.
+    step(
+        "fmt",
+        "formatting, bench/, compat/, examples/, mpi/ and kernel/ too",
+        build::fmt,
+    )
+    .whole("none"),
+    slow("miri", "core under Miri, strict provenance", checkers::miri).whole("miri"),
+    step(
+        "clippy",
+        "lints, kernel/ too, warnings are errors",
+        build::clippy,
+    )
+    .whole("debug"),
+    slow(
+        "loom",
+        "concurrency models, all interleavings",
+        checkers::loom,
+    )
+    .whole("loom"),
+    step(
+        "deny",
+        "licences, sources and advisories of dependencies",
+        build::deny,
+    )
+    .whole("none"),
+    step(
+        "docs",
+        "documentation and its links, no warnings",
+        build::docs,
+    )
+    .whole("debug"),
+    step(
+        "no_std",
+        "core builds without an operating system",
+        build::no_std,
+    )
+    .whole("bare"),
+    slow("bench", "the benchmark driver compiles", build::bench).whole("bench"),
+    // What has the machine to itself, but for what it builds.
+    step("unit", "unit and integration tests", tests::unit).built_by("debug", tests::build),
+    step("doc", "examples in the documentation", tests::doc_tests),
+    step(
+        "readiness",
+        "ring and runtime where io_uring is forbidden, also without rights",
+        tests::readiness,
+    ),
+    slow(
+        "asan",
+        "ring and runtime under AddressSanitizer",
+        checkers::asan,
+    )
+    .built_by("asan", checkers::build_asan),
+    step("examples", "every example runs to its end", tests::examples)
+        .built_by("debug", tests::build_examples),
+    slow(
+        "package",
+        "a Debian package, installed and removed on trial",
+        build::package,
+    ),
+    slow(
+        "cpp",
+        "C++20 over the C ABI: compilers, sanitizers, servers",
+        cpp::step,
+    ),
+    slow(
+        "compat",
+        "tokio's published tests, against the list of those that fail",
+        compat::tokio_step,
+    )
+    .built_by("compat", compat::build_tokio),
+    slow(
+        "programs",
+        "crates that need a runtime of tokio, against postgres, redis and HTTP servers",
+        compat::programs_step,
+    )
+    .built_by("programs", compat::build_programs),
+    step("os", "the kernel in QEMU, at 1, 2 and 4 harts", tests::os).built_by("os", os::build),
+    step(
+        "mpi",
+        "ranks on Open MPI: lints, tests with mpirun",
+        mpi::step,
+    )
+    .built_by("mpi", mpi::build),
+    slow(
+        "demo",
+        "upshift demo --quick writes its report",
+        tests::demo,
+    )
+    .built_by("release", tests::build_demo),
+    slow(
+        "counts",
+        "instructions of operations, against the table",
+        build::counts,
+    )
+    .built_by("release", build::build_counts),
+];
+
+/// What `cargo xtask soak` runs: the same things for long.
+pub(crate) static SOAKS: [Step; 7] = [
+    step(
+        "sim",
+        "a million generated cases against the laws, and loads against the rule",
+        soak::sim,
+    ),
+    step(
+        "daemon",
+        "a million messages, random pages, killed daemons, a CPU that is unplugged, a clock that is set",
+        soak::daemon_soak,
+    ),
+    step(
+        "fuzz",
+        "frames, heads, priorities, rules and settings of the web server, a minute each",
+        soak::fuzz,
+    ),
+    step("tsan", "preemption under ThreadSanitizer", checkers::tsan),
+    step(
+        "cpp",
+        "C++ and Rust under ThreadSanitizer, 51,000 cancellations",
+        cpp::soak,
+    ),
+    step(
+        "torture",
+        "everyday crates and a spinning allocator with preemption, a minute each",
+        soak::torture,
+    ),
+    step(
+        "crowded",
+        "preemption beside programs that want the CPU, 20 times",
+        soak::crowded,
+    ),
+];

@@ -1,0 +1,183 @@
+//! What is built and looked at without being run: formatting, lints, documentation, other targets; and instructions counted.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::common::{all, cargo, minutes, need, passed};
+use crate::book;
+use crate::host;
+use crate::licences;
+use crate::mpi;
+use crate::os;
+use crate::package;
+use crate::packages;
+use crate::printed;
+use crate::setup::{self, BARE_TARGET, DENY, Tool};
+use crate::step::{Context, Done, Verdict};
+
+fn has_bench(context: &Context<'_>) -> bool {
+    context.root.join("bench/Cargo.toml").exists()
+}
+
+pub(super) fn fmt(context: &Context<'_>) -> Verdict {
+    need!(context, Tool::Rustfmt);
+    let check = |manifest: &'static str| {
+        let args = ["fmt", "--all", "--check", "--manifest-path", manifest];
+        // rustfmt colours its differences even when they go to a file.
+        let plain = ["--", "--color", "never"];
+        context.run(cargo(context, args.into_iter().chain(plain)), minutes(1))
+    };
+    let bench = has_bench(context).then_some("bench/Cargo.toml");
+    let programs = [
+        "Cargo.toml",
+        "compat/programs/Cargo.toml",
+        "examples/service/Cargo.toml",
+    ];
+    let manifests = programs.into_iter().chain(bench);
+    all(manifests
+        .map(check)
+        .chain([os::fmt(context), mpi::fmt(context)]))?;
+    passed()
+}
+
+pub(super) fn clippy(context: &Context<'_>) -> Verdict {
+    need!(context, Tool::Clippy);
+    context.run(
+        cargo(
+            context,
+            [
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--keep-going",
+                "--",
+                "-D",
+                "warnings",
+            ],
+        ),
+        minutes(8),
+    )?;
+    // As a program that depends on it gets it: in the workspace other packages ask for all of its features.
+    let alone = ["clippy", "-p", "upshift", "--lib", "--", "-D", "warnings"];
+    context.run(cargo(context, alone), minutes(4))?;
+    if !context.tools.has(Tool::BareTarget) {
+        let absence = Tool::BareTarget.absence();
+        return Ok(Done::Skipped(format!(
+            "{absence}: not kernel/, the rest passed"
+        )));
+    }
+    os::clippy(context)?;
+    passed()
+}
+
+/// Dependencies against deny.toml, without a network.
+pub(super) fn deny(context: &Context<'_>) -> Verdict {
+    if !DENY.is_there(context.root) {
+        let looked = licences::check(context.root)?;
+        let absence = DENY.absence();
+        return Ok(Done::Skipped(format!(
+            "licences and sources of {looked} dependencies passed, the rest was not checked: {absence}"
+        )));
+    }
+    let check = |what: &[&'static str]| {
+        let args = ["deny", "--offline", "check"];
+        let command = cargo(context, args.into_iter().chain(what.iter().copied()));
+        context.run(command, minutes(2))
+    };
+    check(&["licenses", "bans", "sources"])?;
+    if !has_advisories() {
+        let why = "no database of advisories (`cargo deny fetch`): the rest passed";
+        return Ok(Done::Skipped(why.to_owned()));
+    }
+    check(&["advisories"])?;
+    passed()
+}
+
+/// Whether cargo-deny has fetched what is known of crates.
+fn has_advisories() -> bool {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let found = home.and_then(|home| fs::read_dir(home.join("advisory-dbs")).ok());
+    found.is_some_and(|mut found| found.any(|entry| entry.is_ok_and(|entry| entry.path().is_dir())))
+}
+
+pub(super) fn no_std(context: &Context<'_>) -> Verdict {
+    need!(context, Tool::BareTarget);
+    let mut command = cargo(
+        context,
+        ["build", "-p", "upshift-core", "--target", BARE_TARGET],
+    );
+    // In the directory of the tests it would wait for what is built there beside it.
+    command.env("CARGO_TARGET_DIR", context.target.join("bare"));
+    context.run(command, minutes(3))?;
+    passed()
+}
+
+pub(super) fn docs(context: &Context<'_>) -> Verdict {
+    let mut command = cargo(context, ["doc", "--workspace", "--no-deps"]);
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    context.run(command, minutes(5))?;
+    let links = book::check_links(context.root)?;
+    let paths = book::check_paths(context.root)?;
+    let examples = printed::check_examples(context.root)?;
+    let said =
+        format!("{links} links, {paths} named paths, {examples} commands that run an example");
+    Ok(Done::Passed(said))
+}
+
+/// With the command as tests have it: what is tried is the package.
+pub(super) fn package(context: &Context<'_>) -> Verdict {
+    if !host::has_program("dpkg-deb") {
+        return Ok(Done::Skipped("dpkg-deb is not there".to_owned()));
+    }
+    context.run(setup::debug_build(context.root), minutes(8))?;
+    let binary = context.target.join("debug/upshift");
+    let packaged = package::package(context.root, &binary);
+    let (_, tried) = packaged.map_err(|error| error.to_string())?;
+    match tried.strip_prefix("not ") {
+        Some(_) => Ok(Done::Skipped(tried)),
+        None => Ok(Done::Passed(tried)),
+    }
+}
+
+/// Why instructions cannot be counted here.
+fn uncountable(context: &Context<'_>) -> Option<String> {
+    if let Err(reason) = context.io_uring {
+        return Some(reason.clone());
+    }
+    let valgrind = &packages::VALGRIND;
+    (!valgrind.is_there()).then(|| valgrind.absence())
+}
+
+pub(super) fn build_counts(context: &Context<'_>) -> Result<(), String> {
+    if uncountable(context).is_some() {
+        return Ok(());
+    }
+    let args = ["build", "--release", "-p", "upshift-counts"];
+    context.run(cargo(context, args), minutes(10))
+}
+
+/// `scheduler/counts` against its table.
+pub(super) fn counts(context: &Context<'_>) -> Verdict {
+    if let Some(why) = uncountable(context) {
+        return Ok(Done::Skipped(why));
+    }
+    let args = ["run", "--release", "-p", "upshift-counts", "--", "check"];
+    context.run(cargo(context, args), minutes(10))?;
+    passed()
+}
+
+pub(super) fn bench(context: &Context<'_>) -> Verdict {
+    if !has_bench(context) {
+        return Ok(Done::Skipped("no bench/Cargo.toml".to_owned()));
+    }
+    let driver = ["--manifest-path", "bench/Cargo.toml", "-p", "upshift-bench"];
+    context.run(
+        cargo(
+            context,
+            ["check", "--all-targets"].into_iter().chain(driver),
+        ),
+        minutes(7),
+    )?;
+    passed()
+}

@@ -1,0 +1,217 @@
+//! Tests, examples and programs that are run to their end.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::common::{SHOW_SKIPS, all, cargo, minutes, need, rust_files, stem};
+use crate::confine;
+use crate::os;
+use crate::setup::{self, Tool};
+use crate::step::{Context, Done, Verdict};
+
+/// Tests of the runtime that are also run without rights.
+const HUMBLE: [&str; 8] = [
+    "async_fd",
+    "datagrams",
+    "descriptors",
+    "file_system",
+    "files",
+    "files_errors",
+    "net",
+    "unix",
+];
+
+const EXAMPLE_LIMIT: Duration = Duration::from_secs(20);
+
+const DEMO_LIMIT: Duration = Duration::from_secs(120);
+
+/// What `unit` runs.
+const UNIT: [&str; 3] = ["--lib", "--bins", "--tests"];
+
+pub(super) fn unit(context: &Context<'_>) -> Verdict {
+    tests(context, &UNIT, minutes(15))
+}
+
+/// Builds the tests.
+pub(super) fn build(context: &Context<'_>) -> Result<(), String> {
+    let mut command = cargo(context, ["test", "--workspace", "--no-run"]);
+    command.args(UNIT);
+    context.run(command, minutes(15))
+}
+
+pub(super) fn doc_tests(context: &Context<'_>) -> Verdict {
+    tests(context, &["--doc"], minutes(5))
+}
+
+/// `cargo test` over the workspace; without io_uring everything runs on readiness, which is then no pass.
+pub(super) fn tests(context: &Context<'_>, which: &[&str], limit: Duration) -> Verdict {
+    let mut command = cargo(context, ["test", "--workspace", "--no-fail-fast"]);
+    command.args(which);
+    command.args(SHOW_SKIPS);
+    context.run_tests(command, limit)?;
+    match context.io_uring {
+        Ok(()) => context.tests_passed(),
+        Err(reason) => Ok(Done::Skipped(format!(
+            "{reason}: all passed, but on readiness"
+        ))),
+    }
+}
+
+/// The tests of what does I/O, on the driver for where there is no io_uring. Those that are about io_uring say so, and are counted.
+/// Then those of ring, and of the runtime's sockets and files, as a user without rights.
+///
+/// The whole workspace is named, without the core, so that the features are those of `unit` and nothing is built again; the unit tests of
+/// the other libraries take a second.
+pub(super) fn readiness(context: &Context<'_>) -> Verdict {
+    let run = |of: &[&str], humble: bool| {
+        let mut command = cargo(context, ["test", "--no-fail-fast"]);
+        command.args(of).args(SHOW_SKIPS);
+        confine::tests(&mut command, context.root, humble)?;
+        context.run_tests(command, minutes(10))
+    };
+    const ALL: [&str; 3] = ["--workspace", "--exclude", "upshift-core"];
+    let ring = test_programs(context, "upshift-ring")?;
+    let runtime = test_programs(context, "upshift")?;
+    let with_io = ring.iter().chain(&runtime).map(String::as_str);
+    let mut results = vec![run(
+        &[&ALL[..], &["--lib"], &named(with_io)].concat(),
+        false,
+    )];
+    if is_root() && has_setpriv() {
+        let some = ring.iter().map(String::as_str).chain(HUMBLE);
+        results.push(run(&["-p", "upshift-ring", "--lib"], true));
+        results.push(run(&[&ALL[..], &named(some)].concat(), true));
+    }
+    all(results)?;
+    context.tests_passed()
+}
+
+/// `--test NAME` for each, once.
+fn named<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let names: BTreeSet<_> = names.collect();
+    names
+        .into_iter()
+        .flat_map(|name| ["--test", name])
+        .collect()
+}
+
+/// The names of a package's test programs.
+fn test_programs(context: &Context<'_>, package: &str) -> Result<Vec<String>, String> {
+    let mut command = cargo(
+        context,
+        [
+            "metadata",
+            "--format-version",
+            "1",
+            "--no-deps",
+            "--offline",
+        ],
+    );
+    let output = command
+        .output()
+        .map_err(|error| format!("cargo metadata: {error}"))?;
+    let found: Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("cargo metadata: {error}"))?;
+    let of = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let packages = of(&found["packages"]);
+    let package = packages.iter().find(|found| found["name"] == package);
+    let targets = package.map_or_else(Vec::new, |package| of(&package["targets"]));
+    let is_test = |target: &&Value| of(&target["kind"]).iter().any(|kind| kind == "test");
+    let names = targets
+        .iter()
+        .filter(is_test)
+        .filter_map(|target| target["name"].as_str());
+    Ok(names.map(str::to_owned).collect())
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn has_setpriv() -> bool {
+    let asked = Command::new("setpriv").arg("--version").output();
+    asked.is_ok_and(|answer| answer.status.success())
+}
+
+pub(super) fn os(context: &Context<'_>) -> Verdict {
+    need!(context, Tool::BareTarget);
+    os::test(context)
+}
+
+/// Builds them, and the rest of what the steps use of the debug build.
+pub(super) fn build_examples(context: &Context<'_>) -> Result<(), String> {
+    context.run(setup::debug_build(context.root), minutes(8))
+}
+
+pub(super) fn examples(context: &Context<'_>) -> Verdict {
+    if let Err(reason) = context.io_uring {
+        return Ok(Done::Skipped(format!("{reason}: built, not run")));
+    }
+    let mut ran = 0;
+    let files = rust_files(&context.root.join("linux/runtime/examples"))
+        .map_err(|error| error.to_string())?;
+    all(files.iter().map(|file| {
+        let text = fs::read_to_string(file)
+            .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+        if !text.starts_with("//!") {
+            return Err(format!(
+                "{} does not begin with a //! line that says what it shows",
+                file.display()
+            ));
+        }
+        let mut command = Command::new(context.target.join("debug/examples").join(stem(file)));
+        command.current_dir(context.root);
+        setup::without_cargo_run(&mut command);
+        ran += 1;
+        context.run(command, EXAMPLE_LIMIT)
+    }))?;
+    if ran == 0 {
+        return Ok(Done::Skipped(
+            "no example in linux/runtime/examples".to_owned(),
+        ));
+    }
+    Ok(Done::Passed(format!("{ran} examples")))
+}
+
+/// Built before it runs, so that the limit of the demo is not spent on the compiler.
+pub(super) fn build_demo(context: &Context<'_>) -> Result<(), String> {
+    if context.io_uring.is_err() {
+        return Ok(());
+    }
+    context.run(cargo(context, ["build", "--release"]), minutes(10))
+}
+
+pub(super) fn demo(context: &Context<'_>) -> Verdict {
+    if let Err(reason) = context.io_uring {
+        return Ok(Done::Skipped(reason.clone()));
+    }
+    let report = context.target.join("demo-report.html");
+    match fs::remove_file(&report) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(format!("cannot remove {}: {error}", report.display()));
+        }
+        _ => {}
+    }
+    let mut command = cargo(
+        context,
+        ["run", "--release", "--", "demo", "--quick", "--report"],
+    );
+    command.arg(&report);
+    context.run(command, DEMO_LIMIT)?;
+    let length = fs::metadata(&report).map(|found| found.len()).unwrap_or(0);
+    if length == 0 {
+        return Err(format!(
+            "the demo ended well but {} is empty or missing",
+            report.display()
+        ));
+    }
+    Ok(Done::Passed(format!(
+        "report of {} KiB",
+        length.div_ceil(1024)
+    )))
+}
