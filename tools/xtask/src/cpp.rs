@@ -9,7 +9,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Duration;
 
 use crate::bench::foreground;
 use crate::host;
@@ -92,7 +91,7 @@ fn thread_sanitizing() -> Result<&'static str, String> {
 }
 
 /// Runs commands one after the other, until one fails.
-type Run<'a> = &'a dyn Fn(Command, Duration) -> Result<(), String>;
+type Run<'a> = &'a dyn Fn(Command) -> Result<(), String>;
 
 struct Build<'a> {
     root: &'a Path,
@@ -103,8 +102,6 @@ struct Build<'a> {
     command: PathBuf,
     run: Run<'a>,
 }
-
-const LIMIT: Duration = Duration::from_secs(300);
 
 impl<'a> Build<'a> {
     /// With the libraries of a profile that cargo puts into `folder`.
@@ -129,12 +126,12 @@ impl<'a> Build<'a> {
         command.args(["build", "--release"]);
         let packages = ["upshift-c-library", "upshift-mixed", "upshift-cli"];
         command.args(packages.iter().flat_map(|name| ["-p", name]));
-        (self.run)(command, Duration::from_secs(900))
+        (self.run)(command)
     }
 
     /// Those of the suite.
     fn debug(&self) -> Result<(), String> {
-        (self.run)(setup::debug_build(self.root), Duration::from_secs(900))
+        (self.run)(setup::debug_build(self.root))
     }
 
     /// The same with the libraries made for ThreadSanitizer.
@@ -147,7 +144,7 @@ impl<'a> Build<'a> {
             .args(["-p", "upshift-c-library", "-p", "upshift-mixed"])
             .env("RUSTFLAGS", "-Zsanitizer=thread --cfg sanitized")
             .env("CARGO_TARGET_DIR", &target);
-        (self.run)(command, Duration::from_secs(900))?;
+        (self.run)(command)?;
         Ok(Build {
             root: self.root,
             target: self.target.clone(),
@@ -174,7 +171,7 @@ impl<'a> Build<'a> {
         for _ in 0..again {
             let mut command = Command::new(folder.join("test_io"));
             command.arg("a_thousand_random_cancellations");
-            (self.run)(command, Duration::from_secs(120))?;
+            (self.run)(command)?;
         }
         Ok(())
     }
@@ -197,41 +194,38 @@ impl<'a> Build<'a> {
             let flags = format!("-B{} -fuse-ld=lld", linker.display());
             command.arg(format!("-DCMAKE_EXE_LINKER_FLAGS={flags}"));
         }
-        (self.run)(command, LIMIT)
+        (self.run)(command)
     }
 
     fn build(&self, folder: &Path) -> Result<(), String> {
         let mut command = Command::new("cmake");
         command.arg("--build").arg(folder).args(["-j", "2"]);
-        (self.run)(command, LIMIT)
+        (self.run)(command)
     }
 
     fn test(&self, flavour: &Flavour) -> Result<(), String> {
         let folder = self.folder(&flavour.name);
         for test in TESTS {
-            (self.run)(Command::new(folder.join(test)), Duration::from_secs(120))?;
+            (self.run)(Command::new(folder.join(test)))?;
         }
         // Where there is no io_uring.
         for test in ["test_io", "test_several"] {
             let mut command = Command::new(folder.join(test));
             command.env("UPSHIFT_DRIVER", "readiness");
-            (self.run)(command, Duration::from_secs(120))?;
+            (self.run)(command)?;
         }
         // The programs are what is tested here; their own sanitizers are at work in them.
         let mut servers = Command::new(folder.join("test_servers"));
         servers.arg(&folder).arg(&self.command);
-        (self.run)(servers, Duration::from_secs(120))?;
-        (self.run)(
-            Command::new(folder.join("priorities")),
-            Duration::from_secs(60),
-        )
+        (self.run)(servers)?;
+        (self.run)(Command::new(folder.join("priorities")))
     }
 
     /// Installs one flavour, and builds a program against what was installed.
     fn install(&self, flavour: &Flavour, prefix: &Path) -> Result<(), String> {
         let mut command = Command::new("cmake");
         command.arg("--install").arg(self.folder(&flavour.name));
-        (self.run)(command, LIMIT)?;
+        (self.run)(command)?;
         let source = self.root.join("cpp/tests/consumer");
         let folder = self.folder("consumer");
         // CMake would remember where it has found the package before, which may be another prefix.
@@ -246,10 +240,10 @@ impl<'a> Build<'a> {
         command
             .arg(format!("-DCMAKE_CXX_COMPILER={}", flavour.compiler))
             .arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
-        (self.run)(command, LIMIT)?;
+        (self.run)(command)?;
         self.build(&folder)?;
         for program in ["consumer_static", "consumer_shared", "consumer_c"] {
-            (self.run)(Command::new(folder.join(program)), Duration::from_secs(30))?;
+            (self.run)(Command::new(folder.join(program)))?;
         }
         if !host::has_program("pkg-config") {
             return Ok(());
@@ -266,7 +260,7 @@ impl<'a> Build<'a> {
                 .env("CXX", flavour.compiler)
                 .env("OUT", folder.join("by_pkg_config"))
                 .env("PKG_CONFIG_PATH", pkg_config_path(prefix));
-            (self.run)(command, LIMIT)?;
+            (self.run)(command)?;
         }
         Ok(())
     }
@@ -319,7 +313,7 @@ pub(crate) fn command(root: &Path, prefix: Option<PathBuf>) -> ExitCode {
     }
     let target = setup::target(root);
     let prefix = prefix.unwrap_or_else(|| target.join("cpp/prefix"));
-    let run = |mut command: Command, _: Duration| {
+    let run = |mut command: Command| {
         foreground(&mut command).map_err(|_| "a command has failed".to_owned())
     };
     let build = Build::new(root, &target, "release", &run);
@@ -362,7 +356,7 @@ pub(crate) fn soak(context: &Context<'_>) -> Verdict {
     if let Some(missing) = missing(context.stop).or(thread_sanitizing().err()) {
         return Ok(Done::Skipped(missing));
     }
-    let run = |command: Command, limit: Duration| context.run(command, limit);
+    let run = |command: Command| context.run(command);
     let build = Build::new(context.root, context.target, "debug", &run);
     build.debug()?;
     build.threads(50)?;
@@ -377,7 +371,7 @@ pub(crate) fn step(context: &Context<'_>) -> Verdict {
     if let Some(missing) = missing(context.stop) {
         return Ok(Done::Skipped(missing));
     }
-    let run = |command: Command, limit: Duration| context.run(command, limit);
+    let run = |command: Command| context.run(command);
     let build = Build::new(context.root, context.target, "debug", &run);
     build.debug()?;
     let mut chosen = flavours();

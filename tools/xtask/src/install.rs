@@ -3,14 +3,16 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::run::{Ending, Stop, run, shown};
+use crate::run::{Ending, Limits, Stop, run, shown};
 
 const INSTALL_LIMIT: Duration = Duration::from_secs(300);
 
 /// Runs a command that installs something; says how it went.
 pub(crate) fn install(command: &mut Command, stop: &Stop) -> bool {
     println!("setup: {}", shown(command));
-    match run(command, INSTALL_LIMIT, None, stop).map(|ending: Ending| ending.success()) {
+    match run(command, Limits::within(INSTALL_LIMIT), None, stop)
+        .map(|ending: Ending| ending.success())
+    {
         Ok(Ok(())) => true,
         Ok(Err(reason)) => {
             println!("setup: {reason}");

@@ -2,7 +2,7 @@
 //!
 //! It stands outside the house: it depends on no crate of the project, so that it builds and reports even when one of
 //! them does not. `run` starts processes and ends them in time, `setup` knows what must be installed and `packages` what of Debian, `host` asks the
-//! kernel what it can do, `package` builds a Debian package, `release` looks at what is published, `steps` is the list of what is tested, `suite` runs that list and counts, `cpp` builds and tests the headers of C++, `book` makes a
+//! kernel what it can do, `package` builds a Debian package, `steps` is the list of what is tested, `suite` runs that list and counts, `cpp` builds and tests the headers of C++, `book` makes a
 //! book of the pages, `compat` counts what of tokio runs, `confine` runs a program without io_uring, `bench` calls the benchmark driver, `os` and `mpi` the workspaces of these names.
 
 #![forbid(unsafe_code)]
@@ -15,13 +15,11 @@ mod cpp;
 mod host;
 mod install;
 mod layout;
-mod licences;
 mod mpi;
 mod os;
 mod package;
 mod packages;
 mod printed;
-mod release;
 mod run;
 mod setup;
 mod step;
@@ -52,7 +50,7 @@ enum Task {
     /// Run the test suite
     ///
     /// Installs what the tests need first (nightly Rust only with CI=true), then runs every step, also after one has
-    /// failed. The output of each step goes to target/xtask/STEP.log; that of a failed step is printed too. A skipped
+    /// failed. Without --full it takes about ten minutes: formatting, lints, tests, the shortest models, one run of the kernel. The output of each step goes to target/xtask/STEP.log; that of a failed step is printed too. A skipped
     /// step is no pass: it is listed with its reason. The last line is `N passed, N failed, N skipped`; the exit
     /// status is 0 when no step failed.
     Test(suite::Options),
@@ -109,12 +107,6 @@ enum Task {
     /// afterwards, and the command is run from where it was unpacked.
     Package,
 
-    /// Look at what is to be published, build it from its packages, set the tag
-    ///
-    /// Versions, manifests, the entry of CHANGELOG.md, `cargo package`; interfaces against the last release, where cargo-semver-checks is
-    /// there. Publishes nothing.
-    Release(release::Options),
-
     /// How much of what is written for tokio runs on Upshift
     ///
     /// Needs the registry.
@@ -167,7 +159,6 @@ fn main() -> ExitCode {
         Task::Mpi { args } => mpi::command(&root, &args),
         Task::Cpp { prefix } => cpp::command(&root, prefix),
         Task::Package => package::command(&root),
-        Task::Release(options) => release::command(&root, &options),
         Task::Compat { what } => compat::command(&root, &what),
         Task::Confine { program } => confine::command(&program),
         Task::Book { install } => book::command(&root, install),

@@ -4,7 +4,6 @@
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
-use std::time::Duration;
 
 use crate::bench::foreground;
 use crate::packages;
@@ -94,16 +93,12 @@ pub(crate) fn fmt(context: &Context<'_>) -> Result<(), String> {
     command.args(PACKAGES.iter().flat_map(|name| ["--package", name]));
     // rustfmt colours its differences even when they go to a file.
     command.args(["--", "--color", "never"]);
-    context.run(command, Duration::from_secs(60))
+    context.run(command)
 }
 
 /// Why nothing is tested here.
 fn untestable(context: &Context<'_>) -> Option<String> {
     absence().or_else(|| context.io_uring.clone().err())
-}
-
-const fn minutes(n: u64) -> Duration {
-    Duration::from_secs(60 * n)
 }
 
 /// Lints, and what the tests are built from.
@@ -114,10 +109,10 @@ pub(crate) fn build(context: &Context<'_>) -> Result<(), String> {
     if untestable(context).is_some() {
         return Ok(());
     }
-    context.run(cargo(context.root, &CLIPPY), minutes(5))?;
+    context.run(cargo(context.root, &CLIPPY))?;
     let mut command = cargo(context.root, &TESTS);
     command.arg("--no-run");
-    context.run(command, minutes(8))
+    context.run(command)
 }
 
 /// The tests. What is missing has been installed by now if it could be.
@@ -126,9 +121,9 @@ pub(crate) fn step(context: &Context<'_>) -> Verdict {
         return Ok(Done::Skipped(why));
     }
     // One of the tests starts a daemon.
-    context.run(setup::debug_build(context.root), minutes(8))?;
+    context.run(setup::debug_build(context.root))?;
     let mut command = cargo(context.root, &TESTS);
     command.args(["--no-fail-fast", "--", "--show-output"]);
-    context.run_tests(command, minutes(8))?;
+    context.run_tests(command)?;
     context.tests_passed()
 }

@@ -51,6 +51,8 @@ pub(crate) enum Ending {
     Exited(ExitStatus),
     /// It ran longer than it may and was killed.
     TimedOut(Duration),
+    /// It wrote nothing for so long and was killed.
+    Silent(Duration),
     /// The user stopped the run and it was killed.
     Interrupted,
 }
@@ -68,8 +70,40 @@ impl Ending {
             Self::TimedOut(limit) => {
                 Err(format!("no end after {:.0} s, killed", limit.as_secs_f64()))
             }
+            Self::Silent(limit) => Err(format!(
+                "no output for {:.0} s, killed",
+                limit.as_secs_f64()
+            )),
             Self::Interrupted => Err("interrupted".to_owned()),
         }
+    }
+}
+
+/// How long a process may run.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    /// Time from its start to its end.
+    pub(crate) whole: Duration,
+    /// Time without a byte in its log; no bound for a process without a log.
+    pub(crate) silence: Duration,
+}
+
+impl Limits {
+    /// Time without output after which a process hangs. It bounds no work: a busy machine slows
+    /// every tool, but each says something several times in a minute.
+    const SILENCE: Duration = Duration::from_secs(15 * 60);
+
+    /// Creates a limit on the whole time.
+    pub(crate) const fn within(whole: Duration) -> Limits {
+        Limits {
+            whole,
+            silence: Self::SILENCE,
+        }
+    }
+
+    /// Creates the limits of a process that may run for as long as it makes progress.
+    pub(crate) const fn of_progress() -> Limits {
+        Self::within(Duration::MAX)
     }
 }
 
@@ -79,7 +113,7 @@ impl Ending {
 /// When it cannot be started (the message names the program) or waited for.
 pub(crate) fn run(
     command: &mut Command,
-    limit: Duration,
+    limits: Limits,
     log: Option<&File>,
     stop: &Stop,
 ) -> io::Result<Ending> {
@@ -93,6 +127,7 @@ pub(crate) fn run(
         io::Error::new(error.kind(), format!("cannot start {program}: {error}"))
     })?;
     let leader = Pid::from_child(&child);
+    let (mut written, mut last_output) = (0, started);
     let cut = loop {
         if has_exited(leader)? {
             break None;
@@ -100,8 +135,16 @@ pub(crate) fn run(
         if stop.is_set() {
             break Some(Ending::Interrupted);
         }
-        if started.elapsed() >= limit {
-            break Some(Ending::TimedOut(limit));
+        if started.elapsed() >= limits.whole {
+            break Some(Ending::TimedOut(limits.whole));
+        }
+        if let Some(log) = log {
+            let length = log.metadata()?.len();
+            if length != written {
+                (written, last_output) = (length, Instant::now());
+            } else if last_output.elapsed() >= limits.silence {
+                break Some(Ending::Silent(limits.silence));
+            }
         }
         sleep(POLL);
     };
@@ -167,6 +210,13 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(30);
 
+    const fn within(whole: Duration) -> Limits {
+        Limits {
+            whole,
+            silence: LONG,
+        }
+    }
+
     fn shell(script: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
@@ -194,11 +244,17 @@ mod tests {
 
     #[test]
     fn exit_status_is_reported() {
-        let good = run(&mut shell("exit 0"), LONG, None, &Stop::default()).unwrap();
+        let good = run(&mut shell("exit 0"), within(LONG), None, &Stop::default()).unwrap();
         assert_eq!(good.success(), Ok(()));
-        let bad = run(&mut shell("exit 3"), LONG, None, &Stop::default()).unwrap();
+        let bad = run(&mut shell("exit 3"), within(LONG), None, &Stop::default()).unwrap();
         assert_eq!(bad.success(), Err("exit status 3".to_owned()));
-        let killed = run(&mut shell("kill -9 $$"), LONG, None, &Stop::default()).unwrap();
+        let killed = run(
+            &mut shell("kill -9 $$"),
+            within(LONG),
+            None,
+            &Stop::default(),
+        )
+        .unwrap();
         assert_eq!(killed.success(), Err("killed by signal 9".to_owned()));
     }
 
@@ -206,7 +262,7 @@ mod tests {
     fn missing_program_is_named() {
         let error = run(
             &mut Command::new("/no/such/program"),
-            LONG,
+            within(LONG),
             None,
             &Stop::default(),
         )
@@ -220,7 +276,7 @@ mod tests {
         let script = format!("sleep 600 & echo $! > {}; wait", file.display());
         let ending = run(
             &mut shell(&script),
-            Duration::from_secs(2),
+            within(Duration::from_secs(2)),
             None,
             &Stop::default(),
         )
@@ -236,7 +292,7 @@ mod tests {
         let mut deaf = shell("trap '' TERM; while :; do sleep 0.1; done");
         let ending = run(
             &mut deaf,
-            Duration::from_millis(200),
+            within(Duration::from_millis(200)),
             None,
             &Stop::default(),
         )
@@ -245,10 +301,25 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_writes_runs_on_and_a_silent_one_is_killed() {
+        let path = scratch("silent");
+        let log = File::create(&path).unwrap();
+        let limits = Limits {
+            whole: LONG,
+            silence: Duration::from_secs(2),
+        };
+        let script = "for i in 1 2 3 4 5 6 7 8 9; do echo $i; sleep 0.5; done; sleep 600";
+        let ending = run(&mut shell(script), limits, Some(&log), &Stop::default()).unwrap();
+        assert!(matches!(ending, Ending::Silent(_)), "{ending:?}");
+        assert!(fs::read_to_string(&path).unwrap().ends_with("9\n"));
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
     fn exit_leaves_no_child_behind() {
         let file = scratch("left-behind");
         let script = format!("sleep 600 & echo $! > {}", file.display());
-        let ending = run(&mut shell(&script), LONG, None, &Stop::default()).unwrap();
+        let ending = run(&mut shell(&script), within(LONG), None, &Stop::default()).unwrap();
         assert_eq!(ending.success(), Ok(()));
         let pid = fs::read_to_string(&file).unwrap();
         fs::remove_file(&file).unwrap();
@@ -265,7 +336,7 @@ mod tests {
         });
         let ending = run(
             &mut shell("sleep 600"),
-            Duration::from_secs(300),
+            within(Duration::from_secs(300)),
             None,
             &stop,
         )
@@ -280,7 +351,7 @@ mod tests {
         let log = File::create(&path).unwrap();
         run(
             &mut shell("echo out; echo err >&2"),
-            LONG,
+            within(LONG),
             Some(&log),
             &Stop::default(),
         )

@@ -205,15 +205,17 @@ pub(crate) const DENY: CargoProgram = CargoProgram {
     purpose: "licences, sources and advisories of dependencies",
 };
 
-/// What compares interfaces.
-pub(crate) const SEMVER_CHECKS: CargoProgram = CargoProgram {
-    name: "cargo-semver-checks",
-    purpose: "whether a release breaks callers",
-};
-
 impl CargoProgram {
     pub(crate) fn is_there(&self, root: &Path) -> bool {
         host::has_program(self.name) || programs(root).join(self.name).exists()
+    }
+
+    /// Returns the command that builds it, in some minutes, for the tests only.
+    pub(crate) fn installer(&self, root: &Path) -> Command {
+        let mut command = cargo(root);
+        command.args(["install", "--locked", self.name, "--root"]);
+        command.arg(root.join("target/xtask"));
+        command
     }
 
     /// "… is not installed (what it is for): type …"
@@ -265,10 +267,8 @@ pub(crate) fn command(root: &Path) -> ExitCode {
         );
     }
 
-    for program in [DENY, SEMVER_CHECKS] {
-        if !program.is_there(root) {
-            println!("missing: optional, {}", program.absence());
-        }
+    if !DENY.is_there(root) {
+        println!("missing: optional, {}", DENY.absence());
     }
     for package in packages::missing() {
         println!("missing: {}", package.absence());

@@ -7,9 +7,9 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::run::{Ending, Stop, run, shown};
+use crate::run::{Ending, Limits, Stop, run, shown};
 use crate::setup::Tools;
 use log::count_tests;
 
@@ -18,8 +18,8 @@ use log::count_tests;
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
-    /// Left out by `--quick`.
-    pub(crate) slow: bool,
+    /// Runs with `--full`, or when it is named.
+    pub(crate) full_only: bool,
     /// What of it runs beside others.
     pub(crate) beside: Option<Beside>,
     pub(crate) run: fn(&Context<'_>) -> Verdict,
@@ -62,7 +62,7 @@ impl Step {
     }
 }
 
-/// A step that `--quick` runs too.
+/// Creates a step that every run has.
 pub(crate) const fn step(
     name: &'static str,
     what: &'static str,
@@ -71,14 +71,14 @@ pub(crate) const fn step(
     Step {
         name,
         what,
-        slow: false,
+        full_only: false,
         beside: None,
         run,
     }
 }
 
-/// A step that takes minutes.
-pub(crate) const fn slow(
+/// Creates a step of the full suite.
+pub(crate) const fn full(
     name: &'static str,
     what: &'static str,
     run: fn(&Context<'_>) -> Verdict,
@@ -86,7 +86,7 @@ pub(crate) const fn slow(
     Step {
         name,
         what,
-        slow: true,
+        full_only: true,
         beside: None,
         run,
     }
@@ -114,20 +114,23 @@ pub(crate) struct Context<'a> {
     pub(crate) io_uring: &'a Result<(), String>,
     pub(crate) log: PathBuf,
     pub(crate) verbose: bool,
+    /// Set for the full suite: a step runs all that it has, and a test that fails once has failed.
+    pub(crate) full: bool,
     pub(crate) deadline: Instant,
     pub(crate) stop: &'a Stop,
 }
 
 impl Context<'_> {
-    /// Runs one command of the step, at most for `limit` and for what is left of the suite's time.
+    /// Runs one command of the step. It is ended when it makes no progress, and when the suite's time is
+    /// used up.
     ///
     /// # Errors
     /// Says how the command ended, and the command as one would type it.
-    pub(crate) fn run(&self, mut command: Command, limit: Duration) -> Result<(), String> {
-        self.run_once(&mut command, limit)
+    pub(crate) fn run(&self, mut command: Command) -> Result<(), String> {
+        self.run_once(&mut command)
     }
 
-    fn run_once(&self, command: &mut Command, limit: Duration) -> Result<(), String> {
+    fn run_once(&self, command: &mut Command) -> Result<(), String> {
         let failed = |reason: String| Err(format!("{reason}: `{}`", shown(command)));
         if self.stop.is_set() {
             return failed("not started, interrupted".to_owned());
@@ -148,34 +151,33 @@ impl Context<'_> {
         written.map_err(|error| format!("cannot write {}: {error}", self.log.display()))?;
         let output = (!self.verbose).then_some(&log);
         let begun = Instant::now();
-        let ending =
-            run(command, limit.min(left), output, self.stop).map_err(|error| error.to_string())?;
+        let limits = Limits::within(left);
+        let ending = run(command, limits, output, self.stop).map_err(|error| error.to_string())?;
         // Where the time of a step goes; a log that cannot be written has said so above.
         let _ = writeln!(log, "$ took {:.1} s", begun.elapsed().as_secs_f64());
-        match ending.success() {
-            Ok(()) => Ok(()),
-            Err(reason) if matches!(ending, Ending::TimedOut(_)) && left < limit => Err(format!(
-                "{reason}, the suite's time is used up (--minutes): `{}`",
-                shown(command)
-            )),
-            Err(reason) => Err(format!("{reason}: `{}`", shown(command))),
-        }
+        ending.success().map_err(|reason| {
+            let why = match ending {
+                Ending::TimedOut(_) => ", the suite's time is used up (--minutes)",
+                _ => "",
+            };
+            format!("{reason}{why}: `{}`", shown(command))
+        })
     }
 
     /// Runs `cargo test` with arguments for its test programs; what fails is run once more, as [`again`] says.
     ///
     /// # Errors
     /// Those of [`Context::run`]; that of the first run if a test failed twice.
-    pub(crate) fn run_tests(&self, mut command: Command, limit: Duration) -> Result<(), String> {
+    pub(crate) fn run_tests(&self, mut command: Command) -> Result<(), String> {
         let before = self.said().len();
-        let Err(reason) = self.run_once(&mut command, limit) else {
+        let Err(reason) = self.run_once(&mut command) else {
             return Ok(());
         };
         let said = self.said();
         let Some(tests) = again::candidates(said.get(before..).unwrap_or("")) else {
             return Err(reason);
         };
-        let second = self.run(again::command(&command, &tests), limit);
+        let second = self.run(again::command(&command, &tests));
         let said_again = self.said();
         let said_again = said_again.get(said.len()..).unwrap_or("");
         if second.is_err() || !again::all_passed(said_again, tests.len()) {
@@ -184,7 +186,13 @@ impl Context<'_> {
         let lines = tests.iter().map(|test| again::line(test));
         let log = File::options().append(true).open(&self.log);
         log.and_then(|mut log| log.write_all(lines.collect::<String>().as_bytes()))
-            .map_err(|error| format!("cannot write {}: {error}", self.log.display()))
+            .map_err(|error| format!("cannot write {}: {error}", self.log.display()))?;
+        match tests.iter().find(|test| !again::is_known(test)) {
+            Some(test) if self.full => Err(format!(
+                "{test} failed and passed alone: a test that needs luck is a failure"
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// The file that the output of the step goes to; `None`: to standard output.

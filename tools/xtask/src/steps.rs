@@ -14,7 +14,7 @@ use crate::compat;
 use crate::cpp;
 use crate::mpi;
 use crate::os;
-use crate::step::{Step, slow, step};
+use crate::step::{Step, full, step};
 
 pub(crate) static STEPS: [Step; 21] = [
     // What is whole beside others; the longest of one thread first.
@@ -24,90 +24,90 @@ pub(crate) static STEPS: [Step; 21] = [
         build::fmt,
     )
     .whole("none"),
-    slow("miri", "core under Miri, strict provenance", checkers::miri).whole("miri"),
+    full("miri", "core under Miri, strict provenance", checkers::miri).whole("miri"),
     step(
         "clippy",
         "lints, kernel/ too, warnings are errors",
         build::clippy,
     )
     .whole("debug"),
-    slow(
+    step(
         "loom",
         "concurrency models, all interleavings",
         checkers::loom,
     )
     .whole("loom"),
-    step(
+    full(
         "deny",
         "licences, sources and advisories of dependencies",
         build::deny,
     )
     .whole("none"),
-    step(
+    full(
         "docs",
         "documentation and its links, no warnings",
         build::docs,
     )
     .whole("debug"),
-    step(
+    full(
         "no_std",
         "core builds without an operating system",
         build::no_std,
     )
     .whole("bare"),
-    slow("bench", "the benchmark driver compiles", build::bench).whole("bench"),
+    full("bench", "the benchmark driver compiles", build::bench).whole("bench"),
     // What has the machine to itself, but for what it builds.
     step("unit", "unit and integration tests", tests::unit).built_by("debug", tests::build),
     step("doc", "examples in the documentation", tests::doc_tests),
-    step(
+    full(
         "readiness",
         "ring and runtime where io_uring is forbidden, also without rights",
         tests::readiness,
     ),
-    slow(
+    full(
         "asan",
         "ring and runtime under AddressSanitizer",
         checkers::asan,
     )
     .built_by("asan", checkers::build_asan),
-    step("examples", "every example runs to its end", tests::examples)
+    full("examples", "every example runs to its end", tests::examples)
         .built_by("debug", tests::build_examples),
-    slow(
+    full(
         "package",
         "a Debian package, installed and removed on trial",
         build::package,
     ),
-    slow(
+    full(
         "cpp",
         "C++20 over the C ABI: compilers, sanitizers, servers",
         cpp::step,
     ),
-    slow(
+    full(
         "compat",
         "tokio's published tests, against the list of those that fail",
         compat::tokio_step,
     )
     .built_by("compat", compat::build_tokio),
-    slow(
+    full(
         "programs",
         "crates that need a runtime of tokio, against postgres, redis and HTTP servers",
         compat::programs_step,
     )
     .built_by("programs", compat::build_programs),
     step("os", "the kernel in QEMU, at 1, 2 and 4 harts", tests::os).built_by("os", os::build),
-    step(
+    full(
         "mpi",
         "ranks on Open MPI: lints, tests with mpirun",
         mpi::step,
     )
     .built_by("mpi", mpi::build),
-    slow(
+    full(
         "demo",
         "upshift demo --quick writes its report",
         tests::demo,
     )
     .built_by("release", tests::build_demo),
-    slow(
+    full(
         "counts",
         "instructions of operations, against the table",
         build::counts,

@@ -41,23 +41,26 @@ pub(crate) struct Options {
     #[arg(long)]
     list: bool,
 
-    /// Skip the steps that take minutes
+    /// Run everything: all steps, and of each step all that it has
     #[arg(long)]
-    quick: bool,
+    full: bool,
 
     /// Print the output of the steps as it comes
     #[arg(long, short)]
     verbose: bool,
 
     /// End after this long; what has not run by then has failed
-    #[arg(long, value_name = "N", default_value_t = 75)]
+    #[arg(long, value_name = "N", default_value_t = 85)]
     minutes: u64,
 }
 
 impl Options {
     fn chooses(&self, step: &Step) -> bool {
-        let mut chosen = self.steps.iter().chain(&self.only).peekable();
-        chosen.peek().is_none() || chosen.any(|chosen| chosen.name == step.name)
+        let mut named = self.steps.iter().chain(&self.only).peekable();
+        if named.peek().is_none() {
+            return self.full || !step.full_only;
+        }
+        named.any(|named| named.name == step.name)
     }
 }
 
@@ -151,7 +154,7 @@ pub(crate) fn soak(
         steps,
         only: Vec::new(),
         list: false,
-        quick: false,
+        full: true,
         verbose,
         minutes,
     };
@@ -161,8 +164,8 @@ pub(crate) fn soak(
 fn run_steps(root: &Path, options: &Options, steps: &[Step]) -> ExitCode {
     if options.list {
         for (index, step) in steps.iter().enumerate() {
-            let slow = if step.slow { " (not with --quick)" } else { "" };
-            let line = format!("{:2} {:8} {}{slow}\n", index + 1, step.name, step.what);
+            let full = if step.full_only { " (--full)" } else { "" };
+            let line = format!("{:2} {:9} {}{full}\n", index + 1, step.name, step.what);
             if io::stdout().write_all(line.as_bytes()).is_err() {
                 break;
             }
@@ -213,7 +216,6 @@ fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
                 step.name,
                 step.what
             ),
-            left_out: options.quick && step.slow,
             context: Context {
                 root,
                 target: &target,
@@ -221,6 +223,7 @@ fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
                 io_uring: &io_uring,
                 log,
                 verbose: options.verbose,
+                full: options.full,
                 deadline,
                 stop: &stop,
             },
@@ -262,21 +265,14 @@ struct Chosen<'a> {
     step: &'a Step,
     /// The first half of its line.
     title: String,
-    /// Not to be run: it is slow, and that was not wanted.
-    left_out: bool,
     context: Context<'a>,
 }
 
 impl Chosen<'_> {
     /// The verdict of what is not even begun.
     fn unrun(&self) -> Option<Verdict> {
-        if self.context.stop.is_set() {
-            Some(Err("not run: interrupted".to_owned()))
-        } else if self.left_out {
-            Some(Ok(Done::Skipped("takes minutes (--quick)".to_owned())))
-        } else {
-            None
-        }
+        let interrupted = self.context.stop.is_set();
+        interrupted.then(|| Err("not run: interrupted".to_owned()))
     }
 
     /// Runs the rest of the step with the machine to itself. What was built of it has ended with this verdict, after so long.

@@ -113,9 +113,14 @@ pub(crate) fn run(smp: &[u32], seeds: Seeds, only: Option<&str>) -> Result<ExitC
     if let Some(part) = only {
         runs.retain(|run| run.name.contains(part));
     }
-    let failures = run_all(&image, runs.into_iter())?;
     let is_cut =
         matches!(seeds, Seeds::First(_)) && only.is_none_or(|only| power_cut::NAME.contains(only));
+    if let (Some(part), true) = (only, runs.is_empty() && !is_cut) {
+        return Err(format!(
+            "no test has {part:?} in its name: `cargo xtask os -- test` prints the names"
+        ));
+    }
+    let failures = run_all(&image, runs.into_iter())?;
     let survived = !is_cut || power_cut::run(&image, POWER_CUTS)?;
     if let (Seeds::First(count), None) = (seeds, only) {
         println!(

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::servers::Servers;
 use crate::packages;
-use crate::run::{Stop, run};
+use crate::run::{Limits, Stop, run};
 use crate::setup;
 use crate::step::{Context, Done, Verdict};
 
@@ -28,7 +28,6 @@ const OPERATIONS: [&str; 12] = [
     "opentelemetry",
 ];
 
-const BUILD_LIMIT: Duration = Duration::from_secs(900);
 const LIMIT: Duration = Duration::from_secs(90);
 
 /// How the programs are built: optimized where their times are of interest.
@@ -102,7 +101,8 @@ fn build(
     if let Profile::Release = profile {
         build.arg("--release");
     }
-    let ending = run(&mut build, BUILD_LIMIT, log, stop).map_err(|error| error.to_string())?;
+    let ending =
+        run(&mut build, Limits::of_progress(), log, stop).map_err(|error| error.to_string())?;
     ending.success()?;
     Ok(target.join(profile.folder()).join("compat-programs"))
 }
@@ -139,7 +139,8 @@ fn run_all(program: &Path, only: &[String], stop: &Stop, log: Option<&File>) -> 
             .env("COMPAT_POSTGRES_URL", servers.postgres_url())
             .env("COMPAT_REDIS", &servers.redis)
             .env("COMPAT_RABBITMQ", servers.rabbitmq());
-        let ending = run(&mut command, LIMIT, log, stop).map_err(|error| error.to_string())?;
+        let ending = run(&mut command, Limits::within(LIMIT), log, stop)
+            .map_err(|error| error.to_string())?;
         if let Err(reason) = ending.success() {
             tell(format!("| {name} | {reason} | | |"))?;
             failed.push(name);

@@ -10,10 +10,9 @@ use std::time::Duration;
 use super::servers::Servers;
 use crate::confine::NOBODY;
 use crate::host;
-use crate::run::{Stop, run};
+use crate::run::{Limits, Stop, run};
 use crate::setup;
 
-const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// Builds and tries it everywhere, or only on the driver `only`, or on each beside a `daemon`, or, `inside` a surrounding of this name, tries
@@ -30,7 +29,7 @@ pub(super) fn service(
     if let Some(name) = inside {
         let servers = Servers::start()?;
         let mut trial = trial(&target, &servers, name, None);
-        return finish(&mut trial, LIMIT, &stop);
+        return finish(&mut trial, Limits::within(LIMIT), &stop);
     }
     if daemon && !rustix::process::geteuid().is_root() {
         return Err("--daemon needs root: the daemon elevates postgres and redis".to_owned());
@@ -41,11 +40,11 @@ pub(super) fn service(
         .arg("--manifest-path")
         .arg(root.join("examples/service/Cargo.toml"))
         .env("CARGO_TARGET_DIR", &target);
-    finish(&mut build, BUILD_LIMIT, &stop)?;
+    finish(&mut build, Limits::of_progress(), &stop)?;
     if daemon {
         let mut build = setup::cargo(root);
         build.args(["build", "--release", "-p", "upshift-cli"]);
-        finish(&mut build, BUILD_LIMIT, &stop)?;
+        finish(&mut build, Limits::of_progress(), &stop)?;
     }
     println!(
         "| | alone | beside the job | while 600 downloads begin | beside the job and 600 downloads | MB/s |\n|---|---|---|---|---|---|"
@@ -62,12 +61,12 @@ pub(super) fn service(
             name += ", databases elevated";
         }
         let mut trial = trial(&target, &servers, &name, Some(driver));
-        finish(&mut trial, LIMIT, &stop)?;
+        finish(&mut trial, Limits::within(LIMIT), &stop)?;
     }
     if only.is_some() || daemon {
         return Ok(());
     }
-    finish(&mut container(&target)?, LIMIT, &stop)
+    finish(&mut container(&target)?, Limits::within(LIMIT), &stop)
 }
 
 /// As an ordinary user.
@@ -117,7 +116,7 @@ fn container(target: &Path) -> Result<Command, String> {
     Ok(command)
 }
 
-fn finish(command: &mut Command, limit: Duration, stop: &Stop) -> Result<(), String> {
-    let ending = run(command, limit, None, stop).map_err(|error| error.to_string())?;
+fn finish(command: &mut Command, limits: Limits, stop: &Stop) -> Result<(), String> {
+    let ending = run(command, limits, None, stop).map_err(|error| error.to_string())?;
     ending.success()
 }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::run::{Stop, run};
+use crate::run::{Limits, Stop, run};
 use crate::setup;
 use crate::step::{Context, Done, Verdict};
 
@@ -53,8 +53,6 @@ const ALSO: [&str; 1] = ["join_handle_panic"];
 
 /// Limit of one test; the slowest takes a second.
 const TEST_LIMIT: Duration = Duration::from_secs(10);
-const BUILD_LIMIT: Duration = Duration::from_secs(600);
-
 /// The list of known differences, a line for each test.
 const DIFFERENCES: &str = "differences.txt";
 
@@ -289,8 +287,8 @@ fn build(root: &Path, package: &Path, file: &str, stop: &Stop) -> Result<Option<
         .args(["--message-format", "json-render-diagnostics"])
         .env("CARGO_TARGET_DIR", package.join("target"))
         .env("RUSTFLAGS", "--cap-lints allow");
-    let ending =
-        run(&mut build, BUILD_LIMIT, Some(&log), stop).map_err(|error| error.to_string())?;
+    let ending = run(&mut build, Limits::of_progress(), Some(&log), stop)
+        .map_err(|error| error.to_string())?;
     if ending.success().is_err() {
         return Ok(None);
     }
@@ -322,7 +320,7 @@ fn test(
             let log = fs::File::create(&log_path)?;
             let mut command = Command::new(program);
             command.args(["--exact", name, "--test-threads", "1"]);
-            run(&mut command, TEST_LIMIT, Some(&log), stop)
+            run(&mut command, Limits::within(TEST_LIMIT), Some(&log), stop)
         };
         let mut result = once().map_err(|error| error.to_string())?.success();
         if result.is_err() {

@@ -1,8 +1,8 @@
 //! The second run of a test that has failed.
 //!
 //! What waits for threads, processes and timers on a machine that others use can fail where nothing is wrong. A test that fails
-//! and passes alone is *unstable*: named and counted, its output shown, and no failure. More than a few at once are one, and so is
-//! a test program that ended without saying which test failed. A soak runs nothing twice.
+//! and passes alone is *unstable*: named, counted, and its output shown. It fails the full suite unless [`KNOWN`] names it. More than a
+//! few at once are a failure everywhere, and so is a test program that ended without saying which test failed. A soak runs nothing twice.
 
 use std::process::Command;
 
@@ -10,6 +10,14 @@ use super::log::{self, UNSTABLE, count_passed};
 
 /// Tests of one command that may be run a second time.
 const SECOND_RUNS: usize = 3;
+
+/// Tests that may need a second run in the full suite, with the reason that is not understood.
+const KNOWN: [(&str, &str); 0] = [];
+
+/// Whether an unstable test is on the list.
+pub(super) fn is_known(test: &str) -> bool {
+    KNOWN.iter().any(|(name, _)| *name == test)
+}
 
 /// The names of the tests that failed, if it is for them alone that `cargo test` has, and they may be run again.
 pub(super) fn candidates(log: &str) -> Option<Vec<&str>> {

@@ -4,17 +4,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use crate::setup;
 use crate::step::{Context, Done, Verdict};
 
 /// Arguments after which a test that passes says what it has printed: `skipped: ` and why. The suite counts these lines.
 pub(super) const SHOW_SKIPS: [&str; 2] = ["--", "--show-output"];
-
-pub(super) const fn minutes(n: u64) -> Duration {
-    Duration::from_secs(60 * n)
-}
 
 /// Ends the step as skipped when a tool is missing.
 macro_rules! need {

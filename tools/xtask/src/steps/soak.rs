@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::common::{SHOW_SKIPS, all, cargo, default_env, minutes, passed};
+use super::common::{SHOW_SKIPS, all, cargo, default_env, passed};
 use crate::step::{Context, Verdict};
 
 pub(super) fn sim(context: &Context<'_>) -> Verdict {
@@ -16,7 +16,7 @@ pub(super) fn sim(context: &Context<'_>) -> Verdict {
             what,
             "1000000",
         ];
-        context.run(cargo(context, args), minutes(30))
+        context.run(cargo(context, args))
     }))?;
     passed()
 }
@@ -36,7 +36,7 @@ pub(super) fn torture(context: &Context<'_>) -> Verdict {
         ],
     );
     default_env(&mut command, "UPSHIFT_TORTURE_SECONDS", "60");
-    context.run(command, minutes(50))?;
+    context.run(command)?;
     passed()
 }
 
@@ -83,7 +83,7 @@ pub(super) fn crowded(context: &Context<'_>) -> Verdict {
     for _ in 0..20 {
         let mut command = cargo(context, ["test", "-p", "upshift", "--test", "preempting"]);
         command.args(SHOW_SKIPS);
-        context.run(command, minutes(5))?;
+        context.run(command)?;
     }
     passed()
 }
@@ -101,11 +101,11 @@ pub(super) fn daemon_soak(context: &Context<'_>) -> Verdict {
         default_env(&mut command, name, value);
     }
     // 22 minutes beside builds.
-    context.run(command, minutes(60))?;
+    context.run(command)?;
     let mut command = cargo(context, ["test", "-p", "upshift-sched", "--test", "it"]);
     command.args(["unplugged", "--", "--show-output"]);
     default_env(&mut command, "UPSHIFT_SCHED_UNPLUG", "1");
-    context.run(command, minutes(5))?;
+    context.run(command)?;
     context.tests_passed()
 }
 
@@ -125,6 +125,6 @@ pub(super) fn fuzz(context: &Context<'_>) -> Verdict {
     );
     command.args(SHOW_SKIPS);
     default_env(&mut command, "UPSHIFT_FUZZ_SECONDS", "60");
-    context.run(command, minutes(15))?;
+    context.run(command)?;
     context.tests_passed()
 }

@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::Value;
 
-use super::common::{SHOW_SKIPS, all, cargo, minutes, need, rust_files, stem};
+use super::common::{SHOW_SKIPS, all, cargo, need, rust_files, stem};
 use crate::confine;
 use crate::os;
 use crate::setup::{self, Tool};
@@ -26,34 +25,36 @@ const HUMBLE: [&str; 8] = [
     "unix",
 ];
 
-const EXAMPLE_LIMIT: Duration = Duration::from_secs(20);
-
-const DEMO_LIMIT: Duration = Duration::from_secs(120);
+/// Argument for test programs in the full suite: a test that takes ten seconds or more is marked
+/// `#[ignore = "long: cargo xtask test --full"]`.
+const INCLUDE_LONG: &str = "--include-ignored";
 
 /// What `unit` runs.
 const UNIT: [&str; 3] = ["--lib", "--bins", "--tests"];
 
 pub(super) fn unit(context: &Context<'_>) -> Verdict {
-    tests(context, &UNIT, minutes(15))
+    tests(context, &UNIT)
 }
 
 /// Builds the tests.
 pub(super) fn build(context: &Context<'_>) -> Result<(), String> {
     let mut command = cargo(context, ["test", "--workspace", "--no-run"]);
     command.args(UNIT);
-    context.run(command, minutes(15))
+    context.run(command)
 }
 
 pub(super) fn doc_tests(context: &Context<'_>) -> Verdict {
-    tests(context, &["--doc"], minutes(5))
+    tests(context, &["--doc"])
 }
 
 /// `cargo test` over the workspace; without io_uring everything runs on readiness, which is then no pass.
-pub(super) fn tests(context: &Context<'_>, which: &[&str], limit: Duration) -> Verdict {
+pub(super) fn tests(context: &Context<'_>, which: &[&str]) -> Verdict {
     let mut command = cargo(context, ["test", "--workspace", "--no-fail-fast"]);
-    command.args(which);
-    command.args(SHOW_SKIPS);
-    context.run_tests(command, limit)?;
+    command.args(which).args(SHOW_SKIPS);
+    if context.full && which != ["--doc"] {
+        command.arg(INCLUDE_LONG);
+    }
+    context.run_tests(command)?;
     match context.io_uring {
         Ok(()) => context.tests_passed(),
         Err(reason) => Ok(Done::Skipped(format!(
@@ -70,9 +71,9 @@ pub(super) fn tests(context: &Context<'_>, which: &[&str], limit: Duration) -> V
 pub(super) fn readiness(context: &Context<'_>) -> Verdict {
     let run = |of: &[&str], humble: bool| {
         let mut command = cargo(context, ["test", "--no-fail-fast"]);
-        command.args(of).args(SHOW_SKIPS);
+        command.args(of).args(SHOW_SKIPS).arg(INCLUDE_LONG);
         confine::tests(&mut command, context.root, humble)?;
-        context.run_tests(command, minutes(10))
+        context.run_tests(command)
     };
     const ALL: [&str; 3] = ["--workspace", "--exclude", "upshift-core"];
     let ring = test_programs(context, "upshift-ring")?;
@@ -145,7 +146,7 @@ pub(super) fn os(context: &Context<'_>) -> Verdict {
 
 /// Builds them, and the rest of what the steps use of the debug build.
 pub(super) fn build_examples(context: &Context<'_>) -> Result<(), String> {
-    context.run(setup::debug_build(context.root), minutes(8))
+    context.run(setup::debug_build(context.root))
 }
 
 pub(super) fn examples(context: &Context<'_>) -> Verdict {
@@ -168,7 +169,7 @@ pub(super) fn examples(context: &Context<'_>) -> Verdict {
         command.current_dir(context.root);
         setup::without_cargo_run(&mut command);
         ran += 1;
-        context.run(command, EXAMPLE_LIMIT)
+        context.run(command)
     }))?;
     if ran == 0 {
         return Ok(Done::Skipped(
@@ -183,7 +184,7 @@ pub(super) fn build_demo(context: &Context<'_>) -> Result<(), String> {
     if context.io_uring.is_err() {
         return Ok(());
     }
-    context.run(cargo(context, ["build", "--release"]), minutes(10))
+    context.run(cargo(context, ["build", "--release"]))
 }
 
 pub(super) fn demo(context: &Context<'_>) -> Verdict {
@@ -202,7 +203,7 @@ pub(super) fn demo(context: &Context<'_>) -> Verdict {
         ["run", "--release", "--", "demo", "--quick", "--report"],
     );
     command.arg(&report);
-    context.run(command, DEMO_LIMIT)?;
+    context.run(command)?;
     let length = fs::metadata(&report).map(|found| found.len()).unwrap_or(0);
     if length == 0 {
         return Err(format!(
