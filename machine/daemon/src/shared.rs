@@ -3,15 +3,14 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Resource;
 use upshift_elevate::sys::Sys;
 use upshift_elevate::{Elevator, Priority};
 
-use crate::accounts::Accounts;
 use crate::assign::reserves::Reserves;
-use crate::bars::Bars;
+use crate::bucket::{TokenBucket, ns, whole};
 use crate::config::Config;
 use crate::global::Global;
 use crate::log::Log;
@@ -39,6 +38,12 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_millis(100);
 pub(crate) const BUDGET: Duration = Duration::from_millis(4);
 pub(crate) const WINDOW: Duration = Duration::from_millis(20);
 
+/// The bucket of such a thread, ns of work.
+pub(crate) fn own_work(now: Instant) -> TokenBucket {
+    let rate = Duration::from_secs(1).mul_f64(BUDGET.div_duration_f64(WINDOW));
+    TokenBucket::new(whole(rate), whole(BUDGET), ns(now))
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -56,16 +61,11 @@ pub(crate) struct Shared {
     pub(crate) counts: Counts,
     /// Threads of clients that are recorded.
     pub(crate) roster: Roster,
-    /// Users that are not elevated for a while.
-    pub(crate) bars: Bars,
-    /// Users with dispatchers that are not, because they used too much.
-    pub(crate) overdrafts: Bars,
     pub(crate) quotas: Quotas,
     /// Ordinary threads that open files of other processes.
     pub(crate) scouts: Scouts,
     /// ns that the daemon's threads which are not of one CPU have worked since [`Shared::worked`] was called.
     work: AtomicU64,
-    pub(crate) accounts: Accounts,
     /// Whether the canaries' watch is above what has a deadline.
     deadlines_guarded: AtomicBool,
     pub(crate) reserves: Reserves,
@@ -107,13 +107,10 @@ impl Shared {
                 .map_or(usize::MAX, |it| it as usize),
             counts: Counts::default(),
             roster: Roster::default(),
-            bars: Bars::default(),
-            overdrafts: Bars::default(),
             quotas: Quotas::start(),
             scouts,
             work: AtomicU64::new(0),
             deadlines_guarded: AtomicBool::new(false),
-            accounts: Accounts::new(cpus),
             reserves: Reserves::default(),
         }
     }
@@ -140,7 +137,6 @@ impl Shared {
     /// A thread of the daemon that is not of one CPU has worked for so long, at its priority, on some CPU.
     pub(crate) fn has_worked(&self, time: Duration) {
         self.work.fetch_add(time.as_nanos() as u64, Relaxed);
-        self.accounts.add(None, time);
     }
 
     /// What such threads have worked since the last call.

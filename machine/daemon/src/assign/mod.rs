@@ -13,7 +13,7 @@
 //!   Ordinary ──fits a rule──▶ Urgent ◀──period over── Overdrawn      registers itself: its threads are the schedulers' then, and its
 //!      ▲                       ▲  │└─────budget used────▲             ceiling is at most the rule's level
 //!      │                       └──▼ breath of the domain: SCHED_IDLE
-//!      └──── fits none, registers, barred by the canary
+//!      └──── fits none, registers
 //! ```
 //!
 //! What starts later is heard of from the kernel (`upshift_elevate::events`); everything is looked through at the start, when events were lost, and

@@ -50,13 +50,14 @@ use upshift_board::wire;
 
 use crate::admission::{Admission, Load};
 use crate::assign::Assigner;
+use crate::bucket::{TokenBucket, ns, whole};
 use crate::canary::Watch;
 use crate::cpu::{Command, CpuScheduler, Latch};
 use crate::listen::Listener;
 use crate::notify::Notify;
 use crate::peer::Peer;
 use crate::scout::Answers;
-use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
+use crate::shared::{DAEMON, Shared, WINDOW, own_work};
 use crate::socket_file::SocketFile;
 
 use census::Censuses;
@@ -110,7 +111,8 @@ pub(crate) struct Control {
     lines: Lines,
     closer: Closer,
     notify: Notify,
-    window: (Instant, Duration),
+    /// ns of this thread's own work.
+    work: TokenBucket,
     /// Its CPU time, as it was read last.
     spent: Duration,
 }
@@ -167,7 +169,7 @@ impl Control {
             lines: Lines::default(),
             closer,
             notify: Notify::new(),
-            window: (Instant::now(), Duration::ZERO),
+            work: own_work(Instant::now()),
             spent: Duration::ZERO,
         })
     }
@@ -473,14 +475,11 @@ impl Control {
             return;
         };
         let before = std::mem::replace(&mut self.spent, spent);
-        self.shared.has_worked(spent.saturating_sub(before));
-        let (began, before) = self.window;
-        let elapsed = began.elapsed();
-        if elapsed >= WINDOW {
-            self.window = (Instant::now(), spent);
-        } else if spent.saturating_sub(before) >= BUDGET {
-            std::thread::sleep(WINDOW - elapsed);
-            self.window = (Instant::now(), spent);
+        let worked = spent.saturating_sub(before);
+        self.shared.has_worked(worked);
+        let now = ns(Instant::now());
+        if !self.work.charge(whole(worked), now) {
+            std::thread::sleep(Duration::from_nanos(self.work.wait(now)));
         }
     }
 
