@@ -38,10 +38,27 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_millis(100);
 pub(crate) const BUDGET: Duration = Duration::from_millis(4);
 pub(crate) const WINDOW: Duration = Duration::from_millis(20);
 
-/// The bucket of such a thread, ns of work.
-pub(crate) fn own_work(now: Instant) -> TokenBucket {
-    let rate = Duration::from_secs(1).mul_f64(BUDGET.div_duration_f64(WINDOW));
-    TokenBucket::new(whole(rate), whole(BUDGET), ns(now))
+/// The limit that a thread of the daemon keeps to, ns of work: a fifth of the time, [`BUDGET`] at
+/// once.
+#[derive(Debug)]
+pub(crate) struct WorkBudget(TokenBucket);
+
+impl WorkBudget {
+    pub(crate) fn new(now: Instant) -> WorkBudget {
+        let rate = Duration::from_secs(1).mul_f64(BUDGET.div_duration_f64(WINDOW));
+        WorkBudget(TokenBucket::new(whole(rate), whole(BUDGET), ns(now)))
+    }
+
+    /// Counts work, and sleeps if the budget is used up.
+    pub(crate) fn keep(&mut self, time: Duration) {
+        std::thread::sleep(self.rest(time, Instant::now()));
+    }
+
+    /// Counts work that ends at `now`, and returns how long to rest.
+    pub(crate) fn rest(&mut self, time: Duration, now: Instant) -> Duration {
+        self.0.charge(whole(time), ns(now));
+        Duration::from_nanos(self.0.wait(ns(now)))
+    }
 }
 
 /// See the module.

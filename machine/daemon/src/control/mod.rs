@@ -50,14 +50,13 @@ use upshift_board::wire;
 
 use crate::admission::{Admission, Load};
 use crate::assign::Assigner;
-use crate::bucket::{TokenBucket, ns, whole};
 use crate::canary::Watch;
 use crate::cpu::{Command, CpuScheduler, Latch};
 use crate::listen::Listener;
 use crate::notify::Notify;
 use crate::peer::Peer;
 use crate::scout::Answers;
-use crate::shared::{DAEMON, Shared, WINDOW, own_work};
+use crate::shared::{DAEMON, Shared, WINDOW, WorkBudget};
 use crate::socket_file::SocketFile;
 
 use census::Censuses;
@@ -111,8 +110,7 @@ pub(crate) struct Control {
     lines: Lines,
     closer: Closer,
     notify: Notify,
-    /// ns of this thread's own work.
-    work: TokenBucket,
+    budget: WorkBudget,
     /// Its CPU time, as it was read last.
     spent: Duration,
 }
@@ -169,7 +167,7 @@ impl Control {
             lines: Lines::default(),
             closer,
             notify: Notify::new(),
-            work: own_work(Instant::now()),
+            budget: WorkBudget::new(Instant::now()),
             spent: Duration::ZERO,
         })
     }
@@ -474,13 +472,9 @@ impl Control {
         let Ok(spent) = Duration::try_from(spent) else {
             return;
         };
-        let before = std::mem::replace(&mut self.spent, spent);
-        let worked = spent.saturating_sub(before);
+        let worked = spent.saturating_sub(std::mem::replace(&mut self.spent, spent));
         self.shared.has_worked(worked);
-        let now = ns(Instant::now());
-        if !self.work.charge(whole(worked), now) {
-            std::thread::sleep(Duration::from_nanos(self.work.wait(now)));
-        }
+        self.budget.keep(worked);
     }
 
     fn end(mut self) {

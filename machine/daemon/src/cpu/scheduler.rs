@@ -18,14 +18,14 @@ use upshift_board::wire::Role;
 use upshift_board::{Claim, NOTHING, Standing};
 use upshift_elevate::{Elevated, Priority};
 
-use crate::bucket::{TokenBucket, ns, whole};
+use crate::bucket::{TokenBucket, ns};
 use crate::config::Config;
 use crate::cpu::entrant::Entry;
 use crate::cpu::mailbox::{Command, Mailbox};
 use crate::cpu::placing::{Charge, Place, Placed};
 use crate::cpu::watch::Watch;
 use crate::rank::{self, Entrant};
-use crate::shared::{DAEMON, DISPATCHER, Shared, own_work};
+use crate::shared::{DAEMON, DISPATCHER, Shared, WorkBudget};
 
 /// Key of the mailbox's eventfd in the epoll; doorbells have their slot.
 const MAILBOX: u64 = u64::MAX;
@@ -61,8 +61,7 @@ pub(super) struct Scheduler {
     calm_since: Option<Instant>,
     /// Limits the rings of all doorbells together.
     rings: TokenBucket,
-    /// ns of turns.
-    work: TokenBucket,
+    budget: WorkBudget,
 }
 
 impl Scheduler {
@@ -91,7 +90,7 @@ impl Scheduler {
             winner: None,
             calm_since: None,
             rings: TokenBucket::new(RINGS, RINGS / 50, ns(now)),
-            work: own_work(now),
+            budget: WorkBudget::new(now),
         })
     }
 
@@ -132,8 +131,8 @@ impl Scheduler {
     fn keep_to_budget(&mut self, began: Instant) {
         let now = Instant::now();
         self.watch.worked(now - began, now);
-        if !self.work.charge(whole(now - began), ns(now)) && self.shared.enforcing() {
-            let rest = Duration::from_nanos(self.work.wait(ns(now)));
+        let rest = self.budget.rest(now - began, now);
+        if !rest.is_zero() && self.shared.enforcing() {
             std::thread::sleep(self.timeout(now).map_or(rest, |due| due.min(rest)));
         }
     }
