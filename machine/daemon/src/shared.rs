@@ -54,9 +54,10 @@ impl WorkBudget {
         std::thread::sleep(self.rest(time, Instant::now()));
     }
 
-    /// Counts work that ends at `now`, and returns how long to rest.
+    /// Counts work that ends at `now`, and returns how long to rest: a tenth of a second at most,
+    /// since the machine may have stood still meanwhile.
     pub(crate) fn rest(&mut self, time: Duration, now: Instant) -> Duration {
-        self.0.charge(whole(time), ns(now));
+        self.0.charge(whole(time.min(WINDOW)), ns(now));
         Duration::from_nanos(self.0.wait(ns(now)))
     }
 }
@@ -194,4 +195,21 @@ pub(crate) fn cpus(list: &str) -> Vec<usize> {
     let mut cpus = upshift_units::cpus(list).unwrap_or_default();
     cpus.truncate(upshift_board::layout::CPUS);
     cpus
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_has_used_its_budget_rests_until_it_has_a_fifth_of_the_time() {
+        let ms = Duration::from_millis;
+        let began = Instant::now() + ms(1000);
+        let mut budget = WorkBudget::new(began);
+        assert_eq!(budget.rest(ms(3), began), ms(0));
+        assert_eq!(budget.rest(ms(2), began), ms(5));
+        assert_eq!(budget.rest(ms(2), began + ms(5)), ms(10));
+        assert_eq!(budget.rest(ms(4), began + ms(1000)), ms(0));
+        assert!(budget.rest(ms(9000), began + ms(10_000)) <= ms(100));
+    }
 }
