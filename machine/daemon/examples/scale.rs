@@ -10,11 +10,11 @@ use std::collections::{BinaryHeap, HashMap};
 use std::fmt::Write as _;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use upshift_board::layout::VcpuLine;
 use upshift_board::{NOTHING, Standing};
-use upshift_daemon::bucket::Bucket;
+use upshift_daemon::bucket::TokenBucket;
 use upshift_daemon::rank::{self, Entrant};
 use upshift_elevate::testing::Random;
 
@@ -26,10 +26,10 @@ const ENTRANT: u64 = 15;
 const PLACE: u64 = 700;
 /// As in `cpu/scheduler.rs` and `shared.rs`.
 const SETTLE: usize = 3;
-const RINGS: (u32, u32) = (20_000, 10_000);
+const RINGS: (u64, u64) = (20_000, 10_000);
 const DEAF: u64 = 36_000_000;
-const WINDOW: u64 = 20_000_000;
-const BUDGET: u64 = 4_000_000;
+/// ns of work: in a second, and at once.
+const WORK: (u64, u64) = (200_000_000, 4_000_000);
 const MACHINES: [usize; 3] = [8, 64, 256];
 
 const PROCESSES: usize = 1_000;
@@ -47,7 +47,7 @@ struct Vcpu {
     user: u32,
     /// The most urgent of eight levels it changes between.
     base: u8,
-    rings: Bucket,
+    rings: TokenBucket,
     deaf_until: u64,
     band: u8,
     /// When it changed beyond its thresholds, if that is not decided yet.
@@ -79,13 +79,12 @@ impl Vcpu {
 /// The scheduler thread of one CPU.
 struct Cpu {
     vcpus: Vec<usize>,
-    rings: Bucket,
+    rings: TokenBucket,
     /// A wake-up is under way.
     woken: bool,
     /// Works, or has used up its budget, until then.
     busy_until: u64,
-    window: u64,
-    worked: u64,
+    work: TokenBucket,
     total: u64,
 }
 
@@ -122,7 +121,6 @@ struct Outcome {
 }
 
 struct Machine {
-    start: Instant,
     vcpus: Vec<Vcpu>,
     cpus: Vec<Cpu>,
     queue: BinaryHeap<Reverse<(u64, What)>>,
@@ -137,10 +135,8 @@ struct Machine {
 
 impl Machine {
     fn new(cpus: usize, each: usize) -> Machine {
-        let start = Instant::now();
         let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ cpus as u64);
         let mut machine = Machine {
-            start,
             vcpus: Vec::new(),
             cpus: Vec::new(),
             queue: BinaryHeap::new(),
@@ -154,11 +150,10 @@ impl Machine {
         };
         machine.cpus.extend((0..cpus).map(|_| Cpu {
             vcpus: Vec::new(),
-            rings: Bucket::new(RINGS.0, RINGS.0 / 50, start),
+            rings: TokenBucket::new(RINGS.0, RINGS.0 / 50, 0),
             woken: false,
             busy_until: 0,
-            window: 0,
-            worked: 0,
+            work: TokenBucket::new(WORK.0, WORK.1, 0),
             total: 0,
         }));
         for process in 0..PROCESSES {
@@ -174,7 +169,7 @@ impl Machine {
                     cpu,
                     user: process as u32 % 100,
                     base,
-                    rings: Bucket::new(RINGS.1, RINGS.1 / 50, start),
+                    rings: TokenBucket::new(RINGS.1, RINGS.1 / 50, 0),
                     deaf_until: 0,
                     band: 0,
                     waiting: None,
@@ -182,10 +177,6 @@ impl Machine {
             }
         }
         machine
-    }
-
-    fn at(&self, now: u64) -> Instant {
-        self.start + Duration::from_nanos(now)
     }
 
     fn run(mut self) -> Outcome {
@@ -234,12 +225,11 @@ impl Machine {
         }
         self.out.rings += 1;
         self.vcpus[which].waiting.get_or_insert(now);
-        let at = self.at(now);
         let vcpu = &mut self.vcpus[which];
         let cpu = &mut self.cpus[vcpu.cpu];
         if now < vcpu.deaf_until {
             self.out.unheard += 1;
-        } else if vcpu.rings.take(at) && cpu.rings.take(at) {
+        } else if vcpu.rings.take(1, now) && cpu.rings.take(1, now) {
             let cpu = vcpu.cpu;
             self.wake(cpu, now);
         } else {
@@ -330,15 +320,9 @@ impl Machine {
         let it = &mut self.cpus[cpu];
         std::mem::swap(&mut it.vcpus, &mut indices);
         it.woken = false;
-        if now - it.window >= WINDOW {
-            (it.window, it.worked) = (now, 0);
-        }
-        it.worked += took;
+        it.work.charge(took, decided);
         it.total += took;
-        it.busy_until = match it.worked >= BUDGET {
-            true => decided.max(it.window + WINDOW),
-            false => decided,
-        };
+        it.busy_until = decided + it.work.wait(decided);
     }
 }
 

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use crate::bucket::Bucket;
+use crate::bucket::{TokenBucket, ns};
 use crate::config::Limits;
 
 /// Users of which something is remembered at most; one with nothing open is forgotten first.
@@ -69,16 +69,16 @@ struct User {
     threads: usize,
     /// vCPUs on each CPU.
     vcpus: HashMap<usize, usize>,
-    rate: Bucket,
+    rate: TokenBucket,
     /// Of questions after the state of everything, which take long to answer.
-    questions: Bucket,
+    questions: TokenBucket,
 }
 
 /// What the daemon opens itself, beside what it opens for clients and assigned programs.
 const OWN: usize = 64;
 
 /// Censuses of a user per second, after a burst of as many.
-const QUESTIONS: u32 = 20;
+const QUESTIONS: u64 = 20;
 
 impl Admission {
     pub(crate) fn new(limits: Limits) -> Admission {
@@ -135,19 +135,19 @@ impl Admission {
         self.check_descriptors(OF_ONE, user, standing)?;
         if self.users.len() >= USERS {
             self.users
-                .retain(|_, it| it.connections > 0 || !it.rate.is_full(now));
+                .retain(|_, it| it.connections > 0 || !it.rate.is_full(ns(now)));
         }
         if self.users.len() >= USERS && standing == Standing::Anybody {
             return Err(format!("{USERS} users have just been here: try again"));
         }
-        let rate = self.limits.registrations_per_second;
+        let rate = u64::from(self.limits.registrations_per_second);
         let found = self.users.entry(user).or_insert_with(|| User {
             connections: 0,
             registrations: 0,
             threads: 0,
             vcpus: HashMap::new(),
-            rate: Bucket::new(rate, rate, now),
-            questions: Bucket::new(QUESTIONS, QUESTIONS, now),
+            rate: TokenBucket::new(rate, rate, ns(now)),
+            questions: TokenBucket::new(QUESTIONS, QUESTIONS, ns(now)),
         });
         if found.connections >= self.limits.connections_per_user {
             return Err(format!(
@@ -180,7 +180,7 @@ impl Admission {
         now: Instant,
     ) -> Result<(), String> {
         let found = self.users.get_mut(&user);
-        match found.is_none_or(|it| standing > Standing::Anybody || it.questions.take(now)) {
+        match found.is_none_or(|it| standing > Standing::Anybody || it.questions.take(1, ns(now))) {
             true => Ok(()),
             false => Err(format!(
                 "user {user} asks for more than {QUESTIONS} censuses a second: wait"
@@ -205,7 +205,7 @@ impl Admission {
         let Some(found) = self.users.get_mut(&user) else {
             return Err("this user is not connected".to_string());
         };
-        if !found.rate.take(now) {
+        if !found.rate.take(1, ns(now)) {
             return Err(format!(
                 "user {user} registers more than {} times a second: wait",
                 limits.registrations_per_second

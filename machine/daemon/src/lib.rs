@@ -25,7 +25,8 @@
 //! Invariants:
 //! * No thread stays elevated: whatever is moved is recorded with the guardian first.
 //! * Nothing a process writes is believed beyond its ceiling, and nothing it writes can stop a thread of the daemon.
-//! * While no vCPU changes its rank, the daemon makes no system call but its waits, and each 36 ms two looks at what is elevated.
+//! * While no vCPU changes its rank, the daemon makes no system call but its waits, and each 36 ms
+//!   a look at the elevated threads.
 //! * Without rights it elevates nothing and says so (*cooperative*); the global page is kept all the same.
 //!
 //! | module | concern |
@@ -39,8 +40,7 @@
 //! | `cpu` | the scheduler of one CPU |
 //! | `assign` | programs that know nothing of the daemon |
 //! | `quota` | CPU quotas of cgroups |
-//! | `roster`, `bars` | recorded threads; users that are not elevated for what they did |
-//! | `accounts` | what has used each CPU, by user, as far as that is known |
+//! | `roster` | recorded threads |
 //! | `canary` | whether ordinary threads get to run on every CPU |
 //! | `global` | the page that all clients read |
 //! | `status` | the census |
@@ -54,10 +54,8 @@
 #![cfg(target_os = "linux")]
 
 mod abort;
-mod accounts;
 mod admission;
 mod assign;
-mod bars;
 #[doc(hidden)]
 pub mod bucket;
 mod canary;
@@ -65,8 +63,6 @@ mod config;
 mod control;
 mod cpu;
 mod daemon;
-mod draw;
-mod evidence;
 mod global;
 mod listen;
 mod living;

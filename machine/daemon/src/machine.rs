@@ -9,7 +9,6 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags};
 use upshift_board::LocalPage;
 use upshift_board::os::{self, Mapping};
-use upshift_elevate::sys::read_at_once;
 
 /// What the daemon asks of the kernel.
 pub trait Machine: Send + Sync + fmt::Debug {
@@ -19,8 +18,6 @@ pub trait Machine: Send + Sync + fmt::Debug {
     fn cpu_time(&self, clock: BorrowedFd<'_>) -> io::Result<u64>;
     /// ns of CPU that process `pid` has used, with its threads that have ended.
     fn process_time(&self, pid: i32) -> io::Result<u64>;
-    /// Whether the thread waits for a lock whose holder inherits its priority (FUTEX_LOCK_PI and its kin).
-    fn lends_its_priority(&self, tid: i32) -> io::Result<bool>;
     /// The directory of a process in `/proc`.
     fn process(&self, pid: i32) -> io::Result<OwnedFd>;
     /// Real, effective, saved and file system user of the process with this directory.
@@ -37,14 +34,11 @@ pub trait Machine: Send + Sync + fmt::Debug {
     fn watch(&self, epoll: BorrowedFd<'_>, eventfd: BorrowedFd<'_>, key: u64) -> io::Result<()>;
 }
 
-/// A file that may be another process's is opened without waiting for its owner (see [`read_at_once`]).
+/// A file that may be another process's is opened without waiting for its owner (see
+/// [`upshift_elevate::sys::read_at_once`]).
 const AT_ONCE: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC)
     .union(OFlags::NONBLOCK);
-
-/// The numbers of the call `futex`: the daemon's own, those of programs of 32 bits with times of 32 and 64 bits (x86 and Arm), and that of x32. None
-/// of them is a call of the daemon's kind that sleeps with the operation of a lock in the place of its second argument.
-const FUTEX: [i64; 4] = [libc::SYS_futex, 240, 422, libc::SYS_futex | 0x4000_0000];
 
 /// The real calls.
 #[derive(Debug, Clone, Copy, Default)]
@@ -67,24 +61,6 @@ impl Machine for Real {
 
     fn process_time(&self, pid: i32) -> io::Result<u64> {
         upshift_elevate::sys::process_time(pid)
-    }
-
-    fn lends_its_priority(&self, tid: i32) -> io::Result<bool> {
-        // "number arg0 arg1 …" of the call it sleeps in, in hexadecimal but for the first; "running" if it does not sleep.
-        let text = read_at_once(format!("/proc/{tid}/syscall"))?;
-        let mut words = text.split_ascii_whitespace();
-        let number = words.next().and_then(|word| word.parse::<i64>().ok());
-        let operation = words.nth(1).and_then(|word| {
-            let digits = word.trim_start_matches("0x");
-            i64::from_str_radix(digits, 16).ok()
-        });
-        // The flags say which clock, and whether the futex is private.
-        let operation = operation.map(|all| (all as i32) & libc::FUTEX_CMD_MASK);
-        Ok(number.is_some_and(|number| FUTEX.contains(&number))
-            && matches!(
-                operation,
-                Some(libc::FUTEX_LOCK_PI | libc::FUTEX_LOCK_PI2 | libc::FUTEX_WAIT_REQUEUE_PI)
-            ))
     }
 
     fn process(&self, pid: i32) -> io::Result<OwnedFd> {

@@ -250,7 +250,6 @@ fn write_text(out: &mut Text<'_>, census: &Value) -> std::fmt::Result {
     }
     for (name, field, help) in [
         ("processes", "processes", "Registered now."),
-        ("barred_users", "barred", "Not elevated for what they did."),
         ("assigned_processes", "assigned", "With a level by a rule."),
     ] {
         out.single(name, help, list(&census[field]).len())?;
@@ -294,7 +293,6 @@ mod tests {
     fn the_census_becomes_figures() {
         let census = serde_json::json!({
             "uptime_ms": 1500, "enforcing": true, "registrations": 7, "alarms": 1,
-            "barred": [{"uid": 1, "ms": 2}],
             "cpus": [{"cpu": 3, "contenders": 2, "switches": 40}],
             "processes": [{"vcpus": [{"rings": 5}, {"rings": 6}]}],
         });
@@ -305,7 +303,6 @@ mod tests {
             "# TYPE upshift_registrations_total counter",
             "upshift_registrations_total 7",
             "upshift_refused_total 0",
-            "upshift_barred_users 1",
             "upshift_switches_total{cpu=\"3\"} 40",
             "upshift_rings 11",
         ] {

@@ -1,8 +1,10 @@
 //! CPU quotas of cgroups: no thread is elevated beyond them.
 //!
-//! The kernel holds ordinary threads to the quota of their cgroup, and real-time ones to nothing of the kind. So the schedulers charge
-//! what the registered threads of a cgroup with a quota use, elevated or not, to an *account* that is filled at the rate of the quota,
-//! as far as [`PERIOD`] of it; while it is overdrawn they are not elevated, and the kernel holds them. Quotas of all ancestors count.
+//! The kernel holds ordinary threads to the quota of their cgroup, and real-time ones to nothing
+//! of the kind. So the schedulers charge the CPU time of the registered threads of a cgroup with
+//! a quota, elevated or not, to a token bucket that is filled at the rate of the quota, as far
+//! as [`PERIOD`] of it; while it is overdrawn they are not elevated, and the kernel holds them.
+//! Quotas of all ancestors count.
 //!
 //! Both versions of cgroups are understood. A thread of its own looks processes up, again each second, because processes
 //! are moved and quotas are changed. A process of which that cannot be read, because it holds a lease on its files, is not elevated.
@@ -18,6 +20,8 @@ use std::time::{Duration, Instant};
 
 use upshift_elevate::sys::read_at_once;
 
+use crate::bucket::{TokenBucket, ns, whole};
+
 /// The CPUs that the cgroups of process `pid` leave it; `None`: nothing limits it.
 pub fn cpu_quota(pid: i32) -> Option<f64> {
     let groups = read_at_once(format!("/proc/{pid}/cgroup")).ok()?;
@@ -27,62 +31,59 @@ pub fn cpu_quota(pid: i32) -> Option<f64> {
     limits.min_by(f64::total_cmp)
 }
 
-/// How much of the future an account holds at most: the kernel's own period.
+/// Time in which an empty bucket is full: the kernel's own period.
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// How often processes are looked up.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The quota of one cgroup, and what is left of it.
+/// The quota of one cgroup.
 #[derive(Debug)]
-pub(crate) struct Account {
-    /// CPUs, or parts of one: bits of an `f64`. Not in the lock, which only the daemon's urgent threads take.
+pub(crate) struct Quota {
+    /// ns of CPU per second. Not in the lock, which only the daemon's urgent threads take.
     rate: AtomicU64,
-    state: Mutex<State>,
+    bucket: Mutex<TokenBucket>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct State {
-    /// Seconds of CPU.
-    balance: f64,
-    filled: Instant,
-}
-
-impl Account {
-    fn new(rate: f64, now: Instant) -> Account {
-        let state = State {
-            balance: rate * PERIOD.as_secs_f64(),
-            filled: now,
-        };
-        Account {
-            rate: AtomicU64::new(rate.to_bits()),
-            state: Mutex::new(state),
+impl Quota {
+    /// Creates one of `cpus` CPUs, full.
+    fn new(cpus: f64, now: Instant) -> Quota {
+        let rate = rate_of(cpus);
+        Quota {
+            rate: AtomicU64::new(rate),
+            bucket: Mutex::new(TokenBucket::new(rate, burst_of(rate), ns(now))),
         }
     }
 
-    fn set_rate(&self, rate: f64) {
-        self.rate.store(rate.to_bits(), Relaxed);
+    fn set(&self, cpus: f64) {
+        self.rate.store(rate_of(cpus), Relaxed);
     }
 
     /// Charges `used`; whether anything is left.
     pub(crate) fn charge(&self, used: Duration, now: Instant) -> bool {
-        let rate = f64::from_bits(self.rate.load(Relaxed));
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let elapsed = now.saturating_duration_since(state.filled).as_secs_f64();
-        state.filled = state.filled.max(now);
-        let full = rate * PERIOD.as_secs_f64();
-        state.balance = (state.balance + elapsed * rate).min(full) - used.as_secs_f64();
-        state.balance > 0.0
+        let rate = self.rate.load(Relaxed);
+        let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        bucket.set_rate(rate, burst_of(rate), ns(now));
+        bucket.charge(whole(used), ns(now))
     }
 }
 
-type Accounts = Vec<Arc<Account>>;
+fn rate_of(cpus: f64) -> u64 {
+    (cpus * 1e9) as u64
+}
+
+/// Returns the gain of a bucket of `rate` ns per second in one [`PERIOD`].
+fn burst_of(rate: u64) -> u64 {
+    rate / (Duration::from_secs(1).as_millis() / PERIOD.as_millis()) as u64
+}
+
+type Limits = Vec<Arc<Quota>>;
 
 /// What limits one process. Before it is known, and while it cannot be read, nothing of it is elevated.
 #[derive(Debug)]
 pub(crate) struct Bill {
     board: Arc<Board>,
-    accounts: Option<Accounts>,
+    limits: Option<Limits>,
     overdrawn: bool,
     awaited: bool,
 }
@@ -91,7 +92,7 @@ pub(crate) struct Bill {
 #[derive(Debug)]
 struct Board {
     pid: i32,
-    news: Mutex<Option<io::Result<Accounts>>>,
+    news: Mutex<Option<io::Result<Limits>>>,
 }
 
 impl Bill {
@@ -100,16 +101,16 @@ impl Bill {
         if let Ok(mut news) = self.board.news.try_lock()
             && let Some(found) = news.take()
         {
-            self.accounts = found.ok();
+            self.limits = found.ok();
             self.awaited = false;
         }
-        self.overdrawn = match &self.accounts {
+        self.overdrawn = match &self.limits {
             None => true,
-            Some(accounts) if accounts.is_empty() => false,
-            Some(accounts) => {
+            Some(limits) if limits.is_empty() => false,
+            Some(limits) => {
                 let used = used();
-                let left = |all: bool, account: &Arc<Account>| account.charge(used, now) && all;
-                !accounts.iter().fold(true, left)
+                let left = |all: bool, quota: &Arc<Quota>| quota.charge(used, now) && all;
+                !limits.iter().fold(true, left)
             }
         };
     }
@@ -154,7 +155,7 @@ impl Quotas {
         let asked = asks.send(Arc::downgrade(&board)).is_ok();
         Bill {
             board,
-            accounts: (!asked).then(Vec::new),
+            limits: (!asked).then(Vec::new),
             overdrawn: asked,
             awaited: asked,
         }
@@ -165,7 +166,7 @@ impl Quotas {
 #[derive(Debug, Default)]
 struct Clerk {
     boards: Vec<Weak<Board>>,
-    accounts: HashMap<PathBuf, Arc<Account>>,
+    quotas: HashMap<PathBuf, Arc<Quota>>,
 }
 
 impl Clerk {
@@ -187,8 +188,7 @@ impl Clerk {
                     let mut boards = std::mem::take(&mut self.boards);
                     boards.retain(|board| self.find(board));
                     self.boards = boards;
-                    self.accounts
-                        .retain(|_, account| Arc::strong_count(account) > 1);
+                    self.quotas.retain(|_, it| Arc::strong_count(it) > 1);
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -205,8 +205,9 @@ impl Clerk {
         true
     }
 
-    /// The accounts that the threads of process `pid` are charged to; none if nothing limits it, or it has ended.
-    fn of(&mut self, pid: i32) -> io::Result<Accounts> {
+    /// The quotas that the threads of process `pid` are charged to; none if nothing limits it,
+    /// or it has ended.
+    fn of(&mut self, pid: i32) -> io::Result<Limits> {
         let groups = if_there(crate::living::read(pid, "cgroup"))?.unwrap_or_default();
         if groups.contains(char::REPLACEMENT_CHARACTER) {
             // There is no such directory, so what limits it is not known.
@@ -216,12 +217,12 @@ impl Clerk {
         let mut found = Vec::new();
         for directory in directories(&groups, &mounts) {
             if let Some(rate) = limit_of(&directory)? {
-                let account = self
-                    .accounts
+                let quota = self
+                    .quotas
                     .entry(directory)
-                    .or_insert_with(|| Arc::new(Account::new(rate, Instant::now())));
-                account.set_rate(rate);
-                found.push(Arc::clone(account));
+                    .or_insert_with(|| Arc::new(Quota::new(rate, Instant::now())));
+                quota.set(rate);
+                found.push(Arc::clone(quota));
             }
         }
         Ok(found)
@@ -317,16 +318,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_account_gives_its_rate_and_no_more() {
+    fn a_quota_gives_its_rate_and_no_more() {
         let start = Instant::now();
-        let account = Account::new(0.2, start);
+        let quota = Quota::new(0.2, start);
         let ms = Duration::from_millis;
-        assert!(account.charge(ms(19), start));
-        assert!(!account.charge(ms(36), start));
-        assert!(!account.charge(ms(0), start + ms(170)));
-        assert!(account.charge(ms(0), start + ms(180)));
+        assert!(quota.charge(ms(19), start));
+        assert!(!quota.charge(ms(36), start));
+        assert!(!quota.charge(ms(0), start + ms(170)));
+        assert!(quota.charge(ms(0), start + ms(180)));
         // However long it was not used.
-        assert!(!account.charge(ms(21), start + ms(9000)));
+        assert!(!quota.charge(ms(21), start + ms(9000)));
     }
 
     #[test]

@@ -18,9 +18,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
-use std::time::Instant;
 
-use upshift_elevate::{Elevated, Priority, Tid};
+use upshift_elevate::{Elevated, Priority};
 
 use crate::machine::Machine;
 
@@ -39,18 +38,13 @@ pub(crate) struct Owner {
 #[derive(Debug)]
 pub(crate) struct Hold {
     number: u64,
-    pub(crate) tid: Tid,
     pub(crate) owner: Owner,
     guard: Elevated,
-    /// When it was taken in.
-    began: Instant,
     /// Its record of CPU time, as soon as that is open.
     clock: OnceLock<Arc<OwnedFd>>,
     /// Whether its scheduler wants it in SCHED_FIFO.
     raised: AtomicBool,
     suspended: AtomicBool,
-    /// When it used what was others' the last two times: ns since it was taken in, 0: never.
-    intruded: [AtomicU64; 2],
 }
 
 impl Hold {
@@ -92,34 +86,13 @@ impl Hold {
     }
 
     /// Whether it may run on one of these CPUs.
-    pub(crate) fn may_run_on(&self, cpus: &HashSet<usize>) -> bool {
+    fn may_run_on(&self, cpus: &HashSet<usize>) -> bool {
         self.owner.cpu == EVERYWHERE || cpus.contains(&self.owner.cpu)
     }
 
-    /// Whether its scheduler has raised it.
-    pub(crate) fn is_raised(&self) -> bool {
-        self.raised.load(Acquire)
-    }
-
-    /// Whether it is raised, and not suspended.
+    /// Whether its scheduler has raised it, and it is not suspended.
     pub(crate) fn is_up(&self) -> bool {
-        self.is_raised() && !self.suspended.load(SeqCst)
-    }
-
-    /// At `now` it has used a CPU that its scheduler had told it to leave, while others waited for it.
-    pub(crate) fn intrudes(&self, now: Instant) {
-        let last = self.intruded[1].swap(self.ns(now), Relaxed);
-        self.intruded[0].store(last, Relaxed);
-    }
-
-    /// Whether it has done so twice since then: once may be the kernel's doing (`evidence.rs`).
-    pub(crate) fn has_intruded_twice(&self, since: Instant) -> bool {
-        let when = self.intruded[0].load(Relaxed);
-        when > 0 && when >= self.ns(since)
-    }
-
-    fn ns(&self, now: Instant) -> u64 {
-        (now.saturating_duration_since(self.began).as_nanos() as u64).max(1)
+        self.raised.load(Acquire) && !self.suspended.load(SeqCst)
     }
 
     /// ns of CPU so far; `None` if it has ended, or that is not known yet.
@@ -136,19 +109,19 @@ impl Hold {
 #[derive(Debug, Default)]
 struct Held {
     holds: HashMap<u64, Arc<Hold>>,
-    closed: Closed,
+    resting: Resting,
 }
 
-/// The CPUs on which threads are suspended, those that come meanwhile, too.
-#[derive(Debug, Default)]
-struct Closed {
-    cpus: HashSet<usize>,
-    all: bool,
+/// CPUs on which threads are suspended, those that come meanwhile included.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Resting {
+    pub(crate) cpus: HashSet<usize>,
+    pub(crate) everywhere: bool,
 }
 
-impl Closed {
+impl Resting {
     fn covers(&self, hold: &Hold) -> bool {
-        self.all || (!self.cpus.is_empty() && hold.may_run_on(&self.cpus))
+        self.everywhere || (!self.cpus.is_empty() && hold.may_run_on(&self.cpus))
     }
 }
 
@@ -177,17 +150,14 @@ impl Roster {
     ) -> Arc<Hold> {
         let hold = Arc::new(Hold {
             number: self.next.fetch_add(1, Relaxed),
-            tid: guard.tid(),
             owner,
             guard,
-            began: Instant::now(),
             clock: clock.map(OnceLock::from).unwrap_or_default(),
             raised: AtomicBool::new(false),
             suspended: AtomicBool::new(false),
-            intruded: Default::default(),
         });
         let mut held = self.lock();
-        if held.closed.covers(&hold) {
+        if held.resting.covers(&hold) {
             hold.suspended.store(true, SeqCst);
         }
         held.holds.insert(hold.number, Arc::clone(&hold));
@@ -234,35 +204,29 @@ impl Roster {
         chosen.map(Arc::clone).collect()
     }
 
-    /// Demotes all on these CPUs, or everywhere, and what comes there, until [`Roster::resume`].
-    pub(crate) fn suspend(&self, cpus: Option<&HashSet<usize>>) {
+    /// Whether `which` holds for any of them.
+    pub(crate) fn any(&self, which: impl Fn(&Hold) -> bool) -> bool {
+        self.lock().holds.values().any(|hold| which(hold))
+    }
+
+    /// Demotes the threads that `resting` covers, and those that come there, until this is
+    /// called again; the others may rise.
+    pub(crate) fn rest(&self, resting: Resting) {
         let mut held = self.lock();
-        match cpus {
-            Some(cpus) => held.closed.cpus.extend(cpus),
-            None => held.closed.all = true,
-        }
-        let closed = held.holds.values().filter(|hold| held.closed.covers(hold));
-        for hold in closed {
-            if !hold.suspended.swap(true, SeqCst) {
+        held.resting = resting;
+        for hold in held.holds.values() {
+            let rests = held.resting.covers(hold);
+            if hold.suspended.swap(rests, SeqCst) != rests && rests {
                 // It has ended, or there is nothing to demote.
                 let _ = hold.guard.set_fair();
             }
         }
+        drop(held);
+        self.stir();
     }
 
     /// Has the schedulers place all threads again; those that are suspended stay so.
     pub(crate) fn stir(&self) {
         self.epoch.fetch_add(1, SeqCst);
-    }
-
-    /// Lets all threads be placed again.
-    pub(crate) fn resume(&self) {
-        let mut held = self.lock();
-        held.closed = Closed::default();
-        for hold in held.holds.values() {
-            hold.suspended.store(false, SeqCst);
-        }
-        drop(held);
-        self.stir();
     }
 }

@@ -17,10 +17,8 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::fs::File;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
@@ -147,36 +145,6 @@ impl<T> Answers<T> {
 }
 
 type Errand = Box<dyn FnOnce() + Send>;
-
-/// What a scout is doing, for others to see.
-#[derive(Debug, Clone)]
-pub(crate) struct Whereabouts(Arc<File>);
-
-thread_local! {
-    static OWN: Option<Whereabouts> = File::open("/proc/thread-self/stat")
-        .ok()
-        .map(|file| Whereabouts(Arc::new(file)));
-}
-
-impl Whereabouts {
-    /// Those of the calling thread; `None` if no descriptors are left.
-    pub(crate) fn own() -> Option<Whereabouts> {
-        OWN.with(Clone::clone)
-    }
-
-    /// Whether it sleeps in the kernel: it neither computes nor waits for a CPU. One system call, which waits for nothing.
-    pub(crate) fn sleeps(&self) -> bool {
-        let mut text = [0; 64];
-        let read = self.0.read_at(&mut text, 0).unwrap_or(0);
-        matches!(state(&text[..read]), Some(b'S' | b'D'))
-    }
-}
-
-/// The state in the beginning of a file `stat`: the letter after the name, which is in parentheses.
-fn state(stat: &[u8]) -> Option<u8> {
-    let end = stat.iter().rposition(|&it| it == b')')?;
-    stat.get(end + 2).copied()
-}
 
 /// See the module. Scouts outlive it until they are back, so errands hold nothing that has to end with the daemon.
 #[derive(Debug)]
@@ -324,27 +292,6 @@ mod tests {
             }
         });
         stack.put((0, 0));
-    }
-
-    #[test]
-    fn a_thread_that_sleeps_is_seen_and_one_that_computes_is_not_taken_for_it() {
-        assert_eq!(state(b"7 (upshift-scout) S 1 1"), Some(b'S'));
-        assert_eq!(state(b"7 (a) b) R 1"), Some(b'R'));
-        assert_eq!((state(b"7 (a)"), state(b"")), (None, None));
-        let own = Whereabouts::own().unwrap();
-        assert!(!own.sleeps());
-        let (tell, told) = std::sync::mpsc::channel();
-        let (end, ended) = std::sync::mpsc::channel::<()>();
-        let thread = std::thread::spawn(move || {
-            tell.send(Whereabouts::own().unwrap()).unwrap();
-            let _ = ended.recv();
-        });
-        let its = told.recv().unwrap();
-        upshift_testing::until("it sleeps", || its.sleeps());
-        drop(end);
-        thread.join().unwrap();
-        // It has ended.
-        upshift_testing::until("it has ended", || !its.sleeps());
     }
 
     #[test]

@@ -3,15 +3,14 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Resource;
 use upshift_elevate::sys::Sys;
 use upshift_elevate::{Elevator, Priority};
 
-use crate::accounts::Accounts;
 use crate::assign::reserves::Reserves;
-use crate::bars::Bars;
+use crate::bucket::{TokenBucket, ns, whole};
 use crate::config::Config;
 use crate::global::Global;
 use crate::log::Log;
@@ -39,6 +38,30 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_millis(100);
 pub(crate) const BUDGET: Duration = Duration::from_millis(4);
 pub(crate) const WINDOW: Duration = Duration::from_millis(20);
 
+/// The limit that a thread of the daemon keeps to, ns of work: a fifth of the time, [`BUDGET`] at
+/// once.
+#[derive(Debug)]
+pub(crate) struct WorkBudget(TokenBucket);
+
+impl WorkBudget {
+    pub(crate) fn new(now: Instant) -> WorkBudget {
+        let rate = Duration::from_secs(1).mul_f64(BUDGET.div_duration_f64(WINDOW));
+        WorkBudget(TokenBucket::new(whole(rate), whole(BUDGET), ns(now)))
+    }
+
+    /// Counts work, and sleeps if the budget is used up.
+    pub(crate) fn keep(&mut self, time: Duration) {
+        std::thread::sleep(self.rest(time, Instant::now()));
+    }
+
+    /// Counts work that ends at `now`, and returns how long to rest: a tenth of a second at most,
+    /// since the machine may have stood still meanwhile.
+    pub(crate) fn rest(&mut self, time: Duration, now: Instant) -> Duration {
+        self.0.charge(whole(time.min(WINDOW)), ns(now));
+        Duration::from_nanos(self.0.wait(ns(now)))
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -56,16 +79,11 @@ pub(crate) struct Shared {
     pub(crate) counts: Counts,
     /// Threads of clients that are recorded.
     pub(crate) roster: Roster,
-    /// Users that are not elevated for a while.
-    pub(crate) bars: Bars,
-    /// Users with dispatchers that are not, because they used too much.
-    pub(crate) overdrafts: Bars,
     pub(crate) quotas: Quotas,
     /// Ordinary threads that open files of other processes.
     pub(crate) scouts: Scouts,
     /// ns that the daemon's threads which are not of one CPU have worked since [`Shared::worked`] was called.
     work: AtomicU64,
-    pub(crate) accounts: Accounts,
     /// Whether the canaries' watch is above what has a deadline.
     deadlines_guarded: AtomicBool,
     pub(crate) reserves: Reserves,
@@ -107,13 +125,10 @@ impl Shared {
                 .map_or(usize::MAX, |it| it as usize),
             counts: Counts::default(),
             roster: Roster::default(),
-            bars: Bars::default(),
-            overdrafts: Bars::default(),
             quotas: Quotas::start(),
             scouts,
             work: AtomicU64::new(0),
             deadlines_guarded: AtomicBool::new(false),
-            accounts: Accounts::new(cpus),
             reserves: Reserves::default(),
         }
     }
@@ -140,7 +155,6 @@ impl Shared {
     /// A thread of the daemon that is not of one CPU has worked for so long, at its priority, on some CPU.
     pub(crate) fn has_worked(&self, time: Duration) {
         self.work.fetch_add(time.as_nanos() as u64, Relaxed);
-        self.accounts.add(None, time);
     }
 
     /// What such threads have worked since the last call.
@@ -181,4 +195,21 @@ pub(crate) fn cpus(list: &str) -> Vec<usize> {
     let mut cpus = upshift_units::cpus(list).unwrap_or_default();
     cpus.truncate(upshift_board::layout::CPUS);
     cpus
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_has_used_its_budget_rests_until_it_has_a_fifth_of_the_time() {
+        let ms = Duration::from_millis;
+        let began = Instant::now() + ms(1000);
+        let mut budget = WorkBudget::new(began);
+        assert_eq!(budget.rest(ms(3), began), ms(0));
+        assert_eq!(budget.rest(ms(2), began), ms(5));
+        assert_eq!(budget.rest(ms(2), began + ms(5)), ms(10));
+        assert_eq!(budget.rest(ms(4), began + ms(1000)), ms(0));
+        assert!(budget.rest(ms(9000), began + ms(10_000)) <= ms(100));
+    }
 }

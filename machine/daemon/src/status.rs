@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
 
 use serde::Serialize;
 use upshift_board::wire::Role;
@@ -30,7 +29,6 @@ struct Machine {
     refused: u64,
     ejected: u64,
     alarms: u64,
-    barred: Vec<Barred>,
     cpus: Vec<Cpu>,
     processes: Vec<Process>,
     assigned: Vec<Assigned>,
@@ -44,13 +42,6 @@ struct Assigned {
     threads: usize,
     /// Whether it is in SCHED_FIFO now; else its budget is used up.
     elevated: bool,
-}
-
-/// A user that is not elevated, and for how much longer.
-#[derive(Serialize)]
-struct Barred {
-    uid: u32,
-    ms: u64,
 }
 
 #[derive(Serialize)]
@@ -138,11 +129,6 @@ pub(crate) fn of(control: &Control) -> String {
         contenders: view.contenders,
         switches: page.cpu(cpu).map_or(0, |line| line.switches.load(Relaxed)),
     });
-    let barred = shared.bars.all(Instant::now());
-    let barred = barred.into_iter().map(|(uid, left)| Barred {
-        uid,
-        ms: left.as_millis() as u64,
-    });
     let machine = Machine {
         version: 1,
         generation: page.header().generation.load(Relaxed),
@@ -154,7 +140,6 @@ pub(crate) fn of(control: &Control) -> String {
         refused: shared.counts.refused.load(Relaxed),
         ejected: shared.counts.ejected.load(Relaxed),
         alarms: shared.counts.alarms.load(Relaxed),
-        barred: barred.collect(),
         cpus: cpus.collect(),
         processes,
         assigned: assigned(control),
@@ -178,7 +163,7 @@ fn assigned(control: &Control) -> Vec<Assigned> {
             elevated: false,
         });
         process.threads += 1;
-        process.elevated |= hold.is_raised();
+        process.elevated |= hold.is_up();
     }
     all.into_values().collect()
 }

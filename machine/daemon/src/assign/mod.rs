@@ -13,7 +13,7 @@
 //!   Ordinary ──fits a rule──▶ Urgent ◀──period over── Overdrawn      registers itself: its threads are the schedulers' then, and its
 //!      ▲                       ▲  │└─────budget used────▲             ceiling is at most the rule's level
 //!      │                       └──▼ breath of the domain: SCHED_IDLE
-//!      └──── fits none, registers, barred by the canary
+//!      └──── fits none, registers
 //! ```
 //!
 //! What starts later is heard of from the kernel (`upshift_elevate::events`); everything is looked through at the start, when events were lost, and
@@ -42,7 +42,7 @@ use upshift_elevate::events::{Event, Events, Interest};
 
 use crate::abort::AbortOnPanic;
 use crate::cpu::Latch;
-use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
+use crate::shared::{BUDGET, DAEMON, Shared, WorkBudget};
 
 use domain::Domains;
 use process::{Process, SLICE};
@@ -136,8 +136,7 @@ impl Assigner {
             sweep: now,
             looks: Looks::new()?,
             arrived: VecDeque::new(),
-            window: now,
-            worked: Duration::ZERO,
+            budget: WorkBudget::new(now),
         };
         let thread = std::thread::Builder::new()
             .name("upshift-assign".into())
@@ -195,9 +194,7 @@ struct Work {
     looks: Looks,
     /// What scouts have found out and is not dealt with yet.
     arrived: VecDeque<Found>,
-    /// When the window of the thread's own budget began, and how long it has worked in it.
-    window: Instant,
-    worked: Duration,
+    budget: WorkBudget,
 }
 
 impl Work {
@@ -502,18 +499,8 @@ impl Work {
 
     /// As the schedulers do.
     fn keep_to_budget(&mut self, began: Instant) {
-        let now = Instant::now();
-        if now - self.window >= WINDOW {
-            self.window = now;
-            self.worked = Duration::ZERO;
-        }
-        self.worked += now - began;
-        self.shared.has_worked(now - began);
-        if self.worked >= BUDGET {
-            // A turn may take longer than the budget (the clock of a process counts its threads one by one): that is made up for.
-            let whole = WINDOW.mul_f64(self.worked.div_duration_f64(BUDGET));
-            let until = self.window + whole.min(WINDOW * 5);
-            std::thread::sleep(until.saturating_duration_since(now));
-        }
+        let worked = began.elapsed();
+        self.shared.has_worked(worked);
+        self.budget.keep(worked);
     }
 }

@@ -1,77 +1,60 @@
-//! The canary: whether ordinary threads get to run, on every CPU, whatever it is that keeps them from it.
+//! The canary: whether ordinary threads get to run on every CPU, in all cases that other rules
+//! miss.
 //!
-//! ```text
-//!   Calm ──silent for 80 ms──▶ Local ─answers─▶ Examined ──▶ Calm      Local: what is elevated on the silent CPUs is demoted
-//!                                │ 10 ms            ▲                   Global: what is elevated anywhere is
-//!                                ▼                  │                   Examined: culprits are found and barred, the others
-//!                              Global ───answers────┘                             are elevated again; without culprits all
-//!                                                                                rest, demoted, for a second
-//!                                │ 10 ms
-//!                                ▼
-//!                              Foreign ─answers─▶ Calm                  Foreign: it was none of ours
-//! ```
+//! While any thread is recorded for elevation, the *watch*, above everything else of the daemon,
+//! asks the canary of each CPU every 20 ms to answer. A canary is pinned to its CPU, at the
+//! lowest priority of SCHED_FIFO: a cause that keeps a canary from running keeps every ordinary
+//! thread from running, and nothing else does. (An ordinary thread would be silent too where
+//! many ordinary threads compete for the time that elevated ones leave.)
 //!
-//! While any thread is recorded for elevation, the *watch*, above everything else of the daemon, asks the canary of each CPU every
-//! 20 ms to answer. A canary is pinned to its CPU, at the lowest priority of SCHED_FIFO: what keeps it from running keeps every ordinary
-//! thread from running, and nothing else does. (An ordinary thread would be silent too where many ordinary threads compete
-//! for what the elevated leave: beside a compiler in every second run of the tests.) One that has not answered for 80 ms has been kept from
-//! its CPU for up to 100 ms ([`ROUND`] + [`PATIENCE`]), which the rules do not allow, so all that is elevated there is demoted at once.
-//! What is elevated without the daemon's knowledge can only borrow from what is elevated with it (priority inheritance), maybe on
-//! another CPU; so if the canary goes on being silent, all threads are demoted, everywhere.
+//! A canary that is silent for 80 ms ([`PATIENCE`]) has been kept from its CPU for up to 100 ms,
+//! so everything elevated there becomes ordinary for a second; if that does not help within 20
+//! ms, everything on all CPUs does, because a priority may be lent from another CPU (priority
+//! inheritance). `rule.rs` has the rule. No user is blamed: demoting everybody needs no proof.
 //!
-//! For a silence the watch trusts no account, the daemon's own included, and it takes no part in any decision. Its sign of life is also
-//! the daemon's heartbeat for the guardian, which demotes all threads if the whole daemon is stopped.
+//! The watch trusts no account, the daemon's own included, and takes no part in any other
+//! decision. Its sign of life is also the daemon's heartbeat for the guardian, which demotes all
+//! threads if the whole daemon is stopped.
 //!
-//! A canary that is late nearly always for half a second, with less elevated than that takes, shows the same; then nothing is demoted before
-//! the culprits are known (`odds.rs`). What the host of a virtual machine takes is in `/proc/stat`, which is read twice a second. Therefore a round lasts 10 to 20 ms, as it happens.
-//!
-//! A round costs a wait, and a wake of each canary: some 15 µs a CPU. While none is recorded the watch sleeps.
+//! A round costs a wait, and a wake of each canary: some 15 µs per CPU. While no thread is
+//! recorded, the watch sleeps.
 //!
 //! | file | concern |
 //! |---|---|
+//! | `rule.rs` | when threads rest, and for how long: pure |
 //! | `thread.rs` | one CPU's canary |
-//! | `alarm.rs` | what happens when one is silent |
-//! | `inquiry.rs` | what scouts find then |
-//! | `suspicion.rs` | what follows if that is not enough |
-//! | `odds.rs` | whether one is nearly always late, though never silent for long |
 
-mod alarm;
-mod inquiry;
-mod odds;
-mod suspicion;
+mod rule;
 mod thread;
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use alarm::Alarm;
+use rule::{Heard, Rest};
 use thread::Canary;
 use upshift_elevate::Elevated;
 
 use crate::abort::AbortOnPanic;
 use crate::assign::Assign;
-use crate::draw::Draw;
+use crate::roster::{Hold, Resting};
 use crate::shared::{HEARTBEAT, Shared, WATCH};
 
-/// The longest time between two questions: a fifth of what the daemon may be silent itself.
+/// Time between two questions: a fifth of the time that the daemon itself may be silent.
 const ROUND: Duration = Duration::from_millis(HEARTBEAT.as_millis() as u64 / 5);
 
 /// How long a canary may be silent after a question.
 const PATIENCE: Duration = HEARTBEAT.saturating_sub(ROUND);
 
-/// Time between two looks during an alarm.
-const HURRY: Duration = Duration::from_millis(2);
-
-/// What the watch reserves for itself, where programs have deadlines. The period is shorter than theirs usually are, so that its deadline comes
-/// first.
+/// Reservation of the watch where programs have deadlines. Its period is shorter than theirs
+/// usually are, so that its deadline comes first.
 const RUNTIME: Duration = Duration::from_millis(1);
 const TIMES: Duration = Duration::from_millis(10);
 
-/// How often CPUs that have come are looked for.
+/// Time between two searches for new CPUs.
 const CPUS: Duration = Duration::from_millis(500);
 
 /// The watch's thread. Dropping it ends it and the canaries.
@@ -92,9 +75,8 @@ impl Watch {
             shared: Arc::clone(shared),
             stop: Arc::clone(&stop),
             all: Vec::new(),
-            alarm: Alarm::default(),
+            resting: Resting::default(),
             counted: Instant::now(),
-            draw: Draw::default(),
         };
         canaries.add_missing()?;
         let thread = std::thread::Builder::new()
@@ -124,10 +106,10 @@ struct Canaries {
     shared: Arc<Shared>,
     stop: Arc<AtomicBool>,
     all: Vec<Canary>,
-    alarm: Alarm,
+    /// Threads that rest now.
+    resting: Resting,
     /// When the CPUs were counted last.
     counted: Instant,
-    draw: Draw,
 }
 
 impl Canaries {
@@ -143,15 +125,11 @@ impl Canaries {
         self.keep_above_reservations(own.as_ref());
         self.shared.roster.is_watched_by_this_thread();
         while !self.stop.load(Acquire) {
-            if self.shared.roster.is_empty() && self.alarm.is_over() {
+            if self.shared.roster.is_empty() && self.resting == Resting::default() {
                 std::thread::park();
-                // What was asked before the sleep was not meant for now.
+                // Questions from before the sleep do not count.
                 let now = Instant::now();
-                let explained = self.shared.accounts.explained();
-                for canary in &mut self.all {
-                    drop(self.shared.accounts.take_unknown(canary.cpu));
-                    canary.start_over(&self.shared.accounts, explained(canary.cpu), now);
-                }
+                self.all.iter_mut().for_each(|it| it.start_over(now));
                 continue;
             }
             if let Some(elevator) = &self.shared.elevator {
@@ -166,14 +144,45 @@ impl Canaries {
                     self.shared.complain("canary", text);
                 }
             }
-            self.alarm.step(&self.shared, &mut self.all, now);
-            std::thread::park_timeout(if self.alarm.is_over() {
-                ROUND.mul_f64(0.5 + 0.5 * self.draw.next())
-            } else {
-                HURRY
-            });
+            self.listen(now);
+            std::thread::park_timeout(ROUND);
         }
-        self.shared.roster.resume();
+        self.shared.roster.rest(Resting::default());
+    }
+
+    /// Listens to all canaries, and has the threads rest that the rule names.
+    fn listen(&mut self, now: Instant) {
+        let shared = &self.shared;
+        let mut resting = Resting::default();
+        for canary in &mut self.all {
+            let before = canary.rest();
+            let heard = canary.listen(|| shared.roster.any(Hold::is_up), now);
+            let cpu = canary.cpu;
+            if let Heard::Alarm(rest) = heard {
+                let (still, there) = match before {
+                    Rest::Calm => ("", "there"),
+                    Rest::Here | Rest::Everywhere => (" even then", "on all CPUs"),
+                };
+                if before == Rest::Calm {
+                    shared.counts.alarms.fetch_add(1, Relaxed);
+                }
+                let ms = rest.as_millis();
+                shared.log.say(format!(
+                    "ordinary programs did not run on CPU {cpu}{still}: everything elevated {there} is ordinary for {ms} ms"
+                ));
+            }
+            match canary.rest() {
+                Rest::Calm => {}
+                Rest::Here => {
+                    resting.cpus.insert(cpu);
+                }
+                Rest::Everywhere => resting.everywhere = true,
+            }
+        }
+        if resting != self.resting {
+            self.resting = resting.clone();
+            shared.roster.rest(resting);
+        }
     }
 
     /// If rules give deadlines, the watch needs one, too: a deadline that is lent lasts as long as the lock, above all of SCHED_FIFO. Without
@@ -199,12 +208,12 @@ impl Canaries {
         self.shared.roster.stir();
     }
 
-    /// A canary for each CPU that has none. One whose CPU has gone answers elsewhere, and goes back when it returns.
+    /// Adds a canary for each CPU that has none. A canary whose CPU has gone answers elsewhere,
+    /// and goes back when the CPU returns.
     fn add_missing(&mut self) -> io::Result<()> {
         for cpu in self.shared.online() {
             if !self.all.iter().any(|canary| canary.cpu == cpu) {
-                let explained = self.shared.accounts.explained()(cpu);
-                self.all.push(Canary::new(cpu, explained, &self.shared)?);
+                self.all.push(Canary::new(cpu, &self.shared)?);
             }
         }
         Ok(())

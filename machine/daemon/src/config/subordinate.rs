@@ -2,8 +2,8 @@
 
 use super::names::user;
 
-/// A range of users that belong to another: an ordinary user may be any of its own in a user namespace (`newuidmap`), so limits, contests and
-/// bars of one would be those of 65,536.
+/// A range of users that belong to another: an ordinary user may be any of its own in a user
+/// namespace (`newuidmap`), so limits and contests of one would be those of 65,536.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Subordinate {
     /// The first.

@@ -56,7 +56,7 @@ use crate::listen::Listener;
 use crate::notify::Notify;
 use crate::peer::Peer;
 use crate::scout::Answers;
-use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
+use crate::shared::{DAEMON, Shared, WINDOW, WorkBudget};
 use crate::socket_file::SocketFile;
 
 use census::Censuses;
@@ -110,7 +110,7 @@ pub(crate) struct Control {
     lines: Lines,
     closer: Closer,
     notify: Notify,
-    window: (Instant, Duration),
+    budget: WorkBudget,
     /// Its CPU time, as it was read last.
     spent: Duration,
 }
@@ -167,7 +167,7 @@ impl Control {
             lines: Lines::default(),
             closer,
             notify: Notify::new(),
-            window: (Instant::now(), Duration::ZERO),
+            budget: WorkBudget::new(Instant::now()),
             spent: Duration::ZERO,
         })
     }
@@ -472,16 +472,9 @@ impl Control {
         let Ok(spent) = Duration::try_from(spent) else {
             return;
         };
-        let before = std::mem::replace(&mut self.spent, spent);
-        self.shared.has_worked(spent.saturating_sub(before));
-        let (began, before) = self.window;
-        let elapsed = began.elapsed();
-        if elapsed >= WINDOW {
-            self.window = (Instant::now(), spent);
-        } else if spent.saturating_sub(before) >= BUDGET {
-            std::thread::sleep(WINDOW - elapsed);
-            self.window = (Instant::now(), spent);
-        }
+        let worked = spent.saturating_sub(std::mem::replace(&mut self.spent, spent));
+        self.shared.has_worked(worked);
+        self.budget.keep(worked);
     }
 
     fn end(mut self) {

@@ -13,7 +13,7 @@ use upshift_board::os::Mapping;
 use upshift_board::wire::{self, Cpus, Reason, Reply, Request, Threads, Tids, WireError};
 
 use crate::admission::{Load, Standing};
-use crate::bucket::Bucket;
+use crate::bucket::{TokenBucket, ns};
 use crate::control::names::Named;
 use crate::control::session::{Session, SessionThread, SessionVcpu};
 use crate::control::sight::{Intent, Sight};
@@ -296,7 +296,7 @@ impl Control {
                 threads,
                 tally: Arc::clone(&tally),
             });
-            let rate = self.shared.config().limits.rings_per_second;
+            let rate = u64::from(self.shared.config().limits.rings_per_second);
             let entry = Entry {
                 pid,
                 uid,
@@ -311,7 +311,7 @@ impl Control {
                 doorbell,
                 charges,
                 tally,
-                rings: Bucket::new(rate, rate / 50, Instant::now()),
+                rings: TokenBucket::new(rate, rate / 50, ns(Instant::now())),
                 deaf_until: None,
             };
             if let Some(scheduler) = self.schedulers.get(&cpu) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use upshift_board::os::Mapping;
 use upshift_board::{Claim, LocalPage, NOTHING};
 
-use crate::bucket::Bucket;
+use crate::bucket::{TokenBucket, ns};
 use crate::cpu::placing::Charge;
 use crate::quota::Bill;
 use crate::rank::Entrant;
@@ -38,7 +38,7 @@ pub(crate) struct Entry {
     pub(crate) charges: Vec<Charge>,
     pub(crate) tally: Arc<Tally>,
     /// Limits its rings.
-    pub(crate) rings: Bucket,
+    pub(crate) rings: TokenBucket,
     /// While its doorbell is not listened to.
     pub(crate) deaf_until: Option<Instant>,
 }
@@ -81,9 +81,9 @@ impl Entry {
     }
 
     /// Counts a ring; `false` if that was too many, for this doorbell or for `all`, and it is to be left alone for `pause`.
-    pub(crate) fn rang(&mut self, now: Instant, pause: Duration, all: &mut Bucket) -> bool {
+    pub(crate) fn rang(&mut self, now: Instant, pause: Duration, all: &mut TokenBucket) -> bool {
         self.tally.rings.fetch_add(1, Relaxed);
-        if self.rings.take(now) && all.take(now) {
+        if self.rings.take(1, ns(now)) && all.take(1, ns(now)) {
             return true;
         }
         self.tally.floods.fetch_add(1, Relaxed);

@@ -10,9 +10,10 @@
 //! It is pinned to its CPU and sits above everything it decides about, so a ring is a switch to it and back on one CPU, and
 //! what it demotes stops before it goes on. All state of the CPU belongs to this thread; others put commands into its mailbox.
 //!
-//! System calls: the wait; one per thread whose band changes. While no band changes there is none but the wait. While two or more
-//! vCPUs compete it wakes by itself twice in 36 ms (and each quantum if equals share an elevated band), and looks at what is
-//! elevated: some µs. A cooperative daemon takes a turn each quantum then.
+//! System calls: the wait; one per thread whose band changes. While no band changes there is
+//! none but the wait. While two or more vCPUs compete it wakes by itself once in 36 ms (and each
+//! quantum if equals share an elevated band), and looks at the elevated threads: some µs. A
+//! cooperative daemon takes a turn each quantum then.
 //!
 //! | file | concern |
 //! |---|---|
@@ -20,15 +21,16 @@
 //! | `mailbox.rs` | what other threads ask of it |
 //! | `placing.rs` | one thread: from band to policy |
 //! | `scheduler.rs` | the loop |
-//! | `watch.rs` | what takes more than its share |
-//! | `strays.rs` | threads that have left the CPU |
+//! | `watch.rs` | looks at elevated threads: more than their share is taken back |
+//! | `share.rs` | CPU time that ordinary programs are owed: pure |
+//! | `dispatchers.rs` | the budget of dispatchers: pure |
 
-mod debts;
+mod dispatchers;
 mod entrant;
 mod mailbox;
 mod placing;
 mod scheduler;
-mod strays;
+mod share;
 mod watch;
 
 use std::io;

@@ -96,8 +96,8 @@ pub(crate) struct Charge {
     /// Elevated at some moment since the last look.
     rose: bool,
     gone: bool,
-    /// Not elevated before.
-    pub(crate) barred_until: Option<Instant>,
+    /// Time until which it is left alone.
+    out_until: Option<Instant>,
 }
 
 impl Charge {
@@ -117,7 +117,7 @@ impl Charge {
             burns: false,
             rose: false,
             gone: false,
-            barred_until: None,
+            out_until: None,
         }
     }
 
@@ -173,16 +173,9 @@ impl Charge {
         std::mem::replace(&mut self.rose, elevated)
     }
 
-    /// It has used a part of a breath.
-    pub(crate) fn intrudes(&self, now: Instant) {
-        if let Some(held) = &self.hold {
-            held.hold.intrudes(now);
-        }
-    }
-
     /// Leaves the thread alone until `until`, at what it had.
-    pub(crate) fn bar(&mut self, until: Instant) {
-        self.barred_until = Some(until);
+    pub(crate) fn put_out(&mut self, until: Instant) {
+        self.out_until = Some(until);
         self.release();
     }
 
@@ -199,10 +192,10 @@ impl Charge {
         if target == self.place && !(moved_by_others && self.is_held()) {
             return Placed::Already;
         }
-        if self.barred_until.is_some_and(|until| now < until) {
+        if self.out_until.is_some_and(|until| now < until) {
             return Placed::Already;
         }
-        self.barred_until = None;
+        self.out_until = None;
         match self.try_move(target, elevator, shared) {
             Ok(place) if place == self.place => Placed::Already,
             Ok(place) => {
@@ -220,7 +213,7 @@ impl Charge {
                 Placed::Gone
             }
             Err(error) => {
-                self.bar(now + RETRY);
+                self.put_out(now + RETRY);
                 Placed::Refused(error)
             }
         }

@@ -3,8 +3,8 @@
 //! One *turn*: read every claim, rank, publish the standings, read again (a process that changed its claim in between has seen
 //! either its old standing, and rings, or the new one), place the threads whose band has changed, publish the CPU's line.
 //!
-//! O(n) in the vCPUs of this CPU, in memory, of which one user has at most `limits.per_user`; system calls only for what changes. If the
-//! turns of 20 ms take 4, the rest of it is left to others.
+//! O(n) in the vCPUs of this CPU, in memory, of which one user has at most `limits.per_user`;
+//! system calls only for changes. Turns have a fifth of the CPU at most.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -18,15 +18,14 @@ use upshift_board::wire::Role;
 use upshift_board::{Claim, NOTHING, Standing};
 use upshift_elevate::{Elevated, Priority};
 
-use crate::bucket::Bucket;
+use crate::bucket::{TokenBucket, ns};
 use crate::config::Config;
 use crate::cpu::entrant::Entry;
 use crate::cpu::mailbox::{Command, Mailbox};
 use crate::cpu::placing::{Charge, Place, Placed};
-use crate::cpu::strays::Glance;
 use crate::cpu::watch::Watch;
 use crate::rank::{self, Entrant};
-use crate::shared::{BUDGET, DAEMON, DISPATCHER, Shared, WINDOW};
+use crate::shared::{DAEMON, DISPATCHER, Shared, WorkBudget};
 
 /// Key of the mailbox's eventfd in the epoll; doorbells have their slot.
 const MAILBOX: u64 = u64::MAX;
@@ -38,7 +37,7 @@ const SETTLE: usize = 3;
 const CALM: Duration = Duration::from_secs(1);
 
 /// Rings a second that one CPU answers, from all its doorbells together: some 6 % of it.
-const RINGS: u32 = 20_000;
+const RINGS: u64 = 20_000;
 
 /// Events taken at once.
 const EVENTS: usize = 64;
@@ -59,13 +58,10 @@ pub(super) struct Scheduler {
     turned: Instant,
     winner: Option<usize>,
     pub(super) watch: Watch,
-    pub(super) glance: Glance,
     calm_since: Option<Instant>,
     /// Limits the rings of all doorbells together.
-    rings: Bucket,
-    /// When the window of the budget began, and how long the turns in it took.
-    window: Instant,
-    worked: Duration,
+    rings: TokenBucket,
+    budget: WorkBudget,
 }
 
 impl Scheduler {
@@ -80,7 +76,6 @@ impl Scheduler {
         let now = Instant::now();
         Ok(Scheduler {
             watch: Watch::new(&shared.config(), shared.enforcing(), now),
-            glance: Glance::new(),
             cpu,
             config: shared.config(),
             shared,
@@ -94,9 +89,8 @@ impl Scheduler {
             turned: now,
             winner: None,
             calm_since: None,
-            rings: Bucket::new(RINGS, RINGS / 50, now),
-            window: now,
-            worked: Duration::ZERO,
+            rings: TokenBucket::new(RINGS, RINGS / 50, ns(now)),
+            budget: WorkBudget::new(now),
         })
     }
 
@@ -105,9 +99,7 @@ impl Scheduler {
         let _own = self.rise();
         let mut events = Vec::with_capacity(EVENTS);
         loop {
-            let asleep = Instant::now();
-            let timeout = self.timeout(asleep);
-            let due = timeout.map(|timeout| asleep + timeout);
+            let timeout = self.timeout(Instant::now());
             let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
             events.clear();
             let room = rustix::buffer::spare_capacity(&mut events);
@@ -115,14 +107,6 @@ impl Scheduler {
             let _ = epoll::wait(&self.epoll, room, timeout.as_ref());
             self.stay_here();
             let now = Instant::now();
-            if let Some(due) = due {
-                let accounts = &self.shared.accounts;
-                let still = accounts.goes_on(self.cpu, due, now);
-                // What has a deadline by a rule is above this thread.
-                if !self.shared.are_deadlines_guarded() {
-                    accounts.add(Some(self.cpu), still);
-                }
-            }
             for event in &events {
                 match event.data.u64() {
                     MAILBOX => {
@@ -135,26 +119,20 @@ impl Scheduler {
             }
             self.listen_again(now);
             self.watch_over(now);
-            self.glance(now);
             self.take_turn(now);
             self.keep_to_budget(now);
         }
     }
 
-    /// A turn that began at `began` is over: if those of this window have taken too long, the rest of it is for others, but for what has
-    /// its time, like a look at what is elevated. At this
-    /// priority the time that passes is the time that is used, and reading it costs no system call.
+    /// Ends a turn that began at `began`: if turns have taken too long, this thread sleeps until
+    /// their budget is refilled, or until a look at the elevated threads is due. At this
+    /// priority the time that passes is the time that is used, and reading it costs no system
+    /// call.
     fn keep_to_budget(&mut self, began: Instant) {
         let now = Instant::now();
-        if now - self.window >= WINDOW {
-            self.window = now;
-            self.worked = Duration::ZERO;
-        }
-        self.worked += now - began;
         self.watch.worked(now - began, now);
-        self.shared.accounts.add(Some(self.cpu), now - began);
-        if self.worked >= BUDGET && self.shared.enforcing() {
-            let rest = (self.window + WINDOW).saturating_duration_since(now);
+        let rest = self.budget.rest(now - began, now);
+        if !rest.is_zero() && self.shared.enforcing() {
             std::thread::sleep(self.timeout(now).map_or(rest, |due| due.min(rest)));
         }
     }
@@ -216,7 +194,7 @@ impl Scheduler {
                     }
                 }
                 Command::Configure(config) => {
-                    self.watch.configure(&config, self.shared.enforcing());
+                    self.watch.configure(&config, self.shared.enforcing(), now);
                     self.config = config;
                 }
                 Command::Stop => return false,
@@ -372,16 +350,15 @@ impl Scheduler {
             self.look_before_the_rise(now);
         }
         let calm = self.is_calm(contested, now);
-        let breathing = self.watch.is_breathing(now);
+        let breathing = self.watch.is_breathing();
         for (index, entry) in self.entries.iter_mut().enumerate() {
             let band = self.standings[index].band;
             let pid = entry.pid;
-            let barred = shared.bars.is_barred(entry.user, now);
-            let overspent = shared.overdrafts.is_barred(entry.user, now);
+            let overspent = self.watch.dispatchers().has_overspent(entry.user);
             let mut gone = false;
             for charge in &mut entry.charges {
                 let target = match charge.role {
-                    _ if barred || entry.bill.is_overdrawn() => Place::Fair,
+                    _ if entry.bill.is_overdrawn() => Place::Fair,
                     Role::Dispatcher if breathing && charge.burns => Place::Idle,
                     Role::Dispatcher if contested && !overspent => Place::Fifo(DISPATCHER),
                     Role::Dispatcher => Place::Fair,
@@ -468,7 +445,6 @@ impl Scheduler {
         if competing {
             let idle = self.entrants.iter().all(|it| it.runnable >= NOTHING);
             by(self.watch.next_look(idle));
-            self.glance.due().into_iter().for_each(&mut by);
             if rank::winner(&self.entrants, self.turn).is_some_and(|it| self.sharers(it) > 1) {
                 by(self.turned + self.config.quantum);
             }

@@ -153,7 +153,6 @@ fn a_deadline_is_the_kernels_where_it_fits_and_a_budget_where_not() {
     if !permitted() {
         return;
     }
-    let path = socket("deadline");
     let daemon = daemon("deadline", deadline_rule());
     let free = Shell::start(ALICE, None);
     until("the kernel has its deadline", || {
@@ -170,10 +169,6 @@ fn a_deadline_is_the_kernels_where_it_fits_and_a_budget_where_not() {
             matches!(pinned.class(), Some(Class::Other { .. }))
         });
     }
-    // Ordinary programs run on both CPUs meanwhile, though it burns.
-    std::thread::sleep(Duration::from_millis(400));
-    // A canary that something else keeps silent bars none.
-    assert!(census(&path)["barred"].as_array().unwrap().is_empty());
     daemon.stop();
     assert!(free.is_as_before());
 }

@@ -1,6 +1,5 @@
 //! What tests of attacks have in common: users, a daemon open to them, children that compete for a CPU, and what is asserted of what they had.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -97,18 +96,6 @@ pub(crate) fn us() -> u64 {
     TIME.as_micros() as u64
 }
 
-/// The users that are barred at some moment before `end`.
-pub(crate) fn barred_until(end: u64, path: &Path) -> BTreeSet<u64> {
-    let mut barred = BTreeSet::new();
-    while monotonic() < end {
-        let seen = census(path);
-        let users = seen["barred"].as_array().unwrap().iter();
-        barred.extend(users.filter_map(|it| it["uid"].as_u64()));
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    barred
-}
-
 /// A program that is not registered, on `cpu`.
 pub(crate) fn bystander(path: &Path, cpu: usize) -> Process {
     let mut it = Process::start("gap", path, &[("CPU", cpu.to_string())]);
@@ -140,10 +127,9 @@ pub(crate) fn race_bystander(
     let burnt = attacker.number("used ");
     let seen = census(path);
     println!(
-        "{name}: attacker {burnt}, bystander {used} us of {}, longest gap {longest} us, {} alarms, barred {}",
+        "{name}: attacker {burnt}, bystander {used} us of {}, longest gap {longest} us, {} alarms",
         time.as_micros(),
         seen["alarms"],
-        seen["barred"]
     );
     (burnt, seen["alarms"].as_u64().unwrap())
 }
@@ -163,19 +149,6 @@ pub(crate) fn newcomer(path: &std::path::Path) -> Duration {
         !elevated_threads(burner.pid()).is_empty()
     });
     began.elapsed()
-}
-
-/// What `run` gives if no canary was silent, of which it says how many were. Otherwise something else that is real-time had a CPU, so that what is elevated was demoted: it
-/// is tried again, three times in all.
-pub(crate) fn undisturbed<T>(mut run: impl FnMut() -> (T, u64)) -> T {
-    for _ in 0..3 {
-        let (result, alarms) = run();
-        if alarms == 0 {
-            return result;
-        }
-        println!("{alarms} alarms: again");
-    }
-    panic!("a canary was silent in each of three runs");
 }
 
 /// The rules leave 5 % to programs that are not registered.

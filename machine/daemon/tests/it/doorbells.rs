@@ -1,4 +1,4 @@
-//! Attacks on the doorbells, on which the daemon sleeps. `docs/threat-model.md` names these tests.
+//! Attacks on the doorbells, on which the daemon sleeps.
 
 use crate::attack::{
     ALICE, MALLORY, TIME, TRUDY, from_now, open_daemon, start_child, takes_at_most, two_cpus, us,

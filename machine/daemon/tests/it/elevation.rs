@@ -1,4 +1,4 @@
-//! Which thread is elevated, against which rival, and until when. `docs/threat-model.md` names these tests.
+//! Which thread is elevated, against which rival, and until when.
 
 use std::time::Duration;
 

@@ -165,11 +165,6 @@ impl<F: Fn(&str, i32) -> io::Result<()> + Send + Sync> Machine for Hooked<F> {
         Real.process_time(pid)
     }
 
-    fn lends_its_priority(&self, tid: i32) -> io::Result<bool> {
-        (self.0)("lends_its_priority", 0)?;
-        Real.lends_its_priority(tid)
-    }
-
     fn process(&self, pid: i32) -> io::Result<OwnedFd> {
         (self.0)("process", pid)?;
         Real.process(pid)
@@ -275,7 +270,7 @@ fn failing_registrations_leave_nothing_behind_and_succeed_in_the_end() {
     });
 }
 
-/// Opening a file of a process may take as long as it likes; see `docs/threat-model.md`.
+/// Opening a file of a process may take as long as its owner likes.
 #[test]
 fn a_process_that_cannot_be_looked_at_is_refused_in_time_and_delays_no_client() {
     let _turn = turn();

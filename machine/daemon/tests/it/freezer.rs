@@ -1,4 +1,4 @@
-//! A cgroup that is frozen while a thread of it is elevated. `docs/threat-model.md` names the test.
+//! A cgroup that is frozen while a thread of it is elevated.
 
 use std::time::Duration;
 

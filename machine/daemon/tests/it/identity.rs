@@ -1,5 +1,5 @@
 //! Attacks on what the daemon takes a process for: its user, its groups, its name and its namespaces. The attackers are in
-//! `identity/attackers.rs`; `docs/threat-model.md` names these tests.
+//! `identity/attackers.rs`.
 
 pub(crate) mod attackers;
 

@@ -23,7 +23,6 @@ mod fuzz;
 mod identity;
 mod inquest;
 mod kernel;
-mod lateness;
 mod lending;
 mod main_thread;
 mod operating;
@@ -40,6 +39,7 @@ mod reuse;
 mod rules_thread;
 mod shared_page;
 mod sharing;
+mod silence;
 mod status_socket;
 mod upheaval;
 

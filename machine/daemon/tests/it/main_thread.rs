@@ -1,5 +1,5 @@
-//! Processes whose main thread has ended, so that their files in `/proc` are empty: quota, level and bounds stay. `docs/threat-model.md`
-//! names these tests.
+//! Processes whose main thread has ended, so that their files in `/proc` are empty: quota, level
+//! and bounds stay.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Attacks on the files of `/proc` that the daemon reads: leases, with which their owner makes a reader wait. `docs/threat-model.md` names
-//! the test.
+//! Attacks on the files of `/proc` that the daemon reads: leases, with which their owner makes a
+//! reader wait.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

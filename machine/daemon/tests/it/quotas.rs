@@ -1,4 +1,4 @@
-//! Attacks on the CPU quota of a cgroup. `docs/threat-model.md` names these tests.
+//! Attacks on the CPU quota of a cgroup.
 
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Attacks on registering: other users still register, and soon. The attackers are in `registration/attackers.rs`; `docs/threat-model.md` names
-//! these tests.
+//! Attacks on registering: other users still register, and soon. The attackers are in
+//! `registration/attackers.rs`.
 
 pub(crate) mod attackers;
 

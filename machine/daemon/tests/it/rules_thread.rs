@@ -1,5 +1,5 @@
-//! Attacks on the thread that applies the rules: programs of many threads, and names that change all the time. `docs/threat-model.md`
-//! names these tests.
+//! Attacks on the thread that applies the rules: programs of many threads, and names that change
+//! all the time.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;

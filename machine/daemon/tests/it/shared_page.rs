@@ -1,4 +1,4 @@
-//! Attacks on the pages that the daemon shares with its clients. `docs/threat-model.md` names these tests.
+//! Attacks on the pages that the daemon shares with its clients.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Censuses and metrics: what they say, and attackers that ask for them without end or do not read them. `docs/threat-model.md` names
-//! these tests.
+//! Censuses and metrics: their contents, and attackers that ask for them without end or do not
+//! read them.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

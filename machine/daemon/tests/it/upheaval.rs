@@ -108,7 +108,6 @@ fn a_cpu_is_unplugged_and_comes_back_under_registered_processes() {
         );
         assert!(takes_at_most(97, kept, 1_800_000));
         let seen = census(&path);
-        assert!(seen["barred"].as_array().unwrap().is_empty(), "{seen}");
         // Nobody is lost: those on the other CPU go on, and come and go.
         assert_eq!(processes(&path), 4, "{seen}");
         drop(away);
@@ -205,7 +204,6 @@ fn a_clock_that_is_set_changes_no_budget() {
         "burner {burnt}, bystander {used} us, longest gap {longest} us; program {assigned} us"
     );
     assert!(takes_at_most(97, burnt, 1_500_000));
-    assert!(census(&path)["barred"].as_array().unwrap().is_empty());
     let mut again = start_child("burner", &path, MALLORY, (0, 2), &[]);
     again.go_until(from_now(PATIENCE));
     until("it is elevated afterwards", || elevated(&again));

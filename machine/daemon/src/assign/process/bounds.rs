@@ -65,7 +65,6 @@ impl Process {
         self.untold.0 += used;
         if self.place == Place::Urgent {
             self.untold.1 += used;
-            shared.accounts.add(None, used);
         }
     }
 
@@ -172,9 +171,9 @@ impl Process {
         if !rests && (rested || now - self.began >= period) {
             (self.began, self.before, self.carried) = (now, used, Duration::ZERO);
         }
-        let barred = shared.bars.is_barred(self.user, now) || self.bill.is_overdrawn();
+        let overdrawn = self.bill.is_overdrawn();
         self.aside_until = self.aside_until.filter(|&until| now < until);
-        let place = match (rests || barred, self.aside_until) {
+        let place = match (rests || overdrawn, self.aside_until) {
             // What rests would take most of what its domain leaves to others.
             (_, Some(_)) => Place::Aside,
             (true, None) => Place::Fair,

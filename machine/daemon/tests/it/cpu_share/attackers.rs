@@ -10,12 +10,11 @@ use upshift_board::NOTHING;
 use upshift_board::os::{self};
 use upshift_board::wire::{Role, Thread};
 use upshift_elevate::current_tid;
-use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
 use crate::budgets::attackers::burn_until;
 use crate::child::{cpu_time, number, pin, setting, wait_for_go};
 use crate::client::{Registration, connect, register};
-use crate::process::{elevated_threads, monotonic};
+use crate::process::monotonic;
 
 const MS: u64 = 1_000_000;
 
@@ -226,45 +225,6 @@ pub(crate) fn alternator() {
     }
     println!("used {}", (cpu_time() - before) / 1000);
     it.run(NOTHING);
-    wait_for_go();
-}
-
-/// Burns on `VICTIM`, to which it is not registered, and is back on `CPU` when the daemon looks: the scheduler's switches are there for
-/// everybody to read.
-pub(crate) fn roamer() {
-    let (home, away) = (number("CPU") as usize, number("VICTIM") as usize);
-    pin(home);
-    let it = Registration::new(&[(current_tid(), Role::Worker)]);
-    println!("ready");
-    let deadline = wait_for_go();
-    let status = format!("/proc/{}/task/{}/status", number("DAEMON"), number("TID"));
-    let looked = || {
-        let text = std::fs::read_to_string(&status).unwrap_or_default();
-        let line = text.lines().find(|line| line.starts_with("voluntary"));
-        line.map(str::to_string)
-    };
-    let mut elsewhere = 0;
-    let move_to = |cpu| drop(Kernel.sched_setaffinity(0, &CpuSet::only(cpu).unwrap()));
-    while monotonic() < deadline {
-        if elevated_threads(std::process::id() as i32).is_empty() {
-            // It was found out.
-            move_to(home);
-            it.run(number("LEVEL") as u8);
-            std::thread::sleep(Duration::from_millis(5));
-            continue;
-        }
-        let before = looked();
-        while looked() == before && monotonic() < deadline {
-            std::thread::sleep(Duration::from_micros(300));
-        }
-        // The next look is 36 ms away.
-        move_to(away);
-        let start = cpu_time();
-        burn_until(deadline.min(monotonic() + 31 * MS));
-        elsewhere += cpu_time() - start;
-        move_to(home);
-    }
-    println!("used {}", elsewhere / 1000);
     wait_for_go();
 }
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 use upshift_board::NOTHING;
 use upshift_board::wire::Role;
 use upshift_elevate::current_tid;
-use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
 use crate::budgets::attackers::burn_until;
 use crate::child::{cpu_time, number, pin, setting, shared, wait_for_go};
@@ -21,46 +20,6 @@ fn futex(lock: &AtomicU32, operation: i32) {
         let operation = operation | libc::FUTEX_PRIVATE_FLAG;
         libc::syscall(libc::SYS_futex, lock.as_ptr(), operation, 0, none)
     };
-}
-
-/// Registers its main thread, which then waits for a lock that a thread of its own holds and burns on `VICTIM` CPU, until the
-/// deadline: the kernel lends the one's priority to the other.
-pub(crate) fn lender() {
-    pin(number("CPU") as usize);
-    let role = match setting("ROLE").as_str() {
-        "dispatcher" => Role::Dispatcher,
-        _ => Role::Worker,
-    };
-    let _it = Registration::new(&[(current_tid(), role)]);
-    println!("ready");
-    let deadline = wait_for_go();
-    let lock = AtomicU32::new(0);
-    let futex = |operation: i32| {
-        // SAFETY: a live word, and no time limit.
-        unsafe {
-            let none = std::ptr::null::<libc::timespec>();
-            libc::syscall(libc::SYS_futex, lock.as_ptr(), operation, 0, none)
-        }
-    };
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            Kernel
-                .sched_setaffinity(0, &CpuSet::only(number("VICTIM") as usize).unwrap())
-                .unwrap();
-            lock.store(current_tid() as u32, Release);
-            let before = cpu_time();
-            while monotonic() < deadline {
-                std::hint::spin_loop();
-            }
-            println!("used {}", (cpu_time() - before) / 1000);
-            futex(libc::FUTEX_UNLOCK_PI | libc::FUTEX_PRIVATE_FLAG);
-        });
-        while lock.load(Acquire) == 0 {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        futex(libc::FUTEX_LOCK_PI | libc::FUTEX_PRIVATE_FLAG);
-    });
-    wait_for_go();
 }
 
 /// A process that is not registered: holds the first of these locks, and waits for the next one; or, with the last one, burns on `VICTIM`
@@ -225,66 +184,44 @@ fn futex_call(word: &AtomicU32, operation: i32, value: u32, other: Option<&Atomi
     }
 }
 
-/// As `lender`: the main thread waits for a lock of a thread that burns on `VICTIM`, by the calls that `CALL` names; in pieces of `BURN` µs, after
-/// each of which nothing is lent for `REST` µs. With `EXCUSES` elevated threads that do nothing end meanwhile, one after the other.
-pub(crate) fn contriver() {
+/// Registers its main thread, which then waits for a lock of a thread that burns on `VICTIM`
+/// until the deadline, by the calls that `CALL` names: the kernel lends the priority of the one
+/// to the other.
+pub(crate) fn lender() {
     pin(number("CPU") as usize);
-    let it = Registration::new(&[(current_tid(), Role::Worker)]);
+    let role = match setting("ROLE").as_str() {
+        "dispatcher" => Role::Dispatcher,
+        _ => Role::Worker,
+    };
+    let it = Registration::new(&[(current_tid(), role)]);
     println!("ready");
     let deadline = wait_for_go();
     let requeued = setting("CALL") == "requeued";
     let [lock, gate] = low_words();
-    let owner = AtomicU32::new(0);
-    let (burn, rest) = (number("BURN") * 1000, number("REST"));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             pin(number("VICTIM") as usize);
             let before = cpu_time();
-            while monotonic() < deadline {
-                lock.store(current_tid() as u32, Release);
-                owner.store(1, Release);
-                if requeued {
-                    let move_one = || futex_call(gate, libc::FUTEX_CMP_REQUEUE_PI, 1, Some(lock));
-                    while move_one() < 1 && monotonic() < deadline {
-                        std::thread::yield_now();
-                    }
+            lock.store(current_tid() as u32, Release);
+            if requeued {
+                let move_one = || futex_call(gate, libc::FUTEX_CMP_REQUEUE_PI, 1, Some(lock));
+                while move_one() < 1 && monotonic() < deadline {
+                    std::thread::yield_now();
                 }
-                let end = (monotonic() + burn).min(deadline);
-                while monotonic() < end {
-                    std::hint::spin_loop();
-                }
-                owner.store(0, Release);
-                futex_call(lock, libc::FUTEX_UNLOCK_PI, 0, None);
-                std::thread::sleep(Duration::from_micros(rest));
             }
+            burn_until(deadline);
             println!("used {}", (cpu_time() - before) / 1000);
-            owner.store(2, Release);
+            futex_call(lock, libc::FUTEX_UNLOCK_PI, 0, None);
         });
-        if setting("EXCUSES") == "true" {
-            scope.spawn(|| {
-                while monotonic() < deadline {
-                    let short = || {
-                        it.add_current(Role::Worker);
-                        std::thread::sleep(Duration::from_millis(5));
-                    };
-                    scope.spawn(short).join().unwrap();
-                }
-            });
+        while lock.load(Acquire) == 0 {
+            std::thread::sleep(Duration::from_millis(1));
         }
-        loop {
-            match owner.load(Acquire) {
-                0 => std::thread::sleep(Duration::from_micros(50)),
-                1 if requeued => {
-                    futex_call(gate, libc::FUTEX_WAIT_REQUEUE_PI, 0, Some(lock));
-                    futex_call(lock, libc::FUTEX_UNLOCK_PI, 0, None);
-                }
-                1 => {
-                    futex_call(lock, libc::FUTEX_LOCK_PI, 0, None);
-                    futex_call(lock, libc::FUTEX_UNLOCK_PI, 0, None);
-                }
-                _ => break,
-            }
+        if requeued {
+            futex_call(gate, libc::FUTEX_WAIT_REQUEUE_PI, 0, Some(lock));
+        } else {
+            futex_call(lock, libc::FUTEX_LOCK_PI, 0, None);
         }
+        futex_call(lock, libc::FUTEX_UNLOCK_PI, 0, None);
     });
     drop(it);
     wait_for_go();

@@ -1,0 +1,82 @@
+//! The budget of the dispatchers on one CPU: one token bucket for all users.
+//!
+//! Dispatchers run above all workers, so they have `dispatcher_percent` of the CPU together.
+//! While the bucket is overdrawn, dispatchers of users that had more than an equal part are
+//! ordinary.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use crate::bucket::{TokenBucket, ns, whole};
+use crate::cpu::watch::LOOK;
+
+/// CPU time of dispatchers since the last look, by user.
+pub(super) type Used = HashMap<u32, Duration>;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Dispatchers {
+    /// Percent of the CPU.
+    percent: u32,
+    /// ns of CPU; a burst is the time between two looks.
+    bucket: TokenBucket,
+    overspent: HashSet<u32>,
+}
+
+impl Dispatchers {
+    /// Creates a full budget.
+    pub(super) fn new(percent: u32, now: Instant) -> Dispatchers {
+        let rate = whole(Duration::from_secs(1) * percent / 100);
+        Dispatchers {
+            percent,
+            bucket: TokenBucket::new(rate, whole(LOOK), ns(now)),
+            overspent: HashSet::new(),
+        }
+    }
+
+    /// Returns whether the dispatchers of `user` are to be ordinary.
+    pub(super) fn has_overspent(&self, user: u32) -> bool {
+        self.overspent.contains(&user)
+    }
+
+    /// Charges the time `used` in `elapsed`. Returns the users whose dispatchers are ordinary
+    /// from now on.
+    pub(super) fn charge(&mut self, used: &Used, elapsed: Duration, now: Instant) -> Vec<u32> {
+        let total: Duration = used.values().sum();
+        if self.bucket.charge(whole(total), ns(now)) {
+            self.overspent.clear();
+            return Vec::new();
+        }
+        let busy = used.values().filter(|time| !time.is_zero()).count() as u32;
+        let budget = elapsed * self.percent / 100;
+        let most = used.iter().filter(|&(_, &time)| time * busy > budget);
+        let over = most.filter(|&(&user, _)| self.overspent.insert(user));
+        over.map(|(&user, _)| user).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_with_more_than_an_equal_part_pay_off_the_debt() {
+        let mut now = Instant::now();
+        let mut dispatchers = Dispatchers::new(20, now);
+        let (mut burnt, looks) = (Duration::ZERO, 1000);
+        for _ in 0..looks {
+            now += LOOK;
+            let time = if dispatchers.has_overspent(7) {
+                Duration::ZERO
+            } else {
+                LOOK
+            };
+            burnt += time;
+            let used = HashMap::from([(7, time), (8, LOOK / 36)]);
+            let _ = dispatchers.charge(&used, LOOK, now);
+            assert!(!dispatchers.has_overspent(8), "it had little");
+        }
+        let percent = burnt.as_nanos() * 100 / (LOOK * looks).as_nanos();
+        assert!((10..=21).contains(&percent), "{percent} %");
+    }
+}
