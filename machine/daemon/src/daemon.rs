@@ -13,12 +13,12 @@ use upshift_elevate::sys::{Kernel, Sys};
 use upshift_elevate::{Elevator, MissingRights, Priority, Rights};
 
 use crate::abort::AbortOnPanic;
+use crate::admission::listen::{ListenError, Listener};
 use crate::config::Config;
 use crate::control::{Control, Orders};
-use crate::global::Global;
-use crate::listen::{ListenError, Listener};
 use crate::machine::{Machine, Real};
-use crate::scout::Scouts;
+use crate::proc::scout::Scouts;
+use crate::ranking::global::Global;
 use crate::shared::{HEARTBEAT, Shared};
 
 /// Threads that can be recorded at once.

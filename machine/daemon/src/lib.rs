@@ -31,22 +31,15 @@
 //! | module | concern |
 //! |---|---|
 //! | `config` | the TOML file, ceilings |
-//! | `listen`, `socket_file` | the socket; its file, which nobody else may replace |
+//! | `admission` | the socket, the process at the other end, limits and rates |
 //! | `control` | connections and registrations |
-//! | `admission`, `bucket` | limits and rates |
-//! | `peer` | the process at the other end |
-//! | `rank` | the ranks of one CPU: pure |
-//! | `cpu` | the scheduler of one CPU |
-//! | `assign` | programs that know nothing of the daemon |
-//! | `quota` | CPU quotas of cgroups |
-//! | `roster`, `bars` | recorded threads; users that are not elevated for what they did |
-//! | `accounts` | what has used each CPU, by user, as far as that is known |
+//! | `ranking` | the ranks of one CPU (pure), its scheduler, recorded threads, the page that all clients read |
+//! | `rules` | levels of programs that do not register |
+//! | `bounds` | quotas of cgroups, accounts by user |
 //! | `canary` | whether ordinary threads get to run on every CPU |
-//! | `global` | the page that all clients read |
-//! | `status` | the census |
-//! | `scout` | ordinary threads that open files that may be another's |
-//! | `log`, `metrics` | what it says, and its figures for Prometheus |
-//! | `notify` | the service manager |
+//! | `proc` | facts about other processes, looked up by ordinary threads |
+//! | `status` | the census, Prometheus, messages, the service manager |
+//! | `socket_file` | the file of a socket, which nobody else may replace |
 //! | `machine` | system calls, behind a trait |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -54,39 +47,30 @@
 #![cfg(target_os = "linux")]
 
 mod abort;
-mod accounts;
 mod admission;
-mod assign;
-mod bars;
-#[doc(hidden)]
-pub mod bucket;
+mod bounds;
 mod canary;
 mod config;
 mod control;
-mod cpu;
 mod daemon;
-mod draw;
-mod evidence;
-mod global;
-mod listen;
-mod living;
-mod log;
 pub mod machine;
-mod metrics;
-mod notify;
-mod peer;
-mod quota;
-pub mod rank;
-mod roster;
-mod scout;
+mod proc;
+mod ranking;
+mod rules;
 mod shared;
 mod socket_file;
 mod status;
 
-pub use assign::{Assign, Bound, Fitting, Reservation};
+#[doc(hidden)]
+pub use bounds::bucket;
+pub use bounds::quota::cpu_quota;
+use bounds::{accounts, bars, draw, evidence};
+use ranking::cpu;
+pub use ranking::rank;
+
+pub use admission::listen::ListenError;
 pub use config::{
     Config, ConfigError, Limits, Member, Rule, Subject, Subordinate, default_socket, group, user,
 };
 pub use daemon::{Builder, Daemon, Mode, StartError};
-pub use listen::ListenError;
-pub use quota::cpu_quota;
+pub use rules::{Assign, Bound, Fitting, Reservation};

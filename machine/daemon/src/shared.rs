@@ -10,15 +10,15 @@ use upshift_elevate::sys::Sys;
 use upshift_elevate::{Elevator, Priority};
 
 use crate::accounts::Accounts;
-use crate::assign::reserves::Reserves;
 use crate::bars::Bars;
+use crate::bounds::quota::Quotas;
 use crate::config::Config;
-use crate::global::Global;
-use crate::log::Log;
 use crate::machine::Machine;
-use crate::quota::Quotas;
-use crate::roster::Roster;
-use crate::scout::Scouts;
+use crate::proc::scout::Scouts;
+use crate::ranking::global::Global;
+use crate::ranking::roster::Roster;
+use crate::rules::reserves::Reserves;
+use crate::status::log::Log;
 
 /// Dispatchers of processes, above all workers.
 pub(crate) const DISPATCHER: Priority = Priority::of::<44>();

@@ -24,7 +24,7 @@ use crate::canary::suspicion::{Findings, Suspicion};
 use crate::canary::thread::Canary;
 use crate::canary::{HURRY, PATIENCE, ROUND};
 use crate::evidence::Pace;
-use crate::roster::Hold;
+use crate::ranking::roster::Hold;
 use crate::shared::Shared;
 
 /// How long a canary has to answer after what it is thought to suffer from was demoted.

@@ -14,8 +14,8 @@ use upshift_elevate::Tid;
 use crate::canary::HURRY;
 use crate::evidence::Pace;
 use crate::machine::Machine;
-use crate::roster::Hold;
-use crate::scout::{Stack, Whereabouts};
+use crate::proc::scout::{Stack, Whereabouts};
+use crate::ranking::roster::Hold;
 use crate::shared::Shared;
 
 /// How long there is for an inquiry while suspects go on.

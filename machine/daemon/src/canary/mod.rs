@@ -53,8 +53,8 @@ use thread::Canary;
 use upshift_elevate::Elevated;
 
 use crate::abort::AbortOnPanic;
-use crate::assign::Assign;
 use crate::draw::Draw;
+use crate::rules::Assign;
 use crate::shared::{HEARTBEAT, Shared, WATCH};
 
 /// The longest time between two questions: a fifth of what the daemon may be silent itself.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::admission::Standing;
-use crate::assign::rule::{Assign, Fitting, Traits, fitting};
+use crate::rules::rule::{Assign, Fitting, Traits, fitting};
 use crate::socket_file::check_directories;
 use file::File;
 pub(crate) use file::within;

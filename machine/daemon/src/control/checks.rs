@@ -18,7 +18,7 @@ use crate::control::names::Named;
 use crate::control::requests::{Outcome, Refusal, refuse};
 use crate::control::session::SessionThread;
 use crate::cpu::{Charge, Command, Latch, is_over};
-use crate::roster::Owner;
+use crate::ranking::roster::Owner;
 
 impl Control {
     /// Of threads that are to be registered, forgets those of other registrations that had the same numbers and have ended.

@@ -48,16 +48,16 @@ use rustix::time::ClockId;
 use upshift_board::layout::LOCAL_BYTES;
 use upshift_board::wire;
 
+use crate::admission::listen::Listener;
+use crate::admission::peer::Peer;
 use crate::admission::{Admission, Load};
-use crate::assign::Assigner;
 use crate::canary::Watch;
 use crate::cpu::{Command, CpuScheduler, Latch};
-use crate::listen::Listener;
-use crate::notify::Notify;
-use crate::peer::Peer;
-use crate::scout::Answers;
+use crate::proc::scout::Answers;
+use crate::rules::Assigner;
 use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
 use crate::socket_file::SocketFile;
+use crate::status::notify::Notify;
 
 use census::Censuses;
 use closer::Closer;
@@ -218,7 +218,7 @@ impl Control {
     fn serve_metrics(&self) -> Option<SocketFile> {
         let config = self.shared.config();
         let place = config.metrics.as_ref()?;
-        let served = crate::metrics::serve(place, self.listener.path().to_path_buf());
+        let served = crate::status::metrics::serve(place, self.listener.path().to_path_buf());
         served
             .inspect_err(|error| {
                 self.shared.complain("metrics", || {

@@ -22,11 +22,11 @@ use upshift_board::os::Mapping;
 use upshift_board::wire::{Reason, Thread};
 
 use crate::admission::Load;
+use crate::admission::listen::command_of;
 use crate::config::Config;
 use crate::control::names::{self, Named};
 use crate::control::requests::{Outcome, Refusal};
 use crate::control::{Connection, Control};
-use crate::listen::command_of;
 use crate::machine::Machine;
 
 /// How long a connection is pending at most, and half a second.

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use upshift_elevate::sys::CpuSet;
 use upshift_elevate::{Class, Policy, Priority, Tid};
 
-use crate::assign::Assign;
-use crate::assign::domain::{Domains, LATELY};
-use crate::assign::reserves::Reserve;
-use crate::assign::rule::{Bound, Reservation};
-use crate::quota::Bill;
-use crate::roster::{EVERYWHERE, Hold, Owner};
+use crate::bounds::quota::Bill;
+use crate::ranking::roster::{EVERYWHERE, Hold, Owner};
+use crate::rules::Assign;
+use crate::rules::domain::{Domains, LATELY};
+use crate::rules::reserves::Reserve;
+use crate::rules::rule::{Bound, Reservation};
 use crate::shared::{HEARTBEAT, Shared};
 pub(super) use turns::SLICE;
 

@@ -25,7 +25,7 @@ use crate::cpu::mailbox::{Command, Mailbox};
 use crate::cpu::placing::{Charge, Place, Placed};
 use crate::cpu::strays::Glance;
 use crate::cpu::watch::Watch;
-use crate::rank::{self, Entrant};
+use crate::ranking::rank::{self, Entrant};
 use crate::shared::{BUDGET, DAEMON, DISPATCHER, Shared, WINDOW};
 
 /// Key of the mailbox's eventfd in the epoll; doorbells have their slot.

@@ -22,8 +22,6 @@
 //! Scouts look processes up and hold them against the rules (`sight.rs`). The rest is one thread, at the daemon's priority and within the same budget of 4 of 20 ms. It sleeps until an event, or until the first moment at
 //! which a budget can be used up: a process that sleeps costs one read of its CPU time each period.
 
-mod cgroups;
-mod container;
 mod domain;
 mod process;
 pub(crate) mod reserves;

@@ -207,7 +207,7 @@ impl Clerk {
 
     /// The accounts that the threads of process `pid` are charged to; none if nothing limits it, or it has ended.
     fn of(&mut self, pid: i32) -> io::Result<Accounts> {
-        let groups = if_there(crate::living::read(pid, "cgroup"))?.unwrap_or_default();
+        let groups = if_there(crate::proc::living::read(pid, "cgroup"))?.unwrap_or_default();
         if groups.contains(char::REPLACEMENT_CHARACTER) {
             // There is no such directory, so what limits it is not known.
             return Err(io::ErrorKind::InvalidData.into());

@@ -14,12 +14,12 @@ use super::{Place, Process, Thread};
 use crate::shared::Shared;
 
 /// The longest that a thread runs while another one of its priority waits for its CPU.
-pub(in crate::assign) const SLICE: Duration = Duration::from_millis(2);
+pub(in crate::rules) const SLICE: Duration = Duration::from_millis(2);
 
 impl Process {
     /// Returns the priority of its threads while it is urgent, and the number of those that
     /// compute.
-    pub(in crate::assign) fn computing(&self) -> (Priority, usize) {
+    pub(in crate::rules) fn computing(&self) -> (Priority, usize) {
         // Its threads were looked at when it last computed.
         let computes = |thread: &&Thread| self.lately >= COMPUTES && thread.lately >= COMPUTES;
         let threads = self.threads.values().filter(computes).count();
@@ -27,7 +27,7 @@ impl Process {
     }
 
     /// Puts threads that have run for most of a slice behind the others of their priority.
-    pub(in crate::assign) fn take_turns(&mut self, shared: &Shared) {
+    pub(in crate::rules) fn take_turns(&mut self, shared: &Shared) {
         if self.place != Place::Urgent || self.lately < COMPUTES {
             return;
         }

@@ -14,8 +14,8 @@ use rustix::fs::FlockOperation;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use upshift_elevate::sys::read_at_once;
 
+use crate::admission::peer;
 use crate::config::Config;
-use crate::peer;
 use crate::socket_file::{SocketFile, check_directories, is_at};
 
 /// Connections the kernel holds until they are accepted.

@@ -10,9 +10,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use upshift_elevate::sys::read_at_once;
 
-use super::cgroups::{self, Cgroup};
-use super::container;
-use crate::living;
+use crate::proc::cgroups::{self, Cgroup};
+use crate::proc::container;
+use crate::proc::living;
 
 /// Whether systemd has started the machine, also as seen from a container that sees all its processes.
 fn has_systemd() -> bool {

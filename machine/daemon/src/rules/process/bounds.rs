@@ -9,9 +9,9 @@ use upshift_elevate::Tid;
 use upshift_elevate::sys::{CpuSet, sleeps};
 
 use super::{Place, Process, Thread};
-use crate::assign::PERIOD;
-use crate::assign::domain::{Domains, LATELY, TURN};
-use crate::assign::rule::Bound;
+use crate::rules::PERIOD;
+use crate::rules::domain::{Domains, LATELY, TURN};
+use crate::rules::rule::Bound;
 use crate::shared::Shared;
 
 /// The last look before a budget is used up is no nearer: a fortieth of a full budget.
@@ -83,12 +83,7 @@ impl Process {
     }
 
     /// Tells its domain what it has used, and where.
-    pub(in crate::assign) fn count(
-        &mut self,
-        shared: &Shared,
-        domains: &mut Domains,
-        now: Instant,
-    ) {
+    pub(in crate::rules) fn count(&mut self, shared: &Shared, domains: &mut Domains, now: Instant) {
         if shared.machine.process_time(self.pid).is_err() {
             // Its end has not been heard of yet.
             self.part(domains, now);
@@ -122,14 +117,14 @@ impl Process {
 
     /// It has ended, or is not under the rule any more: what it used since its domain was told is not known, so it counts as much as it
     /// can have been.
-    pub(in crate::assign) fn part(&self, domains: &mut Domains, now: Instant) {
+    pub(in crate::rules) fn part(&self, domains: &mut Domains, now: Instant) {
         if self.place == Place::Urgent {
             domains.charge(&self.cpus, (now - self.told).min(TURN), 0);
         }
     }
 
     /// Steps aside while its domain takes a breath.
-    pub(in crate::assign) fn heed(&mut self, domains: &Domains, now: Instant) {
+    pub(in crate::rules) fn heed(&mut self, domains: &Domains, now: Instant) {
         if let Some(until) = domains.breath(&self.cpus, now) {
             self.aside_until = Some(until);
             self.due = now;
@@ -137,7 +132,7 @@ impl Process {
     }
 
     /// Puts it where its bounds say, and decides when to look again.
-    pub(in crate::assign) fn settle(&mut self, shared: &Arc<Shared>, now: Instant) {
+    pub(in crate::rules) fn settle(&mut self, shared: &Arc<Shared>, now: Instant) {
         let epoch = shared.epoch();
         let moved = std::mem::replace(&mut self.epoch, epoch) != epoch;
         if now < self.due && !moved {

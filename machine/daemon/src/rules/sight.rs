@@ -12,11 +12,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use upshift_elevate::Tid;
 use upshift_elevate::sys::time_limit;
 
-use crate::assign::process::Heritage;
-use crate::assign::rule::{Assign, Traits};
 use crate::config::Config;
 use crate::machine::Machine;
-use crate::scout::Answers;
+use crate::proc::scout::Answers;
+use crate::rules::process::Heritage;
+use crate::rules::rule::{Assign, Traits};
 use crate::shared::Shared;
 
 /// Scouts on their way for looks, and for clocks.
