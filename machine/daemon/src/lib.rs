@@ -73,4 +73,4 @@ pub use config::{
     Config, ConfigError, Limits, Member, Rule, Subject, Subordinate, default_socket, group, user,
 };
 pub use daemon::{Builder, Daemon, Mode, StartError};
-pub use rules::{Assign, Bound, Fitting, Reservation};
+pub use rules::{Assign, Bound, Fitting};

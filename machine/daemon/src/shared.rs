@@ -1,7 +1,7 @@
 //! What the threads of the daemon share: all of it constant, atomic, or behind a short lock.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +17,6 @@ use crate::machine::Machine;
 use crate::proc::scout::Scouts;
 use crate::ranking::global::Global;
 use crate::ranking::roster::Roster;
-use crate::rules::reserves::Reserves;
 use crate::status::log::Log;
 
 /// Dispatchers of processes, above all workers.
@@ -66,9 +65,6 @@ pub(crate) struct Shared {
     /// ns that the daemon's threads which are not of one CPU have worked since [`Shared::worked`] was called.
     work: AtomicU64,
     pub(crate) accounts: Accounts,
-    /// Whether the canaries' watch is above what has a deadline.
-    deadlines_guarded: AtomicBool,
-    pub(crate) reserves: Reserves,
 }
 
 /// Counters of the whole daemon.
@@ -112,9 +108,7 @@ impl Shared {
             quotas: Quotas::start(),
             scouts,
             work: AtomicU64::new(0),
-            deadlines_guarded: AtomicBool::new(false),
             accounts: Accounts::new(cpus),
-            reserves: Reserves::default(),
         }
     }
 
@@ -126,15 +120,6 @@ impl Shared {
     pub(crate) fn epoch(&self) -> u64 {
         let guardian = self.elevator.as_ref().map_or(0, Elevator::demotions);
         self.roster.epoch().wrapping_add(guardian)
-    }
-
-    /// Whether the canaries' watch is above what has a deadline.
-    pub(crate) fn are_deadlines_guarded(&self) -> bool {
-        self.deadlines_guarded.load(Acquire)
-    }
-
-    pub(crate) fn guard_deadlines(&self, guarded: bool) {
-        self.deadlines_guarded.store(guarded, Release);
     }
 
     /// A thread of the daemon that is not of one CPU has worked for so long, at its priority, on some CPU.

@@ -250,9 +250,7 @@ impl Alarm {
         self.stood_still = demoted.is_some_and(|demoted| {
             let since = demoted - (ROUND + PATIENCE);
             let silent = &mut self.silent.iter();
-            // What has a deadline is above the schedulers.
-            !shared.are_deadlines_guarded()
-                && silent.any(|&cpu| shared.accounts.has_stood_still(cpu, since))
+            silent.any(|&cpu| shared.accounts.has_stood_still(cpu, since))
         });
         let holds = self.examined(shared);
         let mut culprits = HashMap::new();

@@ -409,7 +409,7 @@ mod tests {
                 "at most one",
             ),
             (
-                "[[assign]]\ncomm = \"x\"\nlevel = 3\nruntime_us = 900\ndeadline_us = 1000",
+                "[[assign]]\ncomm = \"x\"\nlevel = 3\nruntime_us = 900\nperiod_us = 1000",
                 "100 to 800",
             ),
             ("[[assign]]\ncomm = \"x\"\nlevel = 64", "0 to 63"),

@@ -5,9 +5,8 @@
 //! A process that was forked by a process under the same rule is a step below it, so that the work
 //! that a server forks off never delays the server. A process is urgent within its *budget*, for
 //! all threads together, in each [`PERIOD`]; having used it, it is ordinary for as long as brings
-//! that to its share. With a deadline the main thread is in
-//! SCHED_DEADLINE, as far as the kernel admits it. All processes of a *domain* together leave ordinary programs their part (`domain.rs`), none
-//! is elevated beyond the CPU quota of its cgroup, and the canary bounds what is left.
+//! that to its share. All processes of a *domain* together leave ordinary programs their part
+//! (`domain.rs`), none is elevated beyond the CPU quota of its cgroup, and the canary bounds what is left.
 //!
 //! ```text
 //!   Ordinary ──fits a rule──▶ Urgent ◀──period over── Overdrawn      registers itself: its threads are the schedulers' then, and its
@@ -23,8 +22,8 @@
 //! which a budget can be used up: a process that sleeps costs one read of its CPU time each period.
 
 mod domain;
+mod kernel;
 mod process;
-pub(crate) mod reserves;
 pub(crate) mod rule;
 mod sight;
 
@@ -44,7 +43,7 @@ use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
 
 use domain::Domains;
 use process::{Process, SLICE};
-pub use rule::{Assign, Bound, Fitting, Reservation};
+pub use rule::{Assign, Bound, Fitting};
 
 use sight::{Found, Look, Looks};
 
@@ -307,7 +306,7 @@ impl Work {
                 }
                 Event::Ended { process, thread } => {
                     if let Some(known) = self.processes.get_mut(&process)
-                        && known.lose(thread, &self.shared)
+                        && known.lose(thread)
                     {
                         self.forget(process, now);
                     }
@@ -397,9 +396,7 @@ impl Work {
         if !known.is_some_and(|it| it.is_under(&rule, user)) {
             self.forget(pid, now);
             if let Some(us) = look.limit {
-                return self.shared.complain("time limit", || {
-                    format!("process {pid} stays ordinary, though a rule fits: its RLIMIT_RTTIME would kill it after {us} us in SCHED_FIFO (systemd: LimitRTTIME)")
-                });
+                return kernel::tell_time_limit(&self.shared, pid, us);
             }
             let process = Process::attach(pid, user, rule, heritage, &self.shared, now);
             self.processes.insert(pid, process);
@@ -467,7 +464,7 @@ impl Work {
         let percent = self.shared.config().bystander_percent;
         self.domains.turn(percent, self.shared.worked(), now);
         for process in self.processes.values_mut() {
-            process.heed(&self.domains, now);
+            process.heed(&self.shared, &self.domains, now);
         }
         self.turns = Some(now);
     }

@@ -6,7 +6,6 @@
 mod assign;
 mod assign_rules;
 mod attack;
-mod bandwidth;
 mod budgets;
 mod cgroup;
 mod child;
@@ -35,7 +34,6 @@ mod puppet;
 mod quiet;
 mod quotas;
 mod registration;
-mod reservations;
 mod reuse;
 mod rules_thread;
 mod shared_page;

@@ -118,10 +118,7 @@ impl Scheduler {
             if let Some(due) = due {
                 let accounts = &self.shared.accounts;
                 let still = accounts.goes_on(self.cpu, due, now);
-                // What has a deadline by a rule is above this thread.
-                if !self.shared.are_deadlines_guarded() {
-                    accounts.add(Some(self.cpu), still);
-                }
+                accounts.add(Some(self.cpu), still);
             }
             for event in &events {
                 match event.data.u64() {
