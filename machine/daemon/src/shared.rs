@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Resource;
 use upshift_elevate::sys::Sys;
@@ -14,7 +14,7 @@ use crate::bars::Bars;
 use crate::bounds::quota::Quotas;
 use crate::config::Config;
 use crate::machine::Machine;
-use crate::proc::scout::Scouts;
+use crate::proc::reader::ProcReader;
 use crate::ranking::global::Global;
 use crate::ranking::roster::Roster;
 use crate::status::log::Log;
@@ -38,6 +38,42 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_millis(100);
 pub(crate) const BUDGET: Duration = Duration::from_millis(4);
 pub(crate) const WINDOW: Duration = Duration::from_millis(20);
 
+/// The limit that a thread of the daemon keeps to: [`BUDGET`] of work in each [`WINDOW`].
+#[derive(Debug)]
+pub(crate) struct WorkBudget {
+    began: Instant,
+    worked: Duration,
+}
+
+impl WorkBudget {
+    pub(crate) fn new(now: Instant) -> WorkBudget {
+        let worked = Duration::ZERO;
+        WorkBudget { began: now, worked }
+    }
+
+    /// Counts work, and sleeps if the budget is used up. A turn may take longer than the budget:
+    /// that is made up for, by five windows at most.
+    pub(crate) fn keep(&mut self, time: Duration) {
+        let now = Instant::now();
+        let rest = self.rest(time, now);
+        std::thread::sleep(rest);
+    }
+
+    /// Counts work that ends now, and returns how long to rest.
+    fn rest(&mut self, time: Duration, now: Instant) -> Duration {
+        if now - self.began >= WINDOW {
+            *self = WorkBudget::new(now);
+        }
+        self.worked += time;
+        if self.worked < BUDGET {
+            return Duration::ZERO;
+        }
+        let whole = WINDOW.mul_f64(self.worked.div_duration_f64(BUDGET));
+        let until = self.began + whole.min(WINDOW * 5);
+        until.saturating_duration_since(now)
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -60,8 +96,8 @@ pub(crate) struct Shared {
     /// Users with dispatchers that are not, because they used too much.
     pub(crate) overdrafts: Bars,
     pub(crate) quotas: Quotas,
-    /// Ordinary threads that open files of other processes.
-    pub(crate) scouts: Scouts,
+    /// Ordinary threads that open files of other processes, and close descriptors of clients.
+    pub(crate) reader: ProcReader,
     /// ns that the daemon's threads which are not of one CPU have worked since [`Shared::worked`] was called.
     work: AtomicU64,
     pub(crate) accounts: Accounts,
@@ -88,7 +124,7 @@ impl Shared {
         machine: Arc<dyn Machine>,
         global: Global,
         cpus: usize,
-        scouts: Scouts,
+        reader: ProcReader,
     ) -> Shared {
         Shared {
             config: Mutex::new(Arc::new(config)),
@@ -106,7 +142,7 @@ impl Shared {
             bars: Bars::default(),
             overdrafts: Bars::default(),
             quotas: Quotas::start(),
-            scouts,
+            reader,
             work: AtomicU64::new(0),
             accounts: Accounts::new(cpus),
         }
@@ -166,4 +202,20 @@ pub(crate) fn cpus(list: &str) -> Vec<usize> {
     let mut cpus = upshift_units::cpus(list).unwrap_or_default();
     cpus.truncate(upshift_board::layout::CPUS);
     cpus
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_has_used_its_budget_rests_for_what_it_took() {
+        let (ms, began) = (Duration::from_millis, Instant::now());
+        let mut budget = WorkBudget::new(began);
+        assert_eq!(budget.rest(ms(3), began + ms(3)), ms(0));
+        assert_eq!(budget.rest(ms(1), began + ms(5)), ms(15));
+        assert_eq!(budget.rest(ms(2), began + ms(20)), ms(0));
+        // 12 of 4: three windows from the beginning of this one.
+        assert_eq!(budget.rest(ms(10), began + ms(30)), ms(50));
+    }
 }

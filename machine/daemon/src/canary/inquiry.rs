@@ -5,7 +5,9 @@
 //! itself was not there (`evidence.rs`).
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +16,8 @@ use upshift_elevate::Tid;
 use crate::canary::HURRY;
 use crate::evidence::Pace;
 use crate::machine::Machine;
-use crate::proc::scout::{Stack, Whereabouts};
+use crate::proc::reader::Lane;
+use crate::proc::stack::Stack;
 use crate::ranking::roster::Hold;
 use crate::shared::Shared;
 
@@ -23,6 +26,32 @@ pub(super) const INQUIRY: Duration = Duration::from_millis(250);
 
 /// How long a scout sleeps at most in files of one that does not see to that; half of what there is for it.
 pub(super) const KEPT: Duration = Duration::from_millis(INQUIRY.as_millis() as u64 / 2);
+
+/// What a scout is doing, for others to see.
+#[derive(Debug, Clone)]
+pub(super) struct Whereabouts(Arc<File>);
+
+thread_local! {
+    static OWN: Option<Whereabouts> = File::open("/proc/thread-self/stat")
+        .ok()
+        .map(|file| Whereabouts(Arc::new(file)));
+}
+
+impl Whereabouts {
+    /// Those of the calling thread; `None` if no descriptors are left.
+    fn own() -> Option<Whereabouts> {
+        OWN.with(Clone::clone)
+    }
+
+    /// Whether it sleeps in the kernel: it neither computes nor waits for a CPU. One system call, which waits for nothing.
+    fn sleeps(&self) -> bool {
+        let mut text = [0; 64];
+        let read = self.0.read_at(&mut text, 0).unwrap_or(0);
+        let end = text[..read].iter().rposition(|&it| it == b')');
+        let state = end.and_then(|end| text[..read].get(end + 2));
+        matches!(state, Some(b'S' | b'D'))
+    }
+}
 
 /// What a scout has found out of a user: the first of its threads that is to blame, and what for.
 type Finding = (u32, Option<String>);
@@ -76,7 +105,7 @@ impl Inquiry {
         for (user, threads) in users {
             let (begun, findings) = (Arc::clone(&inquiry.begun), Arc::clone(&inquiry.findings));
             let machine = Arc::clone(&shared.machine);
-            shared.scouts.send(move || {
+            shared.reader.send(Lane::Own, move || {
                 begun.put((user, Whereabouts::own()));
                 let blame = |&(pid, tid): &(i32, Tid)| {
                     let what = offence(machine.as_ref(), tid)?;

@@ -3,4 +3,5 @@
 pub(crate) mod cgroups;
 pub(crate) mod container;
 pub(crate) mod living;
-pub(crate) mod scout;
+pub(crate) mod reader;
+pub(crate) mod stack;

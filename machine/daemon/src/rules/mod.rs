@@ -18,14 +18,14 @@
 //! What starts later is heard of from the kernel (`upshift_elevate::events`); everything is looked through at the start, when events were lost, and
 //! each [`SWEEP`], because nothing tells that a process was moved to another cgroup.
 //!
-//! Scouts look processes up and hold them against the rules (`sight.rs`). The rest is one thread, at the daemon's priority and within the same budget of 4 of 20 ms. It sleeps until an event, or until the first moment at
+//! Readers look processes up and hold them against the rules (`lookup.rs`). The rest is one thread, at the daemon's priority and within the same budget of 4 of 20 ms. It sleeps until an event, or until the first moment at
 //! which a budget can be used up: a process that sleeps costs one read of its CPU time each period.
 
 mod domain;
 mod kernel;
+mod lookup;
 mod process;
 pub(crate) mod rule;
-mod sight;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -39,13 +39,13 @@ use upshift_elevate::events::{Event, Events, Interest};
 
 use crate::abort::AbortOnPanic;
 use crate::cpu::Latch;
-use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
+use crate::shared::{BUDGET, DAEMON, Shared, WorkBudget};
 
 use domain::Domains;
 use process::{Process, SLICE};
 pub use rule::{Assign, Bound, Fitting};
 
-use sight::{Found, Look, Looks};
+use lookup::{Found, Look, Looks};
 
 /// Budgets and shares are for so long: half of what the canary allows, so that a process at its budget never looks like one that keeps the CPU.
 pub(crate) const PERIOD: Duration = Duration::from_millis(50);
@@ -133,8 +133,7 @@ impl Assigner {
             sweep: now,
             looks: Looks::new()?,
             arrived: VecDeque::new(),
-            window: now,
-            worked: Duration::ZERO,
+            budget: WorkBudget::new(now),
         };
         let thread = std::thread::Builder::new()
             .name("upshift-assign".into())
@@ -190,11 +189,9 @@ struct Work {
     /// When everything is looked through again.
     sweep: Instant,
     looks: Looks,
-    /// What scouts have found out and is not dealt with yet.
+    /// Answers of readers that are not dealt with yet.
     arrived: VecDeque<Found>,
-    /// When the window of the thread's own budget began, and how long it has worked in it.
-    window: Instant,
-    worked: Duration,
+    budget: WorkBudget,
 }
 
 impl Work {
@@ -213,7 +210,7 @@ impl Work {
                 self.begin_to_look_around(began);
             }
             self.learn(began);
-            self.looks.send(&shared);
+            self.looks.go_on(&shared);
             if std::mem::take(&mut self.unranked) {
                 self.rank_children(began);
             }
@@ -345,19 +342,19 @@ impl Work {
             Some(parent) => Some(parent.heritage(&self.shared)),
             None => self.looks.heritage_of(parent),
         });
-        if !self.looks.ask(pid, born) {
+        if !self.looks.ask(pid, born, &self.shared) {
             self.sweep = self.sweep.min(now + SWEEP / 10);
         }
     }
 
-    /// Takes what scouts have found out, as much as fits into the thread's budget.
+    /// Takes the answers of readers, as many as fit into the thread's budget.
     fn learn(&mut self, now: Instant) {
         self.arrived.extend(self.looks.answers.take());
         while now.elapsed() < BUDGET / 2
             && let Some(found) = self.arrived.pop_front()
         {
             match found {
-                Found::Look(look, last) => self.consider(*look, last, now),
+                Found::Look(look) => self.consider(*look, now),
                 Found::All(pids, then) => {
                     let there: HashSet<i32> = pids.iter().copied().collect();
                     let lives =
@@ -379,9 +376,9 @@ impl Work {
     }
 
     /// Deals with a process that was held against the rules.
-    fn consider(&mut self, look: Look, last: bool, now: Instant) {
+    fn consider(&mut self, look: Look, now: Instant) {
         let pid = look.pid;
-        let heritage = self.looks.have(pid, last);
+        let heritage = self.looks.have(&look, &self.shared);
         let fits = !self.registered.contains_key(&pid) && look.is_alive();
         let Some((rule, user)) = look.rule.clone().filter(|_| fits) else {
             self.forget(pid, now);
@@ -495,20 +492,9 @@ impl Work {
         self.domains = Domains::of(self.shared.sys.as_ref(), &self.shared.online(), now);
     }
 
-    /// As the schedulers do.
     fn keep_to_budget(&mut self, began: Instant) {
-        let now = Instant::now();
-        if now - self.window >= WINDOW {
-            self.window = now;
-            self.worked = Duration::ZERO;
-        }
-        self.worked += now - began;
-        self.shared.has_worked(now - began);
-        if self.worked >= BUDGET {
-            // A turn may take longer than the budget (the clock of a process counts its threads one by one): that is made up for.
-            let whole = WINDOW.mul_f64(self.worked.div_duration_f64(BUDGET));
-            let until = self.window + whole.min(WINDOW * 5);
-            std::thread::sleep(until.saturating_duration_since(now));
-        }
+        let worked = began.elapsed();
+        self.shared.has_worked(worked);
+        self.budget.keep(worked);
     }
 }
