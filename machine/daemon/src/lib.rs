@@ -39,7 +39,6 @@
 //! | `canary` | whether ordinary threads get to run on every CPU |
 //! | `proc` | facts about other processes, looked up by ordinary threads |
 //! | `status` | the census, Prometheus, messages, the service manager |
-//! | `socket_file` | the file of a socket, which nobody else may replace |
 //! | `machine` | system calls, behind a trait |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -58,7 +57,6 @@ mod proc;
 mod ranking;
 mod rules;
 mod shared;
-mod socket_file;
 mod status;
 
 #[doc(hidden)]

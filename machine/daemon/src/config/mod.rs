@@ -17,13 +17,13 @@ use serde::Deserialize;
 
 use crate::admission::Standing;
 use crate::rules::rule::{Assign, Fitting, Traits, fitting};
-use crate::socket_file::check_directories;
 use file::File;
 pub(crate) use file::within;
 pub use members::Member;
 pub(crate) use names::Name;
 pub use names::{group, user};
 pub use subordinate::Subordinate;
+use upshift_units::socket_file::check_directories;
 
 /// What the daemon does, for which users, and within which limits.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -56,8 +56,8 @@ use crate::cpu::{Command, CpuScheduler, Latch};
 use crate::proc::stack::Answers;
 use crate::rules::Assigner;
 use crate::shared::{DAEMON, Shared, WINDOW, WorkBudget};
-use crate::socket_file::SocketFile;
 use crate::status::notify::Notify;
+use upshift_units::socket_file::SocketFile;
 
 use census::Censuses;
 use lookup::{Found, Pending};
