@@ -165,19 +165,6 @@ pub(crate) fn newcomer(path: &std::path::Path) -> Duration {
     began.elapsed()
 }
 
-/// What `run` gives if no canary was silent, of which it says how many were. Otherwise something else that is real-time had a CPU, so that what is elevated was demoted: it
-/// is tried again, three times in all.
-pub(crate) fn undisturbed<T>(mut run: impl FnMut() -> (T, u64)) -> T {
-    for _ in 0..3 {
-        let (result, alarms) = run();
-        if alarms == 0 {
-            return result;
-        }
-        println!("{alarms} alarms: again");
-    }
-    panic!("a canary was silent in each of three runs");
-}
-
 /// The rules leave 5 % to programs that are not registered.
 pub(crate) fn leaves_their_share(burnt: u64) {
     assert!(takes_at_most(97, burnt, us()));
