@@ -33,7 +33,7 @@
 //! | `config` | the TOML file, ceilings |
 //! | `admission` | the socket, the process at the other end, limits and rates |
 //! | `control` | connections and registrations |
-//! | `ranking` | the ranks of one CPU (pure), its scheduler, recorded threads, the page that all clients read |
+//! | `ranking` | ranks of one CPU (pure), its scheduler, recorded threads, the global page |
 //! | `rules` | levels of programs that do not register |
 //! | `bounds` | quotas of cgroups, accounts by user |
 //! | `canary` | whether ordinary threads get to run on every CPU |

@@ -1,16 +1,16 @@
 //! [`SocketFile`]: the file of a listening Unix socket, and the directories that lead to it.
 //!
-//! Whoever acts with root's rights on a path that a configuration names keeps two rules, so that no other
-//! user redirects it to a file of root's:
+//! A server with root's rights acts on a path that a configuration names. Two rules keep another
+//! user from redirecting it to a file of root's:
 //!
 //! * Every directory on the way belongs to root or to this user, and nobody else may write to it
 //!   ([`check_directories`]).
 //! * Owner and mode are changed through a descriptor of the file that was made, never by its name.
 //!
-//! A file that a dead server has left is found by connecting, then removed, then replaced: three steps,
-//! between which another server may take the same three, and no system call takes them at once. So a
-//! process that makes or removes such a file holds the lock of `PATH.lock` meanwhile ([`Lock`]). It is a
-//! lock of the kernel (`flock`) and ends with its process.
+//! A file that a dead server has left is found by connecting, then removed, then replaced: three
+//! steps, between which another server may take the same three, and no system call takes them at
+//! once. So a process that makes or removes such a file holds the lock of `PATH.lock` meanwhile
+//! ([`Lock`]). It is a lock of the kernel (`flock`) and ends with its process.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
@@ -29,8 +29,8 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 /// Time for which a lock is tried. A server holds it for a few system calls, or for its life.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The file of a socket that listens. Dropping it removes the file, unless its name means another file by
-/// then.
+/// The file of a socket that listens. Dropping it removes the file, unless its name means
+/// another file by then.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -41,8 +41,8 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// Takes the file of a socket that was just bound to `path`. The caller holds its lock for as long
-    /// as this lives.
+    /// Takes the file of a socket that was just bound to `path`. The caller holds its lock for
+    /// as long as this lives.
     ///
     /// # Errors
     /// The kernel's; another one if the file is no socket.
@@ -165,9 +165,10 @@ fn is_at(file: &File, path: &Path) -> bool {
     open.is_some() && open == fs::symlink_metadata(path).map(place).ok()
 }
 
-/// Makes a socket that listens as soon as [`listen`](net::listen) is called on it. A file that a dead
-/// server has left is removed; a server that still listens is not disturbed. The caller holds the lock of
-/// `path`. `mode`: permissions of the file, which never has more than these; by default the umask's.
+/// Makes a socket that listens as soon as [`listen`](net::listen) is called on it. A file that a
+/// dead server has left is removed; a server that still listens is not disturbed. The caller
+/// holds the lock of `path`. `mode`: permissions of the file, which never has more than these;
+/// by default the umask's.
 ///
 /// # Errors
 /// [`io::ErrorKind::AddrInUse`] if a server listens there, or the file is no socket; the kernel's.
@@ -193,7 +194,8 @@ pub fn bind(
     Ok((socket, file))
 }
 
-/// Listens on a path as [`bind`] says, and takes the lock for as long as the file is made or removed.
+/// Listens on a path as [`bind`] says, and takes the lock for as long as the file is made or
+/// removed.
 ///
 /// # Errors
 /// Those of [`bind`].
@@ -410,7 +412,7 @@ mod tests {
         let path = folder.0.join("socket");
         let (listener, file) = listen(&path, Some(0o666), 4).unwrap();
         let mode = |path| fs::metadata(path).unwrap().mode() & 0o777;
-        // Whatever the umask is.
+        // The umask takes nothing away.
         assert_eq!(mode(&path), 0o666);
         UnixStream::connect(&path).unwrap();
         let taken = listen(&path, None, 4).unwrap_err().to_string();
@@ -437,7 +439,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&other).unwrap(), "text");
     }
 
-    /// One of those that start at once on what a dead server has left listens, the others say that it does, and none removes its file.
+    /// The others say that a server listens, and remove no file of its.
     #[test]
     fn of_servers_that_start_at_once_one_listens() {
         let folder = Folder::new("race");

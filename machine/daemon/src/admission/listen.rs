@@ -1,5 +1,6 @@
-//! The socket: made with its permissions before a client can connect, taken over from a daemon that died, never from one that
-//! lives. A daemon that ends leaves neither the socket nor the lock beside it.
+//! The socket: made with its permissions before a client can connect, taken over from a daemon
+//! that died, never from one that lives. A daemon that ends leaves neither the socket nor the
+//! lock beside it.
 
 use std::error::Error;
 use std::fmt;
@@ -42,11 +43,11 @@ pub enum ListenError {
     },
     /// The kernel said no.
     Failed {
-        /// What was tried.
+        /// The attempt.
         what: &'static str,
-        /// With which file.
+        /// The file.
         path: PathBuf,
-        /// What it said.
+        /// The error of the kernel.
         error: io::Error,
     },
 }

@@ -43,7 +43,8 @@ impl Whereabouts {
         OWN.with(Clone::clone)
     }
 
-    /// Whether it sleeps in the kernel: it neither computes nor waits for a CPU. One system call, which waits for nothing.
+    /// Whether it sleeps in the kernel: it neither computes nor waits for a CPU. One system
+    /// call, which waits for nothing.
     fn sleeps(&self) -> bool {
         let mut text = [0; 64];
         let read = self.0.read_at(&mut text, 0).unwrap_or(0);

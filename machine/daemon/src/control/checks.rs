@@ -1,9 +1,10 @@
 //! Whether what is to be registered may be.
 //!
-//! Nothing a process says of its threads is believed: a thread is accepted if the kernel lists it under the process that has
-//! connected, if that process still lives afterwards and is of the user that has connected, if no other registration has it, and if it is
-//! pinned to the CPU of its vCPU and to no other. A reader has looked up what takes opening a file (`lookup.rs`); the process still lives,
-//! so it was the same one.
+//! Nothing a process says of its threads is believed: a thread is accepted if the kernel lists
+//! it under the process that has connected, if that process still lives afterwards and is of the
+//! user that has connected, if no other registration has it, and if it is pinned to the CPU of
+//! its vCPU and to no other. A reader has opened the files (`lookup.rs`); the
+//! process still lives, so it was the same one.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,5 +1,5 @@
-//! Facts about a process that registers or adds threads. A reader looks them up, because the control
-//! thread opens no file that may be another's (`proc/reader.rs`).
+//! Facts about a process that registers or adds threads. A reader looks them up, because the
+//! control thread opens no file that may be another's (`proc/reader.rs`).
 //!
 //! ```text
 //!   Register ──checks──▶ pending ──lane of its user──▶ reader ──▶ checks, joined ──▶ Welcome

@@ -6,9 +6,9 @@
 //!                  └── closes, dies ──────┴───────────┴─▶ given back, forgotten
 //! ```
 //!
-//! It owns every connection and session. Schedulers get what they need through their mailboxes, and answer through latches, at
-//! most a second. Readers look up what takes opening a file that may be another's, and close what came
-//! from clients; it goes on meanwhile.
+//! It owns every connection and session. Schedulers are told through their mailboxes and answer
+//! through latches, at most a second. Readers open files that may be another's and close the
+//! descriptors of clients; the control thread goes on meanwhile.
 //!
 //! It sits at the schedulers' priority, because a thread that anything elevated can hold up cannot take anything back; so it
 //! limits itself: of each 20 ms it works at most 4, whatever it is asked.

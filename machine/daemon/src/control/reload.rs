@@ -80,7 +80,8 @@ impl Control {
         self.look_up_levels(sessions);
     }
 
-    /// Has the levels looked up that rules assign to these sessions: key of the connection, number and process.
+    /// Has the levels looked up that rules assign to these sessions: key of the connection,
+    /// number and process.
     pub(super) fn look_up_levels(&self, sessions: Vec<(u64, u32, i32)>) {
         let (config, answers) = (self.shared.config(), Arc::clone(&self.answers));
         self.shared.reader.send(Lane::Own, move || {

@@ -76,8 +76,9 @@ fn vouched((top, mount): (&str, &Path), path: &str, is_of_root: impl Fn(&Path) -
     length
 }
 
-/// What of the hierarchy with these controllers is mounted, and where; none: the second version.
-fn mount_of(mounts: &str, controllers: &str) -> Option<(String, PathBuf)> {
+/// Returns the mounted part of the hierarchy with these controllers, and its place; without
+/// controllers, of the second version.
+pub(crate) fn mount_of(mounts: &str, controllers: &str) -> Option<(String, PathBuf)> {
     mounts.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
         let mut after = after.split(' ');

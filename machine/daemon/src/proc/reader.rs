@@ -1,20 +1,21 @@
-//! [`ProcReader`]: ordinary threads that do for elevated ones what may wait.
+//! [`ProcReader`]: ordinary threads that run jobs which may wait, for elevated threads.
 //!
-//! A thread that looks up a file of a process which ends may loop in the kernel until another thread that
-//! is in the middle of the same has got on (`d_invalidate`); other files wait for their owner (`exec`, a
-//! lease), and so does closing a client's descriptor: a TCP connection lingers for minutes, a file system
-//! in user space is its user's. An elevated thread would stand there above the thread that it waits for.
-//! So elevated threads look up no path and close nothing of a client's: they send a job, and go on until
-//! its answer comes, or until it is too late for one.
+//! A thread that looks up a file of a process which ends may loop in the kernel until another
+//! thread that is in the middle of the same has got on (`d_invalidate`); other files wait for
+//! their owner (`exec`, a lease), and so does closing a client's descriptor: a TCP connection
+//! lingers for minutes, a file system in user space is its user's. An elevated thread would
+//! stand there above the thread that it waits for. So elevated threads look up no path and close
+//! nothing of a client's: they send a job, and go on until its answer comes, or until it is too
+//! late for one.
 //!
 //! ```text
 //!   elevated ──job──▶ Stack, eventfd ──▶ reader (SCHED_OTHER) ──answer──▶ Answers ──▶ elevated
 //! ```
 //!
-//! Jobs that may wait for the same party share a [`Lane`], and only so many of a lane run at once: what
-//! the processes of one user hold up is that user's. An elevated thread waits neither for a reader nor for
-//! a lock that one may hold. A reader that begins a job starts another reader if none is left, up to
-//! [`THREADS`]; readers that are idle for a second end.
+//! Jobs that may wait for the same party share a [`Lane`], and only so many of a lane run at
+//! once: the processes of a user hold up the jobs of that user alone. An elevated thread waits
+//! neither for a reader nor for a lock that one may hold. A reader that begins a job starts
+//! another reader if none is left, up to [`THREADS`]; readers that are idle for a second end.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -76,8 +77,8 @@ impl Lane {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The handle of the readers. They outlive it until their jobs are done, so jobs hold nothing that has to
-/// end with the daemon.
+/// The handle of the readers. They outlive it until their jobs are done, so jobs hold nothing
+/// that has to end with the daemon.
 #[derive(Debug)]
 pub(crate) struct ProcReader {
     readers: Arc<Readers>,
@@ -238,8 +239,8 @@ impl Readers {
         }
     }
 
-    /// Runs a job, and those that waited in its lane. Nothing else has counted the latter: the reader
-    /// that was woken for one found the lane full.
+    /// Runs a job, and those that waited in its lane. Nothing else has counted the latter: the
+    /// reader that was woken for one found the lane full.
     fn work(&self) {
         let mut queue = self.lock();
         queue.jobs.extend(self.arrived.take());

@@ -1,7 +1,8 @@
-//! [`Stack`]: values from many threads, taken all at once. [`Answers`]: a stack that wakes its reader.
+//! [`Stack`]: values from many threads, taken all at once. [`Answers`]: a stack that wakes its
+//! reader.
 //!
-//! Neither putting nor taking waits: an elevated thread may use a stack whose other side is an ordinary
-//! thread that is preempted. One allocation for each value.
+//! Neither putting nor taking waits: an elevated thread may use a stack whose other side is an
+//! ordinary thread that is preempted. One allocation for each value.
 //!
 //! Unsafe code: the pointers of the stack.
 #![allow(unsafe_code)]

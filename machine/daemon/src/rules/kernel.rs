@@ -1,17 +1,17 @@
 //! Behaviour of the kernel that the rules work around.
 //!
-//! | behaviour | since | what is done |
+//! | behaviour | since Linux | remedy |
 //! |---|---|---|
-//! | threads of one priority in SCHED_FIFO run until they sleep | always | threads that compute take turns (`process/turns.rs`) |
-//! | SCHED_IDLE is last within a session or cgroup only; groups are equals | Linux 2.6.38 | a breath is longer for each process that steps aside (`domain.rs`) |
-//! | a process that computes in a real-time class for RLIMIT_RTTIME is killed | 2.6.25 | it stays ordinary ([`tell_time_limit`]) |
-//! | a cgroup without real-time time refuses SCHED_FIFO with `EPERM` (RT_GROUP_SCHED) | 2.6.25 | it stays ordinary, and is tried again each second ([`tell_refusal`]) |
-//! | a quota of a cgroup does not hold real-time threads | 2.6.32 | the daemon charges the quota itself (`bounds/quota.rs`) |
-//! | nothing reports that a process was moved to another cgroup | always | everything is looked through each [`SWEEP`](super::SWEEP) |
-//! | events are lost when their reader is late | always | everything is looked through a second later |
-//! | `/proc/PID` of a process whose main thread has ended is empty | always | a thread that lives is asked (`proc/living.rs`) |
-//! | looking a name up in `/proc` may wait for a less urgent thread | before and with 6.18 | ordinary threads do it (`proc/reader.rs`) |
-//! | the number of a thread that has ended may come to mean another one | always | a thread is recorded first, then proved to be of its process (`process.rs`) |
+//! | SCHED_FIFO has no slices | always | threads that compute take turns: `process/turns.rs` |
+//! | SCHED_IDLE is last in its session or cgroup only | 2.6.38 | longer breaths: `domain.rs` |
+//! | RLIMIT_RTTIME kills a thread that computes | 2.6.25 | ordinary: [`tell_time_limit`] |
+//! | a cgroup without real-time time refuses SCHED_FIFO | 2.6.25 | ordinary: [`tell_refusal`] |
+//! | quotas of cgroups do not hold real-time threads | 2.6.32 | charged here: `bounds/quota.rs` |
+//! | moves between cgroups are not reported | always | a look at all, each `SWEEP` |
+//! | events are lost when their reader is late | 2.6.15 | a look at all, a second later |
+//! | `/proc/PID` is empty without its main thread | always | a thread is asked: `proc/living.rs` |
+//! | a lookup in `/proc` may wait for any thread | up to 6.18 | readers: `proc/reader.rs` |
+//! | numbers of threads are used again | always | recorded, then proved: `process.rs` |
 
 use std::io;
 

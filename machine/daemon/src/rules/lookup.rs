@@ -1,9 +1,9 @@
 //! Facts about processes for the thread of the rules, which opens no file of others itself
 //! (`proc/reader.rs`).
 //!
-//! A look is a job for one process. A process that changes while it is looked at is looked at again. Of
-//! those that are only found when everything is looked through, no more are asked for at a time than
-//! half of [`ASKED`].
+//! A look is a job for one process. A process that changes while it is looked at is looked at
+//! again. Of those that are only found when everything is looked through, no more are asked for
+//! at a time than half of [`ASKED`].
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -27,7 +27,7 @@ const ASKED: usize = 1024;
 
 /// An answer of a reader.
 pub(super) enum Found {
-    /// One process.
+    /// A process.
     Look(Box<Look>),
     /// All processes at that time.
     All(Vec<i32>, Instant),

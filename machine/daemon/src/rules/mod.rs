@@ -1,12 +1,13 @@
 //! `[[assign]]`: programs as they are, at a level that the configuration gives them.
 //!
-//! All threads of an assigned process run in SCHED_FIFO, below everything registered that is elevated and above ordinary programs, the
-//! more urgent the higher, on all CPUs that they may use: the kernel runs the most urgent on each.
-//! A process that was forked by a process under the same rule is a step below it, so that the work
-//! that a server forks off never delays the server. A process is urgent within its *budget*, for
-//! all threads together, in each [`PERIOD`]; having used it, it is ordinary for as long as brings
-//! that to its share. All processes of a *domain* together leave ordinary programs their part
-//! (`domain.rs`), none is elevated beyond the CPU quota of its cgroup, and the canary bounds what is left.
+//! All threads of an assigned process run in SCHED_FIFO, below everything registered that is
+//! elevated and above ordinary programs, the more urgent the higher, on all CPUs that they may
+//! use: the kernel runs the most urgent on each. A process that was forked by a process under
+//! the same rule is a step below it, so that the work that a server forks off never delays the
+//! server. A process is urgent within its *budget*, for all threads together, in each
+//! [`PERIOD`]; having used it, it is ordinary for as long as brings that to its share. All
+//! processes of a *domain* together leave ordinary programs their part (`domain.rs`), none is
+//! elevated beyond the CPU quota of its cgroup, and the canary bounds the rest.
 //!
 //! ```text
 //!   Ordinary ──fits a rule──▶ Urgent ◀──period over── Overdrawn      registers itself: its threads are the schedulers' then, and its
@@ -18,8 +19,10 @@
 //! What starts later is heard of from the kernel (`upshift_elevate::events`); everything is looked through at the start, when events were lost, and
 //! each [`SWEEP`], because nothing tells that a process was moved to another cgroup.
 //!
-//! Readers look processes up and hold them against the rules (`lookup.rs`). The rest is one thread, at the daemon's priority and within the same budget of 4 of 20 ms. It sleeps until an event, or until the first moment at
-//! which a budget can be used up: a process that sleeps costs one read of its CPU time each period.
+//! Readers look processes up and hold them against the rules (`lookup.rs`). The rest is one
+//! thread, at the daemon's priority and within the same budget of 4 of 20 ms. It sleeps until an
+//! event, or until the first moment at which a budget can be used up: a process that sleeps
+//! costs one read of its CPU time each period.
 
 mod domain;
 mod kernel;

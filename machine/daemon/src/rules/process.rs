@@ -7,8 +7,9 @@
 //!     └────────── period over ──────────────┘
 //! ```
 //!
-//! The budget of a period is in `period.rs`, used CPU time in `usage.rs`, and the decision between the
-//! three places in `bounds.rs`. A change of place costs one system call for each thread.
+//! The budget of a period is in `period.rs`, used CPU time in `usage.rs`, and the decision
+//! between the three places in `bounds.rs`. A change of place costs one system call for each
+//! thread.
 
 mod bounds;
 mod period;
@@ -36,7 +37,7 @@ use usage::{ThreadUsage, Usage};
 /// A placement that the kernel has refused is tried again after this time.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// One assigned process. Dropping it gives all its threads back.
+/// Process under a rule. Dropping it gives all its threads back.
 #[derive(Debug)]
 pub(super) struct Process {
     pid: i32,
@@ -84,11 +85,11 @@ struct Placement {
 /// Class of all threads of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// In SCHED_FIFO.
+    /// SCHED_FIFO.
     Urgent,
-    /// In SCHED_OTHER.
+    /// SCHED_OTHER.
     Fair,
-    /// In SCHED_IDLE while its domain takes a breath.
+    /// SCHED_IDLE while its domain takes a breath.
     Aside { until: Instant },
 }
 

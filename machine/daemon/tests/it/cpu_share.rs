@@ -38,9 +38,9 @@ fn dispatchers_together_leave_a_victim_of_level_0_its_cpu() {
             "{threads} at {duty} %: victim {}, attacker {} us of 1000000, {overdrafts} overdrafts",
             used.0, used.1
         );
-        // The budget of dispatchers (20 %), and the part of those that are not elevated (5 %); without the
-        // budget they have all. During an alarm that others cause all threads are equals: then that they
-        // were moved down is all that can be said.
+        // The budget of dispatchers (20 %), and the part of those that are not elevated (5 %);
+        // without the budget they have all. During an alarm that others cause all threads are
+        // equals: then that they were moved down is all that can be said.
         let alarms = seen["alarms"].as_u64().unwrap();
         assert!(alarms > 0 || takes_at_most(50, used.1, 1_000_000));
         assert!(overdrafts > 0);
@@ -216,9 +216,9 @@ fn a_winner_that_is_traced_leaves_a_victim_its_cpu() {
     attacker.go_until(end);
     let (used, burnt) = (victim.number("used "), attacker.number("used "));
     println!("victim {used}, traced {burnt} us of {}", us());
-    // Two looks until the victim is elevated, and then the part of those that are not: a tenth. A winner
-    // that kept its place while it is traced would have all but that; during an alarm that others cause
-    // it has half.
+    // Two looks until the victim is elevated, and then the part of those that are not: a tenth.
+    // A winner that kept its place while it is traced would have all but that; during an alarm
+    // that others cause it has half.
     assert!(takes_at_most(70, burnt, us()));
 }
 

@@ -19,8 +19,8 @@ use crate::watch::{self, Watch, Watched};
 /// How often a call that was interrupted is made again.
 const RETRIES: usize = 16;
 
-/// How long a process is ordinary after one of its threads was found on another CPU: ten times what it
-/// had of that at most.
+/// Time for which a process is ordinary after one of its threads was found on another CPU: ten
+/// times the longest that it can have been there.
 const STRAY: Duration = Duration::from_secs(1);
 
 /// Passes over the threads of a process that is forking off new ones all the time.

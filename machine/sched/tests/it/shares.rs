@@ -1,4 +1,5 @@
-//! Turns of real processes that spin. What each policy gives is tested in virtual time (`engine/tests.rs`).
+//! Turns of real processes that spin. `engine/tests.rs` tests the shares of each policy in virtual
+//! time.
 
 use upshift_elevate::Elevator;
 use upshift_sched::policies::{Entry, RoundRobin, Table};

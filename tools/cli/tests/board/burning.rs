@@ -10,8 +10,8 @@ const TOTAL: u64 = 1_500_000_000;
 /// The longest wait for that: a busy machine gives them a small part of the CPU.
 const LONGEST: Duration = Duration::from_secs(120);
 
-/// Runs two burning processes of levels 2 and 40 on CPU 0, and returns the CPU time of each while both are
-/// registered. Other programs make it longer, and change neither that total nor who comes first.
+/// Runs two burning processes of levels 2 and 40 on CPU 0, and returns the CPU time of each while
+/// both are registered. Other programs make the run longer, and change neither total nor order.
 fn two_burn(test: &str, daemon_args: &[&str]) -> [u64; 2] {
     let socket = socket(test);
     let _daemon = daemon(&socket, daemon_args);
@@ -37,7 +37,7 @@ fn two_burn(test: &str, daemon_args: &[&str]) -> [u64; 2] {
     }
 }
 
-/// With equal parts each gets half.
+/// Checks that the more urgent one gets two thirds at least; with equal parts it gets half.
 fn the_more_urgent_gets_twice_as_much(test: &str, daemon_args: &[&str]) {
     let [urgent, other] = two_burn(test, daemon_args);
     println!("urgent {urgent}, other {other} ns of CPU");

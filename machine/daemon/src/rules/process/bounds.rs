@@ -57,7 +57,7 @@ impl Process {
         }
         let barred = shared.bars.is_barred(self.user, now) || self.bill.is_overdrawn();
         let place = match self.placement.place {
-            // A process that rests would take most of what its domain leaves to others.
+            // A process that rests would take most of the breath.
             aside @ Place::Aside { until } if now < until => aside,
             _ if rests || barred => Place::Fair,
             _ => Place::Urgent,

@@ -1,4 +1,5 @@
-//! Turns: threads of one priority share a CPU by slices, which SCHED_FIFO does not have (`kernel.rs`).
+//! Turns: threads of one priority share a CPU by slices, which SCHED_FIFO does not have
+//! (`kernel.rs`).
 //!
 //! A thread that computes is lowered by one step and raised again: then it is the last of its
 //! priority, and the next thread of its CPU runs. That takes two system calls, and changes nothing

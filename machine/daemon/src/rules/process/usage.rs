@@ -51,7 +51,7 @@ impl Usage {
 pub(super) struct ThreadUsage {
     /// Total at the last look.
     pub(super) seen: Duration,
-    /// As [`Usage::recent`].
+    /// Used in the last turns, as [`Usage::recent`].
     pub(super) recent: Duration,
     /// Total when it was last put behind the others of its priority.
     pub(super) turned: Duration,
@@ -64,7 +64,7 @@ impl Thread {
         total.map(Duration::from_nanos)
     }
 
-    /// Notes what it has used in the turn that ends, and returns whether it lives.
+    /// Notes the CPU time of the turn that ends, and returns whether the thread lives.
     fn count(&mut self, shared: &Shared) -> bool {
         let total = self.total(shared);
         let usage = &mut self.usage;
@@ -83,7 +83,7 @@ impl Process {
         total.map_or(self.usage.seen, Duration::from_nanos)
     }
 
-    /// Notes what it has used since the last call, all of it where it is now. Returns the total.
+    /// Notes the CPU time since the last call, all of it at its present place. Returns the total.
     pub(super) fn note(&mut self, shared: &Shared) -> Duration {
         let total = self.total(shared);
         let usage = &mut self.usage;
@@ -117,7 +117,7 @@ impl Process {
         self.cpus.computing = (threads.count() as u32).clamp(1, self.cpus.width);
     }
 
-    /// Reports to its domain what it has used, and where.
+    /// Reports its CPU time, and the CPUs that it ran on, to its domain.
     pub(in crate::rules) fn count(&mut self, shared: &Shared, domains: &mut Domains, now: Instant) {
         if shared.machine.process_time(self.pid).is_err() {
             // Its end has not been heard of yet.
@@ -152,8 +152,8 @@ impl Process {
         domains.charge(&cpus, urgent, threads);
     }
 
-    /// Charges its domain for a process that has ended, or leaves its rule. What it has used since
-    /// the last report is not known, so it counts as much as it can have been.
+    /// Charges its domain for a process that has ended, or leaves its rule. Its CPU time since the
+    /// last report is not known, so it counts as the most it can have been.
     pub(in crate::rules) fn part(&self, domains: &mut Domains, now: Instant) {
         if self.placement.place == Place::Urgent {
             let unknown = (now - self.usage.told).min(TURN);
