@@ -10,7 +10,7 @@
 //! | moves between cgroups are not reported | always | a look at all, each `SWEEP` |
 //! | events are lost when their reader is late | 2.6.15 | a look at all, a second later |
 //! | `/proc/PID` is empty without its main thread | always | a thread is asked: `proc/living.rs` |
-//! | a lookup in `/proc` may wait for any thread | up to 6.18 | readers: `proc/reader.rs` |
+//! | a lookup in `/proc` may wait for any thread | always (6.18) | readers: `proc/reader.rs` |
 //! | numbers of threads are used again | always | recorded, then proved: `process.rs` |
 
 use std::io;
