@@ -229,7 +229,7 @@ fn make_room(path: &Path, address: &SocketAddrUnix, kind: SocketType) -> io::Res
     };
     let error = |why| io::Error::new(io::ErrorKind::AddrInUse, why);
     if !found.file_type().is_socket() {
-        return Err(error("there is something else of this name, no socket"));
+        return Err(error("there is a file that is no socket: remove it"));
     }
     // Does not wait for a server that is busy.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
