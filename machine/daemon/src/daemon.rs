@@ -3,7 +3,6 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::SystemTime;
@@ -13,12 +12,12 @@ use upshift_elevate::sys::{Kernel, Sys};
 use upshift_elevate::{Elevator, MissingRights, Priority, Rights};
 
 use crate::abort::AbortOnPanic;
+use crate::admission::listen::{ListenError, Listener};
 use crate::config::Config;
-use crate::control::{Control, Orders};
-use crate::global::Global;
-use crate::listen::{ListenError, Listener};
+use crate::control::{Control, Order, Orders};
 use crate::machine::{Machine, Real};
-use crate::scout::Scouts;
+use crate::proc::reader::ProcReader;
+use crate::ranking::global::Global;
 use crate::shared::{HEARTBEAT, Shared};
 
 /// Threads that can be recorded at once.
@@ -28,7 +27,6 @@ const CAPACITY: usize = upshift_elevate::MAX_CAPACITY;
 #[derive(Debug)]
 pub struct Daemon {
     shared: Arc<Shared>,
-    stop: Arc<OwnedFd>,
     orders: Arc<Orders>,
     thread: Option<JoinHandle<()>>,
     mode: Mode,
@@ -142,21 +140,19 @@ impl Builder {
         let cpus = highest_cpu(self.sys.as_ref()).map_err(failed("count the CPUs"))?;
         let global = Global::new(generation(), cpus).map_err(failed("make the global page"))?;
         global.set_enforcing(mode == Mode::Enforcing);
-        let scouts = Scouts::start().map_err(failed("start a thread"))?;
+        let reader = ProcReader::start().map_err(failed("start a thread"))?;
         let (config, sys, machine) = (self.config, self.sys, self.machine);
-        let shared = Shared::new(config, elevator, sys, machine, global, cpus, scouts);
+        let shared = Shared::new(config, elevator, sys, machine, global, cpus, reader);
         let shared = Arc::new(shared);
         if let Some(few) = few {
             shared.complain("descriptors", || {
                 format!("{few} descriptors are fewer than the limits of the configuration let users take together: raise the limit on open files (LimitNOFILE={DESCRIPTORS})")
             });
         }
-        let stop = upshift_board::os::doorbell().map_err(failed("make an eventfd"))?;
-        let stop = Arc::new(stop);
         let orders = Arc::new(Orders::new().map_err(failed("make an eventfd"))?);
         let told = Arc::clone(&orders);
-        let control = Control::new(Arc::clone(&shared), listener, Arc::clone(&stop), told)
-            .map_err(failed("make an epoll"))?;
+        let control =
+            Control::new(Arc::clone(&shared), listener, told).map_err(failed("make an epoll"))?;
         let thread = std::thread::Builder::new()
             .name("upshift-daemon".into())
             .spawn(move || {
@@ -167,7 +163,6 @@ impl Builder {
             .map_err(failed("start a thread"))?;
         Ok(Daemon {
             shared,
-            stop,
             orders,
             thread: Some(thread),
             mode,
@@ -206,7 +201,7 @@ impl Daemon {
     /// Applies another configuration, soon: no client loses its connection, unless a rule denies it now. What cannot be changed while it runs
     /// (socket, cooperative, metrics) stays, and a line on standard error says so.
     pub fn reload(&self, config: Config) {
-        self.orders.put(config);
+        self.orders.put(Order::Reload(Box::new(config)));
     }
 
     /// Stops: every thread is given back, the socket goes.
@@ -217,7 +212,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let _ = upshift_board::os::ring(self.stop.as_fd());
+        self.orders.put(Order::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -32,21 +32,14 @@
 //! | module | concern |
 //! |---|---|
 //! | `config` | the TOML file, ceilings |
-//! | `listen`, `socket_file` | the socket; its file, which nobody else may replace |
+//! | `admission` | the socket, the process at the other end, limits and rates |
 //! | `control` | connections and registrations |
-//! | `admission`, `bucket` | limits and rates |
-//! | `peer` | the process at the other end |
-//! | `rank` | the ranks of one CPU: pure |
-//! | `cpu` | the scheduler of one CPU |
-//! | `assign` | programs that know nothing of the daemon |
-//! | `quota` | CPU quotas of cgroups |
-//! | `roster` | recorded threads |
+//! | `ranking` | ranks of one CPU (pure), its scheduler, recorded threads, the global page |
+//! | `rules` | levels of programs that do not register |
+//! | `bounds` | budgets that refill with time, quotas of cgroups |
 //! | `canary` | whether ordinary threads get to run on every CPU |
-//! | `global` | the page that all clients read |
-//! | `status` | the census |
-//! | `scout` | ordinary threads that open files that may be another's |
-//! | `log`, `metrics` | what it says, and its figures for Prometheus |
-//! | `notify` | the service manager |
+//! | `proc` | facts about other processes, looked up by ordinary threads |
+//! | `status` | the census, Prometheus, messages, the service manager |
 //! | `machine` | system calls, behind a trait |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -55,34 +48,27 @@
 
 mod abort;
 mod admission;
-mod assign;
-#[doc(hidden)]
-pub mod bucket;
+mod bounds;
 mod canary;
 mod config;
 mod control;
-mod cpu;
 mod daemon;
-mod global;
-mod listen;
-mod living;
-mod log;
 pub mod machine;
-mod metrics;
-mod notify;
-mod peer;
-mod quota;
-pub mod rank;
-mod roster;
-mod scout;
+mod proc;
+mod ranking;
+mod rules;
 mod shared;
-mod socket_file;
 mod status;
 
-pub use assign::{Assign, Bound, Fitting, Reservation};
+#[doc(hidden)]
+pub use bounds::bucket;
+pub use bounds::quota::cpu_quota;
+use ranking::cpu;
+pub use ranking::rank;
+
+pub use admission::listen::ListenError;
 pub use config::{
     Config, ConfigError, Limits, Member, Rule, Subject, Subordinate, default_socket, group, user,
 };
 pub use daemon::{Builder, Daemon, Mode, StartError};
-pub use listen::ListenError;
-pub use quota::cpu_quota;
+pub use rules::{Assign, Bound, Fitting};

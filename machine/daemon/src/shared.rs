@@ -1,7 +1,7 @@
 //! What the threads of the daemon share: all of it constant, atomic, or behind a short lock.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,15 +9,14 @@ use rustix::process::Resource;
 use upshift_elevate::sys::Sys;
 use upshift_elevate::{Elevator, Priority};
 
-use crate::assign::reserves::Reserves;
+use crate::bounds::quota::Quotas;
 use crate::bucket::{TokenBucket, ns, whole};
 use crate::config::Config;
-use crate::global::Global;
-use crate::log::Log;
 use crate::machine::Machine;
-use crate::quota::Quotas;
-use crate::roster::Roster;
-use crate::scout::Scouts;
+use crate::proc::reader::ProcReader;
+use crate::ranking::global::Global;
+use crate::ranking::roster::Roster;
+use crate::status::log::Log;
 
 /// Dispatchers of processes, above all workers.
 pub(crate) const DISPATCHER: Priority = Priority::of::<44>();
@@ -80,13 +79,10 @@ pub(crate) struct Shared {
     /// Threads of clients that are recorded.
     pub(crate) roster: Roster,
     pub(crate) quotas: Quotas,
-    /// Ordinary threads that open files of other processes.
-    pub(crate) scouts: Scouts,
+    /// Ordinary threads that open files of other processes, and close descriptors of clients.
+    pub(crate) reader: ProcReader,
     /// ns that the daemon's threads which are not of one CPU have worked since [`Shared::worked`] was called.
     work: AtomicU64,
-    /// Whether the canaries' watch is above what has a deadline.
-    deadlines_guarded: AtomicBool,
-    pub(crate) reserves: Reserves,
 }
 
 /// Counters of the whole daemon.
@@ -110,7 +106,7 @@ impl Shared {
         machine: Arc<dyn Machine>,
         global: Global,
         cpus: usize,
-        scouts: Scouts,
+        reader: ProcReader,
     ) -> Shared {
         Shared {
             config: Mutex::new(Arc::new(config)),
@@ -126,10 +122,8 @@ impl Shared {
             counts: Counts::default(),
             roster: Roster::default(),
             quotas: Quotas::start(),
-            scouts,
+            reader,
             work: AtomicU64::new(0),
-            deadlines_guarded: AtomicBool::new(false),
-            reserves: Reserves::default(),
         }
     }
 
@@ -141,15 +135,6 @@ impl Shared {
     pub(crate) fn epoch(&self) -> u64 {
         let guardian = self.elevator.as_ref().map_or(0, Elevator::demotions);
         self.roster.epoch().wrapping_add(guardian)
-    }
-
-    /// Whether the canaries' watch is above what has a deadline.
-    pub(crate) fn are_deadlines_guarded(&self) -> bool {
-        self.deadlines_guarded.load(Acquire)
-    }
-
-    pub(crate) fn guard_deadlines(&self, guarded: bool) {
-        self.deadlines_guarded.store(guarded, Release);
     }
 
     /// A thread of the daemon that is not of one CPU has worked for so long, at its priority, on some CPU.

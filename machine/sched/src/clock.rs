@@ -33,16 +33,10 @@ fn read(clock: libc::clockid_t) -> Option<Nanos> {
     (done == 0).then_some(time.tv_sec as Nanos * 1_000_000_000 + time.tv_nsec as Nanos)
 }
 
-/// CPU time of a process, ns; `None` if it is gone. One system call.
-pub(crate) fn process_cpu_time(pid: libc::pid_t) -> Option<Nanos> {
-    // The kernel's encoding of "CPU clock of process pid": the complement of the pid above three bits, of which 2 says
-    // "as the scheduler counts".
-    read((!pid << 3) | 2)
-}
-
 /// CPU time of a thread, ns; `None` if it has ended. One system call.
 pub(crate) fn thread_cpu_time(tid: libc::pid_t) -> Option<Nanos> {
-    // As above; 4 says "of a thread".
+    // The number of a thread's clock (linux/posix-timers_types.h): the complement of the tid above
+    // three bits, of which 4 says "of a thread" and 2 "as the scheduler counts".
     read((!tid << 3) | 4 | 2)
 }
 
@@ -79,12 +73,5 @@ mod tests {
         control.stop();
         clock.wait(None, &control);
         assert!(control.take_bell() && !control.take_bell());
-    }
-
-    #[test]
-    fn cpu_times_of_processes_are_read_by_pid() {
-        let own = process_cpu_time(std::process::id() as i32).unwrap();
-        assert!(own > 0);
-        assert_eq!(process_cpu_time(4_194_305), None);
     }
 }

@@ -23,6 +23,8 @@ mod front;
 
 use std::time::Duration;
 
+use upshift_elevate::Priority;
+
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::control::{Change, Control};
@@ -85,6 +87,29 @@ struct Slot<M> {
     /// CPU time at [`Engine::closed_at`].
     at_close: Nanos,
     turns: u64,
+}
+
+impl<M> Slot<M> {
+    /// Creates the slot of a task without a member, at the base.
+    fn new(label: String, task: TaskId, base: Priority) -> Slot<M> {
+        Slot {
+            member: None,
+            label,
+            left_out: false,
+            cpu: 0,
+            notch: Notch {
+                task: task.0,
+                at: base,
+            },
+            sleeps: false,
+            unasked: 0,
+            first: 0,
+            seen: 0,
+            untold: 0,
+            at_close: 0,
+            turns: 0,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -153,23 +178,15 @@ impl<M: Member> Engine<M> {
         if let Some(cpu) = self.cpus.get(cpu) {
             member.pin(cpu.number)?;
         }
+        let slot = Slot::new(member.label().to_owned(), task, self.config.base);
         let first = member.cpu_time();
         self.slots.push(Slot {
-            label: member.label().to_owned(),
-            left_out: false,
             member: Some(member),
             cpu,
-            notch: Notch {
-                task: task.0,
-                at: self.config.base,
-            },
-            sleeps: false,
-            unasked: 0,
             first,
             seen: first,
-            untold: 0,
             at_close: first,
-            turns: 0,
+            ..slot
         });
         Ok(task)
     }
@@ -187,23 +204,8 @@ impl<M: Member> Engine<M> {
 
     fn add_without_member(&mut self, label: String, left_out: bool) -> TaskId {
         let task = TaskId(self.slots.len());
-        self.slots.push(Slot {
-            label,
-            left_out,
-            member: None,
-            cpu: 0,
-            notch: Notch {
-                task: task.0,
-                at: self.config.base,
-            },
-            sleeps: false,
-            unasked: 0,
-            first: 0,
-            seen: 0,
-            untold: 0,
-            at_close: 0,
-            turns: 0,
-        });
+        let slot = Slot::new(label, task, self.config.base);
+        self.slots.push(Slot { left_out, ..slot });
         task
     }
 

@@ -15,9 +15,9 @@
 
 mod process;
 
+use upshift_elevate::sys::{process_time, sleeps};
 use upshift_elevate::{Elevator, Priority};
 
-use crate::clock::process_cpu_time;
 use crate::error::SchedError;
 use crate::member::{Member, Standing};
 use crate::policy::Nanos;
@@ -155,7 +155,7 @@ impl Member for Processes {
     fn cpu_time(&mut self) -> Nanos {
         let mut sum = self.ended;
         for process in &mut self.processes {
-            if let Some(time) = process_cpu_time(process.pid) {
+            if let Ok(time) = process_time(process.pid) {
                 process.cpu_time = process.cpu_time.max(time);
             }
             sum += process.cpu_time;
@@ -164,16 +164,8 @@ impl Member for Processes {
     }
 
     fn wants_cpu(&self) -> bool {
-        let of = |process: &Process| {
-            process
-                .tids()
-                .map(|tid| (process.pid, tid))
-                .collect::<Vec<_>>()
-        };
-        let threads = self.processes.iter().flat_map(of).take(ASKED);
-        threads
-            .into_iter()
-            .any(|(pid, tid)| procfs::wants_cpu(pid, tid))
+        let threads = self.processes.iter().flat_map(Process::tids);
+        threads.take(ASKED).any(|tid| !sleeps(tid))
     }
 
     fn follow(&mut self, thorough: bool) -> Result<bool, SchedError> {

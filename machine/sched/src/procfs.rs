@@ -142,12 +142,6 @@ pub(crate) fn children(pid: i32, tids: impl Iterator<Item = i32>) -> Vec<i32> {
         .collect()
 }
 
-/// Whether a thread runs, or waits for nothing but a CPU.
-pub(crate) fn wants_cpu(pid: i32, tid: i32) -> bool {
-    let stat = read_at_once(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
-    after_name(&stat).is_some_and(|rest| rest.trim_start().starts_with('R'))
-}
-
 /// The name of a process.
 pub(crate) fn name(pid: i32) -> String {
     let name = read_at_once(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -174,24 +168,6 @@ mod tests {
         if name(2) == "kthreadd" {
             assert!(matches!(check(2), Err(SchedError::KernelThread(2))));
         }
-    }
-
-    #[test]
-    fn a_thread_that_waits_does_not_want_a_cpu() {
-        let pid = std::process::id() as i32;
-        assert!(wants_cpu(pid, upshift_elevate::current_tid()));
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
-            .spawn()
-            .unwrap();
-        let asleep = || !wants_cpu(child.id() as i32, child.id() as i32);
-        let fell_asleep = (0..2000).any(|_| {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-            asleep()
-        });
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(fell_asleep && !wants_cpu(child.id() as i32, child.id() as i32));
     }
 
     #[test]

@@ -1,9 +1,15 @@
 //! Durations, sizes, shares and CPU lists as text: on command lines, in configuration files, in `/sys`.
 //!
-//! Each function takes the whole text and returns the value, or a sentence that says what is wrong and what to write. Spaces around the text
-//! and before a unit are allowed. Pure; allocates for errors and lists only.
+//! Each function takes the whole text and returns the value, or a sentence that names the error and
+//! the right form. Spaces around the text and before a unit are allowed. Pure; allocates for errors
+//! and lists only. The feature `socket-file` adds the files of Unix sockets.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
+
+#[cfg(all(feature = "socket-file", target_os = "linux"))]
+#[cfg_attr(docsrs, doc(cfg(feature = "socket-file")))]
+pub mod socket_file;
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

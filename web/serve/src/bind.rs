@@ -16,7 +16,7 @@ use upshift::io::AsyncFd;
 use upshift::net::{TcpListener, TcpSocket, TcpStream, UnixStream};
 
 use crate::address::Address;
-use crate::socket_file::{self, SocketFile};
+use upshift_units::socket_file::{self, SocketFile};
 
 /// Connections that wait to be accepted on a Unix socket or on all addresses, as far as the kernel
 /// allows (`net.core.somaxconn`).

@@ -13,7 +13,7 @@ use serde_json::json;
 use upshift::Level;
 
 use crate::shared::{Control, Reloaded, Shared};
-use crate::socket_file::{self, SocketFile};
+use upshift_units::socket_file::{self, SocketFile};
 
 const HELP: &str = "\
 status                connections, requests, whether it drains

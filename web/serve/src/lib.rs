@@ -98,7 +98,6 @@ mod service;
 mod shards;
 mod shared;
 mod sites;
-mod socket_file;
 mod streams;
 mod sweep;
 mod tls;

@@ -36,11 +36,9 @@ use std::time::{Duration, Instant};
 
 use rule::{Heard, Rest};
 use thread::Canary;
-use upshift_elevate::Elevated;
 
 use crate::abort::AbortOnPanic;
-use crate::assign::Assign;
-use crate::roster::{Hold, Resting};
+use crate::ranking::roster::{Hold, Resting};
 use crate::shared::{HEARTBEAT, Shared, WATCH};
 
 /// Time between two questions: a fifth of the time that the daemon itself may be silent.
@@ -48,11 +46,6 @@ const ROUND: Duration = Duration::from_millis(HEARTBEAT.as_millis() as u64 / 5);
 
 /// How long a canary may be silent after a question.
 const PATIENCE: Duration = HEARTBEAT.saturating_sub(ROUND);
-
-/// Reservation of the watch where programs have deadlines. Its period is shorter than theirs
-/// usually are, so that its deadline comes first.
-const RUNTIME: Duration = Duration::from_millis(1);
-const TIMES: Duration = Duration::from_millis(10);
 
 /// Time between two searches for new CPUs.
 const CPUS: Duration = Duration::from_millis(500);
@@ -115,14 +108,13 @@ struct Canaries {
 impl Canaries {
     fn run(mut self) {
         let elevator = self.shared.elevator.as_ref();
-        let own = elevator.and_then(|elevator| match elevator.elevate_current(WATCH) {
+        let _own = elevator.and_then(|elevator| match elevator.elevate_current(WATCH) {
             Ok(own) => Some(own),
             Err(error) => {
                 self.shared.complain("rise", || error.to_string());
                 None
             }
         });
-        self.keep_above_reservations(own.as_ref());
         self.shared.roster.is_watched_by_this_thread();
         while !self.stop.load(Acquire) {
             if self.shared.roster.is_empty() && self.resting == Resting::default() {
@@ -138,7 +130,6 @@ impl Canaries {
             let now = Instant::now();
             if now - self.counted >= CPUS {
                 self.counted = now;
-                self.keep_above_reservations(own.as_ref());
                 if let Err(error) = self.add_missing() {
                     let text = || format!("a CPU has no canary: {error}");
                     self.shared.complain("canary", text);
@@ -183,29 +174,6 @@ impl Canaries {
             self.resting = resting.clone();
             shared.roster.rest(resting);
         }
-    }
-
-    /// If rules give deadlines, the watch needs one, too: a deadline that is lent lasts as long as the lock, above all of SCHED_FIFO. Without
-    /// that no program gets one.
-    fn keep_above_reservations(&self, own: Option<&Elevated>) {
-        let guarded = self.shared.are_deadlines_guarded();
-        let wanted = self.shared.config().assign.iter().any(Assign::has_deadline);
-        let Some(own) = own.filter(|_| wanted != guarded) else {
-            return;
-        };
-        let set = match wanted {
-            true => own.set_deadline(RUNTIME, TIMES, TIMES),
-            false => own.set(WATCH),
-        };
-        if let Err(error) = set {
-            let text = || {
-                format!("no program gets a deadline, since the canaries' watch gets none: {error}")
-            };
-            return self.shared.complain("deadline", text);
-        }
-        self.shared.guard_deadlines(wanted);
-        // Those that have waited for that get theirs.
-        self.shared.roster.stir();
     }
 
     /// Adds a canary for each CPU that has none. A canary whose CPU has gone answers elsewhere,

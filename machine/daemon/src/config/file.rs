@@ -9,7 +9,7 @@ use upshift_board::LEVELS;
 
 use super::names::Name;
 use super::{Config, Limits, Rule, Subject};
-use crate::assign::rule::{Assign, FileAssign};
+use crate::rules::rule::{Assign, FileAssign};
 
 /// What a file may say.
 #[derive(Debug, Default, Deserialize)]

@@ -16,14 +16,14 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::admission::Standing;
-use crate::assign::rule::{Assign, Fitting, Traits, fitting};
-use crate::socket_file::check_directories;
+use crate::rules::rule::{Assign, Fitting, Traits, fitting};
 use file::File;
 pub(crate) use file::within;
 pub use members::Member;
 pub(crate) use names::Name;
 pub use names::{group, user};
 pub use subordinate::Subordinate;
+use upshift_units::socket_file::check_directories;
 
 /// What the daemon does, for which users, and within which limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -409,7 +409,7 @@ mod tests {
                 "at most one",
             ),
             (
-                "[[assign]]\ncomm = \"x\"\nlevel = 3\nruntime_us = 900\ndeadline_us = 1000",
+                "[[assign]]\ncomm = \"x\"\nlevel = 3\nruntime_us = 900\nperiod_us = 1000",
                 "100 to 800",
             ),
             ("[[assign]]\ncomm = \"x\"\nlevel = 64", "0 to 63"),

@@ -1,9 +1,10 @@
 //! Whether what is to be registered may be.
 //!
-//! Nothing a process says of its threads is believed: a thread is accepted if the kernel lists it under the process that has
-//! connected, if that process still lives afterwards and is of the user that has connected, if no other registration has it, and if it is
-//! pinned to the CPU of its vCPU and to no other. What takes opening a file a scout has found out (`sight.rs`); the process still lives, so it
-//! was the same one.
+//! Nothing a process says of its threads is believed: a thread is accepted if the kernel lists
+//! it under the process that has connected, if that process still lives afterwards and is of the
+//! user that has connected, if no other registration has it, and if it is pinned to the CPU of
+//! its vCPU and to no other. A reader has opened the files (`lookup.rs`); the
+//! process still lives, so it was the same one.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +19,7 @@ use crate::control::names::Named;
 use crate::control::requests::{Outcome, Refusal, refuse};
 use crate::control::session::SessionThread;
 use crate::cpu::{Charge, Command, Latch, is_over};
-use crate::roster::Owner;
+use crate::ranking::roster::Owner;
 
 impl Control {
     /// Of threads that are to be registered, forgets those of other registrations that had the same numbers and have ended.
@@ -121,7 +122,7 @@ impl Control {
     }
 
     /// Whether the process is still of the user that has connected: it may have become another's by executing a program with the
-    /// set-user-id bit, while a child holds its connection. `process` is what a scout has seen, some time ago.
+    /// set-user-id bit, while a child holds its connection. `process` was looked up some time ago.
     pub(super) fn check_user(
         &self,
         (pid, user): (i32, u32),

@@ -6,8 +6,9 @@
 //!                  └── closes, dies ──────┴───────────┴─▶ given back, forgotten
 //! ```
 //!
-//! It owns every connection and session. Schedulers get what they need through their mailboxes, and answer through latches, at
-//! most a second. What takes opening a file that may be another's is found out by scouts, and it goes on meanwhile.
+//! It owns every connection and session. Schedulers are told through their mailboxes and answer
+//! through latches, at most a second. Readers open files that may be another's and close the
+//! descriptors of clients; the control thread goes on meanwhile.
 //!
 //! It sits at the schedulers' priority, because a thread that anything elevated can hold up cannot take anything back; so it
 //! limits itself: of each 20 ms it works at most 4, whatever it is asked.
@@ -16,22 +17,20 @@
 //! |---|---|
 //! | `requests.rs` | what a message means, and the answer |
 //! | `session.rs` | one registration |
-//! | `sight.rs` | what scouts find out about what is to register |
+//! | `lookup.rs` | facts about a process that registers |
 //! | `checks.rs` | which threads and processes are accepted |
 //! | `census.rs` | the answers that take memory |
-//! | `closer.rs` | closing what came from clients, which may take long |
 //! | `names.rs` | numbers of threads in other pid namespaces |
 //! | `reload.rs` | another configuration |
 //! | `slots.rs` | words of the global page |
 
 mod census;
 mod checks;
-mod closer;
+mod lookup;
 mod names;
 mod reload;
 mod requests;
 mod session;
-mod sight;
 mod slots;
 
 use std::collections::HashMap;
@@ -48,22 +47,21 @@ use rustix::time::ClockId;
 use upshift_board::layout::LOCAL_BYTES;
 use upshift_board::wire;
 
+use crate::admission::listen::Listener;
+use crate::admission::peer::Peer;
 use crate::admission::{Admission, Load};
-use crate::assign::Assigner;
 use crate::canary::Watch;
+use crate::config::Config;
 use crate::cpu::{Command, CpuScheduler, Latch};
-use crate::listen::Listener;
-use crate::notify::Notify;
-use crate::peer::Peer;
-use crate::scout::Answers;
+use crate::proc::stack::Answers;
+use crate::rules::Assigner;
 use crate::shared::{DAEMON, Shared, WINDOW, WorkBudget};
-use crate::socket_file::SocketFile;
+use crate::status::notify::Notify;
+use upshift_units::socket_file::SocketFile;
 
 use census::Censuses;
-use closer::Closer;
-pub(crate) use reload::Orders;
+use lookup::{Found, Pending};
 pub(crate) use session::Session;
-use sight::{Found, Lines, Pending};
 use slots::Slots;
 
 /// The sign of life.
@@ -76,13 +74,24 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const ACCEPTS: usize = 16;
 
 const LISTENER: u64 = 0;
-const STOP: u64 = 1;
-/// The key of the eventfd for new configurations.
-const RELOAD: u64 = u64::MAX;
-/// The key of the eventfd for what scouts have found out.
+/// The key of the eventfd for orders.
+const ORDERS: u64 = u64::MAX;
+/// The key of the eventfd for answers of readers.
 const FOUND: u64 = u64::MAX - 2;
 /// Keys of a connection: twice its number, plus one for the pidfd.
 const FIRST: u64 = 2;
+
+/// An order of the daemon's owner.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// Apply another configuration.
+    Reload(Box<Config>),
+    /// Give everything back and end.
+    Stop,
+}
+
+/// Orders, and the eventfd that announces them.
+pub(crate) type Orders = Answers<Order>;
 
 /// See the module.
 pub(crate) struct Control {
@@ -90,7 +99,6 @@ pub(crate) struct Control {
     /// It goes before the listener, whose lock keeps a successor out.
     metrics: Option<SocketFile>,
     listener: Listener,
-    stop: Arc<OwnedFd>,
     orders: Arc<Orders>,
     epoll: OwnedFd,
     connections: HashMap<u64, Connection>,
@@ -107,8 +115,6 @@ pub(crate) struct Control {
     claimed: HashMap<i32, u64>,
     pub(crate) started: Instant,
     answers: Arc<Answers<Found>>,
-    lines: Lines,
-    closer: Closer,
     notify: Notify,
     budget: WorkBudget,
     /// Its CPU time, as it was read last.
@@ -129,7 +135,6 @@ impl Control {
     pub(crate) fn new(
         shared: Arc<Shared>,
         listener: Listener,
-        stop: Arc<OwnedFd>,
         orders: Arc<Orders>,
     ) -> io::Result<Control> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -140,17 +145,14 @@ impl Control {
             EventData::new_u64(LISTENER),
             level,
         )?;
-        epoll::add(&epoll, &stop, EventData::new_u64(STOP), level)?;
-        epoll::add(&epoll, &orders.eventfd, EventData::new_u64(RELOAD), level)?;
+        epoll::add(&epoll, &orders.eventfd, EventData::new_u64(ORDERS), level)?;
         let answers = Arc::new(Answers::new()?);
         epoll::add(&epoll, &answers.eventfd, EventData::new_u64(FOUND), level)?;
-        let closer = Closer::new(Arc::clone(&shared));
         Ok(Control {
             admission: Admission::new(shared.config().limits).with_descriptors(shared.descriptors),
             shared,
             metrics: None,
             listener,
-            stop,
             orders,
             epoll,
             connections: HashMap::new(),
@@ -164,8 +166,6 @@ impl Control {
             claimed: HashMap::new(),
             started: Instant::now(),
             answers,
-            lines: Lines::default(),
-            closer,
             notify: Notify::new(),
             budget: WorkBudget::new(Instant::now()),
             spent: Duration::ZERO,
@@ -180,7 +180,6 @@ impl Control {
                 .inspect_err(|error| self.shared.complain("rise", || error.to_string()))
                 .ok()
         });
-        self.closer.start();
         self.remark();
         self.start_assigning();
         self.metrics = self.serve_metrics();
@@ -204,9 +203,15 @@ impl Control {
                 let flags = event.flags;
                 match event.data.u64() {
                     LISTENER => self.accept(),
-                    STOP => return self.end(),
-                    RELOAD => self.reload(),
-                    FOUND => self.hear_scouts(),
+                    ORDERS => {
+                        for order in self.orders.take() {
+                            match order {
+                                Order::Reload(config) => self.reload(*config),
+                                Order::Stop => return self.end(),
+                            }
+                        }
+                    }
+                    FOUND => self.hear_readers(),
                     key if key % 2 == 1 => self.drop_connection(key - 1),
                     key => self.read(key, flags),
                 }
@@ -218,7 +223,7 @@ impl Control {
     fn serve_metrics(&self) -> Option<SocketFile> {
         let config = self.shared.config();
         let place = config.metrics.as_ref()?;
-        let served = crate::metrics::serve(place, self.listener.path().to_path_buf());
+        let served = crate::status::metrics::serve(place, self.listener.path().to_path_buf());
         served
             .inspect_err(|error| {
                 self.shared.complain("metrics", || {
@@ -258,7 +263,6 @@ impl Control {
         let ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
         self.shared.global.beat(ns);
         self.notify.beat();
-        self.closer.relieve();
         self.refuse_late();
         if let Some(elevator) = &self.shared.elevator
             && (!self.claimed.is_empty() || !self.shared.roster.is_empty())
@@ -270,7 +274,7 @@ impl Control {
 
     fn accept(&mut self) {
         for _ in 0..ACCEPTS {
-            if self.closer.is_full() {
+            if self.shared.reader.closes_too_much() {
                 self.shared.complain("closing", || {
                     "new clients wait until the descriptors of former ones are closed: a client sends some that linger"
                         .to_string()
@@ -295,7 +299,7 @@ impl Control {
             if let Err((socket, error)) = self.add(socket) {
                 // At once, however long closing takes.
                 let _ = rustix::net::shutdown(&socket, Shutdown::Both);
-                self.close(vec![socket]);
+                self.shared.reader.close(vec![socket]);
                 self.shared.counts.refused.fetch_add(1, Relaxed);
                 self.shared
                     .complain("connection", || format!("a connection was closed: {error}"));
@@ -375,9 +379,9 @@ impl Control {
         };
         let foreign = packet.fds.into_iter().filter(|file| !is_page(file));
         let foreign: Vec<OwnedFd> = foreign.collect();
-        let too_much = !foreign.is_empty() && self.closer.is_full();
+        let too_much = !foreign.is_empty() && self.shared.reader.closes_too_much();
         if !foreign.is_empty() {
-            self.close(foreign);
+            self.shared.reader.close(foreign);
         }
         // It has closed, or does not take its answers, or there is no end to what it sends.
         if answered.is_err() || too_much {
@@ -401,13 +405,8 @@ impl Control {
             }
             // At once, however long closing takes.
             let _ = rustix::net::shutdown(&connection.socket, Shutdown::Both);
-            self.close(vec![connection.socket]);
+            self.shared.reader.close(vec![connection.socket]);
         }
-    }
-
-    /// Closes what a client has sent, or what may hold it.
-    fn close(&self, all: Vec<OwnedFd>) {
-        self.closer.close(all);
     }
 
     /// Gives back what belongs to the session, and forgets it.
@@ -486,7 +485,6 @@ impl Control {
         self.schedulers.clear();
         self.assigner = None;
         self.watch = None;
-        let _ = &self.stop;
     }
 }
 

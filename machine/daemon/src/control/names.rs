@@ -1,9 +1,11 @@
 //! Numbers of threads as a client knows them, and as the daemon does.
 //!
-//! A client in a pid namespace of its own (a container) names its threads by that namespace's numbers. The kernel says what each is called
-//! in every namespace from the daemon's down (`NSpid` of `/proc/PID/task/TID/status`), so they are translated by looking through the
-//! threads of the process that has connected: a number can only ever mean one of them. A process whose numbers are the daemon's own costs
-//! one file; another one a file for each thread it has, of which it may have [`MOST`]. For a scout (`scout.rs`).
+//! A client in a pid namespace of its own (a container) names its threads by that namespace's
+//! numbers. The kernel says what each is called in every namespace from the daemon's down
+//! (`NSpid` of `/proc/PID/task/TID/status`), so they are translated by looking through the
+//! threads of the process that has connected: a number can only ever mean one of them. A process
+//! whose numbers are the daemon's own costs one file; another one a file for each thread it has,
+//! of which it may have [`MOST`]. For a reader (`proc/reader.rs`).
 
 use std::collections::HashMap;
 use std::fs;

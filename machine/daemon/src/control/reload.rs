@@ -3,46 +3,17 @@
 //! What applies at once: ceilings and rules (users that are denied now are disconnected), limits for what comes, `[[assign]]` rules, shares, quanta,
 //! mode and group of the socket. What needs another daemon: where it listens, whether it elevates at all, and where metrics are.
 
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::config::Config;
-use crate::control::sight::Found;
+use crate::control::lookup::Found;
 use crate::control::{Connection, Control};
 use crate::cpu::Command;
-
-/// The configuration that waits to be applied, and the eventfd that announces it.
-#[derive(Debug)]
-pub(crate) struct Orders {
-    next: Mutex<Option<Config>>,
-    pub(super) eventfd: OwnedFd,
-}
-
-impl Orders {
-    pub(crate) fn new() -> std::io::Result<Orders> {
-        Ok(Orders {
-            next: Mutex::default(),
-            eventfd: upshift_board::os::doorbell()?,
-        })
-    }
-
-    pub(crate) fn put(&self, config: Config) {
-        use std::os::fd::AsFd;
-        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(config);
-        // An eventfd that is open and does not block can always be rung.
-        let _ = upshift_board::os::ring(self.eventfd.as_fd());
-    }
-}
+use crate::proc::reader::Lane;
 
 impl Control {
-    /// Applies what [`Orders`] hold.
-    pub(super) fn reload(&mut self) {
-        let mut word = [0u8; 8];
-        let _ = rustix::io::read(&self.orders.eventfd, &mut word);
-        let next = self.orders.next.lock();
-        let Some(mut config) = next.unwrap_or_else(PoisonError::into_inner).take() else {
-            return;
-        };
+    /// Applies another configuration.
+    pub(super) fn reload(&mut self, mut config: Config) {
         self.notify.reloading();
         let before = self.shared.config();
         let fixed = [
@@ -109,10 +80,11 @@ impl Control {
         self.look_up_levels(sessions);
     }
 
-    /// Has a scout find out what the rules assign to these sessions: the key of the connection, number and process.
+    /// Has the levels looked up that rules assign to these sessions: key of the connection,
+    /// number and process.
     pub(super) fn look_up_levels(&self, sessions: Vec<(u64, u32, i32)>) {
         let (config, answers) = (self.shared.config(), Arc::clone(&self.answers));
-        self.shared.scouts.send(move || {
+        self.shared.reader.send(Lane::Own, move || {
             let level = |(key, number, pid)| (key, number, config.assigned_level(pid));
             let levels = sessions.into_iter().map(level).collect();
             answers.put(Found::Levels(config, levels));

@@ -1,5 +1,5 @@
 //! What a message means, and the answer. A page is accepted if its seals fix its length and forbid holes; threads and processes are
-//! looked at in `sight.rs` and `checks.rs`.
+//! looked at in `lookup.rs` and `checks.rs`.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,9 +14,9 @@ use upshift_board::wire::{self, Cpus, Reason, Reply, Request, Threads, Tids, Wir
 
 use crate::admission::{Load, Standing};
 use crate::bucket::{TokenBucket, ns};
+use crate::control::lookup::{Facts, Intent};
 use crate::control::names::Named;
 use crate::control::session::{Session, SessionThread, SessionVcpu};
-use crate::control::sight::{Intent, Sight};
 use crate::control::{Control, PATIENCE};
 use crate::cpu::{Charge, Command, Entry, Latch, Tally};
 use crate::status;
@@ -99,17 +99,17 @@ impl Control {
         }
     }
 
-    /// What a scout had to find out is known: lets the process in, or not.
-    pub(super) fn register_seen(
+    /// Lets the process in whose facts are known, or not.
+    pub(super) fn register_known(
         &mut self,
         key: u64,
         page: Arc<Mapping<LocalPage>>,
         cpus: &[usize],
         threads: usize,
-        sight: Sight,
+        facts: Facts,
     ) -> io::Result<()> {
-        let config = Arc::clone(&sight.config);
-        let (session, doorbells) = match self.join(key, page, cpus, sight) {
+        let config = Arc::clone(&facts.config);
+        let (session, doorbells) = match self.join(key, page, cpus, facts) {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 if let Some(connection) = self.connections.get(&key) {
@@ -232,7 +232,7 @@ impl Control {
         key: u64,
         page: Arc<Mapping<LocalPage>>,
         cpus: &[usize],
-        sight: Sight,
+        facts: Facts,
     ) -> Outcome<(Session, Vec<OwnedFd>)> {
         let Some(connection) = self.connections.get(&key) else {
             return refuse(Reason::State, "the connection is gone");
@@ -241,7 +241,7 @@ impl Control {
         let uid = connection.peer.uid;
         let (ceiling, standing) = self.rights(uid, &connection.peer.groups)?;
         let machine = Arc::clone(&self.shared.machine);
-        let threads = sight.threads?;
+        let threads = facts.threads?;
         self.forget_ended(&threads);
         let charges = self.check_threads(key, (pid, user), threads, cpus)?;
         let failed =
@@ -258,19 +258,19 @@ impl Control {
         let copies: Vec<OwnedFd> = copies
             .collect::<Result<_, _>>()
             .map_err(failed("no descriptor"))?;
-        let process = self.check_user((pid, uid), sight.process)?;
+        let process = self.check_user((pid, uid), facts.process)?;
         let Some(slot) = self.slots.take(cpus.len(), standing) else {
             return refuse(Reason::Limit, "no room for so many vCPUs on the board");
         };
         // The configuration's word counts more than its own.
-        let ceiling = ceiling.max(sight.level.unwrap_or(0));
+        let ceiling = ceiling.max(facts.level.unwrap_or(0));
         if let Some(assigner) = &self.assigner {
             assigner.registered(pid, PATIENCE);
         }
         let mut session = Session {
             number: self.next_session,
             pid,
-            command: sight.command,
+            command: facts.command,
             ceiling,
             page: Arc::clone(&page),
             slot,
@@ -354,15 +354,15 @@ impl Control {
         self.answer_update(key, kind, done)
     }
 
-    /// What a scout had to find out of the threads that are added is known.
-    pub(super) fn update_seen(
+    /// Adds the threads whose facts are known.
+    pub(super) fn update_known(
         &mut self,
         key: u64,
         kind: u16,
-        sight: Sight,
+        facts: Facts,
         removed: &[i32],
     ) -> io::Result<()> {
-        let threads = sight.threads;
+        let threads = facts.threads;
         let done = threads.and_then(|threads| self.change_threads(key, threads, removed));
         self.answer_update(key, kind, done)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use upshift_board::Role;
-use upshift_daemon::{Assign, Bound, Config, Daemon, Reservation};
+use upshift_daemon::{Assign, Bound, Config, Daemon};
 use upshift_elevate::sys::Kernel;
 use upshift_elevate::{Class, Elevator, Policy, Priority, current_tid};
 
@@ -23,16 +23,11 @@ pub(crate) fn rule(user: u32, level: u8) -> Assign {
     }
 }
 
-/// A rule that gives shells of `ALICE` 6 ms in every 20.
-pub(crate) fn deadline_rule() -> Assign {
-    let ms = Duration::from_millis;
+/// Returns a rule that gives programs of `ALICE` 6 ms in every 20.
+pub(crate) fn periodic_rule() -> Assign {
+    let (runtime, period) = (Duration::from_millis(6), Duration::from_millis(20));
     Assign {
-        bound: Bound::Deadline(Reservation {
-            runtime: ms(6),
-            deadline: ms(20),
-            period: ms(20),
-        }),
-        comm: Some("sh".into()),
+        bound: Bound::Periodic { runtime, period },
         ..rule(ALICE, 8)
     }
 }

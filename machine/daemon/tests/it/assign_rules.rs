@@ -1,4 +1,4 @@
-//! What an `[[assign]]` rule may name and bound: containers, units, shares, deadlines.
+//! Subjects and bounds of `[[assign]]` rules: containers, units, shares, periods.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -11,8 +11,8 @@ use upshift_daemon::{Assign, Bound, Config, Daemon};
 use upshift_elevate::sys::Kernel;
 use upshift_elevate::{Class, Policy};
 
-use crate::assign::{assigned, deadline_rule, rule};
-use crate::attack::{ALICE, MALLORY, from_now, open_config, start_child, two_cpus};
+use crate::assign::{assigned, periodic_rule, rule};
+use crate::attack::{ALICE, MALLORY, from_now, open_config, start_child};
 use crate::cgroup::Cgroup;
 use crate::client::census;
 use crate::process::{Process, until};
@@ -29,10 +29,10 @@ fn is_assigned(path: &Path, process: &Process) -> bool {
 }
 
 /// A shell of `user` that burns, by its only thread, for ten seconds at most.
-pub(crate) struct Shell(Child);
+struct Shell(Child);
 
 impl Shell {
-    pub(crate) fn start(user: u32, cpus: Option<&str>) -> Shell {
+    fn start(user: u32, cpus: Option<&str>) -> Shell {
         let burn = "ulimit -t 10; while :; do :; done";
         let mut command = match cpus {
             Some(cpus) => {
@@ -50,18 +50,7 @@ impl Shell {
         Shell(command.spawn().unwrap())
     }
 
-    /// One that waits for its input, as long as it lives.
-    pub(crate) fn asleep(user: u32) -> Shell {
-        let mut command = Command::new("sh");
-        command.args(["-c", "read line"]).stdin(Stdio::piped());
-        Shell(command.uid(user).gid(user).spawn().unwrap())
-    }
-
-    pub(crate) fn pid(&self) -> i32 {
-        self.0.id() as i32
-    }
-
-    pub(crate) fn class(&self) -> Option<Class> {
+    fn class(&self) -> Option<Class> {
         let policy = Policy::of(&Kernel, self.0.id() as i32).ok()?;
         Some(policy.class())
     }
@@ -83,19 +72,8 @@ impl Shell {
         )
     }
 
-    /// Whether it has not ended: one that has is not waited for, and keeps its class.
-    pub(crate) fn lives(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()));
-        stat.is_ok_and(|stat| !stat.contains(") Z "))
-    }
-
     fn is_assigned(&self, path: &Path) -> bool {
         assigned(&census(path), self.0.id() as i32).is_some()
-    }
-
-    /// ns of CPU.
-    pub(crate) fn used(&self) -> u64 {
-        upshift_elevate::sys::process_time(self.0.id() as i32).unwrap()
     }
 
     /// Is its policy the one that it was started with, that of the tests?
@@ -148,45 +126,41 @@ fn a_share_is_of_all_cpus_of_the_domain() {
 }
 
 #[test]
-fn a_deadline_is_the_kernels_where_it_fits_and_a_budget_where_not() {
+fn a_runtime_in_each_period_bounds_a_program_in_sched_fifo() {
     let _turn = turn();
     if !permitted() {
         return;
     }
-    let daemon = daemon("deadline", deadline_rule());
-    let free = Shell::start(ALICE, None);
-    until("the kernel has its deadline", || {
-        free.class() == Some(Class::Deadline)
-    });
-    let (_, last) = two_cpus();
-    if last > 0 {
-        // The kernel reserves nothing for what is pinned to some of its CPUs.
-        let pinned = Shell::start(ALICE, Some("0"));
-        until("it has a budget in SCHED_FIFO", || {
-            matches!(pinned.class(), Some(Class::Fifo(2..=10)))
+    let daemon = daemon("period", periodic_rule());
+    let shell = Shell::start(ALICE, Some("0"));
+    // Its budget ends, and the next period begins.
+    for _ in 0..2 {
+        until("it is elevated", || {
+            matches!(shell.class(), Some(Class::Fifo(2..=10)))
         });
-        until("which ends", || {
-            matches!(pinned.class(), Some(Class::Other { .. }))
+        until("its runtime is used up", || {
+            matches!(shell.class(), Some(Class::Other { .. }))
         });
     }
     daemon.stop();
-    assert!(free.is_as_before());
+    assert!(shell.is_as_before());
 }
 
 #[test]
-fn a_daemon_that_is_killed_leaves_no_deadline() {
+fn a_daemon_that_is_killed_leaves_no_program_elevated() {
     let _turn = turn();
     if !permitted() {
         return;
     }
     let path = socket("left");
+    // The name of the period in files that set a deadline.
     let config =
         format!("[[assign]]\nuser = {ALICE}\nlevel = 8\nruntime_us = 2000\ndeadline_us = 20000\n");
     let mut daemon = Process::start("daemon", &path, &[("CONFIG", config)]);
     daemon.line("ready").unwrap();
     let shell = Shell::start(ALICE, None);
-    until("the kernel has its deadline", || {
-        shell.class() == Some(Class::Deadline)
+    until("it is elevated", || {
+        matches!(shell.class(), Some(Class::Fifo(_)))
     });
     daemon.kill();
     until("the guardian has given it back", || shell.is_as_before());

@@ -86,7 +86,6 @@ fn plays_a_role() {
         "updater" => crate::registration::attackers::updater(),
         "switcher" => crate::cpu_share::floods::switcher(),
         "hanger" => crate::shared_page::hanger(),
-        "quitter" => crate::reservations::quitter(),
         "twice" => crate::assign::twice(),
         "daemon that panics" => daemon(crate::faults::panics()),
         other => panic!("no role {other}"),
@@ -94,9 +93,8 @@ fn plays_a_role() {
 }
 
 /// Programs that know nothing of the daemon. They end by themselves, soon.
-const PROGRAMS: [&str; 13] = [
+const PROGRAMS: [&str; 12] = [
     "twice",
-    "quitter",
     "renewer",
     "donor",
     "gap",

@@ -39,7 +39,7 @@ fn dispatchers_together_leave_a_victim_of_level_0_its_cpu() {
             us()
         );
         // The budget of dispatchers (20 %), its burst, and breaths.
-        assert!(takes_at_most(40, used.1, us()));
+        assert!(takes_at_most(50, used.1, us()));
         assert!(overdrafts > 0);
     }
 }
@@ -182,8 +182,9 @@ fn a_winner_that_is_traced_leaves_a_victim_its_cpu() {
     attacker.go_until(end);
     let (used, burnt) = (victim.number("used "), attacker.number("used "));
     println!("victim {used}, traced {burnt} us of {}", us());
-    // Two looks (72 ms) until the victim is elevated, and then breaths.
-    assert!(takes_at_most(25, burnt, us()));
+    // Two looks until the victim is elevated, and then breaths. A winner that kept its place while
+    // it is traced would have all but the breaths; during a rest it has half.
+    assert!(takes_at_most(70, burnt, us()));
 }
 
 #[test]

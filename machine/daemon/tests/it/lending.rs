@@ -3,17 +3,11 @@
 
 pub(crate) mod attackers;
 
-use std::time::Duration;
-
-use upshift_daemon::{Assign, Bound, Config, Daemon, Reservation};
-
-use crate::assign::rule;
 use crate::attack::{
-    MALLORY, TIME, TRUDY, bystander, compete, from_now, open_config, open_daemon, race_bystander,
-    settings, start_child, takes_at_most, turn_with_two_cpus, two_cpus, us,
+    MALLORY, TIME, TRUDY, bystander, compete, open_daemon, race_bystander, settings, start_child,
+    takes_at_most, turn_with_two_cpus, two_cpus, us,
 };
-use crate::client::census;
-use crate::{permitted, socket, turn};
+use crate::{permitted, turn};
 
 /// Lets `role` lend a priority to a thread that burns on the other CPU, beside a bystander
 /// there: everything rests after 0.12 s, for 1 s, then for 2 s.
@@ -86,55 +80,6 @@ fn rests_of_a_process_that_goes_on_lending_grow() {
     // Rests of 1, 2 and 4 s: three alarms of 0.12 s in 6 s, and an equal part of the rest.
     assert!(takes_at_most(65, burnt, time.as_micros() as u64));
     assert!((2..=3).contains(&alarms), "{alarms} alarms");
-}
-
-#[test]
-fn deadlines_that_are_lent_are_taken_back_by_the_canary() {
-    let _turn = turn();
-    if !permitted() {
-        return;
-    }
-    let path = socket("donor");
-    let ms = Duration::from_millis;
-    let rule = Assign {
-        bound: Bound::Deadline(Reservation {
-            runtime: ms(6),
-            deadline: ms(20),
-            period: ms(20),
-        }),
-        comm: Some("donor".into()),
-        ..rule(MALLORY, 8)
-    };
-    let _daemon = Daemon::start(Config {
-        assign: vec![rule],
-        ..open_config("donor")
-    })
-    .unwrap();
-    let (here, there) = two_cpus();
-    // On each of the CPUs: a donor that is taken back to ordinary threads shares with it.
-    let mut bystanders = [here, there].map(|cpu| bystander(&path, cpu));
-    let mut donors = [here, there].map(|victim| {
-        let more = [("VICTIM", victim.to_string()), ("CALL", "plain".into())];
-        start_child("donor", &path, MALLORY, (here, 40), &more)
-    });
-    let end = from_now(TIME);
-    bystanders.iter_mut().for_each(|it| it.go_until(end));
-    donors.iter_mut().for_each(|it| it.go_until(end));
-    let used = bystanders.each_mut().map(|it| it.number("used "));
-    let longest = bystanders.each_mut().map(|it| it.number("longest "));
-    let burnt = donors.each_mut().map(|it| it.number("used "));
-    let lent = donors.each_mut().map(|it| it.line("lent ").unwrap());
-    let alarms = census(&path)["alarms"].as_u64().unwrap();
-    println!(
-        "donors {burnt:?} ({lent:?}), bystanders {used:?} us of {}, longest gaps {longest:?} us, {alarms} alarms",
-        us()
-    );
-    for burnt in burnt {
-        assert!(takes_at_most(75, burnt, us()));
-    }
-    if lent.iter().any(|it| it == "true") {
-        assert!(alarms > 0);
-    }
 }
 
 #[test]

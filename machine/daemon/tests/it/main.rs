@@ -6,7 +6,6 @@
 mod assign;
 mod assign_rules;
 mod attack;
-mod bandwidth;
 mod budgets;
 mod cgroup;
 mod child;
@@ -34,7 +33,6 @@ mod puppet;
 mod quiet;
 mod quotas;
 mod registration;
-mod reservations;
 mod reuse;
 mod rules_thread;
 mod shared_page;

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use upshift_board::wire::Role;
-use upshift_daemon::{Assign, Config, Daemon};
+use upshift_daemon::{Config, Daemon};
 use upshift_elevate::sys::Kernel;
 use upshift_elevate::{Class, Policy, current_tid};
 
-use crate::assign::{assigned, deadline_rule, rule};
+use crate::assign::{assigned, periodic_rule, rule};
 use crate::attack::{
     ALICE, MALLORY, TIME, TRUDY, bystander, daemon_with_rules, from_now, open_config, start_child,
     takes_at_most, us,
@@ -120,19 +120,16 @@ fn a_process_that_ends_its_main_thread_leaves_no_bound_with_it() {
     if !permitted() {
         return;
     }
-    let path = socket("reserved");
+    let path = socket("headless-period");
     let config = Config {
-        assign: vec![Assign {
-            comm: None,
-            ..deadline_rule()
-        }],
-        ..open_config("reserved")
+        assign: vec![periodic_rule()],
+        ..open_config("headless-period")
     };
     let _daemon = Daemon::start(config).unwrap();
     let mut bystander = bystander(&path, 0);
     let mut burner = without_main_thread(&path, ALICE, false, |it| {
-        until("its main thread has a deadline", || {
-            Policy::of(&Kernel, it.pid()).is_ok_and(|it| it.class() == Class::Deadline)
+        until("its main thread is elevated", || {
+            Policy::of(&Kernel, it.pid()).is_ok_and(|it| matches!(it.class(), Class::Fifo(_)))
         });
     });
     let end = from_now(TIME);

@@ -185,7 +185,7 @@ fn memory_that_is_sent_is_given_back_by_ordinary_threads() {
     let before = used_by_threads("upshift-daemon");
     let sent: Vec<u64> = all.iter_mut().map(|it| it.number("sent ")).collect();
     let used = (used_by_threads("upshift-daemon") - before) / 1000;
-    let closing = used_by_threads("upshift-close") / 1000;
+    let closing = used_by_threads("upshift-reader") / 1000;
     println!("{sent:?} files; the control thread used {used} us, those that close {closing}");
     // Before: up to 8 ms for each file, at SCHED_FIFO 46.
     assert!(takes_at_most(4, used, 1_000_000));

@@ -15,7 +15,7 @@ use upshift_daemon::{Config, Daemon};
 
 use crate::attack::{MALLORY, open_config, open_daemon, start_child};
 use crate::child::{number, setting, wait_for_go};
-use crate::client::{connect, processes};
+use crate::client::{census, connect, processes};
 use crate::process::{PATIENCE, Process, until};
 use crate::puppet::start_puppet;
 use crate::{directory, permitted, socket, turn};
@@ -145,7 +145,7 @@ fn a_client_that_asks_for_figures_without_end_has_the_daemon_asked_ten_times_a_s
 }
 
 #[test]
-fn a_daemon_that_ends_leaves_the_socket_of_another_ones_figures() {
+fn a_daemon_leaves_the_socket_of_another_ones_figures() {
     let _turn = turn();
     let place = directory().join("figures");
     let config = |name: &str| Config {
@@ -154,15 +154,16 @@ fn a_daemon_that_ends_leaves_the_socket_of_another_ones_figures() {
     };
     let first = Daemon::start(config("first")).unwrap();
     until("it listens", || place.exists());
-    let made = |path: &std::path::Path| std::fs::metadata(path).map(|it| it.ino());
-    let before = made(&place).unwrap();
+    let made = || std::fs::metadata(&place).map(|it| it.ino()).unwrap();
+    let before = made();
     let second = Daemon::start(config("second")).unwrap();
-    until("the other one listens", || {
-        made(&place).is_ok_and(|it| it != before)
-    });
-    drop(first);
-    assert!(UnixStream::connect(&place).is_ok());
+    // It answers when it has tried to listen there.
+    census(&socket("second"));
+    assert_eq!(made(), before);
     drop(second);
+    assert_eq!(made(), before);
+    assert!(UnixStream::connect(&place).is_ok());
+    drop(first);
     assert!(!place.exists());
 }
 

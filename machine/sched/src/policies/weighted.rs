@@ -14,10 +14,12 @@ use crate::policy::{Nanos, Policy, TaskId, Turn, Usage, next_end};
 /// What one ns adds to the pass of a task with one share.
 const ONE: u128 = 1 << 32;
 
+/// A task in stride scheduling.
 #[derive(Debug)]
-struct Account {
+struct Stride {
     task: TaskId,
     shares: u64,
+    /// CPU time used, divided by the shares, in units of `1 / ONE` ns.
     pass: u128,
     sleeps: bool,
 }
@@ -27,7 +29,7 @@ struct Account {
 pub struct Weighted {
     slice: Nanos,
     shares: Vec<(TaskId, u64)>,
-    accounts: Vec<Account>,
+    strides: Vec<Stride>,
     ends: Nanos,
 }
 
@@ -37,7 +39,7 @@ impl Weighted {
         Weighted {
             slice: slice.max(1),
             shares: Vec::new(),
-            accounts: Vec::new(),
+            strides: Vec::new(),
             ends: 0,
         }
     }
@@ -49,8 +51,8 @@ impl Weighted {
     }
 
     fn least_awake(&self) -> Option<u128> {
-        let awake = self.accounts.iter().filter(|account| !account.sleeps);
-        awake.map(|account| account.pass).min()
+        let awake = self.strides.iter().filter(|stride| !stride.sleeps);
+        awake.map(|stride| stride.pass).min()
     }
 }
 
@@ -61,7 +63,7 @@ impl Policy for Weighted {
 
     fn added(&mut self, task: TaskId, _now: Nanos) {
         let given = self.shares.iter().rev().find(|(other, _)| *other == task);
-        self.accounts.push(Account {
+        self.strides.push(Stride {
             task,
             shares: given.map_or(1, |&(_, shares)| shares),
             pass: self.least_awake().unwrap_or(0),
@@ -70,7 +72,7 @@ impl Policy for Weighted {
     }
 
     fn removed(&mut self, task: TaskId, _now: Nanos) {
-        self.accounts.retain(|account| account.task != task);
+        self.strides.retain(|stride| stride.task != task);
         self.ends = 0;
     }
 
@@ -79,10 +81,10 @@ impl Policy for Weighted {
     }
 
     fn used(&mut self, usage: Usage, _now: Nanos) {
-        let own = |account: &&mut Account| account.task == usage.task;
-        if let Some(account) = self.accounts.iter_mut().find(own) {
-            account.pass += u128::from(usage.cpu_time) * ONE / u128::from(account.shares);
-            account.sleeps = usage.slept;
+        let own = |stride: &&mut Stride| stride.task == usage.task;
+        if let Some(stride) = self.strides.iter_mut().find(own) {
+            stride.pass += u128::from(usage.cpu_time) * ONE / u128::from(stride.shares);
+            stride.sleeps = usage.slept;
         }
     }
 
@@ -91,21 +93,21 @@ impl Policy for Weighted {
             self.ends = next_end(self.ends, self.slice, now);
         }
         if let Some(least) = self.least_awake() {
-            for sleeper in self.accounts.iter_mut().filter(|account| account.sleeps) {
+            for sleeper in self.strides.iter_mut().filter(|stride| stride.sleeps) {
                 sleeper.pass = sleeper.pass.max(least);
             }
         }
-        self.accounts
-            .sort_by_key(|account| (account.pass, !account.sleeps, account.task));
+        self.strides
+            .sort_by_key(|stride| (stride.pass, !stride.sleeps, stride.task));
         let mut awake = 0;
-        for account in &self.accounts {
-            turn.favour(account.task);
-            awake += usize::from(!account.sleeps);
+        for stride in &self.strides {
+            turn.favour(stride.task);
+            awake += usize::from(!stride.sleeps);
             if awake == turn.cpus() {
                 break;
             }
         }
-        if self.accounts.len() > turn.cpus() {
+        if self.strides.len() > turn.cpus() {
             turn.until(self.ends);
         }
     }

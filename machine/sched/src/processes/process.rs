@@ -19,7 +19,8 @@ use crate::watch::{self, Watch, Watched};
 /// How often a call that was interrupted is made again.
 const RETRIES: usize = 16;
 
-/// How long a process is ordinary that has left its CPU: ten times what it had of another one at most.
+/// Time for which a process is ordinary after one of its threads was found on another CPU: ten
+/// times the longest that it can have been there.
 const STRAY: Duration = Duration::from_secs(1);
 
 /// Passes over the threads of a process that is forking off new ones all the time.
@@ -38,8 +39,8 @@ pub(super) struct Process {
     pub(super) refused: u64,
     /// There was no room for a thread: none is tried, which takes long, until they are read again.
     full: bool,
-    /// It has taken a thread to a CPU that is not its own: until when it is ordinary for that, and for how long that was.
-    stray: Option<(Instant, Duration)>,
+    /// It is ordinary until then, because a thread of it was found on another CPU.
+    stray_until: Option<Instant>,
     /// CPU time seen last, ns.
     pub(super) cpu_time: Nanos,
     _watched: Watched,
@@ -88,7 +89,7 @@ impl Process {
             guards: Vec::new(),
             refused: 0,
             full: false,
-            stray: None,
+            stray_until: None,
             cpu_time: 0,
             // Before its threads are read, so that none is missed.
             _watched: watch.listen(pid),
@@ -244,22 +245,11 @@ impl Process {
     /// What `standing` means for a process that may be ordinary at the most.
     fn allowed(&self, standing: Standing) -> Standing {
         match standing {
-            Standing::At(_) if self.stray.is_some_and(|(until, _)| Instant::now() < until) => {
+            Standing::At(_) if self.stray_until.is_some_and(|until| Instant::now() < until) => {
                 Standing::Fair
             }
             standing => standing,
         }
-    }
-
-    /// On another CPU a thread would be before everything there, until it is looked at: after it was found there its process is ordinary,
-    /// for twice as long each time.
-    fn has_strayed(&mut self) {
-        let now = Instant::now();
-        let length = match self.stray {
-            Some((until, last)) if now < until + last * 10 => (last * 2).min(STRAY * 64),
-            _ => STRAY,
-        };
-        self.stray = Some((now + length, length));
     }
 
     /// Puts all threads at `standing`; the task has so many `threads`. Returns the number of system calls.
@@ -313,7 +303,8 @@ impl Process {
             cpus.is_ok_and(|cpus| Some(cpus) != only)
         };
         if self.guards.iter().any(strays) {
-            self.has_strayed();
+            // There it was before everything, until it was looked at.
+            self.stray_until = Some(Instant::now() + STRAY);
         }
         let standing = self.allowed(standing);
         for guard in &self.guards {

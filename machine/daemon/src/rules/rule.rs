@@ -10,9 +10,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use upshift_elevate::sys::read_at_once;
 
-use super::cgroups::{self, Cgroup};
-use super::container;
-use crate::living;
+use crate::proc::cgroups::{self, Cgroup};
+use crate::proc::container;
+use crate::proc::living;
 
 /// Whether systemd has started the machine, also as seen from a container that sees all its processes.
 fn has_systemd() -> bool {
@@ -53,19 +53,13 @@ pub enum Bound {
     Budget(u32),
     /// Percent of the CPUs of its domain (last-level cache, or NUMA node) that it may run on, 1 to 95.
     Share(u32),
-    /// So much in each period, within a deadline.
-    Deadline(Reservation),
-}
-
-/// Times of a deadline rule: runtime ≤ deadline ≤ period.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reservation {
-    /// What it may use in each period, at most 80 % of it.
-    pub runtime: Duration,
-    /// Within how long of the beginning of the period it has that.
-    pub deadline: Duration,
-    /// The period, 1 to 50 ms.
-    pub period: Duration,
+    /// So much of one CPU in each period.
+    Periodic {
+        /// CPU time in each period, at most 80 % of the period.
+        runtime: Duration,
+        /// Length of the period, 1 to 50 ms.
+        period: Duration,
+    },
 }
 
 impl Default for Bound {
@@ -89,6 +83,7 @@ pub(crate) struct FileAssign {
     budget: Option<u32>,
     share: Option<u32>,
     runtime_us: Option<u64>,
+    /// Default of the period. Files that set a deadline stay valid.
     deadline_us: Option<u64>,
     period_us: Option<u64>,
 }
@@ -113,23 +108,16 @@ impl FileAssign {
             (None, Some(share), (None, None, None)) => {
                 within("assign.share", share, 1, 95).map(Bound::Share)
             }
-            (None, None, (Some(runtime), Some(deadline), period)) => {
-                let period = within(
-                    "assign.period_us",
-                    period.unwrap_or(deadline),
-                    1_000,
-                    50_000,
-                )?;
-                let deadline = within("assign.deadline_us", deadline, 1_000, period)?;
-                let most = deadline.min(period * 4 / 5);
-                let runtime = within("assign.runtime_us", runtime, 100, most)?;
-                Ok(Bound::Deadline(Reservation {
+            (None, None, (Some(runtime), deadline, period)) if deadline.or(period).is_some() => {
+                let period = period.or(deadline).unwrap_or(0);
+                let period = within("assign.period_us", period, 1_000, 50_000)?;
+                let runtime = within("assign.runtime_us", runtime, 100, period * 4 / 5)?;
+                Ok(Bound::Periodic {
                     runtime: Duration::from_micros(runtime),
-                    deadline: Duration::from_micros(deadline),
                     period: Duration::from_micros(period),
-                }))
+                })
             }
-            _ => Err("[[assign]]: give at most one of `budget`, `share`, and `runtime_us` with `deadline_us` (and `period_us`)".to_string()),
+            _ => Err("[[assign]]: give at most one of `budget`, `share`, and `runtime_us` with `period_us`".to_string()),
         }
     }
 }
@@ -277,11 +265,6 @@ impl Assign {
             ));
         }
         Ok(())
-    }
-
-    /// Whether its programs get a deadline.
-    pub(crate) fn has_deadline(&self) -> bool {
-        matches!(self.bound, Bound::Deadline(_))
     }
 
     /// Whether anybody can start what fits.

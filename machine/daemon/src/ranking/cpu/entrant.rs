@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use upshift_board::os::Mapping;
 use upshift_board::{Claim, LocalPage, NOTHING};
 
+use crate::bounds::quota::Bill;
 use crate::bucket::{TokenBucket, ns};
 use crate::cpu::placing::Charge;
-use crate::quota::Bill;
-use crate::rank::Entrant;
+use crate::ranking::rank::Entrant;
 
 /// What joins a CPU.
 #[derive(Debug)]

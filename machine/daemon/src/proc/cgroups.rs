@@ -10,23 +10,23 @@ use upshift_elevate::sys::read_at_once;
 
 /// One cgroup of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Cgroup {
+pub(crate) struct Cgroup {
     path: String,
     /// Bytes of it that only root can have made.
     vouched: usize,
 }
 
 impl Cgroup {
-    pub(super) fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
-    pub(super) fn vouched(&self) -> &str {
+    pub(crate) fn vouched(&self) -> &str {
         &self.path[..self.vouched]
     }
 
     #[cfg(test)]
-    pub(super) fn of_root(path: &str) -> Cgroup {
+    pub(crate) fn of_root(path: &str) -> Cgroup {
         Cgroup {
             path: path.to_string(),
             vouched: path.len(),
@@ -35,7 +35,7 @@ impl Cgroup {
 }
 
 /// Those of `/proc/PID/cgroup`, of all hierarchies.
-pub(super) fn parse(groups: &str) -> Vec<Cgroup> {
+pub(crate) fn parse(groups: &str) -> Vec<Cgroup> {
     let mounts = read_at_once("/proc/self/mountinfo").unwrap_or_default();
     let is_of_root = |path: &Path| std::fs::metadata(path).is_ok_and(|it| it.uid() == 0);
     with_mounts(groups, &mounts, is_of_root)
@@ -76,8 +76,9 @@ fn vouched((top, mount): (&str, &Path), path: &str, is_of_root: impl Fn(&Path) -
     length
 }
 
-/// What of the hierarchy with these controllers is mounted, and where; none: the second version.
-fn mount_of(mounts: &str, controllers: &str) -> Option<(String, PathBuf)> {
+/// Returns the mounted part of the hierarchy with these controllers, and its place; without
+/// controllers, of the second version.
+pub(crate) fn mount_of(mounts: &str, controllers: &str) -> Option<(String, PathBuf)> {
     mounts.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
         let mut after = after.split(' ');

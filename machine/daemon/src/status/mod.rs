@@ -3,6 +3,10 @@
 //! What runs on a CPU is computed from the claims as they are now: the CPU's line of the global page is as old as its scheduler's
 //! last decision, and a vCPU that is alone there, or keeps its rank, causes none. Reads memory only.
 
+pub(crate) mod log;
+pub(crate) mod metrics;
+pub(crate) mod notify;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -11,7 +15,7 @@ use upshift_board::wire::Role;
 use upshift_board::{Claim, LEVELS, NOTHING};
 
 use crate::control::{Control, Session};
-use crate::roster::{EVERYWHERE, Owner};
+use crate::ranking::roster::{EVERYWHERE, Owner};
 
 #[derive(Serialize)]
 struct Machine {

@@ -8,8 +8,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -18,7 +16,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use serde_json::Value;
 use upshift_trace::prometheus::{CONTENT_TYPE, Text};
 
-use crate::socket_file::{SocketFile, check_directories};
+use upshift_units::socket_file::{self, SocketFile, check_directories};
 
 /// How long a client may take, to ask and to read.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -28,6 +26,9 @@ const CLIENTS: usize = 32;
 
 /// The longest request.
 const REQUEST: usize = 8192;
+
+/// Connections that the kernel holds until they are accepted.
+const BACKLOG: i32 = 128;
 
 /// How long after no connection could be taken: there are no descriptors left.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -42,13 +43,8 @@ pub(crate) fn serve(place: &str, daemon: PathBuf) -> io::Result<Option<SocketFil
     if place.starts_with('/') {
         let path = Path::new(place);
         check_directories(path)?;
-        // What a former daemon has left.
-        if std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket()) {
-            std::fs::remove_file(path)?;
-        }
-        let listener = UnixListener::bind(path)?;
+        let (listener, file) = socket_file::listen(path, None, BACKLOG)?;
         listener.set_nonblocking(true)?;
-        let file = SocketFile::bound_to(path)?;
         start(listener, |it| Ok(it.accept()?.0.into()), daemon)?;
         Ok(Some(file))
     } else {

@@ -25,7 +25,7 @@ use upshift_board::wire::Role;
 use upshift_elevate::{Class, Elevator, Priority, Tid};
 
 use crate::machine::Machine;
-use crate::roster::{Hold, Owner};
+use crate::ranking::roster::{Hold, Owner};
 use crate::shared::Shared;
 
 /// How long a thread that could not be elevated is left alone.

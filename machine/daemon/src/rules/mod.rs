@@ -1,13 +1,13 @@
 //! `[[assign]]`: programs as they are, at a level that the configuration gives them.
 //!
-//! All threads of an assigned process run in SCHED_FIFO, below everything registered that is elevated and above ordinary programs, the
-//! more urgent the higher, on all CPUs that they may use: the kernel runs the most urgent on each.
-//! A process that was forked by a process under the same rule is a step below it, so that the work
-//! that a server forks off never delays the server. A process is urgent within its *budget*, for
-//! all threads together, in each [`PERIOD`]; having used it, it is ordinary for as long as brings
-//! that to its share. With a deadline the main thread is in
-//! SCHED_DEADLINE, as far as the kernel admits it. All processes of a *domain* together leave ordinary programs their part (`domain.rs`), none
-//! is elevated beyond the CPU quota of its cgroup, and the canary bounds what is left.
+//! All threads of an assigned process run in SCHED_FIFO, below everything registered that is
+//! elevated and above ordinary programs, the more urgent the higher, on all CPUs that they may
+//! use: the kernel runs the most urgent on each. A process that was forked by a process under
+//! the same rule is a step below it, so that the work that a server forks off never delays the
+//! server. A process is urgent within its *budget*, for all threads together, in each
+//! [`PERIOD`]; having used it, it is ordinary for as long as brings that to its share. All
+//! processes of a *domain* together leave ordinary programs their part (`domain.rs`), none is
+//! elevated beyond the CPU quota of its cgroup, and the canary bounds the rest.
 //!
 //! ```text
 //!   Ordinary ──fits a rule──▶ Urgent ◀──period over── Overdrawn      registers itself: its threads are the schedulers' then, and its
@@ -19,16 +19,16 @@
 //! What starts later is heard of from the kernel (`upshift_elevate::events`); everything is looked through at the start, when events were lost, and
 //! each [`SWEEP`], because nothing tells that a process was moved to another cgroup.
 //!
-//! Scouts look processes up and hold them against the rules (`sight.rs`). The rest is one thread, at the daemon's priority and within the same budget of 4 of 20 ms. It sleeps until an event, or until the first moment at
-//! which a budget can be used up: a process that sleeps costs one read of its CPU time each period.
+//! Readers look processes up and hold them against the rules (`lookup.rs`). The rest is one
+//! thread, at the daemon's priority and within the same budget of 4 of 20 ms. It sleeps until an
+//! event, or until the first moment at which a budget can be used up: a process that sleeps
+//! costs one read of its CPU time each period.
 
-mod cgroups;
-mod container;
 mod domain;
+mod kernel;
+mod lookup;
 mod process;
-pub(crate) mod reserves;
 pub(crate) mod rule;
-mod sight;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -46,9 +46,9 @@ use crate::shared::{BUDGET, DAEMON, Shared, WorkBudget};
 
 use domain::Domains;
 use process::{Process, SLICE};
-pub use rule::{Assign, Bound, Fitting, Reservation};
+pub use rule::{Assign, Bound, Fitting};
 
-use sight::{Found, Look, Looks};
+use lookup::{Found, Look, Looks};
 
 /// Budgets and shares are for so long: half of what the canary allows, so that a process at its budget never looks like one that keeps the CPU.
 pub(crate) const PERIOD: Duration = Duration::from_millis(50);
@@ -192,7 +192,7 @@ struct Work {
     /// When everything is looked through again.
     sweep: Instant,
     looks: Looks,
-    /// What scouts have found out and is not dealt with yet.
+    /// Answers of readers that are not dealt with yet.
     arrived: VecDeque<Found>,
     budget: WorkBudget,
 }
@@ -213,7 +213,7 @@ impl Work {
                 self.begin_to_look_around(began);
             }
             self.learn(began);
-            self.looks.send(&shared);
+            self.looks.go_on(&shared);
             if std::mem::take(&mut self.unranked) {
                 self.rank_children(began);
             }
@@ -306,7 +306,7 @@ impl Work {
                 }
                 Event::Ended { process, thread } => {
                     if let Some(known) = self.processes.get_mut(&process)
-                        && known.lose(thread, &self.shared)
+                        && known.lose(thread)
                     {
                         self.forget(process, now);
                     }
@@ -345,19 +345,19 @@ impl Work {
             Some(parent) => Some(parent.heritage(&self.shared)),
             None => self.looks.heritage_of(parent),
         });
-        if !self.looks.ask(pid, born) {
+        if !self.looks.ask(pid, born, &self.shared) {
             self.sweep = self.sweep.min(now + SWEEP / 10);
         }
     }
 
-    /// Takes what scouts have found out, as much as fits into the thread's budget.
+    /// Takes the answers of readers, as many as fit into the thread's budget.
     fn learn(&mut self, now: Instant) {
         self.arrived.extend(self.looks.answers.take());
         while now.elapsed() < BUDGET / 2
             && let Some(found) = self.arrived.pop_front()
         {
             match found {
-                Found::Look(look, last) => self.consider(*look, last, now),
+                Found::Look(look) => self.consider(*look, now),
                 Found::All(pids, then) => {
                     let there: HashSet<i32> = pids.iter().copied().collect();
                     let lives =
@@ -379,9 +379,9 @@ impl Work {
     }
 
     /// Deals with a process that was held against the rules.
-    fn consider(&mut self, look: Look, last: bool, now: Instant) {
+    fn consider(&mut self, look: Look, now: Instant) {
         let pid = look.pid;
-        let heritage = self.looks.have(pid, last);
+        let heritage = self.looks.have(&look, &self.shared);
         let fits = !self.registered.contains_key(&pid) && look.is_alive();
         let Some((rule, user)) = look.rule.clone().filter(|_| fits) else {
             self.forget(pid, now);
@@ -396,9 +396,7 @@ impl Work {
         if !known.is_some_and(|it| it.is_under(&rule, user)) {
             self.forget(pid, now);
             if let Some(us) = look.limit {
-                return self.shared.complain("time limit", || {
-                    format!("process {pid} stays ordinary, though a rule fits: its RLIMIT_RTTIME would kill it after {us} us in SCHED_FIFO (systemd: LimitRTTIME)")
-                });
+                return kernel::tell_time_limit(&self.shared, pid, us);
             }
             let process = Process::attach(pid, user, rule, heritage, &self.shared, now);
             self.processes.insert(pid, process);
@@ -466,7 +464,7 @@ impl Work {
         let percent = self.shared.config().bystander_percent;
         self.domains.turn(percent, self.shared.worked(), now);
         for process in self.processes.values_mut() {
-            process.heed(&self.domains, now);
+            process.heed(&self.shared, &self.domains, now);
         }
         self.turns = Some(now);
     }
@@ -497,7 +495,6 @@ impl Work {
         self.domains = Domains::of(self.shared.sys.as_ref(), &self.shared.online(), now);
     }
 
-    /// As the schedulers do.
     fn keep_to_budget(&mut self, began: Instant) {
         let worked = began.elapsed();
         self.shared.has_worked(worked);

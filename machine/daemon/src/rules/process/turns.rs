@@ -1,4 +1,5 @@
-//! Turns: threads of one priority share a CPU by slices, which SCHED_FIFO does not have.
+//! Turns: threads of one priority share a CPU by slices, which SCHED_FIFO does not have
+//! (`kernel.rs`).
 //!
 //! A thread that computes is lowered by one step and raised again: then it is the last of its
 //! priority, and the next thread of its CPU runs. That takes two system calls, and changes nothing
@@ -9,37 +10,37 @@ use std::time::Duration;
 
 use upshift_elevate::Priority;
 
-use super::bounds::COMPUTES;
+use super::usage::COMPUTES;
 use super::{Place, Process, Thread};
 use crate::shared::Shared;
 
 /// The longest that a thread runs while another one of its priority waits for its CPU.
-pub(in crate::assign) const SLICE: Duration = Duration::from_millis(2);
+pub(in crate::rules) const SLICE: Duration = Duration::from_millis(2);
 
 impl Process {
     /// Returns the priority of its threads while it is urgent, and the number of those that
     /// compute.
-    pub(in crate::assign) fn computing(&self) -> (Priority, usize) {
+    pub(in crate::rules) fn computing(&self) -> (Priority, usize) {
         // Its threads were looked at when it last computed.
-        let computes = |thread: &&Thread| self.lately >= COMPUTES && thread.lately >= COMPUTES;
+        let computes =
+            |thread: &&Thread| self.usage.recent >= COMPUTES && thread.usage.recent >= COMPUTES;
         let threads = self.threads.values().filter(computes).count();
         (self.priority(), threads)
     }
 
     /// Puts threads that have run for most of a slice behind the others of their priority.
-    pub(in crate::assign) fn take_turns(&mut self, shared: &Shared) {
-        if self.place != Place::Urgent || self.lately < COMPUTES {
+    pub(in crate::rules) fn take_turns(&mut self, shared: &Shared) {
+        if self.placement.place != Place::Urgent || self.usage.recent < COMPUTES {
             return;
         }
-        let (priority, reserved) = (self.priority(), self.reserved.then_some(self.pid));
-        for (tid, thread) in &mut self.threads {
-            if thread.lately < COMPUTES || Some(*tid) == reserved {
+        let priority = self.priority();
+        for thread in self.threads.values_mut() {
+            if thread.usage.recent < COMPUTES {
                 continue;
             }
-            let total = thread.hold.cpu_time(shared.machine.as_ref());
-            let total = total.map_or(thread.turned, Duration::from_nanos);
-            if total.saturating_sub(thread.turned) >= SLICE / 2 {
-                thread.turned = total;
+            let total = thread.total(shared).unwrap_or(thread.usage.turned);
+            if total.saturating_sub(thread.usage.turned) >= SLICE / 2 {
+                thread.usage.turned = total;
                 // A thread that has ended is heard of.
                 let _ = thread.hold.rotate(priority);
             }

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use upshift_elevate::sys::read_at_once;
 
 use crate::bucket::{TokenBucket, ns, whole};
+use crate::proc::cgroups::mount_of;
 
 /// The CPUs that the cgroups of process `pid` leave it; `None`: nothing limits it.
 pub fn cpu_quota(pid: i32) -> Option<f64> {
@@ -208,7 +209,7 @@ impl Clerk {
     /// The quotas that the threads of process `pid` are charged to; none if nothing limits it,
     /// or it has ended.
     fn of(&mut self, pid: i32) -> io::Result<Limits> {
-        let groups = if_there(crate::living::read(pid, "cgroup"))?.unwrap_or_default();
+        let groups = if_there(crate::proc::living::read(pid, "cgroup"))?.unwrap_or_default();
         if groups.contains(char::REPLACEMENT_CHARACTER) {
             // There is no such directory, so what limits it is not known.
             return Err(io::ErrorKind::InvalidData.into());
@@ -269,7 +270,8 @@ fn directories(groups: &str, mounts: &str) -> Vec<PathBuf> {
         if !of_cpu && !controllers.is_empty() {
             continue;
         }
-        let Some(mount) = mount_of(mounts, of_cpu) else {
+        let version = if of_cpu { "cpu" } else { "" };
+        let Some((_, mount)) = mount_of(mounts, version) else {
             continue;
         };
         let mut directory = mount.join(path.trim_start_matches('/'));
@@ -281,21 +283,6 @@ fn directories(groups: &str, mounts: &str) -> Vec<PathBuf> {
         }
     }
     all
-}
-
-/// Where cgroups are mounted: the first version with its CPU controller, or the second.
-fn mount_of(mounts: &str, first_version: bool) -> Option<PathBuf> {
-    mounts.lines().find_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        let mut after = after.split(' ');
-        let (kind, options) = (after.next()?, after.nth(1)?);
-        let found = match first_version {
-            true => kind == "cgroup" && options.split(',').any(|it| it == "cpu"),
-            false => kind == "cgroup2",
-        };
-        let path = before.split(' ').nth(4)?;
-        found.then(|| PathBuf::from(path))
-    })
 }
 
 /// The quota of one cgroup, in CPUs.

@@ -3,6 +3,9 @@
 //! **Kept places.** A quarter of everything that is limited for all users together is kept for the users that the configuration names,
 //! and half of that for root, so that strangers, however many users they are, do not keep those out.
 
+pub(crate) mod listen;
+pub(crate) mod peer;
+
 use std::collections::HashMap;
 use std::time::Instant;
 

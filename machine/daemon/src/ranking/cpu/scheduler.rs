@@ -24,7 +24,7 @@ use crate::cpu::entrant::Entry;
 use crate::cpu::mailbox::{Command, Mailbox};
 use crate::cpu::placing::{Charge, Place, Placed};
 use crate::cpu::watch::Watch;
-use crate::rank::{self, Entrant};
+use crate::ranking::rank::{self, Entrant};
 use crate::shared::{DAEMON, DISPATCHER, Shared, WorkBudget};
 
 /// Key of the mailbox's eventfd in the epoll; doorbells have their slot.

@@ -17,7 +17,7 @@ use serde_json::Value;
 const LONGEST: u64 = 4 << 20;
 
 /// The id of the innermost container in the path of a cgroup.
-pub(super) fn id(path: &str) -> Option<&str> {
+pub(crate) fn id(path: &str) -> Option<&str> {
     path.rsplit('/').find_map(|part| {
         let part = part.strip_suffix(".scope").unwrap_or(part);
         let last = part.rsplit(['-', ':']).next()?;
@@ -28,13 +28,13 @@ pub(super) fn id(path: &str) -> Option<&str> {
 
 /// Names and labels of one container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct About {
-    pub(super) names: Vec<String>,
-    pub(super) labels: Vec<(String, String)>,
+pub(crate) struct About {
+    pub(crate) names: Vec<String>,
+    pub(crate) labels: Vec<(String, String)>,
 }
 
 /// What the engines whose files lie below `root` have written about the container `id`.
-pub(super) fn about(root: &Path, id: &str) -> About {
+pub(crate) fn about(root: &Path, id: &str) -> About {
     let mut found = About::default();
     let docker = root.join(format!("var/lib/docker/containers/{id}/config.v2.json"));
     if let Some(file) = read(&docker) {

@@ -1,9 +1,11 @@
-//! What scouts find out for the thread of the rules, which opens no file of others itself (`scout.rs`).
+//! Facts about processes for the thread of the rules, which opens no file of others itself
+//! (`proc/reader.rs`).
 //!
-//! Looks are a process each, in the order in which the kernel told of them, or several of all there are. At most [`AT_ONCE`] scouts are on
-//! their way; what does not fit in [`WAITING`] is found when everything is looked through.
+//! A look is a job for one process. A process that changes while it is looked at is looked at
+//! again. Of those that are only found when everything is looked through, no more are asked for
+//! at a time than half of [`ASKED`].
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,28 +14,22 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use upshift_elevate::Tid;
 use upshift_elevate::sys::time_limit;
 
-use crate::assign::process::Heritage;
-use crate::assign::rule::{Assign, Traits};
 use crate::config::Config;
 use crate::machine::Machine;
-use crate::scout::Answers;
+use crate::proc::reader::Lane;
+use crate::proc::stack::Answers;
+use crate::rules::process::Heritage;
+use crate::rules::rule::{Assign, Traits};
 use crate::shared::Shared;
 
-/// Scouts on their way for looks, and for clocks.
-const AT_ONCE: usize = 16;
-const FOR_CLOCKS: usize = 4;
+/// Processes that are asked for at once.
+const ASKED: usize = 1024;
 
-/// Processes that one scout looks at when everything is looked through.
-const BATCH: usize = 16;
-
-/// Processes that were heard of and wait to be looked at.
-const WAITING: usize = 1024;
-
-/// What a scout has found out.
+/// An answer of a reader.
 pub(super) enum Found {
-    /// The last of a batch says so.
-    Look(Box<Look>, bool),
-    /// The processes there were.
+    /// A process.
+    Look(Box<Look>),
+    /// All processes at that time.
     All(Vec<i32>, Instant),
     /// Records of CPU time, by process and thread.
     Clocks(Vec<(i32, Tid, OwnedFd)>),
@@ -93,26 +89,25 @@ impl Look {
     }
 }
 
-/// A process that is being looked at, or waits for that.
-#[derive(Debug, Default)]
+/// A process that is being looked at.
 struct Asked {
     heritage: Option<Heritage>,
-    under_way: bool,
-    /// Something has happened since a scout set out.
-    again: bool,
+    /// Time of its last change: a look that began before is out of date.
+    changed: Instant,
 }
 
-/// Looks that are asked for.
+/// Looks that are under way.
 pub(super) struct Looks {
     pub(super) answers: Arc<Answers<Found>>,
     asked: HashMap<i32, Asked>,
-    waiting: VecDeque<i32>,
-    /// Of all processes, those that are to be looked at.
+    /// Processes that are to be looked at when there is room.
     left: Vec<i32>,
-    under_way: usize,
-    listing: bool,
+    /// Set while a reader lists all processes.
+    lists: bool,
+    /// Threads whose record of CPU time is to be opened.
     clockless: Vec<(i32, Tid)>,
-    for_clocks: usize,
+    /// Set while a reader opens such records.
+    opens: bool,
 }
 
 impl Looks {
@@ -120,57 +115,58 @@ impl Looks {
         Ok(Looks {
             answers: Arc::new(Answers::new()?),
             asked: HashMap::new(),
-            waiting: VecDeque::new(),
             left: Vec::new(),
-            under_way: 0,
-            listing: false,
+            lists: false,
             clockless: Vec::new(),
-            for_clocks: 0,
+            opens: false,
         })
     }
 
-    /// What a child of `pid` takes over, if that itself is only being looked at.
+    /// Returns the heritage of a child of `pid`, if `pid` itself is only being looked at.
     pub(super) fn heritage_of(&self, pid: i32) -> Option<Heritage> {
         self.asked.get(&pid)?.heritage.clone()
     }
 
-    /// Has a process looked at; `born`: it is new, with what it takes over. `false`: there is no room.
+    /// Has a process looked at that was born, with its heritage, or has changed. Returns whether
+    /// there is room.
     #[must_use]
-    pub(super) fn ask(&mut self, pid: i32, born: Option<Option<Heritage>>) -> bool {
+    pub(super) fn ask(
+        &mut self,
+        pid: i32,
+        born: Option<Option<Heritage>>,
+        shared: &Shared,
+    ) -> bool {
+        let changed = Instant::now();
         if let Some(asked) = self.asked.get_mut(&pid) {
-            asked.again |= asked.under_way;
+            asked.changed = changed;
             if let Some(heritage) = born {
                 asked.heritage = heritage;
             }
             return true;
         }
-        if self.asked.len() >= WAITING {
+        if self.asked.len() >= ASKED {
             return false;
         }
         let heritage = born.flatten();
-        let asked = Asked {
-            heritage,
-            ..Asked::default()
-        };
-        self.asked.insert(pid, asked);
-        self.waiting.push_back(pid);
+        self.asked.insert(pid, Asked { heritage, changed });
+        self.look(pid, shared);
         true
     }
 
-    /// If the process is being looked at, that is to be done again.
+    /// Notes that a process has changed: if it is being looked at, it is looked at again.
     pub(super) fn has_changed(&mut self, pid: i32) {
         if let Some(asked) = self.asked.get_mut(&pid) {
-            asked.again |= asked.under_way;
+            asked.changed = Instant::now();
         }
     }
 
-    /// Has all processes there are looked at.
+    /// Has all processes looked at.
     pub(super) fn ask_for_all(&mut self, shared: &Shared) {
-        if std::mem::replace(&mut self.listing, true) {
+        if std::mem::replace(&mut self.lists, true) {
             return;
         }
         let answers = Arc::clone(&self.answers);
-        shared.scouts.send(move || {
+        shared.reader.send(Lane::Rules, move || {
             let began = Instant::now();
             let own = std::process::id() as i32;
             let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -180,73 +176,60 @@ impl Looks {
         });
     }
 
-    /// These are all processes.
+    /// Takes the list of all processes.
     pub(super) fn have_all(&mut self, pids: Vec<i32>) {
-        self.listing = false;
+        self.lists = false;
         self.left = pids;
     }
 
-    /// The records of CPU time of these threads are to be opened.
+    /// Has the records of CPU time of these threads opened.
     pub(super) fn ask_for_clocks(&mut self, pid: i32, tids: Vec<Tid>) {
         self.clockless
             .extend(tids.into_iter().map(|tid| (pid, tid)));
     }
 
+    /// Notes that records of CPU time have come.
     pub(super) fn have_clocks(&mut self) {
-        self.for_clocks -= 1;
+        self.opens = false;
     }
 
-    /// A look has come back: what the process takes over.
-    pub(super) fn have(&mut self, pid: i32, last: bool) -> Option<Heritage> {
-        self.under_way -= usize::from(last);
-        let asked = self.asked.get_mut(&pid)?;
-        if std::mem::take(&mut asked.again) {
-            asked.under_way = false;
-            let heritage = asked.heritage.clone();
-            self.waiting.push_back(pid);
-            return heritage;
+    /// Takes a look that has come back, and returns the heritage of its process. A process that has
+    /// changed since is looked at again.
+    pub(super) fn have(&mut self, look: &Look, shared: &Shared) -> Option<Heritage> {
+        let asked = self.asked.get(&look.pid)?;
+        if look.began < asked.changed {
+            self.look(look.pid, shared);
+            return self.heritage_of(look.pid);
         }
-        self.asked.remove(&pid)?.heritage
+        self.asked.remove(&look.pid)?.heritage
     }
 
-    /// Sends as many scouts as may be on their way.
-    pub(super) fn send(&mut self, shared: &Shared) {
-        while self.under_way < AT_ONCE {
-            let mut pids: Vec<i32> = self.waiting.pop_front().into_iter().collect();
-            while pids.is_empty() && !self.left.is_empty() {
-                let batch = self.left.len().saturating_sub(BATCH);
-                for pid in self.left.split_off(batch) {
-                    match self.asked.get_mut(&pid) {
-                        Some(asked) => asked.again |= asked.under_way,
-                        None => pids.push(pid),
-                    }
-                }
-            }
-            if pids.is_empty() {
-                break;
-            }
-            for &pid in &pids {
-                self.asked.entry(pid).or_default().under_way = true;
-            }
-            self.under_way += 1;
-            let (machine, config) = (Arc::clone(&shared.machine), shared.config());
-            let answers = Arc::clone(&self.answers);
-            shared.scouts.send(move || {
-                for (index, &pid) in pids.iter().enumerate() {
-                    let look = Box::new(Look::at(pid, machine.as_ref(), &config));
-                    answers.put(Found::Look(look, index + 1 == pids.len()));
-                }
-            });
+    /// Asks for more of the processes and records that are left.
+    pub(super) fn go_on(&mut self, shared: &Shared) {
+        while self.asked.len() < ASKED / 2
+            && let Some(pid) = self.left.pop()
+        {
+            // There is room.
+            let _ = self.ask(pid, None, shared);
         }
-        if self.for_clocks < FOR_CLOCKS && !self.clockless.is_empty() {
-            self.for_clocks += 1;
+        if !self.opens && !self.clockless.is_empty() {
+            self.opens = true;
             let threads = std::mem::take(&mut self.clockless);
             let (machine, answers) = (Arc::clone(&shared.machine), Arc::clone(&self.answers));
-            shared.scouts.send(move || {
+            shared.reader.send(Lane::Rules, move || {
                 let open = |(pid, tid)| Some((pid, tid, machine.thread_clock(pid, tid).ok()?));
                 let clocks = threads.into_iter().filter_map(open).collect();
                 answers.put(Found::Clocks(clocks));
             });
         }
+    }
+
+    fn look(&self, pid: i32, shared: &Shared) {
+        let (machine, config) = (Arc::clone(&shared.machine), shared.config());
+        let answers = Arc::clone(&self.answers);
+        shared.reader.send(Lane::Rules, move || {
+            let look = Box::new(Look::at(pid, machine.as_ref(), &config));
+            answers.put(Found::Look(look));
+        });
     }
 }

@@ -1,0 +1,113 @@
+//! [`Period`]: the budget of a process in the current period. Pure, with time passed in.
+
+use std::time::{Duration, Instant};
+
+/// CPU time used in the current period, and the rest after an overdraft.
+#[derive(Debug, Clone)]
+pub(super) struct Period {
+    began: Instant,
+    /// Total CPU time at the beginning.
+    before: Duration,
+    /// CPU time that its parent had used of the period.
+    carried: Duration,
+    /// The process is ordinary until then.
+    rests_until: Instant,
+}
+
+impl Period {
+    /// Begins a period of a process that has used `total` in all.
+    pub(super) fn new(total: Duration, now: Instant) -> Period {
+        Period {
+            began: now,
+            before: total,
+            carried: Duration::ZERO,
+            rests_until: now,
+        }
+    }
+
+    /// Returns this period with all that was used carried, for a child to take over.
+    pub(super) fn spent_so_far(&self, total: Duration) -> Period {
+        Period {
+            carried: self.spent(total),
+            ..self.clone()
+        }
+    }
+
+    /// Returns this period for a child that has used `total` in all.
+    pub(super) fn inherited(self, total: Duration) -> Period {
+        Period {
+            before: total,
+            ..self
+        }
+    }
+
+    /// Returns the CPU time used in this period.
+    pub(super) fn spent(&self, total: Duration) -> Duration {
+        total.saturating_sub(self.before) + self.carried
+    }
+
+    pub(super) fn rests(&self, now: Instant) -> bool {
+        now < self.rests_until
+    }
+
+    pub(super) fn rests_until(&self) -> Instant {
+        self.rests_until
+    }
+
+    /// Returns the end of a period of this `length`.
+    pub(super) fn end(&self, length: Duration) -> Instant {
+        self.began + length
+    }
+
+    /// Sends the process to rest until it has had its share of the time, however late the overdraft
+    /// was noticed.
+    pub(super) fn rest(
+        &mut self,
+        spent: Duration,
+        budget: Duration,
+        length: Duration,
+        now: Instant,
+    ) {
+        let whole = length.mul_f64(spent.as_secs_f64() / budget.as_secs_f64());
+        self.rests_until = (self.began + whole).max(now);
+    }
+
+    /// Begins the next period.
+    pub(super) fn renew(&mut self, total: Duration, now: Instant) {
+        let rests_until = self.rests_until;
+        *self = Period {
+            rests_until,
+            ..Period::new(total, now)
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_process_rests_for_as_long_as_brings_it_to_its_share() {
+        let began = Instant::now();
+        let mut period = Period::new(MS * 5, began);
+        let late = began + MS * 30;
+        assert_eq!(period.spent(MS * 25), MS * 20);
+        period.rest(MS * 20, MS * 10, MS * 50, late);
+        assert_eq!(period.rests_until(), began + MS * 100);
+        assert!(period.rests(late) && !period.rests(began + MS * 100));
+        period.renew(MS * 25, began + MS * 100);
+        assert_eq!(period.spent(MS * 26), MS);
+    }
+
+    #[test]
+    fn a_child_takes_over_what_was_used_and_the_rest() {
+        let began = Instant::now();
+        let mut parent = Period::new(Duration::ZERO, began);
+        parent.rest(MS * 20, MS * 10, MS * 50, began);
+        let child = parent.spent_so_far(MS * 20).inherited(MS);
+        assert_eq!(child.spent(MS * 3), MS * 22);
+        assert_eq!(child.rests_until(), parent.rests_until());
+    }
+}
