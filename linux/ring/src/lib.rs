@@ -99,7 +99,6 @@ mod ends;
 mod fd;
 mod foreign;
 mod inbox;
-mod lanes;
 mod mailbox;
 mod offload;
 pub mod op;

@@ -4,7 +4,6 @@
 //! |---|---|
 //! | [`Nop`] | nothing, for tests and measurements |
 //! | files | [`ReadAt`], [`WriteAt`], [`ReadVectored`], [`WriteVectored`], [`Fsync`], [`OpenAt`], [`Statx`], [`Ftruncate`], [`Close`] |
-//! | small files | [`ReadSmall`] |
 //! | names | [`OpenAt2`], [`MkDirAt`], [`UnlinkAt`], [`RenameAt`], [`LinkAt`], [`SymlinkAt`] |
 //! | sockets | [`Recv`], [`Send`], [`SendZc`], [`SendVectored`], [`Connect`], [`Accept`], [`Shutdown`] |
 //! | readiness | [`PollAdd`] |
@@ -14,7 +13,6 @@
 mod file;
 mod misc;
 mod path;
-mod small;
 mod socket;
 mod transfer;
 mod vectored;
@@ -22,7 +20,6 @@ mod vectored;
 pub use file::{Close, Fsync, Ftruncate, OpenAt, Statx};
 pub use misc::{Nop, PollAdd};
 pub use path::{LinkAt, MkDirAt, OpenAt2, RenameAt, SymlinkAt, UnlinkAt};
-pub use small::{ReadSmall, Small};
 pub use socket::{Accept, Connect, Shutdown};
 pub use transfer::{ReadAt, Recv, Send, SendZc, WriteAt};
 pub use vectored::{ReadVectored, SendVectored, WriteVectored};
