@@ -41,13 +41,14 @@ async fn open_cached(path: &Path, flags: i32) -> Option<OwnedFd> {
     }
 }
 
-/// What has been opened.
+/// A file that has just been opened.
 pub(super) struct Opened {
     pub(super) fd: OwnedFd,
-    /// Those it is to have.
+    /// The flags that the file is to have.
     flags: i32,
-    /// See [`at_once::open`].
-    is_marked: bool,
+    /// Set if it was opened without the ring, and has `O_NONBLOCK`, which it is not to have; see
+    /// [`at_once::open`].
+    pub(super) is_marked: bool,
 }
 
 impl Opened {
@@ -69,7 +70,7 @@ impl Opened {
         }
     }
 
-    /// The mark is taken back.
+    /// Takes the mark back.
     pub(super) fn into_file(self, tries: Tries) -> io::Result<File> {
         if self.is_marked {
             // SAFETY: no pointers.

@@ -1,22 +1,24 @@
 //! Whole files at once.
 //!
-//! A cached file of at most [`BEGINNING`] bytes takes three system calls: it is opened, read and
-//! closed without the ring. Reading a larger or uncached one goes on as [`File::read_at`] does.
+//! A cached file of less than [`BEGINNING`] bytes takes three system calls: it is opened, read
+//! and closed without the ring. A file whose name is not cached is opened through the ring, and so
+//! is its beginning read. Everything behind the beginning is read as [`File::read_at`] does.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use upshift_ring::{IoBuf, IoBufMut};
+use upshift_ring::{IoBuf, IoBufMut, op};
 
 use super::at_once::{self, Now};
+use super::read::start_read;
 use super::tries::Tries;
 use super::{File, OpenOptions};
 use crate::coop;
 
 /// Bytes of a file that are read before its length is asked for.
 const BEGINNING: usize = 8 << 10;
-/// The least room that a read is started with.
+/// The room that a read behind the end of a growing file has at least.
 const LEAST: usize = 64;
 
 /// The room behind the bytes that a vector holds.
@@ -83,36 +85,45 @@ pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let mut options = OpenOptions::new();
     let opened = options.read(true).open_marked(path.as_ref()).await?;
     let (mut all, tries) = (Vec::with_capacity(BEGINNING), Tries::new());
-    if read_beginning(&opened.fd, &mut all, &tries) {
+    let was_cached = opened.is_marked;
+    let mut has_ended = was_cached && read_beginning(&opened.fd, &mut all, &tries);
+    if has_ended {
         // Copying 4,000 bytes from the stack takes as long as these two calls of the allocator.
         all.shrink_to_fit();
         return Ok(all);
     }
     let file = opened.into_file(tries)?;
-    // A short read ends a file of the page cache, and nothing else.
-    let is_cacheable = file.is_cacheable();
-    let length = usize::try_from(file.known_len(0))
-        .map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-    // One more, so that the end is seen without growing. Files of the kernel say 0.
-    let room = length.saturating_add(1).max(LEAST);
-    all.shrink_to(room);
-    all.try_reserve_exact(room.saturating_sub(all.len()))?;
-    loop {
-        if all.capacity() - all.len() < LEAST && all.len() != length {
-            all.try_reserve(all.len().max(LEAST))?;
+    if !was_cached {
+        let read = op::ReadAt::new(file.fd().clone(), Tail(all), 0);
+        let (result, tail) = start_read(read)?.await;
+        all = tail.0;
+        has_ended = result? == 0;
+    }
+    while !has_ended {
+        if all.len() == all.capacity() {
+            reserve(&mut all, file.known_len(0))?;
         }
-        let offset = all.len() as u64;
-        let room = all.capacity() - all.len();
+        let (offset, room) = (all.len() as u64, all.capacity() - all.len());
         let (result, tail) = file.read_at(Tail(all), offset).await;
         all = tail.0;
         let count = result?;
-        if count == 0 || (is_cacheable && at_once::is_end(offset, count, room)) {
-            return Ok(all);
-        }
-        if all.capacity() == all.len() {
-            all.try_reserve(LEAST)?;
-        }
+        // The try that precedes each read shows whether a short read means the end.
+        has_ended = count == 0 || (file.is_cacheable() && at_once::is_end(offset, count, room));
     }
+    all.shrink_to_fit();
+    Ok(all)
+}
+
+/// Makes room in a full vector for the rest of a file of `length` bytes, and for one byte more, so
+/// that the end is seen without growing. Files of the kernel have a length of 0, and may be longer.
+fn reserve(bytes: &mut Vec<u8>, length: u64) -> io::Result<()> {
+    let missing = length.saturating_add(1).saturating_sub(bytes.len() as u64);
+    match usize::try_from(missing) {
+        Ok(0) => bytes.try_reserve(LEAST)?,
+        Ok(missing) => bytes.try_reserve_exact(missing)?,
+        Err(_) => return Err(io::ErrorKind::OutOfMemory.into()),
+    }
+    Ok(())
 }
 
 /// Reads a whole file of UTF-8 text.
