@@ -266,17 +266,9 @@ impl Driver {
 
     /// A completion of a flying slot, or the end of one that never left the backlog.
     #[inline]
-    pub(crate) fn finished(&self, slot: &Slot, mut result: i32, flags: u32) {
+    pub(crate) fn finished(&self, slot: &Slot, result: i32, flags: u32) {
         if slot.kind.get() != Kind::Once {
             return self.stream_event(slot, result, flags);
-        }
-        if cqueue::more(flags) {
-            // Zero copy: the result comes first, the release of the buffer is the terminal completion.
-            slot.result.set(result);
-            return;
-        }
-        if cqueue::notif(flags) {
-            result = slot.result.get();
         }
         slot.result.set(result);
         slot.flags.set(flags);

@@ -3,9 +3,9 @@
 //! | group | operations |
 //! |---|---|
 //! | [`Nop`] | nothing, for tests and measurements |
-//! | files | [`ReadAt`], [`WriteAt`], [`ReadVectored`], [`WriteVectored`], [`Fsync`], [`OpenAt`], [`Statx`], [`Ftruncate`], [`Close`] |
+//! | files | [`ReadAt`], [`WriteAt`], [`ReadVectored`], [`WriteVectored`], [`Fsync`], [`OpenAt`], [`Statx`], [`Ftruncate`] |
 //! | names | [`OpenAt2`], [`MkDirAt`], [`UnlinkAt`], [`RenameAt`], [`LinkAt`], [`SymlinkAt`] |
-//! | sockets | [`Recv`], [`Send`], [`SendZc`], [`SendVectored`], [`Connect`], [`Accept`], [`Shutdown`] |
+//! | sockets | [`Recv`], [`Send`], [`SendVectored`], [`Connect`] |
 //! | readiness | [`PollAdd`] |
 //!
 //! To cancel, drop the [`Submission`](crate::Submission) or call its [`cancel`](crate::Submission::cancel).
@@ -17,11 +17,11 @@ mod socket;
 mod transfer;
 mod vectored;
 
-pub use file::{Close, Fsync, Ftruncate, OpenAt, Statx};
+pub use file::{Fsync, Ftruncate, OpenAt, Statx};
 pub use misc::{Nop, PollAdd};
 pub use path::{LinkAt, MkDirAt, OpenAt2, RenameAt, SymlinkAt, UnlinkAt};
-pub use socket::{Accept, Connect, Shutdown};
-pub use transfer::{ReadAt, Recv, Send, SendZc, WriteAt};
+pub use socket::Connect;
+pub use transfer::{ReadAt, Recv, Send, WriteAt};
 pub use vectored::{ReadVectored, SendVectored, WriteVectored};
 
 use std::io;

@@ -4,7 +4,7 @@
 //! the next [`PAUSE`] operations go through the ring, then one is tried again. Its hit ends the
 //! pause, its miss begins another. Of operations that all miss, one in [`PAUSE`] is tried in vain;
 //! a file that comes to be cached is read without the ring after at most [`PAUSE`] more reads.
-//! Where hits and misses alternate, every operation is tried, which costs what it saves.
+//! Where hits and misses alternate, every operation is tried, and nothing is gained or lost.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -15,9 +15,9 @@ use upshift_ring::Fd;
 const MISSES: u32 = 3;
 /// Operations of a pause.
 const PAUSE: u32 = 128;
-/// No operation is tried.
+/// State in which no operation is tried.
 const NEVER: u32 = u32::MAX;
-/// The flags of the file have not been asked for.
+/// State in which the flags of the file have not been asked for.
 const UNKNOWN: u32 = u32::MAX - 1;
 
 /// Memory of recent tries on a file, or on the names that a thread opens. A hint: threads that
