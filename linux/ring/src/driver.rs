@@ -9,7 +9,7 @@ use crate::backend::Backend;
 use crate::backlog::Backlog;
 use crate::config::{Config, Stats};
 use crate::counters::{Counters, count};
-use crate::foreign::Kept;
+use crate::foreign::Deferred;
 use crate::mailbox::Mailbox;
 use crate::operation::{Operation, Stored};
 use crate::pools::Pools;
@@ -74,7 +74,7 @@ pub(crate) struct Driver {
     pub(crate) handles: Cell<usize>,
     pub(crate) closing: Cell<bool>,
     /// Code of users that waits to be run.
-    pub(crate) foreign: Kept,
+    pub(crate) foreign: Deferred,
     pub(crate) watching: Cell<bool>,
     pub(crate) fetch_limit: usize,
     pub(crate) recv_window: u32,
@@ -107,7 +107,7 @@ impl Driver {
             orphans: Cell::new(0),
             handles: Cell::new(1),
             closing: Cell::new(false),
-            foreign: Kept::new(),
+            foreign: Deferred::new(),
             watching: Cell::new(false),
             fetch_limit: config.fetch_limit(),
             recv_window: u32::from(config.recv_window.min(config.buffers / 2).max(1)),

@@ -3,7 +3,8 @@
 //! | group | operations |
 //! |---|---|
 //! | [`Nop`] | nothing, for tests and measurements |
-//! | files | [`ReadAt`], [`WriteAt`], [`ReadVectored`], [`WriteVectored`], [`Fsync`], [`OpenAt`], [`Statx`], [`Ftruncate`] |
+//! | bytes of files | [`ReadAt`], [`WriteAt`], [`ReadVectored`], [`WriteVectored`] |
+//! | files | [`OpenAt`], [`Statx`], [`Fsync`], [`Ftruncate`] |
 //! | names | [`OpenAt2`], [`MkDirAt`], [`UnlinkAt`], [`RenameAt`], [`LinkAt`], [`SymlinkAt`] |
 //! | sockets | [`Recv`], [`Send`], [`SendVectored`], [`Connect`] |
 //! | readiness | [`PollAdd`] |
