@@ -143,11 +143,6 @@ impl Address {
     pub fn len(&self) -> libc::socklen_t {
         self.length
     }
-
-    /// For the kernel to fill in.
-    pub(crate) fn parts_mut(&mut self) -> (*mut libc::sockaddr, *mut libc::socklen_t) {
-        ((&raw mut self.storage).cast(), &raw mut self.length)
-    }
 }
 
 impl From<SocketAddr> for Address {

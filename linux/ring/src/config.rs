@@ -183,6 +183,4 @@ pub struct Stats {
     pub messages: u64,
     /// Operations refused because [`Config::max_operations`] were alive.
     pub refused: u64,
-    /// Direct descriptors of small files that are not used again: the kernel has read before it has opened, or it does not close.
-    pub retired: u64,
 }

@@ -15,7 +15,6 @@ pub(crate) struct Counters {
     pub(crate) kicks: Cell<u64>,
     pub(crate) messages: Cell<u64>,
     pub(crate) refused: Cell<u64>,
-    pub(crate) retired: Cell<u64>,
 }
 
 /// Adds one.

@@ -9,17 +9,16 @@ use crate::backend::Backend;
 use crate::backlog::Backlog;
 use crate::config::{Config, Stats};
 use crate::counters::{Counters, count};
-use crate::foreign::Kept;
-use crate::lanes::Lanes;
+use crate::foreign::Deferred;
 use crate::mailbox::Mailbox;
 use crate::operation::{Operation, Stored};
 use crate::pools::Pools;
 use crate::slab::Slab;
-use crate::slot::{ASKED, CANCEL, CANCELLED, COPY, HELD, KICK, Kind, ORPHAN, Place, Slot};
+use crate::slot::{CANCEL, CANCELLED, COPY, HELD, KICK, Kind, ORPHAN, Place, Slot};
 use crate::watch::Flights;
 use io_uring::squeue::Flags;
 use io_uring::{cqueue, opcode};
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::Arc;
 
@@ -67,12 +66,6 @@ pub(crate) struct Driver {
     /// Copies that wait for others to end.
     pub(crate) admission: Admission,
     pub(crate) cancels: Cancels,
-    /// Made when they are first asked for; `None`: not on this kernel.
-    pub(crate) lanes: OnceCell<Option<Lanes>>,
-    /// 1 while there are small files to close, by the call that closes all of them.
-    pub(crate) unclosed: Cell<usize>,
-    /// Small files that are waited for.
-    pub(crate) chains: Cell<u32>,
     /// Operations and armed streams: in the backlog, in the queue or in the kernel.
     pub(crate) flying: Flights,
     /// Operations and streams without a handle that have not ended.
@@ -81,7 +74,7 @@ pub(crate) struct Driver {
     pub(crate) handles: Cell<usize>,
     pub(crate) closing: Cell<bool>,
     /// Code of users that waits to be run.
-    pub(crate) foreign: Kept,
+    pub(crate) foreign: Deferred,
     pub(crate) watching: Cell<bool>,
     pub(crate) fetch_limit: usize,
     pub(crate) recv_window: u32,
@@ -110,14 +103,11 @@ impl Driver {
             backlog: Backlog::new(),
             admission: Admission::new(),
             cancels: Cancels::default(),
-            lanes: OnceCell::new(),
-            unclosed: Cell::new(0),
-            chains: Cell::new(0),
             flying: Flights::new(),
             orphans: Cell::new(0),
             handles: Cell::new(1),
             closing: Cell::new(false),
-            foreign: Kept::new(),
+            foreign: Deferred::new(),
             watching: Cell::new(false),
             fetch_limit: config.fetch_limit(),
             recv_window: u32::from(config.recv_window.min(config.buffers / 2).max(1)),
@@ -206,28 +196,19 @@ impl Driver {
             Place::Backlog | Place::Held => slot.mark(CANCELLED),
             Place::Flying => {
                 slot.mark(CANCELLED);
-                match slot.kind.get() {
-                    Kind::Small => self.cancel_small(slot),
-                    _ => self.ask_to_cancel(slot.user_data()),
+                if !self.push_cancel(slot.user_data()) {
+                    self.cancels.push(slot.user_data());
                 }
             }
             Place::Free | Place::Starved | Place::Idle | Place::Done => {}
         }
     }
 
-    /// Queues the cancellation of the entry that has this name, as soon as there is room.
-    pub(crate) fn ask_to_cancel(&self, name: u64) {
-        if !self.push_cancel(name) {
-            self.cancels.push(name);
-        }
-    }
-
-    /// False: there is no room.
-    pub(crate) fn push_cancel(&self, name: u64) -> bool {
-        let answer = if name & ASKED != 0 { name } else { CANCEL };
-        let mut entry = opcode::AsyncCancel::new(name & !ASKED)
+    /// Queues the cancellation of the entry with this `user_data`. False: there is no room.
+    pub(crate) fn push_cancel(&self, user_data: u64) -> bool {
+        let mut entry = opcode::AsyncCancel::new(user_data)
             .build()
-            .user_data(answer);
+            .user_data(CANCEL);
         if self.backend.skips_success() {
             entry = entry.flags(Flags::SKIP_SUCCESS);
         }
@@ -260,12 +241,12 @@ impl Driver {
             {
                 self.finished(slot, result, flags);
             }
-            _ => self.unmatched(user_data, result, flags),
+            _ => self.unmatched(user_data, flags),
         }
     }
 
     #[cold]
-    fn unmatched(&self, user_data: u64, result: i32, flags: u32) {
+    fn unmatched(&self, user_data: u64, flags: u32) {
         match user_data {
             CANCEL => {}
             HELD => self.patience_is_over(),
@@ -275,7 +256,6 @@ impl Driver {
                     self.watching.set(false);
                 }
             }
-            _ if self.small_unmatched(user_data, result, flags) => {}
             _ => {
                 count(&self.counters.stale);
                 // A stream keeps its slot until its last completion, so what is late brings no buffer.
@@ -286,19 +266,9 @@ impl Driver {
 
     /// A completion of a flying slot, or the end of one that never left the backlog.
     #[inline]
-    pub(crate) fn finished(&self, slot: &Slot, mut result: i32, flags: u32) {
-        match slot.kind.get() {
-            Kind::Once => {}
-            Kind::Small => return self.small_event(slot, result, flags),
-            _ => return self.stream_event(slot, result, flags),
-        }
-        if cqueue::more(flags) {
-            // Zero copy: the result comes first, the release of the buffer is the terminal completion.
-            slot.result.set(result);
-            return;
-        }
-        if cqueue::notif(flags) {
-            result = slot.result.get();
+    pub(crate) fn finished(&self, slot: &Slot, result: i32, flags: u32) {
+        if slot.kind.get() != Kind::Once {
+            return self.stream_event(slot, result, flags);
         }
         slot.result.set(result);
         slot.flags.set(flags);
@@ -360,7 +330,6 @@ impl Driver {
             kicks: counters.kicks.get(),
             messages: counters.messages.get(),
             refused: counters.refused.get(),
-            retired: counters.retired.get(),
         }
     }
 }

@@ -66,11 +66,11 @@ impl fmt::Debug for Foreign {
     }
 }
 
-/// What waits to be taken.
-pub(crate) struct Kept {
+/// Code of users that waits to be [taken](crate::Ring::take_foreign).
+pub(crate) struct Deferred {
     /// The kind of wakers that are called at once; null: none.
     direct: Cell<*const RawWakerVTable>,
-    /// Others are kept.
+    /// Set if other wakers are kept, and not called at once.
     keeps: Cell<bool>,
     kept: RefCell<Vec<Foreign>>,
     has_some: Cell<bool>,
@@ -79,7 +79,7 @@ pub(crate) struct Kept {
 /// What the thread that stands in puts back.
 pub(crate) struct Before(*const RawWakerVTable, bool);
 
-impl Kept {
+impl Deferred {
     pub(crate) fn new() -> Self {
         Self {
             direct: Cell::new(ptr::null()),

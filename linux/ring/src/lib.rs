@@ -48,7 +48,7 @@
 //! Per operation, on the ring's thread: no system call, no lock, no allocation up to 64 bytes of operation, one atomic
 //! read-modify-write to deliver the result, two to clone and drop the [`Fd`], and whatever the waker costs. A request of a
 //! server (an event of a [`RecvMulti`] and a [`op::Send`]) comes to two of these. On another thread, polling adds a
-//! read-modify-write and giving back a lock. `examples/nop_cost.rs` measures it.
+//! read-modify-write and giving back a lock.
 //!
 //! # Faults
 //!
@@ -99,7 +99,6 @@ mod ends;
 mod fd;
 mod foreign;
 mod inbox;
-mod lanes;
 mod mailbox;
 mod offload;
 pub mod op;

@@ -10,7 +10,6 @@
 
 use crate::readiness::sqe::Sqe;
 use crate::readiness::{blocking, epoll};
-use io_uring::opcode;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -57,13 +56,10 @@ impl Job {
         self.0.make();
     }
 
-    /// Ends the operation with an errno, because no thread will make the call. A descriptor that was to be closed is closed by its owner.
+    /// Ends the operation with an errno, because no thread will make the call.
     pub fn refuse(self, errno: i32) {
         if self.0.take() {
-            self.0.post(match self.0.request.opcode {
-                opcode::Close::CODE => -libc::ECANCELED,
-                _ => -errno,
-            });
+            self.0.post(-errno);
         }
     }
 }

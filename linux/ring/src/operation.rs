@@ -17,8 +17,8 @@ pub(crate) const INLINE: usize = 64;
 ///
 /// Every pointer in the entry must stay valid for what the kernel does with it while the value stays at its address, until
 /// the terminal completion. The value must own (not borrow) what the pointers and descriptors refer to. The flags of the
-/// entry must not make the kernel skip the completion, and the entry must complete once (a zero-copy notification may
-/// follow). `user_data` is set by the ring.
+/// entry must not make the kernel skip the completion, and the entry must complete once.
+/// `user_data` is set by the ring.
 pub unsafe trait Operation: Sized + Send + 'static {
     /// What the handle resolves to.
     type Output;

@@ -6,8 +6,6 @@ use crate::config::{Config, Mode, Stats};
 use crate::datagram::DatagramMulti;
 use crate::fd::Fd;
 use crate::foreign::Foreign;
-use crate::lanes::LANES;
-use crate::op::ReadSmall;
 use crate::operation::Operation;
 use crate::owner::{Owner, Proxy, this_thread};
 use crate::recv::RecvMulti;
@@ -18,8 +16,6 @@ use crate::slot::Kind;
 use crate::submission::Submission;
 use crate::watch::Watch;
 use std::marker::PhantomData;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::RawWakerVTable;
@@ -50,9 +46,6 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Files that [`read_small`](Self::read_small) reads at the same time.
-    pub const SMALL_FILES: usize = LANES as usize;
-
     /// Builds a ring for this thread.
     ///
     /// # Errors
@@ -88,24 +81,6 @@ impl Ring {
     #[inline]
     pub fn start<T: Operation>(&self, op: T, level: u8) -> Submission<T> {
         Submission::new(self.shared().driver.start(op, clamp(level)), self.shared)
-    }
-
-    /// Starts to open a file, to read it to its end, if that is near, and to close it: two to four entries, so that many files share one enter. Unless it `waits`, it
-    /// goes as far as names and bytes are cached, and the kernel is done with it when the enter returns. `None`: not now, since [32](Self::SMALL_FILES) are being read or the queue is full; or
-    /// never, with the readiness driver, a kernel before Linux 6.8, or a path of 256 bytes and more or with a 0. No system call but for the first one, and where files are to be closed first.
-    ///
-    /// `ioprio` as for [`ReadAt`](crate::op::ReadAt::ioprio).
-    pub fn read_small(
-        &self,
-        path: &Path,
-        waits: bool,
-        ioprio: u16,
-        level: u8,
-    ) -> Option<Submission<ReadSmall>> {
-        let path = path.as_os_str().as_bytes();
-        let driver = &self.shared().driver;
-        let slot = driver.start_small(path, ioprio, clamp(level), waits)?;
-        Some(Submission::new(Ok(slot), self.shared))
     }
 
     /// Accepts connections on a listening socket until the stream is dropped.
@@ -348,11 +323,6 @@ impl Ring {
     /// What makes the system calls of owners that did not make the ring.
     pub fn set_proxy(&self, proxy: Box<dyn Proxy>) {
         self.shared().driver.backend.set_proxy(proxy);
-    }
-
-    /// [`Stats::retired`]. One load.
-    pub fn retired(&self) -> u64 {
-        self.shared().driver.counters.retired.get()
     }
 
     /// What has been done so far.

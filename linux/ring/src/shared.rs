@@ -199,7 +199,6 @@ impl Shared {
                 self.read_mail();
                 round += 1;
             }
-            self.driver.close_files();
         }
         self.driver.is_idle()
     }

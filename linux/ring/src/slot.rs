@@ -25,8 +25,6 @@ use std::task::Waker;
 pub(crate) enum Kind {
     /// One result.
     Once,
-    /// A small file: see `lanes.rs`.
-    Small,
     /// A multishot accept.
     Accept,
     /// A multishot receive into buffers of the pool.
@@ -61,16 +59,6 @@ pub(crate) const COPY: u8 = 4;
 
 /// `user_data` of the timeout of what is held. Reserved, as are the next two: no slot has so high an index.
 pub(crate) const HELD: u64 = u64::MAX - 2;
-
-/// In the `user_data` of the entries of a small file, beside that of its slot: which one it is, if it is neither the first read nor the install. No index is so high.
-pub(crate) const OPEN: u64 = 1 << 29;
-/// As above: the read behind the first.
-pub(crate) const BEHIND: u64 = 1 << 30;
-/// In the `user_data` of the cancellation of an entry, beside that of the entry: what comes of it matters.
-pub(crate) const ASKED: u64 = 1 << 31;
-/// All of these.
-pub(crate) const PARTS: u64 = OPEN | BEHIND | ASKED;
-
 /// `user_data` of the watch on the eventfd.
 pub(crate) const KICK: u64 = u64::MAX - 1;
 /// `user_data` of cancellations, whose results do not matter.

@@ -130,7 +130,7 @@ unsafe impl Operation for StreamOp {
                 .buf_group(pools::group(self.level))
                 .build()
                 .flags(squeue::Flags::BUFFER_SELECT),
-            Kind::Accept | Kind::Once | Kind::Small => opcode::AcceptMulti::new(self.fd.target())
+            Kind::Accept | Kind::Once => opcode::AcceptMulti::new(self.fd.target())
                 .flags(libc::SOCK_CLOEXEC)
                 .build(),
         }
@@ -230,7 +230,7 @@ impl Driver {
         }
         let data = match slot.kind.get() {
             Kind::Recv => result > 0,
-            Kind::Accept | Kind::Once | Kind::Small => result >= 0,
+            Kind::Accept | Kind::Once => result >= 0,
         };
         // SAFETY: the stream is alive: it is no orphan.
         let own = unsafe { stream_of(slot) }.own.take();
@@ -298,7 +298,7 @@ impl Driver {
         self.unread(slot)
             >= match slot.kind.get() {
                 Kind::Recv => self.recv_window,
-                Kind::Accept | Kind::Once | Kind::Small => self.accept_window,
+                Kind::Accept | Kind::Once => self.accept_window,
             }
     }
 

@@ -75,13 +75,13 @@ impl Driver {
         self.watching.set(unsafe { self.backend.push(&entry, 0) });
     }
 
-    /// Entries that a submit would hand over; all starved streams that can have a buffer count as one, as do all small files to close.
+    /// Entries that a submit would hand over. All starved streams that can have a buffer count as
+    /// one.
     #[inline]
     pub(crate) fn pending(&self) -> usize {
         self.backend.pending()
             + self.backlog.len()
             + self.cancels.len()
-            + self.unclosed.get()
             + usize::from(self.is_hungry())
     }
 
@@ -89,7 +89,7 @@ impl Driver {
     #[inline]
     pub(crate) fn is_due(&self, busy: bool) -> bool {
         self.backend.is_due(busy)
-            || self.backlog.len() + self.cancels.len() + self.unclosed.get() != 0
+            || self.backlog.len() + self.cancels.len() != 0
             || self.is_hungry()
     }
 
@@ -120,9 +120,6 @@ impl Driver {
 
     #[inline]
     fn submit_to(&self, uring: &Uring) -> io::Result<()> {
-        if self.unclosed.get() != 0 {
-            self.close_files();
-        }
         let mut fetched = None;
         for _ in 0..ENTERS {
             self.flush();
@@ -140,8 +137,6 @@ impl Driver {
                 count(&self.counters.overflows);
             }
             match uring.enter(fetch) {
-                // Chains bring more without end: what has come is seen to, and starts the next of them.
-                Ok(_) if fetch && self.chains.get() != 0 && uring.unread() != 0 => return Ok(()),
                 Ok(_) => {}
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
@@ -189,9 +184,6 @@ impl Driver {
 
     /// One enter that hands everything over and waits; see [`crate::Ring::wait`].
     pub(crate) fn wait(&self, block: bool, timeout: Option<Duration>) -> io::Result<()> {
-        if self.unclosed.get() != 0 {
-            self.close_files();
-        }
         let mut completed = self.flush();
         while self.is_unsettled() {
             match self.backend.enter(self.backend.owes_completions()) {

@@ -12,7 +12,7 @@ use crate::watch::Watch;
 use io_uring::cqueue::{CompletionQueue, CompletionStatus};
 use io_uring::squeue::{Entry, SubmissionQueue};
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{EnterFlags, IoUring, Probe, Submitter, cqueue, opcode};
+use io_uring::{EnterFlags, IoUring, Submitter, cqueue};
 use std::cell::{Cell, OnceCell, UnsafeCell};
 use std::io;
 use std::mem::ManuallyDrop;
@@ -161,36 +161,6 @@ impl Uring {
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.sq().is_full()
-    }
-
-    /// Entries that there is room for before the next enter.
-    #[inline]
-    pub(crate) fn room(&self) -> usize {
-        let sq = self.sq();
-        sq.capacity() - sq.len()
-    }
-
-    /// Makes a table of so many direct descriptors. False: the kernel cannot make one, or no ordinary descriptors of those in it.
-    pub(crate) fn register_lanes(&self, lanes: u32) -> bool {
-        let mut probe = Probe::new();
-        let made = self.by_maker(|| {
-            self.submitter().register_probe(&mut probe)?;
-            if !probe.is_supported(opcode::FixedFdInstall::CODE) {
-                return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
-            }
-            self.submitter().register_files_sparse(lanes)
-        });
-        made.is_ok()
-    }
-
-    /// Closes (-1) or leaves alone (-2) direct descriptors, from this one on. Returns how many have been.
-    pub(crate) fn update_lanes(&self, first: u32, what: &[i32]) -> io::Result<usize> {
-        self.by_maker(|| self.submitter().register_files_update(first, what))
-    }
-
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn unregister_lanes(&self) {
-        self.submitter().unregister_files().unwrap();
     }
 
     /// Puts an entry into the submission queue; no system call. False: the queue is full.

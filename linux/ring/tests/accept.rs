@@ -2,12 +2,12 @@
 #![cfg(not(loom))]
 
 mod common;
-use common::{block_on, in_child, is_child, limit_descriptors, poll_once, ring, turn_until};
+use common::{block_on, in_child, is_child, limit_descriptors, ring, turn_until};
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::task::{Context, Poll, Waker};
-use upshift_ring::{Config, Fd, Ring, op};
+use upshift_ring::{Config, Fd, Ring};
 
 fn listener() -> (Fd, std::net::SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -75,21 +75,6 @@ fn unread_connections_are_closed_with_the_stream() {
         client.set_read_timeout(Some(common::PATIENCE)).unwrap();
         assert_eq!(client.read(&mut [0]).unwrap(), 0);
     }
-}
-
-#[test]
-fn a_connection_accepted_after_the_drop_is_closed() {
-    let ring = ring();
-    let (fd, address) = listener();
-    let mut accept = ring.start(op::Accept::new(fd), 0);
-    assert!(poll_once(&mut accept).is_pending());
-    ring.submit().unwrap();
-    // The connection wins the race against the cancellation.
-    let mut client = TcpStream::connect(address).unwrap();
-    drop(accept);
-    turn_until(&ring, || ring.slots_in_use() == 0);
-    client.set_read_timeout(Some(common::PATIENCE)).unwrap();
-    assert!(matches!(client.read(&mut [0]), Ok(0) | Err(_)));
 }
 
 #[test]

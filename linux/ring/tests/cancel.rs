@@ -182,21 +182,6 @@ fn shutdown_wakes_what_waits_and_refuses_the_rest() {
     drop(recv);
 }
 
-#[test]
-fn a_descriptor_to_be_closed_is_closed_even_if_the_ring_refuses() {
-    let ring = ring();
-    ring.shutdown();
-    for polled in [true, false] {
-        let (fd, mut peer) = pair();
-        let mut close = ring.start(op::Close::new(fd.try_into_owned().unwrap()), 0);
-        if polled {
-            assert!(matches!(poll_once(&mut close), Poll::Ready(Ok(()))));
-        }
-        drop(close);
-        assert_eq!(peer.read(&mut [0]).unwrap(), 0);
-    }
-}
-
 /// The last owner of the ring may be a buffer in the operation that goes.
 #[test]
 fn a_ring_may_be_dropped_by_one_of_its_operations() {

@@ -255,18 +255,6 @@ fn a_descriptor_that_all_but_the_operation_have_given_up_stays_open() {
     assert_eq!(peer.read(&mut [0; 1]).unwrap(), 0);
 }
 
-#[test]
-fn a_close_that_is_not_started_closes() {
-    let (fd, mut peer) = pair();
-    drop(op::Close::new(fd.try_into_owned().unwrap()));
-    assert_eq!(peer.read(&mut [0; 1]).unwrap(), 0);
-    let ring = ring();
-    ring.shutdown();
-    let (fd, mut peer) = pair();
-    drop(ring.start(op::Close::new(fd.try_into_owned().unwrap()), 0));
-    assert_eq!(peer.read(&mut [0; 1]).unwrap(), 0);
-}
-
 /// A buffer that owns the ring it is used on.
 struct OwnsRing(#[expect(dead_code, reason = "owned for its drop")] Rc<Ring>);
 

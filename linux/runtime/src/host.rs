@@ -13,7 +13,6 @@ use upshift_core::{Change, CoroutineId, Domain, Host, Level, MAX_VCPUS, Panic, P
 use upshift_elevate::dispatch::{heavy_barrier, register_barrier};
 use upshift_ring::{Remote, Watch};
 
-use crate::cells;
 use crate::clock;
 use crate::mapping;
 use crate::observe::Longest;
@@ -257,18 +256,6 @@ unsafe impl Host for Linux {
         if let Some(longest) = self.longest.get() {
             longest.ended(index, poll, ended);
         }
-    }
-
-    #[inline]
-    unsafe fn allocate(layout: Layout) -> *mut u8 {
-        // SAFETY: passed on.
-        unsafe { cells::allocate(layout) }
-    }
-
-    #[inline]
-    unsafe fn free(memory: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
-        unsafe { cells::free(memory, layout) }
     }
 
     unsafe fn map(layout: Layout) -> *mut u8 {

@@ -70,7 +70,6 @@ mod board;
 mod budget;
 mod builder;
 mod catch_panic;
-mod cells;
 mod clock;
 mod context;
 mod coop;

@@ -37,8 +37,6 @@ pub(crate) struct Shared {
     pub(crate) others: Mutex<Vec<Other>>,
     /// A ring that fails is reported once, not at every turn.
     pub(crate) reported: AtomicBool,
-    /// As is a kernel that does not do what rings count on.
-    pub(crate) retired: AtomicBool,
     /// How vCPUs interrupt polls; `None`: they do not.
     pub(crate) preemption: Option<preempt::Settings>,
     /// The CPUs of the process, for vCPUs that must be pinned and are not by the user.
@@ -83,17 +81,6 @@ impl Shared {
             notice(format_args!("{call} failed: {error}; retrying"));
         }
         thread::sleep(Duration::from_millis(1));
-    }
-
-    /// A ring has retired descriptors of small files.
-    #[cold]
-    pub(crate) fn report_retired(&self) {
-        if !self.retired.swap(true, Ordering::Relaxed) {
-            notice(format_args!(
-                "io_uring has carried out entries in another order, or does not close files: small files are read at a higher cost from now on; please report this with the \
-                 version of the kernel"
-            ));
-        }
     }
 
     /// What a vCPU says of itself.

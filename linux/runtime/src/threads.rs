@@ -19,7 +19,7 @@ use crate::notice::{no_thread, notice};
 use crate::preempt::Preemptible;
 use crate::shared::{Other, Shared};
 use crate::time::timers::Timers;
-use crate::worker::{NONE_WAITS, Until, Worker, files_per_reap};
+use crate::worker::{NONE_WAITS, Until, Worker};
 
 impl Shared {
     /// The vCPU with a ring of the calling thread, which is pinned if `pin` says so; with it what makes the vCPU preemptible, if it is.
@@ -61,12 +61,10 @@ impl Shared {
             meter,
             quantum_ticks: clock::to_ticks(self.quantum),
             reap_ticks: clock::to_ticks(self.reap_interval),
-            files_per_reap: files_per_reap(self.reap_interval),
             look_ticks: clock::to_ticks(self.reap_interval / 4).max(1),
             share_ticks: clock::to_ticks(budget::SHARE),
             submit_before: Cell::new(NONE_WAITS),
             gathered_reads: Cell::new(0),
-            gathered_files: Cell::new(0),
             #[cfg(feature = "hyper")]
             replies: Cell::new(None),
             neighbours_deadline: Cell::new(None),

@@ -26,15 +26,12 @@ mod outranked;
 mod wait;
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::time::Duration;
 
 #[cfg(feature = "hyper")]
 use upshift_core::{CoroutineId, Level};
 use upshift_core::{Executor, Picked, Polled, Yielded};
-use upshift_ring::op::ReadSmall;
 use upshift_ring::{
     AcceptMulti, DatagramMulti, Fd, Foreign, Operation, RecvMulti, Ring, Submission,
 };
@@ -69,16 +66,6 @@ pub(crate) const NONE_WAITS: u8 = u8::MAX;
 /// a fifth more CPU (`--gather` of bench/peers/c/files.c).
 const GATHERED_READS: usize = 4;
 
-/// What a small cached file takes in a system call that many share, ns. Meanwhile nothing of the ring is seen; so as many are gathered as take no longer than may pass
-/// unseen anyway: [`REAP_INTERVALS`], or one beside something more urgent.
-const FILE_TIME: u128 = 3_300;
-
-/// Small files that take one reap interval.
-pub(crate) fn files_per_reap(interval: Duration) -> usize {
-    let files = interval.as_nanos() / FILE_TIME;
-    usize::try_from(files).map_or(Ring::SMALL_FILES, |files| files.clamp(1, Ring::SMALL_FILES))
-}
-
 /// The bits of the levels before this one.
 fn more_urgent_than(level: u8) -> u64 {
     (1 << level) - 1
@@ -93,7 +80,6 @@ pub(crate) struct Worker {
     pub(crate) meter: Arc<Meter>,
     pub(crate) quantum_ticks: u64,
     pub(crate) reap_ticks: u64,
-    pub(crate) files_per_reap: usize,
     /// Between two looks at the clock within a poll.
     pub(crate) look_ticks: u64,
     /// What a poll may spend on pieces of a transfer.
@@ -102,8 +88,6 @@ pub(crate) struct Worker {
     pub(crate) submit_before: Cell<u8>,
     /// Reads of files among them.
     pub(crate) gathered_reads: Cell<usize>,
-    /// Small files among them.
-    pub(crate) gathered_files: Cell<usize>,
     /// A coroutine that has answered a request of this level in its poll and has its own level back: what it sends next is the reply.
     #[cfg(feature = "hyper")]
     pub(crate) replies: Cell<Option<(CoroutineId, Level)>>,
@@ -270,7 +254,6 @@ impl Worker {
     fn submits(&self) {
         self.submit_before.set(NONE_WAITS);
         self.gathered_reads.set(0);
-        self.gathered_files.set(0);
     }
 
     /// Is it time to look at the ring and the timers, at which the last look was at tick `reaped_at`, or at the other vCPUs? After a poll: the
@@ -381,46 +364,12 @@ impl Worker {
     /// Starts to read a file at the level of the calling coroutine.
     pub(crate) fn start_read<T: Operation>(&self, operation: T) -> Submission<T> {
         let submission = self.start(operation);
-        self.gather(&self.gathered_reads, GATHERED_READS);
-        submission
-    }
-
-    /// May other coroutines read a small file in the same system call? Alone that costs more than the three calls that it stands for.
-    pub(crate) fn shares_files(&self) -> bool {
-        self.gathered_files.get() != 0 || self.executor.bitmap() != 0
-    }
-
-    /// Starts to read a small file, at the level of the calling coroutine; see [`Ring::read_small`].
-    pub(crate) fn start_small(
-        &self,
-        path: &Path,
-        waits: bool,
-        ioprio: u16,
-    ) -> Option<Submission<ReadSmall>> {
-        let level = self.executor.running_level().unwrap_or_default().get();
-        let submission = self.ring.read_small(path, waits, ioprio, level)?;
-        self.asks_for_io(level);
-        if self.ring.retired() != 0 {
-            self.shared.report_retired();
-        }
-        if !waits {
-            let may_pass = match self.ring.levels_in_flight() & more_urgent_than(level) {
-                0 => REAP_INTERVALS as usize,
-                _ => 1,
-            };
-            let most = (self.files_per_reap * may_pass).min(Ring::SMALL_FILES);
-            self.gather(&self.gathered_files, most);
-        }
-        Some(submission)
-    }
-
-    /// One more has been gathered of those of which at most so many are.
-    fn gather(&self, gathered: &Cell<usize>, most: usize) {
-        gathered.set(gathered.get() + 1);
-        if gathered.get() >= most {
+        self.gathered_reads.set(self.gathered_reads.get() + 1);
+        if self.gathered_reads.get() >= GATHERED_READS {
             // Before whatever is polled next.
             self.submit_before.set(0);
         }
+        submission
     }
 
     #[inline]
@@ -523,17 +472,5 @@ impl Worker {
         self.shared.reaches.set(index, None);
         self.shared.domain.host().set_remote(index, None);
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn as_many_files_are_gathered_as_one_interval_has_room_for() {
-        let files = |micros| files_per_reap(Duration::from_micros(micros));
-        assert_eq!([0, 1, 20, 50].map(files), [1, 1, 6, 15]);
-        assert_eq!(files_per_reap(Duration::MAX), Ring::SMALL_FILES);
     }
 }

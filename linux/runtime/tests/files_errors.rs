@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use upshift::fs::{self, File};
-use upshift::{Driver, Handle, Priority, Runtime, errno_of};
+use upshift::{Driver, Priority, Runtime, errno_of};
 
 use scratch::Scratch;
 use together::together;
@@ -41,8 +41,6 @@ async fn reads(path: &Path) -> Vec<io::Result<Vec<u8>>> {
             }
         }
     }
-    let ring = Handle::current().unwrap().metrics().vcpus[0].ring;
-    assert_eq!(ring.retired, 0);
     all
 }
 

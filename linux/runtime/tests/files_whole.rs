@@ -1,4 +1,4 @@
-//! Whole files, alone and with others, which share system calls.
+//! Whole files, alone and beside others.
 
 #[path = "support/block_on.rs"]
 mod block_on;
@@ -17,7 +17,7 @@ use std::time::Duration;
 use futures_util::poll;
 use upshift::fs::{self, File};
 use upshift::io::AsyncReadExt;
-use upshift::{Driver, Handle, Priority, Runtime};
+use upshift::{Driver, Priority, Runtime};
 
 use block_on::block_on;
 use scratch::Scratch;
@@ -37,35 +37,6 @@ fn whole_files_of_all_sizes() {
             assert!(all == scratch.bytes);
         });
     }
-}
-
-#[test]
-fn small_files_share_system_calls() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = |n: usize| {
-        let path = folder.path().join(n.to_string());
-        std::fs::write(&path, vec![n as u8; 50 * n + 1]).unwrap();
-        path
-    };
-    let paths: Vec<_> = (0..60).map(file).collect();
-    block_on(async {
-        let ring = || Handle::current().unwrap().metrics().vcpus[0].ring;
-        for _ in 0..10 {
-            let before = ring();
-            for (n, bytes) in together(&paths).await.into_iter().enumerate() {
-                assert!(bytes.unwrap() == vec![n as u8; 50 * n + 1], "file {n}");
-            }
-            let (entries, enters) = (
-                ring().submitted - before.submitted,
-                ring().enters - before.enters,
-            );
-            // Two entries for each file. Elsewhere each is read by calls of its own. Where polls are slow, as under a sanitizer, the ring is entered more often.
-            assert!(
-                entries < 60 || 2 * enters < entries,
-                "{entries} entries in {enters} enters"
-            );
-        }
-    });
 }
 
 #[test]
@@ -160,7 +131,7 @@ fn reads_of_whole_files_are_dropped_wherever_they_are() {
             let mut reads: Vec<_> = (0..8)
                 .map(|n| Box::pin(fs::read(scratch[(n + round) % 3].path.clone())))
                 .collect();
-            // Something else is ready, so they share.
+            // Something else is ready.
             let other = upshift::spawn(async {}, Priority::Inherit);
             for polls in 0..=round % 4 {
                 for n in 0..reads.len() {

@@ -5,7 +5,7 @@ use super::path::Place;
 use crate::fd::Fd;
 use crate::operation::Operation;
 use io_uring::{opcode, squeue::Entry, types};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
 use std::{fmt, io, mem};
 
@@ -188,37 +188,6 @@ unsafe impl Operation for Ftruncate {
     }
 
     fn complete(self, result: i32, _flags: u32) -> Self::Output {
-        outcome(result).map(drop)
-    }
-}
-
-/// Closes a descriptor that is not shared, without blocking this thread. One that is not started closes it when it is dropped.
-#[derive(Debug)]
-pub struct Close(OwnedFd);
-
-impl Close {
-    /// Takes the descriptor.
-    pub fn new(fd: OwnedFd) -> Self {
-        Self(fd)
-    }
-}
-
-// SAFETY: the entry points to nothing; the descriptor is owned until the kernel has it.
-unsafe impl Operation for Close {
-    const FOREIGN: bool = false;
-
-    type Output = io::Result<()>;
-
-    fn entry(&mut self) -> Entry {
-        opcode::Close::new(types::Fd(self.0.as_raw_fd())).build()
-    }
-
-    fn complete(self, result: i32, _flags: u32) -> Self::Output {
-        if result == -libc::ECANCELED || result == -libc::EBUSY {
-            // It never got to the kernel: it is closed here.
-            return Ok(());
-        }
-        let _ = self.0.into_raw_fd();
         outcome(result).map(drop)
     }
 }

@@ -3,10 +3,10 @@
 //! | group | operations |
 //! |---|---|
 //! | [`Nop`] | nothing, for tests and measurements |
-//! | files | [`ReadAt`], [`WriteAt`], [`ReadVectored`], [`WriteVectored`], [`Fsync`], [`OpenAt`], [`Statx`], [`Ftruncate`], [`Close`] |
-//! | small files | [`ReadSmall`] |
+//! | bytes of files | [`ReadAt`], [`WriteAt`], [`ReadVectored`], [`WriteVectored`] |
+//! | files | [`OpenAt`], [`Statx`], [`Fsync`], [`Ftruncate`] |
 //! | names | [`OpenAt2`], [`MkDirAt`], [`UnlinkAt`], [`RenameAt`], [`LinkAt`], [`SymlinkAt`] |
-//! | sockets | [`Recv`], [`Send`], [`SendZc`], [`SendVectored`], [`Connect`], [`Accept`], [`Shutdown`] |
+//! | sockets | [`Recv`], [`Send`], [`SendVectored`], [`Connect`] |
 //! | readiness | [`PollAdd`] |
 //!
 //! To cancel, drop the [`Submission`](crate::Submission) or call its [`cancel`](crate::Submission::cancel).
@@ -14,17 +14,15 @@
 mod file;
 mod misc;
 mod path;
-mod small;
 mod socket;
 mod transfer;
 mod vectored;
 
-pub use file::{Close, Fsync, Ftruncate, OpenAt, Statx};
+pub use file::{Fsync, Ftruncate, OpenAt, Statx};
 pub use misc::{Nop, PollAdd};
 pub use path::{LinkAt, MkDirAt, OpenAt2, RenameAt, SymlinkAt, UnlinkAt};
-pub use small::{ReadSmall, Small};
-pub use socket::{Accept, Connect, Shutdown};
-pub use transfer::{ReadAt, Recv, Send, SendZc, WriteAt};
+pub use socket::Connect;
+pub use transfer::{ReadAt, Recv, Send, WriteAt};
 pub use vectored::{ReadVectored, SendVectored, WriteVectored};
 
 use std::io;

@@ -250,33 +250,3 @@ unsafe impl<B: IoBuf> Operation for Send<B> {
         (outcome(result), self.buffer)
     }
 }
-
-/// Sends a buffer without copying it (Linux 6.0). Pays for large buffers on real network cards; it completes when the
-/// network no longer needs the buffer, which may be long after the peer has the data.
-#[derive(Debug)]
-pub struct SendZc<B>(Send<B>);
-
-impl<B: IoBuf> SendZc<B> {
-    /// As much as the socket takes at once.
-    pub fn new(fd: Fd, buffer: B) -> Self {
-        Self(Send::new(fd, buffer))
-    }
-}
-
-// SAFETY: as for `Send`; the terminal completion is the notification, after which the buffer is no longer read.
-unsafe impl<B: IoBuf> Operation for SendZc<B> {
-    const FOREIGN: bool = B::FOREIGN;
-
-    type Output = (io::Result<usize>, B);
-
-    fn entry(&mut self) -> Entry {
-        let length = clamp(self.0.buffer.io_len());
-        opcode::SendZc::new(self.0.fd.target(), self.0.buffer.io_ptr(), length)
-            .flags(self.0.flags)
-            .build()
-    }
-
-    fn complete(self, result: i32, flags: u32) -> Self::Output {
-        self.0.complete(result, flags)
-    }
-}

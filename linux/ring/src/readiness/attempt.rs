@@ -91,9 +91,7 @@ pub(super) fn attempt(
         opcode::Nop::CODE => Done(0),
         opcode::Read::CODE | opcode::Readv::CODE => transfer(sqe, READABLE),
         opcode::Write::CODE | opcode::Writev::CODE => transfer(sqe, WRITABLE),
-        opcode::Send::CODE | opcode::SendZc::CODE | opcode::SendMsg::CODE => {
-            send_or_recv(sqe, done, WRITABLE)
-        }
+        opcode::Send::CODE | opcode::SendMsg::CODE => send_or_recv(sqe, done, WRITABLE),
         opcode::Recv::CODE | opcode::RecvMsg::CODE if sqe.ioprio & POLL_FIRST != 0 && first => {
             Wait(READABLE)
         }
@@ -103,7 +101,7 @@ pub(super) fn attempt(
         opcode::Recv::CODE | opcode::RecvMsg::CODE if sqe.flags & BUFFER_SELECT == 0 => {
             send_or_recv(sqe, done, READABLE)
         }
-        opcode::Accept::CODE => accept(sqe, first, post),
+        opcode::Accept::CODE if sqe.ioprio & ACCEPT_MULTISHOT != 0 => accept(sqe, first, post),
         opcode::Connect::CODE => connect(sqe, first),
         opcode::PollAdd::CODE if sqe.length & POLL_MULTI == 0 => {
             match epoll::ready(sqe.fd, sqe.op_flags) {
@@ -112,10 +110,6 @@ pub(super) fn attempt(
                 events => Done(events.cast_signed()),
             }
         }
-        // SAFETY: no pointers involved.
-        opcode::Shutdown::CODE => Done(result(unsafe {
-            libc::shutdown(sqe.fd, sqe.length.cast_signed())
-        })),
         _ => Done(-libc::EOPNOTSUPP),
     }
 }
@@ -346,15 +340,14 @@ fn accept(sqe: &Sqe, first: bool, post: &mut impl FnMut(i32, u32)) -> Outcome {
         return Done(-errno());
     }
     let flags = sqe.op_flags.cast_signed();
-    let many = sqe.ioprio & ACCEPT_MULTISHOT != 0;
     for _ in 0..AT_A_TIME {
-        let length = sqe.second_pointer::<libc::socklen_t>();
-        // SAFETY: the address, and its length, are valid or null.
-        let accepted = result(unsafe { libc::accept4(sqe.fd, sqe.pointer(), length, flags) });
+        // SAFETY: no address is asked for.
+        let accepted =
+            result(unsafe { libc::accept4(sqe.fd, ptr::null_mut(), ptr::null_mut(), flags) });
         match accepted {
             accepted if would_block(accepted) => return Wait(READABLE),
             accepted if accepted == -libc::EINTR => {}
-            accepted if accepted < 0 || !many => return Done(accepted),
+            accepted if accepted < 0 => return Done(accepted),
             accepted => post(accepted, MORE),
         }
     }

@@ -14,7 +14,6 @@ pub(crate) fn is_blocking(opcode: u8) -> bool {
         opcode::Fsync::CODE
             | opcode::OpenAt::CODE
             | opcode::OpenAt2::CODE
-            | opcode::Close::CODE
             | opcode::Statx::CODE
             | opcode::Ftruncate::CODE
             | opcode::RenameAt::CODE
@@ -35,8 +34,7 @@ pub(crate) fn make(sqe: &Sqe, is_cancelled: impl Fn() -> bool) -> i32 {
         let result = call(sqe);
         if result == -libc::EAGAIN && sqe.opcode == opcode::Connect::CODE {
             thread::sleep(FULL);
-        } else if result != -libc::EINTR || sqe.opcode == opcode::Close::CODE {
-            // The descriptor is gone whatever `close` answers.
+        } else if result != -libc::EINTR {
             return result;
         }
         if is_cancelled() {
@@ -81,7 +79,6 @@ fn call(sqe: &Sqe) -> i32 {
                 let size = sqe.length as usize;
                 result(libc::syscall(libc::SYS_openat2, fd, path, how, size))
             }
-            opcode::Close::CODE => result(libc::close(fd)),
             opcode::Statx::CODE => {
                 let answer = sqe.second_pointer::<libc::statx>();
                 result(libc::statx(fd, path, flags, sqe.length, answer))

@@ -13,14 +13,14 @@
 //!
 //! | operation | how |
 //! |---|---|
-//! | NOP, SHUTDOWN | at once |
-//! | SEND, SEND_ZC, SENDMSG, RECV, RECVMSG | with `MSG_DONTWAIT`; `MSG_WAITALL` by as many tries as it takes |
+//! | NOP | at once |
+//! | SEND, SENDMSG, RECV, RECVMSG | with `MSG_DONTWAIT`; `MSG_WAITALL` by as many tries as it takes |
 //! | RECV and RECVMSG multishot | when readable, into the buffers of the pool, up to 32 at a time |
-//! | ACCEPT, also multishot | `accept4`; the listening socket is made nonblocking, for good |
+//! | ACCEPT multishot | `accept4`; the listening socket is made nonblocking, for good |
 //! | CONNECT | nonblocking for the length of the call; local sockets with a full queue: a thread tries again each millisecond |
 //! | POLL_ADD | `poll`, then epoll |
 //! | READ, WRITE, READV, WRITEV | `RWF_NOWAIT`: from the page cache, pipes and the like at once; files otherwise on a thread |
-//! | FSYNC, FTRUNCATE, OPENAT, OPENAT2, STATX, CLOSE, MKDIRAT, UNLINKAT, RENAMEAT, LINKAT, SYMLINKAT | on a thread |
+//! | FSYNC, FTRUNCATE, OPENAT, OPENAT2, STATX, MKDIRAT, UNLINKAT, RENAMEAT, LINKAT, SYMLINKAT | on a thread |
 //! | ASYNC_CANCEL | by `user_data`, or all; a call that a thread is making goes on to its end |
 //!
 //! All that [`op`](crate::op) has is among them. An entry of another kind, which only an [`Operation`](crate::Operation) from elsewhere

@@ -143,7 +143,6 @@ impl Builder {
             pins: self.pins,
             others: Mutex::new(Vec::new()),
             reported: AtomicBool::new(false),
-            retired: AtomicBool::new(false),
             preemption: settings,
             cpus: affinity::cpus(),
             running: AtomicBool::new(false),

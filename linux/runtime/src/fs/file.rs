@@ -7,8 +7,9 @@ use std::path::Path;
 
 use upshift_ring::{Fd, IoBuf, IoBufMut, op};
 
-use super::at_once::{self, Now, Tries};
+use super::at_once::{self, Now};
 use super::read::Reading;
+use super::tries::Tries;
 use super::{FileStream, Metadata, OpenOptions, behind, current_ioprio, sync};
 use crate::net::{start, transfer};
 use crate::{blocking, context, coop};
@@ -138,8 +139,9 @@ impl File {
         self.tries.is_due(Some(&self.fd)) && context::with_open(|_| ()).is_some()
     }
 
-    /// Are writes copied to the page cache, and so handed to the kernel a few at a time while something more urgent is in flight?
-    pub(super) fn is_copied(&self) -> bool {
+    /// Returns whether the file goes through the page cache. Writes to such files are handed to the
+    /// kernel a few at a time while something more urgent is in flight.
+    pub(super) fn is_cacheable(&self) -> bool {
         self.tries.is_cacheable(&self.fd)
     }
 
@@ -151,7 +153,7 @@ impl File {
         transfer!(
             op::WriteAt::new(self.fd.clone(), buffer, offset)
                 .ioprio(current_ioprio())
-                .copied(self.is_copied()),
+                .copied(self.is_cacheable()),
             buffer
         )
     }
@@ -183,7 +185,7 @@ impl File {
         transfer!(
             op::WriteVectored::new(self.fd.clone(), buffers, offset)
                 .ioprio(current_ioprio())
-                .copied(self.is_copied()),
+                .copied(self.is_cacheable()),
             buffers
         )
     }
@@ -287,18 +289,6 @@ impl File {
         FileStream::new(self)
     }
 
-    /// The length of a file of a file system that has it in memory, in bytes.
-    pub(super) fn local_len(&self) -> io::Result<u64> {
-        // SAFETY: all zeroes is a valid value, and it is written to only.
-        unsafe {
-            let mut answer: libc::stat = std::mem::zeroed();
-            match libc::fstat(self.fd.as_raw_fd(), &raw mut answer) {
-                0 => Ok(answer.st_size as u64),
-                _ => Err(io::Error::last_os_error()),
-            }
-        }
-    }
-
     /// Returns the length of the file in bytes as this machine knows it, without asking the
     /// server of a network file system; `length` if there is no answer.
     pub(super) fn known_len(&self, length: u64) -> u64 {
@@ -316,7 +306,7 @@ impl File {
 
     /// Reads cached bytes at a position that was the end of the file, into an empty vector.
     pub(super) fn read_behind_end(&self, buffer: &mut Vec<u8>, offset: u64) {
-        if !self.is_copied() {
+        if !self.is_cacheable() {
             return;
         }
         let room = at_once::piece(buffer.capacity());

@@ -2,8 +2,7 @@
 //!
 //! Reads and writes go over the ring, by position; so do opening, inspecting,
 //! syncing and truncating files, and making, moving and removing names. What the
-//! kernel has in its caches is read, and opened, at once, without the ring; whole small files that several coroutines
-//! [`read`] share system calls, by which they are opened and read, and closed; calls that
+//! kernel has in its caches is read, and opened, at once, without the ring; calls that
 //! wait for the same file to be on the device share an `fsync`. What the
 //! kernel's ring cannot do (listing directories, resolving links, permissions, the
 //! recursive calls) runs on threads for blocking calls, at the level of the caller.
@@ -31,6 +30,7 @@ mod options;
 mod read;
 mod stream;
 mod sync;
+mod tries;
 mod whole;
 
 pub use copy::{Progress, copy, copy_with};

@@ -7,52 +7,48 @@ use std::path::Path;
 
 use upshift_ring::op;
 
-use super::at_once::{self, Now, Tries};
+use super::at_once::{self, Now};
+use super::tries::Tries;
 use super::{File, invalid};
 use crate::net::start;
 use crate::{context, coop};
 
 thread_local! {
-    /// Of names that this thread opens.
+    /// Tries on the names that this thread opens.
     static NAMES: Tries = const { Tries::new() };
 }
 
 /// How often the kernel is asked for a name beneath a directory in which names change meanwhile.
 const BENEATH: u32 = 100;
 
-/// Is the next name to be tried at once?
-pub(super) fn is_name_due() -> bool {
-    NAMES.with(|names| names.is_due(None))
-}
-
-/// What came of it.
-pub(super) fn name_was_cached(was: bool) {
-    NAMES.with(|names| if was { names.hit() } else { names.missed() });
-}
-
 /// Opens a file at once if that is worth a try and goes without waiting.
-pub(super) async fn cached(path: &Path, flags: i32) -> Option<OwnedFd> {
-    if !at_once::is_openable(path, flags) || !is_name_due() {
+async fn open_cached(path: &Path, flags: i32) -> Option<OwnedFd> {
+    if !at_once::is_openable(path, flags) || !NAMES.with(|names| names.is_due(None)) {
         return None;
     }
     poll_fn(coop::poll_proceed).await;
     context::with_open(|_| ())?;
-    let fd = match at_once::open(path, flags) {
-        Now::Done(fd) => Some(fd),
-        // Also where `openat2` is forbidden, or names are not there.
-        Now::Waits | Now::Cannot => None,
-    };
-    name_was_cached(fd.is_some());
-    fd
+    match at_once::open(path, flags) {
+        Now::Done(fd) => {
+            NAMES.with(Tries::hit);
+            Some(fd)
+        }
+        // Also where `openat2` is forbidden, or there is no such name.
+        Now::Waits | Now::Cannot => {
+            NAMES.with(Tries::missed);
+            None
+        }
+    }
 }
 
-/// What has been opened.
+/// A file that has just been opened.
 pub(super) struct Opened {
     pub(super) fd: OwnedFd,
-    /// Those it is to have.
+    /// The flags that the file is to have.
     flags: i32,
-    /// See [`at_once::open`].
-    is_marked: bool,
+    /// Set if it was opened without the ring, and has `O_NONBLOCK`, which it is not to have; see
+    /// [`at_once::open`].
+    pub(super) is_marked: bool,
 }
 
 impl Opened {
@@ -74,7 +70,7 @@ impl Opened {
         }
     }
 
-    /// The mark is taken back.
+    /// Takes the mark back.
     pub(super) fn into_file(self, tries: Tries) -> io::Result<File> {
         if self.is_marked {
             // SAFETY: no pointers.
@@ -169,15 +165,9 @@ impl OpenOptions {
     /// As [`open`](OpenOptions::open), but a file that was opened at once is still marked.
     pub(super) async fn open_marked(&self, path: &Path) -> io::Result<Opened> {
         let flags = self.flags()?;
-        if let Some(fd) = cached(path, flags).await {
+        if let Some(fd) = open_cached(path, flags).await {
             return Ok(Opened::marked(fd, flags));
         }
-        self.open_through_the_ring(path).await
-    }
-
-    /// As [`open_marked`](OpenOptions::open_marked) where that has been tried at once.
-    pub(super) async fn open_through_the_ring(&self, path: &Path) -> io::Result<Opened> {
-        let flags = self.flags()?;
         let open = op::OpenAt::new(None, path, flags, self.mode.unwrap_or(0o666))?;
         Ok(Opened::unmarked(start(open)?.await?, flags))
     }

@@ -84,7 +84,7 @@ impl Writing {
     fn start(file: &File, buffer: Vec<u8>, offset: u64, written: usize) -> io::Result<Writing> {
         let rest = buffer.slice_from(written);
         let write = op::WriteAt::new(file.fd().clone(), rest, behind(offset, written));
-        let write = write.copied(file.is_copied());
+        let write = write.copied(file.is_cacheable());
         Ok(Writing {
             file: file.clone(),
             submission: start(write.ioprio(current_ioprio()))?,

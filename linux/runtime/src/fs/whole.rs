@@ -1,23 +1,27 @@
 //! Whole files at once.
+//!
+//! A cached file of less than [`BEGINNING`] bytes takes three system calls: it is opened, read
+//! and closed without the ring. A file whose name is not cached is opened through the ring, and so
+//! is its beginning read. Everything behind the beginning is read as [`File::read_at`] does.
 
-use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use upshift_ring::op::Small;
-use upshift_ring::{IoBuf, IoBufMut};
+use upshift_ring::{IoBuf, IoBufMut, op};
 
-use super::at_once::{self, Beginning, Tries};
-use super::options::{self, Opened};
-use super::{File, OpenOptions, current_ioprio};
-use crate::worker::Worker;
-use crate::{context, coop};
+use super::at_once::{self, Now};
+use super::read::start_read;
+use super::tries::Tries;
+use super::{File, OpenOptions};
+use crate::coop;
 
-/// The smallest read that is tried.
+/// Bytes of a file that are read before its length is asked for.
+const BEGINNING: usize = 8 << 10;
+/// The room that a read behind the end of a growing file has at least.
 const LEAST: usize = 64;
 
-/// The room behind what a vector holds already.
+/// The room behind the bytes that a vector holds.
 struct Tail(Vec<u8>);
 
 // SAFETY: the heap memory of a vector stays where it is, also behind its length and
@@ -37,136 +41,89 @@ unsafe impl IoBufMut for Tail {
     }
 }
 
-thread_local! {
-    /// Of files that this thread reads at once because they may be small.
-    static SMALL: Tries = const { Tries::new() };
-}
-
-/// How far reading a file has come.
-enum Begun {
-    /// To its end.
-    All(Vec<u8>),
-    /// It is open.
-    Open(Opened, Beginning),
-}
-
-impl Begun {
-    /// Of what is cached.
-    fn cached(small: Small) -> Option<Begun> {
-        match small {
-            Small::All(bytes) => Some(Begun::All(bytes)),
-            Small::Begun { fd, bytes, error } => {
-                let beginning = Beginning::of(bytes, error.as_ref());
-                Some(Begun::Open(Opened::marked(fd, FLAGS), beginning))
+/// Reads the beginning of a file into a vector with [`BEGINNING`] bytes of room, as far as it is
+/// cached. Returns whether that is all of the file.
+fn read_beginning(fd: impl AsFd, bytes: &mut Vec<u8>, tries: &Tries) -> bool {
+    while bytes.len() < bytes.capacity() {
+        let (start, room) = (bytes.len(), bytes.capacity() - bytes.len());
+        // SAFETY: there is so much room behind the bytes that have been read.
+        match unsafe {
+            at_once::read(
+                fd.as_fd(),
+                bytes.as_mut_ptr().add(start),
+                room,
+                start as u64,
+            )
+        } {
+            Now::Done(count) => {
+                coop::charge();
+                // SAFETY: so many bytes have been written.
+                unsafe { bytes.set_len(start + count) };
+                if at_once::is_end(start as u64, count, room) {
+                    return true;
+                }
             }
-            Small::Unopened => None,
-        }
-    }
-
-    /// Of what was waited for.
-    fn waited_for(small: Small) -> Option<Begun> {
-        match small {
-            Small::All(bytes) => Some(Begun::All(bytes)),
-            // The error is met again.
-            Small::Begun { fd, bytes, .. } => {
-                let beginning = at_once::behind(fd.as_fd(), bytes);
-                Some(Begun::Open(Opened::unmarked(fd, FLAGS), beginning))
+            Now::Waits => {
+                tries.missed();
+                return false;
             }
-            Small::Unopened => None,
+            Now::Cannot => {
+                tries.never();
+                return false;
+            }
         }
     }
+    false
 }
 
-/// How whole files are opened.
-const FLAGS: i32 = libc::O_RDONLY;
-
-/// Opens a file and reads its beginning; if that is all, it is closed again. Of what many coroutines ask for at the same time, as much as can be goes with one system call.
-async fn begin(path: &Path) -> io::Result<Begun> {
-    let may_be_small = at_once::is_openable(path, FLAGS) && SMALL.with(|small| small.is_due(None));
-    let shares = may_be_small && context::with(|worker| worker.shares_files()) == Some(true);
-    if let Some(begun) = begin_cached(path, shares).await {
-        return Ok(begun);
-    }
-    if may_be_small && let Some(begun) = read_small(path, true).await.and_then(Begun::waited_for) {
-        return Ok(begun);
-    }
-    // Also where there is nothing: this tells why.
-    let mut options = OpenOptions::new();
-    let opened = options.read(true).open_through_the_ring(path).await?;
-    let beginning = at_once::beginning(opened.fd.as_fd());
-    Ok(Begun::Open(opened, beginning))
-}
-
-/// As [`begin`], of a file whose name is cached, if names are tried now; in one call with others, or by calls of its own.
-async fn begin_cached(path: &Path, shares: bool) -> Option<Begun> {
-    if shares {
-        if !options::is_name_due() {
-            return None;
-        }
-        poll_fn(coop::poll_proceed).await;
-        if let Some(small) = read_small(path, false).await {
-            options::name_was_cached(!matches!(small, Small::Unopened));
-            return Begun::cached(small);
-        }
-    }
-    let fd = options::cached(path, FLAGS).await?;
-    let beginning = at_once::beginning(fd.as_fd());
-    Some(Begun::Open(Opened::marked(fd, FLAGS), beginning))
-}
-
-/// Opens a file, reads it to its end, and closes it, by one system call together with others. `None`: not now, or not here.
-async fn read_small(path: &Path, waits: bool) -> Option<Small> {
-    let start = |worker: &Worker| worker.start_small(path, waits, current_ioprio());
-    let small = context::with(start)??.await;
-    SMALL.with(|tries| match &small {
-        Small::All(_) => tries.hit(),
-        Small::Begun { error: None, .. } => tries.missed(),
-        Small::Begun { .. } | Small::Unopened => {}
-    });
-    Some(small)
-}
-
-/// Reads a whole file. One that grows or is cut off meanwhile is read up to where its end is met. A FIFO is read until all that write to it have closed it, of which the first is
-/// waited for.
+/// Reads a whole file. One that grows or is cut off meanwhile is read up to where its end is met.
+/// A FIFO is read until all that write to it have closed it, of which the first is waited for.
 ///
 /// # Errors
-/// As [`File::open`] and [`File::read_at`]; `OutOfMemory` if it does not fit. A small file may be read where no descriptor is left for it.
+/// As [`File::open`] and [`File::read_at`]; `OutOfMemory` if it does not fit.
 pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-    let (opened, beginning) = match begin(path.as_ref()).await? {
-        Begun::All(bytes) => return Ok(bytes),
-        Begun::Open(opened, beginning) => (opened, beginning),
-    };
-    let mut all = beginning.bytes;
-    if beginning.is_all {
+    let mut options = OpenOptions::new();
+    let opened = options.read(true).open_marked(path.as_ref()).await?;
+    let (mut all, tries) = (Vec::with_capacity(BEGINNING), Tries::new());
+    let was_cached = opened.is_marked;
+    let mut has_ended = was_cached && read_beginning(&opened.fd, &mut all, &tries);
+    if has_ended {
+        // Copying 4,000 bytes from the stack takes as long as these two calls of the allocator.
+        all.shrink_to_fit();
         return Ok(all);
     }
-    let file = opened.into_file(beginning.tries)?;
-    let length = if beginning.is_local {
-        file.local_len()?
-    } else {
-        file.len().await?
-    };
-    let length =
-        usize::try_from(length).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-    // One more, so that the end is seen without growing. Files of the kernel say 0.
-    let room = length.saturating_add(1).max(LEAST);
-    all.try_reserve_exact(room.saturating_sub(all.len()))?;
-    loop {
-        if all.capacity() - all.len() < LEAST && all.len() != length {
-            all.try_reserve(all.len().max(LEAST))?;
+    let file = opened.into_file(tries)?;
+    if !was_cached {
+        let read = op::ReadAt::new(file.fd().clone(), Tail(all), 0);
+        let (result, tail) = start_read(read)?.await;
+        all = tail.0;
+        has_ended = result? == 0;
+    }
+    while !has_ended {
+        if all.len() == all.capacity() {
+            reserve(&mut all, file.known_len(0))?;
         }
-        let offset = all.len() as u64;
-        let room = all.capacity() - all.len();
+        let (offset, room) = (all.len() as u64, all.capacity() - all.len());
         let (result, tail) = file.read_at(Tail(all), offset).await;
         all = tail.0;
         let count = result?;
-        if count == 0 || (beginning.is_local && at_once::is_end(offset, count, room)) {
-            return Ok(all);
-        }
-        if all.capacity() == all.len() {
-            all.try_reserve(LEAST)?;
-        }
+        // The try that precedes each read shows whether a short read means the end.
+        has_ended = count == 0 || (file.is_cacheable() && at_once::is_end(offset, count, room));
     }
+    all.shrink_to_fit();
+    Ok(all)
+}
+
+/// Makes room in a full vector for the rest of a file of `length` bytes, and for one byte more, so
+/// that the end is seen without growing. Files of the kernel have a length of 0, and may be longer.
+fn reserve(bytes: &mut Vec<u8>, length: u64) -> io::Result<()> {
+    let missing = length.saturating_add(1).saturating_sub(bytes.len() as u64);
+    match usize::try_from(missing) {
+        Ok(0) => bytes.try_reserve(LEAST)?,
+        Ok(missing) => bytes.try_reserve_exact(missing)?,
+        Err(_) => return Err(io::ErrorKind::OutOfMemory.into()),
+    }
+    Ok(())
 }
 
 /// Reads a whole file of UTF-8 text.

@@ -54,7 +54,7 @@ pub(crate) struct Meter {
     parked: Spans,
     parks: AtomicU64,
     spin: AtomicU64,
-    ring: [AtomicU64; 11],
+    ring: [AtomicU64; 10],
 }
 
 fn add(counter: &AtomicU64, n: u64) {
@@ -112,7 +112,6 @@ impl Meter {
             stats.stalled,
             stats.kicks,
             stats.refused,
-            stats.retired,
         ];
         for (shown, figure) in self.ring.iter().zip(figures) {
             shown.store(figure, Relaxed);
@@ -132,7 +131,6 @@ impl Meter {
             stalled_streams,
             kicks,
             refused,
-            retired,
         ] = std::array::from_fn(|index| self.ring[index].load(Relaxed));
         RingMetrics {
             enters,
@@ -145,7 +143,6 @@ impl Meter {
             stalled_streams,
             kicks,
             refused,
-            retired,
         }
     }
 

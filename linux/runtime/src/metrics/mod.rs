@@ -217,9 +217,6 @@ pub struct RingMetrics {
     pub kicks: u64,
     /// Operations refused because too many were alive.
     pub refused: u64,
-    /// Direct descriptors of small files that are not used again, as the kernel did something else than was asked for.
-    #[cfg_attr(feature = "serde", serde(default))]
-    pub retired: u64,
 }
 
 /// Polls that took long.

@@ -249,11 +249,6 @@ const RING: &[Family<VcpuMetrics>] = &[
         "Operations refused because too many were alive.",
         |v| Count(v.ring.refused),
     ),
-    (
-        "retired_total",
-        "Direct descriptors of small files that are not used again.",
-        |v| Count(v.ring.retired),
-    ),
     ("in_flight", "Operations and streams in flight.", |v| {
         Count(v.ring.in_flight)
     }),

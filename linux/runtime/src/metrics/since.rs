@@ -91,6 +91,5 @@ impl RingMetrics {
         less(&mut self.stalled_streams, before.stalled_streams);
         less(&mut self.kicks, before.kicks);
         less(&mut self.refused, before.refused);
-        less(&mut self.retired, before.retired);
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use upshift::{Priority, fs};
 
-/// Reads files at the same time, so that they share system calls where there are any to share.
+/// Reads files at the same time, each in a coroutine of its own.
 pub(crate) async fn together(paths: &[PathBuf]) -> Vec<std::io::Result<Vec<u8>>> {
     let read = |path: &PathBuf| {
         let path = path.clone();
