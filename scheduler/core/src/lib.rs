@@ -40,6 +40,7 @@
 //! | `domain.rs` | the handles: spawn, wake, reprio, cancel, shut down |
 //! | `loans.rs` | what waiters lend to the holder of their locks |
 //! | `join.rs`, `waker.rs` | results and wakers |
+//! | `token_bucket.rs` | an allowance that refills with time |
 //! | `stats.rs` | counters and histograms per level |
 //! | `watch.rs` | how long polls take, for a watchdog |
 //! | `host.rs` | what the scheduler asks of its surroundings |
@@ -101,6 +102,7 @@ mod state;
 mod stats;
 mod sync;
 mod table;
+mod token_bucket;
 mod trace;
 mod vcpu;
 mod waker;
@@ -115,6 +117,7 @@ pub use join::{JoinError, JoinHandle, Payload};
 pub use level::{LEVELS, Level, LevelError, Priority};
 pub use running::{Picked, Polled, Running, Yielded};
 pub use stats::{BUCKETS, LevelStats, WaitHistogram};
+pub use token_bucket::TokenBucket;
 pub use trace::{Change, Step};
 pub use vcpu::{Aside, Place, Poll, Vcpu};
 #[doc(hidden)]

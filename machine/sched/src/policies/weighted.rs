@@ -15,7 +15,7 @@ use crate::policy::{Nanos, Policy, TaskId, Turn, Usage, next_end};
 const ONE: u128 = 1 << 32;
 
 #[derive(Debug)]
-struct Account {
+struct Stride {
     task: TaskId,
     shares: u64,
     pass: u128,
@@ -27,7 +27,7 @@ struct Account {
 pub struct Weighted {
     slice: Nanos,
     shares: Vec<(TaskId, u64)>,
-    accounts: Vec<Account>,
+    accounts: Vec<Stride>,
     ends: Nanos,
 }
 
@@ -61,7 +61,7 @@ impl Policy for Weighted {
 
     fn added(&mut self, task: TaskId, _now: Nanos) {
         let given = self.shares.iter().rev().find(|(other, _)| *other == task);
-        self.accounts.push(Account {
+        self.accounts.push(Stride {
             task,
             shares: given.map_or(1, |&(_, shares)| shares),
             pass: self.least_awake().unwrap_or(0),
@@ -79,7 +79,7 @@ impl Policy for Weighted {
     }
 
     fn used(&mut self, usage: Usage, _now: Nanos) {
-        let own = |account: &&mut Account| account.task == usage.task;
+        let own = |account: &&mut Stride| account.task == usage.task;
         if let Some(account) = self.accounts.iter_mut().find(own) {
             account.pass += u128::from(usage.cpu_time) * ONE / u128::from(account.shares);
             account.sleeps = usage.slept;
