@@ -93,10 +93,10 @@ const PINNED: u8 = 0b0100;
 const LENDS: u8 = 0b1000;
 const FIRST: u8 = 0b1_0000;
 const SUSPENDED: u8 = 0b10_0000;
-/// Set while a coroutine lends to others that it awaits: see [`crate::await_loans`].
-const HAS_LOANS: u8 = 0b100_0000;
-/// Set while a loan to a coroutine that is awaited is in the list of these loans.
-const BORROWS: u8 = 0b1000_0000;
+/// The poll under way has asked handles of less urgent coroutines: see [`crate::join`].
+const HAS_ASKED: u8 = 0b100_0000;
+/// The poll under way is the one in which the coroutine lends to those whose handles it asks.
+const POLLED_TO_LEND: u8 = 0b1000_0000;
 
 /// In the byte of the state: the poll under way has woken its own coroutine.
 const WOKEN: u8 = 0b1000_0000;
@@ -336,25 +336,23 @@ impl<H: Host> Slot<H> {
         self.traits.load(Relaxed) & LENDS != 0
     }
 
-    /// Are loans of it listed?
+    /// Has the poll under way asked handles of less urgent coroutines?
     #[inline]
-    pub(crate) fn has_loans(&self) -> bool {
-        self.traits.load(Relaxed) & HAS_LOANS != 0
+    pub(crate) fn has_asked(&self) -> bool {
+        self.traits.load(Relaxed) & HAS_ASKED != 0
     }
 
-    pub(crate) fn set_has_loans(&self, has: bool) {
-        self.set_trait(HAS_LOANS, has);
+    pub(crate) fn set_has_asked(&self, has: bool) {
+        self.set_trait(HAS_ASKED, has);
     }
 
-    /// Is it lent a level by a listed loan?
-    #[inline]
-    pub(crate) fn borrows(&self) -> bool {
-        self.traits.load(Relaxed) & BORROWS != 0
+    /// Does it lend its level to those whose handles it asks in the poll under way?
+    pub(crate) fn is_polled_to_lend(&self) -> bool {
+        self.traits.load(Relaxed) & POLLED_TO_LEND != 0
     }
 
-    /// Under the lock of the list.
-    pub(crate) fn set_borrows(&self, borrows: bool) {
-        self.set_trait(BORROWS, borrows);
+    pub(crate) fn set_polled_to_lend(&self, is: bool) {
+        self.set_trait(POLLED_TO_LEND, is);
     }
 
     fn set_trait(&self, bit: u8, set: bool) {
@@ -363,11 +361,6 @@ impl<H: Host> Slot<H> {
         } else {
             self.traits.fetch_and(!bit, Relaxed);
         }
-    }
-
-    /// Is it awaited by the coroutine with this id, as a word?
-    pub(crate) fn is_awaited_by(&self, id: u64) -> bool {
-        self.word.has_waiter_by_id() && self.waiter.load(Relaxed).addr() as u64 == id
     }
 
     pub(crate) fn set_lends(&self) {

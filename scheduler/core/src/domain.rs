@@ -17,12 +17,11 @@ use core::task::{RawWakerVTable, Waker};
 mod executor;
 mod inner;
 
-use crate::await_loans;
 use crate::config::{Config, SpawnError, SpawnOptions, TooManyVcpus};
 use crate::coroutine::State;
 use crate::host::{Critical, Host};
 use crate::id::{CoroutineId, Dead};
-use crate::join::JoinHandle;
+use crate::join::{self, JoinHandle};
 use crate::level::Level;
 use crate::loans::NOTHING;
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
@@ -211,7 +210,7 @@ impl<H: Host> Domain<H> {
                 // Its waiter may be more urgent than the coroutine from now on, and decides in
                 // its poll.
                 if level.get() > before && block.word.has_waiter_by_id_now() {
-                    await_loans::less_urgent(&self.inner, block);
+                    join::less_urgent(&self.inner, block);
                 }
             }
         })

@@ -8,8 +8,25 @@
 //! exiting thread needs the control block no longer than to read it: it clears the field, and the handle, which may have seen the exit before, waits for
 //! that, a few instructions, before it frees the control block, with the coroutine's own reference and its own.
 //!
-//! Awaiting lends: until the wait ends the coroutine runs at the level of its waiter, if that is
-//! more urgent than its own (`await_loans.rs`).
+//! # Lending
+//!
+//! While a coroutine is blocked in the wait for a less urgent one, it lends that its level. A wait
+//! has no future of its own: `timeout(d, &mut handle)` gives the wait up, keeps the handle and tells
+//! no one, and the poll that gives up has polled the handle, too. So the rule is: **the last poll
+//! before a coroutine blocks lends, and any other poll of a handle takes back.** A coroutine that
+//! has asked less urgent handles is polled once more before it blocks.
+//!
+//! Only the handle writes what is lent along it (`join_boost`), so no lock and no list is needed. A
+//! wait that ends without a poll of the handle (`select!`, if the other branch was polled first, or
+//! the end of the waiter while the handle is elsewhere) leaves the loan in place until the handle is
+//! polled or dropped. A handle that is polled
+//! with another waker than that of the coroutine around it (in a set of futures that polls those
+//! that were woken) lends in each poll, and until the handle is dropped.
+//! [`reprio`](crate::Domain::reprio) of an awaited coroutine wakes its waiter, whose poll decides
+//! again.
+//!
+//! Cost: one test of a bit for a poll that asks no less urgent handle; else a poll more when it
+//! blocks, and a change of level, O(1), for each handle.
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -20,7 +37,6 @@ use core::pin::Pin;
 use core::ptr::{NonNull, null_mut, without_provenance_mut};
 use core::task::{Context, Poll, Waker};
 
-use crate::await_loans;
 use crate::cancel::CancelHandle;
 use crate::coroutine::{BoxedWaker, Slot, catch_panic};
 use crate::domain::Inner;
@@ -311,7 +327,7 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
 /// coroutine of the domain in whose poll that was; `by_id`: its waker was used.
 ///
 /// # Safety
-/// As [`lend`](await_loans::lend), and `from` is being polled by the calling thread.
+/// As [`lend`], and `from` is being polled by the calling thread.
 #[inline]
 unsafe fn lend_from<H: Host>(
     domain: &Inner<H>,
@@ -320,25 +336,60 @@ unsafe fn lend_from<H: Host>(
     by_id: bool,
 ) {
     let mut level = Slot::<H>::NO_BOOST;
-    let mut lister = None;
-    if let Some(waiting) = from {
+    if let Some(from) = from {
         // SAFETY: it is being polled, hence alive.
-        let from = unsafe { waiting.as_ref() };
+        let from = unsafe { from.as_ref() };
         from.set_lends();
-        level = from.level().get();
-        if by_id {
-            // The waiter was published before: see `StateWord::set_waiter`.
-            // SAFETY: referenced, hence alive.
-            let matters = level < unsafe { slot.as_ref() }.base.load(SeqCst);
-            if matters {
-                lister = Some(waiting);
-            } else {
-                level = Slot::<H>::NO_BOOST;
-            }
+        let own = from.level().get();
+        // The waiter was published before: see `StateWord::set_waiter`.
+        // SAFETY: referenced, hence alive.
+        let is_less_urgent = || own < unsafe { slot.as_ref() }.base.load(SeqCst);
+        if !by_id || from.is_polled_to_lend() {
+            level = own;
+        } else if is_less_urgent() {
+            from.set_has_asked(true);
         }
     }
     // SAFETY: passed on.
-    unsafe { await_loans::lend(domain, slot, level, lister) };
+    unsafe { lend(domain, slot, level) };
+}
+
+/// Sets the level that an awaited coroutine is lent.
+///
+/// # Safety
+/// The caller is the handle of the coroutine, or was until now, and holds a reference.
+#[inline]
+unsafe fn lend<H: Host>(domain: &Inner<H>, awaited: NonNull<Slot<H>>, level: u8) {
+    // SAFETY: referenced, hence alive.
+    let block = unsafe { awaited.as_ref() };
+    let before = block.join_boost.load(Relaxed);
+    if before == level {
+        return;
+    }
+    block.join_boost.store(level, Relaxed);
+    let effective = block.level().get();
+    if level < effective || before <= effective {
+        // SAFETY: passed on.
+        unsafe { change_level(domain, awaited) };
+    }
+}
+
+/// # Safety
+/// As [`lend`].
+#[inline(never)]
+unsafe fn change_level<H: Host>(domain: &Inner<H>, awaited: NonNull<Slot<H>>) {
+    // SAFETY: passed on.
+    unsafe { domain.resettle(awaited, true) };
+}
+
+/// Wakes the waiter of a coroutine that has become less urgent, unless it lends already.
+#[cold]
+pub(crate) fn less_urgent<H: Host>(domain: &Inner<H>, awaited: &Slot<H>) {
+    if awaited.join_boost.load(Relaxed) == Slot::<H>::NO_BOOST {
+        // It may have given up, or exited, meanwhile.
+        let waiter = awaited.waiter.load(Relaxed).addr() as u64;
+        let _ = domain.wake(CoroutineId::from_u64(waiter));
+    }
 }
 
 impl<T, H: Host> Drop for JoinHandle<T, H> {
@@ -389,7 +440,7 @@ unsafe fn leave<H: Host>(slot: NonNull<Slot<H>>) {
         Join::Done if !lends => return,
         // SAFETY: we still hold the handle's reference.
         Join::Done => unsafe {
-            await_loans::lend(block.vcpu().inner(), slot, Slot::<H>::NO_BOOST, None);
+            lend(block.vcpu().inner(), slot, Slot::<H>::NO_BOOST);
         },
         // SAFETY: exited with the handle alive: the output is the handle's, and then its references.
         Join::Exited => unsafe {

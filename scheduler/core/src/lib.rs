@@ -81,7 +81,6 @@
 
 extern crate alloc;
 
-mod await_loans;
 mod cancel;
 mod config;
 mod coroutine;

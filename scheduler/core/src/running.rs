@@ -9,7 +9,6 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::task::Context;
 
-use crate::await_loans;
 use crate::coroutine::{Ended, Kind, Slot, State, catch_panic};
 use crate::host::{Critical, Host};
 use crate::id::CoroutineId;
@@ -106,8 +105,7 @@ impl<'a, H: Host> Running<'a, H> {
         }
     }
 
-    /// Polls it: once, or once more if it is about to block and lends its level to coroutines
-    /// that it awaits. A panic in it ends it and is reported by its join handle.
+    /// Polls it: once, or once more if it is about to block and awaits less urgent coroutines. A panic in it ends it and is reported by its join handle.
     // See `Vcpu::pick`.
     #[inline(always)]
     pub fn poll(self) -> Polled<'a, H> {
@@ -122,9 +120,9 @@ impl<'a, H: Host> Running<'a, H> {
             // SAFETY: we own it, and it has not finished.
             Begin::Cancel => Some(unsafe { block.cancel(vcpu.inner()) }),
         };
-        if block.has_loans() {
-            // SAFETY: as above.
-            end = unsafe { settle_loans(vcpu, coroutine, end) };
+        if end.is_none() && block.has_asked() {
+            // SAFETY: as above, and it is pending.
+            end = unsafe { poll_to_lend(vcpu, coroutine) };
         }
         if let Some(end) = end {
             // SAFETY: it is finished and ours.
@@ -174,38 +172,24 @@ unsafe fn poll_future<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Slot<H>>) -> O
     unsafe { coroutine.as_ref().poll(vcpu.inner(), &mut cx) }
 }
 
-/// Ends the poll of a coroutine that lends to others it awaits, and returns how the poll ended.
-/// If the coroutine is about to block it is polled once more, which shows which handles it
-/// awaits.
+/// Polls a coroutine that has asked less urgent handles once more if it is about to block: it lends
+/// its level to those that this poll asks (see [`join`]).
 ///
 /// # Safety
-/// As [`poll_future`]; or it has ended.
+/// As [`poll_future`].
 #[cold]
-unsafe fn settle_loans<H: Host>(
-    vcpu: &Vcpu<H>,
-    coroutine: NonNull<Slot<H>>,
-    mut end: Option<Ended>,
-) -> Option<Ended> {
+unsafe fn poll_to_lend<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Slot<H>>) -> Option<Ended> {
     // SAFETY: owned, hence alive.
     let block = unsafe { coroutine.as_ref() };
-    let goes_on = || {
-        let is_woken = block.has_woken_itself() || block.word.will_go_on();
-        is_woken || block.kind() == Kind::Switching
-    };
-    // SAFETY: the caller owns it.
-    unsafe {
-        if end.is_none() {
-            if goes_on() {
-                return None;
-            }
-            await_loans::begin(vcpu.inner(), coroutine);
-            end = poll_future(vcpu, coroutine);
-            if end.is_none() && goes_on() {
-                return None;
-            }
-        }
-        await_loans::end(vcpu.inner(), coroutine, end.is_some());
+    block.set_has_asked(false);
+    let goes_on = block.has_woken_itself() || block.word.will_go_on();
+    if goes_on || block.kind() == Kind::Switching {
+        return None;
     }
+    block.set_polled_to_lend(true);
+    // SAFETY: passed on.
+    let end = unsafe { poll_future(vcpu, coroutine) };
+    block.set_polled_to_lend(false);
     end
 }
 

@@ -6,7 +6,6 @@ use core::future::Future;
 use core::panic::Location;
 use core::ptr::{NonNull, null_mut};
 
-use crate::await_loans::{self, AwaitLoans};
 use crate::config::{Config, MAX_VCPUS, SpawnError, SpawnOptions};
 use crate::coroutine::{Birth, Slot, allocate, take_back, vtable_of};
 use crate::host::{Critical, Host};
@@ -52,10 +51,6 @@ pub(crate) struct Inner<H: Host> {
     /// Its chunks are read by each spawn and exit, its free list is written by some of them.
     slots: NextLine,
     pub(crate) table: Table<H>,
-
-    /// Written by coroutines that await less urgent ones.
-    awaits: NextLine,
-    pub(crate) await_loans: AwaitLoans,
 }
 
 impl<H: Host> Inner<H> {
@@ -81,8 +76,6 @@ impl<H: Host> Inner<H> {
             spawned_outside: AtomicU64::new(0),
             slots: NextLine,
             table: Table::new(),
-            awaits: NextLine,
-            await_loans: AwaitLoans::new(),
         }
     }
 
@@ -392,9 +385,6 @@ pub(crate) unsafe fn discard<H: Host>(coroutine: NonNull<Slot<H>>) {
     unsafe {
         let vcpu = &*coroutine.as_ref().vcpu.load(Relaxed);
         let end = coroutine.as_ref().cancel(vcpu.inner());
-        if coroutine.as_ref().has_loans() {
-            await_loans::end(vcpu.inner(), coroutine, true);
-        }
         exit(vcpu, coroutine, end, None);
     }
 }
