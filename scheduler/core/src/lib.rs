@@ -81,43 +81,27 @@
 
 extern crate alloc;
 
-mod cancel;
-mod config;
+mod base;
 mod coroutine;
 mod domain;
-mod host;
-mod id;
-mod inbox;
-mod join;
-mod kept;
-mod level;
-mod loans;
-mod lock;
+mod poll;
 pub mod preempt;
-mod queue;
-mod running;
-mod sites;
-mod state;
-mod stats;
 mod sync;
-mod table;
-mod token_bucket;
-mod trace;
+mod tables;
 mod vcpu;
-mod waker;
 
-pub use cancel::CancelHandle;
-pub use config::{Config, MAX_VCPUS, SpawnError, SpawnOptions, TooManyVcpus};
+pub use base::config::{Config, MAX_VCPUS, SpawnError, SpawnOptions, TooManyVcpus};
+pub use base::host::{Host, Panic};
+pub use base::id::{CoroutineId, Dead};
+pub use base::level::{LEVELS, Level, LevelError, Priority};
+pub use base::stats::{BUCKETS, LevelStats, WaitHistogram};
+pub use base::token_bucket::TokenBucket;
 pub use coroutine::{CONTROL_BLOCK_BYTES, Kind, State};
 pub use domain::{Domain, Executor};
-pub use host::{Host, Panic};
-pub use id::{CoroutineId, Dead};
-pub use join::{JoinError, JoinHandle, Payload};
-pub use level::{LEVELS, Level, LevelError, Priority};
-pub use running::{Picked, Polled, Running, Yielded};
-pub use stats::{BUCKETS, LevelStats, WaitHistogram};
-pub use token_bucket::TokenBucket;
-pub use trace::{Change, Step};
-pub use vcpu::{Aside, Place, Poll, Vcpu};
+pub use poll::cancel::CancelHandle;
+pub use poll::join::{JoinError, JoinHandle, Payload};
+pub use poll::running::{Picked, Polled, Running, Yielded};
 #[doc(hidden)]
-pub use waker::new_table;
+pub use poll::waker::new_table;
+pub use vcpu::trace::{Change, Step};
+pub use vcpu::{Aside, Place, Poll, Vcpu};

@@ -11,9 +11,9 @@ use core::ptr::NonNull;
 use core::task::{Context, Poll};
 
 use super::{Slot, catch_panic};
+use crate::base::host::Host;
 use crate::domain::Inner;
-use crate::host::Host;
-use crate::join::{JoinError, Payload};
+use crate::poll::join::{JoinError, Payload};
 use crate::sync::AtomicPtr;
 #[cfg(not(target_pointer_width = "64"))]
 use crate::sync::AtomicU16;
@@ -167,7 +167,7 @@ impl<F: Future + 'static> Body<F> {
 #[cfg(target_pointer_width = "64")]
 const SITE: u32 = 16;
 
-/// Where the body is, and the number of its [site](crate::sites): in one word, where addresses have 64 bits, of which the upper 16 repeat
+/// Where the body is, and the number of its [site](crate::coroutine::spawn_sites): in one word, where addresses have 64 bits, of which the upper 16 repeat
 /// the highest of the others. (x86-64 gives out longer ones only to programs that ask for them, and so does arm64; RISC-V's are shorter.)
 pub(super) struct Place {
     body: AtomicPtr<()>,

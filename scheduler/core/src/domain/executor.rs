@@ -8,12 +8,12 @@ use core::panic::Location;
 use core::ptr::NonNull;
 
 use super::{Domain, discard};
-use crate::config::{SpawnError, SpawnOptions};
-use crate::host::Host;
-use crate::id::CoroutineId;
-use crate::join::JoinHandle;
-use crate::running::{Picked, Running, Yielded};
-use crate::state::Wake;
+use crate::base::config::{SpawnError, SpawnOptions};
+use crate::base::host::Host;
+use crate::base::id::CoroutineId;
+use crate::coroutine::state::Wake;
+use crate::poll::join::JoinHandle;
+use crate::poll::running::{Picked, Running, Yielded};
 use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::fence;
 use crate::vcpu::Vcpu;

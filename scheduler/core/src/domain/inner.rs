@@ -6,21 +6,21 @@ use core::future::Future;
 use core::panic::Location;
 use core::ptr::{NonNull, null_mut};
 
-use crate::config::{Config, MAX_VCPUS, SpawnError, SpawnOptions};
+use crate::base::config::{Config, MAX_VCPUS, SpawnError, SpawnOptions};
+use crate::base::host::{Critical, Host};
+use crate::base::id::{CoroutineId, Dead};
+use crate::base::level::{Level, Priority};
+use crate::coroutine::spawn_sites::Sites;
+use crate::coroutine::state::Wake;
 use crate::coroutine::{Birth, Slot, allocate, take_back, vtable_of};
-use crate::host::{Critical, Host};
-use crate::id::{CoroutineId, Dead};
-use crate::join::JoinHandle;
-use crate::level::{Level, Priority};
-use crate::running::exit;
-use crate::sites::Sites;
-use crate::state::Wake;
+use crate::poll::join::JoinHandle;
+use crate::poll::running::exit;
+use crate::poll::waker;
 use crate::sync::Ordering::{Acquire, Relaxed, SeqCst};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, NextLine};
-use crate::table::Table;
-use crate::trace::Step;
+use crate::tables::table::Table;
+use crate::vcpu::trace::Step;
 use crate::vcpu::{MOST_LOOK_AFTER, Vcpu};
-use crate::waker;
 
 /// What the handles share. What every pick reads shares no cache line with what spawns and exits write.
 #[repr(C)]

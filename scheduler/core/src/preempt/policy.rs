@@ -1,7 +1,7 @@
 //! What the watcher of a vCPU decides at a look.
 
 use super::{BURST, KEPT, Lengths, RESERVE, Ran, Rule, SELDOM, SHARE, Waits};
-use crate::token_bucket::TokenBucket;
+use crate::base::token_bucket::TokenBucket;
 use crate::vcpu::Place;
 
 /// What it costs to have the watcher look, ns: the CPU time that others lose.

@@ -3,11 +3,11 @@
 use core::ptr::NonNull;
 
 use super::{ARRIVED, Vcpu};
+use crate::base::host::Host;
 use crate::coroutine::Slot;
-use crate::host::Host;
 use crate::sync::Ordering::{Acquire, Relaxed, SeqCst};
 use crate::sync::fence;
-use crate::trace::Step;
+use crate::vcpu::trace::Step;
 
 impl<H: Host> Vcpu<H> {
     /// What arrives is compared here and not where it comes from: only the thread

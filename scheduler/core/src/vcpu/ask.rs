@@ -3,8 +3,8 @@
 use core::ptr::NonNull;
 
 use super::{ARRIVED, PREEMPT_HOST, Vcpu};
+use crate::base::host::Host;
 use crate::coroutine::Slot;
-use crate::host::Host;
 use crate::sync::Ordering::{Acquire, Relaxed, SeqCst};
 use crate::sync::fence;
 

@@ -1,12 +1,12 @@
 //! Work that changes its vCPU: taken by one that has less urgent work or none, or passed on by one that has retired.
 
 use super::{Locked, STEAL_MAX, Vcpu};
-use crate::host::Host;
-use crate::level::Level;
+use crate::base::host::Host;
+use crate::base::level::Level;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::Ordering::SeqCst;
 use crate::sync::fence;
-use crate::trace::Step;
+use crate::vcpu::trace::Step;
 
 impl<H: Host> Vcpu<H> {
     /// Fetches what the other vCPUs have that is more urgent than all that is ready here; anything, if nothing is.

@@ -3,13 +3,13 @@
 use core::ptr::{NonNull, null_mut};
 
 use super::{PREEMPT_HOST, Vcpu};
+use crate::base::host::Host;
+use crate::base::id::CoroutineId;
+use crate::base::level::Level;
 use crate::coroutine::{Slot, State};
-use crate::host::Host;
-use crate::id::CoroutineId;
-use crate::level::Level;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
-use crate::table::Table;
-use crate::trace::Step;
+use crate::tables::table::Table;
+use crate::vcpu::trace::Step;
 
 impl<H: Host> Vcpu<H> {
     /// The last reading of the clock: about when the current poll began.

@@ -1,9 +1,9 @@
 //! What a vCPU counts: loads only, from any thread.
 
 use super::Vcpu;
-use crate::host::Host;
-use crate::level::Level;
-use crate::stats::LevelStats;
+use crate::base::host::Host;
+use crate::base::level::Level;
+use crate::base::stats::LevelStats;
 use crate::sync::Ordering::Relaxed;
 
 impl<H: Host> Vcpu<H> {

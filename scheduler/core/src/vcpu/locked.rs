@@ -6,14 +6,14 @@ use core::ptr::NonNull;
 
 use super::search::{NO_SURPLUS, SURPLUS};
 use super::{COARSE_POLLS, Guarded, PREEMPT_HOST, PREEMPT_WAKE, Vcpu};
+use crate::base::host::Host;
+use crate::base::level::Level;
+use crate::base::lock::Guard;
 use crate::coroutine::{Slot, State};
-use crate::host::Host;
-use crate::level::Level;
-use crate::lock::Guard;
 use crate::preempt::Waits;
-use crate::queue::ReadyQueues;
 use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::fence;
+use crate::tables::queue::ReadyQueues;
 
 /// A vCPU whose lock is held.
 pub(crate) struct Locked<'a, H: Host> {

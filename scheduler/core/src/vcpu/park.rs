@@ -4,7 +4,7 @@
 //! waker fills a queue, then looks at the flag; both with sequentially consistent steps, so one of them sees the other.
 
 use super::Vcpu;
-use crate::host::Host;
+use crate::base::host::Host;
 use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::fence;
 

@@ -3,10 +3,10 @@
 use core::ptr::{self, NonNull};
 
 use super::Vcpu;
+use crate::base::host::Host;
+use crate::base::id::CoroutineId;
 use crate::coroutine::Slot;
 use crate::domain::discard;
-use crate::host::Host;
-use crate::id::CoroutineId;
 
 impl<H: Host> Vcpu<H> {
     /// What is pinned here, with its slot. O(coroutines of the domain).

@@ -45,8 +45,8 @@
 //! Cost: one load per pick while a vCPU is parked. A look is O(vCPUs).
 
 use super::{NOBODY, Vcpu};
-use crate::host::Host;
-use crate::level::Level;
+use crate::base::host::Host;
+use crate::base::level::Level;
 use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::fence;
 

@@ -8,12 +8,12 @@
 use core::ptr::NonNull;
 
 use super::{NOBODY, Vcpu, id_of};
+use crate::base::host::Host;
+use crate::base::id::CoroutineId;
 use crate::coroutine::Slot;
-use crate::host::Host;
-use crate::id::CoroutineId;
-use crate::running::Picked;
+use crate::poll::running::Picked;
 use crate::sync::Ordering::Relaxed;
-use crate::trace::Step;
+use crate::vcpu::trace::Step;
 
 /// Where a suspended coroutine queues in its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,12 +14,12 @@ use core::panic::Location;
 use core::ptr::{NonNull, null_mut};
 
 use super::{Vcpu, id_of};
+use crate::base::host::Host;
+use crate::base::id::CoroutineId;
+use crate::base::level::Level;
 use crate::coroutine::Slot;
-use crate::host::Host;
-use crate::id::CoroutineId;
-use crate::level::Level;
+use crate::poll::waker;
 use crate::sync::Ordering::{Acquire, Relaxed};
-use crate::waker;
 
 /// A poll that is under way, or has just ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

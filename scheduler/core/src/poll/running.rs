@@ -9,15 +9,15 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::task::Context;
 
+use crate::base::host::{Critical, Host};
+use crate::base::id::CoroutineId;
+use crate::base::level::Level;
+use crate::coroutine::state::{Begin, End, Exit, Release};
 use crate::coroutine::{Ended, Kind, Slot, State, catch_panic};
-use crate::host::{Critical, Host};
-use crate::id::CoroutineId;
-use crate::join;
-use crate::level::Level;
-use crate::state::{Begin, End, Exit, Release};
-use crate::trace::Step;
+use crate::poll::join;
+use crate::poll::waker;
+use crate::vcpu::trace::Step;
 use crate::vcpu::{Vcpu, id_of};
-use crate::waker;
 
 /// What [`Executor::pick`](crate::Executor::pick) found.
 #[must_use]

@@ -37,15 +37,15 @@ use core::pin::Pin;
 use core::ptr::{NonNull, null_mut, without_provenance_mut};
 use core::task::{Context, Poll, Waker};
 
-use crate::cancel::CancelHandle;
+use crate::base::host::{Critical, Host, Panic};
+use crate::base::id::CoroutineId;
+use crate::coroutine::state::Join;
 use crate::coroutine::{BoxedWaker, Slot, catch_panic};
 use crate::domain::Inner;
-use crate::host::{Critical, Host, Panic};
-use crate::id::CoroutineId;
-use crate::state::Join;
+use crate::poll::cancel::CancelHandle;
+use crate::poll::waker;
 use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::vcpu::{Vcpu, id_of};
-use crate::waker;
 
 /// Why a coroutine has no result.
 pub enum JoinError {

@@ -15,10 +15,10 @@
 use core::panic::Location;
 use core::ptr::NonNull;
 
+use crate::base::host::Host;
+use crate::base::id::CoroutineId;
+use crate::base::level::Level;
 use crate::coroutine::{Slot, State};
-use crate::host::Host;
-use crate::id::CoroutineId;
-use crate::level::Level;
 use crate::vcpu::{Vcpu, id_of};
 
 /// What has become of a coroutine.

@@ -13,8 +13,8 @@ use core::alloc::Layout;
 use core::panic::Location;
 use core::ptr::{self, null_mut};
 
+use crate::base::host::{Host, is_lazy};
 use crate::coroutine::VTable;
-use crate::host::{Host, is_lazy};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU16, AtomicU32};
 
@@ -263,7 +263,7 @@ impl<H: Host> Drop for Sites<H> {
 mod tests {
     use super::*;
     use crate::coroutine::{Probe, vtable_of};
-    use crate::table::tests::Roomy;
+    use crate::tables::table::tests::Roomy;
     use alloc::boxed::Box;
     use alloc::vec::Vec;
     use core::future::{Pending, Ready};

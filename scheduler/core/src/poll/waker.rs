@@ -8,10 +8,10 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::task::{RawWaker, RawWakerVTable, Waker};
 
+use crate::base::host::{Critical, Host};
 use crate::coroutine::Slot;
+use crate::coroutine::state::{Release, Wake};
 use crate::domain::Inner;
-use crate::host::{Critical, Host};
-use crate::state::{Release, Wake};
 use crate::vcpu::Vcpu;
 
 /// The table of the wakers of a host's coroutines, for [`waker_table!`](crate::waker_table).

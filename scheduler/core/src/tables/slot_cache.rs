@@ -12,9 +12,9 @@ use core::array;
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 
+use crate::base::host::Host;
 use crate::coroutine::Slot;
-use crate::host::Host;
-use crate::table::Table;
+use crate::tables::table::Table;
 
 /// How many free slots a vCPU keeps. A model has few slots.
 pub(crate) const KEPT: usize = if cfg!(loom) { 2 } else { 64 };

@@ -19,8 +19,8 @@
 use core::alloc::Layout;
 use core::ptr::{NonNull, null_mut};
 
+use crate::base::host::{Host, is_lazy, take_back, zeroed};
 use crate::coroutine::Slot;
-use crate::host::{Host, is_lazy, take_back, zeroed};
 use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 const CHUNKS: usize = if cfg!(loom) { 1 } else { 24 };

@@ -3,11 +3,11 @@
 use core::fmt;
 use core::ptr::NonNull;
 
+use crate::base::host::Host;
+use crate::base::id::CoroutineId;
 use crate::coroutine::Slot;
-use crate::host::Host;
-use crate::id::CoroutineId;
+use crate::poll::waker;
 use crate::vcpu::id_of;
-use crate::waker;
 
 /// The right to cancel a coroutine, and to see whether it has exited; from any thread. It
 /// keeps the control block.

@@ -11,9 +11,9 @@ use core::ptr::NonNull;
 use core::task::RawWakerVTable;
 
 use crate::preempt::Waits;
-use crate::trace::Change;
 use crate::vcpu::Poll;
 use crate::vcpu::Vcpu;
+use crate::vcpu::trace::Change;
 
 /// What a panicking coroutine threw.
 pub type Panic = Box<dyn Any + Send + 'static>;

@@ -24,13 +24,16 @@ use alloc::boxed::Box;
 use core::ptr::{NonNull, without_provenance_mut};
 
 mod body;
+pub(crate) mod loans;
+pub(crate) mod spawn_sites;
+pub(crate) mod state;
 
-use crate::host::{Host, Panic};
-use crate::inbox::Linked;
-use crate::join::JoinError;
-use crate::level::Level;
-use crate::loans::Loans;
-use crate::state::StateWord;
+use crate::base::host::{Host, Panic};
+use crate::base::inbox::Linked;
+use crate::base::level::Level;
+use crate::coroutine::loans::Loans;
+use crate::coroutine::state::StateWord;
+use crate::poll::join::JoinError;
 use crate::sync::Ordering::{Relaxed, Release, SeqCst};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, fence};
 use crate::vcpu::Vcpu;
@@ -93,7 +96,7 @@ const PINNED: u8 = 0b0100;
 const LENDS: u8 = 0b1000;
 const FIRST: u8 = 0b1_0000;
 const SUSPENDED: u8 = 0b10_0000;
-/// The poll under way has asked handles of less urgent coroutines: see [`crate::join`].
+/// The poll under way has asked handles of less urgent coroutines: see [`crate::poll::join`].
 const HAS_ASKED: u8 = 0b100_0000;
 /// The poll under way is the one in which the coroutine lends to those whose handles it asks.
 const POLLED_TO_LEND: u8 = 0b1000_0000;
@@ -113,7 +116,7 @@ pub(crate) struct Slot<H: Host> {
     pub(crate) prev: AtomicPtr<Slot<H>>,
     /// When it became ready, in the host's ticks.
     pub(crate) ready_at: AtomicU64,
-    /// See [`crate::join`].
+    /// See [`crate::poll::join`].
     pub(crate) waiter: AtomicPtr<()>,
     /// Where it is queued, runs, or ran last.
     pub(crate) vcpu: AtomicPtr<Vcpu<H>>,
@@ -410,5 +413,5 @@ const _: () = assert!(CONTROL_BLOCK_BYTES == 64);
 /// What a coroutine without a result keeps for it: a word, and which of the two it is.
 const _: () = assert!(size_of::<Result<(), JoinError>>() == 2 * size_of::<*const ()>());
 
-/// A box for a waker that is not ours; see [`crate::join`].
+/// A box for a waker that is not ours; see [`crate::poll::join`].
 pub(crate) type BoxedWaker = Box<core::task::Waker>;
