@@ -10,13 +10,15 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::task::RawWakerVTable;
 
-use crate::preempt::Waits;
-use crate::vcpu::Poll;
-use crate::vcpu::Vcpu;
-use crate::vcpu::trace::Change;
+use super::events::{Change, Poll, Waits};
 
 /// What a panicking coroutine threw.
 pub type Panic = Box<dyn Any + Send + 'static>;
+
+/// Address of a vCPU that a thread serves: the answer of [`Host::current`], made of what
+/// [`Executor::vcpu`](crate::Executor::vcpu) returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served(pub(crate) NonNull<()>);
 
 /// The upcalls of the scheduler.
 ///
@@ -24,8 +26,8 @@ pub type Panic = Box<dyn Any + Send + 'static>;
 /// the closure it is given.
 ///
 /// # Safety
-/// [`Host::current`] names a vCPU only to a thread that has its
-/// [`Executor`](crate::Executor), and no other. [`Host::allocate`] and [`Host::map`] give memory of the layout that they are asked for. [`Host::catch`] calls
+/// [`Host::current`] names a vCPU of this host, and only to a thread that has its
+/// [`Executor`](crate::Executor). [`Host::allocate`] and [`Host::map`] give memory of the layout that they are asked for. [`Host::catch`] calls
 /// what it is given, which may be what drops something that is pinned. A host that answers true to [`Host::has_heavy_barrier`] has one that does
 /// what it says. [`Host::waker_table`] is by [`waker_table!`](crate::waker_table), for this type.
 pub unsafe trait Host: Sized + Send + Sync + 'static {
@@ -56,7 +58,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
 
     /// The vCPU that the calling thread is serving, if any. An interrupt
     /// handler answers `None`: its wakes then go through the inbox.
-    fn current(&self) -> Option<NonNull<Vcpu<Self>>>;
+    fn current(&self) -> Option<Served>;
 
     /// The parked vCPU `index` has work: make it come back from its wait.
     ///
@@ -85,7 +87,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// The calling thread begins something that must not be interrupted for
     /// long, because others would wait for it: a wake that is half done, a lock
     /// of this crate. Nests. A host that suspends polls (see
-    /// [`Vcpu::suspend_current`]) or takes interrupts on the stack of a poll
+    /// [`Vcpu::suspend_current`](crate::Vcpu::suspend_current)) or takes interrupts on the stack of a poll
     /// holds them back until [`Host::leave`]. A nanosecond matters. No code of
     /// users runs in between: no destructor, and no waker but those of this crate.
     #[inline]
@@ -96,7 +98,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     fn leave() {}
 
     /// Another thread has made something ready on vCPU `index`, which is not
-    /// parked, and [`Vcpu::set_attended`] had asked for this call. From any thread;
+    /// parked, and [`Vcpu::set_attended`](crate::Vcpu::set_attended) had asked for this call. From any thread;
     /// once per `set_attended`.
     fn attend(&self, index: usize) {
         let _ = index;
@@ -116,7 +118,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
         let _ = change;
     }
 
-    /// A poll on vCPU `index` that [`Vcpu::watch_current_poll`] had asked about has ended,
+    /// A poll on vCPU `index` that [`Vcpu::watch_current_poll`](crate::Vcpu::watch_current_poll) had asked about has ended,
     /// at tick `ended`. On the thread that polled, between [`Host::enter`] and
     /// [`Host::leave`]: be brief.
     fn watched(&self, index: usize, poll: &Poll, ended: u64) {

@@ -9,15 +9,17 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::task::Context;
 
+use crate::base::events::Step;
 use crate::base::host::{Critical, Host};
 use crate::base::id::CoroutineId;
+use crate::base::kind::{Kind, State};
 use crate::base::level::Level;
 use crate::coroutine::state::{Begin, End, Exit, Release};
-use crate::coroutine::{Ended, Kind, Slot, State, catch_panic};
+use crate::coroutine::{Ended, Slot, catch_panic};
 use crate::poll::join;
 use crate::poll::waker;
-use crate::vcpu::trace::Step;
-use crate::vcpu::{Vcpu, id_of};
+use crate::tables::table::id_of;
+use crate::vcpu::{Vcpu, release};
 
 /// What [`Executor::pick`](crate::Executor::pick) found.
 #[must_use]
@@ -118,7 +120,7 @@ impl<'a, H: Host> Running<'a, H> {
             // SAFETY: we own it and have begun its poll.
             Begin::Poll => unsafe { poll_future(vcpu, coroutine) },
             // SAFETY: we own it, and it has not finished.
-            Begin::Cancel => Some(unsafe { block.cancel(vcpu.inner()) }),
+            Begin::Cancel => Some(unsafe { block.cancel(vcpu.spawn_sites()) }),
         };
         if end.is_none() && block.has_asked() {
             // SAFETY: as above, and it is pending.
@@ -140,7 +142,7 @@ impl<'a, H: Host> Running<'a, H> {
         let is_ready = block.has_woken_itself() || block.kind() == Kind::Switching || {
             // Before the coroutine is given away.
             block.set_state(State::Blocked);
-            if vcpu.inner().host.is_tracing() && !block.word.will_go_on() {
+            if vcpu.shared().host.is_tracing() && !block.word.will_go_on() {
                 vcpu.trace(coroutine, Step::Blocked);
                 again = Step::Ready;
             }
@@ -169,7 +171,7 @@ unsafe fn poll_future<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Slot<H>>) -> O
     let waker = unsafe { waker::borrowed(coroutine) };
     let mut cx = Context::from_waker(&waker);
     // SAFETY: passed on.
-    unsafe { coroutine.as_ref().poll(vcpu.inner(), &mut cx) }
+    unsafe { coroutine.as_ref().poll(vcpu.spawn_sites(), &mut cx) }
 }
 
 /// Polls a coroutine that has asked less urgent handles once more if it is about to block: it lends
@@ -256,7 +258,7 @@ pub(crate) unsafe fn exit<H: Host>(
     let detached = word.is_detached();
     if detached {
         // SAFETY: no handle is left, and none will be, so the output is ours.
-        unsafe { block.drop_output(vcpu.inner()) };
+        unsafe { block.drop_output(vcpu.spawn_sites()) };
     }
     // A poll that was suspended is over only when it has been resumed.
     let critical = Critical::<H>::enter();
@@ -276,9 +278,11 @@ pub(crate) unsafe fn exit<H: Host>(
     match word.exit(detached) {
         Exit::Alive => {}
         // SAFETY: the coroutine's own reference, the last one, was given back; the domain is that of the vCPU.
-        Exit::Free => unsafe { waker::finish(Release::Free, coroutine, vcpu.domain()) },
+        Exit::Free => unsafe { release::finish(Release::Free, coroutine, vcpu.domain()) },
         // SAFETY: as above.
-        Exit::FreeOrphan => unsafe { waker::finish(Release::FreeOrphan, coroutine, vcpu.domain()) },
+        Exit::FreeOrphan => unsafe {
+            release::finish(Release::FreeOrphan, coroutine, vcpu.domain())
+        },
         // SAFETY: the handle does not free it before the id is read, which is done here.
         Exit::WaiterById => unsafe { join::wake_by_id(vcpu, coroutine) },
         exit @ (Exit::Detached | Exit::Waiter) => {
@@ -293,13 +297,13 @@ pub(crate) unsafe fn exit<H: Host>(
                     catch_panic::<H>(|| (*waiter).wake());
                 }
                 // SAFETY: the handle has just gone, so the output is ours.
-                _ => unsafe { block.drop_output(vcpu.inner()) },
+                _ => unsafe { block.drop_output(vcpu.spawn_sites()) },
             });
             if began.is_some() {
                 vcpu.stop();
             }
             // SAFETY: the coroutine's own reference.
-            unsafe { waker::release(coroutine) };
+            unsafe { release::release(coroutine) };
             drop(critical);
         }
     }

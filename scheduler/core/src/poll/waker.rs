@@ -10,9 +10,10 @@ use core::task::{RawWaker, RawWakerVTable, Waker};
 
 use crate::base::host::{Critical, Host};
 use crate::coroutine::Slot;
-use crate::coroutine::state::{Release, Wake};
-use crate::domain::Inner;
+use crate::coroutine::state::Wake;
 use crate::vcpu::Vcpu;
+use crate::vcpu::release::release;
+use crate::vcpu::wake::wake_slot;
 
 /// The table of the wakers of a host's coroutines, for [`waker_table!`](crate::waker_table).
 #[doc(hidden)]
@@ -49,115 +50,6 @@ pub(crate) fn slot_of<H: Host>(waker: &Waker) -> Option<NonNull<Slot<H>>> {
         .flatten()
 }
 
-/// Wakes the coroutine in a slot.
-///
-/// # Safety
-/// The caller holds a reference.
-pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
-    // A wake that is half done swallows those of others.
-    let critical = Critical::<H>::enter();
-    // SAFETY: slots outlive their references.
-    let coroutine = unsafe { slot.as_ref() };
-    if coroutine.vcpu().polls_here(coroutine) {
-        // By a poll that goes on afterwards, as most that yield do: its end sees it, without an atomic step.
-        coroutine.wake_itself();
-        return;
-    }
-    // SAFETY: passed on.
-    unsafe { wake_other(slot, critical) };
-}
-
-/// It is not what the calling thread polls.
-///
-/// # Safety
-/// As [`wake_slot`].
-#[inline(never)]
-unsafe fn wake_other<H: Host>(slot: NonNull<Slot<H>>, _critical: Critical<H>) {
-    // SAFETY: slots outlive their references.
-    match unsafe { slot.as_ref() }.word.wake() {
-        // SAFETY: `Enqueue` makes the coroutine ours.
-        Wake::Enqueue => unsafe { Vcpu::admit(slot) },
-        Wake::Absorbed | Wake::Exited => {}
-    }
-}
-
-/// Cancels the coroutine of this generation in a slot. If it is being polled, the poll is asked to give way: a coroutine that computes
-/// and asks whether it should comes to its end, also while nothing else is ready.
-///
-/// # Safety
-/// The caller holds a reference to what is in the slot, if that is of this generation.
-pub(crate) unsafe fn cancel_slot<H: Host>(slot: NonNull<Slot<H>>, generation: u32) -> Wake {
-    let _critical = Critical::<H>::enter();
-    // SAFETY: slots outlive their references.
-    let wake = unsafe { slot.as_ref() }.word.wake_by_id(generation, true);
-    match wake {
-        // SAFETY: `Enqueue` makes the coroutine ours.
-        Wake::Enqueue => unsafe { Vcpu::admit(slot) },
-        // SAFETY: the caller's reference.
-        Wake::Absorbed => unsafe { Vcpu::ask_cancelled(slot) },
-        Wake::Exited => {}
-    }
-    wake
-}
-
-/// Gives a reference back, and with the last one the slot.
-///
-/// # Safety
-/// The caller has a reference, and has none afterwards.
-pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
-    // SAFETY: slots outlive their references; the domain is read before the reference goes.
-    unsafe {
-        let domain = slot.as_ref().vcpu().domain();
-        finish(slot.as_ref().word.release(1), slot, domain);
-    }
-}
-
-/// The same with what the handle has of a coroutine that has exited, which is probably all that there is: then without an atomic step, on a thread
-/// that serves a vCPU.
-///
-/// # Safety
-/// The caller is the handle, which has seen the exit, and has no reference afterwards.
-#[inline]
-pub(crate) unsafe fn release_of_handle<H: Host>(slot: NonNull<Slot<H>>) {
-    // SAFETY: as above.
-    let (word, vcpu) = unsafe { (&slot.as_ref().word, slot.as_ref().vcpu()) };
-    let domain = vcpu.domain();
-    {
-        let _critical = Critical::<H>::enter();
-        // The executor of the vCPU that the calling thread serves is a handle on the domain.
-        if let Some(here) = vcpu.inner().here()
-            && word.is_of_handle_alone()
-        {
-            // SAFETY: the calling thread serves it, in a critical section. The references are the caller's, and all that there were.
-            return unsafe { here.kept.give(&here.inner().table, slot) };
-        }
-    }
-    // SAFETY: the references are given back, and the domain is there until the slot is free.
-    unsafe { finish(word.release_of_handle(), slot, domain) };
-}
-
-/// Gives a slot back that is no longer referenced.
-///
-/// # Safety
-/// `release` is what came of giving references to this slot back, and no one else acts on it. The domain is the slot's.
-#[inline]
-pub(crate) unsafe fn finish<H: Host>(
-    release: Release,
-    slot: NonNull<Slot<H>>,
-    domain: NonNull<Inner<H>>,
-) {
-    match release {
-        Release::Alive => {}
-        // SAFETY: no other reference is left; the coroutine has exited, for its own
-        // reference is given back only then, and its future's memory went before. The last
-        // handle on the domain waits for the slot.
-        Release::Free => unsafe { Inner::give_slot_back(domain, slot) },
-        // SAFETY: as above; the mark came with a count on the domain. No slots
-        // are taken any more, so nothing is given back.
-        Release::FreeOrphan => unsafe { Inner::release_orphan(domain) },
-    }
-}
-
 unsafe fn clone<H: Host>(data: *const ()) -> RawWaker {
     // SAFETY: the waker that is being cloned holds a reference.
     unsafe { &*data.cast::<Slot<H>>() }.word.retain();
@@ -168,7 +60,7 @@ unsafe fn wake<H: Host>(data: *const ()) {
     // SAFETY: the waker's reference keeps the control block until it is given back.
     unsafe {
         let slot = NonNull::new_unchecked(data.cast_mut().cast::<Slot<H>>());
-        let here = slot.as_ref().vcpu().inner().here();
+        let here = slot.as_ref().vcpu().shared().here();
         if here.is_none() {
             // The reference keeps the domain, too, until the wake is over.
             wake_slot(slot);

@@ -26,9 +26,10 @@ mod lengths;
 mod policy;
 mod rule;
 
+pub use crate::base::events::Waits;
 pub use lengths::Lengths;
 pub use policy::{Decision, Looks, Policy, Sight};
-pub use rule::{Ran, Rule, Waits};
+pub use rule::{Ran, Rule};
 
 /// Suspending may take one part in so many of the time, and so may the turns of suspended polls while another may depend on them.
 pub const SHARE: u64 = 10;

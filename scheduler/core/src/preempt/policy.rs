@@ -1,8 +1,9 @@
 //! What the watcher of a vCPU decides at a look.
 
-use super::{BURST, KEPT, Lengths, RESERVE, Ran, Rule, SELDOM, SHARE, Waits};
+use super::{BURST, KEPT, Lengths, RESERVE, Ran, Rule, SELDOM, SHARE};
+use crate::base::events::Waits;
+use crate::base::kind::Place;
 use crate::base::token_bucket::TokenBucket;
-use crate::vcpu::Place;
 
 /// What it costs to have the watcher look, ns: the CPU time that others lose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

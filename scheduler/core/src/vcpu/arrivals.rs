@@ -3,11 +3,11 @@
 use core::ptr::NonNull;
 
 use super::{ARRIVED, Vcpu};
+use crate::base::events::Step;
 use crate::base::host::Host;
 use crate::coroutine::Slot;
 use crate::sync::Ordering::{Acquire, Relaxed, SeqCst};
 use crate::sync::fence;
-use crate::vcpu::trace::Step;
 
 impl<H: Host> Vcpu<H> {
     /// What arrives is compared here and not where it comes from: only the thread
@@ -36,13 +36,13 @@ impl<H: Host> Vcpu<H> {
     #[inline]
     pub(crate) unsafe fn admit(coroutine: NonNull<Slot<H>>) {
         // SAFETY: owned, hence alive; the rest is passed on.
-        unsafe { Vcpu::admit_from(coroutine.as_ref().vcpu().inner().here(), coroutine) }
+        unsafe { Vcpu::admit_from(coroutine.as_ref().vcpu().shared().here(), coroutine) }
     }
 
     /// The same, by a caller that knows which vCPU of the domain its thread serves.
     ///
     /// # Safety
-    /// As [`Vcpu::admit`], and `here` is what [`Inner::here`](crate::domain::Inner::here) says.
+    /// As [`Vcpu::admit`], and `here` is what [`Shared::here`](crate::domain::Shared::here) says.
     #[inline]
     pub(crate) unsafe fn admit_from(here: Option<&Vcpu<H>>, coroutine: NonNull<Slot<H>>) {
         // SAFETY: owned, hence alive.
@@ -79,7 +79,7 @@ impl<H: Host> Vcpu<H> {
             return unsafe { here.admit_here(coroutine) };
         }
         home.trace(coroutine, Step::Ready);
-        block.ready_at.store(home.inner().host.now(), Relaxed);
+        block.ready_at.store(home.shared().host.now(), Relaxed);
         // SAFETY: the caller's promise.
         unsafe { home.deliver(coroutine) };
     }
@@ -128,8 +128,8 @@ impl<H: Host> Vcpu<H> {
         if self.attended.load(Relaxed) {
             self.attend();
         }
-        if !pinned && self.inner().idle.load(Relaxed) != 0 && self.keeps_waiting(level, now) {
-            self.inner().notify_idle(self);
+        if !pinned && self.shared().idle.load(Relaxed) != 0 && self.keeps_waiting(level, now) {
+            self.shared().notify_idle(self);
         }
     }
 }

@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use super::{ARRIVED, PREEMPT_HOST, Vcpu};
 use crate::base::host::Host;
 use crate::coroutine::Slot;
-use crate::sync::Ordering::{Acquire, Relaxed, SeqCst};
+use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::fence;
 
 impl<H: Host> Vcpu<H> {
@@ -44,7 +44,7 @@ impl<H: Host> Vcpu<H> {
         loop {
             let vcpu = block.vcpu();
             let _locked = vcpu.locked();
-            if core::ptr::eq(block.vcpu.load(Acquire), vcpu) {
+            if block.is_on(vcpu) {
                 if vcpu.is_current(coroutine) {
                     vcpu.ask(PREEMPT_HOST);
                 }
@@ -79,7 +79,7 @@ impl<H: Host> Vcpu<H> {
     #[cold]
     pub(super) fn attend(&self) {
         if self.attended.swap(false, SeqCst) {
-            self.inner().host.attend(self.index);
+            self.shared().host.attend(self.index);
         }
     }
 }

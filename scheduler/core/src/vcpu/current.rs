@@ -3,13 +3,14 @@
 use core::ptr::{NonNull, null_mut};
 
 use super::{PREEMPT_HOST, Vcpu};
+use crate::base::events::Step;
 use crate::base::host::Host;
 use crate::base::id::CoroutineId;
+use crate::base::kind::State;
 use crate::base::level::Level;
-use crate::coroutine::{Slot, State};
+use crate::coroutine::Slot;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::tables::table::Table;
-use crate::vcpu::trace::Step;
 
 impl<H: Host> Vcpu<H> {
     /// The last reading of the clock: about when the current poll began.
@@ -34,7 +35,7 @@ impl<H: Host> Vcpu<H> {
     /// The host bounds it: what has used its quantum ([`Vcpu::turn_began`]) goes to the tail. By the thread that polls; from another one
     /// it does nothing.
     pub fn keep_place(&self) {
-        if let Some(here) = self.inner().here()
+        if let Some(here) = self.shared().here()
             && core::ptr::eq(here, self)
             && let Some(current) = self.current()
         {
@@ -80,10 +81,10 @@ impl<H: Host> Vcpu<H> {
     pub(crate) fn polls_here(&self, slot: &Slot<H>) -> bool {
         core::ptr::eq(self.current.load(Relaxed), slot)
             && self
-                .inner()
+                .shared()
                 .host
                 .current()
-                .is_some_and(|here| core::ptr::eq(here.as_ptr(), self))
+                .is_some_and(|here| core::ptr::eq(here.0.as_ptr().cast(), self))
     }
 
     /// The control block of what is being polled here: only for the thread that

@@ -6,12 +6,13 @@ use core::ptr::NonNull;
 
 use super::search::{NO_SURPLUS, SURPLUS};
 use super::{COARSE_POLLS, Guarded, PREEMPT_HOST, PREEMPT_WAKE, Vcpu};
+use crate::base::events::Waits;
 use crate::base::host::Host;
+use crate::base::kind::State;
 use crate::base::level::Level;
 use crate::base::lock::Guard;
-use crate::coroutine::{Slot, State};
-use crate::preempt::Waits;
-use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::coroutine::Slot;
+use crate::sync::Ordering::{Relaxed, Release, SeqCst};
 use crate::sync::fence;
 use crate::tables::queue::ReadyQueues;
 
@@ -88,7 +89,7 @@ impl<'a, H: Host> Locked<'a, H> {
     #[inline(always)]
     pub(super) fn read_clock_now(&mut self) {
         let vcpu = self.vcpu;
-        let domain = vcpu.inner();
+        let domain = vcpu.shared();
         let mut now = domain.host.now();
         let guarded = self.guarded();
         if now < guarded.now {
@@ -179,7 +180,7 @@ impl<'a, H: Host> Locked<'a, H> {
             vcpu.ask(PREEMPT_WAKE);
         }
         if vcpu.attended.load(Relaxed) && vcpu.is_polling() {
-            let host = &vcpu.inner().host;
+            let host = &vcpu.shared().host;
             host.waits_here(Waits::of(running, level.bit()));
         }
         urgent
@@ -231,7 +232,7 @@ impl<'a, H: Host> Locked<'a, H> {
     #[cold]
     unsafe fn push_in_place(&mut self, coroutine: NonNull<Slot<H>>) {
         let began = self.vcpu.turn_began();
-        let aging = self.vcpu.inner().config.aging.is_some();
+        let aging = self.vcpu.shared().config.aging.is_some();
         let guarded = self.guarded();
         let now = guarded.now;
         // SAFETY: owned, hence alive.
@@ -254,9 +255,7 @@ impl<'a, H: Host> Locked<'a, H> {
     pub(super) unsafe fn push(&mut self, coroutine: NonNull<Slot<H>>, since: u64) -> Level {
         // SAFETY: owned, hence alive.
         let block = unsafe { coroutine.as_ref() };
-        block
-            .vcpu
-            .store(core::ptr::from_ref(self.vcpu).cast_mut(), Relaxed);
+        block.stays_on(self.vcpu);
         if !block.is_suspended() {
             block.set_state(State::Ready);
         }
@@ -274,7 +273,7 @@ impl<'a, H: Host> Locked<'a, H> {
     }
 
     fn has_surplus(&mut self) -> bool {
-        let threshold = self.vcpu.inner().config.notify_above;
+        let threshold = self.vcpu.shared().config.notify_above;
         let guarded = self.guarded();
         let movable = guarded.queues.movable();
         if movable == 0 {
@@ -328,7 +327,7 @@ impl<'a, H: Host> Locked<'a, H> {
     /// level it is.
     #[cold]
     fn choose(&mut self, ready: u64) -> Option<(NonNull<Slot<H>>, Level, Option<bool>)> {
-        let config = &self.vcpu.inner().config;
+        let config = &self.vcpu.shared().config;
         let (level, newest) = match self.guarded().plain {
             true => (ready.trailing_zeros() as u8, false),
             false => self.choose_level(ready),
@@ -346,7 +345,7 @@ impl<'a, H: Host> Locked<'a, H> {
     #[cold]
     fn choose_level(&mut self, ready: u64) -> (u8, bool) {
         let vcpu = self.vcpu;
-        let config = &vcpu.inner().config;
+        let config = &vcpu.shared().config;
         let guarded = self.guarded();
         guarded.turns += 1;
         let mut level = ready.trailing_zeros() as u8;
@@ -384,7 +383,7 @@ impl<'a, H: Host> Locked<'a, H> {
         // It may be on its way to another vCPU, which reads the level when it
         // arrives: then either it sees the new one, or we see where it went.
         fence(SeqCst);
-        if !core::ptr::eq(block.vcpu.load(Acquire), vcpu) {
+        if !block.is_on(vcpu) {
             return false;
         }
         let queued = block.queued.load(Relaxed);

@@ -24,34 +24,36 @@ mod arrivals;
 mod ask;
 mod balance;
 mod current;
+mod home;
 mod inspect;
 mod locked;
 mod park;
-mod pinned;
+pub(crate) mod release;
 mod search;
+pub(crate) mod shared;
 mod suspend;
-pub(crate) mod trace;
+mod trace;
+pub(crate) mod wake;
 mod watch;
 
 use crate::base::config::Config;
-use crate::base::host::Host;
+use crate::base::host::{Host, Served};
 use crate::base::id::CoroutineId;
 use crate::base::inbox::Inbox;
 use crate::base::level::LEVELS;
 use crate::base::lock::Lock;
 use crate::base::stats::Counters;
 use crate::coroutine::Slot;
-use crate::domain::Inner;
-use crate::poll::running::{Picked, Running, Yielded};
+use crate::coroutine::spawn_sites::SpawnSites;
 use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, NextLine, fence};
 use crate::tables::queue::{Lengths, ReadyQueues};
-use crate::tables::slot_cache::Kept;
-use crate::tables::table::Table;
+use crate::tables::slot_cache::SlotCache;
+use crate::tables::table::id_of;
 pub(crate) use locked::Locked;
 pub(crate) use search::MOST_LOOK_AFTER;
-pub use suspend::{Aside, Place};
-pub use watch::Poll;
+use shared::Shared;
+pub use suspend::Aside;
 
 /// `running`: no coroutine.
 const NOBODY: u8 = LEVELS as u8;
@@ -96,6 +98,20 @@ struct Guarded<H: Host> {
     used: [u64; LEVELS],
 }
 
+/// What [`Vcpu::pick`] found.
+pub(crate) enum Next<H: Host> {
+    /// A coroutine to poll, which the caller owns from here on.
+    Poll(NonNull<Slot<H>>),
+    /// A suspended coroutine; see [`Picked::Resume`](crate::Picked::Resume).
+    Resume { id: CoroutineId, for_a_turn: bool },
+}
+
+impl<H: Host> From<NonNull<Vcpu<H>>> for Served {
+    fn from(vcpu: NonNull<Vcpu<H>>) -> Served {
+        Served(vcpu.cast())
+    }
+}
+
 /// The state of one vCPU. See the module.
 ///
 /// Cache lines are grouped by their writers: what the other vCPUs read at each of their picks shares none with
@@ -121,7 +137,7 @@ pub struct Vcpu<H: Host> {
     /// Retired, and its executor is gone: it may be put back into service.
     pub(crate) vacant: AtomicBool,
     index: usize,
-    domain: NonNull<Inner<H>>,
+    domain: NonNull<Shared<H>>,
 
     // Written by wakers, and looked at by the owner.
     wakers: NextLine,
@@ -155,7 +171,7 @@ pub struct Vcpu<H: Host> {
     guarded: UnsafeCell<Guarded<H>>,
 
     // Of the thread that serves it, at spawns and exits.
-    pub(crate) kept: Kept<H>,
+    pub(crate) slot_cache: SlotCache<H>,
 }
 
 // SAFETY: `guarded` is touched only under `lock`; coroutines behind the pointers
@@ -166,7 +182,7 @@ unsafe impl<H: Host> Send for Vcpu<H> {}
 unsafe impl<H: Host> Sync for Vcpu<H> {}
 
 impl<H: Host> Vcpu<H> {
-    pub(crate) fn new(domain: NonNull<Inner<H>>, config: &Config, index: usize) -> Vcpu<H> {
+    pub(crate) fn new(domain: NonNull<Shared<H>>, config: &Config, index: usize) -> Vcpu<H> {
         let lengths = Lengths::new();
         let seed = config.chaos.unwrap_or(0) ^ ((index as u64 + 1) << 32);
         Vcpu {
@@ -217,17 +233,22 @@ impl<H: Host> Vcpu<H> {
             }),
             lengths,
             counters: Counters::new(),
-            kept: Kept::new(),
+            slot_cache: SlotCache::new(),
         }
     }
 
-    pub(crate) fn domain(&self) -> NonNull<Inner<H>> {
+    pub(crate) fn domain(&self) -> NonNull<Shared<H>> {
         self.domain
     }
 
-    pub(crate) fn inner(&self) -> &Inner<H> {
+    pub(crate) fn shared(&self) -> &Shared<H> {
         // SAFETY: a domain outlives its vCPUs.
         unsafe { self.domain.as_ref() }
+    }
+
+    #[inline]
+    pub(crate) fn spawn_sites(&self) -> &SpawnSites<H> {
+        &self.shared().spawn_sites
     }
 
     /// The number of the vCPU in its domain.
@@ -262,7 +283,7 @@ impl<H: Host> Vcpu<H> {
 
     /// Takes the lock, on any thread.
     pub(crate) fn locked(&self) -> Locked<'_, H> {
-        let domain = self.inner();
+        let domain = self.shared();
         if domain.here().is_some_and(|here| core::ptr::eq(here, self)) {
             // SAFETY: the host says that the calling thread serves the vCPU.
             return unsafe { self.locked_by_owner() };
@@ -279,7 +300,7 @@ impl<H: Host> Vcpu<H> {
     pub(crate) unsafe fn locked_by_owner(&self) -> Locked<'_, H> {
         Locked {
             // SAFETY: passed on. One thread at a time has the executor, and hands it on with what it has written.
-            guard: unsafe { self.lock.lock_by_owner(&self.inner().host) },
+            guard: unsafe { self.lock.lock_by_owner(&self.shared().host) },
             vcpu: self,
         }
     }
@@ -288,14 +309,13 @@ impl<H: Host> Vcpu<H> {
     /// nothing is ready here or to be had elsewhere.
     ///
     /// # Safety
-    /// The calling thread serves the vCPU: it has the executor.
+    /// The calling thread serves the vCPU: it has the executor. `back` is owned by the caller, was
+    /// polled here last, and is in no queue.
     // As all that a loop calls once per poll: a program has two loops or three, and in line what is passed and returned stays in registers. Left to
     // the compiler, which finds it too long, a turn takes a tenth longer.
     #[inline(always)]
-    pub(crate) unsafe fn pick(&self, back: Option<Yielded<'_, H>>) -> Option<Picked<'_, H>> {
-        let domain = self.inner();
-        // What yielded on another vCPU goes back there, by its drop.
-        let back = back.filter(|back| back.is_of(self));
+    pub(crate) unsafe fn pick(&self, back: Option<NonNull<Slot<H>>>) -> Option<Next<H>> {
+        let domain = self.shared();
         // SAFETY: passed on.
         let mut locked = unsafe { self.locked_by_owner() };
         locked.read_clock();
@@ -312,8 +332,8 @@ impl<H: Host> Vcpu<H> {
         }
         if let Some(back) = back {
             // Nothing is being polled that it might preempt.
-            // SAFETY: `Yielded` is the ownership of a coroutine in no queue.
-            unsafe { locked.push_back(back.into_owned()) };
+            // SAFETY: passed on.
+            unsafe { locked.push_back(back) };
         }
         let (mut must_offer, mut passes_on) = (false, false);
         if domain.active.load(Relaxed) > 1 {
@@ -348,10 +368,9 @@ impl<H: Host> Vcpu<H> {
         }
         if let Some(for_a_turn) = resumed {
             let id = id_of(coroutine);
-            return Some(Picked::Resume { id, for_a_turn });
+            return Some(Next::Resume { id, for_a_turn });
         }
-        // Last, so that it is written where the caller wants it.
-        Some(Picked::Poll(Running::new(self, coroutine)))
+        Some(Next::Poll(coroutine))
     }
 
     /// Reads the host's clock, which may have been set back since the vCPU's last reading.
@@ -359,7 +378,7 @@ impl<H: Host> Vcpu<H> {
         // The earlier reading first: else a thread that loses the CPU between the two takes a later
         // reading for it.
         let before = self.clock();
-        let host = &self.inner().host;
+        let host = &self.shared().host;
         let now = host.now();
         if now < before {
             host.now_after(before)
@@ -375,11 +394,4 @@ impl<H: Host> Vcpu<H> {
         let mut locked = self.locked();
         locked.read_clock_now();
     }
-}
-
-/// The id of a coroutine whose control block is alive.
-pub(crate) fn id_of<H: Host>(coroutine: NonNull<Slot<H>>) -> CoroutineId {
-    // SAFETY: alive, says the caller's possession of the pointer.
-    let block = unsafe { coroutine.as_ref() };
-    CoroutineId::new(Table::index(coroutine), block.word.generation())
 }

@@ -12,7 +12,7 @@ impl<H: Host> Vcpu<H> {
     /// Announces that the vCPU is about to wait. True: go and wait, every wake
     /// from now on ends in [`Host::pend`]. False: there is work; do not wait.
     pub fn prepare_park(&self) -> bool {
-        let domain = self.inner();
+        let domain = self.shared();
         // Before the flag: the thread that takes the flag down subtracts.
         domain.idle.fetch_add(1, SeqCst);
         if self.parked.swap(true, SeqCst) {
@@ -35,7 +35,7 @@ impl<H: Host> Vcpu<H> {
         self.watch_again();
         self.has_waited.store(true, Relaxed);
         if self.parked.swap(false, SeqCst) {
-            self.inner().idle.fetch_sub(1, SeqCst);
+            self.shared().idle.fetch_sub(1, SeqCst);
         }
         // The next pick looks at which vCPUs watch: see `search`.
         fence(SeqCst);
@@ -49,7 +49,7 @@ impl<H: Host> Vcpu<H> {
     /// published before `idle` is read; both sequentially consistent, so one of them sees the other.
     pub fn announce(&self) {
         fence(SeqCst);
-        let domain = self.inner();
+        let domain = self.shared();
         if domain.idle.load(Relaxed) != 0 && self.may_give() != 0 {
             domain.notify_idle(self);
         }
@@ -66,8 +66,8 @@ impl<H: Host> Vcpu<H> {
     pub(crate) fn kick(&self) -> bool {
         let was_parked = self.parked.swap(false, SeqCst);
         if was_parked {
-            self.inner().idle.fetch_sub(1, SeqCst);
-            self.inner().host.pend(self.index);
+            self.shared().idle.fetch_sub(1, SeqCst);
+            self.shared().host.pend(self.index);
         }
         was_parked
     }

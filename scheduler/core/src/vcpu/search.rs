@@ -75,7 +75,7 @@ enum Sight {
 impl<H: Host> Vcpu<H> {
     /// Is there something that this vCPU, which is idle, is to take from another one at tick `now`?
     pub(super) fn may_help(&self, now: u64) -> bool {
-        self.inner()
+        self.shared()
             .vcpus()
             .any(|vcpu| vcpu.index != self.index && vcpu.leaves_some(now))
     }
@@ -94,7 +94,7 @@ impl<H: Host> Vcpu<H> {
 
     /// Has it not picked for so long that what waits here is better off elsewhere?
     fn is_overdue(&self, now: u64) -> bool {
-        let after = self.inner().config.look_after;
+        let after = self.shared().config.look_after;
         after == 0 || self.is_long() || now.saturating_sub(self.clock()) >= after
     }
 
@@ -106,7 +106,7 @@ impl<H: Host> Vcpu<H> {
 
     fn others(&self) -> impl Iterator<Item = &Vcpu<H>> {
         let own = self.index;
-        self.inner()
+        self.shared()
             .vcpus()
             .filter(move |vcpu| vcpu.index != own && !vcpu.retired.load(Relaxed))
     }
@@ -131,7 +131,7 @@ impl<H: Host> Vcpu<H> {
     /// For how long the vCPU, which is parked, may wait before it [looks](Vcpu::look) again, ticks; `None`: until
     /// something ends its wait. Always `None` without [`Config::look_after`](crate::Config::look_after).
     pub fn sleep_limit(&self) -> Option<u64> {
-        let domain = self.inner();
+        let domain = self.shared();
         let after = domain.config.look_after;
         if after == 0 || domain.active.load(Relaxed) < 2 {
             return None;
@@ -178,7 +178,7 @@ impl<H: Host> Vcpu<H> {
     /// [`Config::look_after`](crate::Config::look_after).
     #[inline]
     pub(super) fn seems_unserved(&self, now: u64) -> bool {
-        let period = SHARE * self.inner().config.look_after;
+        let period = SHARE * self.shared().config.look_after;
         period != 0 && now.saturating_sub(self.clock()) >= period
     }
 
@@ -186,14 +186,14 @@ impl<H: Host> Vcpu<H> {
     pub(super) fn watch_again(&self) {
         if self.asleep.load(Relaxed) {
             self.asleep.store(false, Relaxed);
-            self.inner().asleep.fetch_sub(1, SeqCst);
+            self.shared().asleep.fetch_sub(1, SeqCst);
         }
     }
 
     /// Does none of the parked vCPUs watch? Then one that begins a poll is to wake one of them.
     #[inline]
     pub(super) fn is_unwatched(&self) -> bool {
-        let domain = self.inner();
+        let domain = self.shared();
         let idle = domain.idle.load(Relaxed);
         idle != 0 && domain.asleep.load(Relaxed) >= idle
     }
@@ -201,7 +201,7 @@ impl<H: Host> Vcpu<H> {
     /// A vCPU that leaves its domain, just after [`Vcpu::unpark`]: one that sleeps is to find out what there is to watch.
     pub(crate) fn leave_watch(&self) {
         if self.is_unwatched() {
-            self.inner().notify_idle(self);
+            self.shared().notify_idle(self);
         }
     }
 
@@ -209,7 +209,7 @@ impl<H: Host> Vcpu<H> {
     #[inline]
     #[must_use]
     pub fn is_look_due(&self) -> bool {
-        let domain = self.inner();
+        let domain = self.shared();
         let period = || SHARE * domain.config.look_after;
         domain.active.load(Relaxed) > 1
             && self.clock().saturating_sub(self.looked_at.load(Relaxed)) >= period()
@@ -222,7 +222,7 @@ impl<H: Host> Vcpu<H> {
         if self.saving.load(Relaxed) {
             return;
         }
-        let domain = self.inner();
+        let domain = self.shared();
         let period = SHARE * domain.config.look_after;
         let now = self.host_now();
         let overdrawn = self.overdrawn.load(Relaxed).max(now);
@@ -235,7 +235,7 @@ impl<H: Host> Vcpu<H> {
     ///
     /// Only for the thread that serves this vCPU. O(vCPUs), loads but for what is marked.
     pub fn look(&self, mut long: impl FnMut(&Vcpu<H>) -> bool) -> bool {
-        let domain = self.inner();
+        let domain = self.shared();
         let after = domain.config.look_after;
         if after == 0 {
             return false;
