@@ -15,7 +15,7 @@ use crate::base::id::CoroutineId;
 use crate::coroutine::state::Wake;
 use crate::poll::join::JoinHandle;
 use crate::poll::running::{Picked, Running, Yielded};
-use crate::sync::Ordering::{Relaxed, SeqCst};
+use crate::sync::Ordering::SeqCst;
 use crate::sync::fence;
 use crate::vcpu::{Next, Vcpu};
 
@@ -115,7 +115,7 @@ impl<H: Host> Executor<H> {
         F: Future + 'static,
         F::Output: 'static,
     {
-        if self.retired.load(Relaxed) {
+        if self.is_retired() {
             return Err(SpawnError::Closed);
         }
         let pinned = Some(&**self);
@@ -129,7 +129,7 @@ impl<H: Host> Executor<H> {
     /// To be called, or the executor dropped, on the thread that served it, while
     /// [`Host::current`] still names the vCPU.
     pub fn retire(&self) {
-        if self.retired.swap(true, SeqCst) {
+        if !self.retire_once() {
             return;
         }
         fence(SeqCst);
@@ -175,7 +175,7 @@ impl<H: Host> Drop for Executor<H> {
     fn drop(&mut self) {
         self.retire();
         // Only now: another executor must not meet this one.
-        self.vacant.store(true, SeqCst);
+        self.vacate();
     }
 }
 

@@ -74,22 +74,14 @@ impl<H: Host> Domain<H> {
     /// [`TooManyVcpus`].
     pub fn add_vcpu(&self) -> Result<Executor<H>, TooManyVcpus> {
         let shared = &self.shared;
-        let revived = shared.vcpus().find(|vcpu| {
-            vcpu.vacant
-                .compare_exchange(true, false, SeqCst, Relaxed)
-                .is_ok()
-        });
-        let vcpu = match revived {
-            Some(vcpu) => {
-                vcpu.retired.store(false, SeqCst);
-                NonNull::from(vcpu)
-            }
+        let vcpu = match shared.vcpus().find(|vcpu| vcpu.revive()) {
+            Some(vcpu) => NonNull::from(vcpu),
             None => self.new_vcpu()?,
         };
         shared.active.fetch_add(1, SeqCst);
         fence(SeqCst);
         // What came to a vCPU that left when there was none to inherit it.
-        for left in shared.vcpus().filter(|vcpu| vcpu.retired.load(SeqCst)) {
+        for left in shared.vcpus().filter(|vcpu| vcpu.is_retired_now()) {
             left.forward();
         }
         Ok(Executor {

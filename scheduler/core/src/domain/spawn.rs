@@ -49,7 +49,7 @@ impl<H: Host> Shared<H> {
             return Err(SpawnError::Closed);
         }
         let critical = Critical::<H>::enter();
-        let here = self.here().filter(|vcpu| !vcpu.retired.load(Relaxed));
+        let here = self.here().filter(|vcpu| !vcpu.is_retired());
         let home = pinned.or(here).or_else(|| self.choose(|_| true));
         let home = home.ok_or(SpawnError::NoVcpu)?;
         let level = match options.priority {

@@ -14,8 +14,8 @@ impl<H: Host> Vcpu<H> {
     /// that polls knows for certain at which level.
     #[cold]
     pub(super) fn has_urgent_arrivals(&self) -> bool {
-        let arriving = self.arriving.load(Acquire);
-        arriving != 0 && arriving.trailing_zeros() < u32::from(self.running.load(Relaxed))
+        let arriving = self.mail.arriving.load(Acquire);
+        arriving != 0 && arriving.trailing_zeros() < u32::from(self.published.running.load(Relaxed))
     }
 
     /// Something of these levels is in the inbox, or on its way out of it.
@@ -23,8 +23,8 @@ impl<H: Host> Vcpu<H> {
     /// After the push. What is seen set here may be skipped: it is cleared before a take, which finds what was pushed before. Had that
     /// been taken already, the push would have read from the take, which follows the clearing.
     pub(super) fn announce_arrival(&self, levels: u64) {
-        if self.arriving.load(Relaxed) & levels == 0 {
-            self.arriving.fetch_or(levels, SeqCst);
+        if self.mail.arriving.load(Relaxed) & levels == 0 {
+            self.mail.arriving.fetch_or(levels, SeqCst);
         }
         self.ask(ARRIVED);
     }
@@ -49,7 +49,7 @@ impl<H: Host> Vcpu<H> {
         let home = unsafe { coroutine.as_ref() }.vcpu();
         match here {
             // A vCPU that leaves takes nothing in any more.
-            Some(here) if core::ptr::eq(here, home) && !here.retired.load(Relaxed) => {
+            Some(here) if core::ptr::eq(here, home) && !here.is_retired() => {
                 // SAFETY: passed on.
                 unsafe { here.admit_here(coroutine) };
             }
@@ -68,9 +68,9 @@ impl<H: Host> Vcpu<H> {
         let block = unsafe { coroutine.as_ref() };
         let home = block.vcpu();
         if let Some(here) = here
-            && !here.retired.load(Relaxed)
+            && !here.is_retired()
             && !block.is_pinned()
-            && (home.is_parked() || home.retired.load(Relaxed))
+            && (home.is_parked() || home.is_retired())
         {
             // See `settle`: the new place is known before the level is read.
             block.moves_to(here);
@@ -114,10 +114,10 @@ impl<H: Host> Vcpu<H> {
             (block.level(), block.is_pinned(), now)
         };
         // SAFETY: owned and in no other list; valid until it is taken.
-        unsafe { self.inbox.push(coroutine) };
+        unsafe { self.mail.inbox.push(coroutine) };
         self.announce_arrival(level.bit());
         fence(SeqCst);
-        if self.retired.load(SeqCst) {
+        if self.is_retired_now() {
             self.forward();
             return;
         }
@@ -125,7 +125,7 @@ impl<H: Host> Vcpu<H> {
             self.kick();
             return;
         }
-        if self.attended.load(Relaxed) {
+        if self.mail.attended.load(Relaxed) {
             self.attend();
         }
         if !pinned && self.shared().idle.load(Relaxed) != 0 && self.keeps_waiting(level, now) {

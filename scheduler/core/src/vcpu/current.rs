@@ -47,14 +47,14 @@ impl<H: Host> Vcpu<H> {
     /// The level of the coroutine that is being polled here.
     #[must_use]
     pub fn running_level(&self) -> Option<Level> {
-        Level::new(self.running.load(Relaxed)).ok()
+        Level::new(self.published.running.load(Relaxed)).ok()
     }
 
     /// Others read it with every wake: it is written when it changes.
     #[inline]
     pub(super) fn set_running(&self, level: u8) {
-        if self.running.load(Relaxed) != level {
-            self.running.store(level, Relaxed);
+        if self.published.running.load(Relaxed) != level {
+            self.published.running.store(level, Relaxed);
         }
     }
 

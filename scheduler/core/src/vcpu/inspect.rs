@@ -60,7 +60,7 @@ impl<H: Host> Vcpu<H> {
     #[inline]
     #[must_use]
     pub fn only_lingers(&self, level: Level) -> bool {
-        self.lengths.all_linger(level) && self.arriving.load(Relaxed) & level.bit() == 0
+        self.lengths.all_linger(level) && self.mail.arriving.load(Relaxed) & level.bit() == 0
     }
 
     /// How many coroutines are suspended here: interrupted in the middle of a

@@ -60,13 +60,13 @@ impl<'a, H: Host> Locked<'a, H> {
         let vcpu = self.vcpu;
         let queues = self.queues();
         let (ready, movable) = (queues.ready(), queues.movable());
-        if vcpu.ready.load(Relaxed) != ready {
-            vcpu.ready.store(ready, Release);
+        if vcpu.published.ready.load(Relaxed) != ready {
+            vcpu.published.ready.store(ready, Release);
         }
-        if vcpu.movable.load(Relaxed) != movable {
-            vcpu.movable.store(movable, Release);
-            if movable == 0 && vcpu.surplus.load(Relaxed) != NO_SURPLUS {
-                vcpu.surplus.store(NO_SURPLUS, Relaxed);
+        if vcpu.published.movable.load(Relaxed) != movable {
+            vcpu.published.movable.store(movable, Release);
+            if movable == 0 && vcpu.published.surplus.load(Relaxed) != NO_SURPLUS {
+                vcpu.published.surplus.store(NO_SURPLUS, Relaxed);
             }
         }
     }
@@ -121,7 +121,7 @@ impl<'a, H: Host> Locked<'a, H> {
     #[inline]
     pub(super) fn drain_inbox(&mut self) {
         let vcpu = self.vcpu;
-        if !vcpu.inbox.is_empty() || vcpu.arriving.load(Relaxed) != 0 {
+        if !vcpu.mail.inbox.is_empty() || vcpu.mail.arriving.load(Relaxed) != 0 {
             self.take_inbox();
         }
     }
@@ -132,8 +132,8 @@ impl<'a, H: Host> Locked<'a, H> {
         let vcpu = self.vcpu;
         // Before taking: a pusher sets its bit after its push, so a bit may
         // outlive its coroutine here, but no coroutine lacks one for long.
-        vcpu.arriving.store(0, SeqCst);
-        for coroutine in vcpu.inbox.take() {
+        vcpu.mail.arriving.store(0, SeqCst);
+        for coroutine in vcpu.mail.inbox.take() {
             // SAFETY: an inbox holds owned coroutines.
             unsafe { self.enqueue_arrived(coroutine) };
         }
@@ -146,7 +146,7 @@ impl<'a, H: Host> Locked<'a, H> {
         let vcpu = self.vcpu;
         let ready = self.queues().ready();
         if ready != 0
-            && ready.trailing_zeros() < u32::from(vcpu.running.load(Relaxed))
+            && ready.trailing_zeros() < u32::from(vcpu.published.running.load(Relaxed))
             && vcpu.is_polling()
         {
             vcpu.ask(PREEMPT_WAKE);
@@ -174,12 +174,12 @@ impl<'a, H: Host> Locked<'a, H> {
         // SAFETY: passed on.
         let level = unsafe { self.push_now(coroutine) };
         self.publish();
-        let running = vcpu.running.load(Relaxed);
+        let running = vcpu.published.running.load(Relaxed);
         let urgent = level.get() < running && vcpu.is_polling();
         if urgent {
             vcpu.ask(PREEMPT_WAKE);
         }
-        if vcpu.attended.load(Relaxed) && vcpu.is_polling() {
+        if vcpu.mail.attended.load(Relaxed) && vcpu.is_polling() {
             let host = &vcpu.shared().host;
             host.waits_here(Waits::of(running, level.bit()));
         }
@@ -266,8 +266,8 @@ impl<'a, H: Host> Locked<'a, H> {
     /// Is what is left worth waking another vCPU? Then it may be taken.
     pub(super) fn offers_surplus(&mut self) -> bool {
         let surplus = self.has_surplus();
-        if surplus && self.vcpu.surplus.load(Relaxed) != SURPLUS {
-            self.vcpu.surplus.store(SURPLUS, Relaxed);
+        if surplus && self.vcpu.published.surplus.load(Relaxed) != SURPLUS {
+            self.vcpu.published.surplus.store(SURPLUS, Relaxed);
         }
         surplus
     }
@@ -398,11 +398,11 @@ impl<'a, H: Host> Locked<'a, H> {
             // SAFETY: queued, and on this vCPU, whose lock is held.
             unsafe { guarded.queues.relink(coroutine) };
             self.publish();
-            if new.get() < vcpu.running.load(Relaxed) && vcpu.is_polling() {
+            if new.get() < vcpu.published.running.load(Relaxed) && vcpu.is_polling() {
                 vcpu.ask(PREEMPT_WAKE);
             }
         } else if vcpu.current.load(Relaxed) == coroutine.as_ptr() {
-            let before = vcpu.running.load(Relaxed);
+            let before = vcpu.published.running.load(Relaxed);
             if before == new.get() {
                 // As after most releases of a mutex.
                 return true;
@@ -411,7 +411,7 @@ impl<'a, H: Host> Locked<'a, H> {
             if self.queues().ready() & new.more_urgent_bits() != 0 {
                 vcpu.ask(PREEMPT_WAKE);
             }
-            if before < new.get() && vcpu.attended.load(Relaxed) {
+            if before < new.get() && vcpu.mail.attended.load(Relaxed) {
                 vcpu.attend();
             }
             return true;
@@ -423,7 +423,7 @@ impl<'a, H: Host> Locked<'a, H> {
         } else {
             return true;
         }
-        if new.get() <= vcpu.running.load(Relaxed) && vcpu.attended.load(Relaxed) {
+        if new.get() <= vcpu.published.running.load(Relaxed) && vcpu.mail.attended.load(Relaxed) {
             vcpu.attend();
         }
         true

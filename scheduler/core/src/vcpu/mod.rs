@@ -14,7 +14,32 @@
 //! than one vCPU one load per other vCPU. No allocation, no upcall but
 //! [`Host::now`].
 //!
-//! What is polled: `current`. What asks it to give way: `ask`. What becomes ready: `arrivals`. Parking: `park`. What idle vCPUs look for: `search`. What a watchdog sees: `watch`. Work that moves: `balance`. What happens under the lock: `locked`. Counters: `inspect`.
+//! # Who writes and who reads
+//!
+//! *Owner*: the thread that serves the vCPU. *Holder*: a thread that has the vCPU's lock. *Others*:
+//! vCPUs at their picks and looks. Cache lines are grouped by writer: what others read at each pick
+//! shares none with what the owner writes at each poll, nor with what wakers write.
+//!
+//! | word | written by | read by | file |
+//! |---|---|---|---|
+//! | `published.ready`, `movable` | holder | others, any thread | `locked` |
+//! | `published.running` | owner; holder, if the level of the poll changes | others, wakers | `current` |
+//! | `published.parked` | owner; the thread that ends the wait | wakers, others | `park` |
+//! | `published.long` | set by a look under the lock, cleared by the owner's pick | others, owner | `search` |
+//! | `published.surplus` | looks, owner, holder | others | `search` |
+//! | `published.wait` | owner | others | `search` |
+//! | `published.service` | executor, `add_vcpu` | any thread | `service` |
+//! | `mail.inbox`, `arriving` | wakers; emptied by a holder | owner, others | `arrivals` |
+//! | `mail.preempt` | any thread; cleared by the owner's pick | owner | `ask` |
+//! | `mail.attended` | the host; cleared by a waker | wakers | `ask` |
+//! | `clock` | holder | others, watchdogs | `locked` |
+//! | `turn_began` | owner | owner, host | `current` |
+//! | `looked_at` | owner | owner | `search` |
+//! | `current` | owner; holder, if the poll is suspended | others, watchdogs | `current` |
+//! | `watched` | watchdogs; cleared by the owner | owner | `watch` |
+//! | `lengths`, `counters` | holder, owner | any thread | `inspect` |
+//! | `guarded` | holder | holder | `locked` |
+//! | `slot_cache` | owner, in a critical section | owner | `tables/slot_cache.rs` |
 
 use alloc::sync::Arc;
 use core::cell::UnsafeCell;
@@ -30,6 +55,7 @@ mod locked;
 mod park;
 pub(crate) mod release;
 mod search;
+mod service;
 pub(crate) mod shared;
 mod suspend;
 mod trace;
@@ -43,15 +69,18 @@ use crate::base::inbox::Inbox;
 use crate::base::level::LEVELS;
 use crate::base::lock::Lock;
 use crate::base::stats::Counters;
+use crate::base::token_bucket::TokenBucket;
 use crate::coroutine::Slot;
 use crate::coroutine::spawn_sites::SpawnSites;
 use crate::sync::Ordering::{Relaxed, SeqCst};
-use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, NextLine, fence};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, fence};
 use crate::tables::queue::{Lengths, ReadyQueues};
 use crate::tables::slot_cache::SlotCache;
 use crate::tables::table::id_of;
 pub(crate) use locked::Locked;
 pub(crate) use search::MOST_LOOK_AFTER;
+use search::WaitWord;
+use service::Service;
 use shared::Shared;
 pub use suspend::Aside;
 
@@ -96,6 +125,8 @@ struct Guarded<H: Host> {
     picked: u8,
     /// What the one that keeps its place at the head of a level had used of its turn.
     used: [u64; LEVELS],
+    /// Time for looks that bring nothing.
+    looks: TokenBucket,
 }
 
 /// What [`Vcpu::pick`] found.
@@ -112,53 +143,48 @@ impl<H: Host> From<NonNull<Vcpu<H>>> for Served {
     }
 }
 
-/// The state of one vCPU. See the module.
-///
-/// Cache lines are grouped by their writers: what the other vCPUs read at each of their picks shares none with
-/// what the owner writes at each poll, nor with what wakers write.
-#[repr(C, align(128))]
-pub struct Vcpu<H: Host> {
-    // Read by the others at each pick; written when it changes.
+/// Words that the other vCPUs read at each of their picks. They are written when they change.
+#[repr(C)]
+struct Published {
     /// The local bitmap: bit L set iff level L has a ready coroutine here.
     ready: AtomicU64,
     /// The same for those that may move to another vCPU.
     movable: AtomicU64,
+    /// The level of the poll under way, or [`NOBODY`].
     running: AtomicU8,
     parked: AtomicBool,
-    /// Parked, and does not look around.
-    asleep: AtomicBool,
-    /// A wait has ended since the last pick.
-    has_waited: AtomicBool,
     /// The poll under way has been found to be long.
     long: AtomicBool,
-    /// What is ready here is more than one vCPU should do: see `search`.
+    /// Whether more is ready here than one vCPU should do: see `search`.
     surplus: AtomicU8,
-    pub(crate) retired: AtomicBool,
-    /// Retired, and its executor is gone: it may be put back into service.
-    pub(crate) vacant: AtomicBool,
-    index: usize,
-    domain: NonNull<Shared<H>>,
+    wait: WaitWord,
+    service: Service,
+}
 
-    // Written by wakers, and looked at by the owner.
-    wakers: NextLine,
+/// Words that wakers write and the owner looks at, on a cache line of their own.
+#[repr(C, align(128))]
+struct Mail<H: Host> {
     inbox: Inbox<Slot<H>>,
     /// Levels of coroutines in the inbox; may lag behind it.
     arriving: AtomicU64,
+    /// Reasons for the poll under way to give way.
     preempt: AtomicU32,
     /// The host wants to hear of what becomes ready during a poll.
     attended: AtomicBool,
+}
 
-    // Written by the owner at each poll.
-    owner: NextLine,
+/// The state of one vCPU. See the module.
+#[repr(C, align(128))]
+pub struct Vcpu<H: Host> {
+    index: usize,
+    domain: NonNull<Shared<H>>,
+    published: Published,
+    mail: Mail<H>,
     lock: Lock,
     /// The last reading of the clock.
     clock: AtomicU64,
     /// When the turn of what is polled began, had it not given way since.
     turn_began: AtomicU64,
-    /// The tick up to which the budget of looks is spent.
-    overdrawn: AtomicU64,
-    /// It waits until that is paid off, and for nothing else.
-    saving: AtomicBool,
     /// The tick of the last look.
     looked_at: AtomicU64,
     /// The slot of the coroutine that is being polled: slots never go away, so a
@@ -169,8 +195,6 @@ pub struct Vcpu<H: Host> {
     lengths: Arc<Lengths>,
     pub(crate) counters: Counters,
     guarded: UnsafeCell<Guarded<H>>,
-
-    // Of the thread that serves it, at spawns and exits.
     pub(crate) slot_cache: SlotCache<H>,
 }
 
@@ -186,34 +210,34 @@ impl<H: Host> Vcpu<H> {
         let lengths = Lengths::new();
         let seed = config.chaos.unwrap_or(0) ^ ((index as u64 + 1) << 32);
         Vcpu {
-            ready: AtomicU64::new(0),
-            movable: AtomicU64::new(0),
-            running: AtomicU8::new(NOBODY),
-            parked: AtomicBool::new(false),
-            asleep: AtomicBool::new(false),
-            has_waited: AtomicBool::new(false),
-            long: AtomicBool::new(false),
-            surplus: AtomicU8::new(search::NO_SURPLUS),
-            retired: AtomicBool::new(false),
-            vacant: AtomicBool::new(false),
             index,
             domain,
-            wakers: NextLine,
-            inbox: Inbox::new(),
-            arriving: AtomicU64::new(0),
-            preempt: AtomicU32::new(0),
-            attended: AtomicBool::new(false),
-            owner: NextLine,
+            published: Published {
+                ready: AtomicU64::new(0),
+                movable: AtomicU64::new(0),
+                running: AtomicU8::new(NOBODY),
+                parked: AtomicBool::new(false),
+                long: AtomicBool::new(false),
+                surplus: AtomicU8::new(search::NO_SURPLUS),
+                wait: WaitWord::new(),
+                service: Service::new(),
+            },
+            mail: Mail {
+                inbox: Inbox::new(),
+                arriving: AtomicU64::new(0),
+                preempt: AtomicU32::new(0),
+                attended: AtomicBool::new(false),
+            },
             lock: Lock::new(),
             clock: AtomicU64::new(0),
             turn_began: AtomicU64::new(0),
-            overdrawn: AtomicU64::new(0),
-            saving: AtomicBool::new(false),
             looked_at: AtomicU64::new(0),
             current: AtomicPtr::new(null_mut()),
             watched: AtomicPtr::new(null_mut()),
+            lengths: lengths.clone(),
+            counters: Counters::new(),
             guarded: UnsafeCell::new(Guarded {
-                queues: ReadyQueues::new(lengths.clone()),
+                queues: ReadyQueues::new(lengths),
                 now: 0,
                 batch: [0; COARSE_POLLS as usize],
                 polls: 0,
@@ -230,9 +254,8 @@ impl<H: Host> Vcpu<H> {
                 served: [0; LEVELS],
                 picked: NOBODY,
                 used: [0; LEVELS],
+                looks: search::budget(config.look_after),
             }),
-            lengths,
-            counters: Counters::new(),
             slot_cache: SlotCache::new(),
         }
     }
@@ -262,23 +285,42 @@ impl<H: Host> Vcpu<H> {
     /// shows at both until the next pick.
     #[must_use]
     pub fn bitmap(&self) -> u64 {
-        self.ready.load(Relaxed) | self.arriving.load(Relaxed)
+        self.published.ready.load(Relaxed) | self.mail.arriving.load(Relaxed)
     }
 
     /// Does it wait for something to do?
     #[must_use]
     pub fn is_parked(&self) -> bool {
-        self.parked.load(Relaxed)
+        self.published.parked.load(Relaxed)
     }
 
     /// Is it out of service?
     #[must_use]
+    #[inline]
     pub fn is_retired(&self) -> bool {
-        self.retired.load(Relaxed)
+        self.published.service.is_over()
+    }
+
+    pub(crate) fn is_retired_now(&self) -> bool {
+        self.published.service.is_over_now()
+    }
+
+    /// False: it was retired before.
+    pub(crate) fn retire_once(&self) -> bool {
+        self.published.service.retire()
+    }
+
+    pub(crate) fn vacate(&self) {
+        self.published.service.vacate();
+    }
+
+    /// False: it has an executor.
+    pub(crate) fn revive(&self) -> bool {
+        self.published.service.revive()
     }
 
     pub(crate) fn may_give(&self) -> u64 {
-        self.movable.load(Relaxed) | self.arriving.load(Relaxed)
+        self.published.movable.load(Relaxed) | self.mail.arriving.load(Relaxed)
     }
 
     /// Takes the lock, on any thread.
@@ -320,11 +362,11 @@ impl<H: Host> Vcpu<H> {
         let mut locked = unsafe { self.locked_by_owner() };
         locked.read_clock();
         // The host and others may set their flags at any time.
-        let arrived =
-            self.preempt.load(Relaxed) != 0 && self.preempt.swap(0, SeqCst) & ARRIVED != 0;
+        let arrived = self.mail.preempt.load(Relaxed) != 0
+            && self.mail.preempt.swap(0, SeqCst) & ARRIVED != 0;
         let was_long = self.is_long();
         if was_long {
-            self.long.store(false, Relaxed);
+            self.published.long.store(false, Relaxed);
         }
         match arrived {
             true => locked.take_inbox(),
@@ -340,10 +382,7 @@ impl<H: Host> Vcpu<H> {
             locked = self.look_elsewhere(locked);
             // With vCPUs that look around, one that parks meanwhile looks at this one again.
             must_offer = domain.config.look_after == 0;
-            if must_offer && self.has_waited.load(Relaxed) {
-                self.has_waited.store(false, Relaxed);
-                passes_on = true;
-            }
+            passes_on = must_offer && self.published.wait.picks_after();
         }
         let Some((coroutine, resumed)) = locked.next() else {
             self.set_running(NOBODY);

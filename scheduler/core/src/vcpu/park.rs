@@ -15,14 +15,14 @@ impl<H: Host> Vcpu<H> {
         let domain = self.shared();
         // Before the flag: the thread that takes the flag down subtracts.
         domain.idle.fetch_add(1, SeqCst);
-        if self.parked.swap(true, SeqCst) {
+        if self.published.parked.swap(true, SeqCst) {
             domain.idle.fetch_sub(1, SeqCst);
         }
         fence(SeqCst);
         // A bit of `arriving` that outlived its coroutine counts as work: the
         // next pick clears it, and the bitmap of a parked vCPU is the truth.
-        let work = !self.inbox.is_empty()
-            || (self.ready.load(Relaxed) | self.arriving.load(Relaxed)) != 0
+        let work = !self.mail.inbox.is_empty()
+            || (self.published.ready.load(Relaxed) | self.mail.arriving.load(Relaxed)) != 0
             || (domain.active.load(Relaxed) > 1 && self.may_help(self.host_now()));
         if work {
             self.unpark();
@@ -32,9 +32,8 @@ impl<H: Host> Vcpu<H> {
 
     /// The wait is over, for whatever reason.
     pub fn unpark(&self) {
-        self.watch_again();
-        self.has_waited.store(true, Relaxed);
-        if self.parked.swap(false, SeqCst) {
+        self.end_wait();
+        if self.published.parked.swap(false, SeqCst) {
             self.shared().idle.fetch_sub(1, SeqCst);
         }
         // The next pick looks at which vCPUs watch: see `search`.
@@ -59,12 +58,12 @@ impl<H: Host> Vcpu<H> {
     /// spins a little before it parks.
     #[must_use]
     pub fn has_arrivals(&self) -> bool {
-        !self.inbox.is_empty() || self.ready.load(Relaxed) != 0
+        !self.mail.inbox.is_empty() || self.published.ready.load(Relaxed) != 0
     }
 
     /// Ends the vCPU's wait, if it waits.
     pub(crate) fn kick(&self) -> bool {
-        let was_parked = self.parked.swap(false, SeqCst);
+        let was_parked = self.published.parked.swap(false, SeqCst);
         if was_parked {
             self.shared().idle.fetch_sub(1, SeqCst);
             self.shared().host.pend(self.index);

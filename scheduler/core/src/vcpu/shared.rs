@@ -124,7 +124,7 @@ impl<H: Host> Shared<H> {
     }
 
     pub(crate) fn choose(&self, accept: impl Fn(&Vcpu<H>) -> bool) -> Option<&Vcpu<H>> {
-        let accept = |vcpu: &&Vcpu<H>| !vcpu.retired.load(Relaxed) && accept(vcpu);
+        let accept = |vcpu: &&Vcpu<H>| !vcpu.is_retired() && accept(vcpu);
         if self.idle.load(Relaxed) != 0
             && let Some(parked) = self.vcpus().find(|vcpu| vcpu.is_parked() && accept(vcpu))
         {

@@ -54,7 +54,7 @@ impl<H: Host> Drop for Aside<H> {
 
 impl<H: Host> Vcpu<H> {
     /// Suspends the coroutine that is being polled here: it queues in its level as [`State::Suspended`](crate::State::Suspended), and when `pick`
-    /// comes to it again it answers [`Picked::Resume`]. `None` if nothing is being polled.
+    /// comes to it again it answers [`Picked::Resume`](crate::Picked::Resume). `None` if nothing is being polled.
     ///
     /// # Safety
     /// The thread that polls it is stopped, outside this crate, and goes on only
