@@ -29,12 +29,12 @@
 //! | folder | concern |
 //! |---|---|
 //! | `domain/` | the handles: spawn, wake, reprio, cancel, shut down; the right to serve a vCPU |
-//! | `poll/` | a poll and what becomes of it; wakers, join handles |
-//! | `vcpu/` | pick, enqueue, wake, steal, park, suspend; what the vCPUs of a domain share |
+//! | `poll/` | the poll of a coroutine and its outcome; wakers, join handles |
+//! | `vcpu/` | pick, enqueue, wake, steal, park, suspend; the state that a domain's vCPUs share |
 //! | `preempt/` | when a poll is suspended: the decision alone |
 //! | `tables/` | slots of coroutines that never move; 64 levels, bitmap, doubly linked FIFO lists |
 //! | `coroutine/` | the control block, its state word, the future's allocation, lent levels |
-//! | `base/` | levels, ids, counters, lock, inbox, and what the scheduler asks of its surroundings |
+//! | `base/` | levels, ids, counters, lock, inbox; the `Host` trait of the surroundings |
 //!
 //! A folder uses those below it. In a circle are `vcpu/shared.rs` and `vcpu/release.rs`, and the
 //! files of the control block; `coroutine/` keeps the address of a vCPU without its type.

@@ -4,8 +4,8 @@
 //! that mean harm: frames that ask for nothing, heads that are refused, health checks one after the
 //! other. One rule does it: a connection is polled [`FREE`] times at the level of receiving for
 //! each time that it is polled for a request at a level of its own. Further polls are paid for from
-//! a [`TokenBucket`] of CPU time, by their duration. The bucket receives one part in [`SHARE`] of the
-//! time, or less where all buckets together would receive more than one part in [`ALL`], holds
+//! a [`TokenBucket`] of CPU time, by their duration. The bucket receives one part in [`SHARE`] of
+//! the time, or less where all buckets together would receive more than one part in [`ALL`], holds
 //! [`MOST`] at most, owes [`MOST`] at most, and is full at first.
 //!
 //! While it owes time the connection is received at a level *beyond*, until it holds [`POLL`] again

@@ -1,4 +1,5 @@
-//! What a host is told: the steps of a coroutine ([`Change`]), a poll ([`Poll`]), what waits for it ([`Waits`]).
+//! Events that a host is told: the steps of a coroutine ([`Change`]), a poll ([`Poll`]), and how
+//! urgent the work is that waits for its end ([`Waits`]).
 //!
 //! ```text
 //!  Spawned ─► Ready ─► Polled ─┬► Yielded (ready again) ─► Polled …
@@ -90,7 +91,7 @@ pub struct Poll {
     pub began: u64,
 }
 
-/// What waits for a poll that is under way.
+/// The most urgent work that waits for the end of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Waits {
     /// Nothing that may interrupt it.
@@ -102,7 +103,7 @@ pub enum Waits {
 }
 
 impl Waits {
-    /// For a poll of `level`, with the levels of this bitmap waiting.
+    /// Returns the answer for a poll of `level` while the levels of this bitmap wait.
     #[must_use]
     pub fn of(level: u8, waiting: u64) -> Waits {
         let bit = 1u64 << (level & 63);

@@ -1,7 +1,7 @@
 //! Kinds, states and places of coroutines, as hosts and programs see them.
 
-/// What a coroutine is for. It decides what happens after a poll that returned
-/// `Pending`, and shows in inspection.
+/// Purpose of a coroutine. It decides whether a poll that returned `Pending` blocks, and shows in
+/// inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Kind {
@@ -21,22 +21,22 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// It exists and has not been started.
+    /// Created, and not started.
     Created = 0,
-    /// It waits for a vCPU.
+    /// Ready: waits for a vCPU.
     Ready = 1,
     /// It is being polled.
     Running = 2,
-    /// It waits for a wake.
+    /// Blocked until a wake.
     Blocked = 3,
-    /// It was interrupted in the middle of a poll and keeps its stack.
+    /// Interrupted in the middle of a poll; keeps its stack.
     Suspended = 4,
     /// It is done; its id is dead or about to be.
     Exited = 5,
 }
 
 impl State {
-    /// The state of a number: the reverse of `as u8`. What is none is
+    /// Returns the state of a number, the reverse of `as u8`; of any other number
     /// [`State::Exited`].
     #[must_use]
     pub fn from_number(n: u8) -> State {
@@ -56,6 +56,7 @@ impl State {
 pub enum Place {
     /// Before all others: it has made room for something more urgent, and has not had its turn yet.
     Head,
-    /// Behind the others that have come within [`Config::patience`](crate::Config::patience): it has had its turn.
+    /// Behind the others that have come within [`Config::patience`](crate::Config::patience): it
+    /// has had its turn.
     Tail,
 }

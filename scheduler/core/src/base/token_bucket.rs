@@ -1,8 +1,8 @@
 //! Token bucket: an allowance that refills with time, up to a capacity.
 //!
 //! A bucket stores the tokens that are missing and the time up to which the refill is counted. The
-//! caller passes the time, so a bucket needs no clock and no thread. Times are nanoseconds or ticks,
-//! the same unit at each call; arithmetic is in integers and saturates.
+//! caller passes the time, so a bucket needs no clock and no thread. Times are nanoseconds or
+//! ticks, the same unit at each call; arithmetic is in integers and saturates.
 //!
 //! A time earlier than that of a call before brings nothing, and no time is counted twice.
 //!
@@ -24,7 +24,7 @@ pub struct TokenBucket {
     /// Time that brings one token.
     interval: u64,
     capacity: u64,
-    /// Tokens that the bucket lacks; what is beyond the capacity is owed.
+    /// Tokens that the bucket lacks; those beyond the capacity are owed.
     missing: u64,
     /// Time up to which the refill is counted.
     at: u64,

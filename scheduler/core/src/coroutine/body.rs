@@ -167,8 +167,8 @@ impl<F: Future + 'static> Body<F> {
 #[cfg(target_pointer_width = "64")]
 const SITE: u32 = 16;
 
-/// Where the body is, and the number of its [site](crate::coroutine::spawn_sites): in one word, where addresses have 64 bits, of which the upper 16 repeat
-/// the highest of the others. (x86-64 gives out longer ones only to programs that ask for them, and so does arm64; RISC-V's are shorter.)
+/// Address of the body and number of its [site](super::spawn_sites), in one word where addresses
+/// have 64 bits: the upper 16 repeat the highest of the others. (x86-64 gives out longer ones only to programs that ask for them, and so does arm64; RISC-V's are shorter.)
 pub(super) struct Place {
     body: AtomicPtr<()>,
     #[cfg(not(target_pointer_width = "64"))]

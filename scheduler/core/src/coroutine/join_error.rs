@@ -1,21 +1,25 @@
-//! Why a coroutine has no result.
+//! Reasons for which a coroutine has no result.
 
 use alloc::boxed::Box;
 use core::fmt;
 
 use crate::base::host::Panic;
 
-/// Why a coroutine has no result.
+/// Reason for which a coroutine has no result.
 pub enum JoinError {
-    /// It was cancelled, or its domain has shut down.
+    /// The coroutine was cancelled, or its domain has shut down.
     Cancelled,
-    /// It panicked, with this payload.
+    /// The coroutine panicked, with this payload.
     Panicked(Payload),
 }
 
-/// What a panic threw; see [`JoinError::into_panic`].
+/// A coroutine without a result keeps two words for it.
+const _: () = assert!(size_of::<Result<(), JoinError>>() == 2 * size_of::<*const ()>());
+
+/// Payload of a panic; see [`JoinError::into_panic`].
 ///
-/// Boxed once more: one word, for each coroutine has room for its result from the beginning, and few panic.
+/// Boxed once more, to be one word: each coroutine has room for its result from the beginning, and
+/// few panic.
 pub struct Payload(Box<Panic>);
 
 // SAFETY: by a shared reference it is looked at only for text, which is `Sync`.
@@ -52,7 +56,7 @@ impl JoinError {
         matches!(self, JoinError::Panicked(_))
     }
 
-    /// What it threw.
+    /// Returns the payload of the panic.
     #[must_use]
     pub fn into_panic(self) -> Option<Panic> {
         match self {
@@ -61,7 +65,7 @@ impl JoinError {
         }
     }
 
-    /// What it said when it panicked, if that was text.
+    /// Returns the message of the panic, if that was text.
     #[must_use]
     pub fn message(&self) -> Option<&str> {
         match self {

@@ -40,8 +40,6 @@ use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, fence};
 use body::Place;
 pub(crate) use body::{Ended, VTable, allocate, take_back, vtable_of};
-#[cfg(not(loom))]
-use join_error::JoinError;
 
 const KIND: u8 = 0b0011;
 const PINNED: u8 = 0b0100;
@@ -351,9 +349,6 @@ unsafe impl Host for Probe {
 
 #[cfg(not(loom))]
 const _: () = assert!(CONTROL_BLOCK_BYTES == 64);
-
-/// What a coroutine without a result keeps for it: a word, and which of the two it is.
-const _: () = assert!(size_of::<Result<(), JoinError>>() == 2 * size_of::<*const ()>());
 
 /// A box for a waker that is not ours; see [`crate::poll::join`].
 pub(crate) type BoxedWaker = Box<core::task::Waker>;

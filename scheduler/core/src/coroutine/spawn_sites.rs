@@ -82,7 +82,7 @@ impl<H: Host> SpawnSites<H> {
     /// The pair of a number.
     ///
     /// # Safety
-    /// [`SpawnSites::number`] gave it, and what was done before that has happened before this.
+    /// [`SpawnSites::number`] gave it, in a call that happened before this one.
     #[inline]
     pub(crate) unsafe fn get(&self, number: u16) -> &Site<H> {
         let (chunk, within) = Self::split(u32::from(number));

@@ -56,7 +56,7 @@ impl<H: Host> Executor<H> {
     /// nothing is ready here or to be had elsewhere.
     #[inline(always)]
     pub fn pick(&self, back: Option<Yielded<'_, H>>) -> Option<Picked<'_, H>> {
-        // What yielded on another vCPU goes back there, by its drop.
+        // A coroutine that yielded on another vCPU goes back there, by its drop.
         let back = back.filter(|back| back.is_of(self));
         // SAFETY: the calling thread has the executor, which is not `Sync`; `Yielded` is the
         // ownership of a coroutine in no queue.

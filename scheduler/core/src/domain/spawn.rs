@@ -78,11 +78,9 @@ impl<H: Host> Shared<H> {
         let slot = slot.ok_or(SpawnError::OutOfMemory)?;
         let future = match allocate::<F, H>(future) {
             // SAFETY: the slot was taken a line ago, and the body is made for it.
-            Ok(body) => match unsafe { Slot::furnish(slot, body, &birth) } {
-                true => None,
-                // SAFETY: nothing knows of it.
-                false => Some(unsafe { take_back::<F, H>(body) }),
-            },
+            Ok(body) if unsafe { Slot::furnish(slot, body, &birth) } => None,
+            // SAFETY: nothing knows of it.
+            Ok(body) => Some(unsafe { take_back::<F, H>(body) }),
             Err(future) => Some(future),
         };
         if future.is_some() {
@@ -102,7 +100,8 @@ impl<H: Host> Shared<H> {
         let handle = unsafe { JoinHandle::new(slot) };
         home.trace(slot, Step::Spawned);
         if options.start {
-            // SAFETY: `init` made the coroutine ours to enqueue, and its home is where it is queued if the calling thread serves that.
+            // SAFETY: `init` made the coroutine ours to enqueue; it is queued at home if the calling
+            // thread serves that.
             unsafe {
                 match here {
                     Some(here) if core::ptr::eq(here, home) => here.admit_here(slot),

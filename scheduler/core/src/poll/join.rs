@@ -11,15 +11,15 @@
 //! # Lending
 //!
 //! While a coroutine is blocked in the wait for a less urgent one, it lends that its level. A wait
-//! has no future of its own: `timeout(d, &mut handle)` gives the wait up, keeps the handle and tells
-//! no one, and the poll that gives up has polled the handle, too. So the rule is: **the last poll
-//! before a coroutine blocks lends, and any other poll of a handle takes back.** A coroutine that
+//! has no future of its own: `timeout(d, &mut handle)` gives the wait up, keeps the handle and
+//! tells no one, and the poll that gives up has polled the handle, too. So the rule is: **the last
+//! poll before a coroutine blocks lends, and any other poll of a handle takes back.** A coroutine that
 //! has asked less urgent handles is polled once more before it blocks.
 //!
-//! Only the handle writes what is lent along it (`join_boost`), so no lock and no list is needed. A
-//! wait that ends without a poll of the handle (`select!`, if the other branch was polled first, or
-//! the end of the waiter while the handle is elsewhere) leaves the loan in place until the handle is
-//! polled or dropped. A handle that is polled
+//! Only the handle writes the level lent along it (`join_boost`), so no lock and no list is needed.
+//! A wait that ends without a poll of the handle (`select!`, if the other branch was polled first,
+//! or the end of the waiter while the handle is elsewhere) leaves the loan in place until the
+//! handle is polled or dropped. A handle that is polled
 //! with another waker than that of the coroutine around it (in a set of futures that polls those
 //! that were woken) lends in each poll, and until the handle is dropped.
 //! [`reprio`](crate::Domain::reprio) of an awaited coroutine wakes its waiter, whose poll decides

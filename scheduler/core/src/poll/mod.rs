@@ -1,4 +1,4 @@
-//! A poll and what refers to a coroutine: wakers, join handles, the right to cancel.
+//! The poll of a coroutine, and references to it: wakers, join handles, the right to cancel.
 
 pub(crate) mod cancel;
 pub(crate) mod join;

@@ -107,7 +107,8 @@ impl<'a, H: Host> Running<'a, H> {
         }
     }
 
-    /// Polls it: once, or once more if it is about to block and awaits less urgent coroutines. A panic in it ends it and is reported by its join handle.
+    /// Polls it: once, or once more if it is about to block and awaits less urgent coroutines.
+    /// A panic in it ends it and is reported by its join handle.
     // See `Vcpu::pick`.
     #[inline(always)]
     pub fn poll(self) -> Polled<'a, H> {

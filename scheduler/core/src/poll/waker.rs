@@ -24,7 +24,8 @@ pub const fn new_table<H: Host>() -> RawWakerVTable {
 
 /// The body of [`Host::waker_table`]: the table of the wakers of this host's coroutines, a static.
 ///
-/// Wakers are known by its address. A constant of a generic function would have one in each crate that uses the function.
+/// Wakers are known by its address. A constant of a generic function would have one in each crate
+/// that uses the function.
 #[macro_export]
 macro_rules! waker_table {
     ($host:ty) => {{

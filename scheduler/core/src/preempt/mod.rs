@@ -10,8 +10,10 @@
 //!   and not before it pays: see [`Lengths`].
 //! * Polls of a level that have had their quantum do not interrupt each other: they go on in turn when something fresh makes one of them make room,
 //!   and get a turn each [`KEPT`].
-//! * Each suspension is paid from a [`TokenBucket`](crate::TokenBucket) that holds nanoseconds and gets one part in
-//!   [`SHARE`] of the time. So interrupting takes at most that share of the time, whatever is asked, and a burst; what finds the account empty waits until it holds *C*, for at most [`SHARE`] · *C*.
+//! * Each suspension is paid from a [`TokenBucket`](crate::TokenBucket) of nanoseconds, which gets
+//!   one part in [`SHARE`] of the time. So interrupting takes at most that share of the time, and a
+//!   burst. A suspension that finds the bucket empty waits until it holds *C*, for at most
+//!   [`SHARE`] · *C*.
 //! * To find out whether a poll is to be suspended costs a look. Looks that bring nothing take at most one part in [`SHARE`]² of the time, half of
 //!   what suspensions take: a premium where nothing overruns, more where something does. See [`Policy::is_deaf_for`].
 //!

@@ -55,7 +55,8 @@ pub enum Decision {
     SetAside,
 }
 
-/// The rule's memory, one per vCPU: its buckets, when a suspended poll had its turn, and what is free at the poll under way.
+/// The rule's memory, one per vCPU: its buckets, the time of the last turn of a suspended poll, and
+/// the looks that are free at the poll under way.
 #[derive(Clone, Debug)]
 pub struct Policy {
     suspending: TokenBucket,

@@ -42,7 +42,7 @@ impl<H: Host> Vcpu<H> {
     /// The same, by a caller that knows which vCPU of the domain its thread serves.
     ///
     /// # Safety
-    /// As [`Vcpu::admit`], and `here` is what [`Shared::here`](crate::domain::Shared::here) says.
+    /// As [`Vcpu::admit`]; `here` is from [`Shared::here`](super::shared::Shared::here).
     #[inline]
     pub(crate) unsafe fn admit_from(here: Option<&Vcpu<H>>, coroutine: NonNull<Slot<H>>) {
         // SAFETY: owned, hence alive.

@@ -14,7 +14,7 @@ impl<H: Host> Slot<H> {
         unsafe { &*self.vcpu.load(Relaxed).cast() }
     }
 
-    /// Is it on this vCPU? What the vCPU's thread wrote before it came there is seen.
+    /// Is it on this vCPU? Acquire, to see the writes of the thread that moved it there.
     pub(super) fn is_on(&self, vcpu: &Vcpu<H>) -> bool {
         ptr::eq(self.vcpu.load(Acquire).cast(), vcpu)
     }
@@ -26,9 +26,10 @@ impl<H: Host> Slot<H> {
             .store(ptr::from_ref(vcpu).cast_mut().cast(), Relaxed);
     }
 
-    /// By the owner of the coroutine, which is in no queue.
+    /// Moves the coroutine, which the caller owns and which is in no queue.
     pub(crate) fn moves_to(&self, vcpu: &Vcpu<H>) {
-        // Release, for `settle`: with the lock of the new vCPU it must not see it still queued on the old one.
+        // Release, for `settle`: with the lock of the new vCPU it must not see it still queued on
+        // the old one.
         self.vcpu
             .store(ptr::from_ref(vcpu).cast_mut().cast(), Release);
     }

@@ -14,18 +14,18 @@
 //! than one vCPU one load per other vCPU. No allocation, no upcall but
 //! [`Host::now`].
 //!
-//! # Who writes and who reads
+//! # Writers and readers
 //!
 //! *Owner*: the thread that serves the vCPU. *Holder*: a thread that has the vCPU's lock. *Others*:
-//! vCPUs at their picks and looks. Cache lines are grouped by writer: what others read at each pick
-//! shares none with what the owner writes at each poll, nor with what wakers write.
+//! vCPUs at their picks and looks. Cache lines are grouped by writer: the words that others read at
+//! each pick share none with those that the owner writes at each poll, nor with those of wakers.
 //!
 //! | word | written by | read by | file |
 //! |---|---|---|---|
 //! | `published.ready`, `movable` | holder | others, any thread | `locked` |
-//! | `published.running` | owner; holder, if the level of the poll changes | others, wakers | `current` |
+//! | `published.running` | owner; holder, if its level changes | others, wakers | `current` |
 //! | `published.parked` | owner; the thread that ends the wait | wakers, others | `park` |
-//! | `published.long` | set by a look under the lock, cleared by the owner's pick | others, owner | `search` |
+//! | `published.long` | looks, under the lock; cleared by the owner | others, owner | `search` |
 //! | `published.surplus` | looks, owner, holder | others | `search` |
 //! | `published.wait` | owner | others | `search` |
 //! | `published.service` | executor, `add_vcpu` | any thread | `service` |
@@ -129,7 +129,7 @@ struct Guarded<H: Host> {
     looks: TokenBucket,
 }
 
-/// What [`Vcpu::pick`] found.
+/// A coroutine that [`Vcpu::pick`] found.
 pub(crate) enum Next<H: Host> {
     /// A coroutine to poll, which the caller owns from here on.
     Poll(NonNull<Slot<H>>),

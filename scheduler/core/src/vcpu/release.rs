@@ -20,8 +20,8 @@ pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
     }
 }
 
-/// The same with what the handle has of a coroutine that has exited, which is probably all that there is: then without an atomic step, on a thread
-/// that serves a vCPU.
+/// Gives back the references of the handle of an exited coroutine. They are probably all that there
+/// are: then without an atomic step, on a thread that serves a vCPU.
 ///
 /// # Safety
 /// The caller is the handle, which has seen the exit, and has no reference afterwards.
@@ -36,7 +36,8 @@ pub(crate) unsafe fn release_of_handle<H: Host>(slot: NonNull<Slot<H>>) {
         if let Some(here) = vcpu.shared().here()
             && word.is_of_handle_alone()
         {
-            // SAFETY: the calling thread serves it, in a critical section. The references are the caller's, and all that there were.
+            // SAFETY: the calling thread serves it, in a critical section. The references are the
+            // caller's, and all that there were.
             return unsafe { here.slot_cache.give(&here.shared().table, slot) };
         }
     }
@@ -47,7 +48,8 @@ pub(crate) unsafe fn release_of_handle<H: Host>(slot: NonNull<Slot<H>>) {
 /// Gives a slot back that is no longer referenced.
 ///
 /// # Safety
-/// `release` is what came of giving references to this slot back, and no one else acts on it. The domain is the slot's.
+/// `release` is the answer to giving references to this slot back, and no one else acts on it. The
+/// domain is the slot's.
 #[inline]
 pub(crate) unsafe fn finish<H: Host>(
     release: Release,
@@ -67,15 +69,17 @@ pub(crate) unsafe fn finish<H: Host>(
 }
 
 impl<H: Host> Shared<H> {
-    /// Gives back a slot whose tenant's future is gone: to the vCPU of the calling thread, or to the table. The last handle on the
-    /// domain may wait for just this slot, so the domain may be freed while this function returns: no argument is a reference to it.
+    /// Gives back a slot whose tenant's future is gone: to the vCPU of the calling thread, or to the
+    /// table. The last handle on the domain may wait for just this slot, so the domain may be freed
+    /// while this function returns: no argument is a reference to it.
     ///
     /// # Safety
-    /// The domain is there until the slot is back, and the slot is one of its table's whose tenant's future is gone.
+    /// The domain is there until the slot is back; the slot is of its table, without a tenant.
     #[inline]
     pub(crate) unsafe fn give_slot_back(this: NonNull<Shared<H>>, slot: NonNull<Slot<H>>) {
         let _critical = Critical::<H>::enter();
-        // SAFETY: it is there until the slot is back. All of a table is atomics, and so may go while a call on it returns.
+        // SAFETY: it is there until the slot is back. All of a table is atomics, and so may go while
+        // a call on it returns.
         let (here, table) = unsafe { ((*this.as_ptr()).here(), &(*this.as_ptr()).table) };
         match here {
             // SAFETY: the calling thread serves it, and the section is critical.

@@ -34,10 +34,11 @@
 //!
 //! # Budget
 //!
-//! Each wait that ends and brings nothing is charged a *period* of `SHARE · look_after` to a [`TokenBucket`] of time, which holds `SHARE`
-//! periods; a vCPU that owes looks once a period. So looks for nothing come at most once a period on average, whatever the load is, and
-//! what is stranded waits for at most 2 · `look_after` + the cost of a wake-up where long polls are found or rare, and
-//! for a period more where many short ones have used the budget up.
+//! Each wait that ends and brings nothing is charged a *period* of `SHARE · look_after` to a
+//! [`TokenBucket`] of time, which holds `SHARE` periods; a vCPU that owes looks once a period. So
+//! looks for nothing come at most once a period on average, whatever the load is. A stranded
+//! coroutine waits for at most 2 · `look_after` + the cost of a wake-up where long polls are found
+//! or rare, and for a period more where many short ones have used the budget up.
 //!
 //! A vCPU that serves looks, too, once a period ([`Vcpu::is_look_due`]): what is more urgent than its own work may be behind
 //! a long poll elsewhere, with no vCPU parked.
@@ -89,9 +90,9 @@ enum Wait {
     Sleeps,
     /// Waits until its budget is paid off, and for nothing else.
     Saves,
-    /// It has ended since the last pick.
+    /// Ended since the last pick.
     Ended,
-    /// So has one that paid off the budget.
+    /// Ended, and was there to pay off the budget.
     Saved,
 }
 

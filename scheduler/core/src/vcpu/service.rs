@@ -7,8 +7,8 @@
 //!      └──────────────── 3 revive ──────────────┘
 //! ```
 //!
-//! The executor makes the steps 1 and 2, [`Domain::add_vcpu`](crate::Domain::add_vcpu) step 3, which
-//! makes another executor. Any thread reads: what is retired takes in no coroutines.
+//! The executor makes the steps 1 and 2, [`Domain::add_vcpu`](crate::Domain::add_vcpu) makes step 3
+//! for another executor. Any thread reads: a retired vCPU takes in no coroutines.
 
 use crate::sync::AtomicU8;
 use crate::sync::Ordering::{Relaxed, SeqCst};
@@ -34,7 +34,7 @@ impl Service {
         self.0.load(Relaxed) != SERVES
     }
 
-    /// The same, ordered after a push into the inbox: the thread that retires forwards what it sees there.
+    /// The same, ordered after a push into the inbox: the thread that retires forwards its content.
     pub(super) fn is_over_now(&self) -> bool {
         self.0.load(SeqCst) != SERVES
     }

@@ -1,4 +1,4 @@
-//! What the vCPUs and the handles of a domain share: the table of coroutines, and the list of vCPUs.
+//! The state that vCPUs and handles of a domain share: the table of coroutines, the list of vCPUs.
 
 use alloc::boxed::Box;
 use core::ptr::{NonNull, null_mut};
@@ -14,7 +14,8 @@ use crate::sync::Ordering::{Acquire, Relaxed};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, NextLine};
 use crate::tables::table::Table;
 
-/// What the handles share. What every pick reads shares no cache line with what spawns and exits write.
+/// The state of a domain. Words that every pick reads share no cache line with those that spawns and
+/// exits write.
 #[repr(C)]
 pub(crate) struct Shared<H: Host> {
     pub(crate) host: H,
@@ -31,7 +32,7 @@ pub(crate) struct Shared<H: Host> {
     pub(crate) closed: AtomicBool,
     pub(crate) spawn_sites: SpawnSites<H>,
 
-    /// Of spawns from outside, and of handles that come and go.
+    /// Words for spawns from outside, and for handles that come and go.
     outside: NextLine,
     /// Where the next coroutine from outside goes.
     next: AtomicUsize,
@@ -88,7 +89,8 @@ impl<H: Host> Shared<H> {
         core::ptr::eq(vcpu.domain().as_ptr(), self).then_some(vcpu)
     }
 
-    /// The vCPU that has the most urgent work of the wanted levels to give, and those of them that are as urgent as it.
+    /// Returns the vCPU that has the most urgent work of the wanted levels to give, and the levels of
+    /// them that are as urgent as it.
     pub(crate) fn victim(&self, thief: &Vcpu<H>, wanted: u64) -> Option<(&Vcpu<H>, u64)> {
         let mut best = (64, None);
         for vcpu in self.vcpus() {
@@ -140,7 +142,7 @@ impl<H: Host> Shared<H> {
 
     /// Gives a coroutine whose levels have changed its place. With `propagate`, a
     /// blocked one whose level has changed and that lends it is polled, so
-    /// that what it waits for learns of it.
+    /// that the coroutine that it waits for learns of it.
     ///
     /// # Safety
     /// The caller holds a reference to the coroutine.
@@ -187,7 +189,7 @@ impl<H: Host> Shared<H> {
         self.wake_from(self.here(), id)
     }
 
-    /// The same in a critical section, by a caller that knows which vCPU of the domain its thread serves.
+    /// The same in a critical section, by a caller that knows which vCPU its thread serves.
     #[inline]
     pub(crate) fn wake_from(&self, here: Option<&Vcpu<H>>, id: CoroutineId) -> Result<(), Dead> {
         let slot = self.table.find(id.index()).ok_or(Dead)?;
@@ -208,7 +210,7 @@ impl<H: Host> Shared<H> {
 
     /// How many slots are free. No vCPU is served any more, and no slot is taken. O(n).
     pub(crate) fn count_free(&self) -> usize {
-        // SAFETY: unserved, so nothing but this thread uses what they keep.
+        // SAFETY: unserved, so nothing but this thread uses their caches.
         let kept = self.vcpus().map(|vcpu| unsafe { vcpu.slot_cache.len() });
         kept.sum::<usize>() + self.table.count_free()
     }

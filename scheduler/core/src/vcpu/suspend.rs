@@ -54,7 +54,8 @@ impl<H: Host> Drop for Aside<H> {
 
 impl<H: Host> Vcpu<H> {
     /// Suspends the coroutine that is being polled here: it queues in its level as [`State::Suspended`](crate::State::Suspended), and when `pick`
-    /// comes to it again it answers [`Picked::Resume`](crate::Picked::Resume). `None` if nothing is being polled.
+    /// comes to it again it answers
+    /// [`Picked::Resume`](crate::Picked::Resume). `None` if nothing is being polled.
     ///
     /// # Safety
     /// The thread that polls it is stopped, outside this crate, and goes on only
@@ -94,7 +95,7 @@ impl<H: Host> Vcpu<H> {
         self.counters.suspended(block.level());
     }
 
-    /// Picks this coroutine, if it is suspended and queued here, whatever else is ready. False: it is not.
+    /// Picks this coroutine whatever else is ready. False: it is not suspended and queued here.
     ///
     /// # Safety
     /// The calling thread serves the vCPU, or stands in for the one that does: it has the executor.

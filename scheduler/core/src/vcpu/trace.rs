@@ -9,7 +9,7 @@ use crate::coroutine::Slot;
 use crate::tables::table::id_of;
 
 impl<H: Host> Vcpu<H> {
-    /// Tells a host that traces of a step of a coroutine, which is on this vCPU and which the caller owns.
+    /// Tells a host that traces of a step of a coroutine on this vCPU, which the caller owns.
     #[inline]
     pub(crate) fn trace(&self, coroutine: NonNull<Slot<H>>, step: Step) {
         if self.shared().host.is_tracing() {

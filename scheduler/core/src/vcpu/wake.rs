@@ -17,7 +17,8 @@ pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
     // SAFETY: slots outlive their references.
     let coroutine = unsafe { slot.as_ref() };
     if coroutine.vcpu().polls_here(coroutine) {
-        // By a poll that goes on afterwards, as most that yield do: its end sees it, without an atomic step.
+        // By a poll that goes on afterwards, as most that yield do: its end sees the wake, without an
+        // atomic step.
         coroutine.wake_itself();
         return;
     }
@@ -25,7 +26,7 @@ pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
     unsafe { wake_other(slot, critical) };
 }
 
-/// It is not what the calling thread polls.
+/// Wakes a coroutine that the calling thread does not poll.
 ///
 /// # Safety
 /// As [`wake_slot`].
@@ -39,11 +40,12 @@ unsafe fn wake_other<H: Host>(slot: NonNull<Slot<H>>, _critical: Critical<H>) {
     }
 }
 
-/// Cancels the coroutine of this generation in a slot. If it is being polled, the poll is asked to give way: a coroutine that computes
-/// and asks whether it should comes to its end, also while nothing else is ready.
+/// Cancels the coroutine of this generation in a slot. If it is being polled, the poll is asked to
+/// give way: a coroutine that computes and asks whether it should comes to its end, also while
+/// nothing else is ready.
 ///
 /// # Safety
-/// The caller holds a reference to what is in the slot, if that is of this generation.
+/// The caller holds a reference to the coroutine, if that is of this generation.
 pub(crate) unsafe fn cancel_slot<H: Host>(slot: NonNull<Slot<H>>, generation: u32) -> Wake {
     let _critical = Critical::<H>::enter();
     // SAFETY: slots outlive their references.
