@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 
 use upshift_core::preempt::Waits;
-use upshift_core::{Change, CoroutineId, Domain, Host, Level, MAX_VCPUS, Panic, Poll, Served, Vcpu};
+use upshift_core::{
+    Change, CoroutineId, Domain, Host, Level, MAX_VCPUS, Panic, Poll, Served, Vcpu,
+};
 use upshift_elevate::dispatch::{heavy_barrier, register_barrier};
 use upshift_ring::{Remote, Watch};
 

@@ -290,8 +290,9 @@ fn go_beyond(allowance: &Arc<Allowance>) -> Option<Arc<AtomicBool>> {
     Some(beyond)
 }
 
-/// Takes a coroutine back to the level of receiving when its bucket holds a poll again. One that begins a request on another vCPU at this very moment is
-/// at that level until the request ends.
+/// Takes a coroutine back to the level of receiving when its bucket holds a poll again. A coroutine
+/// that begins a request on another vCPU at this very moment is received at that level until the
+/// request ends.
 async fn take_back(allowance: Arc<Allowance>, id: CoroutineId, beyond: Arc<AtomicBool>) {
     while beyond.load(Relaxed) {
         match allowance.wait(clock::ticks()) {

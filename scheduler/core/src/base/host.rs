@@ -29,7 +29,7 @@ pub struct Served(pub(crate) NonNull<()>);
 /// [`Host::current`] names a vCPU of this host, and only to a thread that has its
 /// [`Executor`](crate::Executor). [`Host::allocate`] and [`Host::map`] return memory of the layout
 /// asked for. [`Host::catch`] calls the closure, which may drop a pinned future.
-/// A host that answers true to [`Host::has_heavy_barrier`] has one that does what it says.
+/// A host that answers true to [`Host::has_heavy_barrier`] has such a barrier.
 /// [`Host::waker_table`] is by [`waker_table!`](crate::waker_table), for this type.
 pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// Bytes of a page of the domain's table of coroutines, a power of two. Of its places for 64 bytes one is lost. With 4096 the table asks the
@@ -88,8 +88,8 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// The calling thread begins something that must not be interrupted for
     /// long, because others would wait for it: a wake that is half done, a lock
     /// of this crate. Nests. A host that suspends polls
-    /// ([`Vcpu::suspend_current`](crate::Vcpu::suspend_current)) or takes interrupts on the stack of
-    /// a poll holds them back until [`Host::leave`]. A nanosecond matters. No code of
+    /// ([`Vcpu::suspend_current`](crate::Vcpu::suspend_current)) or takes interrupts on the stack
+    /// of a poll holds them back until [`Host::leave`]. A nanosecond matters. No code of
     /// users runs in between: no destructor, and no waker but those of this crate.
     #[inline]
     fn enter() {}

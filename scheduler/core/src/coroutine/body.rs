@@ -168,7 +168,8 @@ impl<F: Future + 'static> Body<F> {
 const SITE: u32 = 16;
 
 /// Address of the body and number of its [site](super::spawn_sites), in one word where addresses
-/// have 64 bits: the upper 16 repeat the highest of the others. (x86-64 gives out longer ones only to programs that ask for them, and so does arm64; RISC-V's are shorter.)
+/// have 64 bits: the upper 16 repeat the highest of the others. (x86-64 and arm64 give out longer
+/// ones only to programs that ask for them; RISC-V's are shorter.)
 pub(super) struct Place {
     body: AtomicPtr<()>,
     #[cfg(not(target_pointer_width = "64"))]

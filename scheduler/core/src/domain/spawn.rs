@@ -100,8 +100,8 @@ impl<H: Host> Shared<H> {
         let handle = unsafe { JoinHandle::new(slot) };
         home.trace(slot, Step::Spawned);
         if options.start {
-            // SAFETY: `init` made the coroutine ours to enqueue; it is queued at home if the calling
-            // thread serves that.
+            // SAFETY: `init` made the coroutine ours to enqueue; it is queued at home if the
+            // calling thread serves that.
             unsafe {
                 match here {
                     Some(here) if core::ptr::eq(here, home) => here.admit_here(slot),

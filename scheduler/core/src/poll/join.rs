@@ -13,7 +13,8 @@
 //! While a coroutine is blocked in the wait for a less urgent one, it lends that its level. A wait
 //! has no future of its own: `timeout(d, &mut handle)` gives the wait up, keeps the handle and
 //! tells no one, and the poll that gives up has polled the handle, too. So the rule is: **the last
-//! poll before a coroutine blocks lends, and any other poll of a handle takes back.** A coroutine that
+//! poll before a coroutine blocks lends, and any other poll of a handle takes back.** A coroutine
+//! that
 //! has asked less urgent handles is polled once more before it blocks.
 //!
 //! Only the handle writes the level lent along it (`join_boost`), so no lock and no list is needed.

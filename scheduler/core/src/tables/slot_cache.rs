@@ -1,12 +1,13 @@
 //! Free slots that a vCPU keeps for its next spawns.
 //!
 //! The free list of the [`Table`] is one word that all vCPUs write: with two of them busy spawning, each spawn and each
-//! exit waits for a line that the other one wrote last. So a vCPU keeps slots that are given back on
-//! it, up to [`CAPACITY`], and spawns from there, last in, first out: the slot it takes is one whose line it still has. With none left it takes half
+//! exit waits for a line that the other one wrote last. So a vCPU keeps slots that are given back
+//! on it, up to [`CAPACITY`], and spawns from there, last in, first out: the slot it takes is one
+//! whose line it still has. With none left it takes half
 //! as many from the table in one step, and with too many it gives half back in one: the table's word is written
 //! once for each half of what is kept, also where all spawns are on one vCPU and all exits on another.
 //!
-//! Bound: the table may be out of slots while each vCPU keeps [`CAPACITY`]: 2³² less a few thousand.
+//! Bound: the table may be out of slots while each vCPU keeps [`CAPACITY`].
 
 use core::array;
 use core::cell::UnsafeCell;

@@ -69,17 +69,17 @@ pub(crate) unsafe fn finish<H: Host>(
 }
 
 impl<H: Host> Shared<H> {
-    /// Gives back a slot whose tenant's future is gone: to the vCPU of the calling thread, or to the
-    /// table. The last handle on the domain may wait for just this slot, so the domain may be freed
-    /// while this function returns: no argument is a reference to it.
+    /// Gives back a slot whose tenant's future is gone: to the vCPU of the calling thread, or to
+    /// the table. The last handle on the domain may wait for just this slot, so the domain may be
+    /// freed while this function returns: no argument is a reference to it.
     ///
     /// # Safety
     /// The domain is there until the slot is back; the slot is of its table, without a tenant.
     #[inline]
     pub(crate) unsafe fn give_slot_back(this: NonNull<Shared<H>>, slot: NonNull<Slot<H>>) {
         let _critical = Critical::<H>::enter();
-        // SAFETY: it is there until the slot is back. All of a table is atomics, and so may go while
-        // a call on it returns.
+        // SAFETY: it is there until the slot is back. All of a table is atomics, and so may go
+        // while a call on it returns.
         let (here, table) = unsafe { ((*this.as_ptr()).here(), &(*this.as_ptr()).table) };
         match here {
             // SAFETY: the calling thread serves it, and the section is critical.

@@ -36,7 +36,7 @@
 //!
 //! Each wait that ends and brings nothing is charged a *period* of `SHARE · look_after` to a
 //! [`TokenBucket`] of time, which holds `SHARE` periods; a vCPU that owes looks once a period. So
-//! looks for nothing come at most once a period on average, whatever the load is. A stranded
+//! looks for nothing come at most once a period on average, at any load. A stranded
 //! coroutine waits for at most 2 · `look_after` + the cost of a wake-up where long polls are found
 //! or rare, and for a period more where many short ones have used the budget up.
 //!

@@ -14,8 +14,8 @@ use crate::sync::Ordering::{Acquire, Relaxed};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, NextLine};
 use crate::tables::table::Table;
 
-/// The state of a domain. Words that every pick reads share no cache line with those that spawns and
-/// exits write.
+/// The state of a domain. Words that every pick reads share no cache line with those that spawns
+/// and exits write.
 #[repr(C)]
 pub(crate) struct Shared<H: Host> {
     pub(crate) host: H,
@@ -89,8 +89,8 @@ impl<H: Host> Shared<H> {
         core::ptr::eq(vcpu.domain().as_ptr(), self).then_some(vcpu)
     }
 
-    /// Returns the vCPU that has the most urgent work of the wanted levels to give, and the levels of
-    /// them that are as urgent as it.
+    /// Returns the vCPU that has the most urgent work of the wanted levels to give, and the levels
+    /// of them that are as urgent as it.
     pub(crate) fn victim(&self, thief: &Vcpu<H>, wanted: u64) -> Option<(&Vcpu<H>, u64)> {
         let mut best = (64, None);
         for vcpu in self.vcpus() {

@@ -95,7 +95,7 @@ impl<H: Host> Vcpu<H> {
         self.counters.suspended(block.level());
     }
 
-    /// Picks this coroutine whatever else is ready. False: it is not suspended and queued here.
+    /// Picks this coroutine before all others. False: it is not suspended and queued here.
     ///
     /// # Safety
     /// The calling thread serves the vCPU, or stands in for the one that does: it has the executor.

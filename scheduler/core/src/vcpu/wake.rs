@@ -17,8 +17,8 @@ pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
     // SAFETY: slots outlive their references.
     let coroutine = unsafe { slot.as_ref() };
     if coroutine.vcpu().polls_here(coroutine) {
-        // By a poll that goes on afterwards, as most that yield do: its end sees the wake, without an
-        // atomic step.
+        // By a poll that goes on afterwards, as most that yield do: its end sees the wake, without
+        // an atomic step.
         coroutine.wake_itself();
         return;
     }
