@@ -5,14 +5,13 @@
 
 use core::arch::asm;
 use core::cell::Cell;
-use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32};
 
 use os_abi::number;
 use os_abi::thread::{IN_INTERRUPT, LOCAL_BITMAP, MAX_THREADS, SERVER};
 use os_pages::{critical, line, line_index};
-use upshift_core::{Change, Domain, Executor, Host, Level, Vcpu, Yielded};
+use upshift_core::{Change, Domain, Executor, Host, Level, Served, Yielded};
 
 use crate::trace;
 
@@ -54,11 +53,11 @@ unsafe impl Host for VdsoHost {
     }
 
     #[inline]
-    fn current(&self) -> Option<NonNull<Vcpu<VdsoHost>>> {
+    fn current(&self) -> Option<Served> {
         if line(IN_INTERRUPT).load(Relaxed) != 0 {
             return None;
         }
-        server().map(|server| server.executor.vcpu())
+        server().map(|server| Served::from(server.executor.vcpu()))
     }
 
     /// The thread waits in the kernel. It becomes as urgent as the most urgent work

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 
 use upshift_core::preempt::Waits;
-use upshift_core::{Change, CoroutineId, Domain, Host, Level, MAX_VCPUS, Panic, Poll, Vcpu};
+use upshift_core::{
+    Change, CoroutineId, Domain, Host, Level, MAX_VCPUS, Panic, Poll, Served, Vcpu,
+};
 use upshift_elevate::dispatch::{heavy_barrier, register_barrier};
 use upshift_ring::{Remote, Watch};
 
@@ -191,8 +193,8 @@ unsafe impl Host for Linux {
     }
 
     #[inline]
-    fn current(&self) -> Option<NonNull<Vcpu<Linux>>> {
-        served()
+    fn current(&self) -> Option<Served> {
+        served().map(Served::from)
     }
 
     fn pend(&self, index: usize) {

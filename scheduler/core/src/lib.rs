@@ -26,29 +26,23 @@
 //!
 //! # Where things are
 //!
-//! | file | concern |
+//! | folder | concern |
 //! |---|---|
-//! | `state.rs` | the state word: ownership of a coroutine, wakes, exits, references |
-//! | `coroutine.rs` | the control block, a slot of the table, and the future's allocation |
-//! | `sites.rs` | where coroutines are spawned, and what their types decide, by number |
-//! | `table.rs` | ids: slots that never move |
-//! | `queue.rs` | 64 levels, bitmap, doubly linked FIFO lists |
-//! | `inbox.rs` | wakes from other threads |
-//! | `lock.rs` | the vCPU's lock |
-//! | `vcpu.rs` | pick, enqueue, steal, park |
-//! | `running.rs` | a poll and what becomes of it |
-//! | `domain.rs` | the handles: spawn, wake, reprio, cancel, shut down |
-//! | `loans.rs` | what waiters lend to the holder of their locks |
-//! | `join.rs`, `waker.rs` | results and wakers |
-//! | `stats.rs` | counters and histograms per level |
-//! | `watch.rs` | how long polls take, for a watchdog |
-//! | `host.rs` | what the scheduler asks of its surroundings |
+//! | `domain/` | the handles: spawn, wake, reprio, cancel, shut down; the right to serve a vCPU |
+//! | `poll/` | the poll of a coroutine and its outcome; wakers, join handles |
+//! | `vcpu/` | pick, enqueue, wake, steal, park, suspend; the state that a domain's vCPUs share |
+//! | `preempt/` | when a poll is suspended: the decision alone |
+//! | `tables/` | slots of coroutines that never move; 64 levels, bitmap, doubly linked FIFO lists |
+//! | `coroutine/` | the control block, its state word, the future's allocation, lent levels |
+//! | `base/` | levels, ids, counters, lock, inbox; the `Host` trait of the surroundings |
+//!
+//! A folder uses those below it. In a circle are `vcpu/shared.rs` and `vcpu/release.rs`, and the
+//! files of the control block; `coroutine/` keeps the address of a vCPU without its type.
 //!
 //! # Example
 //!
 //! ```
-//! use core::ptr::NonNull;
-//! use upshift_core::{Config, Domain, Host, Level, Picked, Polled, Priority, Vcpu};
+//! use upshift_core::{Config, Domain, Host, Level, Picked, Polled, Priority, Served};
 //!
 //! struct Bare;
 //! // SAFETY: no thread claims to serve a vCPU.
@@ -57,7 +51,7 @@
 //!         upshift_core::waker_table!(Bare)
 //!     }
 //!     fn now(&self) -> u64 { 0 }
-//!     fn current(&self) -> Option<NonNull<Vcpu<Bare>>> { None }
+//!     fn current(&self) -> Option<Served> { None }
 //!     fn pend(&self, _vcpu: usize) {}
 //! }
 //!
@@ -80,42 +74,29 @@
 
 extern crate alloc;
 
-mod await_loans;
-mod cancel;
-mod config;
+mod base;
 mod coroutine;
 mod domain;
-mod host;
-mod id;
-mod inbox;
-mod join;
-mod kept;
-mod level;
-mod loans;
-mod lock;
+mod poll;
 pub mod preempt;
-mod queue;
-mod running;
-mod sites;
-mod state;
-mod stats;
 mod sync;
-mod table;
-mod trace;
+mod tables;
 mod vcpu;
-mod waker;
 
-pub use cancel::CancelHandle;
-pub use config::{Config, MAX_VCPUS, SpawnError, SpawnOptions, TooManyVcpus};
-pub use coroutine::{CONTROL_BLOCK_BYTES, Kind, State};
+pub use base::config::{Config, MAX_VCPUS, SpawnError, SpawnOptions, TooManyVcpus};
+pub use base::events::{Change, Poll, Step};
+pub use base::host::{Host, Panic, Served};
+pub use base::id::{CoroutineId, Dead};
+pub use base::kind::{Kind, Place, State};
+pub use base::level::{LEVELS, Level, LevelError, Priority};
+pub use base::stats::{BUCKETS, LevelStats, WaitHistogram};
+pub use base::token_bucket::TokenBucket;
+pub use coroutine::CONTROL_BLOCK_BYTES;
+pub use coroutine::join_error::{JoinError, Payload};
 pub use domain::{Domain, Executor};
-pub use host::{Host, Panic};
-pub use id::{CoroutineId, Dead};
-pub use join::{JoinError, JoinHandle, Payload};
-pub use level::{LEVELS, Level, LevelError, Priority};
-pub use running::{Picked, Polled, Running, Yielded};
-pub use stats::{BUCKETS, LevelStats, WaitHistogram};
-pub use trace::{Change, Step};
-pub use vcpu::{Aside, Place, Poll, Vcpu};
+pub use poll::cancel::CancelHandle;
+pub use poll::join::JoinHandle;
+pub use poll::running::{Picked, Polled, Running, Yielded};
 #[doc(hidden)]
-pub use waker::new_table;
+pub use poll::waker::new_table;
+pub use vcpu::{Aside, Vcpu};

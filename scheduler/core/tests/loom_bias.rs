@@ -5,7 +5,7 @@
 
 // By path: the lock is private to the crate, and its models give it a host of their own. Making it public for them would offer programs a
 // lock that only the owner of a vCPU may use.
-#[path = "../src/lock.rs"]
+#[path = "../src/base/lock.rs"]
 mod lock;
 mod models;
 #[allow(dead_code, unused_imports, reason = "each model uses a part")]

@@ -4,7 +4,7 @@
 #![cfg(loom)]
 
 #[allow(dead_code, reason = "each model uses a part")]
-#[path = "../src/inbox.rs"]
+#[path = "../src/base/inbox.rs"]
 mod inbox;
 #[allow(dead_code, unused_imports, reason = "each model uses a part")]
 #[path = "../src/sync.rs"]

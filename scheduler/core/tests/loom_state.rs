@@ -8,7 +8,7 @@
 #![cfg(loom)]
 
 #[allow(dead_code, reason = "each model uses a part")]
-#[path = "../src/state.rs"]
+#[path = "../src/coroutine/state.rs"]
 mod state;
 #[allow(dead_code, unused_imports, reason = "each model uses a part")]
 #[path = "../src/sync.rs"]

@@ -5,11 +5,10 @@
 //! OS thread runs one simulation at a time, all of it.
 
 use std::cell::{Cell, RefCell};
-use std::ptr::NonNull;
 use std::rc::Rc;
 
 use upshift_core::preempt::Waits;
-use upshift_core::{Change, Host, Vcpu};
+use upshift_core::{Change, Host, Served};
 
 use crate::world::World;
 
@@ -100,8 +99,8 @@ unsafe impl Host for SimHost {
         now + behind
     }
 
-    fn current(&self) -> Option<NonNull<Vcpu<SimHost>>> {
-        inhabited()?.current()
+    fn current(&self) -> Option<Served> {
+        inhabited()?.current().map(Served::from)
     }
 
     fn pend(&self, index: usize) {

@@ -124,10 +124,18 @@ struct Tracked {
     first: Option<u64>,
     beside_idle: u64,
     behind: u64,
-    /// Aging, on a machine with one vCPU: the turns of others since the first pick after it was settled, its place in its level then (0 before), and the levels
-    /// that have had something ready since, as a bitmap.
-    turns: u64,
+    /// Aging, on a machine with one vCPU, since the first pick after it was settled.
+    aged: Option<Aged>,
+}
+
+/// Wait of a coroutine in its queue, by turns.
+#[derive(Clone, Copy)]
+struct Aged {
+    /// Its place in its level at the beginning.
     place: u64,
+    /// Turns of others.
+    turns: u64,
+    /// Levels that have had something ready, as a bitmap.
     levels: u64,
 }
 
@@ -152,9 +160,7 @@ impl Tracked {
             first: None,
             beside_idle: 0,
             behind: 0,
-            turns: 0,
-            place: 0,
-            levels: 0,
+            aged: None,
         }
     }
 
@@ -362,7 +368,7 @@ impl Laws {
                 if it.keeps.take().is_none() {
                     it.settled_pick = pick;
                 }
-                it.place = 0;
+                it.aged = None;
             }
         }
     }

@@ -20,7 +20,7 @@ impl World {
         };
         let cpu = &self.cpus[vcpu];
         let poll = cpu.poll.get();
-        if poll.is_multiple_of(2) || self.draining.get() {
+        if poll.is_multiple_of(2) || self.is_draining() {
             return;
         }
         let began = cpu.began.get();
@@ -41,7 +41,7 @@ impl World {
         let Some(preemption) = self.machine.preemption else {
             return;
         };
-        if cpu.poll.get() != poll || self.draining.get() {
+        if cpu.poll.get() != poll || self.is_draining() {
             return;
         }
         let owner = self.strand(cpu.owner.get());
@@ -101,7 +101,7 @@ impl World {
     fn pause_as_spare(&self, vcpu: usize, next: usize, cost: u64) {
         let strand = self.strand(next);
         let left = strand.until.get().unwrap_or(0);
-        let left = if self.draining.get() { 0 } else { left };
+        let left = if self.is_draining() { 0 } else { left };
         self.poll_resumes(vcpu, cost);
         self.go(next, cost + left);
         strand.until.set(Some(self.now() + cost + left));

@@ -207,7 +207,7 @@ impl World {
     pub(crate) fn spawn(&self, k: usize) {
         let program = &self.workload.programs[k];
         let home = self.serving().filter(|_| program.pinned);
-        if self.draining.get() || !self.laws.borrow_mut().spawns(k, home) {
+        if self.is_draining() || !self.laws.borrow_mut().spawns(k, home) {
             return;
         }
         let level = Priority::At(level(program.level));
@@ -279,7 +279,7 @@ impl World {
     /// Stands still in the middle of a poll until coroutine `k` has exited.
     fn block(&self, k: usize) {
         let k = k % self.workload.programs.len();
-        while !self.draining.get() && !self.laws.borrow().has_exited(k) {
+        while !self.is_draining() && !self.laws.borrow().has_exited(k) {
             let me = self.serving().map(|vcpu| self.cpus[vcpu].owner.get());
             self.blocked.borrow_mut().extend(me);
             self.pause(Pause::Wait);

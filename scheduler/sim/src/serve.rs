@@ -14,7 +14,7 @@ impl World {
         let cpu = &self.cpus[vcpu];
         let executor = cpu.executor.clone();
         let mut back = None;
-        while !self.finished.get() {
+        while !self.is_finished() {
             self.doing(vcpu, Doing::Turns);
             self.pause(Pause::For(self.machine.turn));
             self.reap(vcpu);
@@ -118,7 +118,7 @@ impl World {
         let cpu = &self.cpus[vcpu];
         cpu.waits.set(true);
         cpu.waking.set(false);
-        if cpu.executor.is_parked() && cpu.ring.borrow().is_empty() && !self.finished.get() {
+        if cpu.executor.is_parked() && cpu.ring.borrow().is_empty() && !self.is_finished() {
             let own = cpu.timers.borrow().keys().next().map(|key| key.0);
             let times = [own, cpu.neighbours_deadline.get(), limit];
             if let Some(time) = times.into_iter().flatten().min() {

@@ -68,14 +68,31 @@ pub(crate) struct Channel {
     pub(crate) waiting: VecDeque<(Rc<Cell<bool>>, Waker)>,
 }
 
+/// How far the end of a case has come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
+pub(crate) enum End {
+    No,
+    /// The case is over: everything ends as fast as it can.
+    Draining,
+    /// Strands end.
+    Finished,
+}
+
+/// The time, and the events to come.
+#[derive(Default)]
+struct Agenda {
+    now: Cell<u64>,
+    events: RefCell<BinaryHeap<Reverse<(u64, u64, Event)>>>,
+    /// Events so far.
+    made: Cell<u64>,
+}
+
 /// See the module.
 pub(crate) struct World {
     pub(crate) machine: Machine,
     pub(crate) workload: Workload,
-    now: Cell<u64>,
+    agenda: Agenda,
     pub(crate) clock: Clock,
-    events: RefCell<BinaryHeap<Reverse<(u64, u64, Event)>>>,
-    made: Cell<u64>,
     pub(crate) domain: Domain<SimHost>,
     pub(crate) cpus: Vec<Cpu>,
     strands: RefCell<Vec<Rc<Strand>>>,
@@ -92,10 +109,7 @@ pub(crate) struct World {
     pub(crate) operations: RefCell<Vec<Told>>,
     pub(crate) laws: RefCell<Laws>,
     broken: RefCell<Option<Violation>>,
-    /// The case is over: everything ends as fast as it can.
-    pub(crate) draining: Cell<bool>,
-    /// Strands end.
-    pub(crate) finished: Cell<bool>,
+    end: Cell<End>,
     /// Strands of polls that wait for a coroutine.
     pub(crate) blocked: RefCell<Vec<usize>>,
 }
@@ -127,10 +141,8 @@ impl World {
         let programs = workload.programs.len();
         let world = Rc::new(World {
             machine,
-            now: Cell::new(0),
+            agenda: Agenda::default(),
             clock: Clock::default(),
-            events: RefCell::default(),
-            made: Cell::new(0),
             domain,
             cpus,
             strands: RefCell::default(),
@@ -144,8 +156,7 @@ impl World {
             operations: RefCell::default(),
             laws: RefCell::new(laws),
             broken: RefCell::default(),
-            draining: Cell::new(false),
-            finished: Cell::new(false),
+            end: Cell::new(End::No),
             blocked: RefCell::default(),
             workload,
         });
@@ -180,7 +191,7 @@ impl World {
 
     fn events_until_quiet(self: &Rc<World>) -> Result<(), Violation> {
         for count in 0.. {
-            let next = self.events.borrow_mut().pop();
+            let next = self.agenda.events.borrow_mut().pop();
             let Some(Reverse((time, _, event))) = next else {
                 break;
             };
@@ -192,10 +203,10 @@ impl World {
             if count > MOST_EVENTS && self.laws.borrow().is_enabled() {
                 return Err(self.laws.borrow().spins(self));
             }
-            if !self.draining.get() {
+            if !self.is_draining() {
                 self.laws.borrow_mut().between(self, time)?;
             }
-            self.now.set(time);
+            self.agenda.now.set(time);
             self.happen(event);
             if let Some(violation) = self.broken.take() {
                 return Err(violation);
@@ -216,10 +227,10 @@ impl World {
 
     /// Ends everything that lives, whatever its state. A world whose vCPUs spin is left standing: its stacks cannot be unwound.
     fn drain(self: &Rc<World>) -> Result<(), Violation> {
-        self.draining.set(true);
+        self.end.set(End::Draining);
         self.domain.close();
         let ended = self.cancel_everything().and_then(|()| {
-            self.finished.set(true);
+            self.end.set(End::Finished);
             for cpu in &self.cpus {
                 for strand in cpu.spares.take() {
                     self.go(strand, 0);
@@ -262,15 +273,26 @@ impl World {
 
     // Time and events.
 
+    pub(crate) fn is_draining(&self) -> bool {
+        self.end.get() >= End::Draining
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.end.get() == End::Finished
+    }
+
     pub(crate) fn now(&self) -> u64 {
-        self.now.get()
+        self.agenda.now.get()
     }
 
     pub(crate) fn at(&self, time: u64, event: Event) {
-        let made = self.made.get();
-        self.made.set(made + 1);
+        let made = self.agenda.made.get();
+        self.agenda.made.set(made + 1);
         let time = time.max(self.now());
-        self.events.borrow_mut().push(Reverse((time, made, event)));
+        self.agenda
+            .events
+            .borrow_mut()
+            .push(Reverse((time, made, event)));
     }
 
     // Strands.
@@ -339,7 +361,7 @@ impl World {
         let strand = self.running.borrow().clone();
         let strand = strand.expect("only strands pause");
         let pause = match pause {
-            Pause::Compute(_) if self.draining.get() => Pause::For(0),
+            Pause::Compute(_) if self.is_draining() => Pause::For(0),
             pause => pause,
         };
         strand.pause(pause);
@@ -347,7 +369,7 @@ impl World {
 
     /// A place where another strand may come in between.
     pub(crate) fn step(&self) {
-        if self.running.borrow().is_none() || self.draining.get() {
+        if self.running.borrow().is_none() || self.is_draining() {
             return;
         }
         let next = self.delay.get();
@@ -389,7 +411,7 @@ impl World {
 
     /// A coroutine has taken a step.
     pub(crate) fn changed(&self, change: &Change) {
-        if self.draining.get() {
+        if self.is_draining() {
             return;
         }
         let Some(strand) = self.running.borrow().clone() else {

@@ -8,6 +8,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use upshift_core::TokenBucket;
+
 const SECOND: u64 = 1_000_000_000;
 /// Addresses at a time; more than these are let through rather than remembered.
 const MOST: usize = 1 << 17;
@@ -25,18 +27,18 @@ pub(crate) fn peer_key(address: IpAddr) -> IpAddr {
 /// Parts of the table, each under a lock of its own: an address has to be counted in one place, whatever vCPU its requests come to.
 const PARTS: usize = 16;
 
-/// The buckets. What is stored is when the bucket will be full.
+/// The buckets. A token is a nanosecond, and a bucket holds a second.
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
-    full_at: [Mutex<HashMap<IpAddr, u64>>; PARTS],
+    buckets: [Mutex<HashMap<IpAddr, TokenBucket>>; PARTS],
     hash: RandomState,
 }
 
 impl Rates {
-    fn part_of(&self, key: IpAddr) -> MutexGuard<'_, HashMap<IpAddr, u64>> {
+    fn part_of(&self, key: IpAddr) -> MutexGuard<'_, HashMap<IpAddr, TokenBucket>> {
         // Its own hash, and not the tables': each table would have the keys of a sixteenth of its slots only.
         let part = self.hash.hash_one(key) % PARTS as u64;
-        lock(&self.full_at[part as usize])
+        lock(&self.buckets[part as usize])
     }
 
     /// May this address make a request now? `rate` per second, and as many at once. Behind a Unix socket are clients of a proxy, which it
@@ -52,21 +54,16 @@ impl Rates {
         if !room && !buckets.contains_key(&key) {
             return true;
         }
-        let full_at = buckets.entry(key).or_insert(now);
-        let next = (*full_at).max(now) + cost;
-        if next - now > SECOND {
-            return false;
-        }
-        *full_at = next;
-        true
+        let full = || TokenBucket::new(1, SECOND, now);
+        buckets.entry(key).or_insert_with(full).try_take(cost, now)
     }
 
     /// Forgets buckets that are full.
     pub(crate) fn prune(&self, now: u64) {
-        for part in &self.full_at {
+        for part in &self.buckets {
             let mut buckets = lock(part);
             if !buckets.is_empty() {
-                buckets.retain(|_, full_at| *full_at > now);
+                buckets.retain(|_, bucket| !bucket.is_full(now));
             }
         }
     }
@@ -92,7 +89,7 @@ mod tests {
             .count();
         assert_eq!(next, 5);
         rates.prune(3 * SECOND);
-        assert!(rates.full_at.iter().all(|part| lock(part).is_empty()));
+        assert!(rates.buckets.iter().all(|part| lock(part).is_empty()));
     }
 
     #[test]

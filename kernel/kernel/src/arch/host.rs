@@ -9,8 +9,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
 use upshift_core::{
-    Change, CoroutineId, Executor, Host, JoinHandle, Kind, Level, Priority, SpawnError,
-    SpawnOptions, Vcpu,
+    Change, CoroutineId, Executor, Host, JoinHandle, Kind, Level, Priority, Served, SpawnError,
+    SpawnOptions,
 };
 
 use super::csr;
@@ -46,12 +46,12 @@ unsafe impl Host for KernelHost {
     }
 
     #[inline]
-    fn current(&self) -> Option<NonNull<Vcpu<KernelHost>>> {
+    fn current(&self) -> Option<Served> {
         let hart = hart::this();
         if hart.in_interrupt.load(Relaxed) {
             return None;
         }
-        NonNull::new(hart.vcpu.load(Relaxed))
+        NonNull::new(hart.vcpu.load(Relaxed)).map(Served::from)
     }
 
     fn pend(&self, index: usize) {

@@ -4,11 +4,11 @@
 //! that mean harm: frames that ask for nothing, heads that are refused, health checks one after the
 //! other. One rule does it: a connection is polled [`FREE`] times at the level of receiving for
 //! each time that it is polled for a request at a level of its own. Further polls are paid for from
-//! an account of CPU time, by their duration. It receives one part in [`SHARE`] of the time, or
-//! less where all accounts together would receive more than one part in [`ALL`], holds [`MOST`] at
-//! most, and is full at first.
+//! a [`TokenBucket`] of CPU time, by their duration. The bucket receives one part in [`SHARE`] of
+//! the time, or less where all buckets together would receive more than one part in [`ALL`], holds
+//! [`MOST`] at most, owes [`MOST`] at most, and is full at first.
 //!
-//! When it is empty the connection is received at a level *beyond*, until it holds [`POLL`] again
+//! While it owes time the connection is received at a level *beyond*, until it holds [`POLL`] again
 //! or has been polled for a request. A coroutine at the level of receiving waits for that, since
 //! one that is beyond may not be polled at all, least of all behind a request of its own. A
 //! connection returns from its request to the level of receiving, also if it was beyond before.
@@ -24,13 +24,13 @@ use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use upshift_core::{CoroutineId, Level, Priority};
+use upshift_core::{CoroutineId, Level, Priority, TokenBucket};
 
 use crate::budget;
 use crate::clock;
@@ -46,7 +46,7 @@ const ALL: u64 = 10;
 const FREE: u32 = 5;
 /// The longest time that a poll of reading takes.
 const POLL: Duration = budget::SHARE;
-/// The contents of a full account: enough for a hundred streams of HTTP/2 that begin at once.
+/// The contents of a full bucket: enough for a hundred streams of HTTP/2 that begin at once.
 const MOST: Duration = POLL.saturating_mul(FREE);
 
 /// The coroutine that is polled is at a level of its request's own.
@@ -123,14 +123,13 @@ impl Receiving {
         })
     }
 
-    /// The account of a new connection.
+    /// Returns the allowance of a new connection.
     #[must_use]
     pub fn open(self: &Arc<Receiving>) -> Arc<Allowance> {
         self.open.fetch_add(1, Relaxed);
         Arc::new(Allowance {
             free: AtomicU32::new(FREE),
-            held: AtomicU64::new(self.most),
-            at: AtomicU64::new(clock::ticks()),
+            bucket: Mutex::new(TokenBucket::new(SHARE, self.most, clock::ticks())),
             receiving: self.clone(),
         })
     }
@@ -143,15 +142,13 @@ impl Receiving {
 
 /// What a connection may still take at the level of receiving.
 ///
-/// Its coroutines on several vCPUs may lose a payment to each other, or a price.
+/// Two coroutines of it that are polled on two vCPUs may take one free poll.
 pub struct Allowance {
     receiving: Arc<Receiving>,
     /// Polls that are not paid for.
     free: AtomicU32,
-    /// Ticks.
-    held: AtomicU64,
-    /// Up to when the share of the time has been paid in.
-    at: AtomicU64,
+    /// Ticks of polls that are paid for.
+    bucket: Mutex<TokenBucket>,
 }
 
 impl Allowance {
@@ -181,11 +178,17 @@ impl Allowance {
         free != 0
     }
 
-    /// Pays for a poll of this duration, in ticks.
-    #[inline]
-    fn pay(&self, took: u64) {
-        let held = self.held.load(Relaxed);
-        self.held.store(held.saturating_sub(took.max(1)), Relaxed);
+    /// Locks the bucket, which is refilled at the share that a connection has now.
+    fn bucket(&self, now: u64) -> MutexGuard<'_, TokenBucket> {
+        let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        bucket.set_interval(self.receiving.share(), now);
+        bucket
+    }
+
+    /// Pays for a poll from tick `began` to tick `now`.
+    fn pay(&self, began: u64, now: u64) {
+        let took = now.saturating_sub(began).max(1);
+        self.bucket(now).spend(took, now);
     }
 
     /// Frees the next polls, for a poll of a request.
@@ -196,23 +199,9 @@ impl Allowance {
         }
     }
 
-    /// Adds the income up to `now`, and returns whether the account holds a poll.
-    #[cold]
-    fn holds_a_poll(&self, now: u64) -> bool {
-        let Receiving { most, poll, .. } = *self.receiving;
-        let share = self.receiving.share();
-        let at = self.at.load(Relaxed);
-        let income = now.saturating_sub(at) / share;
-        let held = self.held.load(Relaxed).saturating_add(income).min(most);
-        self.held.store(held, Relaxed);
-        self.at.store(at + income * share, Relaxed);
-        held >= poll
-    }
-
-    /// Returns how long it takes until the account holds a poll.
-    fn wait(&self) -> Duration {
-        let lacks = self.receiving.poll.saturating_sub(self.held.load(Relaxed));
-        clock::from_ticks(lacks.max(1) * self.receiving.share())
+    /// Returns the ticks from `now` until the bucket holds a poll.
+    fn wait(&self, now: u64) -> u64 {
+        self.bucket(now).wait(self.receiving.poll, now)
     }
 }
 
@@ -258,17 +247,14 @@ impl<F: Future> Future for Held<F> {
             beyond.store(false, Relaxed);
         }
         let pays = receives && !this.allowance.take_free();
-        if pays
-            && this.allowance.held.load(Relaxed) == 0
-            && !this.allowance.holds_a_poll(clock::ticks())
-        {
+        let began = if pays { clock::ticks() } else { 0 };
+        if pays && this.allowance.bucket(began).owes(began) {
             *this.beyond = go_beyond(this.allowance);
             if this.beyond.is_some() {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
         }
-        let began = if pays { clock::ticks() } else { 0 };
         REQUEST.set(if requested { OWN } else { 0 });
         let at = Receives::at(receiving.level);
         let polled = this.inner.poll(cx);
@@ -284,7 +270,7 @@ impl<F: Future> Future for Held<F> {
         if requested || request & BOTH != 0 {
             this.allowance.free();
         } else if pays {
-            this.allowance.pay(clock::ticks().saturating_sub(began));
+            this.allowance.pay(began, clock::ticks());
         }
         polled
     }
@@ -304,11 +290,15 @@ fn go_beyond(allowance: &Arc<Allowance>) -> Option<Arc<AtomicBool>> {
     Some(beyond)
 }
 
-/// Takes a coroutine back to the level of receiving when its account holds a poll again. One that begins a request on another vCPU at this very moment is
-/// at that level until the request ends.
+/// Takes a coroutine back to the level of receiving when its bucket holds a poll again. A coroutine
+/// that begins a request on another vCPU at this very moment is received at that level until the
+/// request ends.
 async fn take_back(allowance: Arc<Allowance>, id: CoroutineId, beyond: Arc<AtomicBool>) {
-    while beyond.load(Relaxed) && !allowance.holds_a_poll(clock::ticks()) {
-        time::sleep(allowance.wait()).await;
+    while beyond.load(Relaxed) {
+        match allowance.wait(clock::ticks()) {
+            0 => break,
+            ticks => time::sleep(clock::from_ticks(ticks)).await,
+        }
     }
     if beyond.swap(false, Relaxed) {
         // It may have ended.
@@ -350,18 +340,17 @@ mod tests {
     }
 
     #[test]
-    fn an_account_gets_its_share_of_the_time_up_to_its_limit() {
+    fn a_connection_that_overspends_waits_until_it_holds_a_poll() {
         let receiving = receiving();
         let allowance = receiving.open();
         let Receiving { poll, most, .. } = *receiving;
-        let start = allowance.at.load(Relaxed);
-        allowance.pay(10 * most);
-        assert_eq!(allowance.held.load(Relaxed), 0);
-        assert!(!allowance.holds_a_poll(start + SHARE * poll - 1));
-        assert_eq!(allowance.held.load(Relaxed), poll - 1);
-        assert!(allowance.holds_a_poll(start + SHARE * poll));
-        assert!(allowance.holds_a_poll(start + 10 * SHARE * most));
-        assert_eq!(allowance.held.load(Relaxed), most);
+        let now = clock::ticks();
+        allowance.pay(now - most, now);
+        assert!(!allowance.bucket(now).owes(now));
+        assert_eq!(allowance.wait(now), SHARE * poll);
+        allowance.pay(now - 10 * most, now);
+        assert!(allowance.bucket(now).owes(now));
+        assert_eq!(allowance.wait(now), SHARE * (poll + most));
     }
 
     #[test]

@@ -10,10 +10,10 @@ use core::pin::Pin;
 use core::ptr::NonNull;
 use core::task::{Context, Poll};
 
+use super::join_error::{JoinError, Payload};
+use super::spawn_sites::SpawnSites;
 use super::{Slot, catch_panic};
-use crate::domain::Inner;
-use crate::host::Host;
-use crate::join::{JoinError, Payload};
+use crate::base::host::Host;
 use crate::sync::AtomicPtr;
 #[cfg(not(target_pointer_width = "64"))]
 use crate::sync::AtomicU16;
@@ -167,8 +167,9 @@ impl<F: Future + 'static> Body<F> {
 #[cfg(target_pointer_width = "64")]
 const SITE: u32 = 16;
 
-/// Where the body is, and the number of its [site](crate::sites): in one word, where addresses have 64 bits, of which the upper 16 repeat
-/// the highest of the others. (x86-64 gives out longer ones only to programs that ask for them, and so does arm64; RISC-V's are shorter.)
+/// Address of the body and number of its [site](super::spawn_sites), in one word where addresses
+/// have 64 bits: the upper 16 repeat the highest of the others. (x86-64 and arm64 give out longer
+/// ones only to programs that ask for them; RISC-V's are shorter.)
 pub(super) struct Place {
     body: AtomicPtr<()>,
     #[cfg(not(target_pointer_width = "64"))]
@@ -232,45 +233,48 @@ impl Place {
 /// The calls through the vtable.
 ///
 /// # Safety
-/// Of each: as the field of the vtable says. The domain is that of the coroutine.
+/// Of each: as the field of the vtable says. The sites are those of the coroutine's domain.
 impl<H: Host> Slot<H> {
     /// The body, and the calls of its type.
     #[inline]
-    fn body(&self, domain: &Inner<H>) -> (NonNull<()>, &'static VTable<H>) {
+    fn body(&self, sites: &SpawnSites<H>) -> (NonNull<()>, &'static VTable<H>) {
         let (body, site) = self.place.parts();
         // SAFETY: it has been interned there.
-        (body, unsafe { domain.sites.get(site) }.vtable)
+        (body, unsafe { sites.get(site) }.vtable)
     }
 
     /// Where it was spawned.
-    pub(crate) fn location(&self) -> &'static core::panic::Location<'static> {
+    pub(crate) fn spawned_at(
+        &self,
+        sites: &SpawnSites<H>,
+    ) -> &'static core::panic::Location<'static> {
         let (_, site) = self.place.parts();
         // SAFETY: it has been interned there.
-        unsafe { self.vcpu().inner().sites.get(site) }.location
+        unsafe { sites.get(site) }.location
     }
 
     #[inline]
-    pub(crate) unsafe fn poll(&self, domain: &Inner<H>, cx: &mut Context<'_>) -> Option<Ended> {
-        let (body, vtable) = self.body(domain);
+    pub(crate) unsafe fn poll(&self, sites: &SpawnSites<H>, cx: &mut Context<'_>) -> Option<Ended> {
+        let (body, vtable) = self.body(sites);
         // SAFETY: passed on.
         unsafe { (vtable.poll)(body, cx) }
     }
 
-    pub(crate) unsafe fn cancel(&self, domain: &Inner<H>) -> Ended {
-        let (body, vtable) = self.body(domain);
+    pub(crate) unsafe fn cancel(&self, sites: &SpawnSites<H>) -> Ended {
+        let (body, vtable) = self.body(sites);
         // SAFETY: passed on.
         unsafe { (vtable.cancel)(body) }
     }
 
     #[inline]
-    pub(crate) unsafe fn take_output(&self, domain: &Inner<H>, to: *mut ()) {
-        let (body, vtable) = self.body(domain);
+    pub(crate) unsafe fn take_output(&self, sites: &SpawnSites<H>, to: *mut ()) {
+        let (body, vtable) = self.body(sites);
         // SAFETY: passed on.
         unsafe { (vtable.take_output)(body, to) }
     }
 
-    pub(crate) unsafe fn drop_output(&self, domain: &Inner<H>) {
-        let (body, vtable) = self.body(domain);
+    pub(crate) unsafe fn drop_output(&self, sites: &SpawnSites<H>) {
+        let (body, vtable) = self.body(sites);
         // SAFETY: passed on.
         unsafe { (vtable.drop_output)(body) }
     }

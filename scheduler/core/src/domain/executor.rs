@@ -7,16 +7,17 @@ use core::ops::Deref;
 use core::panic::Location;
 use core::ptr::NonNull;
 
-use super::{Domain, discard};
-use crate::config::{SpawnError, SpawnOptions};
-use crate::host::Host;
-use crate::id::CoroutineId;
-use crate::join::JoinHandle;
-use crate::running::{Picked, Running, Yielded};
-use crate::state::Wake;
-use crate::sync::Ordering::{Relaxed, SeqCst};
+use super::Domain;
+use super::spawn::discard;
+use crate::base::config::{SpawnError, SpawnOptions};
+use crate::base::host::Host;
+use crate::base::id::CoroutineId;
+use crate::coroutine::state::Wake;
+use crate::poll::join::JoinHandle;
+use crate::poll::running::{Picked, Running, Yielded};
+use crate::sync::Ordering::SeqCst;
 use crate::sync::fence;
-use crate::vcpu::Vcpu;
+use crate::vcpu::{Next, Vcpu};
 
 /// The right to serve one vCPU. It may be sent to the thread that will, and is
 /// used by one thread at a time. Dropping it retires the vCPU.
@@ -45,7 +46,7 @@ impl<H: Host> Executor<H> {
         &self.domain
     }
 
-    /// The vCPU, for [`Host::current`].
+    /// The vCPU, for [`Host::current`] (`Served::from`).
     #[must_use]
     pub fn vcpu(&self) -> NonNull<Vcpu<H>> {
         self.vcpu
@@ -55,15 +56,23 @@ impl<H: Host> Executor<H> {
     /// nothing is ready here or to be had elsewhere.
     #[inline(always)]
     pub fn pick(&self, back: Option<Yielded<'_, H>>) -> Option<Picked<'_, H>> {
-        // SAFETY: the calling thread has the executor, which is not `Sync`.
-        unsafe { Vcpu::pick(self, back) }
+        // A coroutine that yielded on another vCPU goes back there, by its drop.
+        let back = back.filter(|back| back.is_of(self));
+        // SAFETY: the calling thread has the executor, which is not `Sync`; `Yielded` is the
+        // ownership of a coroutine in no queue.
+        match unsafe { Vcpu::pick(self, back.map(Yielded::into_owned)) }? {
+            Next::Poll(coroutine) => Some(Picked::Poll(Running::new(self, coroutine))),
+            Next::Resume { id, for_a_turn } => Some(Picked::Resume { id, for_a_turn }),
+        }
     }
 
     /// Takes a coroutine that is suspended here, whatever else is ready: [`Picked::Resume`], or `None` if it is not. For hosts
     /// that see to it that a suspended poll, which may hold what others wait for, is not kept from the CPU for ever.
     pub fn pick_suspended(&self, id: CoroutineId) -> Option<Picked<'_, H>> {
         // SAFETY: the calling thread has the executor, which is not `Sync`.
-        unsafe { Vcpu::pick_suspended(self, id) }
+        let found = unsafe { Vcpu::pick_suspended(self, id) };
+        let for_a_turn = true;
+        found.then_some(Picked::Resume { id, for_a_turn })
     }
 
     /// Starts a coroutine that never leaves this vCPU.
@@ -106,12 +115,12 @@ impl<H: Host> Executor<H> {
         F: Future + 'static,
         F::Output: 'static,
     {
-        if self.retired.load(Relaxed) {
+        if self.is_retired() {
             return Err(SpawnError::Closed);
         }
         let pinned = Some(&**self);
         let options = options.into();
-        self.domain.inner.spawn(future, options, pinned, location)
+        self.domain.shared.spawn(future, options, pinned, location)
     }
 
     /// Takes the vCPU out of service: cancels what is pinned to it, and gives the
@@ -120,7 +129,7 @@ impl<H: Host> Executor<H> {
     /// To be called, or the executor dropped, on the thread that served it, while
     /// [`Host::current`] still names the vCPU.
     pub fn retire(&self) {
-        if self.retired.swap(true, SeqCst) {
+        if !self.retire_once() {
             return;
         }
         fence(SeqCst);
@@ -128,11 +137,11 @@ impl<H: Host> Executor<H> {
         // It may have been the one that watched, and it picks no more.
         self.leave_watch();
         self.refresh_clock();
-        self.domain.inner.active.fetch_sub(1, SeqCst);
+        self.domain.shared.active.fetch_sub(1, SeqCst);
         let mut rounds = 0;
         while self.cancel_pinned() {
             // A thread that has woken one is about to put it into the inbox.
-            self.domain.inner.host.relax(rounds);
+            self.domain.shared.host.relax(rounds);
             rounds = rounds.saturating_add(1);
         }
         self.forward();
@@ -166,7 +175,7 @@ impl<H: Host> Drop for Executor<H> {
     fn drop(&mut self) {
         self.retire();
         // Only now: another executor must not meet this one.
-        self.vacant.store(true, SeqCst);
+        self.vacate();
     }
 }
 

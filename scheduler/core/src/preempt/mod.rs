@@ -10,8 +10,10 @@
 //!   and not before it pays: see [`Lengths`].
 //! * Polls of a level that have had their quantum do not interrupt each other: they go on in turn when something fresh makes one of them make room,
 //!   and get a turn each [`KEPT`].
-//! * Each suspension is paid from an [`Account`] into which one part in [`SHARE`] of the time goes. So interrupting takes at most that share
-//!   of the time, whatever is asked, and a burst; what finds the account empty waits until it holds *C*, for at most [`SHARE`] · *C*.
+//! * Each suspension is paid from a [`TokenBucket`](crate::TokenBucket) of nanoseconds, which gets
+//!   one part in [`SHARE`] of the time. So interrupting takes at most that share of the time, and a
+//!   burst. A suspension that finds the bucket empty waits until it holds *C*, for at most
+//!   [`SHARE`] · *C*.
 //! * To find out whether a poll is to be suspended costs a look. Looks that bring nothing take at most one part in [`SHARE`]² of the time, half of
 //!   what suspensions take: a premium where nothing overruns, more where something does. See [`Policy::is_deaf_for`].
 //!
@@ -22,15 +24,14 @@
 //! CPU. `docs/preemption.md` states the bounds as theorems; the simulator holds this code against them, and the runtime's watcher
 //! runs it.
 
-mod account;
 mod lengths;
 mod policy;
 mod rule;
 
-pub use account::Account;
+pub use crate::base::events::Waits;
 pub use lengths::Lengths;
 pub use policy::{Decision, Looks, Policy, Sight};
-pub use rule::{Ran, Rule, Waits};
+pub use rule::{Ran, Rule};
 
 /// Suspending may take one part in so many of the time, and so may the turns of suspended polls while another may depend on them.
 pub const SHARE: u64 = 10;

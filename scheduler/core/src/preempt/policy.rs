@@ -1,7 +1,9 @@
 //! What the watcher of a vCPU decides at a look.
 
-use super::{Account, BURST, KEPT, Lengths, RESERVE, Ran, Rule, SELDOM, SHARE, Waits};
-use crate::vcpu::Place;
+use super::{BURST, KEPT, Lengths, RESERVE, Ran, Rule, SELDOM, SHARE};
+use crate::base::events::Waits;
+use crate::base::kind::Place;
+use crate::base::token_bucket::TokenBucket;
 
 /// What it costs to have the watcher look, ns: the CPU time that others lose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,11 +55,12 @@ pub enum Decision {
     SetAside,
 }
 
-/// The rule's memory, one per vCPU: its accounts, when a suspended poll had its turn, and what is free at the poll under way.
+/// The rule's memory, one per vCPU: its buckets, the time of the last turn of a suspended poll, and
+/// the looks that are free at the poll under way.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    suspending: Account,
-    looking: Account,
+    suspending: TokenBucket,
+    looking: TokenBucket,
     turned_at: u64,
     free: Free,
 }
@@ -76,12 +79,12 @@ struct Free {
 }
 
 impl Policy {
-    /// With full accounts.
+    /// Creates the memory of a vCPU, with full buckets.
     #[must_use]
     pub fn new(now: u64) -> Policy {
         Policy {
-            suspending: Account::new(SHARE, BURST, now),
-            looking: Account::new(SHARE * SHARE, BURST / 2, now),
+            suspending: TokenBucket::new(SHARE, BURST, now),
+            looking: TokenBucket::new(SHARE * SHARE, BURST / 2, now),
             turned_at: now,
             free: Free::default(),
         }
@@ -178,7 +181,7 @@ impl Policy {
     /// A poll has been suspended, as decided. Where there is something to be found, looks may take half of what is done with it.
     pub fn has_suspended(&mut self, rule: &Rule, now: u64) {
         self.suspending.spend(rule.cost, now);
-        self.looking.earn(rule.cost / 2);
+        self.looking.refund(rule.cost / 2);
     }
 
     /// May something on the vCPU depend on a poll that is suspended, with this one under way?

@@ -1,32 +1,7 @@
 //! How long a poll is left alone, and where it goes then.
 
-use crate::vcpu::Place;
-
-/// What waits for a poll that is under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Waits {
-    /// Nothing that may interrupt it.
-    Nothing,
-    /// Something of its level.
-    Equal,
-    /// Something more urgent.
-    Urgent,
-}
-
-impl Waits {
-    /// For a poll of `level`, with the levels of this bitmap waiting.
-    #[must_use]
-    pub fn of(level: u8, waiting: u64) -> Waits {
-        let bit = 1u64 << (level & 63);
-        if waiting & (bit - 1) != 0 {
-            Waits::Urgent
-        } else if waiting & bit != 0 {
-            Waits::Equal
-        } else {
-            Waits::Nothing
-        }
-    }
-}
+use crate::base::events::Waits;
+use crate::base::kind::Place;
 
 /// A poll that is under way: how much of the CPU it has used, where that is not said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,19 +3,19 @@
 use core::ptr::NonNull;
 
 use super::{ARRIVED, Vcpu};
+use crate::base::events::Step;
+use crate::base::host::Host;
 use crate::coroutine::Slot;
-use crate::host::Host;
 use crate::sync::Ordering::{Acquire, Relaxed, SeqCst};
 use crate::sync::fence;
-use crate::trace::Step;
 
 impl<H: Host> Vcpu<H> {
     /// What arrives is compared here and not where it comes from: only the thread
     /// that polls knows for certain at which level.
     #[cold]
     pub(super) fn has_urgent_arrivals(&self) -> bool {
-        let arriving = self.arriving.load(Acquire);
-        arriving != 0 && arriving.trailing_zeros() < u32::from(self.running.load(Relaxed))
+        let arriving = self.mail.arriving.load(Acquire);
+        arriving != 0 && arriving.trailing_zeros() < u32::from(self.published.running.load(Relaxed))
     }
 
     /// Something of these levels is in the inbox, or on its way out of it.
@@ -23,8 +23,8 @@ impl<H: Host> Vcpu<H> {
     /// After the push. What is seen set here may be skipped: it is cleared before a take, which finds what was pushed before. Had that
     /// been taken already, the push would have read from the take, which follows the clearing.
     pub(super) fn announce_arrival(&self, levels: u64) {
-        if self.arriving.load(Relaxed) & levels == 0 {
-            self.arriving.fetch_or(levels, SeqCst);
+        if self.mail.arriving.load(Relaxed) & levels == 0 {
+            self.mail.arriving.fetch_or(levels, SeqCst);
         }
         self.ask(ARRIVED);
     }
@@ -36,20 +36,20 @@ impl<H: Host> Vcpu<H> {
     #[inline]
     pub(crate) unsafe fn admit(coroutine: NonNull<Slot<H>>) {
         // SAFETY: owned, hence alive; the rest is passed on.
-        unsafe { Vcpu::admit_from(coroutine.as_ref().vcpu().inner().here(), coroutine) }
+        unsafe { Vcpu::admit_from(coroutine.as_ref().vcpu().shared().here(), coroutine) }
     }
 
     /// The same, by a caller that knows which vCPU of the domain its thread serves.
     ///
     /// # Safety
-    /// As [`Vcpu::admit`], and `here` is what [`Inner::here`](crate::domain::Inner::here) says.
+    /// As [`Vcpu::admit`]; `here` is from [`Shared::here`](super::shared::Shared::here).
     #[inline]
     pub(crate) unsafe fn admit_from(here: Option<&Vcpu<H>>, coroutine: NonNull<Slot<H>>) {
         // SAFETY: owned, hence alive.
         let home = unsafe { coroutine.as_ref() }.vcpu();
         match here {
             // A vCPU that leaves takes nothing in any more.
-            Some(here) if core::ptr::eq(here, home) && !here.retired.load(Relaxed) => {
+            Some(here) if core::ptr::eq(here, home) && !here.is_retired() => {
                 // SAFETY: passed on.
                 unsafe { here.admit_here(coroutine) };
             }
@@ -68,9 +68,9 @@ impl<H: Host> Vcpu<H> {
         let block = unsafe { coroutine.as_ref() };
         let home = block.vcpu();
         if let Some(here) = here
-            && !here.retired.load(Relaxed)
+            && !here.is_retired()
             && !block.is_pinned()
-            && (home.is_parked() || home.retired.load(Relaxed))
+            && (home.is_parked() || home.is_retired())
         {
             // See `settle`: the new place is known before the level is read.
             block.moves_to(here);
@@ -79,7 +79,7 @@ impl<H: Host> Vcpu<H> {
             return unsafe { here.admit_here(coroutine) };
         }
         home.trace(coroutine, Step::Ready);
-        block.ready_at.store(home.inner().host.now(), Relaxed);
+        block.ready_at.store(home.shared().host.now(), Relaxed);
         // SAFETY: the caller's promise.
         unsafe { home.deliver(coroutine) };
     }
@@ -114,10 +114,10 @@ impl<H: Host> Vcpu<H> {
             (block.level(), block.is_pinned(), now)
         };
         // SAFETY: owned and in no other list; valid until it is taken.
-        unsafe { self.inbox.push(coroutine) };
+        unsafe { self.mail.inbox.push(coroutine) };
         self.announce_arrival(level.bit());
         fence(SeqCst);
-        if self.retired.load(SeqCst) {
+        if self.is_retired_now() {
             self.forward();
             return;
         }
@@ -125,11 +125,11 @@ impl<H: Host> Vcpu<H> {
             self.kick();
             return;
         }
-        if self.attended.load(Relaxed) {
+        if self.mail.attended.load(Relaxed) {
             self.attend();
         }
-        if !pinned && self.inner().idle.load(Relaxed) != 0 && self.keeps_waiting(level, now) {
-            self.inner().notify_idle(self);
+        if !pinned && self.shared().idle.load(Relaxed) != 0 && self.keeps_waiting(level, now) {
+            self.shared().notify_idle(self);
         }
     }
 }

@@ -3,9 +3,9 @@
 use core::ptr::NonNull;
 
 use super::{ARRIVED, PREEMPT_HOST, Vcpu};
+use crate::base::host::Host;
 use crate::coroutine::Slot;
-use crate::host::Host;
-use crate::sync::Ordering::{Acquire, Relaxed, SeqCst};
+use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::fence;
 
 impl<H: Host> Vcpu<H> {
@@ -14,7 +14,7 @@ impl<H: Host> Vcpu<H> {
     #[inline]
     #[must_use]
     pub fn need_preempt(&self) -> bool {
-        match self.preempt.load(Relaxed) {
+        match self.mail.preempt.load(Relaxed) {
             0 => false,
             ARRIVED => self.has_urgent_arrivals(),
             _ => true,
@@ -24,8 +24,8 @@ impl<H: Host> Vcpu<H> {
     /// Sets a flag of `preempt`. One load if it is set.
     #[inline]
     pub(super) fn ask(&self, flag: u32) {
-        if self.preempt.load(Relaxed) & flag == 0 {
-            self.preempt.fetch_or(flag, SeqCst);
+        if self.mail.preempt.load(Relaxed) & flag == 0 {
+            self.mail.preempt.fetch_or(flag, SeqCst);
         }
     }
 
@@ -44,7 +44,7 @@ impl<H: Host> Vcpu<H> {
         loop {
             let vcpu = block.vcpu();
             let _locked = vcpu.locked();
-            if core::ptr::eq(block.vcpu.load(Acquire), vcpu) {
+            if block.is_on(vcpu) {
                 if vcpu.is_current(coroutine) {
                     vcpu.ask(PREEMPT_HOST);
                 }
@@ -65,7 +65,7 @@ impl<H: Host> Vcpu<H> {
     /// One sequentially consistent store, so that what became ready before is
     /// seen by a look at [`Vcpu::bitmap`] afterwards.
     pub fn set_attended(&self, attended: bool) {
-        self.attended.store(attended, SeqCst);
+        self.mail.attended.store(attended, SeqCst);
         fence(SeqCst);
     }
 
@@ -73,13 +73,13 @@ impl<H: Host> Vcpu<H> {
     #[inline]
     #[must_use]
     pub fn is_attended(&self) -> bool {
-        self.attended.load(Relaxed)
+        self.mail.attended.load(Relaxed)
     }
 
     #[cold]
     pub(super) fn attend(&self) {
-        if self.attended.swap(false, SeqCst) {
-            self.inner().host.attend(self.index);
+        if self.mail.attended.swap(false, SeqCst) {
+            self.shared().host.attend(self.index);
         }
     }
 }

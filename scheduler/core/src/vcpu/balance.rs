@@ -1,12 +1,12 @@
 //! Work that changes its vCPU: taken by one that has less urgent work or none, or passed on by one that has retired.
 
 use super::{Locked, STEAL_MAX, Vcpu};
-use crate::host::Host;
-use crate::level::Level;
+use crate::base::events::Step;
+use crate::base::host::Host;
+use crate::base::level::Level;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::Ordering::SeqCst;
 use crate::sync::fence;
-use crate::trace::Step;
 
 impl<H: Host> Vcpu<H> {
     /// Fetches what the other vCPUs have that is more urgent than all that is ready here; anything, if nothing is.
@@ -23,7 +23,7 @@ impl<H: Host> Vcpu<H> {
                 // It takes something or nothing; if something, the most urgent that there is.
                 0 if !self.may_help(locked.now()) => None,
                 _ if wanted == 0 => None,
-                _ => self.inner().victim(self, wanted),
+                _ => self.shared().victim(self, wanted),
             };
             let Some((victim, wanted)) = victim else {
                 return locked;
@@ -32,7 +32,7 @@ impl<H: Host> Vcpu<H> {
             drop(locked);
             let taken = self.steal(victim, wanted, mine == 0);
             locked = self.locked();
-            if taken || self.inner().active.load(Relaxed) < 2 {
+            if taken || self.shared().active.load(Relaxed) < 2 {
                 return locked;
             }
         }
@@ -102,7 +102,7 @@ impl<H: Host> Vcpu<H> {
     /// A retired vCPU passes on what still comes in.
     pub(crate) fn forward(&self) {
         // Without a vCPU left it stays, until a vCPU is added.
-        while let Some(heir) = self.inner().any_vcpu(self) {
+        while let Some(heir) = self.shared().any_vcpu(self) {
             let next = {
                 let mut locked = self.locked();
                 locked.drain_inbox();

@@ -3,13 +3,14 @@
 use core::ptr::{NonNull, null_mut};
 
 use super::{PREEMPT_HOST, Vcpu};
-use crate::coroutine::{Slot, State};
-use crate::host::Host;
-use crate::id::CoroutineId;
-use crate::level::Level;
+use crate::base::events::Step;
+use crate::base::host::Host;
+use crate::base::id::CoroutineId;
+use crate::base::kind::State;
+use crate::base::level::Level;
+use crate::coroutine::Slot;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
-use crate::table::Table;
-use crate::trace::Step;
+use crate::tables::table::Table;
 
 impl<H: Host> Vcpu<H> {
     /// The last reading of the clock: about when the current poll began.
@@ -34,7 +35,7 @@ impl<H: Host> Vcpu<H> {
     /// The host bounds it: what has used its quantum ([`Vcpu::turn_began`]) goes to the tail. By the thread that polls; from another one
     /// it does nothing.
     pub fn keep_place(&self) {
-        if let Some(here) = self.inner().here()
+        if let Some(here) = self.shared().here()
             && core::ptr::eq(here, self)
             && let Some(current) = self.current()
         {
@@ -46,14 +47,14 @@ impl<H: Host> Vcpu<H> {
     /// The level of the coroutine that is being polled here.
     #[must_use]
     pub fn running_level(&self) -> Option<Level> {
-        Level::new(self.running.load(Relaxed)).ok()
+        Level::new(self.published.running.load(Relaxed)).ok()
     }
 
     /// Others read it with every wake: it is written when it changes.
     #[inline]
     pub(super) fn set_running(&self, level: u8) {
-        if self.running.load(Relaxed) != level {
-            self.running.store(level, Relaxed);
+        if self.published.running.load(Relaxed) != level {
+            self.published.running.store(level, Relaxed);
         }
     }
 
@@ -80,10 +81,10 @@ impl<H: Host> Vcpu<H> {
     pub(crate) fn polls_here(&self, slot: &Slot<H>) -> bool {
         core::ptr::eq(self.current.load(Relaxed), slot)
             && self
-                .inner()
+                .shared()
                 .host
                 .current()
-                .is_some_and(|here| core::ptr::eq(here.as_ptr(), self))
+                .is_some_and(|here| core::ptr::eq(here.0.as_ptr().cast(), self))
     }
 
     /// The control block of what is being polled here: only for the thread that

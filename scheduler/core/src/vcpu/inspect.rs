@@ -1,9 +1,9 @@
 //! What a vCPU counts: loads only, from any thread.
 
 use super::Vcpu;
-use crate::host::Host;
-use crate::level::Level;
-use crate::stats::LevelStats;
+use crate::base::host::Host;
+use crate::base::level::Level;
+use crate::base::stats::LevelStats;
 use crate::sync::Ordering::Relaxed;
 
 impl<H: Host> Vcpu<H> {
@@ -60,7 +60,7 @@ impl<H: Host> Vcpu<H> {
     #[inline]
     #[must_use]
     pub fn only_lingers(&self, level: Level) -> bool {
-        self.lengths.all_linger(level) && self.arriving.load(Relaxed) & level.bit() == 0
+        self.lengths.all_linger(level) && self.mail.arriving.load(Relaxed) & level.bit() == 0
     }
 
     /// How many coroutines are suspended here: interrupted in the middle of a

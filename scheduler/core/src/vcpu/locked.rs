@@ -6,14 +6,15 @@ use core::ptr::NonNull;
 
 use super::search::{NO_SURPLUS, SURPLUS};
 use super::{COARSE_POLLS, Guarded, PREEMPT_HOST, PREEMPT_WAKE, Vcpu};
-use crate::coroutine::{Slot, State};
-use crate::host::Host;
-use crate::level::Level;
-use crate::lock::Guard;
-use crate::preempt::Waits;
-use crate::queue::ReadyQueues;
-use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::base::events::Waits;
+use crate::base::host::Host;
+use crate::base::kind::State;
+use crate::base::level::Level;
+use crate::base::lock::Guard;
+use crate::coroutine::Slot;
+use crate::sync::Ordering::{Relaxed, Release, SeqCst};
 use crate::sync::fence;
+use crate::tables::queue::ReadyQueues;
 
 /// A vCPU whose lock is held.
 pub(crate) struct Locked<'a, H: Host> {
@@ -59,13 +60,13 @@ impl<'a, H: Host> Locked<'a, H> {
         let vcpu = self.vcpu;
         let queues = self.queues();
         let (ready, movable) = (queues.ready(), queues.movable());
-        if vcpu.ready.load(Relaxed) != ready {
-            vcpu.ready.store(ready, Release);
+        if vcpu.published.ready.load(Relaxed) != ready {
+            vcpu.published.ready.store(ready, Release);
         }
-        if vcpu.movable.load(Relaxed) != movable {
-            vcpu.movable.store(movable, Release);
-            if movable == 0 && vcpu.surplus.load(Relaxed) != NO_SURPLUS {
-                vcpu.surplus.store(NO_SURPLUS, Relaxed);
+        if vcpu.published.movable.load(Relaxed) != movable {
+            vcpu.published.movable.store(movable, Release);
+            if movable == 0 && vcpu.published.surplus.load(Relaxed) != NO_SURPLUS {
+                vcpu.published.surplus.store(NO_SURPLUS, Relaxed);
             }
         }
     }
@@ -88,7 +89,7 @@ impl<'a, H: Host> Locked<'a, H> {
     #[inline(always)]
     pub(super) fn read_clock_now(&mut self) {
         let vcpu = self.vcpu;
-        let domain = vcpu.inner();
+        let domain = vcpu.shared();
         let mut now = domain.host.now();
         let guarded = self.guarded();
         if now < guarded.now {
@@ -120,7 +121,7 @@ impl<'a, H: Host> Locked<'a, H> {
     #[inline]
     pub(super) fn drain_inbox(&mut self) {
         let vcpu = self.vcpu;
-        if !vcpu.inbox.is_empty() || vcpu.arriving.load(Relaxed) != 0 {
+        if !vcpu.mail.inbox.is_empty() || vcpu.mail.arriving.load(Relaxed) != 0 {
             self.take_inbox();
         }
     }
@@ -131,8 +132,8 @@ impl<'a, H: Host> Locked<'a, H> {
         let vcpu = self.vcpu;
         // Before taking: a pusher sets its bit after its push, so a bit may
         // outlive its coroutine here, but no coroutine lacks one for long.
-        vcpu.arriving.store(0, SeqCst);
-        for coroutine in vcpu.inbox.take() {
+        vcpu.mail.arriving.store(0, SeqCst);
+        for coroutine in vcpu.mail.inbox.take() {
             // SAFETY: an inbox holds owned coroutines.
             unsafe { self.enqueue_arrived(coroutine) };
         }
@@ -145,7 +146,7 @@ impl<'a, H: Host> Locked<'a, H> {
         let vcpu = self.vcpu;
         let ready = self.queues().ready();
         if ready != 0
-            && ready.trailing_zeros() < u32::from(vcpu.running.load(Relaxed))
+            && ready.trailing_zeros() < u32::from(vcpu.published.running.load(Relaxed))
             && vcpu.is_polling()
         {
             vcpu.ask(PREEMPT_WAKE);
@@ -173,13 +174,13 @@ impl<'a, H: Host> Locked<'a, H> {
         // SAFETY: passed on.
         let level = unsafe { self.push_now(coroutine) };
         self.publish();
-        let running = vcpu.running.load(Relaxed);
+        let running = vcpu.published.running.load(Relaxed);
         let urgent = level.get() < running && vcpu.is_polling();
         if urgent {
             vcpu.ask(PREEMPT_WAKE);
         }
-        if vcpu.attended.load(Relaxed) && vcpu.is_polling() {
-            let host = &vcpu.inner().host;
+        if vcpu.mail.attended.load(Relaxed) && vcpu.is_polling() {
+            let host = &vcpu.shared().host;
             host.waits_here(Waits::of(running, level.bit()));
         }
         urgent
@@ -231,7 +232,7 @@ impl<'a, H: Host> Locked<'a, H> {
     #[cold]
     unsafe fn push_in_place(&mut self, coroutine: NonNull<Slot<H>>) {
         let began = self.vcpu.turn_began();
-        let aging = self.vcpu.inner().config.aging.is_some();
+        let aging = self.vcpu.shared().config.aging.is_some();
         let guarded = self.guarded();
         let now = guarded.now;
         // SAFETY: owned, hence alive.
@@ -254,9 +255,7 @@ impl<'a, H: Host> Locked<'a, H> {
     pub(super) unsafe fn push(&mut self, coroutine: NonNull<Slot<H>>, since: u64) -> Level {
         // SAFETY: owned, hence alive.
         let block = unsafe { coroutine.as_ref() };
-        block
-            .vcpu
-            .store(core::ptr::from_ref(self.vcpu).cast_mut(), Relaxed);
+        block.stays_on(self.vcpu);
         if !block.is_suspended() {
             block.set_state(State::Ready);
         }
@@ -267,14 +266,14 @@ impl<'a, H: Host> Locked<'a, H> {
     /// Is what is left worth waking another vCPU? Then it may be taken.
     pub(super) fn offers_surplus(&mut self) -> bool {
         let surplus = self.has_surplus();
-        if surplus && self.vcpu.surplus.load(Relaxed) != SURPLUS {
-            self.vcpu.surplus.store(SURPLUS, Relaxed);
+        if surplus && self.vcpu.published.surplus.load(Relaxed) != SURPLUS {
+            self.vcpu.published.surplus.store(SURPLUS, Relaxed);
         }
         surplus
     }
 
     fn has_surplus(&mut self) -> bool {
-        let threshold = self.vcpu.inner().config.notify_above;
+        let threshold = self.vcpu.shared().config.notify_above;
         let guarded = self.guarded();
         let movable = guarded.queues.movable();
         if movable == 0 {
@@ -328,7 +327,7 @@ impl<'a, H: Host> Locked<'a, H> {
     /// level it is.
     #[cold]
     fn choose(&mut self, ready: u64) -> Option<(NonNull<Slot<H>>, Level, Option<bool>)> {
-        let config = &self.vcpu.inner().config;
+        let config = &self.vcpu.shared().config;
         let (level, newest) = match self.guarded().plain {
             true => (ready.trailing_zeros() as u8, false),
             false => self.choose_level(ready),
@@ -346,7 +345,7 @@ impl<'a, H: Host> Locked<'a, H> {
     #[cold]
     fn choose_level(&mut self, ready: u64) -> (u8, bool) {
         let vcpu = self.vcpu;
-        let config = &vcpu.inner().config;
+        let config = &vcpu.shared().config;
         let guarded = self.guarded();
         guarded.turns += 1;
         let mut level = ready.trailing_zeros() as u8;
@@ -384,7 +383,7 @@ impl<'a, H: Host> Locked<'a, H> {
         // It may be on its way to another vCPU, which reads the level when it
         // arrives: then either it sees the new one, or we see where it went.
         fence(SeqCst);
-        if !core::ptr::eq(block.vcpu.load(Acquire), vcpu) {
+        if !block.is_on(vcpu) {
             return false;
         }
         let queued = block.queued.load(Relaxed);
@@ -399,11 +398,11 @@ impl<'a, H: Host> Locked<'a, H> {
             // SAFETY: queued, and on this vCPU, whose lock is held.
             unsafe { guarded.queues.relink(coroutine) };
             self.publish();
-            if new.get() < vcpu.running.load(Relaxed) && vcpu.is_polling() {
+            if new.get() < vcpu.published.running.load(Relaxed) && vcpu.is_polling() {
                 vcpu.ask(PREEMPT_WAKE);
             }
         } else if vcpu.current.load(Relaxed) == coroutine.as_ptr() {
-            let before = vcpu.running.load(Relaxed);
+            let before = vcpu.published.running.load(Relaxed);
             if before == new.get() {
                 // As after most releases of a mutex.
                 return true;
@@ -412,7 +411,7 @@ impl<'a, H: Host> Locked<'a, H> {
             if self.queues().ready() & new.more_urgent_bits() != 0 {
                 vcpu.ask(PREEMPT_WAKE);
             }
-            if before < new.get() && vcpu.attended.load(Relaxed) {
+            if before < new.get() && vcpu.mail.attended.load(Relaxed) {
                 vcpu.attend();
             }
             return true;
@@ -424,7 +423,7 @@ impl<'a, H: Host> Locked<'a, H> {
         } else {
             return true;
         }
-        if new.get() <= vcpu.running.load(Relaxed) && vcpu.attended.load(Relaxed) {
+        if new.get() <= vcpu.published.running.load(Relaxed) && vcpu.mail.attended.load(Relaxed) {
             vcpu.attend();
         }
         true

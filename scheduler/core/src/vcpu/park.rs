@@ -4,7 +4,7 @@
 //! waker fills a queue, then looks at the flag; both with sequentially consistent steps, so one of them sees the other.
 
 use super::Vcpu;
-use crate::host::Host;
+use crate::base::host::Host;
 use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::fence;
 
@@ -12,17 +12,17 @@ impl<H: Host> Vcpu<H> {
     /// Announces that the vCPU is about to wait. True: go and wait, every wake
     /// from now on ends in [`Host::pend`]. False: there is work; do not wait.
     pub fn prepare_park(&self) -> bool {
-        let domain = self.inner();
+        let domain = self.shared();
         // Before the flag: the thread that takes the flag down subtracts.
         domain.idle.fetch_add(1, SeqCst);
-        if self.parked.swap(true, SeqCst) {
+        if self.published.parked.swap(true, SeqCst) {
             domain.idle.fetch_sub(1, SeqCst);
         }
         fence(SeqCst);
         // A bit of `arriving` that outlived its coroutine counts as work: the
         // next pick clears it, and the bitmap of a parked vCPU is the truth.
-        let work = !self.inbox.is_empty()
-            || (self.ready.load(Relaxed) | self.arriving.load(Relaxed)) != 0
+        let work = !self.mail.inbox.is_empty()
+            || (self.published.ready.load(Relaxed) | self.mail.arriving.load(Relaxed)) != 0
             || (domain.active.load(Relaxed) > 1 && self.may_help(self.host_now()));
         if work {
             self.unpark();
@@ -32,10 +32,9 @@ impl<H: Host> Vcpu<H> {
 
     /// The wait is over, for whatever reason.
     pub fn unpark(&self) {
-        self.watch_again();
-        self.has_waited.store(true, Relaxed);
-        if self.parked.swap(false, SeqCst) {
-            self.inner().idle.fetch_sub(1, SeqCst);
+        self.end_wait();
+        if self.published.parked.swap(false, SeqCst) {
+            self.shared().idle.fetch_sub(1, SeqCst);
         }
         // The next pick looks at which vCPUs watch: see `search`.
         fence(SeqCst);
@@ -49,7 +48,7 @@ impl<H: Host> Vcpu<H> {
     /// published before `idle` is read; both sequentially consistent, so one of them sees the other.
     pub fn announce(&self) {
         fence(SeqCst);
-        let domain = self.inner();
+        let domain = self.shared();
         if domain.idle.load(Relaxed) != 0 && self.may_give() != 0 {
             domain.notify_idle(self);
         }
@@ -59,15 +58,15 @@ impl<H: Host> Vcpu<H> {
     /// spins a little before it parks.
     #[must_use]
     pub fn has_arrivals(&self) -> bool {
-        !self.inbox.is_empty() || self.ready.load(Relaxed) != 0
+        !self.mail.inbox.is_empty() || self.published.ready.load(Relaxed) != 0
     }
 
     /// Ends the vCPU's wait, if it waits.
     pub(crate) fn kick(&self) -> bool {
-        let was_parked = self.parked.swap(false, SeqCst);
+        let was_parked = self.published.parked.swap(false, SeqCst);
         if was_parked {
-            self.inner().idle.fetch_sub(1, SeqCst);
-            self.inner().host.pend(self.index);
+            self.shared().idle.fetch_sub(1, SeqCst);
+            self.shared().host.pend(self.index);
         }
         was_parked
     }

@@ -34,10 +34,11 @@
 //!
 //! # Budget
 //!
-//! Each wait that ends and brings nothing is charged a *period* of `SHARE · look_after`; a vCPU whose account is overdrawn by `SHARE`
-//! periods looks once a period. So looks for nothing come at most once a period on average, whatever the load is, and
-//! what is stranded waits for at most 2 · `look_after` + the cost of a wake-up where long polls are found or rare, and
-//! for a period more where many short ones have used the budget up.
+//! Each wait that ends and brings nothing is charged a *period* of `SHARE · look_after` to a
+//! [`TokenBucket`] of time, which holds `SHARE` periods; a vCPU that owes looks once a period. So
+//! looks for nothing come at most once a period on average, at any load. A stranded
+//! coroutine waits for at most 2 · `look_after` + the cost of a wake-up where long polls are found
+//! or rare, and for a period more where many short ones have used the budget up.
 //!
 //! A vCPU that serves looks, too, once a period ([`Vcpu::is_look_due`]): what is more urgent than its own work may be behind
 //! a long poll elsewhere, with no vCPU parked.
@@ -45,10 +46,11 @@
 //! Cost: one load per pick while a vCPU is parked. A look is O(vCPUs).
 
 use super::{NOBODY, Vcpu};
-use crate::host::Host;
-use crate::level::Level;
+use crate::base::host::Host;
+use crate::base::level::Level;
+use crate::base::token_bucket::TokenBucket;
 use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use crate::sync::fence;
+use crate::sync::{AtomicU8, fence};
 
 /// The reciprocal of the share of its time that a parked vCPU spends on looks that bring nothing, and how many of them it may
 /// have in advance.
@@ -64,6 +66,75 @@ const SEEN: u8 = 1;
 /// Idle vCPUs may take what there is, until nothing is left.
 pub(super) const SURPLUS: u8 = 2;
 
+/// The budget of looks of a vCPU; see the module.
+pub(super) fn budget(look_after: u64) -> TokenBucket {
+    TokenBucket::new(1, SHARE * SHARE * look_after, 0)
+}
+
+/// The wait of a vCPU. The thread that serves it makes all steps.
+///
+/// ```text
+///            sleep_limit                 unpark            pick
+///   Over ──┬────────────► Watches ──┬──────────► Ended ──────────► Over
+///          ├────────────► Sleeps  ──┘
+///          └────────────► Saves   ─────────────► Saved (until the next `sleep_limit`)
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Wait {
+    /// The vCPU has picked since.
+    Over,
+    /// Looks around when the limit of its wait is over.
+    Watches,
+    /// Does not look around: counted in `Shared::asleep`.
+    Sleeps,
+    /// Waits until its budget is paid off, and for nothing else.
+    Saves,
+    /// Ended since the last pick.
+    Ended,
+    /// Ended, and was there to pay off the budget.
+    Saved,
+}
+
+/// A [`Wait`] that other vCPUs read.
+pub(super) struct WaitWord(AtomicU8);
+
+impl WaitWord {
+    pub(super) fn new() -> WaitWord {
+        WaitWord(AtomicU8::new(Wait::Over as u8))
+    }
+
+    fn get(&self) -> Wait {
+        let all = [
+            Wait::Over,
+            Wait::Watches,
+            Wait::Sleeps,
+            Wait::Saves,
+            Wait::Ended,
+            Wait::Saved,
+        ];
+        let word = self.0.load(Relaxed);
+        (all.into_iter().find(|wait| *wait as u8 == word)).unwrap_or(Wait::Over)
+    }
+
+    fn is(&self, wait: Wait) -> bool {
+        self.0.load(Relaxed) == wait as u8
+    }
+
+    fn set(&self, wait: Wait) {
+        self.0.store(wait as u8, Relaxed);
+    }
+
+    /// The vCPU picks: has a wait of it ended since it did so last?
+    pub(super) fn picks_after(&self) -> bool {
+        let ended = self.is(Wait::Ended) || self.is(Wait::Saved);
+        if ended {
+            self.set(Wait::Over);
+        }
+        ended
+    }
+}
+
 /// What there is to see for a vCPU that is parked.
 enum Sight {
     /// Nothing that a look could find.
@@ -75,7 +146,7 @@ enum Sight {
 impl<H: Host> Vcpu<H> {
     /// Is there something that this vCPU, which is idle, is to take from another one at tick `now`?
     pub(super) fn may_help(&self, now: u64) -> bool {
-        self.inner()
+        self.shared()
             .vcpus()
             .any(|vcpu| vcpu.index != self.index && vcpu.leaves_some(now))
     }
@@ -86,76 +157,76 @@ impl<H: Host> Vcpu<H> {
         if give == 0 {
             return false;
         }
-        let running = self.running.load(Relaxed);
-        self.surplus.load(Relaxed) == SURPLUS
+        let running = self.published.running.load(Relaxed);
+        self.published.surplus.load(Relaxed) == SURPLUS
             || self.is_overdue(now)
             || (running != NOBODY && give.trailing_zeros() < u32::from(running))
     }
 
     /// Has it not picked for so long that what waits here is better off elsewhere?
     fn is_overdue(&self, now: u64) -> bool {
-        let after = self.inner().config.look_after;
+        let after = self.shared().config.look_after;
         after == 0 || self.is_long() || now.saturating_sub(self.clock()) >= after
     }
 
     /// Is what has come to this vCPU, at this level and tick, to be told to an idle one?
     pub(super) fn keeps_waiting(&self, level: Level, now: u64) -> bool {
-        let running = self.running.load(Relaxed);
+        let running = self.published.running.load(Relaxed);
         (running != NOBODY && level.get() < running) || self.is_overdue(now)
     }
 
     fn others(&self) -> impl Iterator<Item = &Vcpu<H>> {
         let own = self.index;
-        self.inner()
+        self.shared()
             .vcpus()
-            .filter(move |vcpu| vcpu.index != own && !vcpu.retired.load(Relaxed))
+            .filter(move |vcpu| vcpu.index != own && !vcpu.is_retired())
     }
 
     /// Has the poll under way here been found to be long? One load.
     #[inline]
     #[must_use]
     pub fn is_long(&self) -> bool {
-        self.long.load(Relaxed)
+        self.published.long.load(Relaxed)
     }
 
     /// The poll under way here is long. What it has made ready so far is seen by the caller, what it makes ready from now
     /// on it announces: it is queued under the lock, and the mark is looked at afterwards.
     fn mark_long(&self) {
         // Acquire: what another one saw when it set the mark.
-        if !self.long.load(Acquire) {
+        if !self.published.long.load(Acquire) {
             let _locked = self.locked();
-            self.long.store(true, Release);
+            self.published.long.store(true, Release);
         }
     }
 
     /// For how long the vCPU, which is parked, may wait before it [looks](Vcpu::look) again, ticks; `None`: until
     /// something ends its wait. Always `None` without [`Config::look_after`](crate::Config::look_after).
     pub fn sleep_limit(&self) -> Option<u64> {
-        let domain = self.inner();
+        let domain = self.shared();
         let after = domain.config.look_after;
         if after == 0 || domain.active.load(Relaxed) < 2 {
             return None;
         }
-        let period = SHARE * after;
         let now = self.host_now();
-        let budget =
-            (self.overdrawn.load(Relaxed)).saturating_sub(now.saturating_add(SHARE * period));
-        self.saving.store(false, Relaxed);
+        let budget = self.locked().guarded().looks.wait(0, now);
+        let wait = &self.published.wait;
+        wait.set(Wait::Watches);
         match self.sight(now) {
             Sight::Polls { before: 0 } => return Some(after.max(budget)),
             Sight::Nothing if budget != 0 => {
-                self.saving.store(true, Relaxed);
+                wait.set(Wait::Saves);
                 return Some(budget);
             }
             Sight::Polls { .. } | Sight::Nothing => {}
         }
-        self.asleep.store(true, Relaxed);
+        wait.set(Wait::Sleeps);
         domain.asleep.fetch_add(1, SeqCst);
         fence(SeqCst);
         if !matches!(self.sight(now), Sight::Polls { before: 0 }) {
             return None;
         }
-        self.watch_again();
+        wait.set(Wait::Watches);
+        domain.asleep.fetch_sub(1, SeqCst);
         Some(after.max(budget))
     }
 
@@ -163,7 +234,8 @@ impl<H: Host> Vcpu<H> {
         let (mut before, mut polls) = (0, false);
         for vcpu in self.others() {
             if vcpu.is_parked() {
-                before += u64::from(vcpu.index < self.index && !vcpu.asleep.load(Relaxed));
+                let watches = !vcpu.published.wait.is(Wait::Sleeps);
+                before += u64::from(vcpu.index < self.index && watches);
             } else if !vcpu.is_long() {
                 polls |= vcpu.is_polling() || !vcpu.seems_unserved(now);
             }
@@ -178,22 +250,27 @@ impl<H: Host> Vcpu<H> {
     /// [`Config::look_after`](crate::Config::look_after).
     #[inline]
     pub(super) fn seems_unserved(&self, now: u64) -> bool {
-        let period = SHARE * self.inner().config.look_after;
+        let period = SHARE * self.shared().config.look_after;
         period != 0 && now.saturating_sub(self.clock()) >= period
     }
 
-    /// The vCPU does not sleep any more.
-    pub(super) fn watch_again(&self) {
-        if self.asleep.load(Relaxed) {
-            self.asleep.store(false, Relaxed);
-            self.inner().asleep.fetch_sub(1, SeqCst);
+    /// The vCPU does not wait any more.
+    pub(super) fn end_wait(&self) {
+        let wait = &self.published.wait;
+        let before = wait.get();
+        wait.set(match before {
+            Wait::Saves | Wait::Saved => Wait::Saved,
+            _ => Wait::Ended,
+        });
+        if before == Wait::Sleeps {
+            self.shared().asleep.fetch_sub(1, SeqCst);
         }
     }
 
     /// Does none of the parked vCPUs watch? Then one that begins a poll is to wake one of them.
     #[inline]
     pub(super) fn is_unwatched(&self) -> bool {
-        let domain = self.inner();
+        let domain = self.shared();
         let idle = domain.idle.load(Relaxed);
         idle != 0 && domain.asleep.load(Relaxed) >= idle
     }
@@ -201,7 +278,7 @@ impl<H: Host> Vcpu<H> {
     /// A vCPU that leaves its domain, just after [`Vcpu::unpark`]: one that sleeps is to find out what there is to watch.
     pub(crate) fn leave_watch(&self) {
         if self.is_unwatched() {
-            self.inner().notify_idle(self);
+            self.shared().notify_idle(self);
         }
     }
 
@@ -209,7 +286,7 @@ impl<H: Host> Vcpu<H> {
     #[inline]
     #[must_use]
     pub fn is_look_due(&self) -> bool {
-        let domain = self.inner();
+        let domain = self.shared();
         let period = || SHARE * domain.config.look_after;
         domain.active.load(Relaxed) > 1
             && self.clock().saturating_sub(self.looked_at.load(Relaxed)) >= period()
@@ -219,15 +296,12 @@ impl<H: Host> Vcpu<H> {
     /// A wait has ended and brought nothing: it is charged to the budget of looks, unless it was there to pay it off: then an idle vCPU would never come
     /// to rest.
     pub fn waited_for_nothing(&self) {
-        if self.saving.load(Relaxed) {
+        if matches!(self.published.wait.get(), Wait::Saves | Wait::Saved) {
             return;
         }
-        let domain = self.inner();
-        let period = SHARE * domain.config.look_after;
+        let period = SHARE * self.shared().config.look_after;
         let now = self.host_now();
-        let overdrawn = self.overdrawn.load(Relaxed).max(now);
-        self.overdrawn
-            .store(overdrawn.saturating_add(period), Relaxed);
+        self.locked().guarded().looks.spend(period, now);
     }
 
     /// Looks at the other vCPUs: marks polls that are long, and calls `long` with their vCPUs, again at every look. True: there is
@@ -235,7 +309,7 @@ impl<H: Host> Vcpu<H> {
     ///
     /// Only for the thread that serves this vCPU. O(vCPUs), loads but for what is marked.
     pub fn look(&self, mut long: impl FnMut(&Vcpu<H>) -> bool) -> bool {
-        let domain = self.inner();
+        let domain = self.shared();
         let after = domain.config.look_after;
         if after == 0 {
             return false;
@@ -262,9 +336,9 @@ impl<H: Host> Vcpu<H> {
 
     /// There is something to give. Was there at the last look, and since?
     fn is_surplus_at_look(&self) -> bool {
-        let before = self.surplus.load(Relaxed);
+        let before = self.published.surplus.load(Relaxed);
         let now = if before == NO_SURPLUS { SEEN } else { SURPLUS };
-        self.surplus.store(now, Relaxed);
+        self.published.surplus.store(now, Relaxed);
         now == SURPLUS
     }
 }

@@ -7,22 +7,14 @@
 
 use core::ptr::NonNull;
 
-use super::{NOBODY, Vcpu, id_of};
+use super::{NOBODY, Vcpu};
+use crate::base::events::Step;
+use crate::base::host::Host;
+use crate::base::id::CoroutineId;
+use crate::base::kind::Place;
 use crate::coroutine::Slot;
-use crate::host::Host;
-use crate::id::CoroutineId;
-use crate::running::Picked;
 use crate::sync::Ordering::Relaxed;
-use crate::trace::Step;
-
-/// Where a suspended coroutine queues in its level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// Before all others: it has made room for something more urgent, and has not had its turn yet.
-    Head,
-    /// Behind the others that have come within [`Config::patience`](crate::Config::patience): it has had its turn.
-    Tail,
-}
+use crate::tables::table::id_of;
 
 /// A coroutine that has been stopped in the middle of its poll, and is in no queue. If it is dropped the coroutine goes on, too.
 #[must_use = "the coroutine goes on when this is dropped"]
@@ -62,7 +54,8 @@ impl<H: Host> Drop for Aside<H> {
 
 impl<H: Host> Vcpu<H> {
     /// Suspends the coroutine that is being polled here: it queues in its level as [`State::Suspended`](crate::State::Suspended), and when `pick`
-    /// comes to it again it answers [`Picked::Resume`]. `None` if nothing is being polled.
+    /// comes to it again it answers
+    /// [`Picked::Resume`](crate::Picked::Resume). `None` if nothing is being polled.
     ///
     /// # Safety
     /// The thread that polls it is stopped, outside this crate, and goes on only
@@ -102,12 +95,12 @@ impl<H: Host> Vcpu<H> {
         self.counters.suspended(block.level());
     }
 
-    /// Picks this coroutine, if it is suspended and queued here, whatever else is ready.
+    /// Picks this coroutine before all others. False: it is not suspended and queued here.
     ///
     /// # Safety
     /// The calling thread serves the vCPU, or stands in for the one that does: it has the executor.
-    pub(crate) unsafe fn pick_suspended(&self, id: CoroutineId) -> Option<Picked<'_, H>> {
-        self.inner()
+    pub(crate) unsafe fn pick_suspended(&self, id: CoroutineId) -> bool {
+        self.shared()
             .with(id, |coroutine| {
                 // SAFETY: `with` holds a reference.
                 let block = unsafe { coroutine.as_ref() };
@@ -115,23 +108,19 @@ impl<H: Host> Vcpu<H> {
                 let mut locked = unsafe { self.locked_by_owner() };
                 locked.read_clock_now();
                 locked.drain_inbox();
-                let here = core::ptr::eq(block.vcpu(), self)
+                let here = block.is_on(self)
                     && block.is_suspended()
                     && block.queued.load(Relaxed) != Slot::<H>::NOT_QUEUED;
                 if !here {
-                    return None;
+                    return false;
                 }
                 // SAFETY: queued here, and the lock is held; from here on it is ours.
                 unsafe {
                     locked.unlink(coroutine);
                     self.start(coroutine, Some(true));
                 }
-                Some(Picked::Resume {
-                    id,
-                    for_a_turn: true,
-                })
+                true
             })
-            .ok()
-            .flatten()
+            .unwrap_or(false)
     }
 }

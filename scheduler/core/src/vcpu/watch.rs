@@ -10,29 +10,14 @@
 //! Cost: one load and one comparison per poll, whether a thread looks or not. The place where a coroutine was spawned is interned
 //! with the type of its future: 16 bits of its control block (`sites`).
 
-use core::panic::Location;
 use core::ptr::{NonNull, null_mut};
 
-use super::{Vcpu, id_of};
+use super::{Vcpu, release};
+use crate::base::events::Poll;
+use crate::base::host::Host;
 use crate::coroutine::Slot;
-use crate::host::Host;
-use crate::id::CoroutineId;
-use crate::level::Level;
 use crate::sync::Ordering::{Acquire, Relaxed};
-use crate::waker;
-
-/// A poll that is under way, or has just ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Poll {
-    /// Whose.
-    pub id: CoroutineId,
-    /// Its effective level.
-    pub level: Level,
-    /// Where it was spawned.
-    pub location: &'static Location<'static>,
-    /// When the poll began, in the host's ticks; up to four short polls too early.
-    pub began: u64,
-}
+use crate::tables::table::id_of;
 
 impl Poll {
     /// # Safety
@@ -65,7 +50,7 @@ impl<H: Host> Vcpu<H> {
         // SAFETY: just referenced.
         let poll = unsafe { Poll::of(slot, began) };
         // SAFETY: the reference just taken.
-        unsafe { waker::release(slot) };
+        unsafe { release::release(slot) };
         let same = self.current.load(Relaxed) == slot.as_ptr() && self.clock.load(Relaxed) == began;
         same.then_some(poll)
     }
@@ -93,6 +78,6 @@ impl<H: Host> Vcpu<H> {
         let poll = unsafe { Poll::of(coroutine, began) };
         // What is polled next is not charged for it.
         self.refresh_clock();
-        self.inner().host.watched(self.index, &poll, self.clock());
+        self.shared().host.watched(self.index, &poll, self.clock());
     }
 }

@@ -3,10 +3,9 @@
 use std::alloc::Layout;
 use std::cell::Cell;
 use std::future::poll_fn;
-use std::ptr::NonNull;
 use std::task::{Poll, Waker};
 
-use upshift_core::{Config, Domain, Executor, Host, Level, Picked, Polled, Priority, Vcpu};
+use upshift_core::{Config, Domain, Executor, Host, Level, Picked, Polled, Priority, Served};
 
 thread_local! {
     /// Allocations of the thread's test.
@@ -26,7 +25,7 @@ unsafe impl Host for Counting {
     fn now(&self) -> u64 {
         0
     }
-    fn current(&self) -> Option<NonNull<Vcpu<Counting>>> {
+    fn current(&self) -> Option<Served> {
         None
     }
     fn pend(&self, _: usize) {}

@@ -9,8 +9,8 @@ use std::task::Poll;
 
 use upshift_core::Place;
 use upshift_core::{
-    Change, Config, CoroutineId, Domain, Executor, Host, Level, Picked, Polled, Priority, State,
-    Step, Vcpu,
+    Change, Config, CoroutineId, Domain, Executor, Host, Level, Picked, Polled, Priority, Served,
+    State, Step, Vcpu,
 };
 
 thread_local! {
@@ -38,8 +38,8 @@ unsafe impl Host for Tracing {
     fn now(&self) -> u64 {
         0
     }
-    fn current(&self) -> Option<NonNull<Vcpu<Tracing>>> {
-        SERVED.get()
+    fn current(&self) -> Option<Served> {
+        SERVED.get().map(Served::from)
     }
     fn pend(&self, _: usize) {}
 }

@@ -7,7 +7,7 @@ use crate::support::{
     Server, Trace, at, block_once, domain, keep_place, level, run, serving, step, turn_began,
     yield_now,
 };
-use upshift_core::{Config, Kind, Picked, Polled, SpawnOptions};
+use upshift_core::{Config, Kind, Picked, SpawnOptions};
 
 #[test]
 fn invariant_1_order_the_most_urgent_level_is_polled_first() {
@@ -105,21 +105,6 @@ fn what_is_dropped_unpolled_goes_back_to_the_tail() {
     assert_eq!(vcpu.ready_len(level(7)), 2);
     run(&vcpu, 100);
     assert_eq!(trace.take(), "b a");
-}
-
-#[test]
-fn what_yielded_on_one_vcpu_never_enters_the_queues_of_another_domain() {
-    let (here, there) = (domain(Config::default()), domain(Config::default()));
-    let (vcpu, other) = (here.add_vcpu().unwrap(), there.add_vcpu().unwrap());
-    here.spawn(yield_now(), at(7)).unwrap().detach();
-    let Some(Picked::Poll(running)) = vcpu.pick(None) else {
-        panic!("it is ready")
-    };
-    let Polled::Yielded(yielded) = serving(&vcpu, || running.poll()) else {
-        panic!("it yields")
-    };
-    assert!(other.pick(Some(yielded)).is_none());
-    assert_eq!(run(&vcpu, 10), 1);
 }
 
 #[test]

@@ -2,8 +2,7 @@
 //! by panic and by cancellation in each state.
 
 use std::panic::panic_any;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::support::{
     Drops, Server, Trace, at, block_once, domain, join, level, run, step, yield_now,
@@ -574,54 +573,4 @@ fn a_suspended_one_is_picked_out_of_turn() {
     domain.spawn(long, at(20)).unwrap().detach();
     run(&vcpu, 20);
     assert_eq!(trace.take(), "long urgent");
-}
-
-/// However many were suspended long ago, fresh ones of their level keep the CPU but for one turn in `patience`.
-#[test]
-fn suspended_coroutines_together_go_first_once_in_their_patience() {
-    let domain = domain(Config {
-        patience: 25,
-        ..Config::default()
-    });
-    let vcpu = domain.add_vcpu().unwrap();
-    let trace = Trace::default();
-    let fresh = Arc::new(AtomicU64::new(12));
-    for _ in 0..3 {
-        let (t, left, server) = (trace.clone(), fresh.clone(), Server::of(&vcpu));
-        let long = async move {
-            let executor = server.get();
-            // SAFETY: the poll goes on when it has been picked again, after the fresh ones.
-            let suspend = || unsafe { executor.suspend_current(Place::Tail) }.unwrap();
-            let me = suspend();
-            loop {
-                match executor.pick(None).expect("three are ready") {
-                    Picked::Poll(running) => drop(running.poll()),
-                    Picked::Resume { id, .. } if left.load(Ordering::Relaxed) == 0 => {
-                        if id == me {
-                            return;
-                        }
-                        suspend();
-                    }
-                    Picked::Resume { .. } => {
-                        // It runs until it is suspended again.
-                        t.push("long");
-                        suspend();
-                    }
-                }
-            }
-        };
-        domain.spawn(long, at(20)).unwrap().detach();
-    }
-    let (t, d) = (trace.clone(), domain.clone());
-    let short = async move {
-        while fresh.load(Ordering::Relaxed) != 0 {
-            fresh.fetch_sub(1, Ordering::Relaxed);
-            t.push("s");
-            d.host().time.fetch_add(10, Ordering::Relaxed);
-            yield_now().await;
-        }
-    };
-    domain.spawn(short, at(20)).unwrap().detach();
-    run(&vcpu, 40);
-    assert_eq!(trace.take(), "s s s s s long s s s long s s s long s");
 }

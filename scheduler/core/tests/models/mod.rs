@@ -23,7 +23,7 @@ use loom::sync::Notify;
 use loom::sync::atomic::{AtomicUsize as Modelled, Ordering::SeqCst, fence};
 use loom::thread::{self, JoinHandle};
 use upshift_core::{
-    Config, CoroutineId, Domain, Executor, Host, Kind, Level, Picked, Polled, Priority,
+    Config, CoroutineId, Domain, Executor, Host, Kind, Level, Picked, Polled, Priority, Served,
     SpawnOptions, Vcpu,
 };
 
@@ -58,8 +58,8 @@ unsafe impl Host for ModelHost {
     fn now(&self) -> u64 {
         self.time.load(Relaxed)
     }
-    fn current(&self) -> Option<NonNull<Vcpu<ModelHost>>> {
-        SERVED.with(Cell::get)
+    fn current(&self) -> Option<Served> {
+        SERVED.with(Cell::get).map(Served::from)
     }
     fn pend(&self, index: usize) {
         self.pends[index].fetch_add(1, Relaxed);

@@ -20,7 +20,7 @@ use upshift_core::Place;
 use upshift_core::preempt::Waits;
 use upshift_core::{
     Config, CoroutineId, Domain, Executor, Host, JoinError, JoinHandle, Level, Panic, Picked,
-    Polled, Priority, Vcpu,
+    Polled, Priority, Served, Vcpu,
 };
 
 thread_local! {
@@ -53,8 +53,8 @@ unsafe impl Host for TestHost {
     fn now(&self) -> u64 {
         self.time.load(Ordering::Relaxed)
     }
-    fn current(&self) -> Option<NonNull<Vcpu<TestHost>>> {
-        SERVED.get()
+    fn current(&self) -> Option<Served> {
+        SERVED.get().map(Served::from)
     }
     fn pend(&self, index: usize) {
         self.pended.lock().unwrap().push(index);

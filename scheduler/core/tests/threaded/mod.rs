@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, Thread, ThreadId};
 use std::time::{Duration, Instant};
 
-use upshift_core::{Config, Domain, Executor, Host, Panic, Picked, Polled, Vcpu};
+use upshift_core::{Config, Domain, Executor, Host, Panic, Picked, Polled, Served, Vcpu};
 
 thread_local! {
     static SERVED: Cell<Option<NonNull<Vcpu<ThreadHost>>>> = const { Cell::new(None) };
@@ -38,8 +38,8 @@ unsafe impl Host for ThreadHost {
     fn now(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
     }
-    fn current(&self) -> Option<NonNull<Vcpu<ThreadHost>>> {
-        SERVED.get()
+    fn current(&self) -> Option<Served> {
+        SERVED.get().map(Served::from)
     }
     fn pend(&self, index: usize) {
         let thread = self.threads[index].lock().unwrap().clone();

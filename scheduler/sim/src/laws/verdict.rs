@@ -2,7 +2,7 @@
 
 use upshift_core::Level;
 
-use super::{Doing, Law, Laws, Phase, Tracked, Violation};
+use super::{Aged, Doing, Law, Laws, Phase, Tracked, Violation};
 use crate::world::World;
 
 impl Laws {
@@ -68,12 +68,13 @@ impl Laws {
         for it in self.all.iter().filter(|it| it.is_queued()) {
             queued[usize::from(it.level)] += 1;
         }
-        for it in self
-            .all
-            .iter_mut()
-            .filter(|it| it.place == 0 && it.is_settled())
-        {
-            (it.turns, it.place, it.levels) = (0, queued[usize::from(it.level)], levels);
+        let fresh = |it: &&mut Tracked| it.aged.is_none() && it.is_settled();
+        for it in self.all.iter_mut().filter(fresh) {
+            it.aged = Some(Aged {
+                place: queued[usize::from(it.level)],
+                turns: 0,
+                levels,
+            });
         }
     }
 
@@ -83,28 +84,31 @@ impl Laws {
             return Ok(());
         };
         let levels = self.ready_levels() | 1 << self.all[k].level;
-        let waits = |it: &&mut Tracked| it.is_settled() && it.place != 0;
-        for it in self.all.iter_mut().filter(waits) {
-            it.turns += 1;
-            it.levels |= levels;
+        for it in self.all.iter_mut().filter(|it| it.is_settled()) {
+            if let Some(aged) = &mut it.aged {
+                aged.turns += 1;
+                aged.levels |= levels;
+            }
         }
         // The turn of the pick that gave it its place.
-        let late = |it: &Tracked| {
-            let levels = u64::from(it.levels.count_ones());
-            it.is_settled()
-                && it.place != 0
-                && it.turns > 1 + it.place * levels * u64::from(every.get())
+        let late = |aged: &Aged| {
+            let levels = u64::from(aged.levels.count_ones());
+            aged.turns > 1 + aged.place * levels * u64::from(every.get())
         };
-        let Some(k) = self.all.iter().position(late) else {
+        let waiting = self
+            .all
+            .iter()
+            .enumerate()
+            .filter(|(_, it)| it.is_settled());
+        let mut waiting = waiting.filter_map(|(k, it)| Some((k, it.level, it.aged?)));
+        let Some((k, level, aged)) = waiting.find(|(_, _, aged)| late(aged)) else {
             return Ok(());
         };
-        let it = &self.all[k];
         let what = format!(
-            "#{k}, of level {}, then number {} of its level, has waited for {} turns among {} levels; every {every}th is for aging",
-            it.level,
-            it.place,
-            it.turns,
-            it.levels.count_ones()
+            "#{k}, of level {level}, then number {} of its level, has waited for {} turns among {} levels; every {every}th is for aging",
+            aged.place,
+            aged.turns,
+            aged.levels.count_ones()
         );
         Err(self.violation(world, Law::Progress, what))
     }
@@ -204,7 +208,7 @@ impl Laws {
         // As if it had become ready now: another poll may be under way that is less urgent.
         it.behind = 0;
         it.ready_pick = pick;
-        it.place = 0;
+        it.aged = None;
     }
 
     /// The level of coroutine `k` may have changed there and back: then it is at the tail of its level.

@@ -6,7 +6,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::level::{LEVELS, Level};
+use crate::base::level::{LEVELS, Level};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{Statistic, zeros};
 

@@ -3,11 +3,11 @@
 use core::fmt;
 use core::ptr::NonNull;
 
+use crate::base::host::Host;
+use crate::base::id::CoroutineId;
 use crate::coroutine::Slot;
-use crate::host::Host;
-use crate::id::CoroutineId;
-use crate::vcpu::id_of;
-use crate::waker;
+use crate::tables::table::id_of;
+use crate::vcpu::{release, wake};
 
 /// The right to cancel a coroutine, and to see whether it has exited; from any thread. It
 /// keeps the control block.
@@ -47,7 +47,7 @@ impl<H: Host> CancelHandle<H> {
     /// As [`JoinHandle::cancel`](crate::JoinHandle::cancel).
     pub fn cancel(&self) {
         // SAFETY: our reference keeps the control block.
-        let _ = unsafe { waker::cancel_slot(self.slot, self.slot().word.generation()) };
+        let _ = unsafe { wake::cancel_slot(self.slot, self.slot().word.generation()) };
     }
 }
 
@@ -61,7 +61,7 @@ impl<H: Host> Clone for CancelHandle<H> {
 impl<H: Host> Drop for CancelHandle<H> {
     fn drop(&mut self) {
         // SAFETY: it is our reference.
-        unsafe { waker::release(self.slot) };
+        unsafe { release::release(self.slot) };
     }
 }
 

@@ -9,16 +9,17 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::task::Context;
 
-use crate::await_loans;
-use crate::coroutine::{Ended, Kind, Slot, State, catch_panic};
-use crate::host::{Critical, Host};
-use crate::id::CoroutineId;
-use crate::join;
-use crate::level::Level;
-use crate::state::{Begin, End, Exit, Release};
-use crate::trace::Step;
-use crate::vcpu::{Vcpu, id_of};
-use crate::waker;
+use crate::base::events::Step;
+use crate::base::host::{Critical, Host};
+use crate::base::id::CoroutineId;
+use crate::base::kind::{Kind, State};
+use crate::base::level::Level;
+use crate::coroutine::state::{Begin, End, Exit, Release};
+use crate::coroutine::{Ended, Slot, catch_panic};
+use crate::poll::join;
+use crate::poll::waker;
+use crate::tables::table::id_of;
+use crate::vcpu::{Vcpu, release};
 
 /// What [`Executor::pick`](crate::Executor::pick) found.
 #[must_use]
@@ -106,8 +107,8 @@ impl<'a, H: Host> Running<'a, H> {
         }
     }
 
-    /// Polls it: once, or once more if it is about to block and lends its level to coroutines
-    /// that it awaits. A panic in it ends it and is reported by its join handle.
+    /// Polls it: once, or once more if it is about to block and awaits less urgent coroutines.
+    /// A panic in it ends it and is reported by its join handle.
     // See `Vcpu::pick`.
     #[inline(always)]
     pub fn poll(self) -> Polled<'a, H> {
@@ -120,11 +121,11 @@ impl<'a, H: Host> Running<'a, H> {
             // SAFETY: we own it and have begun its poll.
             Begin::Poll => unsafe { poll_future(vcpu, coroutine) },
             // SAFETY: we own it, and it has not finished.
-            Begin::Cancel => Some(unsafe { block.cancel(vcpu.inner()) }),
+            Begin::Cancel => Some(unsafe { block.cancel(vcpu.spawn_sites()) }),
         };
-        if block.has_loans() {
-            // SAFETY: as above.
-            end = unsafe { settle_loans(vcpu, coroutine, end) };
+        if end.is_none() && block.has_asked() {
+            // SAFETY: as above, and it is pending.
+            end = unsafe { poll_to_lend(vcpu, coroutine) };
         }
         if let Some(end) = end {
             // SAFETY: it is finished and ours.
@@ -142,7 +143,7 @@ impl<'a, H: Host> Running<'a, H> {
         let is_ready = block.has_woken_itself() || block.kind() == Kind::Switching || {
             // Before the coroutine is given away.
             block.set_state(State::Blocked);
-            if vcpu.inner().host.is_tracing() && !block.word.will_go_on() {
+            if vcpu.shared().host.is_tracing() && !block.word.will_go_on() {
                 vcpu.trace(coroutine, Step::Blocked);
                 again = Step::Ready;
             }
@@ -171,41 +172,27 @@ unsafe fn poll_future<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Slot<H>>) -> O
     let waker = unsafe { waker::borrowed(coroutine) };
     let mut cx = Context::from_waker(&waker);
     // SAFETY: passed on.
-    unsafe { coroutine.as_ref().poll(vcpu.inner(), &mut cx) }
+    unsafe { coroutine.as_ref().poll(vcpu.spawn_sites(), &mut cx) }
 }
 
-/// Ends the poll of a coroutine that lends to others it awaits, and returns how the poll ended.
-/// If the coroutine is about to block it is polled once more, which shows which handles it
-/// awaits.
+/// Polls a coroutine that has asked less urgent handles once more if it is about to block: it lends
+/// its level to those that this poll asks (see [`join`]).
 ///
 /// # Safety
-/// As [`poll_future`]; or it has ended.
+/// As [`poll_future`].
 #[cold]
-unsafe fn settle_loans<H: Host>(
-    vcpu: &Vcpu<H>,
-    coroutine: NonNull<Slot<H>>,
-    mut end: Option<Ended>,
-) -> Option<Ended> {
+unsafe fn poll_to_lend<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Slot<H>>) -> Option<Ended> {
     // SAFETY: owned, hence alive.
     let block = unsafe { coroutine.as_ref() };
-    let goes_on = || {
-        let is_woken = block.has_woken_itself() || block.word.will_go_on();
-        is_woken || block.kind() == Kind::Switching
-    };
-    // SAFETY: the caller owns it.
-    unsafe {
-        if end.is_none() {
-            if goes_on() {
-                return None;
-            }
-            await_loans::begin(vcpu.inner(), coroutine);
-            end = poll_future(vcpu, coroutine);
-            if end.is_none() && goes_on() {
-                return None;
-            }
-        }
-        await_loans::end(vcpu.inner(), coroutine, end.is_some());
+    block.set_has_asked(false);
+    let goes_on = block.has_woken_itself() || block.word.will_go_on();
+    if goes_on || block.kind() == Kind::Switching {
+        return None;
     }
+    block.set_polled_to_lend(true);
+    // SAFETY: passed on.
+    let end = unsafe { poll_future(vcpu, coroutine) };
+    block.set_polled_to_lend(false);
     end
 }
 
@@ -272,7 +259,7 @@ pub(crate) unsafe fn exit<H: Host>(
     let detached = word.is_detached();
     if detached {
         // SAFETY: no handle is left, and none will be, so the output is ours.
-        unsafe { block.drop_output(vcpu.inner()) };
+        unsafe { block.drop_output(vcpu.spawn_sites()) };
     }
     // A poll that was suspended is over only when it has been resumed.
     let critical = Critical::<H>::enter();
@@ -292,9 +279,11 @@ pub(crate) unsafe fn exit<H: Host>(
     match word.exit(detached) {
         Exit::Alive => {}
         // SAFETY: the coroutine's own reference, the last one, was given back; the domain is that of the vCPU.
-        Exit::Free => unsafe { waker::finish(Release::Free, coroutine, vcpu.domain()) },
+        Exit::Free => unsafe { release::finish(Release::Free, coroutine, vcpu.domain()) },
         // SAFETY: as above.
-        Exit::FreeOrphan => unsafe { waker::finish(Release::FreeOrphan, coroutine, vcpu.domain()) },
+        Exit::FreeOrphan => unsafe {
+            release::finish(Release::FreeOrphan, coroutine, vcpu.domain())
+        },
         // SAFETY: the handle does not free it before the id is read, which is done here.
         Exit::WaiterById => unsafe { join::wake_by_id(vcpu, coroutine) },
         exit @ (Exit::Detached | Exit::Waiter) => {
@@ -309,13 +298,13 @@ pub(crate) unsafe fn exit<H: Host>(
                     catch_panic::<H>(|| (*waiter).wake());
                 }
                 // SAFETY: the handle has just gone, so the output is ours.
-                _ => unsafe { block.drop_output(vcpu.inner()) },
+                _ => unsafe { block.drop_output(vcpu.spawn_sites()) },
             });
             if began.is_some() {
                 vcpu.stop();
             }
             // SAFETY: the coroutine's own reference.
-            unsafe { waker::release(coroutine) };
+            unsafe { release::release(coroutine) };
             drop(critical);
         }
     }

@@ -1,37 +1,38 @@
 //! Free slots that a vCPU keeps for its next spawns.
 //!
 //! The free list of the [`Table`] is one word that all vCPUs write: with two of them busy spawning, each spawn and each
-//! exit waits for a line that the other one wrote last. So a vCPU keeps what is given back on it, up to [`KEPT`] slots, and
-//! spawns from there, last in, first out: the slot it takes is one whose line it still has. With none left it takes half
+//! exit waits for a line that the other one wrote last. So a vCPU keeps slots that are given back
+//! on it, up to [`CAPACITY`], and spawns from there, last in, first out: the slot it takes is one
+//! whose line it still has. With none left it takes half
 //! as many from the table in one step, and with too many it gives half back in one: the table's word is written
 //! once for each half of what is kept, also where all spawns are on one vCPU and all exits on another.
 //!
-//! Bound: the table may be out of slots while each vCPU keeps [`KEPT`]. That is 2³² less a few thousand.
+//! Bound: the table may be out of slots while each vCPU keeps [`CAPACITY`].
 
 use core::array;
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 
+use crate::base::host::Host;
 use crate::coroutine::Slot;
-use crate::host::Host;
-use crate::table::Table;
+use crate::tables::table::Table;
 
 /// How many free slots a vCPU keeps. A model has few slots.
-pub(crate) const KEPT: usize = if cfg!(loom) { 2 } else { 64 };
-const HALF: usize = KEPT / 2;
+pub(crate) const CAPACITY: usize = if cfg!(loom) { 2 } else { 64 };
+const HALF: usize = CAPACITY / 2;
 
 /// What one vCPU keeps. Only the thread that serves it, in a critical section, uses this.
-pub(crate) struct Kept<H: Host>(UnsafeCell<Stack<H>>);
+pub(crate) struct SlotCache<H: Host>(UnsafeCell<Stack<H>>);
 
 struct Stack<H: Host> {
     len: usize,
     /// The first `len` are there.
-    slots: [Option<NonNull<Slot<H>>>; KEPT],
+    slots: [Option<NonNull<Slot<H>>>; CAPACITY],
 }
 
-impl<H: Host> Kept<H> {
-    pub(crate) fn new() -> Kept<H> {
-        Kept(UnsafeCell::new(Stack {
+impl<H: Host> SlotCache<H> {
+    pub(crate) fn new() -> SlotCache<H> {
+        SlotCache(UnsafeCell::new(Stack {
             len: 0,
             slots: array::from_fn(|_| None),
         }))
@@ -58,7 +59,7 @@ impl<H: Host> Kept<H> {
     /// Keeps a slot whose tenant's future is gone.
     ///
     /// # Safety
-    /// As of [`Kept::take`]. The slot is of this table, and nothing refers to its tenant any more.
+    /// As [`SlotCache::take`]. The slot is of this table, and its tenant is gone.
     #[inline]
     pub(crate) unsafe fn give(&self, table: &Table<H>, slot: NonNull<Slot<H>>) {
         // SAFETY: the only one to use it, says the caller.
@@ -79,7 +80,7 @@ impl<H: Host> Kept<H> {
     /// How many are kept.
     ///
     /// # Safety
-    /// As of [`Kept::take`].
+    /// As of [`SlotCache::take`].
     pub(crate) unsafe fn len(&self) -> usize {
         // SAFETY: the only one to use it, says the caller.
         unsafe { (*self.0.get()).len }
@@ -118,7 +119,7 @@ mod tests {
     fn no_slot_is_lost_or_given_twice() {
         let steps = if cfg!(miri) { 2_000 } else { 200_000 };
         let table = Table::<Probe>::new();
-        let kept = [Kept::new(), Kept::new()];
+        let kept = [SlotCache::new(), SlotCache::new()];
         let mut tenants = Vec::new();
         let mut random = 1u64;
         let mut most = 0;
@@ -147,13 +148,13 @@ mod tests {
         // SAFETY: as above.
         let free = table.count_free() + kept.iter().map(|k| unsafe { k.len() }).sum::<usize>();
         assert_eq!(free + tenants.len(), table.slots().count());
-        assert!(table.slots().count() <= most + 2 * KEPT);
+        assert!(table.slots().count() <= most + 2 * CAPACITY);
     }
 
     #[test]
     fn a_slot_out_of_generations_is_not_kept() {
         let table = Table::<Probe>::new();
-        let kept = Kept::new();
+        let kept = SlotCache::new();
         // SAFETY: nothing else can reach it.
         unsafe {
             let slot = kept.take(&table).unwrap();

@@ -10,13 +10,15 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::task::RawWakerVTable;
 
-use crate::preempt::Waits;
-use crate::trace::Change;
-use crate::vcpu::Poll;
-use crate::vcpu::Vcpu;
+use super::events::{Change, Poll, Waits};
 
 /// What a panicking coroutine threw.
 pub type Panic = Box<dyn Any + Send + 'static>;
+
+/// Address of the vCPU that a thread serves, the answer of [`Host::current`]. It is made from the
+/// pointer of [`Executor::vcpu`](crate::Executor::vcpu).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served(pub(crate) NonNull<()>);
 
 /// The upcalls of the scheduler.
 ///
@@ -24,10 +26,11 @@ pub type Panic = Box<dyn Any + Send + 'static>;
 /// the closure it is given.
 ///
 /// # Safety
-/// [`Host::current`] names a vCPU only to a thread that has its
-/// [`Executor`](crate::Executor), and no other. [`Host::allocate`] and [`Host::map`] give memory of the layout that they are asked for. [`Host::catch`] calls
-/// what it is given, which may be what drops something that is pinned. A host that answers true to [`Host::has_heavy_barrier`] has one that does
-/// what it says. [`Host::waker_table`] is by [`waker_table!`](crate::waker_table), for this type.
+/// [`Host::current`] names a vCPU of this host, and only to a thread that has its
+/// [`Executor`](crate::Executor). [`Host::allocate`] and [`Host::map`] return memory of the layout
+/// asked for. [`Host::catch`] calls the closure, which may drop a pinned future.
+/// A host that answers true to [`Host::has_heavy_barrier`] has such a barrier.
+/// [`Host::waker_table`] is by [`waker_table!`](crate::waker_table), for this type.
 pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// Bytes of a page of the domain's table of coroutines, a power of two. Of its places for 64 bytes one is lost. With 4096 the table asks the
     /// global allocator for a page when it needs one. With more it asks for 1, 2, 4, … pages, and one more, by [`Host::map`].
@@ -56,7 +59,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
 
     /// The vCPU that the calling thread is serving, if any. An interrupt
     /// handler answers `None`: its wakes then go through the inbox.
-    fn current(&self) -> Option<NonNull<Vcpu<Self>>>;
+    fn current(&self) -> Option<Served>;
 
     /// The parked vCPU `index` has work: make it come back from its wait.
     ///
@@ -84,9 +87,9 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
 
     /// The calling thread begins something that must not be interrupted for
     /// long, because others would wait for it: a wake that is half done, a lock
-    /// of this crate. Nests. A host that suspends polls (see
-    /// [`Vcpu::suspend_current`]) or takes interrupts on the stack of a poll
-    /// holds them back until [`Host::leave`]. A nanosecond matters. No code of
+    /// of this crate. Nests. A host that suspends polls
+    /// ([`Vcpu::suspend_current`](crate::Vcpu::suspend_current)) or takes interrupts on the stack
+    /// of a poll holds them back until [`Host::leave`]. A nanosecond matters. No code of
     /// users runs in between: no destructor, and no waker but those of this crate.
     #[inline]
     fn enter() {}
@@ -96,8 +99,8 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     fn leave() {}
 
     /// Another thread has made something ready on vCPU `index`, which is not
-    /// parked, and [`Vcpu::set_attended`] had asked for this call. From any thread;
-    /// once per `set_attended`.
+    /// parked. From any thread; once per
+    /// [`Vcpu::set_attended`](crate::Vcpu::set_attended), which asks for this call.
     fn attend(&self, index: usize) {
         let _ = index;
     }
@@ -116,9 +119,9 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
         let _ = change;
     }
 
-    /// A poll on vCPU `index` that [`Vcpu::watch_current_poll`] had asked about has ended,
-    /// at tick `ended`. On the thread that polled, between [`Host::enter`] and
-    /// [`Host::leave`]: be brief.
+    /// A poll on vCPU `index` has ended, at tick `ended`, after a call of
+    /// [`Vcpu::watch_current_poll`](crate::Vcpu::watch_current_poll). On the thread that polled,
+    /// between [`Host::enter`] and [`Host::leave`]: be brief.
     fn watched(&self, index: usize, poll: &Poll, ended: u64) {
         let _ = (index, poll, ended);
     }

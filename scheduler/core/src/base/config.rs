@@ -3,8 +3,8 @@
 use core::fmt;
 use core::num::NonZeroU32;
 
-use crate::coroutine::Kind;
-use crate::level::Priority;
+use crate::base::kind::Kind;
+use crate::base::level::Priority;
 
 /// The most vCPUs a domain can have.
 pub const MAX_VCPUS: usize = if cfg!(loom) { 4 } else { 256 };

@@ -15,27 +15,27 @@ use core::ptr::{NonNull, null_mut};
 use core::task::{RawWakerVTable, Waker};
 
 mod executor;
-mod inner;
+mod pinned;
+mod spawn;
 
-use crate::await_loans;
-use crate::config::{Config, SpawnError, SpawnOptions, TooManyVcpus};
-use crate::coroutine::State;
-use crate::host::{Critical, Host};
-use crate::id::{CoroutineId, Dead};
-use crate::join::JoinHandle;
-use crate::level::Level;
-use crate::loans::NOTHING;
+use crate::base::config::{Config, SpawnError, SpawnOptions, TooManyVcpus};
+use crate::base::host::{Critical, Host};
+use crate::base::id::{CoroutineId, Dead};
+use crate::base::kind::State;
+use crate::base::level::Level;
+use crate::coroutine::loans::NOTHING;
+use crate::poll::join::{self, JoinHandle};
+use crate::poll::waker;
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use crate::sync::fence;
-use crate::vcpu::{Vcpu, id_of};
-use crate::waker;
+use crate::tables::table::id_of;
+use crate::vcpu::Vcpu;
+use crate::vcpu::shared::Shared;
 pub use executor::Executor;
-pub(crate) use inner::Inner;
-pub(crate) use inner::discard;
 
 /// A handle on a domain: spawn, wake, change priorities, inspect.
 pub struct Domain<H: Host> {
-    inner: Arc<Inner<H>>,
+    shared: Arc<Shared<H>>,
 }
 
 impl<H: Host> Domain<H> {
@@ -43,7 +43,7 @@ impl<H: Host> Domain<H> {
     #[must_use]
     pub fn new(host: H, config: Config) -> Domain<H> {
         Domain {
-            inner: Arc::new(Inner::new(host, config)),
+            shared: Arc::new(Shared::new(host, config)),
         }
     }
 
@@ -64,7 +64,7 @@ impl<H: Host> Domain<H> {
     /// The host it was made with.
     #[must_use]
     pub fn host(&self) -> &H {
-        &self.inner.host
+        &self.shared.host
     }
 
     /// Adds a vCPU, or puts one back into service that was retired (`alloc_cpu`
@@ -73,23 +73,15 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// [`TooManyVcpus`].
     pub fn add_vcpu(&self) -> Result<Executor<H>, TooManyVcpus> {
-        let inner = &self.inner;
-        let revived = inner.vcpus().find(|vcpu| {
-            vcpu.vacant
-                .compare_exchange(true, false, SeqCst, Relaxed)
-                .is_ok()
-        });
-        let vcpu = match revived {
-            Some(vcpu) => {
-                vcpu.retired.store(false, SeqCst);
-                NonNull::from(vcpu)
-            }
+        let shared = &self.shared;
+        let vcpu = match shared.vcpus().find(|vcpu| vcpu.revive()) {
+            Some(vcpu) => NonNull::from(vcpu),
             None => self.new_vcpu()?,
         };
-        inner.active.fetch_add(1, SeqCst);
+        shared.active.fetch_add(1, SeqCst);
         fence(SeqCst);
         // What came to a vCPU that left when there was none to inherit it.
-        for left in inner.vcpus().filter(|vcpu| vcpu.retired.load(SeqCst)) {
+        for left in shared.vcpus().filter(|vcpu| vcpu.is_retired_now()) {
             left.forward();
         }
         Ok(Executor {
@@ -100,14 +92,14 @@ impl<H: Host> Domain<H> {
     }
 
     fn new_vcpu(&self) -> Result<NonNull<Vcpu<H>>, TooManyVcpus> {
-        let inner = &self.inner;
+        let shared = &self.shared;
         // SAFETY: an `Arc`'s pointer is never null.
-        let domain = unsafe { NonNull::new_unchecked(Arc::as_ptr(inner).cast_mut()) };
-        for (index, place) in inner.vcpus.iter().enumerate() {
+        let domain = unsafe { NonNull::new_unchecked(Arc::as_ptr(shared).cast_mut()) };
+        for (index, place) in shared.vcpus.iter().enumerate() {
             if !place.load(Acquire).is_null() {
                 continue;
             }
-            let vcpu = Box::into_raw(Box::new(Vcpu::new(domain, &inner.config, index)));
+            let vcpu = Box::into_raw(Box::new(Vcpu::new(domain, &shared.config, index)));
             if place
                 .compare_exchange(null_mut(), vcpu, AcqRel, Acquire)
                 .is_ok()
@@ -115,7 +107,7 @@ impl<H: Host> Domain<H> {
                 // Places fill from below, so this is the first that may count
                 // all of them in.
                 while let Err(count) =
-                    inner
+                    shared
                         .count
                         .compare_exchange(index, index + 1, AcqRel, Acquire)
                 {
@@ -139,7 +131,7 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// [`SpawnError::OutOfMemory`]; it will grow as memory allows.
     pub fn reserve(&self, coroutines: usize) -> Result<(), SpawnError> {
-        match self.inner.table.reserve(coroutines) {
+        match self.shared.table.reserve(coroutines) {
             true => Ok(()),
             false => Err(SpawnError::OutOfMemory),
         }
@@ -177,7 +169,7 @@ impl<H: Host> Domain<H> {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        self.inner.spawn(future, options.into(), None, location)
+        self.shared.spawn(future, options.into(), None, location)
     }
 
     /// Wakes a coroutine by its id: it will be polled once more.
@@ -185,7 +177,7 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// [`Dead`] if there is no such coroutine (any more).
     pub fn wake(&self, id: CoroutineId) -> Result<(), Dead> {
-        self.inner.wake(id)
+        self.shared.wake(id)
     }
 
     /// Asks a coroutine to end; see [`JoinHandle::cancel`].
@@ -193,7 +185,7 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// [`Dead`] if there is no such coroutine (any more).
     pub fn cancel(&self, id: CoroutineId) -> Result<(), Dead> {
-        self.inner.cancel(id)
+        self.shared.cancel(id)
     }
 
     /// Gives a coroutine another level, whatever state it is in. One that is
@@ -202,16 +194,16 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// [`Dead`] if there is no such coroutine (any more).
     pub fn reprio(&self, id: CoroutineId, level: Level) -> Result<(), Dead> {
-        self.inner.with(id, |coroutine| {
+        self.shared.with(id, |coroutine| {
             // SAFETY: `with` holds a reference.
             unsafe {
                 let block = coroutine.as_ref();
                 let before = block.base.swap(level.get(), SeqCst);
-                self.inner.resettle(coroutine, true);
+                self.shared.resettle(coroutine, true);
                 // Its waiter may be more urgent than the coroutine from now on, and decides in
                 // its poll.
                 if level.get() > before && block.word.has_waiter_by_id_now() {
-                    await_loans::less_urgent(&self.inner, block);
+                    join::less_urgent(&self.shared, block);
                 }
             }
         })
@@ -220,7 +212,7 @@ impl<H: Host> Domain<H> {
     /// The state a coroutine is in, as far as one can tell from outside.
     #[must_use]
     pub fn state(&self, id: CoroutineId) -> State {
-        self.inner
+        self.shared
             // SAFETY: `with` holds a reference.
             .with(id, |coroutine| unsafe { coroutine.as_ref() }.state())
             .unwrap_or(State::Exited)
@@ -231,7 +223,7 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// [`Dead`] if there is no such coroutine (any more).
     pub fn level(&self, id: CoroutineId) -> Result<Level, Dead> {
-        self.inner
+        self.shared
             // SAFETY: `with` holds a reference.
             .with(id, |coroutine| unsafe { coroutine.as_ref() }.level())
     }
@@ -240,7 +232,7 @@ impl<H: Host> Domain<H> {
     #[must_use]
     pub fn current_id(&self) -> Option<CoroutineId> {
         let _critical = Critical::<H>::enter();
-        self.inner.here().and_then(Vcpu::current_id)
+        self.shared.here().and_then(Vcpu::current_id)
     }
 
     /// Its effective level.
@@ -248,7 +240,7 @@ impl<H: Host> Domain<H> {
     pub fn current_level(&self) -> Option<Level> {
         let _critical = Critical::<H>::enter();
         // SAFETY: it is being polled by this thread, hence alive.
-        self.inner.current().map(|c| unsafe { c.as_ref() }.level())
+        self.shared.current().map(|c| unsafe { c.as_ref() }.level())
     }
 
     /// The current coroutine takes a lock that lends: until it has given back all
@@ -258,7 +250,7 @@ impl<H: Host> Domain<H> {
     /// a coroutine.
     pub fn lock_taken(&self) -> Option<CoroutineId> {
         let _critical = Critical::<H>::enter();
-        let current = self.inner.current()?;
+        let current = self.shared.current()?;
         // SAFETY: it is being polled by this thread, hence alive.
         unsafe { current.as_ref() }.loans.taken();
         Some(id_of(current))
@@ -269,7 +261,7 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// [`Dead`] if there is no such coroutine (any more).
     pub fn lock_granted(&self, id: CoroutineId) -> Result<(), Dead> {
-        self.inner
+        self.shared
             // SAFETY: `with` holds a reference.
             .with(id, |coroutine| unsafe { coroutine.as_ref() }.loans.taken())
     }
@@ -277,11 +269,11 @@ impl<H: Host> Domain<H> {
     /// A lock that was taken by `id` is given back, by whatever thread. With its last
     /// one a coroutine loses what was lent to it.
     pub fn lock_released(&self, id: CoroutineId) {
-        let _ = self.inner.with(id, |coroutine| {
+        let _ = self.shared.with(id, |coroutine| {
             // SAFETY: `with` holds a reference.
             if unsafe { coroutine.as_ref() }.loans.released() {
                 // SAFETY: as above.
-                unsafe { self.inner.resettle(coroutine, false) };
+                unsafe { self.shared.resettle(coroutine, false) };
             }
         });
     }
@@ -291,7 +283,7 @@ impl<H: Host> Domain<H> {
     /// `None` outside of a coroutine.
     pub fn waits(&self) -> Option<Level> {
         let _critical = Critical::<H>::enter();
-        let waiting = self.inner.current()?;
+        let waiting = self.shared.current()?;
         // SAFETY: it is being polled by this thread, hence alive.
         let waiting = unsafe { waiting.as_ref() };
         waiting.set_lends();
@@ -302,7 +294,7 @@ impl<H: Host> Domain<H> {
     /// its level.
     pub fn lend_to_holder(&self, holder: CoroutineId) {
         let _critical = Critical::<H>::enter();
-        let Some(waiting) = self.inner.current() else {
+        let Some(waiting) = self.shared.current() else {
             return;
         };
         // SAFETY: it is being polled by this thread, hence alive.
@@ -315,7 +307,7 @@ impl<H: Host> Domain<H> {
     /// is polled. `None` outside of a coroutine.
     pub fn level_to_lend(&self) -> Option<Level> {
         let _critical = Critical::<H>::enter();
-        let current = self.inner.current()?;
+        let current = self.shared.current()?;
         // SAFETY: it is being polled by this thread, hence alive.
         let current = unsafe { current.as_ref() };
         current.set_lends();
@@ -325,11 +317,11 @@ impl<H: Host> Domain<H> {
     /// What waits for a lock that `holder` holds lends it this level. For the one that hands a lock over while others wait:
     /// they have lent to the holder before.
     pub fn lend(&self, holder: CoroutineId, level: Level) {
-        let _ = self.inner.with(holder, |coroutine| {
+        let _ = self.shared.with(holder, |coroutine| {
             // SAFETY: `with` holds a reference.
             if unsafe { coroutine.as_ref() }.loans.lend(level.get()) {
                 // SAFETY: as above.
-                unsafe { self.inner.resettle(coroutine, true) };
+                unsafe { self.shared.resettle(coroutine, true) };
             }
         });
     }
@@ -338,18 +330,18 @@ impl<H: Host> Domain<H> {
     /// is lent to a coroutine that holds one lock is just that. One that holds several keeps what it is lent until it has given back the last.
     pub fn lend_again(&self, holder: CoroutineId, level: Option<Level>) {
         let level = level.map_or(NOTHING, Level::get);
-        let _ = self.inner.with(holder, |coroutine| {
+        let _ = self.shared.with(holder, |coroutine| {
             // SAFETY: `with` holds a reference.
             if unsafe { coroutine.as_ref() }.loans.lend_again(level) {
                 // SAFETY: as above.
-                unsafe { self.inner.resettle(coroutine, true) };
+                unsafe { self.shared.resettle(coroutine, true) };
             }
         });
     }
 
     /// From now on nothing can be spawned; what lives goes on.
     pub fn close(&self) {
-        self.inner.closed.store(true, SeqCst);
+        self.shared.closed.store(true, SeqCst);
     }
 
     /// Cancels every living coroutine and returns how many there were. A host
@@ -357,7 +349,7 @@ impl<H: Host> Domain<H> {
     /// its vCPUs still in service. O(slots in use so far).
     pub fn cancel_all(&self) -> usize {
         let mut living = 0;
-        for (index, slot) in self.inner.table.slots() {
+        for (index, slot) in self.shared.table.slots() {
             if let Some(generation) = slot.word.tenant() {
                 living += 1;
                 let _ = self.cancel(CoroutineId::new(index, generation));
@@ -368,21 +360,21 @@ impl<H: Host> Domain<H> {
 
     /// The vCPUs, retired ones included.
     pub fn vcpus(&self) -> impl Iterator<Item = &Vcpu<H>> {
-        self.inner.vcpus()
+        self.shared.vcpus()
     }
 
     /// How many vCPUs are in service.
     #[must_use]
     pub fn active_vcpus(&self) -> usize {
-        self.inner.active.load(Relaxed)
+        self.shared.active.load(Relaxed)
     }
 
     /// How many coroutines were spawned so far. Those of [`Vcpu::exits`] are gone;
     /// read the exits first, and the difference is never negative.
     #[must_use]
     pub fn spawned(&self) -> u64 {
-        let outside = self.inner.spawned_outside.load(Relaxed);
-        self.inner
+        let outside = self.shared.spawned_outside.load(Relaxed);
+        self.shared
             .vcpus()
             .fold(outside, |all, vcpu| all + vcpu.spawned())
     }
@@ -390,36 +382,36 @@ impl<H: Host> Domain<H> {
     /// How many of them are parked.
     #[must_use]
     pub fn idle_vcpus(&self) -> usize {
-        self.inner.idle.load(Relaxed)
+        self.shared.idle.load(Relaxed)
     }
 
     /// The local bitmap of the domain: bit L set iff level L has a ready
     /// coroutine on any of its vCPUs.
     #[must_use]
     pub fn bitmap(&self) -> u64 {
-        self.inner.vcpus().fold(0, |all, vcpu| all | vcpu.bitmap())
+        self.shared.vcpus().fold(0, |all, vcpu| all | vcpu.bitmap())
     }
 }
 
 impl<H: Host> Clone for Domain<H> {
     fn clone(&self) -> Domain<H> {
-        self.inner.handles.fetch_add(1, Relaxed);
+        self.shared.handles.fetch_add(1, Relaxed);
         Domain {
-            inner: self.inner.clone(),
+            shared: self.shared.clone(),
         }
     }
 }
 
 impl<H: Host> Drop for Domain<H> {
     fn drop(&mut self) {
-        if self.inner.handles.fetch_sub(1, AcqRel) != 1 {
+        if self.shared.handles.fetch_sub(1, AcqRel) != 1 {
             return;
         }
-        self.inner.shut_down();
+        self.shared.shut_down();
         let mut unreferenced = 0;
-        for (_, slot) in self.inner.table.slots() {
+        for (_, slot) in self.shared.table.slots() {
             // The count first: a marked slot may be freed at once.
-            let count = Arc::into_raw(self.inner.clone());
+            let count = Arc::into_raw(self.shared.clone());
             if !slot.word.mark_orphan() {
                 // SAFETY: the count of a line ago.
                 unsafe { Arc::decrement_strong_count(count) };
@@ -429,8 +421,8 @@ impl<H: Host> Drop for Domain<H> {
         // A thread that gave the last reference of a slot back just before it could be
         // marked holds no count, and uses the table until the slot is free.
         let mut spins = 0;
-        while self.inner.count_free() < unreferenced {
-            self.inner.host.relax(spins);
+        while self.shared.count_free() < unreferenced {
+            self.shared.host.relax(spins);
             spins = spins.saturating_add(1);
         }
     }

@@ -16,10 +16,10 @@
 use alloc::sync::Arc;
 use core::ptr::{NonNull, null_mut};
 
+use crate::base::host::Host;
+use crate::base::level::{LEVELS, Level};
+use crate::base::stats::add;
 use crate::coroutine::Slot;
-use crate::host::Host;
-use crate::level::{LEVELS, Level};
-use crate::stats::add;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{Statistic, zeros};
 

@@ -1,4 +1,5 @@
-//! [`Change`]: what a host that traces is told of a coroutine.
+//! Events that a host is told: the steps of a coroutine ([`Change`]), a poll ([`Poll`]), and how
+//! urgent the work is that waits for its end ([`Waits`]).
 //!
 //! ```text
 //!  Spawned ─► Ready ─► Polled ─┬► Yielded (ready again) ─► Polled …
@@ -13,13 +14,10 @@
 //! Cost: while the host does not trace, what [`Host::is_tracing`](crate::Host::is_tracing) costs, and a branch.
 
 use core::panic::Location;
-use core::ptr::NonNull;
 
-use crate::coroutine::{Slot, State};
-use crate::host::Host;
-use crate::id::CoroutineId;
-use crate::level::Level;
-use crate::vcpu::{Vcpu, id_of};
+use super::id::CoroutineId;
+use super::kind::State;
+use super::level::Level;
 
 /// What has become of a coroutine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,27 +78,41 @@ pub struct Change {
     pub by: Option<usize>,
 }
 
-impl<H: Host> Vcpu<H> {
-    /// Tells a host that traces of a step of a coroutine, which is on this vCPU and which the caller owns.
-    #[inline]
-    pub(crate) fn trace(&self, coroutine: NonNull<Slot<H>>, step: Step) {
-        if self.inner().host.is_tracing() {
-            self.tell(coroutine, step);
-        }
-    }
+/// A poll that is under way, or has just ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Poll {
+    /// Whose.
+    pub id: CoroutineId,
+    /// Its effective level.
+    pub level: Level,
+    /// Where it was spawned.
+    pub location: &'static Location<'static>,
+    /// When the poll began, in the host's ticks; up to four short polls too early.
+    pub began: u64,
+}
 
-    #[cold]
-    fn tell(&self, coroutine: NonNull<Slot<H>>, step: Step) {
-        let domain = self.inner();
-        // SAFETY: owned, hence alive.
-        let block = unsafe { coroutine.as_ref() };
-        domain.host.changed(&Change {
-            id: id_of(coroutine),
-            level: block.level(),
-            location: block.location(),
-            step,
-            vcpu: self.index(),
-            by: domain.here().map(Vcpu::index),
-        });
+/// The most urgent work that waits for the end of a poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Waits {
+    /// Nothing that may interrupt it.
+    Nothing,
+    /// Something of its level.
+    Equal,
+    /// Something more urgent.
+    Urgent,
+}
+
+impl Waits {
+    /// Returns the answer for a poll of `level` while the levels of this bitmap wait.
+    #[must_use]
+    pub fn of(level: u8, waiting: u64) -> Waits {
+        let bit = 1u64 << (level & 63);
+        if waiting & (bit - 1) != 0 {
+            Waits::Urgent
+        } else if waiting & bit != 0 {
+            Waits::Equal
+        } else {
+            Waits::Nothing
+        }
     }
 }

@@ -21,82 +21,35 @@
 //! * all but the state word and `next`: the thread that has taken a slot and not yet made it the home of a coroutine.
 
 use alloc::boxed::Box;
+use core::marker::PhantomData;
 use core::ptr::{NonNull, without_provenance_mut};
 
 mod body;
+pub(crate) mod join_error;
+pub(crate) mod loans;
+pub(crate) mod spawn_sites;
+pub(crate) mod state;
 
-use crate::host::{Host, Panic};
-use crate::inbox::Linked;
-use crate::join::JoinError;
-use crate::level::Level;
-use crate::loans::Loans;
-use crate::state::StateWord;
-use crate::sync::Ordering::{Relaxed, Release, SeqCst};
+use crate::base::host::{Host, Panic, Served};
+use crate::base::inbox::Linked;
+use crate::base::kind::{Kind, State};
+use crate::base::level::Level;
+use crate::coroutine::loans::Loans;
+use crate::coroutine::state::StateWord;
+use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, fence};
-use crate::vcpu::Vcpu;
 use body::Place;
 pub(crate) use body::{Ended, VTable, allocate, take_back, vtable_of};
-
-/// What a coroutine is for. It decides what happens after a poll that returned
-/// `Pending`, and shows in inspection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[repr(u8)]
-pub enum Kind {
-    /// Ordinary work: blocked until it is woken.
-    #[default]
-    Task = 0,
-    /// The completion side of an I/O operation or a system call: scheduled like
-    /// a task, accounted as I/O.
-    Completion = 1,
-    /// Never done: ready again after every poll, like the coroutine whose poll
-    /// is "run the most urgent user process until it traps" (SharedScheduler,
-    /// "switching coroutine").
-    Switching = 2,
-}
-
-/// The six states of a coroutine, for inspection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum State {
-    /// It exists and has not been started.
-    Created = 0,
-    /// It waits for a vCPU.
-    Ready = 1,
-    /// It is being polled.
-    Running = 2,
-    /// It waits for a wake.
-    Blocked = 3,
-    /// It was interrupted in the middle of a poll and keeps its stack.
-    Suspended = 4,
-    /// It is done; its id is dead or about to be.
-    Exited = 5,
-}
-
-impl State {
-    /// The state of a number: the reverse of `as u8`. What is none is
-    /// [`State::Exited`].
-    #[must_use]
-    pub fn from_number(n: u8) -> State {
-        match n {
-            0 => State::Created,
-            1 => State::Ready,
-            2 => State::Running,
-            3 => State::Blocked,
-            4 => State::Suspended,
-            _ => State::Exited,
-        }
-    }
-}
 
 const KIND: u8 = 0b0011;
 const PINNED: u8 = 0b0100;
 const LENDS: u8 = 0b1000;
 const FIRST: u8 = 0b1_0000;
 const SUSPENDED: u8 = 0b10_0000;
-/// Set while a coroutine lends to others that it awaits: see [`crate::await_loans`].
-const HAS_LOANS: u8 = 0b100_0000;
-/// Set while a loan to a coroutine that is awaited is in the list of these loans.
-const BORROWS: u8 = 0b1000_0000;
+/// The poll under way has asked handles of less urgent coroutines: see [`crate::poll::join`].
+const HAS_ASKED: u8 = 0b100_0000;
+/// The poll under way is the one in which the coroutine lends to those whose handles it asks.
+const POLLED_TO_LEND: u8 = 0b1000_0000;
 
 /// In the byte of the state: the poll under way has woken its own coroutine.
 const WOKEN: u8 = 0b1000_0000;
@@ -113,10 +66,10 @@ pub(crate) struct Slot<H: Host> {
     pub(crate) prev: AtomicPtr<Slot<H>>,
     /// When it became ready, in the host's ticks.
     pub(crate) ready_at: AtomicU64,
-    /// See [`crate::join`].
+    /// See [`crate::poll::join`].
     pub(crate) waiter: AtomicPtr<()>,
-    /// Where it is queued, runs, or ran last.
-    pub(crate) vcpu: AtomicPtr<Vcpu<H>>,
+    /// Address of the vCPU where it is queued, runs, or ran last: see [`crate::vcpu`].
+    pub(crate) vcpu: AtomicPtr<()>,
     place: Place,
     /// The level it was given.
     pub(crate) base: AtomicU8,
@@ -130,14 +83,16 @@ pub(crate) struct Slot<H: Host> {
     pub(crate) queued: AtomicU8,
     state: AtomicU8,
     traits: AtomicU8,
+    host: PhantomData<fn() -> H>,
 }
 
 /// How a new coroutine starts.
-pub(crate) struct Birth<H: Host> {
+pub(crate) struct Birth {
     pub(crate) level: Level,
     pub(crate) kind: Kind,
     pub(crate) pinned: bool,
-    pub(crate) vcpu: NonNull<Vcpu<H>>,
+    /// Address of its vCPU.
+    pub(crate) vcpu: NonNull<()>,
     /// The number of its type and of where it is spawned.
     pub(crate) site: u16,
 }
@@ -159,7 +114,7 @@ impl<H: Host> Slot<H> {
     /// # Safety
     /// The caller has taken the slot, and no coroutine is in it. The body is of a future whose site it is.
     #[inline]
-    pub(crate) unsafe fn furnish(this: NonNull<Self>, body: NonNull<()>, birth: &Birth<H>) -> bool {
+    pub(crate) unsafe fn furnish(this: NonNull<Self>, body: NonNull<()>, birth: &Birth) -> bool {
         let Some(place) = Place::new(body, birth.site) else {
             return false;
         };
@@ -212,20 +167,8 @@ impl<H: Host> Slot<H> {
             queued: AtomicU8::new(0),
             state: AtomicU8::new(0),
             traits: AtomicU8::new(0),
+            host: PhantomData,
         }
-    }
-
-    pub(crate) fn vcpu(&self) -> &Vcpu<H> {
-        // SAFETY: vCPUs live as long as their domain, and so longer than any
-        // coroutine; the pointer is never null.
-        unsafe { &*self.vcpu.load(Relaxed) }
-    }
-
-    /// By the owner of the coroutine, which is in no queue.
-    pub(crate) fn moves_to(&self, vcpu: &Vcpu<H>) {
-        // Release, for `settle`: with the lock of the new vCPU it must not see it still queued on the old one.
-        self.vcpu
-            .store(core::ptr::from_ref(vcpu).cast_mut(), Release);
     }
 
     pub(crate) fn level(&self) -> Level {
@@ -336,25 +279,23 @@ impl<H: Host> Slot<H> {
         self.traits.load(Relaxed) & LENDS != 0
     }
 
-    /// Are loans of it listed?
+    /// Has the poll under way asked handles of less urgent coroutines?
     #[inline]
-    pub(crate) fn has_loans(&self) -> bool {
-        self.traits.load(Relaxed) & HAS_LOANS != 0
+    pub(crate) fn has_asked(&self) -> bool {
+        self.traits.load(Relaxed) & HAS_ASKED != 0
     }
 
-    pub(crate) fn set_has_loans(&self, has: bool) {
-        self.set_trait(HAS_LOANS, has);
+    pub(crate) fn set_has_asked(&self, has: bool) {
+        self.set_trait(HAS_ASKED, has);
     }
 
-    /// Is it lent a level by a listed loan?
-    #[inline]
-    pub(crate) fn borrows(&self) -> bool {
-        self.traits.load(Relaxed) & BORROWS != 0
+    /// Does it lend its level to those whose handles it asks in the poll under way?
+    pub(crate) fn is_polled_to_lend(&self) -> bool {
+        self.traits.load(Relaxed) & POLLED_TO_LEND != 0
     }
 
-    /// Under the lock of the list.
-    pub(crate) fn set_borrows(&self, borrows: bool) {
-        self.set_trait(BORROWS, borrows);
+    pub(crate) fn set_polled_to_lend(&self, is: bool) {
+        self.set_trait(POLLED_TO_LEND, is);
     }
 
     fn set_trait(&self, bit: u8, set: bool) {
@@ -363,11 +304,6 @@ impl<H: Host> Slot<H> {
         } else {
             self.traits.fetch_and(!bit, Relaxed);
         }
-    }
-
-    /// Is it awaited by the coroutine with this id, as a word?
-    pub(crate) fn is_awaited_by(&self, id: u64) -> bool {
-        self.word.has_waiter_by_id() && self.waiter.load(Relaxed).addr() as u64 == id
     }
 
     pub(crate) fn set_lends(&self) {
@@ -405,7 +341,7 @@ unsafe impl Host for Probe {
     fn now(&self) -> u64 {
         0
     }
-    fn current(&self) -> Option<NonNull<Vcpu<Probe>>> {
+    fn current(&self) -> Option<Served> {
         None
     }
     fn pend(&self, _: usize) {}
@@ -414,8 +350,5 @@ unsafe impl Host for Probe {
 #[cfg(not(loom))]
 const _: () = assert!(CONTROL_BLOCK_BYTES == 64);
 
-/// What a coroutine without a result keeps for it: a word, and which of the two it is.
-const _: () = assert!(size_of::<Result<(), JoinError>>() == 2 * size_of::<*const ()>());
-
-/// A box for a waker that is not ours; see [`crate::join`].
+/// A box for a waker that is not ours; see [`crate::poll::join`].
 pub(crate) type BoxedWaker = Box<core::task::Waker>;

@@ -14,7 +14,32 @@
 //! than one vCPU one load per other vCPU. No allocation, no upcall but
 //! [`Host::now`].
 //!
-//! What is polled: `current`. What asks it to give way: `ask`. What becomes ready: `arrivals`. Parking: `park`. What idle vCPUs look for: `search`. What a watchdog sees: `watch`. Work that moves: `balance`. What happens under the lock: `locked`. Counters: `inspect`.
+//! # Writers and readers
+//!
+//! *Owner*: the thread that serves the vCPU. *Holder*: a thread that has the vCPU's lock. *Others*:
+//! vCPUs at their picks and looks. Cache lines are grouped by writer: the words that others read at
+//! each pick share none with those that the owner writes at each poll, nor with those of wakers.
+//!
+//! | word | written by | read by | file |
+//! |---|---|---|---|
+//! | `published.ready`, `movable` | holder | others, any thread | `locked` |
+//! | `published.running` | owner; holder, if its level changes | others, wakers | `current` |
+//! | `published.parked` | owner; the thread that ends the wait | wakers, others | `park` |
+//! | `published.long` | looks, under the lock; cleared by the owner | others, owner | `search` |
+//! | `published.surplus` | looks, owner, holder | others | `search` |
+//! | `published.wait` | owner | others | `search` |
+//! | `published.service` | executor, `add_vcpu` | any thread | `service` |
+//! | `mail.inbox`, `arriving` | wakers; emptied by a holder | owner, others | `arrivals` |
+//! | `mail.preempt` | any thread; cleared by the owner's pick | owner | `ask` |
+//! | `mail.attended` | the host; cleared by a waker | wakers | `ask` |
+//! | `clock` | holder | others, watchdogs | `locked` |
+//! | `turn_began` | owner | owner, host | `current` |
+//! | `looked_at` | owner | owner | `search` |
+//! | `current` | owner; holder, if the poll is suspended | others, watchdogs | `current` |
+//! | `watched` | watchdogs; cleared by the owner | owner | `watch` |
+//! | `lengths`, `counters` | holder, owner | any thread | `inspect` |
+//! | `guarded` | holder | holder | `locked` |
+//! | `slot_cache` | owner, in a critical section | owner | `tables/slot_cache.rs` |
 
 use alloc::sync::Arc;
 use core::cell::UnsafeCell;
@@ -24,33 +49,40 @@ mod arrivals;
 mod ask;
 mod balance;
 mod current;
+mod home;
 mod inspect;
 mod locked;
 mod park;
-mod pinned;
+pub(crate) mod release;
 mod search;
+mod service;
+pub(crate) mod shared;
 mod suspend;
+mod trace;
+pub(crate) mod wake;
 mod watch;
 
-use crate::config::Config;
+use crate::base::config::Config;
+use crate::base::host::{Host, Served};
+use crate::base::id::CoroutineId;
+use crate::base::inbox::Inbox;
+use crate::base::level::LEVELS;
+use crate::base::lock::Lock;
+use crate::base::stats::Counters;
+use crate::base::token_bucket::TokenBucket;
 use crate::coroutine::Slot;
-use crate::domain::Inner;
-use crate::host::Host;
-use crate::id::CoroutineId;
-use crate::inbox::Inbox;
-use crate::kept::Kept;
-use crate::level::LEVELS;
-use crate::lock::Lock;
-use crate::queue::{Lengths, ReadyQueues};
-use crate::running::{Picked, Running, Yielded};
-use crate::stats::Counters;
+use crate::coroutine::spawn_sites::SpawnSites;
 use crate::sync::Ordering::{Relaxed, SeqCst};
-use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, NextLine, fence};
-use crate::table::Table;
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, fence};
+use crate::tables::queue::{Lengths, ReadyQueues};
+use crate::tables::slot_cache::SlotCache;
+use crate::tables::table::id_of;
 pub(crate) use locked::Locked;
 pub(crate) use search::MOST_LOOK_AFTER;
-pub use suspend::{Aside, Place};
-pub use watch::Poll;
+use search::WaitWord;
+use service::Service;
+use shared::Shared;
+pub use suspend::Aside;
 
 /// `running`: no coroutine.
 const NOBODY: u8 = LEVELS as u8;
@@ -93,55 +125,66 @@ struct Guarded<H: Host> {
     picked: u8,
     /// What the one that keeps its place at the head of a level had used of its turn.
     used: [u64; LEVELS],
+    /// Time for looks that bring nothing.
+    looks: TokenBucket,
 }
 
-/// The state of one vCPU. See the module.
-///
-/// Cache lines are grouped by their writers: what the other vCPUs read at each of their picks shares none with
-/// what the owner writes at each poll, nor with what wakers write.
-#[repr(C, align(128))]
-pub struct Vcpu<H: Host> {
-    // Read by the others at each pick; written when it changes.
+/// A coroutine that [`Vcpu::pick`] found.
+pub(crate) enum Next<H: Host> {
+    /// A coroutine to poll, which the caller owns from here on.
+    Poll(NonNull<Slot<H>>),
+    /// A suspended coroutine; see [`Picked::Resume`](crate::Picked::Resume).
+    Resume { id: CoroutineId, for_a_turn: bool },
+}
+
+impl<H: Host> From<NonNull<Vcpu<H>>> for Served {
+    fn from(vcpu: NonNull<Vcpu<H>>) -> Served {
+        Served(vcpu.cast())
+    }
+}
+
+/// Words that the other vCPUs read at each of their picks. They are written when they change.
+#[repr(C)]
+struct Published {
     /// The local bitmap: bit L set iff level L has a ready coroutine here.
     ready: AtomicU64,
     /// The same for those that may move to another vCPU.
     movable: AtomicU64,
+    /// The level of the poll under way, or [`NOBODY`].
     running: AtomicU8,
     parked: AtomicBool,
-    /// Parked, and does not look around.
-    asleep: AtomicBool,
-    /// A wait has ended since the last pick.
-    has_waited: AtomicBool,
     /// The poll under way has been found to be long.
     long: AtomicBool,
-    /// What is ready here is more than one vCPU should do: see `search`.
+    /// Whether more is ready here than one vCPU should do: see `search`.
     surplus: AtomicU8,
-    pub(crate) retired: AtomicBool,
-    /// Retired, and its executor is gone: it may be put back into service.
-    pub(crate) vacant: AtomicBool,
-    index: usize,
-    domain: NonNull<Inner<H>>,
+    wait: WaitWord,
+    service: Service,
+}
 
-    // Written by wakers, and looked at by the owner.
-    wakers: NextLine,
+/// Words that wakers write and the owner looks at, on a cache line of their own.
+#[repr(C, align(128))]
+struct Mail<H: Host> {
     inbox: Inbox<Slot<H>>,
     /// Levels of coroutines in the inbox; may lag behind it.
     arriving: AtomicU64,
+    /// Reasons for the poll under way to give way.
     preempt: AtomicU32,
     /// The host wants to hear of what becomes ready during a poll.
     attended: AtomicBool,
+}
 
-    // Written by the owner at each poll.
-    owner: NextLine,
+/// The state of one vCPU. See the module.
+#[repr(C, align(128))]
+pub struct Vcpu<H: Host> {
+    index: usize,
+    domain: NonNull<Shared<H>>,
+    published: Published,
+    mail: Mail<H>,
     lock: Lock,
     /// The last reading of the clock.
     clock: AtomicU64,
     /// When the turn of what is polled began, had it not given way since.
     turn_began: AtomicU64,
-    /// The tick up to which the budget of looks is spent.
-    overdrawn: AtomicU64,
-    /// It waits until that is paid off, and for nothing else.
-    saving: AtomicBool,
     /// The tick of the last look.
     looked_at: AtomicU64,
     /// The slot of the coroutine that is being polled: slots never go away, so a
@@ -152,9 +195,7 @@ pub struct Vcpu<H: Host> {
     lengths: Arc<Lengths>,
     pub(crate) counters: Counters,
     guarded: UnsafeCell<Guarded<H>>,
-
-    // Of the thread that serves it, at spawns and exits.
-    pub(crate) kept: Kept<H>,
+    pub(crate) slot_cache: SlotCache<H>,
 }
 
 // SAFETY: `guarded` is touched only under `lock`; coroutines behind the pointers
@@ -165,38 +206,38 @@ unsafe impl<H: Host> Send for Vcpu<H> {}
 unsafe impl<H: Host> Sync for Vcpu<H> {}
 
 impl<H: Host> Vcpu<H> {
-    pub(crate) fn new(domain: NonNull<Inner<H>>, config: &Config, index: usize) -> Vcpu<H> {
+    pub(crate) fn new(domain: NonNull<Shared<H>>, config: &Config, index: usize) -> Vcpu<H> {
         let lengths = Lengths::new();
         let seed = config.chaos.unwrap_or(0) ^ ((index as u64 + 1) << 32);
         Vcpu {
-            ready: AtomicU64::new(0),
-            movable: AtomicU64::new(0),
-            running: AtomicU8::new(NOBODY),
-            parked: AtomicBool::new(false),
-            asleep: AtomicBool::new(false),
-            has_waited: AtomicBool::new(false),
-            long: AtomicBool::new(false),
-            surplus: AtomicU8::new(search::NO_SURPLUS),
-            retired: AtomicBool::new(false),
-            vacant: AtomicBool::new(false),
             index,
             domain,
-            wakers: NextLine,
-            inbox: Inbox::new(),
-            arriving: AtomicU64::new(0),
-            preempt: AtomicU32::new(0),
-            attended: AtomicBool::new(false),
-            owner: NextLine,
+            published: Published {
+                ready: AtomicU64::new(0),
+                movable: AtomicU64::new(0),
+                running: AtomicU8::new(NOBODY),
+                parked: AtomicBool::new(false),
+                long: AtomicBool::new(false),
+                surplus: AtomicU8::new(search::NO_SURPLUS),
+                wait: WaitWord::new(),
+                service: Service::new(),
+            },
+            mail: Mail {
+                inbox: Inbox::new(),
+                arriving: AtomicU64::new(0),
+                preempt: AtomicU32::new(0),
+                attended: AtomicBool::new(false),
+            },
             lock: Lock::new(),
             clock: AtomicU64::new(0),
             turn_began: AtomicU64::new(0),
-            overdrawn: AtomicU64::new(0),
-            saving: AtomicBool::new(false),
             looked_at: AtomicU64::new(0),
             current: AtomicPtr::new(null_mut()),
             watched: AtomicPtr::new(null_mut()),
+            lengths: lengths.clone(),
+            counters: Counters::new(),
             guarded: UnsafeCell::new(Guarded {
-                queues: ReadyQueues::new(lengths.clone()),
+                queues: ReadyQueues::new(lengths),
                 now: 0,
                 batch: [0; COARSE_POLLS as usize],
                 polls: 0,
@@ -213,20 +254,24 @@ impl<H: Host> Vcpu<H> {
                 served: [0; LEVELS],
                 picked: NOBODY,
                 used: [0; LEVELS],
+                looks: search::budget(config.look_after),
             }),
-            lengths,
-            counters: Counters::new(),
-            kept: Kept::new(),
+            slot_cache: SlotCache::new(),
         }
     }
 
-    pub(crate) fn domain(&self) -> NonNull<Inner<H>> {
+    pub(crate) fn domain(&self) -> NonNull<Shared<H>> {
         self.domain
     }
 
-    pub(crate) fn inner(&self) -> &Inner<H> {
+    pub(crate) fn shared(&self) -> &Shared<H> {
         // SAFETY: a domain outlives its vCPUs.
         unsafe { self.domain.as_ref() }
+    }
+
+    #[inline]
+    pub(crate) fn spawn_sites(&self) -> &SpawnSites<H> {
+        &self.shared().spawn_sites
     }
 
     /// The number of the vCPU in its domain.
@@ -240,28 +285,47 @@ impl<H: Host> Vcpu<H> {
     /// shows at both until the next pick.
     #[must_use]
     pub fn bitmap(&self) -> u64 {
-        self.ready.load(Relaxed) | self.arriving.load(Relaxed)
+        self.published.ready.load(Relaxed) | self.mail.arriving.load(Relaxed)
     }
 
     /// Does it wait for something to do?
     #[must_use]
     pub fn is_parked(&self) -> bool {
-        self.parked.load(Relaxed)
+        self.published.parked.load(Relaxed)
     }
 
     /// Is it out of service?
     #[must_use]
+    #[inline]
     pub fn is_retired(&self) -> bool {
-        self.retired.load(Relaxed)
+        self.published.service.is_over()
+    }
+
+    pub(crate) fn is_retired_now(&self) -> bool {
+        self.published.service.is_over_now()
+    }
+
+    /// False: it was retired before.
+    pub(crate) fn retire_once(&self) -> bool {
+        self.published.service.retire()
+    }
+
+    pub(crate) fn vacate(&self) {
+        self.published.service.vacate();
+    }
+
+    /// False: it has an executor.
+    pub(crate) fn revive(&self) -> bool {
+        self.published.service.revive()
     }
 
     pub(crate) fn may_give(&self) -> u64 {
-        self.movable.load(Relaxed) | self.arriving.load(Relaxed)
+        self.published.movable.load(Relaxed) | self.mail.arriving.load(Relaxed)
     }
 
     /// Takes the lock, on any thread.
     pub(crate) fn locked(&self) -> Locked<'_, H> {
-        let domain = self.inner();
+        let domain = self.shared();
         if domain.here().is_some_and(|here| core::ptr::eq(here, self)) {
             // SAFETY: the host says that the calling thread serves the vCPU.
             return unsafe { self.locked_by_owner() };
@@ -278,7 +342,7 @@ impl<H: Host> Vcpu<H> {
     pub(crate) unsafe fn locked_by_owner(&self) -> Locked<'_, H> {
         Locked {
             // SAFETY: passed on. One thread at a time has the executor, and hands it on with what it has written.
-            guard: unsafe { self.lock.lock_by_owner(&self.inner().host) },
+            guard: unsafe { self.lock.lock_by_owner(&self.shared().host) },
             vcpu: self,
         }
     }
@@ -287,23 +351,22 @@ impl<H: Host> Vcpu<H> {
     /// nothing is ready here or to be had elsewhere.
     ///
     /// # Safety
-    /// The calling thread serves the vCPU: it has the executor.
+    /// The calling thread serves the vCPU: it has the executor. `back` is owned by the caller, was
+    /// polled here last, and is in no queue.
     // As all that a loop calls once per poll: a program has two loops or three, and in line what is passed and returned stays in registers. Left to
     // the compiler, which finds it too long, a turn takes a tenth longer.
     #[inline(always)]
-    pub(crate) unsafe fn pick(&self, back: Option<Yielded<'_, H>>) -> Option<Picked<'_, H>> {
-        let domain = self.inner();
-        // What yielded on another vCPU goes back there, by its drop.
-        let back = back.filter(|back| back.is_of(self));
+    pub(crate) unsafe fn pick(&self, back: Option<NonNull<Slot<H>>>) -> Option<Next<H>> {
+        let domain = self.shared();
         // SAFETY: passed on.
         let mut locked = unsafe { self.locked_by_owner() };
         locked.read_clock();
         // The host and others may set their flags at any time.
-        let arrived =
-            self.preempt.load(Relaxed) != 0 && self.preempt.swap(0, SeqCst) & ARRIVED != 0;
+        let arrived = self.mail.preempt.load(Relaxed) != 0
+            && self.mail.preempt.swap(0, SeqCst) & ARRIVED != 0;
         let was_long = self.is_long();
         if was_long {
-            self.long.store(false, Relaxed);
+            self.published.long.store(false, Relaxed);
         }
         match arrived {
             true => locked.take_inbox(),
@@ -311,18 +374,15 @@ impl<H: Host> Vcpu<H> {
         }
         if let Some(back) = back {
             // Nothing is being polled that it might preempt.
-            // SAFETY: `Yielded` is the ownership of a coroutine in no queue.
-            unsafe { locked.push_back(back.into_owned()) };
+            // SAFETY: passed on.
+            unsafe { locked.push_back(back) };
         }
         let (mut must_offer, mut passes_on) = (false, false);
         if domain.active.load(Relaxed) > 1 {
             locked = self.look_elsewhere(locked);
             // With vCPUs that look around, one that parks meanwhile looks at this one again.
             must_offer = domain.config.look_after == 0;
-            if must_offer && self.has_waited.load(Relaxed) {
-                self.has_waited.store(false, Relaxed);
-                passes_on = true;
-            }
+            passes_on = must_offer && self.published.wait.picks_after();
         }
         let Some((coroutine, resumed)) = locked.next() else {
             self.set_running(NOBODY);
@@ -347,10 +407,9 @@ impl<H: Host> Vcpu<H> {
         }
         if let Some(for_a_turn) = resumed {
             let id = id_of(coroutine);
-            return Some(Picked::Resume { id, for_a_turn });
+            return Some(Next::Resume { id, for_a_turn });
         }
-        // Last, so that it is written where the caller wants it.
-        Some(Picked::Poll(Running::new(self, coroutine)))
+        Some(Next::Poll(coroutine))
     }
 
     /// Reads the host's clock, which may have been set back since the vCPU's last reading.
@@ -358,7 +417,7 @@ impl<H: Host> Vcpu<H> {
         // The earlier reading first: else a thread that loses the CPU between the two takes a later
         // reading for it.
         let before = self.clock();
-        let host = &self.inner().host;
+        let host = &self.shared().host;
         let now = host.now();
         if now < before {
             host.now_after(before)
@@ -374,11 +433,4 @@ impl<H: Host> Vcpu<H> {
         let mut locked = self.locked();
         locked.read_clock_now();
     }
-}
-
-/// The id of a coroutine whose control block is alive.
-pub(crate) fn id_of<H: Host>(coroutine: NonNull<Slot<H>>) -> CoroutineId {
-    // SAFETY: alive, says the caller's possession of the pointer.
-    let block = unsafe { coroutine.as_ref() };
-    CoroutineId::new(Table::index(coroutine), block.word.generation())
 }

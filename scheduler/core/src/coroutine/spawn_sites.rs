@@ -13,8 +13,8 @@ use core::alloc::Layout;
 use core::panic::Location;
 use core::ptr::{self, null_mut};
 
-use crate::coroutine::VTable;
-use crate::host::{Host, is_lazy};
+use super::VTable;
+use crate::base::host::{Host, is_lazy};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU16, AtomicU32};
 
@@ -40,7 +40,7 @@ pub(crate) struct Site<H: Host> {
 }
 
 /// All pairs of a domain.
-pub(crate) struct Sites<H: Host> {
+pub(crate) struct SpawnSites<H: Host> {
     chunks: [AtomicPtr<Site<H>>; CHUNKS],
     /// Numbers below this are given. 0 is none.
     used: AtomicU32,
@@ -48,7 +48,7 @@ pub(crate) struct Sites<H: Host> {
     buckets: [AtomicU16; BUCKETS],
 }
 
-impl<H: Host> Sites<H> {
+impl<H: Host> SpawnSites<H> {
     /// Pairs in the first chunk: all, where memory need not be there before it is used.
     const FIRST: u32 = if is_lazy::<H>() { 1 << 16 } else { FEW };
     /// Numbers end below this.
@@ -58,9 +58,9 @@ impl<H: Host> Sites<H> {
         Self::FIRST * ((1 << CHUNKS) - 1)
     };
 
-    pub(crate) fn new() -> Sites<H> {
+    pub(crate) fn new() -> SpawnSites<H> {
         const { assert!(Self::MOST <= 1 << 16) }
-        Sites {
+        SpawnSites {
             chunks: core::array::from_fn(|_| AtomicPtr::new(null_mut())),
             used: AtomicU32::new(1),
             buckets: core::array::from_fn(|_| AtomicU16::new(0)),
@@ -82,7 +82,7 @@ impl<H: Host> Sites<H> {
     /// The pair of a number.
     ///
     /// # Safety
-    /// [`Sites::number`] gave it, and what was done before that has happened before this.
+    /// [`SpawnSites::number`] gave it, in a call that happened before this one.
     #[inline]
     pub(crate) unsafe fn get(&self, number: u16) -> &Site<H> {
         let (chunk, within) = Self::split(u32::from(number));
@@ -247,7 +247,7 @@ fn bucket_of<H: Host>(vtable: &VTable<H>, location: &Location<'_>) -> usize {
     (hash >> 56) as usize % BUCKETS
 }
 
-impl<H: Host> Drop for Sites<H> {
+impl<H: Host> Drop for SpawnSites<H> {
     fn drop(&mut self) {
         for (chunk, base) in self.chunks.iter().enumerate() {
             let base = base.load(Relaxed);
@@ -263,7 +263,7 @@ impl<H: Host> Drop for Sites<H> {
 mod tests {
     use super::*;
     use crate::coroutine::{Probe, vtable_of};
-    use crate::table::tests::Roomy;
+    use crate::tables::table::tests::Roomy;
     use alloc::boxed::Box;
     use alloc::vec::Vec;
     use core::future::{Pending, Ready};
@@ -279,7 +279,7 @@ mod tests {
     }
 
     fn pairs_keep_their_numbers<H: Host>() {
-        let sites = Sites::<H>::new();
+        let sites = SpawnSites::<H>::new();
         let types = [vtable_of::<Ready<()>, H>(), vtable_of::<Pending<()>, H>()];
         let places: Vec<_> = (0..if cfg!(miri) { 10 } else { 1_000 })
             .map(|_| place())
@@ -308,14 +308,18 @@ mod tests {
     }
 
     fn without_a_number_left<H: Host>() {
-        let sites = Sites::<H>::new();
+        let sites = SpawnSites::<H>::new();
         let known = vtable_of::<Ready<()>, H>();
-        let places = Vec::leak((0..Sites::<H>::MOST).map(|_| *Location::caller()).collect());
+        let places = Vec::leak(
+            (0..SpawnSites::<H>::MOST)
+                .map(|_| *Location::caller())
+                .collect(),
+        );
         let last = places.iter().map(|place| sites.number(known, place)).last();
         // SAFETY: of `number`.
         let site = unsafe { sites.get(last.unwrap().unwrap()) };
         assert!(ptr::eq(site.vtable, known));
-        assert_eq!(sites.used.load(Relaxed), Sites::<H>::MOST);
+        assert_eq!(sites.used.load(Relaxed), SpawnSites::<H>::MOST);
         assert_eq!(sites.number(vtable_of::<Pending<()>, H>(), place()), None);
     }
 
@@ -328,7 +332,7 @@ mod tests {
 
     #[test]
     fn threads_agree_on_the_numbers() {
-        let sites = Sites::<Probe>::new();
+        let sites = SpawnSites::<Probe>::new();
         let vtable = vtable_of::<Ready<()>, Probe>();
         let places: Vec<_> = (0..if cfg!(miri) { 20 } else { 2_000 })
             .map(|_| place())

@@ -22,7 +22,7 @@
 //! atomic steps cost what a heavy barrier does, so the two together cost at most twice what the better of *always biased* and *never*
 //! does, whatever the others do (ski rental). On a host without heavy barriers it is never biased.
 
-use crate::host::Host;
+use super::host::Host;
 use crate::sync::{AtomicBool, AtomicU32, Ordering, light_barrier};
 
 /// Atomic steps that cost as much as a heavy barrier: 5 ns each, and 20 µs where CPUs are virtual: 10 for the thread that makes it, and an

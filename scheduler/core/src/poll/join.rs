@@ -8,8 +8,26 @@
 //! exiting thread needs the control block no longer than to read it: it clears the field, and the handle, which may have seen the exit before, waits for
 //! that, a few instructions, before it frees the control block, with the coroutine's own reference and its own.
 //!
-//! Awaiting lends: until the wait ends the coroutine runs at the level of its waiter, if that is
-//! more urgent than its own (`await_loans.rs`).
+//! # Lending
+//!
+//! While a coroutine is blocked in the wait for a less urgent one, it lends that its level. A wait
+//! has no future of its own: `timeout(d, &mut handle)` gives the wait up, keeps the handle and
+//! tells no one, and the poll that gives up has polled the handle, too. So the rule is: **the last
+//! poll before a coroutine blocks lends, and any other poll of a handle takes back.** A coroutine
+//! that
+//! has asked less urgent handles is polled once more before it blocks.
+//!
+//! Only the handle writes the level lent along it (`join_boost`), so no lock and no list is needed.
+//! A wait that ends without a poll of the handle (`select!`, if the other branch was polled first,
+//! or the end of the waiter while the handle is elsewhere) leaves the loan in place until the
+//! handle is polled or dropped. A handle that is polled
+//! with another waker than that of the coroutine around it (in a set of futures that polls those
+//! that were woken) lends in each poll, and until the handle is dropped.
+//! [`reprio`](crate::Domain::reprio) of an awaited coroutine wakes its waiter, whose poll decides
+//! again.
+//!
+//! Cost: one test of a bit for a poll that asks no less urgent handle; else a poll more when it
+//! blocks, and a change of level, O(1), for each handle.
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -20,103 +38,17 @@ use core::pin::Pin;
 use core::ptr::{NonNull, null_mut, without_provenance_mut};
 use core::task::{Context, Poll, Waker};
 
-use crate::await_loans;
-use crate::cancel::CancelHandle;
+use crate::base::host::{Critical, Host};
+use crate::base::id::CoroutineId;
+use crate::coroutine::join_error::JoinError;
+use crate::coroutine::state::Join;
 use crate::coroutine::{BoxedWaker, Slot, catch_panic};
-use crate::domain::Inner;
-use crate::host::{Critical, Host, Panic};
-use crate::id::CoroutineId;
-use crate::state::Join;
+use crate::poll::cancel::CancelHandle;
+use crate::poll::waker;
 use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use crate::vcpu::{Vcpu, id_of};
-use crate::waker;
-
-/// Why a coroutine has no result.
-pub enum JoinError {
-    /// It was cancelled, or its domain has shut down.
-    Cancelled,
-    /// It panicked, with this payload.
-    Panicked(Payload),
-}
-
-/// What a panic threw; see [`JoinError::into_panic`].
-///
-/// Boxed once more: one word, for each coroutine has room for its result from the beginning, and few panic.
-pub struct Payload(Box<Panic>);
-
-// SAFETY: by a shared reference it is looked at only for text, which is `Sync`.
-unsafe impl Sync for Payload {}
-
-impl Payload {
-    pub(crate) fn new(panic: Panic) -> Payload {
-        Payload(Box::new(panic))
-    }
-
-    fn text(&self) -> Option<&str> {
-        let string = || self.0.downcast_ref::<alloc::string::String>();
-        let text = self.0.downcast_ref::<&'static str>().copied();
-        text.or_else(|| string().map(|string| &**string))
-    }
-}
-
-impl fmt::Debug for Payload {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.text())
-    }
-}
-
-impl JoinError {
-    /// Was it cancelled?
-    #[must_use]
-    pub fn is_cancelled(&self) -> bool {
-        matches!(self, JoinError::Cancelled)
-    }
-
-    /// Did it panic?
-    #[must_use]
-    pub fn is_panic(&self) -> bool {
-        matches!(self, JoinError::Panicked(_))
-    }
-
-    /// What it threw.
-    #[must_use]
-    pub fn into_panic(self) -> Option<Panic> {
-        match self {
-            JoinError::Cancelled => None,
-            JoinError::Panicked(Payload(panic)) => Some(*panic),
-        }
-    }
-
-    /// What it said when it panicked, if that was text.
-    #[must_use]
-    pub fn message(&self) -> Option<&str> {
-        match self {
-            JoinError::Cancelled => None,
-            JoinError::Panicked(payload) => payload.text(),
-        }
-    }
-}
-
-impl fmt::Display for JoinError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self, self.message()) {
-            (JoinError::Cancelled, _) => f.write_str("the coroutine was cancelled"),
-            (_, Some(message)) => write!(f, "the coroutine panicked: {message}"),
-            (_, None) => f.write_str("the coroutine panicked"),
-        }
-    }
-}
-
-impl fmt::Debug for JoinError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            JoinError::Cancelled => f.write_str("Cancelled"),
-            JoinError::Panicked(_) => write!(f, "Panicked({:?})", self.message()),
-        }
-    }
-}
-
-impl core::error::Error for JoinError {}
+use crate::tables::table::id_of;
+use crate::vcpu::shared::Shared;
+use crate::vcpu::{Vcpu, release, wake};
 
 /// The right to the result of a coroutine, one word. Dropping it detaches the coroutine; until then it keeps the control block, also when the
 /// result has been taken.
@@ -202,7 +134,7 @@ impl<T, H: Host> JoinHandle<T, H> {
     pub fn cancel(&self) {
         let generation = self.block().word.generation();
         // SAFETY: the handle's reference keeps the control block.
-        let _ = unsafe { waker::cancel_slot(self.slot(), generation) };
+        let _ = unsafe { wake::cancel_slot(self.slot(), generation) };
     }
 
     /// The right to cancel it, apart from the handle. `None` when the result has been taken.
@@ -225,7 +157,7 @@ impl<T, H: Host> JoinHandle<T, H> {
         // SAFETY: exited, so the output is in place, and it is the handle's; it
         // is of type `T`, and taken once.
         let result = unsafe {
-            block.take_output(block.vcpu().inner(), result.as_mut_ptr().cast());
+            block.take_output(block.vcpu().spawn_sites(), result.as_mut_ptr().cast());
             result.assume_init()
         };
         let taken = self.slot.as_ptr().map_addr(|address| address | TAKEN);
@@ -248,7 +180,7 @@ unsafe fn release_exited<H: Host>(slot: NonNull<Slot<H>>) {
         wait_for_exit(block);
     }
     // SAFETY: the handle's, and the coroutine's own where it is the handle's, too.
-    unsafe { waker::release_of_handle(slot) };
+    unsafe { release::release_of_handle(slot) };
 }
 
 /// Another thread has exited the coroutine, and has not yet read what awaits it.
@@ -256,7 +188,7 @@ unsafe fn release_exited<H: Host>(slot: NonNull<Slot<H>>) {
 fn wait_for_exit<H: Host>(block: &Slot<H>) {
     let mut spins = 0;
     while !block.waiter.load(Acquire).is_null() {
-        block.vcpu().inner().host.relax(spins);
+        block.vcpu().shared().host.relax(spins);
         spins = spins.saturating_add(1);
     }
 }
@@ -276,7 +208,7 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
         }
         let slot = self.slot();
         let block = self.block();
-        let domain = block.vcpu().inner();
+        let domain = block.vcpu().shared();
         let waiting = {
             let _critical = Critical::<H>::enter();
             let waiting = domain.here().and_then(Vcpu::current);
@@ -311,34 +243,69 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
 /// coroutine of the domain in whose poll that was; `by_id`: its waker was used.
 ///
 /// # Safety
-/// As [`lend`](await_loans::lend), and `from` is being polled by the calling thread.
+/// As [`lend`], and `from` is being polled by the calling thread.
 #[inline]
 unsafe fn lend_from<H: Host>(
-    domain: &Inner<H>,
+    domain: &Shared<H>,
     slot: NonNull<Slot<H>>,
     from: Option<NonNull<Slot<H>>>,
     by_id: bool,
 ) {
     let mut level = Slot::<H>::NO_BOOST;
-    let mut lister = None;
-    if let Some(waiting) = from {
+    if let Some(from) = from {
         // SAFETY: it is being polled, hence alive.
-        let from = unsafe { waiting.as_ref() };
+        let from = unsafe { from.as_ref() };
         from.set_lends();
-        level = from.level().get();
-        if by_id {
-            // The waiter was published before: see `StateWord::set_waiter`.
-            // SAFETY: referenced, hence alive.
-            let matters = level < unsafe { slot.as_ref() }.base.load(SeqCst);
-            if matters {
-                lister = Some(waiting);
-            } else {
-                level = Slot::<H>::NO_BOOST;
-            }
+        let own = from.level().get();
+        // The waiter was published before: see `StateWord::set_waiter`.
+        // SAFETY: referenced, hence alive.
+        let is_less_urgent = || own < unsafe { slot.as_ref() }.base.load(SeqCst);
+        if !by_id || from.is_polled_to_lend() {
+            level = own;
+        } else if is_less_urgent() {
+            from.set_has_asked(true);
         }
     }
     // SAFETY: passed on.
-    unsafe { await_loans::lend(domain, slot, level, lister) };
+    unsafe { lend(domain, slot, level) };
+}
+
+/// Sets the level that an awaited coroutine is lent.
+///
+/// # Safety
+/// The caller is the handle of the coroutine, or was until now, and holds a reference.
+#[inline]
+unsafe fn lend<H: Host>(domain: &Shared<H>, awaited: NonNull<Slot<H>>, level: u8) {
+    // SAFETY: referenced, hence alive.
+    let block = unsafe { awaited.as_ref() };
+    let before = block.join_boost.load(Relaxed);
+    if before == level {
+        return;
+    }
+    block.join_boost.store(level, Relaxed);
+    let effective = block.level().get();
+    if level < effective || before <= effective {
+        // SAFETY: passed on.
+        unsafe { change_level(domain, awaited) };
+    }
+}
+
+/// # Safety
+/// As [`lend`].
+#[inline(never)]
+unsafe fn change_level<H: Host>(domain: &Shared<H>, awaited: NonNull<Slot<H>>) {
+    // SAFETY: passed on.
+    unsafe { domain.resettle(awaited, true) };
+}
+
+/// Wakes the waiter of a coroutine that has become less urgent, unless it lends already.
+#[cold]
+pub(crate) fn less_urgent<H: Host>(domain: &Shared<H>, awaited: &Slot<H>) {
+    if awaited.join_boost.load(Relaxed) == Slot::<H>::NO_BOOST {
+        // It may have given up, or exited, meanwhile.
+        let waiter = awaited.waiter.load(Relaxed).addr() as u64;
+        let _ = domain.wake(CoroutineId::from_u64(waiter));
+    }
 }
 
 impl<T, H: Host> Drop for JoinHandle<T, H> {
@@ -389,16 +356,16 @@ unsafe fn leave<H: Host>(slot: NonNull<Slot<H>>) {
         Join::Done if !lends => return,
         // SAFETY: we still hold the handle's reference.
         Join::Done => unsafe {
-            await_loans::lend(block.vcpu().inner(), slot, Slot::<H>::NO_BOOST, None);
+            lend(block.vcpu().shared(), slot, Slot::<H>::NO_BOOST);
         },
         // SAFETY: exited with the handle alive: the output is the handle's, and then its references.
         Join::Exited => unsafe {
-            block.drop_output(block.vcpu().inner());
+            block.drop_output(block.vcpu().spawn_sites());
             return release_exited(slot);
         },
     }
     // SAFETY: the handle's reference.
-    unsafe { waker::release(slot) };
+    unsafe { release::release(slot) };
 }
 
 /// Publishes the waker of what awaits the coroutine: `waiting`, if that is in a coroutine of the domain.
@@ -463,7 +430,7 @@ pub(crate) unsafe fn wake_by_id<H: Host>(vcpu: &Vcpu<H>, block: NonNull<Slot<H>>
         CoroutineId::from_u64(id as u64)
     };
     // It may have exited, as what awaited it may have given up.
-    let domain = vcpu.inner();
+    let domain = vcpu.shared();
     let _ = domain.wake_from(domain.here(), id);
 }
 

@@ -2,24 +2,24 @@
 
 use core::ptr::{self, NonNull};
 
-use super::Vcpu;
+use super::spawn::discard;
+use crate::base::host::Host;
+use crate::base::id::CoroutineId;
 use crate::coroutine::Slot;
-use crate::domain::discard;
-use crate::host::Host;
-use crate::id::CoroutineId;
+use crate::vcpu::Vcpu;
 
 impl<H: Host> Vcpu<H> {
     /// What is pinned here, with its slot. O(coroutines of the domain).
     pub(crate) fn pinned(&self) -> impl Iterator<Item = (CoroutineId, NonNull<Slot<H>>)> {
-        let inner = self.inner();
-        inner.table.slots().filter_map(move |(index, slot)| {
+        let shared = self.shared();
+        shared.table.slots().filter_map(move |(index, slot)| {
             let id = CoroutineId::new(index, slot.word.tenant()?);
-            let ours = inner.with(id, |coroutine| {
+            let ours = shared.with(id, |coroutine| {
                 // SAFETY: `with` holds a reference.
                 let block = unsafe { coroutine.as_ref() };
                 block.is_pinned() && ptr::eq(block.vcpu(), self)
             });
-            (ours == Ok(true)).then_some((id, inner.table.find(index)?))
+            (ours == Ok(true)).then_some((id, shared.table.find(index)?))
         })
     }
 

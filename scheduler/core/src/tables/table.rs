@@ -19,8 +19,9 @@
 use core::alloc::Layout;
 use core::ptr::{NonNull, null_mut};
 
+use crate::base::host::{Host, is_lazy, take_back, zeroed};
+use crate::base::id::CoroutineId;
 use crate::coroutine::Slot;
-use crate::host::{Host, is_lazy, take_back, zeroed};
 use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 const CHUNKS: usize = if cfg!(loom) { 1 } else { 24 };
@@ -389,6 +390,13 @@ impl<H: Host> Drop for Table<H> {
     }
 }
 
+/// The id of a coroutine whose control block is alive.
+pub(crate) fn id_of<H: Host>(coroutine: NonNull<Slot<H>>) -> CoroutineId {
+    // SAFETY: alive, says the caller's possession of the pointer.
+    let block = unsafe { coroutine.as_ref() };
+    CoroutineId::new(Table::index(coroutine), block.word.generation())
+}
+
 #[cfg(all(test, not(loom)))]
 pub(crate) mod tests {
     use super::*;
@@ -428,7 +436,7 @@ pub(crate) mod tests {
         fn now(&self) -> u64 {
             0
         }
-        fn current(&self) -> Option<NonNull<crate::Vcpu<Roomy>>> {
+        fn current(&self) -> Option<crate::Served> {
             None
         }
         fn pend(&self, _: usize) {}

@@ -1,0 +1,62 @@
+//! Kinds, states and places of coroutines, as hosts and programs see them.
+
+/// Purpose of a coroutine. It decides whether a poll that returned `Pending` blocks, and shows in
+/// inspection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Kind {
+    /// Ordinary work: blocked until it is woken.
+    #[default]
+    Task = 0,
+    /// The completion side of an I/O operation or a system call: scheduled like
+    /// a task, accounted as I/O.
+    Completion = 1,
+    /// Never done: ready again after every poll, like the coroutine whose poll
+    /// is "run the most urgent user process until it traps" (SharedScheduler,
+    /// "switching coroutine").
+    Switching = 2,
+}
+
+/// The six states of a coroutine, for inspection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// Created, and not started.
+    Created = 0,
+    /// Ready: waits for a vCPU.
+    Ready = 1,
+    /// It is being polled.
+    Running = 2,
+    /// Blocked until a wake.
+    Blocked = 3,
+    /// Interrupted in the middle of a poll; keeps its stack.
+    Suspended = 4,
+    /// It is done; its id is dead or about to be.
+    Exited = 5,
+}
+
+impl State {
+    /// Returns the state of a number, the reverse of `as u8`; of any other number
+    /// [`State::Exited`].
+    #[must_use]
+    pub fn from_number(n: u8) -> State {
+        match n {
+            0 => State::Created,
+            1 => State::Ready,
+            2 => State::Running,
+            3 => State::Blocked,
+            4 => State::Suspended,
+            _ => State::Exited,
+        }
+    }
+}
+
+/// Where a suspended coroutine queues in its level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Before all others: it has made room for something more urgent, and has not had its turn yet.
+    Head,
+    /// Behind the others that have come within [`Config::patience`](crate::Config::patience): it
+    /// has had its turn.
+    Tail,
+}

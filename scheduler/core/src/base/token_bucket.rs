@@ -1,0 +1,200 @@
+//! Token bucket: an allowance that refills with time, up to a capacity.
+//!
+//! A bucket stores the tokens that are missing and the time up to which the refill is counted. The
+//! caller passes the time, so a bucket needs no clock and no thread. Times are nanoseconds or
+//! ticks, the same unit at each call; arithmetic is in integers and saturates.
+//!
+//! A time earlier than that of a call before brings nothing, and no time is counted twice.
+//!
+//! Cost: O(1), a division per call.
+
+/// An allowance that refills with time.
+///
+/// ```
+/// use upshift_core::TokenBucket;
+///
+/// // A token each 10 ns, at most 100.
+/// let mut bucket = TokenBucket::new(10, 100, 0);
+/// assert!(bucket.try_take(100, 0));
+/// assert!(!bucket.try_take(1, 9));
+/// assert_eq!(bucket.wait(20, 50), 150);
+/// ```
+#[derive(Clone, Debug)]
+pub struct TokenBucket {
+    /// Time that brings one token.
+    interval: u64,
+    capacity: u64,
+    /// Tokens that the bucket lacks; those beyond the capacity are owed.
+    missing: u64,
+    /// Time up to which the refill is counted.
+    at: u64,
+}
+
+impl TokenBucket {
+    /// Creates a full bucket at time `now`. It gets a token each `interval`, 0 counts as 1, and
+    /// holds at most `capacity`. With the interval `u64::MAX` it is never refilled.
+    #[must_use]
+    pub fn new(interval: u64, capacity: u64, now: u64) -> TokenBucket {
+        TokenBucket {
+            interval: interval.max(1),
+            capacity,
+            missing: 0,
+            at: now,
+        }
+    }
+
+    /// Changes the time that brings one token, from `now` on.
+    pub fn set_interval(&mut self, interval: u64, now: u64) {
+        self.refill(now);
+        self.interval = interval.max(1);
+    }
+
+    /// Takes `price` tokens if the bucket holds them all.
+    #[must_use]
+    pub fn try_take(&mut self, price: u64, now: u64) -> bool {
+        self.refill(now);
+        let enough = price <= self.capacity.saturating_sub(self.missing);
+        if enough {
+            self.missing += price;
+        }
+        enough
+    }
+
+    /// Takes `price` tokens, and owes those that the bucket does not hold. Debts do not add up: the
+    /// bucket owes the largest of them, and at most its capacity.
+    pub fn spend(&mut self, price: u64, now: u64) {
+        self.refill(now);
+        let most = self.capacity.saturating_mul(2);
+        let spent = (self.missing.min(self.capacity)).saturating_add(price);
+        self.missing = self.missing.max(spent.min(most));
+    }
+
+    /// Returns tokens, beside those that time brings.
+    pub fn refund(&mut self, tokens: u64) {
+        self.missing = self.missing.saturating_sub(tokens);
+    }
+
+    /// Returns the time from `now` until the bucket holds `price`, or as much as it can.
+    pub fn wait(&mut self, price: u64, now: u64) -> u64 {
+        self.refill(now);
+        let may_lack = self.capacity - price.min(self.capacity);
+        let lacks = self.missing.saturating_sub(may_lack);
+        if lacks == 0 {
+            return 0;
+        }
+        let time = lacks.saturating_mul(self.interval);
+        self.at.saturating_add(time).saturating_sub(now)
+    }
+
+    /// Whether the bucket owes tokens.
+    pub fn owes(&mut self, now: u64) -> bool {
+        self.refill(now);
+        self.missing > self.capacity
+    }
+
+    /// Whether the bucket holds as much as it can: then a new one would do as well.
+    pub fn is_full(&mut self, now: u64) -> bool {
+        self.refill(now);
+        self.missing == 0
+    }
+
+    fn refill(&mut self, now: u64) {
+        let tokens = now.saturating_sub(self.at) / self.interval;
+        // The rest of an interval is not lost.
+        self.at += tokens * self.interval;
+        self.refund(tokens);
+        if self.missing == 0 {
+            self.at = self.at.max(now);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_refills_with_time_up_to_its_capacity() {
+        let mut bucket = TokenBucket::new(10, 100, 0);
+        assert_eq!(bucket.wait(20, 0), 0);
+        bucket.spend(100, 0);
+        assert_eq!(bucket.wait(20, 0), 200);
+        assert_eq!(bucket.wait(20, 199), 1);
+        assert_eq!(bucket.wait(20, 200), 0);
+        bucket.spend(20, 205);
+        assert_eq!(bucket.wait(1, 209), 1);
+        assert!(!bucket.is_full(1_199) && bucket.is_full(1_200));
+        assert_eq!(bucket.wait(200, 1_000_000), 0, "no more than it can hold");
+        bucket.spend(60, 1_000_000);
+        assert_eq!(bucket.wait(50, 1_000_000), 100);
+    }
+
+    #[test]
+    fn a_price_is_taken_whole_or_not_at_all() {
+        let mut bucket = TokenBucket::new(10, 5, 0);
+        assert!(bucket.try_take(3, 0) && !bucket.try_take(3, 0) && bucket.try_take(2, 0));
+        assert!(!bucket.try_take(1, 9) && bucket.try_take(1, 10));
+        assert!(!bucket.try_take(6, u64::MAX), "more than the capacity");
+    }
+
+    #[test]
+    fn debts_are_paid_off_first_and_do_not_add_up() {
+        let mut bucket = TokenBucket::new(10, 100, 0);
+        bucket.spend(130, 0);
+        bucket.spend(30, 0);
+        assert!(bucket.owes(299) && !bucket.owes(300));
+        bucket.spend(30, 300);
+        assert_eq!(bucket.wait(20, 300), 500);
+        assert_eq!(bucket.wait(20, 700), 100);
+        bucket.refund(5);
+        assert_eq!(bucket.wait(20, 700), 50);
+        bucket.refund(1_000);
+        bucket.spend(100, 700);
+        assert_eq!(bucket.wait(1, 700), 10, "no more than it can hold");
+        bucket.spend(u64::MAX, 700);
+        assert_eq!(bucket.wait(1, 700), 1_010, "it owes at most its capacity");
+    }
+
+    #[test]
+    fn time_that_goes_back_brings_nothing_and_none_is_counted_twice() {
+        let mut bucket = TokenBucket::new(10, 100, 1_000);
+        bucket.spend(100, 1_000);
+        assert_eq!(bucket.wait(10, 0), 1_100);
+        assert!(!bucket.try_take(1, 500));
+        assert_eq!(bucket.wait(10, 1_050), 50);
+        assert_eq!(bucket.wait(10, 1_000), 100);
+        assert_eq!(bucket.wait(10, 1_060), 40);
+    }
+
+    #[test]
+    fn a_bucket_without_refill_ends_and_one_without_capacity_holds_nothing() {
+        let mut never = TokenBucket::new(u64::MAX, 2, 0);
+        assert!(never.try_take(2, 0) && !never.try_take(1, u64::MAX - 1));
+        assert_eq!(never.wait(1, 1), u64::MAX - 1);
+        let mut empty = TokenBucket::new(1, 0, 0);
+        assert!(!empty.try_take(1, u64::MAX) && empty.try_take(0, u64::MAX));
+        empty.spend(7, u64::MAX);
+        assert!(!empty.owes(u64::MAX));
+    }
+
+    #[test]
+    fn another_interval_counts_from_then_on() {
+        let mut bucket = TokenBucket::new(10, 100, 0);
+        bucket.spend(100, 0);
+        bucket.set_interval(5, 100);
+        assert_eq!(bucket.wait(20, 100), 50);
+    }
+
+    #[test]
+    fn numbers_may_be_of_any_size() {
+        for interval in [0, 1, u64::MAX] {
+            let mut bucket = TokenBucket::new(interval, u64::MAX, u64::MAX);
+            bucket.spend(u64::MAX, 0);
+            bucket.spend(u64::MAX, u64::MAX);
+            assert!(bucket.wait(u64::MAX, 0) > 0);
+            bucket.refund(u64::MAX);
+            bucket.refund(u64::MAX);
+            assert_eq!(bucket.wait(u64::MAX, u64::MAX), 0);
+        }
+    }
+}

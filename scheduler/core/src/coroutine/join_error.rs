@@ -1,0 +1,97 @@
+//! Reasons for which a coroutine has no result.
+
+use alloc::boxed::Box;
+use core::fmt;
+
+use crate::base::host::Panic;
+
+/// Reason for which a coroutine has no result.
+pub enum JoinError {
+    /// The coroutine was cancelled, or its domain has shut down.
+    Cancelled,
+    /// The coroutine panicked, with this payload.
+    Panicked(Payload),
+}
+
+/// A coroutine without a result keeps two words for it.
+const _: () = assert!(size_of::<Result<(), JoinError>>() == 2 * size_of::<*const ()>());
+
+/// Payload of a panic; see [`JoinError::into_panic`].
+///
+/// Boxed once more, to be one word: each coroutine has room for its result from the beginning, and
+/// few panic.
+pub struct Payload(Box<Panic>);
+
+// SAFETY: by a shared reference it is looked at only for text, which is `Sync`.
+unsafe impl Sync for Payload {}
+
+impl Payload {
+    pub(crate) fn new(panic: Panic) -> Payload {
+        Payload(Box::new(panic))
+    }
+
+    fn text(&self) -> Option<&str> {
+        let string = || self.0.downcast_ref::<alloc::string::String>();
+        let text = self.0.downcast_ref::<&'static str>().copied();
+        text.or_else(|| string().map(|string| &**string))
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.text())
+    }
+}
+
+impl JoinError {
+    /// Was it cancelled?
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, JoinError::Cancelled)
+    }
+
+    /// Did it panic?
+    #[must_use]
+    pub fn is_panic(&self) -> bool {
+        matches!(self, JoinError::Panicked(_))
+    }
+
+    /// Returns the payload of the panic.
+    #[must_use]
+    pub fn into_panic(self) -> Option<Panic> {
+        match self {
+            JoinError::Cancelled => None,
+            JoinError::Panicked(Payload(panic)) => Some(*panic),
+        }
+    }
+
+    /// Returns the message of the panic, if that was text.
+    #[must_use]
+    pub fn message(&self) -> Option<&str> {
+        match self {
+            JoinError::Cancelled => None,
+            JoinError::Panicked(payload) => payload.text(),
+        }
+    }
+}
+
+impl fmt::Display for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self, self.message()) {
+            (JoinError::Cancelled, _) => f.write_str("the coroutine was cancelled"),
+            (_, Some(message)) => write!(f, "the coroutine panicked: {message}"),
+            (_, None) => f.write_str("the coroutine panicked"),
+        }
+    }
+}
+
+impl fmt::Debug for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JoinError::Cancelled => f.write_str("Cancelled"),
+            JoinError::Panicked(_) => write!(f, "Panicked({:?})", self.message()),
+        }
+    }
+}
+
+impl core::error::Error for JoinError {}

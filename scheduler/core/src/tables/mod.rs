@@ -1,0 +1,5 @@
+//! Where coroutines are kept: the slots of a domain and the ready queues of a vCPU.
+
+pub(crate) mod queue;
+pub(crate) mod slot_cache;
+pub(crate) mod table;

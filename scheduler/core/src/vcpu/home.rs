@@ -1,0 +1,41 @@
+//! The vCPU of a coroutine.
+
+use core::ptr;
+
+use super::Vcpu;
+use crate::base::host::Host;
+use crate::coroutine::Slot;
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
+
+impl<H: Host> Slot<H> {
+    pub(crate) fn vcpu(&self) -> &Vcpu<H> {
+        // SAFETY: the address of a vCPU of its domain, which lives as long as the domain, and so
+        // longer than any coroutine; never null.
+        unsafe { &*self.vcpu.load(Relaxed).cast() }
+    }
+
+    /// Is it on this vCPU? Acquire, to see the writes of the thread that moved it there.
+    pub(super) fn is_on(&self, vcpu: &Vcpu<H>) -> bool {
+        ptr::eq(self.vcpu.load(Acquire).cast(), vcpu)
+    }
+
+    /// It is queued on this vCPU, whose lock is held.
+    #[inline]
+    pub(super) fn stays_on(&self, vcpu: &Vcpu<H>) {
+        self.vcpu
+            .store(ptr::from_ref(vcpu).cast_mut().cast(), Relaxed);
+    }
+
+    /// Moves the coroutine, which the caller owns and which is in no queue.
+    pub(crate) fn moves_to(&self, vcpu: &Vcpu<H>) {
+        // Release, for `settle`: with the lock of the new vCPU it must not see it still queued on
+        // the old one.
+        self.vcpu
+            .store(ptr::from_ref(vcpu).cast_mut().cast(), Release);
+    }
+
+    /// Where it was spawned.
+    pub(crate) fn location(&self) -> &'static core::panic::Location<'static> {
+        self.spawned_at(self.vcpu().spawn_sites())
+    }
+}

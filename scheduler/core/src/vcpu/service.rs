@@ -1,0 +1,56 @@
+//! Whether a vCPU is in service.
+//!
+//! ```text
+//!            1 retire             2 vacate
+//!   Serves ───────────► Retired ───────────► Vacant
+//!      ▲                                        │
+//!      └──────────────── 3 revive ──────────────┘
+//! ```
+//!
+//! The executor makes the steps 1 and 2, [`Domain::add_vcpu`](crate::Domain::add_vcpu) makes step 3
+//! for another executor. Any thread reads: a retired vCPU takes in no coroutines.
+
+use crate::sync::AtomicU8;
+use crate::sync::Ordering::{Relaxed, SeqCst};
+
+const SERVES: u8 = 0;
+const RETIRED: u8 = 1;
+/// Retired, and its executor is gone.
+const VACANT: u8 = 2;
+
+pub(crate) struct Service(AtomicU8);
+
+impl Service {
+    pub(super) fn new() -> Service {
+        Service(AtomicU8::new(SERVES))
+    }
+
+    fn step(&self, from: u8, to: u8) -> bool {
+        self.0.compare_exchange(from, to, SeqCst, Relaxed).is_ok()
+    }
+
+    #[inline]
+    pub(super) fn is_over(&self) -> bool {
+        self.0.load(Relaxed) != SERVES
+    }
+
+    /// The same, ordered after a push into the inbox: the thread that retires forwards its content.
+    pub(super) fn is_over_now(&self) -> bool {
+        self.0.load(SeqCst) != SERVES
+    }
+
+    /// 1. False: it was retired before.
+    pub(super) fn retire(&self) -> bool {
+        self.step(SERVES, RETIRED)
+    }
+
+    /// 2: nothing of the executor touches the vCPU any more.
+    pub(super) fn vacate(&self) {
+        self.0.store(VACANT, SeqCst);
+    }
+
+    /// 3. False: it has an executor.
+    pub(super) fn revive(&self) -> bool {
+        self.step(VACANT, SERVES)
+    }
+}

@@ -1,0 +1,229 @@
+//! The state that vCPUs and handles of a domain share: the table of coroutines, the list of vCPUs.
+
+use alloc::boxed::Box;
+use core::ptr::{NonNull, null_mut};
+
+use super::{MOST_LOOK_AFTER, Vcpu, release, wake};
+use crate::base::config::{Config, MAX_VCPUS};
+use crate::base::host::{Critical, Host};
+use crate::base::id::{CoroutineId, Dead};
+use crate::coroutine::Slot;
+use crate::coroutine::spawn_sites::SpawnSites;
+use crate::coroutine::state::Wake;
+use crate::sync::Ordering::{Acquire, Relaxed};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, NextLine};
+use crate::tables::table::Table;
+
+/// The state of a domain. Words that every pick reads share no cache line with those that spawns
+/// and exits write.
+#[repr(C)]
+pub(crate) struct Shared<H: Host> {
+    pub(crate) host: H,
+    pub(crate) config: Config,
+    pub(crate) vcpus: [AtomicPtr<Vcpu<H>>; MAX_VCPUS],
+    /// vCPUs below this index exist.
+    pub(crate) count: AtomicUsize,
+    /// How many of them are not retired.
+    pub(crate) active: AtomicUsize,
+    /// How many of them are parked.
+    pub(crate) idle: AtomicUsize,
+    /// How many of these do not look around.
+    pub(crate) asleep: AtomicUsize,
+    pub(crate) closed: AtomicBool,
+    pub(crate) spawn_sites: SpawnSites<H>,
+
+    /// Words for spawns from outside, and for handles that come and go.
+    outside: NextLine,
+    /// Where the next coroutine from outside goes.
+    next: AtomicUsize,
+    /// Domains and executors.
+    pub(crate) handles: AtomicUsize,
+    /// Coroutines that were spawned by threads that serve no vCPU.
+    pub(crate) spawned_outside: AtomicU64,
+
+    /// Its chunks are read by each spawn and exit, its free list is written by some of them.
+    slots: NextLine,
+    pub(crate) table: Table<H>,
+}
+
+impl<H: Host> Shared<H> {
+    /// Without vCPUs, for one handle.
+    pub(crate) fn new(host: H, config: Config) -> Shared<H> {
+        Shared {
+            host,
+            config: Config {
+                // Periods are multiples of it.
+                look_after: config.look_after.min(MOST_LOOK_AFTER),
+                ..config
+            },
+            vcpus: core::array::from_fn(|_| AtomicPtr::new(null_mut())),
+            count: AtomicUsize::new(0),
+            active: AtomicUsize::new(0),
+            idle: AtomicUsize::new(0),
+            asleep: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+            spawn_sites: SpawnSites::new(),
+            outside: NextLine,
+            next: AtomicUsize::new(0),
+            handles: AtomicUsize::new(1),
+            spawned_outside: AtomicU64::new(0),
+            slots: NextLine,
+            table: Table::new(),
+        }
+    }
+
+    pub(crate) fn vcpus(&self) -> impl Iterator<Item = &Vcpu<H>> {
+        let count = self.count.load(Acquire);
+        self.vcpus[..count].iter().map(|vcpu| {
+            // SAFETY: set before the count, kept until `self` is dropped.
+            unsafe { &*vcpu.load(Acquire) }
+        })
+    }
+
+    /// The vCPU of this domain that the calling thread serves.
+    #[inline]
+    pub(crate) fn here(&self) -> Option<&Vcpu<H>> {
+        let vcpu = self.host.current()?;
+        // SAFETY: the host says the thread serves it, so it exists.
+        let vcpu = unsafe { vcpu.0.cast::<Vcpu<H>>().as_ref() };
+        core::ptr::eq(vcpu.domain().as_ptr(), self).then_some(vcpu)
+    }
+
+    /// Returns the vCPU that has the most urgent work of the wanted levels to give, and the levels
+    /// of them that are as urgent as it.
+    pub(crate) fn victim(&self, thief: &Vcpu<H>, wanted: u64) -> Option<(&Vcpu<H>, u64)> {
+        let mut best = (64, None);
+        for vcpu in self.vcpus() {
+            let urgency = (vcpu.may_give() & wanted).trailing_zeros();
+            if urgency < best.0 && !core::ptr::eq(vcpu, thief) {
+                best = (urgency, Some(vcpu));
+            }
+        }
+        let least = 1u64.checked_shl(best.0)?;
+        Some((best.1?, wanted & (least | (least - 1))))
+    }
+
+    /// Ends the wait of one parked vCPU, if there is one.
+    pub(crate) fn notify_idle(&self, from: &Vcpu<H>) {
+        let start = from.index() + 1;
+        let count = self.count.load(Acquire);
+        let (low, high) = (start.min(count), count);
+        for vcpu in self
+            .vcpus()
+            .take(high)
+            .skip(low)
+            .chain(self.vcpus().take(low))
+        {
+            if vcpu.is_parked() && vcpu.kick() {
+                return;
+            }
+        }
+    }
+
+    /// Some vCPU in service, another than `not` if it can be: parked ones first.
+    pub(crate) fn any_vcpu(&self, not: &Vcpu<H>) -> Option<&Vcpu<H>> {
+        self.choose(|vcpu| !core::ptr::eq(vcpu, not))
+    }
+
+    pub(crate) fn choose(&self, accept: impl Fn(&Vcpu<H>) -> bool) -> Option<&Vcpu<H>> {
+        let accept = |vcpu: &&Vcpu<H>| !vcpu.is_retired() && accept(vcpu);
+        if self.idle.load(Relaxed) != 0
+            && let Some(parked) = self.vcpus().find(|vcpu| vcpu.is_parked() && accept(vcpu))
+        {
+            return Some(parked);
+        }
+        let count = self.count.load(Acquire).max(1);
+        let turn = self.next.fetch_add(1, Relaxed) % count;
+        self.vcpus()
+            .skip(turn)
+            .chain(self.vcpus().take(turn))
+            .find(accept)
+    }
+
+    /// Gives a coroutine whose levels have changed its place. With `propagate`, a
+    /// blocked one whose level has changed and that lends it is polled, so
+    /// that the coroutine that it waits for learns of it.
+    ///
+    /// # Safety
+    /// The caller holds a reference to the coroutine.
+    pub(crate) unsafe fn resettle(&self, coroutine: NonNull<Slot<H>>, propagate: bool) {
+        let _critical = Critical::<H>::enter();
+        // SAFETY: referenced, hence alive.
+        let block = unsafe { coroutine.as_ref() };
+        let before = block.level();
+        loop {
+            let vcpu = block.vcpu();
+            // SAFETY: passed on.
+            let settled = unsafe { vcpu.locked().settle(coroutine) };
+            vcpu.look_again();
+            if settled {
+                break;
+            }
+        }
+        if propagate && block.level() != before && block.lends() {
+            // SAFETY: as above.
+            unsafe { wake::wake_slot(coroutine) };
+        }
+    }
+
+    /// Runs `f` with the control block of a living coroutine.
+    pub(crate) fn with<R>(
+        &self,
+        id: CoroutineId,
+        f: impl FnOnce(NonNull<Slot<H>>) -> R,
+    ) -> Result<R, Dead> {
+        let place = self.table.find(id.index()).ok_or(Dead)?;
+        // SAFETY: slots live as long as the table.
+        let slot = unsafe { place.as_ref() };
+        if !slot.word.retain_by_id(id.generation()) {
+            return Err(Dead);
+        }
+        let result = f(place);
+        // SAFETY: the reference just taken.
+        unsafe { release::release(place) };
+        Ok(result)
+    }
+
+    pub(crate) fn wake(&self, id: CoroutineId) -> Result<(), Dead> {
+        let _critical = Critical::<H>::enter();
+        self.wake_from(self.here(), id)
+    }
+
+    /// The same in a critical section, by a caller that knows which vCPU its thread serves.
+    #[inline]
+    pub(crate) fn wake_from(&self, here: Option<&Vcpu<H>>, id: CoroutineId) -> Result<(), Dead> {
+        let slot = self.table.find(id.index()).ok_or(Dead)?;
+        // SAFETY: slots live as long as the table.
+        match unsafe { slot.as_ref() }
+            .word
+            .wake_by_id(id.generation(), false)
+        {
+            Wake::Exited => Err(Dead),
+            Wake::Absorbed => Ok(()),
+            Wake::Enqueue => {
+                // SAFETY: `Enqueue` makes the coroutine ours.
+                unsafe { Vcpu::admit_from(here, slot) };
+                Ok(())
+            }
+        }
+    }
+
+    /// How many slots are free. No vCPU is served any more, and no slot is taken. O(n).
+    pub(crate) fn count_free(&self) -> usize {
+        // SAFETY: unserved, so nothing but this thread uses their caches.
+        let kept = self.vcpus().map(|vcpu| unsafe { vcpu.slot_cache.len() });
+        kept.sum::<usize>() + self.table.count_free()
+    }
+}
+
+impl<H: Host> Drop for Shared<H> {
+    fn drop(&mut self) {
+        for vcpu in &self.vcpus {
+            let vcpu = vcpu.swap(null_mut(), Relaxed);
+            if !vcpu.is_null() {
+                // SAFETY: made by `Box::into_raw`, and no reference is left.
+                drop(unsafe { Box::from_raw(vcpu) });
+            }
+        }
+    }
+}

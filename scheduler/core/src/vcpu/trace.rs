@@ -1,0 +1,34 @@
+//! Tells a host that traces of the steps of coroutines.
+
+use core::ptr::NonNull;
+
+use super::Vcpu;
+use crate::base::events::{Change, Step};
+use crate::base::host::Host;
+use crate::coroutine::Slot;
+use crate::tables::table::id_of;
+
+impl<H: Host> Vcpu<H> {
+    /// Tells a host that traces of a step of a coroutine on this vCPU, which the caller owns.
+    #[inline]
+    pub(crate) fn trace(&self, coroutine: NonNull<Slot<H>>, step: Step) {
+        if self.shared().host.is_tracing() {
+            self.tell(coroutine, step);
+        }
+    }
+
+    #[cold]
+    fn tell(&self, coroutine: NonNull<Slot<H>>, step: Step) {
+        let domain = self.shared();
+        // SAFETY: owned, hence alive.
+        let block = unsafe { coroutine.as_ref() };
+        domain.host.changed(&Change {
+            id: id_of(coroutine),
+            level: block.level(),
+            location: block.location(),
+            step,
+            vcpu: self.index(),
+            by: domain.here().map(Vcpu::index),
+        });
+    }
+}

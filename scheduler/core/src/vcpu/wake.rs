@@ -1,0 +1,61 @@
+//! Wakes and cancellations of a coroutine by those that hold a reference to it.
+
+use core::ptr::NonNull;
+
+use super::Vcpu;
+use crate::base::host::{Critical, Host};
+use crate::coroutine::Slot;
+use crate::coroutine::state::Wake;
+
+/// Wakes the coroutine in a slot.
+///
+/// # Safety
+/// The caller holds a reference.
+pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
+    // A wake that is half done swallows those of others.
+    let critical = Critical::<H>::enter();
+    // SAFETY: slots outlive their references.
+    let coroutine = unsafe { slot.as_ref() };
+    if coroutine.vcpu().polls_here(coroutine) {
+        // By a poll that goes on afterwards, as most that yield do: its end sees the wake, without
+        // an atomic step.
+        coroutine.wake_itself();
+        return;
+    }
+    // SAFETY: passed on.
+    unsafe { wake_other(slot, critical) };
+}
+
+/// Wakes a coroutine that the calling thread does not poll.
+///
+/// # Safety
+/// As [`wake_slot`].
+#[inline(never)]
+unsafe fn wake_other<H: Host>(slot: NonNull<Slot<H>>, _critical: Critical<H>) {
+    // SAFETY: slots outlive their references.
+    match unsafe { slot.as_ref() }.word.wake() {
+        // SAFETY: `Enqueue` makes the coroutine ours.
+        Wake::Enqueue => unsafe { Vcpu::admit(slot) },
+        Wake::Absorbed | Wake::Exited => {}
+    }
+}
+
+/// Cancels the coroutine of this generation in a slot. If it is being polled, the poll is asked to
+/// give way: a coroutine that computes and asks whether it should comes to its end, also while
+/// nothing else is ready.
+///
+/// # Safety
+/// The caller holds a reference to the coroutine, if that is of this generation.
+pub(crate) unsafe fn cancel_slot<H: Host>(slot: NonNull<Slot<H>>, generation: u32) -> Wake {
+    let _critical = Critical::<H>::enter();
+    // SAFETY: slots outlive their references.
+    let wake = unsafe { slot.as_ref() }.word.wake_by_id(generation, true);
+    match wake {
+        // SAFETY: `Enqueue` makes the coroutine ours.
+        Wake::Enqueue => unsafe { Vcpu::admit(slot) },
+        // SAFETY: the caller's reference.
+        Wake::Absorbed => unsafe { Vcpu::ask_cancelled(slot) },
+        Wake::Exited => {}
+    }
+    wake
+}
