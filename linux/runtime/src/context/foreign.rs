@@ -11,9 +11,10 @@ use std::time::Duration;
 use upshift_core::{Level, Priority, SpawnError};
 use upshift_elevate::dispatch::Permit;
 
+use crate::Runtime;
 use crate::io::AsyncReadExt;
+use crate::preempt::permit;
 use crate::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
-use crate::{Runtime, permit};
 
 #[derive(Default)]
 struct Calls {

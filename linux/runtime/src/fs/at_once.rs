@@ -6,7 +6,7 @@
 //! goes through the ring, which waits.
 //!
 //! * **Never for long.** Neither call waits for a device. A read is done in pieces of at most 1 MiB, 256 KiB beside something more urgent, and between two of them gives way
-//!   as any leaf future does ([`coop`](crate::coop)); the ring would copy all of it within one system call, with the vCPU waiting.
+//!   as any leaf future does ([`coop`](crate::coroutine::coop)); the ring would copy all of it within one system call, with the vCPU waiting.
 //! * **What is tried pays.** A hit saves 0.4 to 0.7 µs, a miss costs some 1 µs, next to the 6 µs of CPU time of a read from the device. So [`Tries`] pauses
 //!   after a miss, for twice as many operations after each further one, and half as long after each hit: where most hit nearly all are tried, where most miss
 //!   nearly none. Of *n* that all miss, 1 / [`LONGEST`] and ⌈log₂ [`LONGEST`]⌉ are tried in vain, and a file that comes to be cached is tried
@@ -25,7 +25,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use upshift_ring::Fd;
 
-use crate::{context, coop};
+use crate::context;
+use crate::coroutine::coop;
 
 /// Bytes copied by one system call beside something more urgent: some 18 µs (measured: 64 KiB at a time 84 µs per MiB, 256 KiB 71 to 83, all at once 66), within the
 /// interval at which a vCPU looks for completions under load.

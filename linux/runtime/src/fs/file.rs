@@ -10,8 +10,9 @@ use upshift_ring::{Fd, IoBuf, IoBufMut, op};
 use super::at_once::{self, Now, Tries};
 use super::read::Reading;
 use super::{FileStream, Metadata, OpenOptions, behind, current_ioprio, sync};
+use crate::coroutine::coop;
 use crate::net::{start, transfer};
-use crate::{blocking, context, coop};
+use crate::{blocking, context};
 
 /// An open file.
 ///

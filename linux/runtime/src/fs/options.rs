@@ -9,8 +9,9 @@ use upshift_ring::op;
 
 use super::at_once::{self, Now, Tries};
 use super::{File, invalid};
+use crate::context;
+use crate::coroutine::coop;
 use crate::net::start;
-use crate::{context, coop};
 
 thread_local! {
     /// Of names that this thread opens.

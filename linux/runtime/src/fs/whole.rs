@@ -11,8 +11,9 @@ use upshift_ring::{IoBuf, IoBufMut};
 use super::at_once::{self, Beginning, Tries};
 use super::options::{self, Opened};
 use super::{File, OpenOptions, current_ioprio};
+use crate::context;
+use crate::coroutine::coop;
 use crate::worker::Worker;
-use crate::{context, coop};
 
 /// The smallest read that is tried.
 const LEAST: usize = 64;

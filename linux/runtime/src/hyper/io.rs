@@ -42,12 +42,12 @@ use upshift_ring::{Fd, Submission, op};
 
 use super::send_file;
 use crate::context;
-use crate::coop;
-use crate::errand::Errand;
+use crate::coroutine::coop;
 use crate::io::Source;
 use crate::net::{SendQueue, TcpStream, UnixStream, is_cancelled, start};
 use crate::preempt::at_once;
 use crate::time;
+use crate::user_code::on_vcpu::Errand;
 
 /// What is sent of a file at once, at most.
 const PIECE: usize = 64 << 10;

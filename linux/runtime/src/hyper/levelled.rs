@@ -25,7 +25,7 @@ use upshift_core::{CoroutineId, Level};
 
 use super::receiving;
 use crate::context;
-use crate::coop;
+use crate::coroutine::coop;
 
 /// The level of a request.
 pub(super) type Classify = Arc<dyn Fn(&Request<Incoming>) -> Level + Send + Sync>;

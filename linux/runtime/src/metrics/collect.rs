@@ -3,9 +3,9 @@
 use upshift_core::{LEVELS, Level};
 
 use super::{CoroutineMetrics, Histogram, LevelMetrics, Meter, Metrics, StallMetrics, VcpuMetrics};
-use crate::clock;
 use crate::host::Linux;
-use crate::shared::Shared;
+use crate::runtime::shared::Shared;
+use crate::time::clock;
 
 type Vcpu = upshift_core::Vcpu<Linux>;
 

@@ -11,7 +11,7 @@ use std::task::Poll;
 use upshift_ring::AcceptMulti;
 
 use crate::context;
-use crate::coop;
+use crate::coroutine::coop;
 use crate::io::Descriptor;
 use crate::sync::Mutex;
 

@@ -15,7 +15,7 @@ use socket2::{SockAddr, SockRef};
 use upshift_ring::{Datagram, DatagramMulti, Fd};
 
 use crate::context;
-use crate::coop;
+use crate::coroutine::coop;
 use crate::io::{Descriptor, Readiness};
 use crate::preempt::at_once;
 use crate::time;

@@ -15,9 +15,9 @@ use upshift_ring::{IoBufMut, RecvBuf, RecvMulti, op};
 use super::family::Family;
 use super::transfer;
 use crate::context;
-use crate::coop;
-use crate::errand::Errand;
+use crate::coroutine::coop;
 use crate::io::{Descriptor, Source};
+use crate::user_code::on_vcpu::Errand;
 
 /// The receiving side: the armed operation and the bytes that are left over. The fields are dropped
 /// in this order: first the operation, then the descriptor.

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use super::directory;
 use crate::affinity::{self, Mask};
 use crate::metrics::{self, Metrics};
-use crate::shared::Shared;
+use crate::runtime::shared::Shared;
 use crate::trace::{Timeline, Trace};
 
 /// The version of what is answered; it changes when a name or a unit does.

@@ -10,9 +10,9 @@ use super::roles::{FIRST, NONE};
 use super::slice::{self, Punctual};
 use super::thread::Thread;
 use super::vcpu::Preemptible;
-use crate::clock;
-use crate::interrupt::{self, OnStack};
-use crate::permit;
+use crate::preempt::interrupt::{self, OnStack};
+use crate::preempt::permit;
+use crate::time::clock;
 
 thread_local! {
     static THREAD: Cell<Here> = const { Cell::new(Here { vcpu: null(), number: 0 }) };

@@ -54,6 +54,8 @@ mod alarm;
 mod calibrate;
 mod current;
 mod idle;
+pub(crate) mod interrupt;
+pub(crate) mod permit;
 mod prices;
 mod roles;
 mod serve;
@@ -129,10 +131,10 @@ pub fn no_suspend<R>(f: impl FnOnce() -> R) -> R {
     struct Entered;
     impl Drop for Entered {
         fn drop(&mut self) {
-            crate::permit::leave();
+            crate::preempt::permit::leave();
         }
     }
-    crate::permit::enter();
+    crate::preempt::permit::enter();
     let _entered = Entered;
     f()
 }

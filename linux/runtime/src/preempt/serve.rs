@@ -1,4 +1,4 @@
-//! The loop of the current thread: that of an inline vCPU (`worker.rs`), plus the watch that is kept over each poll.
+//! The loop of the current thread: that of an inline vCPU (`worker`), plus the watch that is kept over each poll.
 //!
 //! The permit of the thread is in use throughout, but for the time of polls.
 
@@ -14,9 +14,9 @@ use super::current::with_current;
 use super::roles::{FIRST, MAIN, NONE, Role};
 use super::thread::Thread;
 use super::vcpu::Preemptible;
-use crate::budget;
-use crate::clock;
+use crate::coroutine::budget;
 use crate::host::Linux;
+use crate::time::clock;
 use crate::worker::{POLLS_PER_REAP, Spin, Worker};
 
 impl Preemptible {
@@ -170,7 +170,7 @@ impl Preemptible {
     /// The poll of this thread is over; if it was stopped, when it has gone on.
     #[inline]
     fn poll_ends(&self, thread: &Thread) {
-        crate::permit::enter();
+        crate::preempt::permit::enter();
         let ran = || thread.has_run_ticks(|now| self.parked(now));
         self.lengths.note(thread.has_lasted_ticks(), ran);
         thread.began.store(0, Relaxed);
@@ -240,7 +240,7 @@ impl Preemptible {
 
     /// See [`at_once`].
     fn at_once<R>(&self, number: usize, call: impl FnOnce() -> R) -> R {
-        let _critical = crate::permit::Critical::enter();
+        let _critical = crate::preempt::permit::Critical::enter();
         if self.current.load(Acquire) != number {
             // It goes on without the vCPU.
             return call();

@@ -10,8 +10,8 @@ use upshift_elevate::dispatch::heavy_barrier;
 use super::roles::{NONE, Role, Roles};
 use super::thread::Go;
 use super::vcpu::Preemptible;
-use crate::clock;
-use crate::interrupt;
+use crate::preempt::interrupt;
+use crate::time::clock;
 use crate::worker::Worker;
 
 /// A poll, by its thread and the ticks at which it began; 0: between polls.

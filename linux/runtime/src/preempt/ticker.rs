@@ -17,7 +17,7 @@ use upshift_elevate::futex::{futex_wait, futex_wake};
 
 use super::slice::Punctual;
 use super::vcpu::Preemptible;
-use crate::clock;
+use crate::time::clock;
 
 /// Half of the longest time for which a suspended poll may be kept.
 const PERIOD: Duration = Duration::from_nanos(KEPT / 2);

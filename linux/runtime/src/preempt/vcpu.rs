@@ -31,12 +31,12 @@ use super::ticker::{self, Ticker};
 use super::{PreemptionStats, refusal, slice, watcher};
 use crate::affinity;
 use crate::board::Eyes;
-use crate::clock;
 use crate::context;
 use crate::host::{Linux, Preempted};
-use crate::interrupt;
 use crate::notice::no_thread;
-use crate::permit::Critical;
+use crate::preempt::interrupt;
+use crate::preempt::permit::Critical;
+use crate::time::clock;
 use crate::worker::Worker;
 
 /// Threads that a vCPU begins with: one to go on with, and one to spare.

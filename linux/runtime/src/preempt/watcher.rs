@@ -30,9 +30,9 @@ use super::suspend::{NotStopped, PollId, Stopped};
 use super::thread::Thread;
 use super::vcpu::Preemptible;
 use crate::board::LOOK;
-use crate::clock;
 use crate::host::Preempted;
-use crate::interrupt;
+use crate::preempt::interrupt;
+use crate::time::clock;
 
 /// A suspended poll that has had its turn lets others of its level go first for so long, ns: as long as it may be kept.
 pub(crate) const PATIENCE: Duration = Duration::from_nanos(KEPT);

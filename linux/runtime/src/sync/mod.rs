@@ -61,9 +61,10 @@ use std::task::{Context, Waker};
 
 use upshift_core::Level;
 
+use crate::coroutine::coop;
+use crate::host;
 #[cfg(loom)]
 use crate::lock;
-use crate::{coop, host};
 
 pub use barrier::{Barrier, BarrierWaitResult};
 pub use cancel::{CancellationToken, Cancelled, DropGuard};

@@ -17,8 +17,9 @@ use std::time::Duration;
 
 use upshift_core::Level;
 
+use crate::context;
 use crate::sync::wake;
-use crate::{clock, context};
+use crate::time::clock;
 
 /// How long nothing must be ready before the mover moves: enough for two looks at the ring.
 const IDLE_BEFORE_MOVE: Duration = Duration::from_micros(50);

@@ -15,9 +15,10 @@ use std::time::Duration;
 use super::pause;
 use super::timers::{Armed, Fired, Held, Key, Timers};
 use super::{Instant, nanos_of, now, now_or_later};
-use crate::errand::Errand;
+use crate::context;
 use crate::sync::{Spare, may_proceed, wake};
-use crate::{clock, context};
+use crate::time::clock;
+use crate::user_code::on_vcpu::Errand;
 
 /// Waits for a duration, from this call on. Zero is ready at once; what the clock
 /// cannot count (584 years) never ends.

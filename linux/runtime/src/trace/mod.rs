@@ -34,7 +34,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use crate::shared::Shared;
+use crate::runtime::shared::Shared;
 
 pub use upshift_core::Step;
 pub use upshift_trace::spans::Spans;

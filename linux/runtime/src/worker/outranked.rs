@@ -6,8 +6,8 @@ use upshift_core::Yielded;
 
 use super::Worker;
 use crate::board::Post;
-use crate::clock;
 use crate::host::Linux;
+use crate::time::clock;
 
 /// How long a vCPU sleeps after it has given way to another process.
 const YIELD_SLEEP: Duration = Duration::from_micros(500);

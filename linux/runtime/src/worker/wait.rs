@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Worker;
 use crate::board::Post;
-use crate::clock;
+use crate::time::clock;
 
 /// How often a runtime that is being dropped looks whether all coroutines have exited.
 pub(crate) const ENDING_WAIT: Duration = Duration::from_millis(1);

@@ -22,10 +22,10 @@ use std::time::Duration;
 
 use tokio::runtime::{self, EnterGuard, Handle};
 
-use crate::around::Around;
-use crate::catch_panic::catch_panic;
 use crate::context::{self, Belonging};
 use crate::preempt;
+use crate::tokio::around::Around;
+use crate::user_code::catch_panic::catch_panic;
 
 /// How long tasks that are dropped, and blocking calls, are waited for.
 const GRACE: Duration = Duration::from_secs(1);

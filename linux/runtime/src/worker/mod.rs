@@ -23,6 +23,7 @@
 //! the start of a halted CPU.
 
 mod outranked;
+pub(crate) mod threads;
 mod wait;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -39,19 +40,19 @@ use upshift_ring::{
     AcceptMulti, DatagramMulti, Fd, Foreign, Operation, RecvMulti, Ring, Submission,
 };
 
-use crate::arrivals::{Arrivals, Listening, Reachable};
 use crate::board::Post;
-use crate::budget;
-use crate::clock;
 use crate::context;
-use crate::foreign;
+use crate::coroutine::budget;
 use crate::host::{Linux, Preempted};
 use crate::metrics::Meter;
 use crate::net::family::Family;
-use crate::permit;
-use crate::shared::Shared;
+use crate::preempt::permit;
+use crate::runtime::shared::Shared;
+use crate::stand_in::arrivals::{Arrivals, Listening, Reachable};
+use crate::time::clock;
 use crate::time::timers::Timers;
 use crate::trace::recorder::Recorder;
+use crate::user_code::foreign;
 pub(crate) use wait::{ENDING_WAIT, Spin};
 
 /// Polls before a vCPU with completions or submissions waiting enters the ring.

@@ -7,8 +7,8 @@ use std::sync::Once;
 use upshift_core::Level;
 use upshift_ring::{Driver, Job, Mode, Offload, SetupError, probe_ring};
 
+use crate::blocking::pool::{self, Pool, Refused};
 use crate::notice::{errno_of, notice};
-use crate::pool::{self, Pool, Refused};
 
 /// The environment variable that is asked where the program leaves the choice open.
 const VARIABLE: &str = "UPSHIFT_DRIVER";

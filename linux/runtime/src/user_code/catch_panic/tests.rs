@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use upshift_core::Level;
 
-use crate::permit::{Critical, is_used};
+use crate::preempt::permit::{Critical, is_used};
 use crate::sync::{
     Barrier, CancellationToken, Mutex, Notify, OnceCell, RwLock, Semaphore, SetOnce, broadcast,
     mpsc, oneshot, watch,

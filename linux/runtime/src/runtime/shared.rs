@@ -9,17 +9,17 @@ use std::time::Duration;
 use upshift_core::{Domain, MAX_VCPUS};
 use upshift_ring::Driver;
 
-use crate::around::Surroundings;
-use crate::arrivals::Reaches;
+use crate::blocking::pool::Pool;
 use crate::board::{BoardStats, Membership};
-use crate::driver::Choice;
+use crate::context::numbers::Number;
 use crate::host::Linux;
 use crate::metrics::Meter;
 use crate::notice::notice;
-use crate::numbers::Number;
 use crate::observe::Watch;
-use crate::pool::Pool;
 use crate::preempt::{self, PreemptionStats};
+use crate::runtime::driver::Choice;
+use crate::stand_in::arrivals::Reaches;
+use crate::tokio::around::Surroundings;
 
 /// See the module.
 pub(crate) struct Shared {

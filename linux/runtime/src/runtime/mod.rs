@@ -5,6 +5,12 @@
 //! runtime cancels every coroutine while all vCPUs still serve, so that I/O in
 //! flight is cancelled by the rings that started it; then the threads leave.
 
+pub(crate) mod builder;
+pub(crate) mod driver;
+pub(crate) mod handle;
+pub(crate) mod shared;
+pub(crate) mod stats;
+
 use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
@@ -21,17 +27,17 @@ use upshift_core::{Domain, Executor, Level, Priority};
 use upshift_ring::Mode;
 
 use crate::affinity;
-use crate::builder::Builder;
 use crate::context;
-use crate::driver::Report;
-use crate::handle::Handle;
 use crate::host;
 use crate::host::Linux;
-use crate::interrupt;
 use crate::notice::notice;
 use crate::observe::Watchdog;
 use crate::preempt::Preemptible;
-use crate::shared::{Other, Shared};
+use crate::preempt::interrupt;
+use crate::runtime::builder::Builder;
+use crate::runtime::driver::Report;
+use crate::runtime::handle::Handle;
+use crate::runtime::shared::{Other, Shared};
 use crate::task::JoinError;
 use crate::worker::{ENDING_WAIT, Until, Worker};
 
@@ -45,7 +51,7 @@ pub struct Runtime {
     pub(crate) observers: Observers,
     /// Ends when the vCPUs have.
     #[cfg(feature = "tokio-rt")]
-    pub(crate) _beside: Option<crate::beside::Beside>,
+    pub(crate) _beside: Option<crate::tokio::beside::Beside>,
     pub(crate) not_send: PhantomData<*const ()>,
 }
 

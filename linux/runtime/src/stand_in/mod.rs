@@ -23,15 +23,17 @@
 //!
 //! [`Vcpu::look`]: upshift_core::Vcpu::look
 
+pub(crate) mod arrivals;
+
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use upshift_ring::{Fd, Submission, op};
 
-use crate::arrivals::{Arrivals, Listening, Reach};
-use crate::clock;
-use crate::foreign;
+use crate::stand_in::arrivals::{Arrivals, Listening, Reach};
+use crate::time::clock;
+use crate::user_code::foreign;
 use crate::worker::Worker;
 
 impl Worker {

@@ -3,6 +3,8 @@
 //! A thread-local pointer to the [`Worker`] whose loop is running on this thread.
 //! Everything here answers "nothing" outside a runtime.
 
+pub(crate) mod numbers;
+
 use std::cell::{Cell, OnceCell};
 use std::io;
 use std::ptr::null;
@@ -10,12 +12,11 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use upshift_core::{CoroutineId, Domain, Level};
 
-use crate::around::Within;
 use crate::host::Linux;
-use crate::numbers;
-use crate::permit::Critical;
-use crate::shared::Shared;
+use crate::preempt::permit::Critical;
+use crate::runtime::shared::Shared;
 use crate::time::timers::Timers;
+use crate::tokio::around::Within;
 use crate::worker::Worker;
 
 thread_local! {

@@ -27,10 +27,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::budget::{self, BUDGET, Budget, LEAVES};
-use crate::clock;
 use crate::context;
+use crate::coroutine::budget::{self, BUDGET, Budget, LEAVES};
 use crate::host;
+use crate::time::clock;
 use crate::worker::Worker;
 
 /// The most tests between two looks at the clock.

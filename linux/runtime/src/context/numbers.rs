@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use upshift_core::Domain;
 
 use crate::host::Linux;
-use crate::permit::Critical;
+use crate::preempt::permit::Critical;
 
 /// How many runtimes of a process can be told apart at a time.
 const SLOTS: usize = 64;

@@ -22,9 +22,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use upshift_core::preempt::KEPT;
 
-use crate::arrivals;
-use crate::clock;
 use crate::preempt;
+use crate::stand_in::arrivals;
+use crate::time::clock;
 pub(crate) use spare::SLOTS as MOST_THREADS;
 pub(crate) use stack::OnStack;
 

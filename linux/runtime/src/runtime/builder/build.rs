@@ -13,23 +13,23 @@ use upshift_ring::Bracket;
 use super::Builder;
 use super::observation::Observation;
 use crate::affinity;
-use crate::around::Surroundings;
-use crate::arrivals::Reaches;
-#[cfg(feature = "tokio-rt")]
-use crate::beside::Beside;
+use crate::blocking::pool::Pool;
 use crate::board::{Board, Membership};
-use crate::clock;
 use crate::context::Belonging;
-use crate::driver::Choice;
+use crate::context::numbers::Number;
 use crate::host::Linux;
-use crate::interrupt;
 use crate::notice::notice;
-use crate::numbers::Number;
-use crate::permit;
-use crate::pool::Pool;
+use crate::preempt::interrupt;
+use crate::preempt::permit;
 use crate::preempt::{self, Preemption};
+use crate::runtime::driver::Choice;
+use crate::runtime::shared::{Meters, Shared};
 use crate::runtime::{Engine, Observers, Runtime};
-use crate::shared::{Meters, Shared};
+use crate::stand_in::arrivals::Reaches;
+use crate::time::clock;
+use crate::tokio::around::Surroundings;
+#[cfg(feature = "tokio-rt")]
+use crate::tokio::beside::Beside;
 
 /// What it costs to move work to an idle vCPU: a halted virtual CPU takes 35–41 µs to wake.
 const COST_OF_MOVING: Duration = Duration::from_micros(50);

@@ -7,7 +7,7 @@
 use upshift_core::{Domain, JoinHandle, Level, Priority};
 use upshift_ring::Foreign;
 
-use crate::coop;
+use crate::coroutine::coop;
 use crate::host::Linux;
 
 /// Calls the wakers of coroutines, and has the rest run: a coroutine for each level, in order.

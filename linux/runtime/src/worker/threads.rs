@@ -11,13 +11,13 @@ use upshift_ring::Ring;
 
 use crate::affinity;
 use crate::board::Served;
-use crate::budget;
-use crate::clock;
 use crate::context;
+use crate::coroutine::budget;
 use crate::host::Linux;
 use crate::notice::{no_thread, notice};
 use crate::preempt::Preemptible;
-use crate::shared::{Other, Shared};
+use crate::runtime::shared::{Other, Shared};
+use crate::time::clock;
 use crate::time::timers::Timers;
 use crate::worker::{NONE_WAITS, Until, Worker, files_per_reap};
 

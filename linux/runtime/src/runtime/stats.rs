@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use upshift_core::{Domain, Level};
 
-use crate::clock;
 use crate::host::Linux;
+use crate::time::clock;
 
 /// What happened on one level since the runtime was built, over all vCPUs.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! Calls of code of users: wakers of other executors, hooks, blocking functions.
 
-use crate::permit;
+use crate::preempt::permit;
 
 /// Runs code of users whose panic must not end the work of others, as [`upshift_ring::catch_panic`]
 /// does. Returns `None` if the code panicked.

@@ -18,12 +18,12 @@ use std::time::Duration;
 use upshift_core::{Level, SpawnError};
 
 use crate::affinity::{self, Mask};
-use crate::around::Surroundings;
-use crate::catch_panic::catch_panic;
 use crate::context::{self, Belonging};
 use crate::metrics::BlockingMetrics;
 use crate::notice::{no_thread, notice};
-use crate::permit::Critical;
+use crate::preempt::permit::Critical;
+use crate::tokio::around::Surroundings;
+use crate::user_code::catch_panic::catch_panic;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -9,8 +9,8 @@ use upshift_core::MAX_VCPUS;
 use upshift_elevate::dispatch::{Permit, heavy_barrier, register_barrier};
 use upshift_ring::{Fd, Foreign, Ring, Submission, Watch, op};
 
-use crate::interrupt::{self, OnStack, Sent};
-use crate::permit;
+use crate::preempt::interrupt::{self, OnStack, Sent};
+use crate::preempt::permit;
 use crate::time::timers::Timers;
 
 /// One vCPU, as the others reach it.

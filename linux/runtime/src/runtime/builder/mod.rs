@@ -11,10 +11,10 @@ use std::time::Duration;
 use upshift_core::{Level, MAX_VCPUS};
 use upshift_ring::{Driver, Mode};
 
-use crate::around::{OnStart, OnStop, Surroundings};
 use crate::board::Board;
 use crate::observe::{OnStall, Stall};
 use crate::preempt::Preemption;
+use crate::tokio::around::{OnStart, OnStop, Surroundings};
 
 /// Settings of a runtime to be built.
 ///

@@ -3,6 +3,9 @@
 //! The names are those of the SharedScheduler papers (`spawn`, `get_cid`,
 //! `wake`, `reprio`, `alloc_cpu`).
 
+pub(crate) mod budget;
+pub(crate) mod coop;
+
 use std::future::Future;
 use std::io;
 use std::panic::Location;
@@ -11,10 +14,10 @@ use std::sync::Arc;
 use upshift_core::{CoroutineId, Dead, Level, Priority, SpawnError};
 
 use crate::blocking;
+use crate::blocking::pool::Refused;
 use crate::context;
 use crate::host;
 use crate::observe::traced;
-use crate::pool::Refused;
 use crate::task::{JoinError, JoinHandle};
 
 /// Starts a coroutine at a level, or at the spawner's with

@@ -2,7 +2,7 @@
 //!
 //! Everything in this crate, in the ring and in the core that touches a vCPU is bracketed by [`enter`] and [`leave`]. A thread
 //! whose permit has been taken away, in the middle of a poll, waits in `enter` until it has it back: a thread that was suspended
-//! (`preempt`), or a vCPU whose ring another one is taking care of (`reach`).
+//! (`preempt`), or a vCPU whose ring another one is taking care of (`stand_in`).
 //!
 //! Cost: a nanosecond; on threads without a permit one load of a thread-local.
 

@@ -13,7 +13,7 @@ use crate::context;
 use crate::metrics::Metrics;
 use crate::observe::traced;
 use crate::preempt::PreemptionStats;
-use crate::shared::Shared;
+use crate::runtime::shared::Shared;
 use crate::task::JoinHandle;
 use crate::trace::Trace;
 
@@ -93,8 +93,8 @@ impl Handle {
 
     /// What happened on each level since the start, over all vCPUs.
     #[must_use]
-    pub fn level_stats(&self, level: Level) -> crate::stats::LevelStats {
-        crate::stats::of_level(&self.shared.domain, level)
+    pub fn level_stats(&self, level: Level) -> crate::runtime::stats::LevelStats {
+        crate::runtime::stats::of_level(&self.shared.domain, level)
     }
 
     /// A snapshot of everything that is counted: coroutines by state, levels, vCPUs,

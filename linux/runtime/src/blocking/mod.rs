@@ -1,13 +1,15 @@
 //! Functions that block, as coroutines wait for them.
 
+pub(crate) mod pool;
+
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use upshift_core::SpawnError;
 
+use crate::blocking::pool::Job;
 use crate::context;
 use crate::host;
-use crate::pool::Job;
 use crate::sync::oneshot;
 
 /// A result, or a panic, that is to come.

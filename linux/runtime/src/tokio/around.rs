@@ -9,8 +9,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::catch_panic::catch_panic;
 use crate::notice::notice;
+use crate::user_code::catch_panic::catch_panic;
 
 /// Code of users around the polls of a thread.
 pub(crate) trait Around: Send + Sync {
