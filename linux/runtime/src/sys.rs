@@ -184,7 +184,7 @@ where
             notify: None,
         };
         // Not of a runtime that the thread belongs to otherwise: there it has no ring.
-        let shared = match context::try_with(|worker| worker.shared.clone()) {
+        let shared = match context::try_with(|worker| worker.shared().clone()) {
             Ok(shared) => shared,
             Err(error) => return done(error, buffer),
         };

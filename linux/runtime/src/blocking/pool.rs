@@ -18,7 +18,6 @@ use std::time::Duration;
 use upshift_core::{Level, SpawnError};
 
 use crate::affinity::{self, Mask};
-use crate::context::{self, Belonging};
 use crate::metrics::BlockingMetrics;
 use crate::notice::{no_thread, notice};
 use crate::preempt::permit::Critical;
@@ -64,7 +63,8 @@ struct Shared {
     queue: Mutex<Queue>,
     work: Condvar,
     surroundings: Surroundings,
-    runtime: Belonging,
+    /// Called first on each thread.
+    begin: Box<dyn Fn() + Send + Sync>,
     /// The CPUs of the process.
     cpus: Option<Mask>,
 }
@@ -90,20 +90,20 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Creates a pool of at most so many threads, each within `surroundings` and a part of
-    /// `runtime`.
+    /// Creates a pool of at most so many threads, each within `surroundings`, which
+    /// calls `begin` first.
     pub(crate) fn new(
         most: usize,
         name: String,
         surroundings: Surroundings,
-        runtime: Belonging,
+        begin: impl Fn() + Send + Sync + 'static,
     ) -> Pool {
         Pool {
             shared: Arc::new(Shared {
                 queue: Mutex::default(),
                 work: Condvar::new(),
                 surroundings,
-                runtime,
+                begin: Box::new(begin),
                 cpus: affinity::current().ok(),
             }),
             most,
@@ -193,11 +193,7 @@ fn serve(shared: &Shared) {
         // If they have been taken away meanwhile, it goes where it may.
         let _ = affinity::restore(cpus);
     }
-    context::belong(
-        &shared.runtime,
-        "this is a thread for blocking functions, not a coroutine of upshift: do this before or after `spawn_blocking`, \
-         or in `upshift::spawn`",
-    );
+    (shared.begin)();
     let _within = shared.surroundings.begin();
     serve_queue(shared);
 }

@@ -110,7 +110,7 @@ fn a_refused_coroutine_is_dropped_outside_of_uses() {
 #[test]
 fn a_refused_blocking_function_is_dropped_outside_of_uses() {
     outside_of_uses(2, async |user| {
-        crate::context::with(|worker| worker.shared.clone())
+        crate::context::with(|worker| worker.shared().clone())
             .unwrap()
             .pool
             .shut_down();

@@ -50,7 +50,7 @@ pub(crate) fn belongs_to() -> Option<Arc<Shared>> {
 pub(crate) fn serve(worker: &Worker) -> Serving<'_> {
     Serving {
         _entered: enter(worker),
-        _within: worker.shared.surroundings.begin(),
+        _within: worker.shared().surroundings.begin(),
     }
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn enter(worker: &Worker) -> Entered {
     let before = WORKER.replace(worker);
     // SAFETY: the worker has the executor, and is borrowed by its own thread
     // until `Entered` is dropped (it is not `Sync`).
-    unsafe { crate::host::serve(Some(worker.executor.vcpu())) };
+    unsafe { crate::host::serve(Some(worker.executor().vcpu())) };
     Entered { before }
 }
 
@@ -78,7 +78,7 @@ impl Drop for Entered {
     fn drop(&mut self) {
         WORKER.set(self.before);
         // SAFETY: the worker of before, if any, is still entered on this thread.
-        unsafe { crate::host::serve(self.before.as_ref().map(|worker| worker.executor.vcpu())) };
+        unsafe { crate::host::serve(self.before.as_ref().map(|worker| worker.executor().vcpu())) };
     }
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn with_domain<R>(f: impl FnOnce(&Domain<Linux>) -> R) -> Option<R> {
     let runtime;
     // SAFETY: as above.
     let domain = match unsafe { worker.as_ref() } {
-        Some(worker) => worker.executor.domain(),
+        Some(worker) => worker.executor().domain(),
         None => {
             runtime = belongs_to()?;
             &runtime.domain
@@ -122,7 +122,7 @@ pub(crate) fn with_shared<R>(f: impl FnOnce(&Arc<Shared>) -> R) -> Option<R> {
     let worker = WORKER.try_with(Cell::get).ok()?;
     // SAFETY: as above.
     match unsafe { worker.as_ref() } {
-        Some(worker) => Some(f(&worker.shared)),
+        Some(worker) => Some(f(worker.shared())),
         None => belongs_to().map(|shared| f(&shared)),
     }
 }
@@ -164,9 +164,9 @@ pub(crate) enum Taker {
 #[inline]
 pub(crate) fn lock_taken(runtime: u64) -> Taker {
     with(|worker| {
-        let number = &worker.shared.number;
+        let number = &worker.shared().number;
         if number.get() == runtime {
-            match worker.executor.domain().lock_taken() {
+            match worker.executor().domain().lock_taken() {
                 Some(id) => Taker::Named(id),
                 None => Taker::Unnamed,
             }
@@ -182,7 +182,7 @@ pub(crate) fn lock_taken(runtime: u64) -> Taker {
 /// The number of the calling coroutine's runtime, and its id; if both have one.
 pub(crate) fn name() -> Option<(u64, CoroutineId)> {
     let number = with(|worker| {
-        let number = &worker.shared.number;
+        let number = &worker.shared().number;
         number.is_named().then(|| number.get())
     });
     number.flatten().zip(crate::host::current_id())
@@ -190,7 +190,7 @@ pub(crate) fn name() -> Option<(u64, CoroutineId)> {
 
 /// The current coroutine, if it is of the runtime with this number.
 pub(crate) fn current_in(runtime: u64) -> Option<CoroutineId> {
-    with(|worker| worker.shared.number.get() == runtime)
+    with(|worker| worker.shared().number.get() == runtime)
         .unwrap_or(false)
         .then(crate::host::current_id)
         .flatten()
@@ -220,9 +220,9 @@ pub(crate) fn lock_released(runtime: u64, id: CoroutineId) {
 #[inline]
 fn reach(runtime: u64, mut f: impl FnMut(&Domain<Linux>)) {
     let here = with(|worker| {
-        let is_here = worker.shared.number.get() == runtime;
+        let is_here = worker.shared().number.get() == runtime;
         if is_here {
-            f(worker.executor.domain());
+            f(worker.executor().domain());
         }
         is_here
     });
@@ -234,15 +234,15 @@ fn reach(runtime: u64, mut f: impl FnMut(&Domain<Linux>)) {
 /// The current coroutine waits for a lock of `holder`, both of the runtime with this number.
 pub(crate) fn lend_to_holder(runtime: u64, holder: CoroutineId) {
     with(|worker| {
-        if worker.shared.number.get() == runtime {
-            worker.executor.domain().lend_to_holder(holder);
+        if worker.shared().number.get() == runtime {
+            worker.executor().domain().lend_to_holder(holder);
         }
     });
 }
 
 /// The level at which the current coroutine queues for a lock that lends; see [`upshift_core::Domain::level_to_lend`].
 pub(crate) fn level_to_lend() -> Option<Level> {
-    with(|worker| worker.executor.domain().level_to_lend()).flatten()
+    with(|worker| worker.executor().domain().level_to_lend()).flatten()
 }
 
 /// What waits for a lock of `holder`, of the runtime with this number, lends it its level.
@@ -265,7 +265,7 @@ pub(crate) fn level_of(runtime: u64, id: CoroutineId) -> Option<Level> {
 
 /// Are these the timers of the vCPU?
 pub(crate) fn has_timers(timers: &Timers) -> bool {
-    with(|worker| std::ptr::eq(&*worker.timers, timers)).unwrap_or(false)
+    with(|worker| std::ptr::eq(&raw const **worker.timers(), timers)).unwrap_or(false)
 }
 
 #[cfg(test)]

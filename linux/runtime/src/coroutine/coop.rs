@@ -72,7 +72,7 @@ fn keep_place() {
     let now = clock::ticks();
     context::with(|worker| {
         if !is_quantum_used(worker, now) {
-            worker.executor.keep_place();
+            worker.executor().keep_place();
         }
     });
 }
@@ -117,10 +117,10 @@ fn look(budget: &Budget) -> Option<GiveWay> {
     let now = clock::ticks();
     context::with(|worker| {
         // The first look of a poll is not longer ago than its beginning.
-        let before = budget.looked.replace(now).max(worker.executor.clock());
+        let before = budget.looked.replace(now).max(worker.executor().clock());
         let took = now.saturating_sub(before).max(1);
         let step = budget.step.get();
-        let fit = u64::from(step).saturating_mul(worker.look_ticks) / took;
+        let fit = u64::from(step).saturating_mul(worker.pace().look) / took;
         let step = fit.clamp(1, u64::from((2 * step).min(MOST_TESTS))) as u32;
         budget.step.set(step);
         budget.tests.set(step);
@@ -131,11 +131,11 @@ fn look(budget: &Budget) -> Option<GiveWay> {
 
 /// Does something wait that only the clock tells of?
 fn is_overrun(worker: &Worker, now: u64) -> Option<GiveWay> {
-    if is_quantum_used(worker, now) && worker.executor.bitmap() != 0 {
+    if is_quantum_used(worker, now) && worker.executor().bitmap() != 0 {
         return Some(GiveWay::ToTail);
     }
-    let ran = now.saturating_sub(worker.executor.clock());
-    let waits = (ran > worker.reap_ticks && worker.ring.has_arrivals())
+    let ran = now.saturating_sub(worker.executor().clock());
+    let waits = (ran > worker.pace().reap && worker.ring().has_arrivals())
         || worker.timer_is_due()
         || worker.is_outranked();
     waits.then_some(GiveWay::InPlace)
@@ -143,7 +143,7 @@ fn is_overrun(worker: &Worker, now: u64) -> Option<GiveWay> {
 
 /// Has the coroutine run for its quantum since it last went to the tail of its level?
 fn is_quantum_used(worker: &Worker, now: u64) -> bool {
-    now.saturating_sub(worker.executor.turn_began()) > worker.quantum_ticks
+    now.saturating_sub(worker.executor().turn_began()) > worker.pace().quantum
 }
 
 /// May the next piece of a long transfer, which takes microseconds, be done in this poll?
@@ -174,7 +174,7 @@ pub fn poll_piece(cx: &mut Context<'_>) -> Poll<()> {
 #[cfg(feature = "hyper")]
 #[inline]
 pub(crate) fn poll_next_piece(cx: &mut Context<'_>, in_poll: &mut u64) -> Poll<()> {
-    let began = context::with(|worker| worker.executor.clock()).unwrap_or(0);
+    let began = context::with(|worker| worker.executor().clock()).unwrap_or(0);
     if *in_poll != began {
         *in_poll = began;
         return Poll::Ready(());
@@ -185,8 +185,8 @@ pub(crate) fn poll_next_piece(cx: &mut Context<'_>, in_poll: &mut u64) -> Poll<(
 fn is_piece_too_much() -> bool {
     let now = clock::ticks();
     context::with(|worker| {
-        let ran = now.saturating_sub(worker.executor.clock());
-        ran > worker.share_ticks || is_overrun(worker, now).is_some()
+        let ran = now.saturating_sub(worker.executor().clock());
+        ran > worker.pace().share || is_overrun(worker, now).is_some()
     })
     .unwrap_or(false)
 }

@@ -108,7 +108,11 @@ where
         );
         // SAFETY: pinned coroutines of this vCPU are polled by one thread from beginning to
         // end: this one, as was just asked; and `LocalHandle` keeps the handle on it.
-        unsafe { worker.executor.spawn_pinned_at(future, priority, location) }
+        unsafe {
+            worker
+                .executor()
+                .spawn_pinned_at(future, priority, location)
+        }
     });
     match spawned {
         Some(Ok(inner)) => LocalHandle {
@@ -270,7 +274,7 @@ pub fn current_level() -> Option<Level> {
 /// after each wait, perhaps: use it to spread what is written often, not to own it.
 #[must_use]
 pub fn get_vcpu() -> Option<usize> {
-    context::with(|worker| worker.executor.index())
+    context::with(|worker| worker.executor().index())
 }
 
 /// Wakes a coroutine of this runtime.

@@ -40,7 +40,7 @@ use ::hyper::rt::{Read, ReadBufCursor, Write};
 use upshift_core::Priority;
 use upshift_ring::{Fd, Submission, op};
 
-use super::send_file;
+use super::{reply, send_file};
 use crate::context;
 use crate::coroutine::coop;
 use crate::io::Source;
@@ -243,7 +243,7 @@ impl Io {
 
     fn send(&mut self, buffer: Vec<u8>) -> io::Result<()> {
         let send = op::Send::new(self.stream.fd().clone(), buffer).all();
-        let sending = context::try_with(|worker| worker.start_reply(send))?;
+        let sending = context::try_with(|worker| reply::start(worker, send))?;
         self.state = Writing::Sending(sending);
         Ok(())
     }
@@ -259,7 +259,7 @@ impl Io {
             return Poll::Ready(Ok(0));
         }
         // While the thread that made the ring is suspended, the way through it is long.
-        let near = context::with(|worker| worker.ring.is_made_here()) == Some(true);
+        let near = context::with(|worker| worker.ring().is_made_here()) == Some(true);
         if length <= Self::COPIED && near {
             let mut buffer = mem::take(&mut self.spare);
             buffer.clear();

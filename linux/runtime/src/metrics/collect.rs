@@ -36,7 +36,7 @@ pub(crate) fn collect(shared: &Shared) -> Metrics {
         .min(live - running - suspended);
     Metrics {
         uptime: clock::from_ticks(clock::ticks().saturating_sub(shared.built)),
-        driver: shared.driver.driver.to_string(),
+        driver: shared.settings.driver.driver.to_string(),
         coroutines: CoroutineMetrics {
             live,
             ready,

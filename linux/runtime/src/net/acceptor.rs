@@ -40,7 +40,9 @@ impl Acceptor {
                 let armed = match &mut *accepting {
                     Some(armed) => armed,
                     empty => empty.insert(context::try_with(|worker| {
-                        worker.accept_multi(self.fd.clone())
+                        worker
+                            .ring()
+                            .accept_multi(self.fd.clone(), worker.io_level())
                     })?),
                 };
                 match armed.poll_next(cx) {

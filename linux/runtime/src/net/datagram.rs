@@ -114,7 +114,9 @@ impl Arriving {
             let armed = match &mut self.armed {
                 Some(armed) => armed,
                 None => self.armed.insert(context::try_with(|worker| {
-                    worker.datagram_multi(self.fd.clone())
+                    worker
+                        .ring()
+                        .datagram_multi(self.fd.clone(), worker.io_level())
                 })?),
             };
             match ready!(armed.poll_next(cx)) {

@@ -74,13 +74,12 @@ impl Reader {
     }
 
     fn poll_arm(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RecvMulti>> {
-        if let Some(armed) = context::with(|worker| worker.recv_multi(self.fd.clone(), self.family))
-        {
+        if let Some(armed) = context::with(|worker| self.family.receive(worker, self.fd.clone())) {
             return Poll::Ready(Ok(armed));
         }
         if !matches!(self.armed, Armed::Soon(_)) {
             let (fd, family) = (self.fd.clone(), self.family);
-            let arm = async move { context::try_with(|worker| worker.recv_multi(fd, family)) };
+            let arm = async move { context::try_with(|worker| family.receive(worker, fd)) };
             self.armed = Armed::Soon(Box::new(Errand::run(arm)?));
         }
         let Armed::Soon(errand) = &mut self.armed else {

@@ -46,7 +46,7 @@ impl Watchdog {
         let (weak, shown) = (Arc::downgrade(shared), watch.clone());
         let around = shared.outermost.clone();
         let thread = thread::Builder::new()
-            .name(format!("{}-watchdog", shared.name))
+            .name(format!("{}-watchdog", shared.settings.name))
             .spawn(move || {
                 // If they have been taken away meanwhile, it goes where it may.
                 let _ = affinity::restore(&mask);

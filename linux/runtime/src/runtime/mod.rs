@@ -195,17 +195,17 @@ impl Runtime {
     /// How the rings of this runtime run.
     #[must_use]
     pub fn ring_mode(&self) -> Mode {
-        self.worker().ring.mode()
+        self.worker().ring().mode()
     }
 
     /// Which driver carries its I/O out, why, and what there is to gain.
     #[must_use]
     pub fn report(&self) -> Report {
-        Report::new(self.shared.driver.clone(), self.ring_mode())
+        Report::new(self.shared.settings.driver.clone(), self.ring_mode())
     }
 
     fn executor(&self) -> &Executor<Linux> {
-        &self.worker().executor
+        self.worker().executor()
     }
 
     /// Of one that is preemptible, what is safe from any thread.
@@ -262,6 +262,7 @@ impl Drop for Runtime {
         shared.domain.close();
         // A poll that does not return keeps a runtime with preemption only so long.
         let limit = shared
+            .settings
             .preemption
             .is_some()
             .then(|| Instant::now() + Preemptible::grace());
@@ -339,8 +340,8 @@ fn exited(domain: &Domain<Linux>) -> u64 {
 /// Coroutines that have come since, and those that were being polled, are cancelled when no more
 /// exit: to go over all of them costs as much as there are.
 fn see_all_exit(worker: &Worker) {
-    let domain = &worker.shared.domain;
-    worker.is_ending.set(true);
+    let domain = &worker.shared().domain;
+    worker.ends();
     let _serving = context::serve(worker);
     let mut before = None;
     while domain.cancel_all() != 0 {

@@ -1,4 +1,13 @@
 //! What all vCPUs of a runtime share.
+//!
+//! | state | written by | read by |
+//! |---|---|---|
+//! | `domain`, `pool`, `reaches`, `meters` | all, as they document | all |
+//! | `number`, `settings`, `membership`, `built`, `outermost`, `surroundings` | set by the builder | all |
+//! | `others` | threads that add or release a vCPU, under its lock | the same, and the end of the runtime |
+//! | `reported`, `retired` | the first vCPU that sees the failure | all vCPUs that see it |
+//! | `running` | the builder, once | threads that add a vCPU |
+//! | `watch` | the builder, before polls begin | vCPUs, after each wait |
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,22 +36,12 @@ pub(crate) struct Shared {
     /// How locks name it.
     pub(crate) number: Number,
     pub(crate) pool: Arc<Pool>,
-    pub(crate) spin: Duration,
-    pub(crate) reap_interval: Duration,
-    pub(crate) quantum: Duration,
-    pub(crate) ring: upshift_ring::Config,
-    pub(crate) driver: Choice,
-    pub(crate) name: String,
-    pub(crate) pins: Vec<usize>,
+    pub(crate) settings: Settings,
     pub(crate) others: Mutex<Vec<Other>>,
     /// A ring that fails is reported once, not at every turn.
     pub(crate) reported: AtomicBool,
     /// As is a kernel that does not do what rings count on.
     pub(crate) retired: AtomicBool,
-    /// How vCPUs interrupt polls; `None`: they do not.
-    pub(crate) preemption: Option<preempt::Settings>,
-    /// The CPUs of the process, for vCPUs that must be pinned and are not by the user.
-    pub(crate) cpus: Vec<usize>,
     /// All vCPUs of the builder have been started.
     pub(crate) running: AtomicBool,
     /// This process among the others of the machine.
@@ -58,6 +57,26 @@ pub(crate) struct Shared {
     pub(crate) outermost: Surroundings,
     /// Contexts of threads while they poll: the same, and hooks.
     pub(crate) surroundings: Surroundings,
+}
+
+/// What vCPUs are made with. Constant.
+pub(crate) struct Settings {
+    /// The longest spin before a wait.
+    pub(crate) spin: Duration,
+    /// Between two reaps, beside something more urgent.
+    pub(crate) reap_interval: Duration,
+    /// What a coroutine may run before it goes to the tail of its level.
+    pub(crate) quantum: Duration,
+    pub(crate) ring: upshift_ring::Config,
+    pub(crate) driver: Choice,
+    /// Beginning of the names of threads.
+    pub(crate) name: String,
+    /// The CPUs that the user has chosen, by vCPU.
+    pub(crate) pins: Vec<usize>,
+    /// The CPUs of the process, for vCPUs that must be pinned and are not by the user.
+    pub(crate) cpus: Vec<usize>,
+    /// How vCPUs interrupt polls; `None`: they do not.
+    pub(crate) preemption: Option<preempt::Settings>,
 }
 
 /// A vCPU with a thread of its own.
@@ -76,7 +95,7 @@ impl Shared {
     #[cold]
     pub(crate) fn report(&self, error: &io::Error) {
         if !self.reported.swap(true, Ordering::Relaxed) {
-            let call = match self.driver.driver {
+            let call = match self.settings.driver.driver {
                 Driver::Readiness => "epoll_wait",
                 Driver::Auto | Driver::Ring => "io_uring_enter",
             };
@@ -108,13 +127,14 @@ impl Shared {
 
     /// The CPU that the user wants a vCPU on; with the board, or preemption, every vCPU has one.
     pub(crate) fn pin_of(&self, index: usize) -> Option<usize> {
-        let by_user = self.pins.get(index).copied();
-        let needs_one = self.membership.is_some() || self.preemption.is_some();
+        let by_user = self.settings.pins.get(index).copied();
+        let needs_one = self.membership.is_some() || self.settings.preemption.is_some();
         by_user.or_else(|| self.cpu_of(index).filter(|_| needs_one))
     }
 
     fn cpu_of(&self, index: usize) -> Option<usize> {
-        self.cpus.get(index % self.cpus.len().max(1)).copied()
+        let cpus = &self.settings.cpus;
+        cpus.get(index % cpus.len().max(1)).copied()
     }
 
     /// What preemption has done so far.

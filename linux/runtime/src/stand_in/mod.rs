@@ -25,58 +25,55 @@
 
 pub(crate) mod arrivals;
 
+use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use upshift_ring::{Fd, Submission, op};
+use upshift_ring::{Fd, Foreign, Ring, Submission, op};
 
-use crate::stand_in::arrivals::{Arrivals, Listening, Reach};
+use crate::stand_in::arrivals::{Arrivals, Listening, Reach, Reachable, Reaches};
 use crate::time::clock;
-use crate::user_code::foreign;
-use crate::worker::Worker;
 
-impl Worker {
-    /// Does what vCPU `index` would do if it were not in a long poll. True: something became ready. Sets `next` to when it is to be called
-    /// again, ns, if nothing else calls it.
-    pub(crate) fn stand_in_for(&self, index: usize, next: &mut Option<u64>) -> bool {
-        let reaches = &self.shared.reaches;
-        let mut sooner = |at: u64| *next = Some(next.map_or(at, |next| next.min(at)));
-        let Some(timers) = reaches.timers(index) else {
-            return false;
-        };
-        let mut late = Vec::new();
-        let mut found = timers.expire(clock::now(), |foreign| late.push(foreign)) != 0;
-        timers.next_deadline().map(&mut sooner);
-        foreign::run(self.executor.domain(), late);
-        let Some(arrivals) = reaches.arrivals(index) else {
-            return found;
-        };
-        let first = !arrivals.listened.swap(true, Ordering::SeqCst);
-        if first {
-            arrivals.watch.unmask();
-        }
-        self.listen(index, &arrivals);
-        fence(Ordering::SeqCst);
-        // The first time also for what earlier polls have asked of the kernel, and is not handed over.
-        if first || arrivals.watch.has_completions() {
-            let wakers = match &*reaches.place(index) {
-                Some(Reach {
-                    arrivals: Some(there),
-                    ..
-                }) if Arc::ptr_eq(there, &arrivals) => there.turn(),
-                _ => Vec::new(),
-            };
-            found |= !wakers.is_empty();
-            foreign::run(self.executor.domain(), wakers);
-        } else if arrivals.watch.has_arrivals() {
-            arrivals.interrupt();
-        }
-        found
+/// What a vCPU is to the others, and what it knows of them. Used by its own thread.
+#[derive(Default)]
+pub(crate) struct Neighbours {
+    /// Its ring as the others reach it; made when there are others.
+    arrivals: OnceCell<Option<Arc<Arrivals>>>,
+    /// What it hears of the rings of the others, by index.
+    listening: RefCell<Vec<Option<Listening>>>,
+    /// When a timer of a vCPU in a long poll is due, ns, as far as the last look has shown.
+    next_deadline: Cell<Option<u64>>,
+}
+
+impl Neighbours {
+    /// From now on, until the result is dropped, the others may stand in for the vCPU with this `ring`; `None` where the kernel does not
+    /// tell of arrivals during a poll.
+    pub(crate) fn reachable<'a>(
+        &'a self,
+        reaches: &'a Reaches,
+        index: usize,
+        ring: &Ring,
+    ) -> Option<Reachable<'a>> {
+        let arrivals = self.arrivals.get_or_init(|| Arrivals::of(ring));
+        (arrivals.as_ref()).map(|arrivals| Reachable::begin(reaches, index, arrivals))
     }
 
-    /// From now on arrivals at that vCPU's ring end the waits of this one.
-    fn listen(&self, index: usize, arrivals: &Arc<Arrivals>) {
+    /// The vCPU is at its ring: no other one need listen to that.
+    #[inline]
+    pub(crate) fn owner_is_back(&self) {
+        if let Some(Some(arrivals)) = self.arrivals.get() {
+            arrivals.owner_is_back();
+        }
+    }
+
+    /// When the vCPU is to look at the others again, ns, if nothing else has it look.
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        self.next_deadline.get()
+    }
+
+    /// From now on arrivals at the ring of vCPU `index` end the waits in `ring`.
+    fn listen(&self, ring: &Ring, index: usize, arrivals: &Arc<Arrivals>) {
         let mut listening = self.listening.borrow_mut();
         if listening.len() <= index {
             listening.resize_with(index + 1, || None);
@@ -98,7 +95,71 @@ impl Worker {
         if listening.armed.as_ref().is_none_or(Submission::is_complete) {
             listening.arrivals.watch.clear();
             let readable = op::PollAdd::new(listening.fd.clone(), libc::POLLIN as u32);
-            listening.armed = Some(self.ring.start(readable, u8::MAX));
+            listening.armed = Some(ring.start(readable, u8::MAX));
         }
+    }
+}
+
+/// One look of an idle vCPU, with its ring, at the others.
+pub(crate) struct Look<'a> {
+    neighbours: &'a Neighbours,
+    reaches: &'a Reaches,
+    ring: &'a Ring,
+}
+
+impl<'a> Look<'a> {
+    pub(crate) fn new(
+        neighbours: &'a Neighbours,
+        reaches: &'a Reaches,
+        ring: &'a Ring,
+    ) -> Look<'a> {
+        neighbours.next_deadline.set(None);
+        Look {
+            neighbours,
+            reaches,
+            ring,
+        }
+    }
+
+    fn look_again_at(&self, time: u64) {
+        let next = &self.neighbours.next_deadline;
+        next.set(Some(next.get().map_or(time, |next| next.min(time))));
+    }
+
+    /// Does the work of vCPU `index`, which is in a long poll, and has `run` call what waited for it. True: something became ready.
+    pub(crate) fn stand_in_for(&mut self, index: usize, run: impl Fn(Vec<Foreign>)) -> bool {
+        let Some(timers) = self.reaches.timers(index) else {
+            return false;
+        };
+        let mut late = Vec::new();
+        let mut found = timers.expire(clock::now(), |foreign| late.push(foreign)) != 0;
+        if let Some(deadline) = timers.next_deadline() {
+            self.look_again_at(deadline);
+        }
+        run(late);
+        let Some(arrivals) = self.reaches.arrivals(index) else {
+            return found;
+        };
+        let first = !arrivals.listened.swap(true, Ordering::SeqCst);
+        if first {
+            arrivals.watch.unmask();
+        }
+        self.neighbours.listen(self.ring, index, &arrivals);
+        fence(Ordering::SeqCst);
+        // The first time also for what earlier polls have asked of the kernel, and is not handed over.
+        if first || arrivals.watch.has_completions() {
+            let wakers = match &*self.reaches.place(index) {
+                Some(Reach {
+                    arrivals: Some(there),
+                    ..
+                }) if Arc::ptr_eq(there, &arrivals) => there.turn(),
+                _ => Vec::new(),
+            };
+            found |= !wakers.is_empty();
+            run(wakers);
+        } else if arrivals.watch.has_arrivals() {
+            arrivals.interrupt();
+        }
+        found
     }
 }

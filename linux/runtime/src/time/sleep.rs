@@ -246,8 +246,8 @@ impl Sleep {
         let deadline = real(self.deadline);
         let mut waker = Spare::of(cx.waker());
         let armed = context::with(|worker| {
-            let level = worker.executor.running_level();
-            match worker.timers.arm(deadline, &mut waker, level) {
+            let level = worker.executor().running_level();
+            match worker.timers().arm(deadline, &mut waker, level) {
                 Armed::At(timers, key) => Stage::Armed(timers, key),
                 Armed::Past => Stage::Done,
                 Armed::Closed => Stage::New,
@@ -316,7 +316,7 @@ impl Drop for Sleep {
 /// Is the calling thread one of another runtime than that of these timers?
 #[inline]
 fn is_elsewhere(timers: &Timers) -> bool {
-    context::with_open(|worker| timers.are_of(worker.executor.domain().host()))
+    context::with_open(|worker| timers.are_of(worker.executor().domain().host()))
         .is_some_and(|is_here| !is_here)
 }
 

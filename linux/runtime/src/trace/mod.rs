@@ -78,7 +78,10 @@ impl Trace {
     #[must_use]
     pub fn snapshot(&self) -> Timeline {
         let recorder = self.shared.domain.host().recorder();
-        recorder.snapshot(&self.shared.name, self.shared.domain.vcpus().count())
+        recorder.snapshot(
+            &self.shared.settings.name,
+            self.shared.domain.vcpus().count(),
+        )
     }
 }
 

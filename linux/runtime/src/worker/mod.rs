@@ -21,38 +21,55 @@
 //! Before it parks, a vCPU that has lately been woken by another one spins for a
 //! bounded time: the wake then costs a cache miss instead of a system call and
 //! the start of a halted CPU.
+//!
+//! # Who writes, who reads
+//!
+//! A [`Worker`] is used by one thread at a time: that of an inline vCPU, or the current one of a preemptible vCPU. What other threads
+//! write are words of their own:
+//!
+//! | state | written by | read by |
+//! |---|---|---|
+//! | `executor`: queues, bitmap, clock | this thread; its inbox and arriving bits by all | all (bitmap, clock, parked) |
+//! | `ring` | this thread; one that stands in, with this one's permit; mail by all | this thread, one that stands in |
+//! | `timers` | all, under their lock | all; the next deadline without the lock |
+//! | `shared` | see [`Shared`] | all |
+//! | `meter` | this thread | all, for metrics and the watchdog |
+//! | `pace`, `post` | set once | this thread |
+//! | `outbox` | this thread: coroutines in polls, each turn | this thread, between polls |
+//! | `neighbours` | this thread, while it idles | this thread; its `Arrivals` by those that stand in |
+//! | `is_ending` | the thread that drops the runtime, which serves this vCPU then | this thread |
+//! | `preemptible` | set once, before the first poll | this thread |
+//! | `stop` | the thread that releases the vCPU, once | this thread, after each poll and wait |
 
+mod io;
+mod outbox;
 mod outranked;
+mod small_files;
 pub(crate) mod threads;
 mod wait;
 
-use std::cell::{Cell, OnceCell, RefCell};
-use std::path::Path;
+use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
-#[cfg(feature = "hyper")]
-use upshift_core::{CoroutineId, Level};
 use upshift_core::{Executor, Picked, Polled, Yielded};
-use upshift_ring::op::ReadSmall;
-use upshift_ring::{
-    AcceptMulti, DatagramMulti, Fd, Foreign, Operation, RecvMulti, Ring, Submission,
-};
+use upshift_ring::Ring;
 
 use crate::board::Post;
 use crate::context;
 use crate::coroutine::budget;
 use crate::host::{Linux, Preempted};
 use crate::metrics::Meter;
-use crate::net::family::Family;
 use crate::preempt::permit;
 use crate::runtime::shared::Shared;
-use crate::stand_in::arrivals::{Arrivals, Listening, Reachable};
+use crate::stand_in::Neighbours;
+use crate::stand_in::arrivals::Reachable;
 use crate::time::clock;
 use crate::time::timers::Timers;
 use crate::trace::recorder::Recorder;
 use crate::user_code::foreign;
+use outbox::Outbox;
 pub(crate) use wait::{ENDING_WAIT, Spin};
 
 /// Polls before a vCPU with completions or submissions waiting enters the ring.
@@ -62,24 +79,6 @@ pub(crate) const POLLS_PER_REAP: u32 = 64;
 /// level, cost 8 % less CPU than with one interval, as a client that waits is woken for several replies at once; with ten no less than with five.
 const REAP_INTERVALS: u64 = 5;
 
-/// Of [`Worker::submit_before`].
-pub(crate) const NONE_WAITS: u8 = u8::MAX;
-
-/// Reads of files that are submitted without waiting for more: the device works on them while the vCPU prepares the next. With all that are
-/// ready gathered, device and vCPU work in turns: 32 reads of 4 KiB at a time with O_DIRECT, in C, 60,100 /s, by fours 75,000, by ones 76,300 with
-/// a fifth more CPU (`--gather` of bench/peers/c/files.c).
-const GATHERED_READS: usize = 4;
-
-/// What a small cached file takes in a system call that many share, ns. Meanwhile nothing of the ring is seen; so as many are gathered as take no longer than may pass
-/// unseen anyway: [`REAP_INTERVALS`], or one beside something more urgent.
-const FILE_TIME: u128 = 3_300;
-
-/// Small files that take one reap interval.
-pub(crate) fn files_per_reap(interval: Duration) -> usize {
-    let files = interval.as_nanos() / FILE_TIME;
-    usize::try_from(files).map_or(Ring::SMALL_FILES, |files| files.clamp(1, Ring::SMALL_FILES))
-}
-
 /// The bits of the levels before this one.
 fn more_urgent_than(level: u8) -> u64 {
     (1 << level) - 1
@@ -87,41 +86,45 @@ fn more_urgent_than(level: u8) -> u64 {
 
 /// One vCPU with the thread that serves it.
 pub(crate) struct Worker {
-    pub(crate) executor: Executor<Linux>,
-    pub(crate) ring: Ring,
-    pub(crate) timers: Arc<Timers>,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) meter: Arc<Meter>,
-    pub(crate) quantum_ticks: u64,
-    pub(crate) reap_ticks: u64,
-    pub(crate) files_per_reap: usize,
-    /// Between two looks at the clock within a poll.
-    pub(crate) look_ticks: u64,
-    /// What a poll may spend on pieces of a transfer.
-    pub(crate) share_ticks: u64,
-    /// Operations that wait to be submitted go before polls of this level and of less urgent ones; [`NONE_WAITS`] without any.
-    pub(crate) submit_before: Cell<u8>,
-    /// Reads of files among them.
-    pub(crate) gathered_reads: Cell<usize>,
-    /// Small files among them.
-    pub(crate) gathered_files: Cell<usize>,
-    /// A coroutine that has answered a request of this level in its poll and has its own level back: what it sends next is the reply.
-    #[cfg(feature = "hyper")]
-    pub(crate) replies: Cell<Option<(CoroutineId, Level)>>,
-    /// When a timer of a vCPU in a long poll is due, ns, as far as the last look has shown.
-    pub(crate) neighbours_deadline: Cell<Option<u64>>,
-    /// Its ring as the others reach it; made when there are others.
-    pub(crate) arrivals: OnceCell<Option<Arc<Arrivals>>>,
-    /// What it hears of the rings of the others, by index.
-    pub(crate) listening: RefCell<Vec<Option<Listening>>>,
+    executor: Executor<Linux>,
+    ring: Ring,
+    timers: Arc<Timers>,
+    shared: Arc<Shared>,
+    meter: Arc<Meter>,
+    pace: Pace,
+    outbox: Outbox,
+    neighbours: Neighbours,
     /// The runtime is being dropped: what this vCPU waits for may end on another one, which does not tell it.
-    pub(crate) is_ending: Cell<bool>,
+    is_ending: Cell<bool>,
     /// Its threads, if polls are interrupted.
-    pub(crate) preemptible: OnceCell<Arc<dyn Preempted>>,
+    preemptible: OnceCell<Arc<dyn Preempted>>,
     /// Set when this vCPU is to leave its service.
-    pub(crate) stop: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
     /// Where the vCPU tells the other processes of the machine what it has to do.
-    pub(crate) post: Option<Post>,
+    post: Option<Post>,
+}
+
+/// Times of the configuration, in ticks.
+pub(crate) struct Pace {
+    /// What a coroutine may run before it goes to the tail of its level.
+    pub(crate) quantum: u64,
+    /// Between two reaps, beside something more urgent.
+    pub(crate) reap: u64,
+    /// Between two looks at the clock within a poll.
+    pub(crate) look: u64,
+    /// What a poll may spend on pieces of a transfer.
+    pub(crate) share: u64,
+}
+
+impl Pace {
+    fn new(quantum: Duration, reap_interval: Duration) -> Pace {
+        Pace {
+            quantum: clock::to_ticks(quantum),
+            reap: clock::to_ticks(reap_interval),
+            look: clock::to_ticks(reap_interval / 4).max(1),
+            share: clock::to_ticks(budget::SHARE),
+        }
+    }
 }
 
 /// When a vCPU need be served no longer: no type of a future or a closure, so that a program has one loop, with everything in it.
@@ -144,6 +147,50 @@ impl Until<'_> {
 }
 
 impl Worker {
+    #[inline]
+    pub(crate) fn executor(&self) -> &Executor<Linux> {
+        &self.executor
+    }
+
+    #[inline]
+    pub(crate) fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    #[inline]
+    pub(crate) fn timers(&self) -> &Arc<Timers> {
+        &self.timers
+    }
+
+    #[inline]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    #[inline]
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    #[inline]
+    pub(crate) fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
+    pub(crate) fn post(&self) -> Option<&Post> {
+        self.post.as_ref()
+    }
+
+    /// Does one thread serve the vCPU, whose polls are not interrupted?
+    pub(crate) fn is_inline(&self) -> bool {
+        self.preemptible.get().is_none()
+    }
+
+    /// The runtime is being dropped: from now on each wait is short.
+    pub(crate) fn ends(&self) {
+        self.is_ending.set(true);
+    }
+
     /// Serves the vCPU until `done` says so, which is asked whenever a poll has
     /// ended or a wait is over.
     pub(crate) fn run(&self, done: Until<'_>) {
@@ -250,28 +297,16 @@ impl Worker {
         if self.executor.domain().active_vcpus() < 2 {
             return None;
         }
-        let arrivals = self.arrivals.get_or_init(|| Arrivals::of(&self.ring));
-        let reaches = &self.shared.reaches;
         let index = self.executor.index();
-        arrivals
-            .as_ref()
-            .map(|arrivals| Reachable::begin(reaches, index, arrivals))
+        self.neighbours
+            .reachable(&self.shared.reaches, index, &self.ring)
     }
 
     /// Has something more urgent than the next poll asked for I/O that is not
     /// submitted yet, or are there reads enough to keep a device busy? That goes first.
     #[inline]
     pub(crate) fn submissions_are_urgent(&self, back: Option<&Yielded<'_, Linux>>) -> bool {
-        let before = self.submit_before.get();
-        before != NONE_WAITS && self.next_level(back) >= before
-    }
-
-    /// Everything is about to be submitted.
-    #[inline]
-    fn submits(&self) {
-        self.submit_before.set(NONE_WAITS);
-        self.gathered_reads.set(0);
-        self.gathered_files.set(0);
+        !self.outbox.is_empty() && self.outbox.goes_before(self.next_level(back))
     }
 
     /// Is it time to look at the ring and the timers, at which the last look was at tick `reaped_at`, or at the other vCPUs? After a poll: the
@@ -286,11 +321,11 @@ impl Worker {
     #[inline(never)]
     fn is_reap_interval_over(&self, reaped_at: u64, gave_way: bool) -> bool {
         let ago = clock::ticks().wrapping_sub(reaped_at);
-        ago >= self.reap_ticks
+        ago >= self.pace.reap
             // Without a next poll the loop comes to the ring anyway, and waits in it with the same call.
             && (gave_way || self.executor.bitmap() != 0 || self.executor.has_arrivals())
             && (gave_way
-                || ago >= self.reap_ticks.saturating_mul(REAP_INTERVALS)
+                || ago >= self.pace.reap.saturating_mul(REAP_INTERVALS)
                 || self.reap_may_be_urgent()
                 || self.timer_is_due())
     }
@@ -310,120 +345,6 @@ impl Worker {
         back.map_or(ready, |back| ready.min(back.level().get()))
     }
 
-    /// Ends the operations on a descriptor that have lost their futures, in the middle of a poll.
-    /// The caller runs the code of users that is returned.
-    pub(crate) fn settle(&self, fd: &Fd) -> Vec<Foreign> {
-        let index = self.executor.index();
-        self.recorder().reaped(index, || self.ring.settle(fd));
-        self.ring.take_foreign()
-    }
-
-    /// Is nothing more urgent than the calling coroutine in flight on the ring, and no timer due within so many ns?
-    pub(crate) fn is_undisturbed(&self, time: u64) -> bool {
-        let level = self.executor.running_level().unwrap_or_default().get();
-        self.ring.levels_in_flight() & more_urgent_than(level) == 0
-            && (self.timers.next_deadline()).is_none_or(|deadline| deadline > clock::now() + time)
-    }
-
-    /// Starts an operation at the level of the calling coroutine.
-    #[inline]
-    pub(crate) fn start<T: Operation>(&self, operation: T) -> Submission<T> {
-        self.ring.start(operation, self.io_level())
-    }
-
-    /// Starts to send a reply, at the level of the request if that has just been answered.
-    #[cfg(feature = "hyper")]
-    pub(crate) fn start_reply<T: Operation>(&self, operation: T) -> Submission<T> {
-        let replies = self.replies.take();
-        let replies = replies.filter(|(id, _)| self.executor.current_id() == Some(*id));
-        let Some((_, level)) = replies else {
-            return self.start(operation);
-        };
-        self.ring.start(operation, self.asks_for_io(level.get()))
-    }
-
-    /// The coroutine that is being polled, which has answered a request of `level`, goes back to its own level.
-    #[cfg(feature = "hyper")]
-    pub(crate) fn has_answered(&self, id: CoroutineId, level: Level) {
-        self.replies.set(Some((id, level)));
-    }
-
-    /// Arms a stream of received buffers at the level of the calling coroutine.
-    pub(crate) fn recv_multi(&self, fd: Fd, family: Family) -> RecvMulti {
-        match family {
-            Family::Tcp => self.ring.recv_multi(fd, self.io_level()),
-            Family::Unix => self.ring.recv_unix(fd, self.io_level()),
-        }
-    }
-
-    /// Arms a stream of datagrams at the level of the calling coroutine.
-    pub(crate) fn datagram_multi(&self, fd: Fd) -> DatagramMulti {
-        self.ring.datagram_multi(fd, self.io_level())
-    }
-
-    /// Arms a stream of connections at the level of the calling coroutine.
-    pub(crate) fn accept_multi(&self, fd: Fd) -> AcceptMulti {
-        self.ring.accept_multi(fd, self.io_level())
-    }
-
-    /// The level of I/O that is asked for now; remembered until it is submitted.
-    #[inline]
-    fn io_level(&self) -> u8 {
-        self.asks_for_io(self.executor.running_level().unwrap_or_default().get())
-    }
-
-    #[inline]
-    fn asks_for_io(&self, level: u8) -> u8 {
-        let before = self.submit_before.get();
-        self.submit_before.set(before.min(level + 1));
-        level
-    }
-
-    /// Starts to read a file at the level of the calling coroutine.
-    pub(crate) fn start_read<T: Operation>(&self, operation: T) -> Submission<T> {
-        let submission = self.start(operation);
-        self.gather(&self.gathered_reads, GATHERED_READS);
-        submission
-    }
-
-    /// May other coroutines read a small file in the same system call? Alone that costs more than the three calls that it stands for.
-    pub(crate) fn shares_files(&self) -> bool {
-        self.gathered_files.get() != 0 || self.executor.bitmap() != 0
-    }
-
-    /// Starts to read a small file, at the level of the calling coroutine; see [`Ring::read_small`].
-    pub(crate) fn start_small(
-        &self,
-        path: &Path,
-        waits: bool,
-        ioprio: u16,
-    ) -> Option<Submission<ReadSmall>> {
-        let level = self.executor.running_level().unwrap_or_default().get();
-        let submission = self.ring.read_small(path, waits, ioprio, level)?;
-        self.asks_for_io(level);
-        if self.ring.retired() != 0 {
-            self.shared.report_retired();
-        }
-        if !waits {
-            let may_pass = match self.ring.levels_in_flight() & more_urgent_than(level) {
-                0 => REAP_INTERVALS as usize,
-                _ => 1,
-            };
-            let most = (self.files_per_reap * may_pass).min(Ring::SMALL_FILES);
-            self.gather(&self.gathered_files, most);
-        }
-        Some(submission)
-    }
-
-    /// One more has been gathered of those of which at most so many are.
-    fn gather(&self, gathered: &Cell<usize>, most: usize) {
-        gathered.set(gathered.get() + 1);
-        if gathered.get() >= most {
-            // Before whatever is polled next.
-            self.submit_before.set(0);
-        }
-    }
-
     #[inline]
     pub(crate) fn ring_is_due(&self) -> bool {
         self.ring.is_due(false)
@@ -437,10 +358,8 @@ impl Worker {
 
     /// Submits, reaps all completions into the ready queues, expires timers.
     pub(crate) fn turn(&self) {
-        self.submits();
-        if let Some(Some(arrivals)) = self.arrivals.get() {
-            arrivals.owner_is_back();
-        }
+        self.outbox.is_submitted();
+        self.neighbours.owner_is_back();
         if self.ring.is_due(true)
             && let Err(error) = self.ring.submit()
         {
@@ -524,17 +443,5 @@ impl Worker {
         self.shared.reaches.set(index, None);
         self.shared.domain.host().set_remote(index, None);
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn as_many_files_are_gathered_as_one_interval_has_room_for() {
-        let files = |micros| files_per_reap(Duration::from_micros(micros));
-        assert_eq!([0, 1, 20, 50].map(files), [1, 1, 6, 15]);
-        assert_eq!(files_per_reap(Duration::MAX), Ring::SMALL_FILES);
     }
 }

@@ -1,6 +1,6 @@
 //! The threads of the vCPUs: how they start, and how they are told to leave.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, OnceCell};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, mpsc};
@@ -12,14 +12,14 @@ use upshift_ring::Ring;
 use crate::affinity;
 use crate::board::Served;
 use crate::context;
-use crate::coroutine::budget;
 use crate::host::Linux;
 use crate::notice::{no_thread, notice};
-use crate::preempt::Preemptible;
+use crate::preempt::{self, Preemptible};
 use crate::runtime::shared::{Other, Shared};
+use crate::stand_in::Neighbours;
 use crate::time::clock;
 use crate::time::timers::Timers;
-use crate::worker::{NONE_WAITS, Until, Worker, files_per_reap};
+use crate::worker::{Outbox, Pace, Until, Worker};
 
 impl Shared {
     /// The vCPU with a ring of the calling thread, which is pinned if `pin` says so; with it what makes the vCPU preemptible, if it is.
@@ -32,17 +32,17 @@ impl Shared {
         if let Some(cpu) = pin {
             affinity::pin(cpu)?;
         }
-        let ring = Ring::new(self.ring.clone())?;
+        let ring = Ring::new(self.settings.ring.clone())?;
         ring.set_own(Domain::<Linux>::waker_table());
         self.domain.host().set_remote(index, Some(ring.remote()));
         let timers = Arc::new(Timers::new(clock::now(), self.domain.host()));
         self.reaches.set(index, Some(&timers));
         let post = match (&self.membership, pin) {
             (Some(membership), Some(cpu)) => {
-                let has_watcher = self.preemption.is_some();
+                let has_watcher = self.settings.preemption.is_some();
                 let vcpu = Served {
                     domain: &self.domain,
-                    name: &self.name,
+                    name: &self.settings.name,
                     index,
                     cpu,
                 };
@@ -59,28 +59,18 @@ impl Shared {
             timers,
             shared: self.clone(),
             meter,
-            quantum_ticks: clock::to_ticks(self.quantum),
-            reap_ticks: clock::to_ticks(self.reap_interval),
-            files_per_reap: files_per_reap(self.reap_interval),
-            look_ticks: clock::to_ticks(self.reap_interval / 4).max(1),
-            share_ticks: clock::to_ticks(budget::SHARE),
-            submit_before: Cell::new(NONE_WAITS),
-            gathered_reads: Cell::new(0),
-            gathered_files: Cell::new(0),
-            #[cfg(feature = "hyper")]
-            replies: Cell::new(None),
-            neighbours_deadline: Cell::new(None),
+            pace: Pace::new(self.settings.quantum, self.settings.reap_interval),
+            outbox: Outbox::new(),
+            neighbours: Neighbours::default(),
             is_ending: Cell::new(false),
-            arrivals: OnceCell::new(),
-            listening: RefCell::default(),
             stop: Arc::new(AtomicBool::new(false)),
             preemptible: OnceCell::new(),
             post,
         });
-        if let Some(settings) = &self.preemption {
+        if let Some(settings) = &self.settings.preemption {
             let cpu = pin.unwrap_or(0);
             // SAFETY: it is in a box, which `Worker::retire` keeps for ever if the vCPU does not come to its end.
-            let preemptible = unsafe { Preemptible::start(&worker, cpu, settings.clone())? };
+            let preemptible = unsafe { preempt::start(&worker, cpu, settings.clone())? };
             let _ = worker.preemptible.set(preemptible.clone());
             return Ok((worker, Some(preemptible)));
         }
@@ -117,7 +107,7 @@ impl Shared {
         let (ready, is_ready) = mpsc::sync_channel(1);
         let shared = self.clone();
         let thread = thread::Builder::new()
-            .name(format!("{}-{index}", self.name))
+            .name(format!("{}-{index}", self.settings.name))
             .spawn(move || {
                 let (worker, preemptible) = match shared.worker(executor, shared.pin_of(index)) {
                     Ok(made) => made,

@@ -15,15 +15,15 @@ use super::observation::Observation;
 use crate::affinity;
 use crate::blocking::pool::Pool;
 use crate::board::{Board, Membership};
-use crate::context::Belonging;
 use crate::context::numbers::Number;
+use crate::context::{self, Belonging};
 use crate::host::Linux;
 use crate::notice::notice;
 use crate::preempt::interrupt;
 use crate::preempt::permit;
 use crate::preempt::{self, Preemption};
 use crate::runtime::driver::Choice;
-use crate::runtime::shared::{Meters, Shared};
+use crate::runtime::shared::{Meters, Settings, Shared};
 use crate::runtime::{Engine, Observers, Runtime};
 use crate::stand_in::arrivals::Reaches;
 use crate::time::clock;
@@ -35,6 +35,9 @@ use crate::tokio::beside::Beside;
 const COST_OF_MOVING: Duration = Duration::from_micros(50);
 /// The quantum of inline vCPUs, on which only the willing give way.
 const QUANTUM_INLINE: Duration = Duration::from_micros(500);
+/// Why a call that needs a vCPU fails on a thread for blocking functions.
+const OUTSIDE: &str = "this is a thread for blocking functions, not a coroutine of upshift: do this before or after `spawn_blocking`, \
+                       or in `upshift::spawn`";
 
 impl Builder {
     /// Builds the runtime and starts its threads.
@@ -120,7 +123,10 @@ impl Builder {
             self.blocking_threads.max(1),
             self.name.clone(),
             outermost.clone(),
-            ours.clone(),
+            {
+                let ours = ours.clone();
+                move || context::belong(&ours, OUTSIDE)
+            },
         ));
         let mut ring = self.ring;
         ring.driver = driver.driver;
@@ -134,18 +140,20 @@ impl Builder {
             number: Number::new(&domain),
             domain,
             pool,
-            spin: self.spin.unwrap_or(default_spin),
-            reap_interval: self.reap_interval,
-            quantum,
-            ring,
-            driver,
-            name: self.name,
-            pins: self.pins,
+            settings: Settings {
+                spin: self.spin.unwrap_or(default_spin),
+                reap_interval: self.reap_interval,
+                quantum,
+                ring,
+                driver,
+                name: self.name,
+                pins: self.pins,
+                cpus: affinity::cpus(),
+                preemption: settings,
+            },
             others: Mutex::new(Vec::new()),
             reported: AtomicBool::new(false),
             retired: AtomicBool::new(false),
-            preemption: settings,
-            cpus: affinity::cpus(),
             running: AtomicBool::new(false),
             membership: Membership::find(self.board)?,
             built: clock::ticks(),
@@ -218,7 +226,7 @@ fn first_vcpu(shared: &Arc<Shared>) -> io::Result<(Engine, Option<affinity::Mask
     let executor = shared.domain.add_vcpu().map_err(io::Error::other)?;
     let pin = shared.pin_of(0);
     let mut affinity = None;
-    let engine = if shared.preemption.is_some() {
+    let engine = if shared.settings.preemption.is_some() {
         // Of the calling thread, in `block_on`.
         interrupt::claim().map_err(preempt::refusal)?;
         let (first, vcpu) = shared.start_other(executor)?;
@@ -252,7 +260,7 @@ fn join_board(shared: &Shared, board: Board) -> io::Result<()> {
         Err(error) if board == Board::Required => return Err(error.into()),
         Err(error) => notice(format_args!("{error}; the vCPUs run without the board")),
     }
-    membership.keep(&shared.name)
+    membership.keep(&shared.settings.name)
 }
 
 fn say_cooperative(error: io::Error) {
