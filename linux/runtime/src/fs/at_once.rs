@@ -6,7 +6,7 @@
 //! goes through the ring, which waits.
 //!
 //! * **Never for long.** Neither call waits for a device. A read is done in pieces of at most 1 MiB, 256 KiB beside something more urgent, and between two of them gives way
-//!   as any leaf future does ([`coop`](crate::coroutine::coop)); the ring would copy all of it within one system call, with the vCPU waiting.
+//!   as any leaf future does (`coop`); the ring would copy all of it within one system call, with the vCPU waiting.
 //! * **What is tried pays.** A hit saves 0.4 to 0.7 µs, a miss costs some 1 µs, next to the 6 µs of CPU time of a read from the device. So [`Tries`] pauses
 //!   after a miss, for twice as many operations after each further one, and half as long after each hit: where most hit nearly all are tried, where most miss
 //!   nearly none. Of *n* that all miss, 1 / [`LONGEST`] and ⌈log₂ [`LONGEST`]⌉ are tried in vain, and a file that comes to be cached is tried

@@ -1,8 +1,9 @@
-//! The level of a reply: a connection's coroutine that has answered a request goes back to its own level in the same poll, and what
-//! it sends next is submitted as urgently as the request was.
+//! The level of a reply: a connection's coroutine that has answered a request goes back to its own
+//! level in the same poll, and its next send is submitted as urgently as the request was.
 //!
-//! The word is the polling thread's, as a poll begins and ends on one thread. A reply that is never sent leaves it; it is taken by the
-//! next send of any coroutine on this thread, which uses it only if it is that coroutine's own.
+//! The word is the polling thread's, as a poll begins and ends on one thread. A reply that is never
+//! sent leaves its word behind: the next send of any coroutine on this thread takes the word, and
+//! uses it only if the same coroutine sends.
 
 use std::cell::Cell;
 

@@ -1,4 +1,4 @@
-//! The loop of the current thread: that of an inline vCPU (`worker`), plus the watch that is kept over each poll.
+//! The loop of the current thread: that of an inline vCPU (`worker`), plus the watch over polls.
 //!
 //! The permit of the thread is in use throughout, but for the time of polls.
 

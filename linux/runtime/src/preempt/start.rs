@@ -1,4 +1,4 @@
-//! Birth of a preemptible vCPU: what the kernel must offer, and the first threads.
+//! Birth of a preemptible vCPU: the demands on the kernel, and the first threads.
 
 use std::io;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::worker::Worker;
 /// Makes the vCPU of `worker`, which the calling thread made, preemptible.
 ///
 /// # Safety
-/// The worker stays where it is, and is there until [`Preemptible::end`] has returned true, or for ever.
+/// The worker stays in its place until [`Preemptible::end`] has returned true, or for ever.
 ///
 /// # Errors
-/// What is missing; nothing is left behind.
+/// A demand is not met, and nothing is left behind.
 pub(crate) unsafe fn start(
     worker: &Worker,
     cpu: usize,

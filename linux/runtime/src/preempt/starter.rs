@@ -17,7 +17,7 @@ pub(super) struct Starter {
 }
 
 impl Starter {
-    /// For vCPU `index` of the runtime of this name.
+    /// Creates the starter of vCPU `index` of the runtime of this name.
     pub(super) fn new(cpu: usize, name: &str, index: usize) -> Starter {
         Starter {
             cpu,
@@ -47,7 +47,8 @@ impl Starter {
         Ok(id)
     }
 
-    /// Waits for the end of all threads, or, if one of them holds a poll that does not end, leaves them (`waits` is false).
+    /// Waits for the end of all threads, or (`waits` is false) leaves them, because one of them
+    /// holds a poll that does not end.
     pub(super) fn end(&self, waits: bool) {
         for thread in std::mem::take(&mut *self.handles()) {
             if waits {

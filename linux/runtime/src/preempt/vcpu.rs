@@ -1,4 +1,4 @@
-//! One preemptible vCPU: what its threads share, and its end. It begins in `start.rs`.
+//! One preemptible vCPU: the state that its threads share, and its end. It begins in `start.rs`.
 //!
 //! Which thread may touch what: the [`Worker`], `aside` and what is reached through them belong to the *current* thread while its permit
 //! is in use. The watcher reads atomics, and acts only when it has revoked that permit. The rest is atomic, behind a lock, or
@@ -9,17 +9,19 @@
 //! | `worker`, `index`, `settings`, `eyes`, `watch` | set before the threads start | all |
 //! | `roles`, `starter` | any thread of the vCPU, under their locks | the same |
 //! | `threads` | see [`Thread`] | all |
-//! | `current`, `relay`, `costs.stopped_at` | who gives the vCPU away: the current thread, or the watcher with its permit revoked | all |
-//! | `tally.suspended`, `tally.blocked` | the same, and a blocked thread that comes back | all |
-//! | `tally.leaving` | threads that stop serving, and the watcher for one that it stops | the thread that goes on |
+//! | `current`, `relay` | the giver of the vCPU (below) | all |
+//! | `tally`: suspended, blocked | the giver, and a blocked thread that comes back | all |
+//! | `tally`: leaving | a thread that stops serving, the watcher for it | a thread that goes on |
 //! | `pinned.queue` | the current thread | the current thread |
 //! | `pinned.levels` | the current thread | the watcher, the end of `block_on` |
-//! | `service`, `idle` | the current thread asks, the thread of the ring answers | both |
+//! | `service`, `idle` | the current thread asks, the ring's answers | both |
 //! | `alarm`, `ticker` | the current thread and the watcher | the watcher, the ticker |
 //! | `orders.loose` | the watcher | suspended threads, in their handler |
 //! | `orders.ended` | the thread that ends the vCPU, once | the watcher, the ticker |
-//! | `costs`: medians, lengths | the current thread | the current thread, the watcher |
+//! | `costs` | the current thread, `stopped_at` the giver | the current thread, the watcher |
 //! | `counts` | the watcher | metrics |
+//!
+//! The giver of the vCPU is the current thread, or the watcher when it has revoked its permit.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -117,7 +119,8 @@ pub(super) struct Relay {
     pub(super) next_up: AtomicUsize,
     /// The thread whose suspended poll is to go on next, whatever else is ready; NONE.
     pub(super) turn: AtomicUsize,
-    /// The thread whose poll has made room for the turn of another one while every thread held a poll; NONE.
+    /// The thread whose poll has made room for the turn of another one while every thread held a
+    /// poll; NONE.
     pub(super) displaced: AtomicUsize,
     /// The level of that poll.
     pub(super) displaced_level: AtomicU8,
@@ -184,7 +187,7 @@ impl Preemptible {
     /// Creates the vCPU of `worker`, which nothing but the calling thread serves yet.
     ///
     /// # Safety
-    /// The worker stays where it is, and is there until [`Preemptible::end`] has returned true, or for ever.
+    /// The worker stays in its place until [`Preemptible::end`] has returned true, or for ever.
     ///
     /// # Errors
     /// There are no descriptors left.

@@ -3,9 +3,10 @@
 //! | state | written by | read by |
 //! |---|---|---|
 //! | `domain`, `pool`, `reaches`, `meters` | all, as they document | all |
-//! | `number`, `settings`, `membership`, `built`, `outermost`, `surroundings` | set by the builder | all |
-//! | `others` | threads that add or release a vCPU, under its lock | the same, and the end of the runtime |
-//! | `reported`, `retired` | the first vCPU that sees the failure | all vCPUs that see it |
+//! | `number`, `settings`, `membership`, `built` | set by the builder | all |
+//! | `outermost`, `surroundings` | set by the builder | all |
+//! | `others` | threads that add or release a vCPU, under its lock | the same, the end |
+//! | `reported`, `retired` | the first vCPU that sees the failure | vCPUs that see it |
 //! | `running` | the builder, once | threads that add a vCPU |
 //! | `watch` | the builder, before polls begin | vCPUs, after each wait |
 
@@ -59,13 +60,13 @@ pub(crate) struct Shared {
     pub(crate) surroundings: Surroundings,
 }
 
-/// What vCPUs are made with. Constant.
+/// Constants that vCPUs are made with.
 pub(crate) struct Settings {
     /// The longest spin before a wait.
     pub(crate) spin: Duration,
     /// Between two reaps, beside something more urgent.
     pub(crate) reap_interval: Duration,
-    /// What a coroutine may run before it goes to the tail of its level.
+    /// The longest run of a coroutine before it goes to the tail of its level.
     pub(crate) quantum: Duration,
     pub(crate) ring: upshift_ring::Config,
     pub(crate) driver: Choice,

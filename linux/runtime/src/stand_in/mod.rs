@@ -35,20 +35,20 @@ use upshift_ring::{Fd, Foreign, Ring, Submission, op};
 use crate::stand_in::arrivals::{Arrivals, Listening, Reach, Reachable, Reaches};
 use crate::time::clock;
 
-/// What a vCPU is to the others, and what it knows of them. Used by its own thread.
+/// The other vCPUs of a runtime, as one of them knows them. Used by its own thread.
 #[derive(Default)]
 pub(crate) struct Neighbours {
     /// Its ring as the others reach it; made when there are others.
     arrivals: OnceCell<Option<Arc<Arrivals>>>,
-    /// What it hears of the rings of the others, by index.
+    /// Its watches over the rings of the others, by index.
     listening: RefCell<Vec<Option<Listening>>>,
     /// When a timer of a vCPU in a long poll is due, ns, as far as the last look has shown.
     next_deadline: Cell<Option<u64>>,
 }
 
 impl Neighbours {
-    /// From now on, until the result is dropped, the others may stand in for the vCPU with this `ring`; `None` where the kernel does not
-    /// tell of arrivals during a poll.
+    /// Lets the others stand in for the vCPU with this `ring` until the result is dropped. `None`
+    /// where the kernel does not tell of arrivals during a poll.
     pub(crate) fn reachable<'a>(
         &'a self,
         reaches: &'a Reaches,
@@ -72,7 +72,7 @@ impl Neighbours {
         self.next_deadline.get()
     }
 
-    /// From now on arrivals at the ring of vCPU `index` end the waits in `ring`.
+    /// Has arrivals at the ring of vCPU `index` end the waits in `ring`.
     fn listen(&self, ring: &Ring, index: usize, arrivals: &Arc<Arrivals>) {
         let mut listening = self.listening.borrow_mut();
         if listening.len() <= index {
@@ -100,7 +100,7 @@ impl Neighbours {
     }
 }
 
-/// One look of an idle vCPU, with its ring, at the others.
+/// A look of an idle vCPU, with its ring, at the others.
 pub(crate) struct Look<'a> {
     neighbours: &'a Neighbours,
     reaches: &'a Reaches,
@@ -126,7 +126,8 @@ impl<'a> Look<'a> {
         next.set(Some(next.get().map_or(time, |next| next.min(time))));
     }
 
-    /// Does the work of vCPU `index`, which is in a long poll, and has `run` call what waited for it. True: something became ready.
+    /// Does the work of vCPU `index`, which is in a long poll; `run` calls the wakers. True:
+    /// something became ready.
     pub(crate) fn stand_in_for(&mut self, index: usize, run: impl Fn(Vec<Foreign>)) -> bool {
         let Some(timers) = self.reaches.timers(index) else {
             return false;
@@ -146,7 +147,7 @@ impl<'a> Look<'a> {
         }
         self.neighbours.listen(self.ring, index, &arrivals);
         fence(Ordering::SeqCst);
-        // The first time also for what earlier polls have asked of the kernel, and is not handed over.
+        // The first time also for operations of earlier polls that are not handed over.
         if first || arrivals.watch.has_completions() {
             let wakers = match &*self.reaches.place(index) {
                 Some(Reach {

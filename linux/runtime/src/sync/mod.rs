@@ -50,6 +50,7 @@ mod once_cell;
 pub mod oneshot;
 mod park;
 mod rwlock;
+mod says;
 mod semaphore;
 mod set_once;
 pub(crate) mod spare;

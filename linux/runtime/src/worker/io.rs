@@ -44,7 +44,8 @@ impl Worker {
         self.ring.take_foreign()
     }
 
-    /// Is nothing more urgent than the calling coroutine in flight on the ring, and no timer due within so many ns?
+    /// Is nothing more urgent than the calling coroutine in flight on the ring, and no timer due
+    /// within so many ns?
     pub(crate) fn is_undisturbed(&self, time: u64) -> bool {
         let level = self.executor.running_level().unwrap_or_default().get();
         self.ring.levels_in_flight() & more_urgent_than(level) == 0

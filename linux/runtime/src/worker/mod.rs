@@ -22,24 +22,24 @@
 //! bounded time: the wake then costs a cache miss instead of a system call and
 //! the start of a halted CPU.
 //!
-//! # Who writes, who reads
+//! # Writers and readers
 //!
-//! A [`Worker`] is used by one thread at a time: that of an inline vCPU, or the current one of a preemptible vCPU. What other threads
-//! write are words of their own:
+//! One thread at a time uses a [`Worker`]: that of an inline vCPU, or the current one of a
+//! preemptible vCPU. Other threads write words of their own:
 //!
 //! | state | written by | read by |
 //! |---|---|---|
-//! | `executor`: queues, bitmap, clock | this thread; its inbox and arriving bits by all | all (bitmap, clock, parked) |
-//! | `ring` | this thread; one that stands in, with this one's permit; mail by all | this thread, one that stands in |
-//! | `timers` | all, under their lock | all; the next deadline without the lock |
+//! | `executor` | this thread; inbox and arriving bits: all | all: bitmap, clock, parked |
+//! | `ring` | this thread, or one that stands in; mail: all | the same |
+//! | `timers` | all, under their lock | all; the next deadline without it |
 //! | `shared` | see [`Shared`] | all |
-//! | `meter` | this thread | all, for metrics and the watchdog |
+//! | `meter` | this thread | metrics, the watchdog |
 //! | `pace`, `post` | set once | this thread |
-//! | `outbox` | this thread: coroutines in polls, each turn | this thread, between polls |
-//! | `neighbours` | this thread, while it idles | this thread; its `Arrivals` by those that stand in |
-//! | `is_ending` | the thread that drops the runtime, which serves this vCPU then | this thread |
+//! | `outbox` | this thread, in polls and turns | this thread, between polls |
+//! | `neighbours` | this thread, while it idles | this thread, and those that stand in |
+//! | `is_ending` | the thread that drops the runtime, and serves it then | this thread |
 //! | `preemptible` | set once, before the first poll | this thread |
-//! | `stop` | the thread that releases the vCPU, once | this thread, after each poll and wait |
+//! | `stop` | the thread that releases the vCPU, once | this thread |
 
 mod io;
 mod outbox;
@@ -106,13 +106,13 @@ pub(crate) struct Worker {
 
 /// Times of the configuration, in ticks.
 pub(crate) struct Pace {
-    /// What a coroutine may run before it goes to the tail of its level.
+    /// The longest run of a coroutine before it goes to the tail of its level.
     pub(crate) quantum: u64,
     /// Between two reaps, beside something more urgent.
     pub(crate) reap: u64,
     /// Between two looks at the clock within a poll.
     pub(crate) look: u64,
-    /// What a poll may spend on pieces of a transfer.
+    /// The longest time that a poll spends on pieces of a transfer.
     pub(crate) share: u64,
 }
 

@@ -1,4 +1,5 @@
-//! Operations that coroutines have started and the kernel has not been told of, as far as they decide when it is told.
+//! Operations that coroutines have started and the kernel does not know yet, as far as they decide
+//! when it is told.
 //!
 //! Used by the thread of the vCPU only; a load and a store for each operation.
 
@@ -7,9 +8,10 @@ use std::cell::Cell;
 /// The value of [`Outbox::before`] while nothing waits.
 const NONE_WAITS: u8 = u8::MAX;
 
-/// Reads of files that are submitted without waiting for more: the device works on them while the vCPU prepares the next. With all that are
-/// ready gathered, device and vCPU work in turns: 32 reads of 4 KiB at a time with O_DIRECT, in C, 60,100 /s, by fours 75,000, by ones 76,300 with
-/// a fifth more CPU (`--gather` of bench/peers/c/files.c).
+/// Reads of files that are submitted without waiting for more: the device works on them while the
+/// vCPU prepares the next. 32 reads of 4 KiB at a time with O_DIRECT, in C: 60,100 /s with all that
+/// are ready gathered, by fours 75,000, by ones 76,300 with a fifth more CPU (`--gather` of
+/// bench/peers/c/files.c).
 const GATHERED_READS: usize = 4;
 
 /// See the module.
@@ -65,7 +67,7 @@ impl Outbox {
     fn gather(&self, gathered: &Cell<usize>, most: usize) {
         gathered.set(gathered.get() + 1);
         if gathered.get() >= most {
-            // Before whatever is polled next.
+            // Before the next poll.
             self.before.set(0);
         }
     }

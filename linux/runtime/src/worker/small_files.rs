@@ -8,8 +8,9 @@ use upshift_ring::{Ring, Submission};
 
 use super::{REAP_INTERVALS, Worker, more_urgent_than};
 
-/// What a small cached file takes in a system call that many share, ns. Meanwhile nothing of the ring is seen; so as many are gathered as take no longer than may pass
-/// unseen anyway: [`REAP_INTERVALS`], or one beside something more urgent.
+/// Time of a small cached file in a system call that many share, ns. Nothing of the ring is seen
+/// meanwhile, so as many are gathered as take no longer than may pass unseen anyway:
+/// [`REAP_INTERVALS`], or one beside something more urgent.
 const FILE_TIME: u128 = 3_300;
 
 /// Small files that take one reap interval.
@@ -19,12 +20,14 @@ fn files_per_reap(interval: Duration) -> usize {
 }
 
 impl Worker {
-    /// May other coroutines read a small file in the same system call? Alone that costs more than the three calls that it stands for.
+    /// May other coroutines read a small file in the same system call? For one file that costs more
+    /// than the three calls that it stands for.
     pub(crate) fn shares_files(&self) -> bool {
         self.outbox.has_files() || self.executor.bitmap() != 0
     }
 
-    /// Starts to read a small file, at the level of the calling coroutine; see [`Ring::read_small`].
+    /// Starts to read a small file at the level of the calling coroutine; see
+    /// [`Ring::read_small`].
     pub(crate) fn start_small(
         &self,
         path: &Path,
