@@ -12,7 +12,7 @@ use crate::buf::{Buf, upshift_buf};
 use crate::cx::upshift_cx;
 use crate::error::{free, invalid};
 use crate::net::{self, owned};
-use crate::op::{Handles, finish, start, upshift_op};
+use crate::op::{Handles, Outcome, finish, start, upshift_op};
 
 /// An open file. Any thread, several at once; it outlives its operations.
 pub struct upshift_file(File);
@@ -119,6 +119,27 @@ unsafe fn given(
     }
 }
 
+/// Starts an operation on a file and a buffer, or hands the buffer back with the error.
+///
+/// # Safety
+/// As of [`given`] and [`start`].
+#[inline]
+unsafe fn start_with<F: Future<Output: Outcome>>(
+    op: *mut upshift_op,
+    cx: *mut upshift_cx,
+    file: *const upshift_file,
+    buf: *const upshift_buf,
+    operation: impl FnOnce(&'static File, Buf) -> F,
+) -> c_int {
+    // SAFETY: passed on.
+    match unsafe { given(file, buf) } {
+        // SAFETY: passed on.
+        Ok((file, buf)) => unsafe { start(op, cx, operation(file, buf)) },
+        // SAFETY: passed on.
+        Err(refused) => unsafe { finish(op, refused) },
+    }
+}
+
 /// Reads at a position into a buffer, up to its capacity: the result is the count, 0 at the end; out.buf is the buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_read_at(
@@ -129,13 +150,7 @@ pub unsafe extern "C" fn upshift_read_at(
     offset: u64,
 ) -> c_int {
     // SAFETY: passed on.
-    let (file, buf) = match unsafe { given(file, buf) } {
-        Ok(given) => given,
-        // SAFETY: passed on.
-        Err(refused) => return unsafe { finish(op, refused) },
-    };
-    // SAFETY: by contract.
-    unsafe { start(op, cx, file.read_at(buf, offset)) }
+    unsafe { start_with(op, cx, file, buf, |file, buf| file.read_at(buf, offset)) }
 }
 
 /// Writes a buffer at a position: the result is the count, which may be less; out.buf is the buffer.
@@ -148,13 +163,7 @@ pub unsafe extern "C" fn upshift_write_at(
     offset: u64,
 ) -> c_int {
     // SAFETY: passed on.
-    let (file, buf) = match unsafe { given(file, buf) } {
-        Ok(given) => given,
-        // SAFETY: passed on.
-        Err(refused) => return unsafe { finish(op, refused) },
-    };
-    // SAFETY: by contract.
-    unsafe { start(op, cx, file.write_at(buf, offset)) }
+    unsafe { start_with(op, cx, file, buf, |file, buf| file.write_at(buf, offset)) }
 }
 
 /// Writes all of a buffer at a position: result 0; out.buf is the buffer.
@@ -166,15 +175,11 @@ pub unsafe extern "C" fn upshift_write_all_at(
     buf: *const upshift_buf,
     offset: u64,
 ) -> c_int {
-    // SAFETY: passed on.
-    let (file, buf) = match unsafe { given(file, buf) } {
-        Ok(given) => given,
-        // SAFETY: passed on.
-        Err(refused) => return unsafe { finish(op, refused) },
+    let write = |file: &'static File, buf| -> Boxed<(io::Result<()>, Buf)> {
+        Box::pin(file.write_all_at(buf, offset))
     };
-    let write: Boxed<(io::Result<()>, Buf)> = Box::pin(file.write_all_at(buf, offset));
-    // SAFETY: by contract.
-    unsafe { start(op, cx, write) }
+    // SAFETY: passed on.
+    unsafe { start_with(op, cx, file, buf, write) }
 }
 
 /// Waits until what was written is on the device; `data_only` not 0: without the metadata. Result 0.

@@ -8,7 +8,7 @@ use upshift::sys;
 
 use crate::buf::{Buf, upshift_buf};
 use crate::error::{errno, wall};
-use crate::op::{put, upshift_op};
+use crate::op::{Outcome, put, upshift_op};
 
 /// The descriptor for the length of a call.
 ///
@@ -27,18 +27,12 @@ pub unsafe extern "C" fn upshift_read(fd: c_int, buf: *mut upshift_buf) -> i64 {
     let Some(buf) = (unsafe { buf.as_mut() }) else {
         return i64::from(-libc::EINVAL);
     };
-    loop {
-        // SAFETY: by contract good for so many bytes.
-        let count = unsafe { libc::read(fd, buf.data.cast::<c_void>(), buf.capacity) };
-        if let Ok(count) = usize::try_from(count) {
-            buf.len = count;
-            return count as i64;
-        }
-        let code = errno(&std::io::Error::last_os_error());
-        if code != -libc::EINTR {
-            return i64::from(code);
-        }
+    // SAFETY: by contract good for so many bytes.
+    let count = until_done(|| unsafe { libc::read(fd, buf.data.cast::<c_void>(), buf.capacity) });
+    if let Ok(count) = usize::try_from(count) {
+        buf.len = count;
     }
+    count
 }
 
 /// `write(2)` of the buffer's bytes, at the file's own position: blocks the thread. The count or a negative errno. Any thread.
@@ -48,17 +42,55 @@ pub unsafe extern "C" fn upshift_write(fd: c_int, buf: *const upshift_buf) -> i6
     let Some(buf) = (unsafe { buf.as_ref() }) else {
         return i64::from(-libc::EINVAL);
     };
+    // SAFETY: by contract good for so many bytes.
+    until_done(|| unsafe { libc::write(fd, buf.data.cast::<c_void>(), buf.len) })
+}
+
+/// Makes a system call until no signal interrupts it. Returns its count, or a negative errno.
+fn until_done(call: impl Fn() -> isize) -> i64 {
     loop {
-        // SAFETY: by contract good for so many bytes.
-        let count = unsafe { libc::write(fd, buf.data.cast::<c_void>(), buf.len) };
-        if count >= 0 {
-            return count as i64;
+        let done = call();
+        if done >= 0 {
+            return done as i64;
         }
         let code = errno(&std::io::Error::last_os_error());
         if code != -libc::EINTR {
             return i64::from(code);
         }
     }
+}
+
+/// Starts an operation on a descriptor and a buffer, in its second form.
+///
+/// # Safety
+/// As of [`borrow`], [`Buf::given`] and [`put`].
+unsafe fn start<F: Future<Output: Outcome>>(
+    op: *mut upshift_op,
+    fd: c_int,
+    buf: *const upshift_buf,
+    operation: impl FnOnce(BorrowedFd<'_>, Buf) -> F,
+) -> c_int {
+    wall(|| {
+        // SAFETY: by contract.
+        let Some(fd) = (unsafe { borrow(fd) }) else {
+            return -libc::EBADF;
+        };
+        if op.is_null() {
+            return -libc::EINVAL;
+        }
+        // SAFETY: the caller gives it away.
+        match unsafe { Buf::given(buf) } {
+            Ok(buf) => {
+                // SAFETY: by contract.
+                unsafe { put(op, operation(fd, buf)) };
+                0
+            }
+            Err(buf) => {
+                buf.into_raw();
+                -libc::EINVAL
+            }
+        }
+    })
 }
 
 /// The second form: the operation starts at once, and wakes the coroutine `cid` when it is done; poll `op` for the result (the count; out.buf is the buffer).
@@ -70,26 +102,9 @@ pub unsafe extern "C" fn upshift_read_async(
     buf: *const upshift_buf,
     cid: u64,
 ) -> c_int {
-    wall(|| {
-        // SAFETY: by contract.
-        let Some(fd) = (unsafe { borrow(fd) }) else {
-            return -libc::EBADF;
-        };
-        if op.is_null() {
-            return -libc::EINVAL;
-        }
-        // SAFETY: the caller gives it away.
-        let buf = match unsafe { Buf::given(buf) } {
-            Ok(buf) => buf,
-            Err(buf) => {
-                buf.into_raw();
-                return -libc::EINVAL;
-            }
-        };
-        // SAFETY: by contract.
-        unsafe { put(op, sys::read_async(fd, buf, CoroutineId::from_u64(cid))) };
-        0
-    })
+    let cid = CoroutineId::from_u64(cid);
+    // SAFETY: passed on.
+    unsafe { start(op, fd, buf, |fd, buf| sys::read_async(fd, buf, cid)) }
 }
 
 /// As `upshift_read_async`, of `upshift_write`.
@@ -100,24 +115,7 @@ pub unsafe extern "C" fn upshift_write_async(
     buf: *const upshift_buf,
     cid: u64,
 ) -> c_int {
-    wall(|| {
-        // SAFETY: by contract.
-        let Some(fd) = (unsafe { borrow(fd) }) else {
-            return -libc::EBADF;
-        };
-        if op.is_null() {
-            return -libc::EINVAL;
-        }
-        // SAFETY: the caller gives it away.
-        let buf = match unsafe { Buf::given(buf) } {
-            Ok(buf) => buf,
-            Err(buf) => {
-                buf.into_raw();
-                return -libc::EINVAL;
-            }
-        };
-        // SAFETY: by contract.
-        unsafe { put(op, sys::write_async(fd, buf, CoroutineId::from_u64(cid))) };
-        0
-    })
+    let cid = CoroutineId::from_u64(cid);
+    // SAFETY: passed on.
+    unsafe { start(op, fd, buf, |fd, buf| sys::write_async(fd, buf, cid)) }
 }

@@ -15,11 +15,11 @@ use upshift_core::{
 use upshift_elevate::dispatch::{heavy_barrier, register_barrier};
 use upshift_ring::{Remote, Watch};
 
-use crate::clock;
-use crate::mapping;
+use crate::memory::mapping;
 use crate::observe::Longest;
-use crate::permit::{self, Critical};
+use crate::preempt::permit::{self, Critical};
 use crate::preempt::{self, PreemptionStats};
+use crate::time::clock;
 use crate::trace::recorder::Recorder;
 
 thread_local! {

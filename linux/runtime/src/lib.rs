@@ -45,10 +45,16 @@
 //!
 //! | module | concern |
 //! |---|---|
-//! | `runtime` | builder, threads, shut-down |
-//! | `worker` | the loop of a vCPU |
+//! | `runtime` | builder, shut-down, the state that all vCPUs share |
+//! | `worker` | the loop of a vCPU, and its thread |
+//! | `preempt` | suspension of a poll, its watcher, the permit of a thread |
+//! | `stand_in` | service of a busy vCPU's ring and timers by an idle one |
 //! | `context`, `host` | from a thread to its vCPU |
-//! | `coop` | preemption test and budget |
+//! | `coroutine` | spawning, preemption test and budget |
+//! | `blocking` | threads for functions that block |
+//! | `user_code` | calls of wakers, destructors and hooks of users |
+//! | `memory` | allocation of futures and control blocks |
+//! | `tokio` (feature `tokio-rt`) | a runtime of tokio beside this one |
 //! | [`task`] | results, sets of coroutines, under tokio's names |
 //! | [`net`], [`fs`], [`process`], [`signal`], [`time`], [`sync`] | the API for programs |
 //! | [`io`] | the I/O traits of the ecosystem, and copying |
@@ -61,70 +67,52 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 mod affinity;
-mod around;
-mod arrivals;
-#[cfg(feature = "tokio-rt")]
-mod beside;
 mod blocking;
 mod board;
-mod budget;
-mod builder;
-mod catch_panic;
-mod clock;
 mod context;
-mod coop;
 mod coroutine;
-mod driver;
-mod errand;
-mod foreign;
 pub mod fs;
-mod handle;
 mod host;
 #[cfg(feature = "hyper")]
 pub mod hyper;
-mod interrupt;
 pub mod io;
-mod mapping;
+mod memory;
 pub mod metrics;
 pub mod net;
 mod notice;
-mod numbers;
 pub mod observe;
-mod permit;
-mod pool;
 mod preempt;
 pub mod process;
-mod reach;
 mod runtime;
-mod shared;
 pub mod signal;
-mod stats;
+mod stand_in;
 pub mod sync;
 pub mod sys;
 pub mod task;
-mod threads;
 pub mod time;
 #[cfg(feature = "tls")]
 pub mod tls;
+mod tokio;
 pub mod trace;
+mod user_code;
 mod worker;
 
 pub(crate) use upshift_elevate::futex;
 
 pub use board::{Board, BoardStats};
-pub use builder::Builder;
-pub use coop::{YieldIfNeeded, need_preempt, yield_if_needed, yield_now};
+pub use coroutine::coop::{YieldIfNeeded, need_preempt, yield_if_needed, yield_now};
 pub use coroutine::{
     LocalHandle, alloc_cpu, current_level, get_cid, get_vcpu, release_cpu, reprio, spawn,
     spawn_blocking, spawn_local, try_spawn, try_spawn_blocking, wake,
 };
-pub use driver::Report;
-pub use handle::Handle;
 pub use host::Linux;
 pub use notice::errno_of;
 pub use preempt::{Preemption, PreemptionStats, no_suspend};
 pub use runtime::Runtime;
-pub use stats::LevelStats;
+pub use runtime::builder::Builder;
+pub use runtime::driver::Report;
+pub use runtime::handle::Handle;
+pub use runtime::stats::LevelStats;
 pub use task::{JoinError, JoinHandle};
 pub use upshift_core::{CoroutineId, Dead, LEVELS, Level, LevelError, Priority, SpawnError, State};
 pub use upshift_macros::{main, test};

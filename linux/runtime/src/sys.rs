@@ -38,8 +38,8 @@ use upshift_core::CoroutineId;
 use upshift_ring::{Fd, IoBuf, IoBufMut, Operation, Submission, op};
 
 use crate::context;
-use crate::handle::Handle;
 use crate::host;
+use crate::runtime::handle::Handle;
 use crate::sync::{Lock, Spare, register, wake};
 
 /// `read(2)` at the file's own position, in two forms; see the [module](self).
@@ -184,7 +184,7 @@ where
             notify: None,
         };
         // Not of a runtime that the thread belongs to otherwise: there it has no ring.
-        let shared = match context::try_with(|worker| worker.shared.clone()) {
+        let shared = match context::try_with(|worker| worker.shared().clone()) {
             Ok(shared) => shared,
             Err(error) => return done(error, buffer),
         };

@@ -1,9 +1,12 @@
 //! Threads for blocking functions: how many there are, and the report when all are taken.
 
-use std::process::Command;
+#[path = "support/child.rs"]
+mod child;
+
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 
+use child::child;
 use upshift::Runtime;
 
 /// The child of a test, which prints on standard error.
@@ -37,9 +40,7 @@ fn five_hundred_functions_may_wait_for_each_other() {
 
 /// Standard error of a test of this file, run in a process of its own.
 fn said_by(test: &str) -> String {
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", test, "--nocapture"]).env(CHILD, "1");
-    let output = child.output().unwrap();
+    let output = child(test).env(CHILD, "1").output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stderr).unwrap()
 }

@@ -1,11 +1,14 @@
 //! Which driver a runtime has, and that the one without io_uring does its work, whether io_uring is there or not.
 
+#[path = "support/child.rs"]
+mod child;
+
 use std::cell::Cell;
 use std::io::{ErrorKind, Read, Write};
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use child::child;
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use upshift::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
 use upshift::{Driver, Level, Preemption, Runtime, fs, time};
@@ -36,8 +39,7 @@ fn again(test: &str, driver: &str) -> Option<String> {
     if std::env::var_os("UPSHIFT_TEST_CHILD").is_some() {
         return None;
     }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture"])
+    let output = child(test)
         .env("UPSHIFT_TEST_CHILD", "1")
         .env("UPSHIFT_DRIVER", driver)
         .output()

@@ -128,39 +128,34 @@ fn sleeps_and_computes(builder: Builder) {
     let runtime = builder.build().unwrap();
     let handle = runtime.handle();
     runtime.block_on(async {
-        // While the machine stands still no vCPU parks and none polls, so one of several attempts is enough.
-        let mut idle = Vec::new();
+        let before = metrics();
         for _ in 0..10 {
-            let before = metrics();
-            time::sleep(Duration::from_millis(100)).await;
-            idle.push(metrics().since(&before).vcpus[0].clone());
-            let vcpu = &idle[idle.len() - 1];
-            if vcpu.parked >= Duration::from_millis(80) && vcpu.utilisation() < 0.5 {
-                break;
-            }
+            time::sleep(Duration::from_millis(20)).await;
         }
-        assert!(idle.len() < 10, "{idle:?}");
-        let vcpu = &idle[idle.len() - 1];
-        assert!(vcpu.parks >= 1);
-        assert!(vcpu.ring.enters >= 1);
-        assert_eq!(vcpu.ring.overflows, 0);
+        let slept = metrics().since(&before).vcpus[0].clone();
+        assert!(slept.parks >= 1);
+        assert!(slept.ring.enters >= 1);
+        assert_eq!(slept.ring.overflows, 0);
 
-        let mut busy = Vec::new();
+        let before = metrics();
         for _ in 0..10 {
-            let before = metrics();
-            burn(Duration::from_millis(100));
+            burn(Duration::from_millis(20));
             upshift::yield_now().await;
-            busy.push(metrics().since(&before).vcpus[0].clone());
-            let vcpu = &busy[busy.len() - 1];
-            if vcpu.utilisation() > 0.9 && vcpu.polling >= Duration::from_millis(99) {
-                break;
-            }
         }
-        assert!(busy.len() < 10, "{busy:?}");
-        let vcpu = &busy[busy.len() - 1];
-        let sum = vcpu.busy + vcpu.parked + vcpu.spin;
+        let computed = metrics().since(&before).vcpus[0].clone();
+        // Each round burns 20 ms of the clock, beside any load; sleep is between rounds at most.
+        assert!(
+            computed.polling >= Duration::from_millis(100),
+            "{computed:?}"
+        );
+        // Other programs may have the CPU while the vCPU is about to sleep, which counts as busy.
+        assert!(
+            slept.utilisation() < computed.utilisation(),
+            "{slept:?}, {computed:?}"
+        );
+        let sum = computed.busy + computed.parked + computed.spin;
         // But for the rounding of ticks.
-        assert!(sum.abs_diff(vcpu.in_service) < Duration::from_micros(1));
+        assert!(sum.abs_diff(computed.in_service) < Duration::from_micros(1));
     });
     // From outside, and with no vCPU at work.
     let metrics = handle.metrics();

@@ -1,10 +1,13 @@
 //! A panic in code of users ends its coroutine, function or hook and nothing else, and none is
 //! silent.
 
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+#[path = "support/child.rs"]
+mod child;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use child::child;
 use upshift::{Level, Preemption, Runtime, spawn, spawn_blocking, time, yield_now};
 
 /// Panics when it is dropped, with a payload that does the same.
@@ -153,16 +156,10 @@ fn panics_as_it_is_told() {
 #[test]
 fn every_panic_is_reported_once_on_standard_error() {
     for kind in ["detached", "output", "blocking", "result", "hook"] {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "panics_as_it_is_told", "--nocapture"])
+        let output = child("panics_as_it_is_told")
             .env("UPSHIFT_TEST_PANIC", kind)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
+            .output()
             .unwrap();
-        let began = Instant::now();
-        let output = child.wait_with_output().unwrap();
-        assert!(began.elapsed() < Duration::from_secs(60));
         assert!(output.status.success(), "{kind}: {}", output.status);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(said.matches(SAID).count(), 1, "{kind}: {said}");

@@ -1,10 +1,12 @@
 //! A process forbids a system call that its runtime, built before, relies on.
 
-use std::io::Read;
+#[path = "support/child.rs"]
+mod child;
+
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use child::child;
 use upshift::{Level, Runtime, time};
 
 /// Set in the process in which the body of a test runs.
@@ -45,17 +47,8 @@ fn a_process_that_forbids_membarrier_later_ends_with_a_message_that_names_it() {
         return forbids_membarrier_and_goes_on();
     }
     let name = "a_process_that_forbids_membarrier_later_ends_with_a_message_that_names_it";
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture"])
-        .env(INSIDE, "1")
-        .stderr(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut said = String::new();
-    let read = child.stderr.take().unwrap().read_to_string(&mut said);
-    let status = child.wait().unwrap();
-    read.unwrap();
+    let output = child(name).env(INSIDE, "1").output().unwrap();
+    let (status, said) = (output.status, String::from_utf8(output.stderr).unwrap());
     if said.contains("skipped: ") {
         return println!("{said}");
     }

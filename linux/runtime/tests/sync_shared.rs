@@ -1,10 +1,8 @@
 //! What many look at or wait for: watch and broadcast channels, barriers, cells, tokens.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use upshift::sync::{Barrier, CancellationToken, OnceCell, SetOnce, broadcast, mpsc, watch};
-use upshift::task::JoinSet;
+use upshift::sync::{CancellationToken, broadcast, mpsc, watch};
 use upshift::{Level, Priority, Runtime, time};
 
 fn two() -> Runtime {
@@ -66,130 +64,6 @@ fn those_that_wait_are_woken_most_urgent_first() {
             // One token each: they are cancelled in some order, and run by level all the same.
             assert_eq!(order(wait, || token.cancel()).await, urgent_first);
         });
-}
-
-#[test]
-fn a_watcher_sees_the_last_value_and_the_end() {
-    two().block_on(async {
-        let (sender, mut receiver) = watch::channel(0);
-        let send = async move {
-            for n in 1..=1000 {
-                sender.send(n).unwrap();
-                upshift::yield_if_needed().await;
-            }
-        };
-        let sent = upshift::spawn(send, Priority::Inherit);
-        let mut last = 0;
-        while receiver.changed().await.is_ok() {
-            let now = *receiver.borrow_and_update();
-            assert!(now > last);
-            last = now;
-        }
-        assert_eq!(last, 1000);
-        sent.await.unwrap();
-    });
-}
-
-#[test]
-fn every_receiver_gets_every_message_in_order_or_is_told() {
-    two().block_on(async {
-        let (sender, first) = broadcast::channel::<u64>(16);
-        let mut receivers = JoinSet::new();
-        for mut receiver in [first, sender.subscribe(), sender.subscribe()] {
-            receivers.spawn(async move {
-                let (mut next, mut got) = (0, 0);
-                loop {
-                    match receiver.recv().await {
-                        Ok(n) => {
-                            assert_eq!(n, next);
-                            (next, got) = (next + 1, got + 1);
-                        }
-                        Err(broadcast::error::RecvError::Lagged(missed)) => next += missed,
-                        Err(broadcast::error::RecvError::Closed) => return (next, got),
-                    }
-                }
-            });
-        }
-        for n in 0..5000 {
-            sender.send(n).unwrap();
-            upshift::yield_if_needed().await;
-        }
-        drop(sender);
-        for (next, got) in receivers.join_all().await {
-            assert_eq!(next, 5000);
-            assert!(got >= 16);
-        }
-    });
-}
-
-/// A value is dropped with the last receiver that has not received it.
-#[test]
-fn messages_do_not_outlive_their_receivers() {
-    let value = Arc::new(());
-    let (sender, receiver) = broadcast::channel(128);
-    for _ in 0..100 {
-        assert!(sender.send(value.clone()).is_ok());
-    }
-    assert_eq!((Arc::strong_count(&value), sender.len()), (101, 100));
-    drop(receiver);
-    assert_eq!((Arc::strong_count(&value), sender.len()), (1, 0));
-}
-
-#[test]
-fn a_barrier_has_one_leader_a_round() {
-    const ROUNDS: usize = 200;
-    two().block_on(async {
-        let barrier = Arc::new(Barrier::new(4));
-        let mut set = JoinSet::new();
-        for _ in 0..4 {
-            let barrier = barrier.clone();
-            set.spawn(async move {
-                let mut led = 0;
-                for _ in 0..ROUNDS {
-                    led += usize::from(barrier.wait().await.is_leader());
-                }
-                led
-            });
-        }
-        assert_eq!(set.join_all().await.into_iter().sum::<usize>(), ROUNDS);
-    });
-}
-
-#[test]
-fn a_value_is_made_once_and_again_if_that_fails() {
-    two().block_on(async {
-        let cell = Arc::new(OnceCell::new());
-        let failed = cell.get_or_try_init(async || Err::<u32, _>("no")).await;
-        assert_eq!(failed, Err("no"));
-        let mut set = JoinSet::new();
-        for n in 0..16 {
-            let cell = cell.clone();
-            set.spawn(async move {
-                let make = async || {
-                    upshift::yield_now().await;
-                    n
-                };
-                *cell.get_or_init(make).await
-            });
-        }
-        let made = set.join_all().await;
-        assert!(made.iter().all(|n| *n == made[0]));
-    });
-}
-
-#[test]
-fn a_cell_that_is_set_wakes_those_that_wait() {
-    two().block_on(async {
-        let cell = Arc::new(SetOnce::new());
-        let mut set = JoinSet::new();
-        for _ in 0..8 {
-            let cell = cell.clone();
-            set.spawn(async move { *cell.wait().await });
-        }
-        time::sleep(Duration::from_millis(1)).await;
-        assert!(cell.set(5).is_ok() && cell.set(6).is_err());
-        assert_eq!(set.join_all().await, [5; 8]);
-    });
 }
 
 #[test]

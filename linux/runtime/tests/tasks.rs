@@ -1,7 +1,6 @@
 //! Coroutines under tokio's names: sets, handles that cancel, the budget, paused time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use upshift::task::{self, JoinSet, LocalSet};
@@ -14,53 +13,6 @@ fn one() -> Runtime {
 
 fn two() -> Runtime {
     Runtime::builder().vcpus(2).build().unwrap()
-}
-
-#[test]
-fn a_set_gives_every_result_once() {
-    two().block_on(async {
-        let mut set = JoinSet::new();
-        for round in 0..20_u64 {
-            for n in 0..50 {
-                set.spawn(async move {
-                    if n % 3 == 0 {
-                        upshift::yield_now().await;
-                    }
-                    round * 50 + n
-                });
-            }
-            // Some places are used again.
-            for _ in 0..25 {
-                set.join_next().await.unwrap().unwrap();
-            }
-        }
-        assert_eq!(set.len(), 500);
-        assert_eq!(set.join_all().await.len(), 500);
-    });
-}
-
-#[test]
-fn a_dropped_set_cancels_and_a_detached_one_does_not() {
-    two().block_on(async {
-        let count = Arc::new(AtomicUsize::new(0));
-        let start = |set: &mut JoinSet<()>| {
-            let count = count.clone();
-            set.spawn(async move {
-                time::sleep(Duration::from_millis(5)).await;
-                count.fetch_add(1, Ordering::SeqCst);
-            })
-        };
-        let mut dropped = JoinSet::new();
-        let cancelled = start(&mut dropped);
-        drop(dropped);
-        let mut detached = JoinSet::new();
-        let free = start(&mut detached);
-        detached.detach_all();
-        while !(cancelled.is_finished() && free.is_finished()) {
-            time::sleep(Duration::from_millis(1)).await;
-        }
-        assert_eq!(count.load(Ordering::SeqCst), 1);
-    });
 }
 
 /// Waiting for a set lends to all that is in it.

@@ -3,16 +3,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_lite::future::{pending, poll_once};
-use upshift::time::{
-    Elapsed, Instant, MissedTickBehavior, Sleep, Timeout, interval, interval_at, sleep,
-    sleep_until, timeout, timeout_at,
-};
-use upshift::{Level, Priority, Runtime, yield_now};
+use futures_lite::future::poll_once;
+use upshift::time::{Instant, interval, sleep, sleep_until, timeout};
+use upshift::{Priority, Runtime, yield_now};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MILLI: Duration = Duration::from_millis(1);
@@ -60,68 +56,6 @@ fn many_sleeps_end_each_at_its_time() {
         for handle in handles {
             assert!(handle.await.unwrap(), "early");
         }
-    });
-}
-
-#[test]
-fn sleeps_end_in_the_order_of_their_deadlines() {
-    // Longer when all of them did not fall asleep before the first deadline.
-    for delay in [2, 20, 200, 2000].map(Duration::from_millis) {
-        let log = Arc::new(Mutex::new(Vec::new()));
-        let began = Instant::now();
-        let all_asleep = one().block_on(async {
-            let handles: Vec<_> = (0..100_u32)
-                .map(|n| {
-                    let log = log.clone();
-                    let rank = n * 37 % 100;
-                    upshift::spawn(
-                        async move {
-                            sleep_until(began + delay + rank * Duration::from_micros(20)).await;
-                            log.lock().unwrap().push(rank);
-                        },
-                        Level::DEFAULT,
-                    )
-                })
-                .collect();
-            // They have its level and stand before it in the queue: all are polled first.
-            yield_now().await;
-            let all_asleep = began.elapsed() < delay;
-            for handle in handles {
-                handle.await.unwrap();
-            }
-            all_asleep
-        });
-        if all_asleep {
-            assert!(log.lock().unwrap().is_sorted());
-            return;
-        }
-    }
-    panic!("a hundred spawns took two seconds");
-}
-
-#[test]
-fn zero_and_past_are_ready_at_once_or_soon_and_far_never() {
-    one().block_on(async {
-        assert!(poll_once(sleep(Duration::ZERO)).await.is_some());
-        let past = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
-        sleep_until(past).await;
-        for far in [HOUR * 24 * 365 * 100, Duration::MAX] {
-            let mut far = sleep(far);
-            assert!(poll_once(&mut far).await.is_none());
-            sleep(MILLI).await;
-            assert!(poll_once(&mut far).await.is_none());
-            assert!(!far.is_elapsed());
-        }
-    });
-}
-
-#[test]
-fn a_sleep_can_be_awaited_after_its_end() {
-    one().block_on(async {
-        let mut sleep = sleep(Duration::from_micros(10));
-        (&mut sleep).await;
-        assert!(sleep.is_elapsed());
-        (&mut sleep).await;
     });
 }
 
@@ -175,37 +109,6 @@ fn a_sleep_that_is_due_but_was_reset_in_time_waits_on() {
 }
 
 #[test]
-fn timeouts_prefer_the_future_and_end_it_when_time_is_up() {
-    one().block_on(async {
-        assert_eq!(timeout(Duration::ZERO, async { 1 }).await, Ok(1));
-        assert_eq!(
-            timeout(HOUR, async {
-                sleep(MILLI).await;
-                2
-            })
-            .await,
-            Ok(2)
-        );
-        let value = Arc::new(());
-        let theirs = value.clone();
-        let began = Instant::now();
-        let outcome: Result<(), Elapsed> = timeout(MILLI, async move {
-            let _theirs = theirs;
-            pending().await
-        })
-        .await;
-        assert!(outcome.is_err() && began.elapsed() >= MILLI);
-        assert_eq!(Arc::strong_count(&value), 1, "dropped with the timeout");
-        assert!(
-            timeout_at(Instant::now(), pending::<()>()).await.is_err(),
-            "past"
-        );
-        let error = std::io::Error::from(timeout(MILLI, pending::<()>()).await.unwrap_err());
-        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
-    });
-}
-
-#[test]
 fn a_timeout_ends_a_future_that_uses_up_every_poll() {
     one().block_on(async {
         let (sender, mut receiver) = upshift::sync::mpsc::unbounded_channel();
@@ -217,65 +120,6 @@ fn a_timeout_ends_a_future_that_uses_up_every_poll() {
         };
         let outcome: Result<(), _> = timeout(MILLI * 2, endless).await;
         assert!(outcome.is_err());
-    });
-}
-
-#[test]
-fn an_interval_ticks_on_schedule() {
-    one().block_on(async {
-        let period = Duration::from_millis(5);
-        let mut ticks = interval(period);
-        assert_eq!(ticks.period(), period);
-        let first = ticks.tick().await;
-        for n in 1..5 {
-            let tick = ticks.tick().await;
-            // The clocks' conversion costs a little precision, more when it is interrupted.
-            let expected = first + n * period;
-            let apart = tick.max(expected) - tick.min(expected);
-            assert!(apart < period / 2, "{n}");
-            assert!(Instant::now() + period / 2 >= tick);
-        }
-        // Further ahead when the machine has stood still until it was due.
-        let mut not_yet = None;
-        for ahead in [1, 20, 200, 2000] {
-            let start = Instant::now() + ahead * MILLI;
-            let mut later = interval_at(start, period);
-            if poll_once(pin!(later.tick())).await.is_none() {
-                not_yet = Some((start, later));
-                break;
-            }
-        }
-        let (start, mut later) = not_yet.expect("a tick that is two seconds ahead is waited for");
-        later.tick().await;
-        assert!(Instant::now() >= start);
-        let reset = Instant::now();
-        later.reset();
-        later.tick().await;
-        assert!(reset.elapsed() >= period);
-    });
-}
-
-#[test]
-fn missed_ticks_burst_or_not() {
-    one().block_on(async {
-        let period = MILLI;
-        for (behavior, at_once) in [
-            (MissedTickBehavior::Burst, true),
-            (MissedTickBehavior::Delay, false),
-            (MissedTickBehavior::Skip, false),
-        ] {
-            let mut ticks = interval(period);
-            ticks.set_missed_tick_behavior(behavior);
-            assert_eq!(ticks.missed_tick_behavior(), behavior);
-            ticks.tick().await;
-            std::thread::sleep(period * 20);
-            ticks.tick().await;
-            let mut more = 0;
-            while poll_once(pin!(ticks.tick())).await.is_some() {
-                more += 1;
-            }
-            assert_eq!(more >= 15, at_once, "{behavior:?}: {more}");
-        }
     });
 }
 
@@ -374,14 +218,6 @@ fn timers_of_a_vcpu_that_leaves_go_on_elsewhere() {
             }
         }
     });
-}
-
-#[test]
-fn the_futures_cross_threads() {
-    fn crosses<T: Send + Sync + Unpin>(_: &T) {}
-    crosses::<Sleep>(&sleep(MILLI));
-    crosses::<Timeout<std::future::Ready<()>>>(&timeout(MILLI, std::future::ready(())));
-    crosses(&interval(MILLI));
 }
 
 #[test]

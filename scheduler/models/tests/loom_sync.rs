@@ -55,17 +55,21 @@ mod host {
     }
 }
 
-mod catch_panic {
-    pub(crate) fn catch_panic<R>(code: impl FnOnce() -> R) -> Option<R> {
-        Some(code())
+mod user_code {
+    pub(crate) mod catch_panic {
+        pub(crate) fn catch_panic<R>(code: impl FnOnce() -> R) -> Option<R> {
+            Some(code())
+        }
     }
 }
 
-mod coop {
-    use std::task::{Context, Poll};
+mod coroutine {
+    pub(crate) mod coop {
+        use std::task::{Context, Poll};
 
-    pub(crate) fn poll_proceed(_: &mut Context<'_>) -> Poll<()> {
-        Poll::Ready(())
+        pub(crate) fn poll_proceed(_: &mut Context<'_>) -> Poll<()> {
+            Poll::Ready(())
+        }
     }
 }
 

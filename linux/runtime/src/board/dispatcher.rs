@@ -20,8 +20,8 @@ use upshift_ring::Watch;
 use super::membership::Membership;
 use super::post::Expected;
 use crate::affinity;
-use crate::clock;
 use crate::host::Linux;
+use crate::time::clock;
 use crate::time::timers::Timers;
 
 /// So often it looks whether others have come to compete since the vCPU decided not to listen.

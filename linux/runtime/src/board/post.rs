@@ -12,7 +12,7 @@ use upshift_ring::Watch;
 use super::dispatcher::{Dispatcher, Eyes};
 use super::membership::Membership;
 use super::yielding::Yielding;
-use crate::clock;
+use crate::time::clock;
 
 /// Levels that were run within so long count as what a sleeper may wake up for; twice that at most.
 const RECENTLY: Duration = Duration::from_secs(1);

@@ -5,15 +5,14 @@ use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use upshift_core::{Level, Priority, SpawnError};
 use upshift_elevate::dispatch::Permit;
 
-use crate::io::AsyncReadExt;
-use crate::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
-use crate::{Runtime, permit};
+use crate::Runtime;
+use crate::preempt::permit;
 
 #[derive(Default)]
 struct Calls {
@@ -109,7 +108,7 @@ fn a_refused_coroutine_is_dropped_outside_of_uses() {
 #[test]
 fn a_refused_blocking_function_is_dropped_outside_of_uses() {
     outside_of_uses(2, async |user| {
-        crate::context::with(|worker| worker.shared.clone())
+        crate::context::with(|worker| worker.shared().clone())
             .unwrap()
             .pool
             .shut_down();
@@ -151,49 +150,6 @@ fn outputs_and_futures_are_dropped_outside_of_uses() {
         assert!(poll.is_pending());
         joined.cancel();
         crate::yield_now().await;
-    });
-}
-
-#[test]
-fn wakers_of_others_are_called_and_dropped_outside_of_uses() {
-    outside_of_uses(8, async |user| {
-        let mutex = Mutex::new(());
-        let guard = mutex.lock().await;
-        let notify = Notify::new();
-        let semaphore = Semaphore::new(0);
-        let (sender, mut receiver) = mpsc::channel::<User>(1);
-        let (once, mut value) = oneshot::channel::<User>();
-        let (mut reader, _writer) = crate::io::pipe().unwrap();
-        let mut byte = [0];
-        // Two rounds: the second one's wakers take the place of the first one's.
-        let mut lock = pin!(mutex.lock());
-        let mut notified = pin!(notify.notified());
-        let mut permit = pin!(semaphore.acquire());
-        let mut room = pin!(receiver.recv());
-        let mut sleep = pin!(crate::time::sleep(Duration::from_millis(1)));
-        let mut far = pin!(crate::time::sleep(Duration::from_secs(1_000)));
-        let mut read = pin!(AsyncReadExt::read(&mut reader, &mut byte));
-        for _ in 0..2 {
-            let waker = user.waker();
-            let mut cx = Context::from_waker(&waker);
-            assert!(lock.as_mut().poll(&mut cx).is_pending());
-            assert!(notified.as_mut().poll(&mut cx).is_pending());
-            assert!(permit.as_mut().poll(&mut cx).is_pending());
-            assert!(room.as_mut().poll(&mut cx).is_pending());
-            assert!(pin!(&mut value).poll(&mut cx).is_pending());
-            assert!(sleep.as_mut().poll(&mut cx).is_pending());
-            assert!(far.as_mut().poll(&mut cx).is_pending());
-            assert!(read.as_mut().poll(&mut cx).is_pending());
-        }
-        drop(guard);
-        notify.notify_one();
-        semaphore.add_permits(1);
-        assert!(sender.try_send(user.another()).is_ok());
-        assert!(once.send(user.another()).is_ok());
-        crate::time::sleep(Duration::from_millis(3)).await;
-        let mut cx = Context::from_waker(Waker::noop());
-        assert!(matches!(sleep.as_mut().poll(&mut cx), Poll::Ready(())));
-        // What lies unread goes with the channels.
     });
 }
 

@@ -6,7 +6,7 @@
 //! goes through the ring, which waits.
 //!
 //! * **Never for long.** Neither call waits for a device. A read is done in pieces of at most 1 MiB, 256 KiB beside something more urgent, and between two of them gives way
-//!   as any leaf future does ([`coop`](crate::coop)); the ring would copy all of it within one system call, with the vCPU waiting.
+//!   as any leaf future does (`coop`); the ring would copy all of it within one system call, with the vCPU waiting.
 //! * **Tries are given up where they fail.** After three misses in a row the next operations go
 //!   through the ring ([`Tries`](super::tries::Tries)).
 //! * **Errors come from the ring.** It is asked again, and what it says counts: pipes, terminals and files of the kernel, of networks and of

@@ -11,8 +11,9 @@ use super::at_once::{self, Now};
 use super::read::Reading;
 use super::tries::Tries;
 use super::{FileStream, Metadata, OpenOptions, behind, current_ioprio, sync};
+use crate::coroutine::coop;
 use crate::net::{start, transfer};
-use crate::{blocking, context, coop};
+use crate::{blocking, context};
 
 /// An open file.
 ///

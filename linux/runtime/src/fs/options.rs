@@ -10,8 +10,9 @@ use upshift_ring::op;
 use super::at_once::{self, Now};
 use super::tries::Tries;
 use super::{File, invalid};
+use crate::context;
+use crate::coroutine::coop;
 use crate::net::start;
-use crate::{context, coop};
 
 thread_local! {
     /// Tries on the names that this thread opens.

@@ -15,7 +15,8 @@ use std::task::{Context, Poll, ready};
 use upshift_ring::{IoBufMut, Submission, op};
 
 use super::{File, at_once, current_ioprio};
-use crate::{context, coop};
+use crate::context;
+use crate::coroutine::coop;
 
 /// What the kernel reads at once at most.
 const LONGEST: usize = 0x7fff_f000;

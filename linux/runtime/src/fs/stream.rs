@@ -24,7 +24,7 @@ use upshift_ring::{IoBuf, Slice, Submission, op};
 
 use super::read::start_read;
 use super::{File, behind, current_ioprio, invalid};
-use crate::coop;
+use crate::coroutine::coop;
 use crate::io::{Sink, Source, impl_read, impl_write};
 use crate::net::start;
 

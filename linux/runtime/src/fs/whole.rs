@@ -14,7 +14,7 @@ use super::at_once::{self, Now};
 use super::read::start_read;
 use super::tries::Tries;
 use super::{File, OpenOptions};
-use crate::coop;
+use crate::coroutine::coop;
 
 /// Bytes of a file that are read before its length is asked for.
 const BEGINNING: usize = 8 << 10;

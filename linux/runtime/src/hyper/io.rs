@@ -40,14 +40,14 @@ use ::hyper::rt::{Read, ReadBufCursor, Write};
 use upshift_core::Priority;
 use upshift_ring::{Fd, Submission, op};
 
-use super::send_file;
+use super::{reply, send_file};
 use crate::context;
-use crate::coop;
-use crate::errand::Errand;
+use crate::coroutine::coop;
 use crate::io::Source;
 use crate::net::{SendQueue, TcpStream, UnixStream, is_cancelled, start};
 use crate::preempt::at_once;
 use crate::time;
+use crate::user_code::on_vcpu::Errand;
 
 /// What is sent of a file at once, at most.
 const PIECE: usize = 64 << 10;
@@ -243,7 +243,7 @@ impl Io {
 
     fn send(&mut self, buffer: Vec<u8>) -> io::Result<()> {
         let send = op::Send::new(self.stream.fd().clone(), buffer).all();
-        let sending = context::try_with(|worker| worker.start_reply(send))?;
+        let sending = context::try_with(|worker| reply::start(worker, send))?;
         self.state = Writing::Sending(sending);
         Ok(())
     }
@@ -259,7 +259,7 @@ impl Io {
             return Poll::Ready(Ok(0));
         }
         // While the thread that made the ring is suspended, the way through it is long.
-        let near = context::with(|worker| worker.ring.is_made_here()) == Some(true);
+        let near = context::with(|worker| worker.ring().is_made_here()) == Some(true);
         if length <= Self::COPIED && near {
             let mut buffer = mem::take(&mut self.spare);
             buffer.clear();

@@ -23,9 +23,8 @@ use ::hyper::{Request, Response, Version};
 use pin_project_lite::pin_project;
 use upshift_core::{CoroutineId, Level};
 
-use super::receiving;
-use crate::context;
-use crate::coop;
+use super::{receiving, reply};
+use crate::coroutine::coop;
 
 /// The level of a request.
 pub(super) type Classify = Arc<dyn Fn(&Request<Incoming>) -> Level + Send + Sync>;
@@ -94,7 +93,7 @@ impl Drop for Return {
             && let Some(level) = crate::current_level()
         {
             receiving::end_request();
-            let _ = context::with(|worker| worker.has_answered(self.id, level));
+            reply::has_answered(self.id, level);
         }
         // It may be over.
         let _ = crate::reprio(self.id, self.level);

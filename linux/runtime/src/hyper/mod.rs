@@ -37,6 +37,7 @@ mod https;
 mod io;
 mod levelled;
 mod receiving;
+mod reply;
 mod send_file;
 mod server;
 mod timer;

@@ -32,10 +32,10 @@ use std::time::Duration;
 use pin_project_lite::pin_project;
 use upshift_core::{CoroutineId, Level, Priority, TokenBucket};
 
-use crate::budget;
-use crate::clock;
+use crate::coroutine::budget;
 use crate::host;
 use crate::time;
+use crate::time::clock;
 
 /// The reciprocal of a connection's share of the time.
 const SHARE: u64 = 1000;

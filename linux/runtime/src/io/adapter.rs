@@ -8,7 +8,7 @@
 //! early a future is dropped, and what had arrived stays with the source.
 
 use std::io::{self, IoSlice};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 /// Something that can be read from.
 pub(crate) trait Source: Unpin {
@@ -46,6 +46,41 @@ pub(crate) trait Sink: Unpin {
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
+/// Lends `take` up to `room` bytes that have been read, and forgets them. Ready with 0 without
+/// room, and at the end.
+pub(crate) fn poll_copy<S: Source>(
+    source: &mut S,
+    cx: &mut Context<'_>,
+    room: usize,
+    take: impl FnOnce(&[u8]),
+) -> Poll<io::Result<usize>> {
+    if room == 0 {
+        return Poll::Ready(Ok(0));
+    }
+    let data = ready!(source.poll_fill(cx))?;
+    let count = data.len().min(room);
+    take(&data[..count]);
+    source.consume(count);
+    Poll::Ready(Ok(count))
+}
+
+/// Defines the methods that `AsyncBufRead` has in both families of traits.
+macro_rules! buffered_methods {
+    () => {
+        fn poll_fill_buf(
+            self: std::pin::Pin<&mut Self>,
+            cx: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<std::io::Result<&[u8]>> {
+            $crate::io::Source::poll_fill(self.get_mut(), cx)
+        }
+
+        fn consume(self: std::pin::Pin<&mut Self>, count: usize) {
+            $crate::io::Source::consume(self.get_mut(), count);
+        }
+    };
+}
+pub(crate) use buffered_methods;
+
 /// Gives a [`Source`] `AsyncRead` and `AsyncBufRead`; generic parameters in brackets
 /// before the type, after `for`.
 macro_rules! impl_read {
@@ -56,29 +91,14 @@ macro_rules! impl_read {
                 cx: &mut std::task::Context<'_>,
                 buffer: &mut [u8],
             ) -> std::task::Poll<std::io::Result<usize>> {
-                if buffer.is_empty() {
-                    return std::task::Poll::Ready(Ok(0));
-                }
-                let source = self.get_mut();
-                let data = std::task::ready!($crate::io::Source::poll_fill(source, cx))?;
-                let count = data.len().min(buffer.len());
-                buffer[..count].copy_from_slice(&data[..count]);
-                $crate::io::Source::consume(source, count);
-                std::task::Poll::Ready(Ok(count))
+                $crate::io::poll_copy(self.get_mut(), cx, buffer.len(), |data| {
+                    buffer[..data.len()].copy_from_slice(data);
+                })
             }
         }
 
         impl<$($generics)*> futures_io::AsyncBufRead for $type {
-            fn poll_fill_buf(
-                self: std::pin::Pin<&mut Self>,
-                cx: &mut std::task::Context<'_>,
-            ) -> std::task::Poll<std::io::Result<&[u8]>> {
-                $crate::io::Source::poll_fill(self.get_mut(), cx)
-            }
-
-            fn consume(self: std::pin::Pin<&mut Self>, count: usize) {
-                $crate::io::Source::consume(self.get_mut(), count);
-            }
+            $crate::io::buffered_methods!();
         }
 
         #[cfg(feature = "tokio-io")]
@@ -88,30 +108,15 @@ macro_rules! impl_read {
                 cx: &mut std::task::Context<'_>,
                 buffer: &mut tokio::io::ReadBuf<'_>,
             ) -> std::task::Poll<std::io::Result<()>> {
-                if buffer.remaining() == 0 {
-                    return std::task::Poll::Ready(Ok(()));
-                }
-                let source = self.get_mut();
-                let data = std::task::ready!($crate::io::Source::poll_fill(source, cx))?;
-                let count = data.len().min(buffer.remaining());
-                buffer.put_slice(&data[..count]);
-                $crate::io::Source::consume(source, count);
-                std::task::Poll::Ready(Ok(()))
+                let room = buffer.remaining();
+                $crate::io::poll_copy(self.get_mut(), cx, room, |data| buffer.put_slice(data))
+                    .map_ok(|_| ())
             }
         }
 
         #[cfg(feature = "tokio-io")]
         impl<$($generics)*> tokio::io::AsyncBufRead for $type {
-            fn poll_fill_buf(
-                self: std::pin::Pin<&mut Self>,
-                cx: &mut std::task::Context<'_>,
-            ) -> std::task::Poll<std::io::Result<&[u8]>> {
-                $crate::io::Source::poll_fill(self.get_mut(), cx)
-            }
-
-            fn consume(self: std::pin::Pin<&mut Self>, count: usize) {
-                $crate::io::Source::consume(self.get_mut(), count);
-            }
+            $crate::io::buffered_methods!();
         }
     };
     ($type:ty) => {
@@ -120,76 +125,56 @@ macro_rules! impl_read {
 }
 pub(crate) use impl_read;
 
+/// Defines the methods that `AsyncWrite` has in both families of traits; one has another name.
+macro_rules! write_methods {
+    ($close:ident) => {
+        fn poll_write(
+            self: std::pin::Pin<&mut Self>,
+            cx: &mut std::task::Context<'_>,
+            bytes: &[u8],
+        ) -> std::task::Poll<std::io::Result<usize>> {
+            $crate::io::Sink::poll_write(self.get_mut(), cx, bytes)
+        }
+
+        fn poll_write_vectored(
+            self: std::pin::Pin<&mut Self>,
+            cx: &mut std::task::Context<'_>,
+            buffers: &[std::io::IoSlice<'_>],
+        ) -> std::task::Poll<std::io::Result<usize>> {
+            $crate::io::Sink::poll_write_vectored(self.get_mut(), cx, buffers)
+        }
+
+        fn poll_flush(
+            self: std::pin::Pin<&mut Self>,
+            cx: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<std::io::Result<()>> {
+            $crate::io::Sink::poll_flush(self.get_mut(), cx)
+        }
+
+        fn $close(
+            self: std::pin::Pin<&mut Self>,
+            cx: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<std::io::Result<()>> {
+            $crate::io::Sink::poll_close(self.get_mut(), cx)
+        }
+    };
+}
+pub(crate) use write_methods;
+
 /// Gives a [`Sink`] `AsyncWrite`; generic parameters in brackets before the
 /// type, after `for`.
 macro_rules! impl_write {
     (for [$($generics:tt)*] $type:ty) => {
         impl<$($generics)*> futures_io::AsyncWrite for $type {
-            fn poll_write(
-                self: std::pin::Pin<&mut Self>,
-                cx: &mut std::task::Context<'_>,
-                bytes: &[u8],
-            ) -> std::task::Poll<std::io::Result<usize>> {
-                $crate::io::Sink::poll_write(self.get_mut(), cx, bytes)
-            }
-
-            fn poll_write_vectored(
-                self: std::pin::Pin<&mut Self>,
-                cx: &mut std::task::Context<'_>,
-                buffers: &[std::io::IoSlice<'_>],
-            ) -> std::task::Poll<std::io::Result<usize>> {
-                $crate::io::Sink::poll_write_vectored(self.get_mut(), cx, buffers)
-            }
-
-            fn poll_flush(
-                self: std::pin::Pin<&mut Self>,
-                cx: &mut std::task::Context<'_>,
-            ) -> std::task::Poll<std::io::Result<()>> {
-                $crate::io::Sink::poll_flush(self.get_mut(), cx)
-            }
-
-            fn poll_close(
-                self: std::pin::Pin<&mut Self>,
-                cx: &mut std::task::Context<'_>,
-            ) -> std::task::Poll<std::io::Result<()>> {
-                $crate::io::Sink::poll_close(self.get_mut(), cx)
-            }
+            $crate::io::write_methods!(poll_close);
         }
 
         #[cfg(feature = "tokio-io")]
         impl<$($generics)*> tokio::io::AsyncWrite for $type {
-            fn poll_write(
-                self: std::pin::Pin<&mut Self>,
-                cx: &mut std::task::Context<'_>,
-                bytes: &[u8],
-            ) -> std::task::Poll<std::io::Result<usize>> {
-                $crate::io::Sink::poll_write(self.get_mut(), cx, bytes)
-            }
-
-            fn poll_write_vectored(
-                self: std::pin::Pin<&mut Self>,
-                cx: &mut std::task::Context<'_>,
-                buffers: &[std::io::IoSlice<'_>],
-            ) -> std::task::Poll<std::io::Result<usize>> {
-                $crate::io::Sink::poll_write_vectored(self.get_mut(), cx, buffers)
-            }
+            $crate::io::write_methods!(poll_shutdown);
 
             fn is_write_vectored(&self) -> bool {
                 <$type as $crate::io::Sink>::VECTORED
-            }
-
-            fn poll_flush(
-                self: std::pin::Pin<&mut Self>,
-                cx: &mut std::task::Context<'_>,
-            ) -> std::task::Poll<std::io::Result<()>> {
-                $crate::io::Sink::poll_flush(self.get_mut(), cx)
-            }
-
-            fn poll_shutdown(
-                self: std::pin::Pin<&mut Self>,
-                cx: &mut std::task::Context<'_>,
-            ) -> std::task::Poll<std::io::Result<()>> {
-                $crate::io::Sink::poll_close(self.get_mut(), cx)
             }
         }
     };

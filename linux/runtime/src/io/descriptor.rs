@@ -26,7 +26,8 @@ use upshift_ring::Fd;
 use super::{AsyncFd, PipeReader, PipeWriter};
 use crate::net::{TcpListener, TcpStream, UdpSocket, UnixDatagram, UnixListener, UnixStream};
 use crate::preempt::at_once;
-use crate::{context, foreign, time};
+use crate::user_code::foreign;
+use crate::{context, time};
 
 /// The longest pause between two looks at a descriptor that another vCPU keeps open.
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);

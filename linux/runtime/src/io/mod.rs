@@ -65,6 +65,8 @@ pub use futures_lite::io::{
 };
 pub use futures_lite::stream::{Stream, StreamExt};
 
-pub(crate) use adapter::{Sink, Source, impl_read, impl_write};
+pub(crate) use adapter::{
+    Sink, Source, buffered_methods, impl_read, impl_write, poll_copy, write_methods,
+};
 pub(crate) use descriptor::Descriptor;
 pub(crate) use readiness::Readiness;

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 
 use upshift_ring::{Fd, Submission, op};
 
-use crate::coop;
+use crate::coroutine::coop;
 use crate::net::{is_cancelled, start};
 
 /// One direction of a descriptor, waited for by one at a time.

@@ -3,9 +3,9 @@
 use upshift_core::{LEVELS, Level};
 
 use super::{CoroutineMetrics, Histogram, LevelMetrics, Meter, Metrics, StallMetrics, VcpuMetrics};
-use crate::clock;
 use crate::host::Linux;
-use crate::shared::Shared;
+use crate::runtime::shared::Shared;
+use crate::time::clock;
 
 type Vcpu = upshift_core::Vcpu<Linux>;
 
@@ -36,7 +36,7 @@ pub(crate) fn collect(shared: &Shared) -> Metrics {
         .min(live - running - suspended);
     Metrics {
         uptime: clock::from_ticks(clock::ticks().saturating_sub(shared.built)),
-        driver: shared.driver.driver.to_string(),
+        driver: shared.settings.driver.driver.to_string(),
         coroutines: CoroutineMetrics {
             live,
             ready,

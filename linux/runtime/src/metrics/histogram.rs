@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use upshift_core::WaitHistogram;
 
-use crate::clock;
+use crate::time::clock;
 
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use upshift_ring::Ring;
 
 use super::RingMetrics;
-use crate::clock;
+use crate::time::clock;
 
 /// The sum of spans of time, ticks.
 #[derive(Debug, Default)]

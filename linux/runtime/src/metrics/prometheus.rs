@@ -54,14 +54,16 @@ impl Metrics {
 /// What a sample says: counts as they are, times in seconds.
 enum Value {
     Count(u64),
+    Number(usize),
     Time(Duration),
 }
-use Value::{Count, Time};
+use Value::{Count, Number, Time};
 
 impl Display for Value {
     fn fmt(&self, to: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Count(count) => count.fmt(to),
+            Number(number) => number.fmt(to),
             Time(time) => time.as_secs_f64().fmt(to),
         }
     }
@@ -147,148 +149,68 @@ fn coroutines(metrics: &Metrics, to: &mut Text<'_>) -> fmt::Result {
     single(to, metrics, BLOCKING)
 }
 
-const UPTIME: &[Family<Metrics>] =
-    &[
-        ("uptime_seconds", "Time since the runtime was built.", |m| {
-            Time(m.uptime)
-        }),
-    ];
+/// A list of families: the kind of the sample, the name, the help, the figure.
+macro_rules! families {
+    ($list:ident of $type:ty: $($kind:ident $name:literal $help:literal $($figure:ident).+;)+) => {
+        const $list: &[Family<$type>] = &[
+            $(($name, $help, |of| $kind(of.$($figure).+)),)+
+        ];
+    };
+}
 
-const EXITS: &[Family<Metrics>] = &[
-    ("spawned_total", "Coroutines spawned.", |m| {
-        Count(m.coroutines.spawned)
-    }),
-    ("exited_total", "Coroutines that have exited.", |m| {
-        Count(m.coroutines.exited)
-    }),
-    ("panicked_total", "Coroutines that have panicked.", |m| {
-        Count(m.coroutines.panicked)
-    }),
-];
+families! { UPTIME of Metrics:
+    Time "uptime_seconds" "Time since the runtime was built." uptime;
+}
 
-const BLOCKING: &[Family<Metrics>] = &[(
-    "blocking_queued",
-    "Blocking functions that wait for a thread.",
-    |m| Count(m.blocking.queued),
-)];
+families! { EXITS of Metrics:
+    Count "spawned_total" "Coroutines spawned." coroutines.spawned;
+    Count "exited_total" "Coroutines that have exited." coroutines.exited;
+    Count "panicked_total" "Coroutines that have panicked." coroutines.panicked;
+}
 
-const LEVEL: &[Family<LevelMetrics>] = &[
-    ("polls_total", "Polls begun or resumed, by level.", |l| {
-        Count(l.polls)
-    }),
-    ("suspensions_total", "Polls suspended, by level.", |l| {
-        Count(l.suspensions)
-    }),
-    ("run_seconds_total", "Time spent in polls, by level.", |l| {
-        Time(l.run)
-    }),
-    (
-        "starve_seconds_total",
-        "Time with something ready and nothing picked, by level.",
-        |l| Time(l.starve),
-    ),
-    ("ready", "Coroutines ready or suspended, by level.", |l| {
-        Count(l.ready)
-    }),
-];
+families! { BLOCKING of Metrics:
+    Count "blocking_queued" "Blocking functions that wait for a thread." blocking.queued;
+}
 
-const VCPU: &[Family<VcpuMetrics>] = &[
-    ("in_service_seconds_total", "Time in service.", |v| {
-        Time(v.in_service)
-    }),
-    (
-        "busy_seconds_total",
-        "Time neither parked nor spinning.",
-        |v| Time(v.busy),
-    ),
-    ("polling_seconds_total", "Time spent in polls.", |v| {
-        Time(v.polling)
-    }),
-    ("parked_seconds_total", "Time asleep in the kernel.", |v| {
-        Time(v.parked)
-    }),
-    ("spin_seconds_total", "Time spent spinning for work.", |v| {
-        Time(v.spin)
-    }),
-    ("polls_total", "Polls begun or resumed.", |v| Count(v.polls)),
-    ("parks_total", "Times it went to sleep.", |v| Count(v.parks)),
-    ("stolen_total", "Coroutines taken from other vCPUs.", |v| {
-        Count(v.stolen)
-    }),
-    ("suspensions_total", "Polls suspended.", |v| {
-        Count(v.suspensions)
-    }),
-];
+families! { LEVEL of LevelMetrics:
+    Count "polls_total" "Polls begun or resumed, by level." polls;
+    Count "suspensions_total" "Polls suspended, by level." suspensions;
+    Time "run_seconds_total" "Time spent in polls, by level." run;
+    Time "starve_seconds_total" "Time with something ready and nothing picked, by level." starve;
+    Count "ready" "Coroutines ready or suspended, by level." ready;
+}
 
-const RING: &[Family<VcpuMetrics>] = &[
-    (
-        "enters_total",
-        "io_uring_enter calls, or their equivalent without io_uring.",
-        |v| Count(v.ring.enters),
-    ),
-    (
-        "submitted_total",
-        "Submission queue entries handed to the kernel.",
-        |v| Count(v.ring.submitted),
-    ),
-    ("completed_total", "Completion queue entries read.", |v| {
-        Count(v.ring.completed)
-    }),
-    (
-        "overflows_total",
-        "Times the completion queue had overflowed.",
-        |v| Count(v.ring.overflows),
-    ),
-    (
-        "out_of_buffers_total",
-        "Times a stream had to wait for a receive buffer.",
-        |v| Count(v.ring.out_of_buffers),
-    ),
-    (
-        "refused_total",
-        "Operations refused because too many were alive.",
-        |v| Count(v.ring.refused),
-    ),
-    ("in_flight", "Operations and streams in flight.", |v| {
-        Count(v.ring.in_flight)
-    }),
-    (
-        "backlog_max",
-        "The longest that the backlog of a full submission queue ever was.",
-        |v| Count(v.ring.backlog_max),
-    ),
-];
+families! { VCPU of VcpuMetrics:
+    Time "in_service_seconds_total" "Time in service." in_service;
+    Time "busy_seconds_total" "Time neither parked nor spinning." busy;
+    Time "polling_seconds_total" "Time spent in polls." polling;
+    Time "parked_seconds_total" "Time asleep in the kernel." parked;
+    Time "spin_seconds_total" "Time spent spinning for work." spin;
+    Count "polls_total" "Polls begun or resumed." polls;
+    Count "parks_total" "Times it went to sleep." parks;
+    Count "stolen_total" "Coroutines taken from other vCPUs." stolen;
+    Count "suspensions_total" "Polls suspended." suspensions;
+}
 
-const PREEMPTION: &[Family<Metrics>] = &[
-    (
-        "preemption_vcpus",
-        "vCPUs that can interrupt a poll.",
-        |m| Count(m.preemption.vcpus as u64),
-    ),
-    (
-        "preemption_suspensions_total",
-        "Polls suspended, over all vCPUs.",
-        |m| Count(m.preemption.suspensions),
-    ),
-    ("preemption_looks_total", "Times a watcher woke up.", |m| {
-        Count(m.preemption.looks)
-    }),
-    (
-        "preemption_useless_looks_total",
-        "Times a watcher woke up for nothing.",
-        |m| Count(m.preemption.useless),
-    ),
-    (
-        "preemption_services_total",
-        "Ring system calls made by a suspended thread.",
-        |m| Count(m.preemption.services),
-    ),
-    (
-        "stalls_total",
-        "Polls that took longer than the stall limit.",
-        |m| Count(m.stalls.count),
-    ),
-];
+families! { RING of VcpuMetrics:
+    Count "enters_total" "io_uring_enter calls, or their equivalent without io_uring." ring.enters;
+    Count "submitted_total" "Submission queue entries handed to the kernel." ring.submitted;
+    Count "completed_total" "Completion queue entries read." ring.completed;
+    Count "overflows_total" "Times the completion queue had overflowed." ring.overflows;
+    Count "out_of_buffers_total" "Times a stream had to wait for a receive buffer." ring.out_of_buffers;
+    Count "refused_total" "Operations refused because too many were alive." ring.refused;
+    Count "in_flight" "Operations and streams in flight." ring.in_flight;
+    Count "backlog_max" "The longest that the backlog of a full submission queue ever was." ring.backlog_max;
+}
+
+families! { PREEMPTION of Metrics:
+    Number "preemption_vcpus" "vCPUs that can interrupt a poll." preemption.vcpus;
+    Count "preemption_suspensions_total" "Polls suspended, over all vCPUs." preemption.suspensions;
+    Count "preemption_looks_total" "Times a watcher woke up." preemption.looks;
+    Count "preemption_useless_looks_total" "Times a watcher woke up for nothing." preemption.useless;
+    Count "preemption_services_total" "Ring system calls made by a suspended thread." preemption.services;
+    Count "stalls_total" "Polls that took longer than the stall limit." stalls.count;
+}
 
 fn waits(metrics: &Metrics, to: &mut Text<'_>) -> fmt::Result {
     if !metrics.levels.is_empty() {

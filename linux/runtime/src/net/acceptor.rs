@@ -11,7 +11,7 @@ use std::task::Poll;
 use upshift_ring::AcceptMulti;
 
 use crate::context;
-use crate::coop;
+use crate::coroutine::coop;
 use crate::io::Descriptor;
 use crate::sync::Mutex;
 
@@ -40,7 +40,9 @@ impl Acceptor {
                 let armed = match &mut *accepting {
                     Some(armed) => armed,
                     empty => empty.insert(context::try_with(|worker| {
-                        worker.accept_multi(self.fd.clone())
+                        worker
+                            .ring()
+                            .accept_multi(self.fd.clone(), worker.io_level())
                     })?),
                 };
                 match armed.poll_next(cx) {

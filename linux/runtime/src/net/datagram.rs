@@ -15,7 +15,7 @@ use socket2::{SockAddr, SockRef};
 use upshift_ring::{Datagram, DatagramMulti, Fd};
 
 use crate::context;
-use crate::coop;
+use crate::coroutine::coop;
 use crate::io::{Descriptor, Readiness};
 use crate::preempt::at_once;
 use crate::time;
@@ -114,7 +114,9 @@ impl Arriving {
             let armed = match &mut self.armed {
                 Some(armed) => armed,
                 None => self.armed.insert(context::try_with(|worker| {
-                    worker.datagram_multi(self.fd.clone())
+                    worker
+                        .ring()
+                        .datagram_multi(self.fd.clone(), worker.io_level())
                 })?),
             };
             match ready!(armed.poll_next(cx)) {

@@ -15,9 +15,9 @@ use upshift_ring::{IoBufMut, RecvBuf, RecvMulti, op};
 use super::family::Family;
 use super::transfer;
 use crate::context;
-use crate::coop;
-use crate::errand::Errand;
+use crate::coroutine::coop;
 use crate::io::{Descriptor, Source};
+use crate::user_code::on_vcpu::Errand;
 
 /// The receiving side: the armed operation and the bytes that are left over. The fields are dropped
 /// in this order: first the operation, then the descriptor.
@@ -74,13 +74,12 @@ impl Reader {
     }
 
     fn poll_arm(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RecvMulti>> {
-        if let Some(armed) = context::with(|worker| worker.recv_multi(self.fd.clone(), self.family))
-        {
+        if let Some(armed) = context::with(|worker| self.family.receive(worker, self.fd.clone())) {
             return Poll::Ready(Ok(armed));
         }
         if !matches!(self.armed, Armed::Soon(_)) {
             let (fd, family) = (self.fd.clone(), self.family);
-            let arm = async move { context::try_with(|worker| worker.recv_multi(fd, family)) };
+            let arm = async move { context::try_with(|worker| family.receive(worker, fd)) };
             self.armed = Armed::Soon(Box::new(Errand::run(arm)?));
         }
         let Armed::Soon(errand) = &mut self.armed else {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use upshift_core::{CoroutineId, Level, Poll};
 
-use crate::clock;
 use crate::metrics::LongPoll;
+use crate::time::clock;
 
 /// Spawn sites that are remembered; those with the longest polls stay.
 const MAX_SITES: usize = 32;

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use super::directory;
 use crate::affinity::{self, Mask};
 use crate::metrics::{self, Metrics};
-use crate::shared::Shared;
+use crate::runtime::shared::Shared;
 use crate::trace::{Timeline, Trace};
 
 /// The version of what is answered; it changes when a name or a unit does.
@@ -91,7 +91,7 @@ impl Server {
         let (stop, stopped) = UnixStream::pair()?;
         let weak = Arc::downgrade(shared);
         let thread = thread::Builder::new()
-            .name(format!("{}-view", shared.name))
+            .name(format!("{}-view", shared.settings.name))
             .spawn(move || {
                 // If they have been taken away meanwhile, it goes where it may.
                 let _ = affinity::restore(&mask);
@@ -153,7 +153,7 @@ fn answer(
         b"metrics" => serde_json::to_string(&View {
             protocol: PROTOCOL,
             pid: std::process::id(),
-            name: shared.name.clone(),
+            name: shared.settings.name.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             metrics: metrics::collect(&shared),
         }),

@@ -8,7 +8,7 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use super::longest::Longest;
-use crate::clock;
+use crate::time::clock;
 
 /// The limit when only the live view asks for one.
 const DEFAULT_LIMIT: Duration = Duration::from_millis(10);

@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 use super::longest::OnStall;
 use super::watch::{SHORTEST_PERIOD, Watch};
 use crate::affinity::{self, Mask};
-use crate::catch_panic::catch_panic;
-use crate::clock;
-use crate::shared::Shared;
+use crate::runtime::shared::Shared;
+use crate::time::clock;
+use crate::user_code::catch_panic::catch_panic;
 
 const LONGEST_PERIOD: Duration = Duration::from_millis(5);
 /// Looks that find nothing going on before the watchdog sleeps.
@@ -46,7 +46,7 @@ impl Watchdog {
         let (weak, shown) = (Arc::downgrade(shared), watch.clone());
         let around = shared.outermost.clone();
         let thread = thread::Builder::new()
-            .name(format!("{}-watchdog", shared.name))
+            .name(format!("{}-watchdog", shared.settings.name))
             .spawn(move || {
                 // If they have been taken away meanwhile, it goes where it may.
                 let _ = affinity::restore(&mask);

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use crate::clock;
+use crate::time::clock;
 
 /// The clocks of a thread at a moment.
 #[derive(Clone, Copy, Debug, Default)]

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use upshift_core::preempt::KEPT;
 
-use crate::clock;
 use crate::notice::told;
+use crate::time::clock;
 
 /// No timer is set.
 pub(super) const NEVER: u64 = u64::MAX;

@@ -10,8 +10,8 @@ use upshift_core::preempt::Looks;
 use super::alarm::Alarm;
 use super::slice;
 use crate::affinity;
-use crate::clock;
 use crate::futex::{futex_wait, futex_wake};
+use crate::time::clock;
 
 /// What a look by the clock is taken to cost where that cannot be measured, ns.
 const DEFAULT_LOOK_COST: u64 = 10_000;

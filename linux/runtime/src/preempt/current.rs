@@ -10,9 +10,9 @@ use super::roles::{FIRST, NONE};
 use super::slice::{self, Punctual};
 use super::thread::Thread;
 use super::vcpu::Preemptible;
-use crate::clock;
-use crate::interrupt::{self, OnStack};
-use crate::permit;
+use crate::preempt::interrupt::{self, OnStack};
+use crate::preempt::permit;
+use crate::time::clock;
 
 thread_local! {
     static THREAD: Cell<Here> = const { Cell::new(Here { vcpu: null(), number: 0 }) };
@@ -124,7 +124,7 @@ fn goes_on(vcpu: &Preemptible, thread: &Thread) {
     let woken = thread.woken.swap(0, SeqCst);
     if woken != 0 {
         thread.resumed.store(clock::ticks(), Relaxed);
-        vcpu.resuming.add(clock::now().saturating_sub(woken));
+        vcpu.costs.resuming.add(clock::now().saturating_sub(woken));
         // What came while this poll was still to wake rang then, and the watcher has looked too early.
         vcpu.watch().unmask();
         if vcpu.watch().has_arrivals() {
@@ -150,7 +150,7 @@ pub(crate) fn answer_here() {
         }
         // What is in the middle of a use is not suspended: the watcher takes a revocation back that meets one.
         let is_stopped = !thread.permit.in_use() && thread.permit.is_revoked();
-        if vcpu.loose.load(Relaxed) && !thread.permit.is_revoked() {
+        if vcpu.orders.loose.load(Relaxed) && !thread.permit.is_revoked() {
             // It may depend on those that run loose. All may be in a real-time policy, in which none makes room by itself.
             std::thread::yield_now();
         }
@@ -167,7 +167,7 @@ pub(crate) fn answer_here() {
         }
         if number == FIRST {
             // The next thread finds what has arrived, and need not ask for it.
-            if vcpu.next_up.load(SeqCst) != NONE {
+            if vcpu.relay.next_up.load(SeqCst) != NONE {
                 // Nor need the watcher hear of it. One that runs already, because this signal came late, listens for its own poll.
                 vcpu.watch().mask();
             }
@@ -176,7 +176,7 @@ pub(crate) fn answer_here() {
         let is_loose = || {
             // A signal that was on its way had this handler come before the next thread was known.
             vcpu.start_next();
-            vcpu.loose.load(SeqCst)
+            vcpu.orders.loose.load(SeqCst)
         };
         if number == FIRST {
             // The signal is blocked while its handler runs.

@@ -9,8 +9,8 @@ use upshift_ring::Proxy;
 
 use super::roles::FIRST;
 use super::vcpu::Preemptible;
-use crate::clock;
 use crate::futex::{futex_wait_for, futex_wake};
+use crate::time::clock;
 
 /// A futex: 1 while the current thread waits.
 pub(super) struct Idle(AtomicU32);

@@ -54,11 +54,15 @@ mod alarm;
 mod calibrate;
 mod current;
 mod idle;
+pub(crate) mod interrupt;
+pub(crate) mod permit;
 mod prices;
 mod roles;
 mod serve;
 mod service;
 mod slice;
+mod start;
+mod starter;
 mod suspend;
 mod thread;
 mod ticker;
@@ -72,6 +76,7 @@ pub(crate) use calibrate::costs;
 pub(crate) use current::answer_here;
 pub(crate) use serve::{at_once, waits_here};
 pub(crate) use slice::of_waiter as serve_shortly;
+pub(crate) use start::start;
 pub(crate) use upshift_core::preempt::Rule;
 pub(crate) use vcpu::{Preemptible, Settings};
 pub(crate) use watcher::PATIENCE;
@@ -129,10 +134,10 @@ pub fn no_suspend<R>(f: impl FnOnce() -> R) -> R {
     struct Entered;
     impl Drop for Entered {
         fn drop(&mut self) {
-            crate::permit::leave();
+            crate::preempt::permit::leave();
         }
     }
-    crate::permit::enter();
+    crate::preempt::permit::enter();
     let _entered = Entered;
     f()
 }

@@ -1,4 +1,4 @@
-//! The loop of the current thread: that of an inline vCPU (`worker.rs`), plus the watch that is kept over each poll.
+//! The loop of the current thread: that of an inline vCPU (`worker`), plus the watch over polls.
 //!
 //! The permit of the thread is in use throughout, but for the time of polls.
 
@@ -14,9 +14,9 @@ use super::current::with_current;
 use super::roles::{FIRST, MAIN, NONE, Role};
 use super::thread::Thread;
 use super::vcpu::Preemptible;
-use crate::budget;
-use crate::clock;
+use crate::coroutine::budget;
 use crate::host::Linux;
+use crate::time::clock;
 use crate::worker::{POLLS_PER_REAP, Spin, Worker};
 
 impl Preemptible {
@@ -25,18 +25,20 @@ impl Preemptible {
         let worker = self.worker();
         let thread = &self.threads[me];
         // SAFETY: this thread is current: it alone uses the ring.
-        unsafe { worker.ring.adopt() };
+        unsafe { worker.ring().adopt() };
         self.parks(me);
-        let stopped_at = self.stopped_at.swap(0, Relaxed);
+        let stopped_at = self.costs.stopped_at.swap(0, Relaxed);
         if stopped_at != 0 {
-            self.stopping.add(clock::now().saturating_sub(stopped_at));
+            self.costs
+                .stopping
+                .add(clock::now().saturating_sub(stopped_at));
         }
         self.keep_a_spare();
         thread.is_sampled(|now| self.parked(now));
         // Whatever made us current waits in the ring, or in the queues.
         self.turn(worker);
         let mut spin = Spin::default();
-        let mut reaped_at = worker.executor.clock();
+        let mut reaped_at = worker.executor().clock();
         let mut idle_at = reaped_at;
         let mut polls = 0;
         // As in the loop of an inline vCPU.
@@ -59,31 +61,31 @@ impl Preemptible {
                     return false;
                 }
             }
-            let prompt = self.suspended.load(Relaxed) != 0
-                || worker.executor.clock().wrapping_sub(idle_at) < self.spare_time;
+            let prompt = self.tally.suspended.load(Relaxed) != 0
+                || worker.executor().clock().wrapping_sub(idle_at) < self.settings.spare_time;
             if worker.submissions_are_urgent(back.as_ref()) || (prompt && worker.ring_is_due()) {
                 // What has arrived goes before what is resumed, if it is as urgent; and while there is time to spare, it
                 // need not wait behind a poll that may turn out to be long, in which what comes after it would not ring.
                 self.turn(worker);
-                reaped_at = worker.executor.clock();
+                reaped_at = worker.executor().clock();
                 polls = 0;
             }
             if worker.yields_to_others(back.as_ref()) {
-                reaped_at = worker.executor.clock();
+                reaped_at = worker.executor().clock();
                 polls = 0;
                 turned = false;
                 continue;
             }
-            let picked = if self.turn.load(Relaxed) != NONE
+            let picked = if self.relay.turn.load(Relaxed) != NONE
                 && let Some(id) = self.take_turn()
             {
                 drop(back.take());
-                worker.executor.pick_suspended(id)
+                worker.executor().pick_suspended(id)
             } else {
                 None
             };
             let picked = match picked {
-                None => worker.executor.pick(back.take()),
+                None => worker.executor().pick(back.take()),
                 turn => turn,
             };
             match picked {
@@ -105,7 +107,7 @@ impl Preemptible {
                     turned = false;
                     if polls >= POLLS_PER_REAP || worker.reap_is_due(reaped_at, back.is_some()) {
                         self.turn(worker);
-                        reaped_at = worker.executor.clock();
+                        reaped_at = worker.executor().clock();
                         polls = 0;
                     }
                     if me == FIRST && done() {
@@ -126,10 +128,10 @@ impl Preemptible {
                     } else {
                         self.watch().mask();
                         worker.wait(&mut spin);
-                        idle_at = worker.executor.clock();
+                        idle_at = worker.executor().clock();
                         turned = false;
                     }
-                    reaped_at = worker.executor.clock();
+                    reaped_at = worker.executor().clock();
                 }
             }
         }
@@ -155,8 +157,10 @@ impl Preemptible {
     /// The poll of this thread begins: from here on it may be stopped.
     #[inline]
     fn poll_begins(&self, worker: &Worker, thread: &Thread) {
-        thread.began.store(worker.executor.clock().max(1), Relaxed);
-        if self.suspended.load(Relaxed) != 0 {
+        thread
+            .began
+            .store(worker.executor().clock().max(1), Relaxed);
+        if self.tally.suspended.load(Relaxed) != 0 {
             // What it runs is known from its beginning: the threads of the vCPU take much of each other's time.
             thread.is_sampled(|now| self.parked(now));
         }
@@ -170,9 +174,9 @@ impl Preemptible {
     /// The poll of this thread is over; if it was stopped, when it has gone on.
     #[inline]
     fn poll_ends(&self, thread: &Thread) {
-        crate::permit::enter();
+        crate::preempt::permit::enter();
         let ran = || thread.has_run_ticks(|now| self.parked(now));
-        self.lengths.note(thread.has_lasted_ticks(), ran);
+        self.costs.lengths.note(thread.has_lasted_ticks(), ran);
         thread.began.store(0, Relaxed);
         if thread.resumed.load(Relaxed) != 0 {
             thread.forget_suspension();
@@ -188,17 +192,17 @@ impl Preemptible {
         if !self.listens(worker) {
             return;
         }
-        let waiting = worker.executor.bitmap() | self.aside_levels.load(Relaxed);
-        if worker.ring.has_completions() {
-            self.come_before_long(worker.executor.clock());
+        let waiting = worker.executor().bitmap() | self.pinned.levels.load(Relaxed);
+        if worker.ring().has_completions() {
+            self.come_before_long(worker.executor().clock());
         } else if waiting != 0 {
-            let level = worker.executor.running_level().unwrap_or_default();
+            let level = worker.executor().running_level().unwrap_or_default();
             match Waits::of(level.get(), waiting) {
-                Waits::Equal if worker.executor.only_lingers(level) => {
-                    self.alarm.see_sleep(worker.executor.clock());
+                Waits::Equal if worker.executor().only_lingers(level) => {
+                    self.alarm.see_sleep(worker.executor().clock());
                 }
-                Waits::Nothing => self.alarm.see_sleep(worker.executor.clock()),
-                Waits::Equal | Waits::Urgent => self.come_before_long(worker.executor.clock()),
+                Waits::Nothing => self.alarm.see_sleep(worker.executor().clock()),
+                Waits::Equal | Waits::Urgent => self.come_before_long(worker.executor().clock()),
             }
         }
     }
@@ -206,11 +210,11 @@ impl Preemptible {
     /// The watcher hears what arrives from here on, or will as soon as it may (false).
     #[inline]
     fn listens(&self, worker: &Worker) -> bool {
-        if self.alarm.is_deaf(worker.executor.clock()) {
+        if self.alarm.is_deaf(worker.executor().clock()) {
             fence(SeqCst);
             // None: it has begun to hear meanwhile.
             if let Some(until) = self.alarm.deaf_until() {
-                let deadline = worker.timers.next_deadline().unwrap_or(NEVER);
+                let deadline = worker.timers().next_deadline().unwrap_or(NEVER);
                 self.alarm.arm(deadline.min(until));
                 return false;
             }
@@ -223,13 +227,13 @@ impl Preemptible {
     /// are worth while.
     #[inline]
     pub(super) fn listen(&self, worker: &Worker) {
-        if !worker.executor.is_attended() {
-            worker.executor.set_attended(true);
+        if !worker.executor().is_attended() {
+            worker.executor().set_attended(true);
         }
         // A full barrier: what came before is seen here, and the watcher, when its timer has gone off, sees the poll.
         self.watch().unmask();
         self.alarm
-            .arm(worker.timers.next_deadline().unwrap_or(NEVER));
+            .arm(worker.timers().next_deadline().unwrap_or(NEVER));
     }
 
     /// Something waits already: see [`Alarm::come_before_long`](super::alarm::Alarm::come_before_long).
@@ -240,7 +244,7 @@ impl Preemptible {
 
     /// See [`at_once`].
     fn at_once<R>(&self, number: usize, call: impl FnOnce() -> R) -> R {
-        let _critical = crate::permit::Critical::enter();
+        let _critical = crate::preempt::permit::Critical::enter();
         if self.current.load(Acquire) != number {
             // It goes on without the vCPU.
             return call();
@@ -255,18 +259,18 @@ impl Preemptible {
     /// that.
     fn hand_to_main(&self, running: Running<'_, Linux>) -> bool {
         // Before the role is read: a thread that comes back rings, and the watcher sees what waits.
-        self.aside_levels.fetch_or(running.level().bit(), Release);
+        self.pinned.levels.fetch_or(running.level().bit(), Release);
         // SAFETY: the vCPU outlives what is kept aside; the list is the current thread's.
         unsafe {
             let running =
                 std::mem::transmute::<Running<'_, Linux>, Running<'static, Linux>>(running);
-            (*self.aside.0.get()).push_back(running);
+            (*self.pinned.queue.0.get()).push_back(running);
         }
         let role = self.roles().role(MAIN);
         match role {
             Role::Main => return self.give_to(MAIN),
             // What it is in the middle of goes on first.
-            Role::Suspended => self.turn.store(MAIN, Relaxed),
+            Role::Suspended => self.relay.turn.store(MAIN, Relaxed),
             _ => {}
         }
         false
@@ -274,7 +278,7 @@ impl Preemptible {
 
     fn has_aside(&self) -> bool {
         // SAFETY: the list is the current thread's.
-        !unsafe { &*self.aside.0.get() }.is_empty()
+        !unsafe { &*self.pinned.queue.0.get() }.is_empty()
     }
 
     /// Polls what is pinned to the calling thread, which is current, and gives the vCPU back.
@@ -282,14 +286,14 @@ impl Preemptible {
         let worker = self.worker();
         let thread = &self.threads[MAIN];
         // SAFETY: this thread is current: it alone uses the ring.
-        unsafe { worker.ring.adopt() };
+        unsafe { worker.ring().adopt() };
         thread.is_sampled(|now| self.parked(now));
         // SAFETY: the list is the current thread's.
-        while let Some(running) = unsafe { (*self.aside.0.get()).pop_front() } {
+        while let Some(running) = unsafe { (*self.pinned.queue.0.get()).pop_front() } {
             // SAFETY: as above.
-            let left = unsafe { &*self.aside.0.get() }.iter();
+            let left = unsafe { &*self.pinned.queue.0.get() }.iter();
             let levels = left.fold(0, |levels, one| levels | one.level().bit());
-            self.aside_levels.store(levels, Release);
+            self.pinned.levels.store(levels, Release);
             budget::refill();
             // Before it may be stopped: others were picked since, and the watcher stops what is current.
             running.make_current();
@@ -310,7 +314,7 @@ impl Preemptible {
             let heir = self.heir(&self.roles(), NONE);
             let id = heir.map(|heir| self.suspended_on(heir));
             if let Some(id) = id
-                && worker.executor.pick_suspended(id).is_some()
+                && worker.executor().pick_suspended(id).is_some()
             {
                 return self.resume(worker, id, TURN);
             }

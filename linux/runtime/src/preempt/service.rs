@@ -19,7 +19,7 @@ use upshift_core::preempt::KEPT;
 
 use super::thread::Thread;
 use crate::futex::{futex_wait_for, futex_wake};
-use crate::interrupt;
+use crate::preempt::interrupt;
 
 const IDLE: u32 = 0;
 const REQUESTED: u32 = 1;

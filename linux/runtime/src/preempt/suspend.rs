@@ -10,8 +10,8 @@ use upshift_elevate::dispatch::heavy_barrier;
 use super::roles::{NONE, Role, Roles};
 use super::thread::Go;
 use super::vcpu::Preemptible;
-use crate::clock;
-use crate::interrupt;
+use crate::preempt::interrupt;
+use crate::time::clock;
 use crate::worker::Worker;
 
 /// A poll, by its thread and the ticks at which it began; 0: between polls.
@@ -55,8 +55,8 @@ impl Preemptible {
             return Err(NotStopped::InUse);
         }
         let is_asleep = thread.is_asleep();
-        let turn = self.turn.load(Relaxed);
-        let level = self.worker().executor.running_level().unwrap_or_default();
+        let turn = self.relay.turn.load(Relaxed);
+        let level = self.worker().executor().running_level().unwrap_or_default();
         // With a poll in the middle on every thread, one of them goes on in place of one that sleeps or that others wait behind: it may hold
         // what is waited for. When its turn is over, what made room for it goes on: nothing that is fresh is polled before one of them has come to
         // its end.
@@ -89,16 +89,16 @@ impl Preemptible {
             self.leaves(current);
         }
         let worker = self.worker();
-        let _ = thread.owner.set(worker.ring.owner());
+        let _ = thread.owner.set(worker.ring().owner());
         if let Some(heir) = heir {
             let takes_turn = role == Role::Suspended && turn != NONE;
-            self.turn.store(NONE, Relaxed);
-            self.displaced_level.store(level.get(), Relaxed);
+            self.relay.turn.store(NONE, Relaxed);
+            self.relay.displaced_level.store(level.get(), Relaxed);
             let displaced = if takes_turn { current } else { NONE };
-            self.displaced.store(displaced, Relaxed);
+            self.relay.displaced.store(displaced, Relaxed);
             let id = self.suspended_on(heir);
             // This thread stands in for the one that is stopped: the permit is revoked, and no other is current.
-            if worker.executor.pick_suspended(id).is_none() {
+            if worker.executor().pick_suspended(id).is_none() {
                 unreachable!("{id} is suspended on a thread");
             }
             roles.stop_for(role, heir);
@@ -112,11 +112,11 @@ impl Preemptible {
             unreachable!("there is a free thread, and the lock is held");
         };
         self.current.store(next, Release);
-        self.stopped_at.store(clock::now(), Relaxed);
+        self.costs.stopped_at.store(clock::now(), Relaxed);
         if role == Role::Suspended {
             // The stopped thread wakes the next one, from its handler. If this thread did, that one might run in its place, and it
             // would wait among those that run, behind the next poll, where nothing wakes it.
-            self.next_up.store(next, SeqCst);
+            self.relay.next_up.store(next, SeqCst);
             if thread.awaits_permit() {
                 self.start_next();
             } else {
@@ -131,10 +131,10 @@ impl Preemptible {
 
     /// Wakes the thread that has been made current in place of a suspended one, if that has not been done. Async-signal-safe.
     pub(super) fn start_next(&self) {
-        if self.next_up.load(SeqCst) == NONE {
+        if self.relay.next_up.load(SeqCst) == NONE {
             return;
         }
-        let next = self.next_up.swap(NONE, SeqCst);
+        let next = self.relay.next_up.swap(NONE, SeqCst);
         if next < self.threads.len() {
             self.tell_to_serve(next);
         }
@@ -156,7 +156,7 @@ impl Preemptible {
     /// The core learns that the poll of the current thread, whose permit is revoked, is stopped.
     fn take_poll(&self, current: usize, place: Place, asleep: bool) -> Result<Stopped, NotStopped> {
         let thread = &self.threads[current];
-        let executor = &self.worker().executor;
+        let executor = &self.worker().executor();
         let ran = thread.has_run_ticks(|now| self.parked(now));
         let stopped = if asleep {
             // SAFETY: the thread that polls it is outside of the core, and comes back to it only with its permit, which `resume`
@@ -164,14 +164,14 @@ impl Preemptible {
             let aside = unsafe { executor.set_aside_current() }.ok_or(NotStopped::Over)?;
             *thread.aside() = Some(aside);
             thread.blocked.store(true, SeqCst);
-            self.blocked.fetch_add(1, SeqCst);
-            self.setbacks.fetch_add(1, Relaxed);
+            self.tally.blocked.fetch_add(1, SeqCst);
+            self.counts.set_aside.fetch_add(1, Relaxed);
             Stopped::Blocked
         } else {
             // SAFETY: as above.
             let id = unsafe { executor.suspend_current(place) }.ok_or(NotStopped::Over)?;
             thread.coroutine.store(id.to_u64(), Relaxed);
-            self.suspended.fetch_add(1, SeqCst);
+            self.tally.suspended.fetch_add(1, SeqCst);
             Stopped::Suspended
         };
         thread.ran.store(ran, Relaxed);
@@ -181,7 +181,7 @@ impl Preemptible {
     /// Gives the vCPU to a thread, if that is free: the one of `block_on` comes and goes.
     #[must_use]
     pub(super) fn hand_over(&self, worker: &Worker, to: usize) -> bool {
-        worker.executor.refresh_clock();
+        worker.executor().refresh_clock();
         self.give_to(to)
     }
 
@@ -224,10 +224,10 @@ impl Preemptible {
 
     /// The thread whose poll made room for the turn of the one under way, which is of this level, if that is not more urgent.
     fn displaced_by(&self, roles: &Roles, level: u8) -> Option<usize> {
-        let displaced = self.displaced.load(Relaxed);
+        let displaced = self.relay.displaced.load(Relaxed);
         let is_due = displaced != NONE
             && roles.role(displaced) == Role::Suspended
-            && self.displaced_level.load(Relaxed) <= level;
+            && self.relay.displaced_level.load(Relaxed) <= level;
         is_due.then_some(displaced)
     }
 
@@ -238,21 +238,23 @@ impl Preemptible {
         thread.turn.store(turn, Relaxed);
         thread.resumed.store(clock::ticks(), Relaxed);
         thread.woken.store(clock::now(), Relaxed);
-        self.suspended.fetch_sub(1, SeqCst);
+        self.tally.suspended.fetch_sub(1, SeqCst);
         // The thread may never have come to its wait.
         self.parks(to);
         self.current.store(to, Release);
-        worker.publish(worker.executor.running_level().unwrap_or_default().get());
+        worker.publish(worker.executor().running_level().unwrap_or_default().get());
         self.listen(worker);
-        if worker.executor.bitmap() != 0 {
+        if worker.executor().bitmap() != 0 {
             match turn {
-                0 => self.alarm.see_sleep(worker.executor.clock()),
-                turn => self.alarm.arm(clock::now() + self.resuming.get() + turn),
+                0 => self.alarm.see_sleep(worker.executor().clock()),
+                turn => self
+                    .alarm
+                    .arm(clock::now() + self.costs.resuming.get() + turn),
             }
         }
         if let Some(owner) = thread.owner.get() {
             // SAFETY: it is about to become current, and is not within a use of the ring.
-            unsafe { worker.ring.assign(*owner) };
+            unsafe { worker.ring().assign(*owner) };
         }
         // From here on the vCPU is the other thread's.
         thread.permit.grant();
@@ -273,7 +275,7 @@ impl Preemptible {
 
     /// The thread whose poll is to go on now, whatever else is ready, and which is suspended.
     pub(super) fn take_turn(&self) -> Option<CoroutineId> {
-        let turn = self.turn.swap(NONE, Relaxed);
+        let turn = self.relay.turn.swap(NONE, Relaxed);
         if turn == NONE || self.roles().role(turn) != Role::Suspended {
             return None;
         }
@@ -337,6 +339,6 @@ mod tests {
         let ended = seen.recv_timeout(Duration::from_secs(20));
         assert!(ended.is_ok(), "it was stopped, and nothing wakes it");
         assert!(suspensions > 0);
-        assert_eq!(vcpu.setbacks.load(Relaxed), 0, "it never slept");
+        assert_eq!(vcpu.counts.set_aside.load(Relaxed), 0, "it never slept");
     }
 }

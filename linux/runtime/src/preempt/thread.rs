@@ -19,10 +19,10 @@ use upshift_elevate::dispatch::Permit;
 use upshift_ring::Owner;
 
 use super::age::{Age, Clocks};
-use crate::clock;
 use crate::futex::{futex_wait, futex_wait_for, futex_wake};
 use crate::host::Linux;
-use crate::interrupt::Sent;
+use crate::preempt::interrupt::Sent;
+use crate::time::clock;
 
 /// What a thread is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

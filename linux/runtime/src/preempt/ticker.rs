@@ -17,7 +17,7 @@ use upshift_elevate::futex::{futex_wait, futex_wake};
 
 use super::slice::Punctual;
 use super::vcpu::Preemptible;
-use crate::clock;
+use crate::time::clock;
 
 /// Half of the longest time for which a suspended poll may be kept.
 const PERIOD: Duration = Duration::from_nanos(KEPT / 2);
@@ -46,7 +46,7 @@ impl Ticker {
     }
 
     fn is_wanted(&self, vcpu: &Preemptible) -> bool {
-        vcpu.suspended.load(SeqCst) != 0 || clock::now() < self.until.load(SeqCst)
+        vcpu.tally.suspended.load(SeqCst) != 0 || clock::now() < self.until.load(SeqCst)
     }
 }
 
@@ -54,14 +54,14 @@ impl Ticker {
 pub(super) fn run(vcpu: &Preemptible) {
     let _punctual = Punctual::begin();
     let ticker = &vcpu.ticker;
-    while !vcpu.ended.load(Acquire) {
+    while !vcpu.orders.ended.load(Acquire) {
         if ticker.is_wanted(vcpu) {
             thread::sleep(PERIOD);
             continue;
         }
         // First it says that it rests, then it looks once more; what wants it does the reverse.
         ticker.rests.store(1, SeqCst);
-        if ticker.is_wanted(vcpu) || vcpu.ended.load(SeqCst) {
+        if ticker.is_wanted(vcpu) || vcpu.orders.ended.load(SeqCst) {
             ticker.rests.store(0, SeqCst);
         }
         while ticker.rests.load(SeqCst) != 0 {

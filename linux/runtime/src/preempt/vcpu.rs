@@ -1,8 +1,27 @@
-//! One preemptible vCPU: what its threads share, its birth and its end.
+//! One preemptible vCPU: the state that its threads share, and its end. It begins in `start.rs`.
 //!
 //! Which thread may touch what: the [`Worker`], `aside` and what is reached through them belong to the *current* thread while its permit
 //! is in use. The watcher reads atomics, and acts only when it has revoked that permit. The rest is atomic, behind a lock, or
 //! set once before the threads start.
+//!
+//! | state | written by | read by |
+//! |---|---|---|
+//! | `worker`, `index`, `settings`, `eyes`, `watch` | set before the threads start | all |
+//! | `roles`, `starter` | any thread of the vCPU, under their locks | the same |
+//! | `threads` | see [`Thread`] | all |
+//! | `current`, `relay` | the giver of the vCPU (below) | all |
+//! | `tally`: suspended, blocked | the giver, and a blocked thread that comes back | all |
+//! | `tally`: leaving | a thread that stops serving, the watcher for it | a thread that goes on |
+//! | `pinned.queue` | the current thread | the current thread |
+//! | `pinned.levels` | the current thread | the watcher, the end of `block_on` |
+//! | `service`, `idle` | the current thread asks, the ring's answers | both |
+//! | `alarm`, `ticker` | the current thread and the watcher | the watcher, the ticker |
+//! | `orders.loose` | the watcher | suspended threads, in their handler |
+//! | `orders.ended` | the thread that ends the vCPU, once | the watcher, the ticker |
+//! | `costs` | the current thread, `stopped_at` the giver | the current thread, the watcher |
+//! | `counts` | the watcher | metrics |
+//!
+//! The giver of the vCPU is the current thread, or the watcher when it has revoked its permit.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -17,30 +36,28 @@ use std::time::Duration;
 use upshift_board as board;
 use upshift_core::Running;
 use upshift_core::preempt::{Lengths, Looks, Rule, TURN};
-use upshift_elevate::dispatch::register_barrier;
 use upshift_ring::Watch;
 
+use super::PreemptionStats;
 use super::alarm::Alarm;
 use super::current::{Registered, with_current};
-use super::idle::{ByFirst, Idle};
+use super::idle::Idle;
 use super::prices::Median;
 use super::roles::{FIRST, MAIN, NONE, Role, Roles};
 use super::service::Service;
-use super::thread::{Go, Thread, id_of};
-use super::ticker::{self, Ticker};
-use super::{PreemptionStats, refusal, slice, watcher};
-use crate::affinity;
+use super::starter::Starter;
+use super::thread::{Go, Thread};
+use super::ticker::Ticker;
 use crate::board::Eyes;
-use crate::clock;
 use crate::context;
 use crate::host::{Linux, Preempted};
-use crate::interrupt;
-use crate::notice::no_thread;
-use crate::permit::Critical;
+use crate::preempt::interrupt;
+use crate::preempt::permit::Critical;
+use crate::time::clock;
 use crate::worker::Worker;
 
 /// Threads that a vCPU begins with: one to go on with, and one to spare.
-const SPARES: usize = 2;
+pub(super) const SPARES: usize = 2;
 
 /// What a preemptible vCPU is made with.
 #[derive(Clone, Debug)]
@@ -50,6 +67,8 @@ pub(crate) struct Settings {
     pub(super) looks: Looks,
     /// Threads per vCPU, of which all but those it begins with can hold a poll that is suspended or blocked.
     pub(super) threads: usize,
+    /// A vCPU that was idle so many ticks ago has time to spare.
+    pub(super) spare_time: u64,
 }
 
 impl Settings {
@@ -58,6 +77,7 @@ impl Settings {
             rule,
             looks,
             threads: threads + SPARES,
+            spare_time: clock::to_ticks(Duration::from_nanos(TURN)),
         }
     }
 
@@ -71,56 +91,87 @@ impl Settings {
 pub(crate) struct Preemptible {
     /// The vCPU's executor and ring. It is there as long as threads serve it.
     worker: *const Worker,
-    index: usize,
-    cpu: usize,
-    name: String,
+    pub(super) index: usize,
     pub(super) settings: Settings,
+    pub(super) starter: Starter,
     pub(super) threads: Box<[Thread]>,
     roles: Mutex<Roles>,
     /// The current thread, for the watcher.
     pub(super) current: AtomicUsize,
-    /// How many polls are suspended and queued.
-    pub(super) suspended: AtomicUsize,
-    /// How many are blocked.
-    pub(super) blocked: AtomicUsize,
-    /// Pinned coroutines that have been picked, for the thread that polls them.
-    pub(super) aside: Shareable<UnsafeCell<VecDeque<Running<'static, Linux>>>>,
-    /// Their levels.
-    pub(super) aside_levels: AtomicU64,
+    pub(super) relay: Relay,
+    pub(super) tally: Tally,
+    pub(super) pinned: Pinned,
     pub(super) service: Service,
     /// What it looks at for the board.
     pub(super) eyes: Option<Arc<Eyes>>,
     watch: Watch,
     pub(super) alarm: Alarm,
     pub(super) ticker: Ticker,
-    /// A vCPU that was idle so many ticks ago has time to spare.
-    pub(super) spare_time: u64,
+    pub(super) orders: Orders,
+    pub(super) idle: Idle,
+    pub(super) costs: Costs,
+    pub(super) counts: Counts,
+}
+
+/// The threads that serve next.
+pub(super) struct Relay {
     /// The thread that has been made current and is to be woken; NONE.
     pub(super) next_up: AtomicUsize,
     /// The thread whose suspended poll is to go on next, whatever else is ready; NONE.
     pub(super) turn: AtomicUsize,
-    /// The thread whose poll has made room for the turn of another one while every thread held a poll, and the level of it; NONE.
+    /// The thread whose poll has made room for the turn of another one while every thread held a
+    /// poll; NONE.
     pub(super) displaced: AtomicUsize,
+    /// The level of that poll.
     pub(super) displaced_level: AtomicU8,
-    /// How many threads are leaving.
-    leaving: AtomicUsize,
+}
+
+/// Numbers of threads that do not serve.
+#[derive(Default)]
+pub(super) struct Tally {
+    /// Polls that are suspended and queued.
+    pub(super) suspended: AtomicUsize,
+    /// Polls that are blocked.
+    pub(super) blocked: AtomicUsize,
+    /// Threads on their way to wait.
+    pub(super) leaving: AtomicUsize,
+}
+
+/// Pinned coroutines that have been picked, for the thread that polls them.
+#[derive(Default)]
+pub(super) struct Pinned {
+    pub(super) queue: Shareable<UnsafeCell<VecDeque<Running<'static, Linux>>>>,
+    /// Their levels.
+    pub(super) levels: AtomicU64,
+}
+
+/// Orders to all threads.
+#[derive(Default)]
+pub(super) struct Orders {
     /// Suspended threads run, without their permits.
     pub(super) loose: AtomicBool,
-    pub(super) idle: Idle,
+    /// The vCPU is over: the watcher and the ticker end.
+    pub(super) ended: AtomicBool,
+}
+
+/// Measured times.
+pub(super) struct Costs {
     /// When a poll was stopped, ns, until the next thread serves; else 0.
     pub(super) stopped_at: AtomicU64,
     /// What it takes until the next thread serves.
     pub(super) stopping: Median,
     /// What it takes until a poll that is to go on does.
     pub(super) resuming: Median,
-    /// How long its polls took.
+    /// How long polls took.
     pub(super) lengths: Lengths,
+}
+
+/// Counts for [`PreemptionStats`].
+#[derive(Default)]
+pub(super) struct Counts {
     pub(super) looks: AtomicU64,
     pub(super) useless: AtomicU64,
-    pub(super) setbacks: AtomicU64,
-    /// The watcher is to end.
-    pub(super) ended: AtomicBool,
-    joins: Mutex<Vec<thread::JoinHandle<()>>>,
+    pub(super) set_aside: AtomicU64,
 }
 
 // SAFETY: the rules of this module: `worker` is used by one thread at a time, but for what is `Sync` of it.
@@ -129,109 +180,59 @@ unsafe impl Send for Preemptible {}
 unsafe impl Sync for Preemptible {}
 
 /// What is shared between threads by the rules of this module.
+#[derive(Default)]
 pub(super) struct Shareable<T>(pub(super) T);
 
 impl Preemptible {
-    /// Makes the vCPU of `worker`, which the calling thread made, preemptible.
+    /// Creates the vCPU of `worker`, which nothing but the calling thread serves yet.
     ///
     /// # Safety
-    /// The worker stays where it is, and is there until [`Preemptible::end`] has returned true, or for ever.
+    /// The worker stays in its place until [`Preemptible::end`] has returned true, or for ever.
     ///
     /// # Errors
-    /// What is missing; nothing is left behind.
-    pub(crate) unsafe fn start(
+    /// There are no descriptors left.
+    pub(super) unsafe fn new(
         worker: &Worker,
         cpu: usize,
         settings: Settings,
     ) -> io::Result<Arc<Preemptible>> {
-        register_barrier().map_err(|error| refusal(format_args!("membarrier: {error}")))?;
-        interrupt::may_send().map_err(|error| refusal(format_args!("tgkill: {error}")))?;
-        interrupt::claim().map_err(refusal)?;
-        if !worker.ring.tells_of_arrivals() {
-            return Err(refusal(
-                "on io_uring it needs deferred task work: Linux 6.1 or newer, and no lower `Builder::ring_mode`; or `Driver::Readiness`",
-            ));
-        }
-        let index = worker.executor.index();
+        let index = worker.executor().index();
         let most = settings.threads;
-        let vcpu = Arc::new(Preemptible {
+        Ok(Arc::new(Preemptible {
             worker,
             index,
-            cpu,
-            name: worker.shared.name.clone(),
+            starter: Starter::new(cpu, &worker.shared().settings.name, index),
             threads: (0..most).map(|_| Thread::new()).collect(),
             roles: Mutex::new(Roles::new(most)),
             current: AtomicUsize::new(FIRST),
-            suspended: AtomicUsize::new(0),
-            blocked: AtomicUsize::new(0),
-            aside: Shareable(UnsafeCell::new(VecDeque::new())),
-            aside_levels: AtomicU64::new(0),
+            relay: Relay {
+                next_up: AtomicUsize::new(NONE),
+                turn: AtomicUsize::new(NONE),
+                displaced: AtomicUsize::new(NONE),
+                displaced_level: AtomicU8::new(0),
+            },
+            tally: Tally::default(),
+            pinned: Pinned::default(),
             service: Service::new(),
-            eyes: worker.post.as_ref().map(|post| post.eyes().clone()),
+            eyes: worker.post().map(|post| post.eyes().clone()),
             // One for each ring.
-            watch: match &worker.post {
+            watch: match worker.post() {
                 Some(post) => post.watch().clone(),
-                None => worker.ring.watch()?,
+                None => worker.ring().watch()?,
             },
             alarm: Alarm::new()?,
             ticker: Ticker::default(),
-            spare_time: clock::to_ticks(Duration::from_nanos(TURN)),
-            next_up: AtomicUsize::new(NONE),
-            turn: AtomicUsize::new(NONE),
-            displaced: AtomicUsize::new(NONE),
-            displaced_level: AtomicU8::new(0),
-            leaving: AtomicUsize::new(0),
-            loose: AtomicBool::new(false),
+            orders: Orders::default(),
             idle: Idle::new(),
-            stopped_at: AtomicU64::new(0),
-            stopping: Median::new(settings.rule.cost / 2),
-            resuming: Median::new(settings.rule.cost / 2),
-            lengths: Lengths::new(settings.rule.quantum, clock::ticks_per_micro()),
-            looks: AtomicU64::new(0),
-            useless: AtomicU64::new(0),
-            setbacks: AtomicU64::new(0),
-            ended: AtomicBool::new(false),
-            joins: Mutex::new(Vec::new()),
+            costs: Costs {
+                stopped_at: AtomicU64::new(0),
+                stopping: Median::new(settings.rule.cost / 2),
+                resuming: Median::new(settings.rule.cost / 2),
+                lengths: Lengths::new(settings.rule.quantum, clock::ticks_per_micro()),
+            },
+            counts: Counts::default(),
             settings,
-        });
-        if vcpu.has_main() {
-            vcpu.roles().add_main();
-        }
-        worker.ring.set_proxy(Box::new(ByFirst(Arc::as_ptr(&vcpu))));
-        let host = worker.shared.domain.host();
-        host.set_watch(index, Some(vcpu.watch.clone()));
-        let started = vcpu
-            .start_watcher()
-            .and_then(|()| (0..SPARES).try_for_each(|_| vcpu.start_spare()));
-        if let Err(error) = started {
-            vcpu.end();
-            return Err(error);
-        }
-        host.set_preemptible(index, Some(vcpu.clone()));
-        if vcpu.settings.rule.interrupts {
-            vcpu.start_ticker();
-        }
-        Ok(vcpu)
-    }
-
-    fn start_watcher(self: &Arc<Preemptible>) -> io::Result<()> {
-        let vcpu = self.clone();
-        let started = self.start_thread("watcher", move || {
-            slice::of_watcher(vcpu.eyes.is_some());
-            vcpu.enlist(board::Role::Dispatcher);
-            watcher::run(&vcpu);
-        });
-        started.map(drop)
-    }
-
-    /// Without it the watcher comes later, at times.
-    fn start_ticker(self: &Arc<Preemptible>) {
-        let vcpu = self.clone();
-        let started = self.start_thread("ticker", move || {
-            slice::of_ticker();
-            ticker::run(&vcpu);
-        });
-        drop(started);
+        }))
     }
 
     /// One more thread, if there may be one more.
@@ -252,7 +253,7 @@ impl Preemptible {
             return Ok(());
         }
         let vcpu = self.clone();
-        let id = self.start_thread(&format!("worker-{number}"), move || {
+        let id = self.starter.start(&format!("worker-{number}"), move || {
             first();
             vcpu.be_spare(number);
         })?;
@@ -261,26 +262,9 @@ impl Preemptible {
         Ok(())
     }
 
-    /// Starts a thread on the vCPU's CPU, and returns its number in the kernel.
-    fn start_thread(&self, role: &str, main: impl FnOnce() + Send + 'static) -> io::Result<u32> {
-        let cpu = self.cpu;
-        let thread = thread::Builder::new()
-            // The kernel shows fifteen bytes of it.
-            .name(format!("{:.7}-{}/{role}", self.name, self.index))
-            .spawn(move || {
-                // Elsewhere it is slower, not wrong.
-                let _ = affinity::pin(cpu);
-                main();
-            })
-            .map_err(|error| no_thread("a vCPU", &error))?;
-        let id = id_of(&thread);
-        self.joins().push(thread);
-        Ok(id)
-    }
-
     /// The daemon, if there is one, is told that the calling thread is one of this vCPU.
-    fn enlist(&self, role: board::Role) {
-        if let Some(membership) = &self.worker().shared.membership
+    pub(super) fn enlist(&self, role: board::Role) {
+        if let Some(membership) = &self.worker().shared().membership
             && self.eyes.is_some()
         {
             membership.enlist(self.index, role);
@@ -325,13 +309,13 @@ impl Preemptible {
         self.roles().set_main(true);
         // What was pinned and waited is polled: when the vCPU waits, or by an end to the poll under way, for which it does not show as
         // ready.
-        upshift_core::Host::pend(worker.shared.domain.host(), self.index);
+        upshift_core::Host::pend(worker.shared().domain.host(), self.index);
         self.watch.notify();
         loop {
             if thread.told().is_some() {
                 // While it is current, and no longer: to start a coroutine takes the vCPU.
                 let _entered = context::enter(worker);
-                within.get_or_insert_with(|| worker.shared.surroundings.begin());
+                within.get_or_insert_with(|| worker.shared().surroundings.begin());
                 self.serve_main();
             } else if done() && self.roles().set_main(false) {
                 return Ok(());
@@ -345,35 +329,31 @@ impl Preemptible {
     /// A thread gives the vCPU away, or is stopped, and is to wait.
     pub(super) fn leaves(&self, number: usize) {
         if !self.threads[number].leaving.swap(true, Relaxed) {
-            self.leaving.fetch_add(1, Relaxed);
+            self.tally.leaving.fetch_add(1, Relaxed);
         }
     }
 
     /// It is about to wait, or is current again. Async-signal-safe.
     pub(super) fn parks(&self, number: usize) {
         if self.threads[number].leaving.swap(false, Relaxed) {
-            self.leaving.fetch_sub(1, Relaxed);
+            self.tally.leaving.fetch_sub(1, Relaxed);
         }
     }
 
     /// Is a thread on its way to wait, and has another one the CPU?
     pub(super) fn is_overtaken(&self) -> bool {
-        self.leaving.load(Relaxed) != 0
+        self.tally.leaving.load(Relaxed) != 0
     }
 
     pub(super) fn roles(&self) -> MutexGuard<'_, Roles> {
         self.roles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn joins(&self) -> MutexGuard<'_, Vec<thread::JoinHandle<()>>> {
-        self.joins.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The rule, with what suspending has cost lately; at least what it cost at the start. What goes beyond a turn is the time for which
     /// others had the CPU: it does not make suspending dearer.
     pub(super) fn rule(&self) -> Rule {
         let rule = self.settings.rule;
-        let lately = self.stopping.get() + self.resuming.get();
+        let lately = self.costs.stopping.get() + self.costs.resuming.get();
         rule.at_cost(rule.cost.max(lately.min(TURN)))
     }
 
@@ -385,7 +365,7 @@ impl Preemptible {
 
     /// For how long it has slept by this tick, in all, ticks.
     pub(super) fn parked(&self, now: u64) -> u64 {
-        self.worker().meter.parked(now)
+        self.worker().meter().parked(now)
     }
 
     pub(super) fn watch(&self) -> &Watch {
@@ -427,7 +407,7 @@ impl Preempted for Preemptible {
     }
 
     fn main_waits(&self) -> u64 {
-        let levels = self.aside_levels.load(Acquire);
+        let levels = self.pinned.levels.load(Acquire);
         if levels != 0 && self.roles().role(MAIN) == Role::Main {
             levels
         } else {
@@ -448,26 +428,21 @@ impl Preempted for Preemptible {
     }
 
     fn has_stopped_polls(&self) -> bool {
-        self.suspended.load(Acquire) != 0 || self.blocked.load(Acquire) != 0
+        self.tally.suspended.load(Acquire) != 0 || self.tally.blocked.load(Acquire) != 0
     }
 
     fn end(&self) -> bool {
         let is_over = !self.has_stopped_polls();
-        self.ended.store(true, SeqCst);
+        self.orders.ended.store(true, SeqCst);
         self.watch.notify();
         self.ticker.wake();
-        let host = self.worker().shared.domain.host();
+        let host = self.worker().shared().domain.host();
         host.set_watch(self.index, None);
         host.set_preemptible(self.index, None);
         for thread in &self.threads[1..] {
             thread.tell(Go::End);
         }
-        for thread in std::mem::take(&mut *self.joins()) {
-            if is_over {
-                // A thread that panicked has said so already.
-                let _ = thread.join();
-            }
-        }
+        self.starter.end(is_over);
         is_over
     }
 
@@ -477,10 +452,10 @@ impl Preempted for Preemptible {
 
     fn add_to(&self, stats: &mut PreemptionStats) {
         stats.vcpus += 1;
-        stats.blocked += self.blocked.load(Relaxed);
-        stats.looks += self.looks.load(Relaxed);
-        stats.useless += self.useless.load(Relaxed);
-        stats.set_aside += self.setbacks.load(Relaxed);
+        stats.blocked += self.tally.blocked.load(Relaxed);
+        stats.looks += self.counts.looks.load(Relaxed);
+        stats.useless += self.counts.useless.load(Relaxed);
+        stats.set_aside += self.counts.set_aside.load(Relaxed);
         stats.services += self.service.served.load(Relaxed);
     }
 }
@@ -505,8 +480,8 @@ impl Preemptible {
         thread.blocked.store(false, SeqCst);
         thread.since.store(clock::now(), Relaxed);
         thread.coroutine.store(aside.id().to_u64(), Release);
-        self.suspended.fetch_add(1, SeqCst);
-        self.blocked.fetch_sub(1, SeqCst);
+        self.tally.suspended.fetch_add(1, SeqCst);
+        self.tally.blocked.fetch_sub(1, SeqCst);
         aside.go_on();
         self.end_idle();
     }

@@ -30,9 +30,9 @@ use super::suspend::{NotStopped, PollId, Stopped};
 use super::thread::Thread;
 use super::vcpu::Preemptible;
 use crate::board::LOOK;
-use crate::clock;
 use crate::host::Preempted;
-use crate::interrupt;
+use crate::preempt::interrupt;
+use crate::time::clock;
 
 /// A suspended poll that has had its turn lets others of its level go first for so long, ns: as long as it may be kept.
 pub(crate) const PATIENCE: Duration = Duration::from_nanos(KEPT);
@@ -43,7 +43,7 @@ const PATIENT_FOR: u64 = 1_000_000_000;
 /// Runs until the vCPU has ended.
 pub(super) fn run(vcpu: &Preemptible) {
     let mut watcher = Watcher::new(vcpu);
-    while !vcpu.ended.load(Acquire) {
+    while !vcpu.orders.ended.load(Acquire) {
         let by_timer = sleep(vcpu);
         watcher.look(by_timer);
     }
@@ -118,7 +118,7 @@ impl<'a> Watcher<'a> {
     /// Looks and acts until there is nothing to do for now.
     fn look(&mut self, by_timer: bool) {
         let vcpu = self.vcpu;
-        vcpu.looks.fetch_add(1, Relaxed);
+        vcpu.counts.looks.fetch_add(1, Relaxed);
         // A poll that goes on for long reads no clock, and would seem to have run for no time.
         self.looked_at = clock::ticks_after(self.looked_at);
         if let Some(eyes) = &vcpu.eyes {
@@ -132,7 +132,7 @@ impl<'a> Watcher<'a> {
         vcpu.start_next();
         self.tend_stopped();
         self.tend_blocked();
-        if vcpu.loose.load(Relaxed) && !(self.may_be_stuck() && self.current().is_asleep()) {
+        if vcpu.orders.loose.load(Relaxed) && !(self.may_be_stuck() && self.current().is_asleep()) {
             self.loosen(false);
         }
         let mut next = Next::Now;
@@ -152,7 +152,7 @@ impl<'a> Watcher<'a> {
         if next == Next::Done {
             self.prices.begin();
         } else {
-            vcpu.useless.fetch_add(1, Relaxed);
+            vcpu.counts.useless.fetch_add(1, Relaxed);
             let cost = self.prices.of_vain_look(by_timer);
             self.policy.looked_in_vain(cost, now);
         }
@@ -177,12 +177,12 @@ impl<'a> Watcher<'a> {
         };
         // The signal may not have reached the stopped thread. What is pinned and picked shows in no queue: a poll may have begun without seeing it.
         if vcpu.has_stopped_polls()
-            || vcpu.aside_levels.load(Acquire) != 0
+            || vcpu.pinned.levels.load(Acquire) != 0
             || self.current().is_to_wake(now).is_some()
         {
             at = at.min(now + self.policy.next_turn_in(now));
         }
-        if vcpu.suspended.load(Acquire) != 0 && self.current().is_starting() {
+        if vcpu.tally.suspended.load(Acquire) != 0 && self.current().is_starting() {
             at = at.min(now + TURN);
         }
         if vcpu.eyes.is_some() {
@@ -199,15 +199,15 @@ impl<'a> Watcher<'a> {
     fn may_be_stuck(&self) -> bool {
         let vcpu = self.vcpu;
         let current = self.current();
-        vcpu.suspended.load(Acquire) != 0
+        vcpu.tally.suspended.load(Acquire) != 0
             && (current.began.load(Relaxed) == 0 || current.permit.in_use())
-            && !vcpu.worker().executor.is_parked()
+            && !vcpu.worker().executor().is_parked()
     }
 
     /// Has the current thread slept for a turn, or used the CPU for as long as a suspended poll may be kept, in the middle of one use of
     /// its permit, as far as can be seen? It may depend on what is suspended. One that waits for the CPU does not, and would wait for longer.
     fn is_stuck(&mut self, id: PollId, now: u64) -> bool {
-        let seen = (id, self.vcpu.worker().executor.clock());
+        let seen = (id, self.vcpu.worker().executor().clock());
         let used = self.current().cpu_time().unwrap_or(now);
         if self.current().is_starting() && self.current().is_asleep() {
             // It waits for nothing of the runtime's before it has begun.
@@ -246,7 +246,7 @@ impl<'a> Watcher<'a> {
     /// Those that were blocked and run now are suspended.
     fn tend_blocked(&self) {
         let vcpu = self.vcpu;
-        if vcpu.blocked.load(Acquire) == 0 {
+        if vcpu.tally.blocked.load(Acquire) == 0 {
             return;
         }
         let mut roles = vcpu.roles();
@@ -267,7 +267,7 @@ impl<'a> Watcher<'a> {
         if vcpu.is_idle() {
             return self.decide_idle();
         }
-        let Some(level) = worker.executor.running_level() else {
+        let Some(level) = worker.executor().running_level() else {
             return self.between_polls(now);
         };
         if id.1 == 0 {
@@ -284,15 +284,15 @@ impl<'a> Watcher<'a> {
             return Next::At(NEVER);
         }
         let ran = thread.has_run(|now| vcpu.parked(now));
-        let depended_on = Policy::is_depended_on(vcpu.blocked.load(Acquire) != 0, ran);
+        let depended_on = Policy::is_depended_on(vcpu.tally.blocked.load(Acquire) != 0, ran);
         if self.gives_turn(depended_on, now) && depended_on {
             return self.stop(id, vcpu.rule().place(ran), false, now);
         }
         let sight = self.sight(level, thread, ran, now);
         let is_asleep = || thread.is_asleep();
-        let decision = self
-            .policy
-            .decide(&vcpu.rule(), &vcpu.lengths, &sight, is_asleep, now);
+        let decision =
+            self.policy
+                .decide(&vcpu.rule(), &vcpu.costs.lengths, &sight, is_asleep, now);
         match decision {
             Decision::Rest => Next::Rest,
             Decision::Later(wait, waits) => {
@@ -319,7 +319,7 @@ impl<'a> Watcher<'a> {
     }
 
     fn sight(&self, level: Level, thread: &Thread, ran: Ran, now: u64) -> Sight {
-        let executor = &self.vcpu.worker().executor;
+        let executor = &self.vcpu.worker().executor();
         let hidden = self.hidden(now);
         Sight {
             level: level.get(),
@@ -335,7 +335,7 @@ impl<'a> Watcher<'a> {
     fn hidden(&self, now: u64) -> u64 {
         let watch = self.vcpu.watch();
         let pinned = self.vcpu.main_waits();
-        let timers = &self.vcpu.worker().timers;
+        let timers = &self.vcpu.worker().timers();
         if timers
             .next_deadline()
             .is_some_and(|deadline| deadline <= now)
@@ -352,7 +352,7 @@ impl<'a> Watcher<'a> {
 
     /// Has something arrived here that another vCPU, which idles, could run if it were reaped? However little urgent it is.
     fn waits_beside_an_idle_vcpu(&self) -> bool {
-        let domain = self.vcpu.worker().executor.domain();
+        let domain = self.vcpu.worker().executor().domain();
         domain.active_vcpus() > 1 && self.vcpu.watch().has_arrivals() && domain.idle_vcpus() != 0
     }
 
@@ -360,7 +360,7 @@ impl<'a> Watcher<'a> {
     fn decide_idle(&self) -> Next {
         let vcpu = self.vcpu;
         let watch = vcpu.watch();
-        if watch.has_completions() || vcpu.worker().executor.bitmap() != 0 {
+        if watch.has_completions() || vcpu.worker().executor().bitmap() != 0 {
             vcpu.end_idle();
             return Next::Done;
         }
@@ -374,7 +374,7 @@ impl<'a> Watcher<'a> {
     /// The current thread looks after itself; but a turn may be due, or it may be stuck.
     fn between_polls(&mut self, now: u64) -> Next {
         self.current().is_sampled(|now| self.vcpu.parked(now));
-        self.gives_turn(self.vcpu.blocked.load(Acquire) != 0, now);
+        self.gives_turn(self.vcpu.tally.blocked.load(Acquire) != 0, now);
         if self.may_be_stuck() {
             let id = (self.vcpu.current.load(Acquire), 0);
             return self.looks_stuck(id, now);
@@ -385,7 +385,7 @@ impl<'a> Watcher<'a> {
     /// Gives a suspended poll the next turn, if that is due.
     fn gives_turn(&mut self, depended_on: bool, now: u64) -> bool {
         let vcpu = self.vcpu;
-        if vcpu.suspended.load(Acquire) == 0 {
+        if vcpu.tally.suspended.load(Acquire) == 0 {
             return false;
         }
         let Some(kept) = self.policy.turn_is_due(depended_on, now) else {
@@ -404,7 +404,7 @@ impl<'a> Watcher<'a> {
         };
         self.policy.gives_turn(now);
         self.last_turn = next;
-        vcpu.turn.store(next, SeqCst);
+        vcpu.relay.turn.store(next, SeqCst);
         true
     }
 
@@ -426,7 +426,7 @@ impl<'a> Watcher<'a> {
             }
             Err(NotStopped::Over) => Next::Now,
             Err(NotStopped::NoThread) => {
-                vcpu.turn.store(NONE, SeqCst);
+                vcpu.relay.turn.store(NONE, SeqCst);
                 self.has_no_thread(id, now);
                 Next::At(now + KEPT)
             }
@@ -466,7 +466,7 @@ impl<'a> Watcher<'a> {
     /// long, suspended threads run.
     fn looks_stuck(&mut self, id: PollId, now: u64) -> Next {
         let before = self.stuck;
-        if self.vcpu.suspended.load(Acquire) != 0 && self.is_stuck(id, now) {
+        if self.vcpu.tally.suspended.load(Acquire) != 0 && self.is_stuck(id, now) {
             self.loosen(true);
         }
         match (before, self.stuck) {
@@ -480,7 +480,7 @@ impl<'a> Watcher<'a> {
     /// Suspended threads run without their permits, or not any more.
     fn loosen(&mut self, loose: bool) {
         let vcpu = self.vcpu;
-        if vcpu.loose.swap(loose, SeqCst) == loose && !loose {
+        if vcpu.orders.loose.swap(loose, SeqCst) == loose && !loose {
             return;
         }
         if loose {
@@ -504,7 +504,7 @@ impl<'a> Watcher<'a> {
         if vcpu.alarm.is_deaf(clock::ticks()) {
             return false;
         }
-        vcpu.worker().executor.set_attended(true);
+        vcpu.worker().executor().set_attended(true);
         vcpu.watch().unmask();
         fence(SeqCst);
         true
@@ -523,7 +523,7 @@ impl<'a> Watcher<'a> {
             // As soon as it hears.
             return Next::At(0);
         }
-        match worker.timers.next_deadline() {
+        match worker.timers().next_deadline() {
             Some(deadline) if deadline > clock::now() => vcpu.alarm.arm(deadline),
             _ => {}
         }
@@ -531,8 +531,8 @@ impl<'a> Watcher<'a> {
         let now = self.poll_id();
         let waits = match now.1 {
             // One that is idle sees to its timers.
-            0 => worker.executor.bitmap() != 0 || vcpu.watch().has_arrivals(),
-            _ => worker.executor.bitmap() | self.hidden(clock::now()) != 0,
+            0 => worker.executor().bitmap() != 0 || vcpu.watch().has_arrivals(),
+            _ => worker.executor().bitmap() | self.hidden(clock::now()) != 0,
         };
         if is_between(now) || (now == id && !waits) {
             Next::Rest

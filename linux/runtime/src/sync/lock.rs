@@ -20,7 +20,7 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::permit::Critical;
+use crate::preempt::permit::Critical;
 
 /// Attempts that only spin.
 const SPINS: u32 = 64;

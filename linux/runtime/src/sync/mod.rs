@@ -50,6 +50,7 @@ mod once_cell;
 pub mod oneshot;
 mod park;
 mod rwlock;
+mod says;
 mod semaphore;
 mod set_once;
 pub(crate) mod spare;
@@ -61,9 +62,10 @@ use std::task::{Context, Waker};
 
 use upshift_core::Level;
 
+use crate::coroutine::coop;
+use crate::host;
 #[cfg(loom)]
 use crate::lock;
-use crate::{coop, host};
 
 pub use barrier::{Barrier, BarrierWaitResult};
 pub use cancel::{CancellationToken, Cancelled, DropGuard};

@@ -12,11 +12,12 @@ use super::atomic::const_fn;
 use super::park;
 
 mod guard;
-mod owned;
 mod raw;
 
-pub use guard::{RwLockMappedWriteGuard, RwLockReadGuard, RwLockWriteGuard};
-pub use owned::{OwnedRwLockMappedWriteGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
+pub use guard::{
+    OwnedRwLockMappedWriteGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard,
+    RwLockMappedWriteGuard, RwLockReadGuard, RwLockWriteGuard,
+};
 use raw::{Raw, Side};
 
 /// Access to a `T`: shared by several readers, or exclusive to one writer.

@@ -424,7 +424,7 @@ impl Request {
             Some(key) if here => {
                 self.key = None;
                 match state.waiters.release(key).granted {
-                    Some(Wish::Closed) => Poll::Ready(Err(AcquireError::new())),
+                    Some(Wish::Closed) => Poll::Ready(Err(AcquireError(()))),
                     _ => Poll::Ready(Ok(())),
                 }
             }
@@ -435,7 +435,7 @@ impl Request {
                 drop(before);
                 Poll::Pending
             }
-            None if state.closed => Poll::Ready(Err(AcquireError::new())),
+            None if state.closed => Poll::Ready(Err(AcquireError(()))),
             None if here => {
                 state.permits -= self.permits;
                 Poll::Ready(Ok(()))

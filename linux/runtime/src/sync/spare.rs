@@ -8,8 +8,8 @@
 use std::ops::Deref;
 use std::task::Waker;
 
-use crate::catch_panic::catch_panic;
 use crate::host;
+use crate::user_code::catch_panic::catch_panic;
 
 /// Wakes. One that is not ours may panic: the hook reports it and it ends here, for neither the caller nor what else is woken has a part
 /// in it.

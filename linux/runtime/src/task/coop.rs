@@ -4,8 +4,8 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::budget;
-use crate::coop;
+use crate::coroutine::budget;
+use crate::coroutine::coop;
 
 /// Gives way if the budget of this poll is used up, or something more urgent waits; else
 /// counts as one leaf future.

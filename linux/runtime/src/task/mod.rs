@@ -32,7 +32,7 @@ use std::future::Future;
 
 use upshift_core::Priority;
 
-pub use crate::coop::poll_piece;
+pub use crate::coroutine::coop::poll_piece;
 pub use crate::coroutine::{spawn_blocking, try_spawn_blocking};
 pub use coop::{consume_budget, unconstrained};
 pub use handle::{AbortHandle, Id, JoinError, JoinHandle, id, try_id};

@@ -14,7 +14,7 @@ impl Instant {
     pub fn now() -> Instant {
         #[cfg(feature = "test-util")]
         if let Some(now) = super::pause::now() {
-            return Instant(crate::clock::to_instant(now));
+            return Instant(crate::time::clock::to_instant(now));
         }
         Instant(time::Instant::now())
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::sleep::Sleep;
 use super::{Instant, nanos_of, now};
-use crate::clock;
 use crate::sync::may_proceed;
+use crate::time::clock;
 
 /// Ticks every `period`, the first time at once.
 ///

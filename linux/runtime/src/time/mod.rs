@@ -21,6 +21,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+pub(crate) mod clock;
 mod instant;
 mod interval;
 #[cfg(feature = "test-util")]
@@ -51,7 +52,7 @@ fn now() -> u64 {
     if let Some(now) = pause::now() {
         return now;
     }
-    crate::clock::now()
+    crate::time::clock::now()
 }
 
 /// What a duration is counted from: now, or a little later.
@@ -61,11 +62,11 @@ fn now_or_later() -> u64 {
     if let Some(now) = pause::now() {
         return now;
     }
-    crate::clock::now_or_later()
+    crate::time::clock::now_or_later()
 }
 
 /// The nanoseconds of an instant.
 #[inline]
 fn nanos_of(instant: Instant) -> u64 {
-    crate::clock::from_instant(instant.into_std())
+    crate::time::clock::from_instant(instant.into_std())
 }

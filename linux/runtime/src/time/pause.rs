@@ -17,8 +17,9 @@ use std::time::Duration;
 
 use upshift_core::Level;
 
+use crate::context;
 use crate::sync::wake;
-use crate::{clock, context};
+use crate::time::clock;
 
 /// How long nothing must be ready before the mover moves: enough for two looks at the ring.
 const IDLE_BEFORE_MOVE: Duration = Duration::from_micros(50);
@@ -49,7 +50,7 @@ thread_local! {
 
 /// Runs `f`, which runs no code of users, with the state of the current runtime.
 fn with<R>(f: impl FnOnce(&mut Paused) -> R) -> Option<R> {
-    let number = context::with(|worker| worker.shared.number.get())?;
+    let number = context::with(|worker| worker.shared().number.get())?;
     let mut all = PAUSED
         .try_with(|all| {
             all.try_borrow_mut().ok().map(|mut all| {
@@ -169,11 +170,8 @@ impl Paused {
 #[track_caller]
 pub fn pause() {
     let found = context::with(|worker| {
-        let alone = worker.shared.domain.active_vcpus() == 1;
-        (
-            worker.shared.number.get(),
-            alone && worker.preemptible.get().is_none(),
-        )
+        let alone = worker.shared().domain.active_vcpus() == 1;
+        (worker.shared().number.get(), alone && worker.is_inline())
     });
     let Some((runtime, alone)) = found else {
         panic!("time is paused in a coroutine");

@@ -15,9 +15,10 @@ use std::time::Duration;
 use super::pause;
 use super::timers::{Armed, Fired, Held, Key, Timers};
 use super::{Instant, nanos_of, now, now_or_later};
-use crate::errand::Errand;
+use crate::context;
 use crate::sync::{Spare, may_proceed, wake};
-use crate::{clock, context};
+use crate::time::clock;
+use crate::user_code::on_vcpu::Errand;
 
 /// Waits for a duration, from this call on. Zero is ready at once; what the clock
 /// cannot count (584 years) never ends.
@@ -245,8 +246,8 @@ impl Sleep {
         let deadline = real(self.deadline);
         let mut waker = Spare::of(cx.waker());
         let armed = context::with(|worker| {
-            let level = worker.executor.running_level();
-            match worker.timers.arm(deadline, &mut waker, level) {
+            let level = worker.executor().running_level();
+            match worker.timers().arm(deadline, &mut waker, level) {
                 Armed::At(timers, key) => Stage::Armed(timers, key),
                 Armed::Past => Stage::Done,
                 Armed::Closed => Stage::New,
@@ -315,7 +316,7 @@ impl Drop for Sleep {
 /// Is the calling thread one of another runtime than that of these timers?
 #[inline]
 fn is_elsewhere(timers: &Timers) -> bool {
-    context::with_open(|worker| timers.are_of(worker.executor.domain().host()))
+    context::with_open(|worker| timers.are_of(worker.executor().domain().host()))
         .is_some_and(|is_here| !is_here)
 }
 

@@ -34,7 +34,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use crate::shared::Shared;
+use crate::runtime::shared::Shared;
 
 pub use upshift_core::Step;
 pub use upshift_trace::spans::Spans;
@@ -78,7 +78,10 @@ impl Trace {
     #[must_use]
     pub fn snapshot(&self) -> Timeline {
         let recorder = self.shared.domain.host().recorder();
-        recorder.snapshot(&self.shared.name, self.shared.domain.vcpus().count())
+        recorder.snapshot(
+            &self.shared.settings.name,
+            self.shared.domain.vcpus().count(),
+        )
     }
 }
 

@@ -17,7 +17,7 @@ use upshift_core::{Change, CoroutineId, Domain, Host, Level, MAX_VCPUS, Step};
 use upshift_trace::{Coroutine, Timeline, What};
 
 use super::ring::{Record, Ring};
-use crate::clock;
+use crate::time::clock;
 
 /// The ring of the threads that serve no vCPU.
 const OTHERS: usize = MAX_VCPUS;

@@ -6,8 +6,8 @@ use upshift_core::Yielded;
 
 use super::Worker;
 use crate::board::Post;
-use crate::clock;
 use crate::host::Linux;
+use crate::time::clock;
 
 /// How long a vCPU sleeps after it has given way to another process.
 const YIELD_SLEEP: Duration = Duration::from_micros(500);
@@ -52,7 +52,7 @@ impl Worker {
         let moment = self.timers.next_deadline().map_or(YIELD_SLEEP, |next| {
             YIELD_SLEEP.min(Duration::from_nanos(next.saturating_sub(now)))
         });
-        self.submits();
+        self.outbox.is_submitted();
         // A due timer makes it a moment of no length: another process may be ready on this CPU all the same.
         if moment.is_zero() {
             std::thread::yield_now();

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::Worker;
 use crate::board::Post;
-use crate::clock;
+use crate::stand_in::Look;
+use crate::time::clock;
+use crate::user_code::foreign;
 
 /// How often a runtime that is being dropped looks whether all coroutines have exited.
 pub(crate) const ENDING_WAIT: Duration = Duration::from_millis(1);
@@ -54,9 +56,7 @@ impl Worker {
             }
             spin.miss();
         }
-        if let Some(Some(arrivals)) = self.arrivals.get() {
-            arrivals.owner_is_back();
-        }
+        self.neighbours.owner_is_back();
         if !self.executor.prepare_park() {
             return;
         }
@@ -64,7 +64,7 @@ impl Worker {
         self.meter.park(began);
         self.recorder().parked(self.executor.index());
         self.meter.show(&self.ring);
-        self.submits();
+        self.outbox.is_submitted();
         let found = loop {
             if self.look_around() {
                 break true;
@@ -94,7 +94,7 @@ impl Worker {
             self.executor.waited_for_nothing();
         }
         spin.worthwhile =
-            woken && waited < clock::to_ticks(SHORT_WAIT) && !self.shared.spin.is_zero();
+            woken && waited < clock::to_ticks(SHORT_WAIT) && !self.shared.settings.spin.is_zero();
     }
 
     /// Has the thread come that polls what is pinned, and has been picked?
@@ -108,7 +108,7 @@ impl Worker {
         let now = clock::now();
         let look = self.executor.sleep_limit();
         let limit = look.map(|ticks| clock::ticks().saturating_add(ticks));
-        let deadline = [self.timers.next_deadline(), self.neighbours_deadline.get()]
+        let deadline = [self.timers.next_deadline(), self.neighbours.next_deadline()]
             .into_iter()
             .flatten()
             .min()
@@ -129,17 +129,15 @@ impl Worker {
 
     /// Does for vCPUs in long polls what they cannot do. True: there is something to pick.
     pub(super) fn look_around(&self) -> bool {
-        let mut next = None;
-        let found = self
-            .executor
-            .look(|vcpu| self.stand_in_for(vcpu.index(), &mut next));
-        self.neighbours_deadline.set(next);
-        found
+        let domain = self.executor.domain();
+        let mut look = Look::new(&self.neighbours, &self.shared.reaches, &self.ring);
+        self.executor
+            .look(|vcpu| look.stand_in_for(vcpu.index(), |all| foreign::run(domain, all)))
     }
 
     /// Spins for the spin time at most. True: something has come.
     fn spin(&self) -> bool {
-        let limit = clock::to_ticks(self.shared.spin);
+        let limit = clock::to_ticks(self.shared.settings.spin);
         let began = clock::ticks();
         let found = loop {
             let has_come = || self.executor.has_arrivals() || self.ring.has_completions();

@@ -1,6 +1,5 @@
 //! What goes wrong from outside, and what is left behind.
 
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -147,12 +146,8 @@ fn become_nobody() {
 
 /// A process of its own, in which `name` of [`child`] runs; its exit status.
 fn in_a_child(name: &str) -> Option<std::process::ExitStatus> {
-    let test = std::env::current_exe().unwrap();
-    let mut command = Command::new(test);
-    command
-        .args(["--exact", "faults::child", "--nocapture"])
-        .env("UPSHIFT_PREEMPT_CHILD", name);
-    command.status().ok()
+    let mut command = crate::child::child("faults::child");
+    command.env("UPSHIFT_PREEMPT_CHILD", name).status().ok()
 }
 
 /// Not a test: the body of the children.

@@ -11,6 +11,7 @@ use std::thread::{self, ThreadId};
 use upshift::{JoinHandle, Level};
 
 use super::*;
+use crate::cpu::cpu_time;
 
 /// A value that must stay on its thread.
 struct Home(Rc<ThreadId>, Arc<AtomicUsize>);
@@ -167,17 +168,6 @@ fn a_runtime_that_waits_for_a_poll_at_its_end_sleeps_and_calls_no_hooks() {
             "{used:?} of {took:?}, one vCPU: {one_vcpu}"
         );
     }
-}
-
-/// The CPU time of the calling thread.
-fn cpu_time() -> Duration {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: a pointer to a local.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 #[test]

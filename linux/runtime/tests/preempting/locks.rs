@@ -1,8 +1,5 @@
 //! The holder of a lock that others wait for gets the CPU, also while suspended.
 
-#[path = "../support/cpu.rs"]
-mod cpu;
-
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -234,7 +231,7 @@ fn polls_on_all_threads_come_to_their_ends_one_after_the_other() {
         let burned = Arc::new(AtomicUsize::new(0));
         let long = |burned: Arc<AtomicUsize>| async move {
             for _ in 0..EACH {
-                cpu::burn(Duration::from_millis(1));
+                crate::cpu::burn(Duration::from_millis(1));
                 burned.fetch_add(1, Ordering::Relaxed);
             }
             burned.load(Ordering::Relaxed)

@@ -5,7 +5,11 @@
 
 mod beside;
 mod blocking;
+#[path = "../support/child.rs"]
+mod child;
 mod control;
+#[path = "../support/cpu.rs"]
+mod cpu;
 mod faults;
 mod foreign;
 mod hooks;

@@ -1,8 +1,6 @@
 //! The signal that stops polls is never answered, because polls block it or the program has
 //! replaced its handler; and suspended polls hold locks that the runtime needs.
 
-use std::io::Read;
-use std::process::{Command, Stdio};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -11,24 +9,9 @@ use std::time::{Duration, Instant};
 use upshift::io::{AsyncReadExt, AsyncWriteExt};
 use upshift::{Driver, Level, time};
 
+use crate::child::child;
+use crate::cpu::burn as compute;
 use crate::{LIMIT, builder, burn, runtime, spin_until};
-
-/// Burns so much CPU time.
-fn compute(time: Duration) {
-    let used = || {
-        let mut used = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        // SAFETY: a pointer to a local.
-        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut used) };
-        Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
-    };
-    let before = used();
-    while used() - before < time {
-        std::hint::spin_loop();
-    }
-}
 
 /// Calls `f` with all signals blocked.
 fn without_signals(f: impl FnOnce()) {
@@ -112,19 +95,13 @@ const INSIDE: &str = "UPSHIFT_SIGNALS_CHILD";
 
 /// Runs the body of the test `name` in a process of its own. Returns its standard error.
 fn in_a_child(name: &str, how: &str, variables: &[(&str, &str)]) -> String {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("signals::{name}"), "--nocapture"])
+    let output = child(&format!("signals::{name}"))
         .env(INSIDE, how)
         .envs(variables.iter().copied())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
+        .output()
         .unwrap();
-    let mut said = String::new();
-    let read = child.stderr.take().unwrap().read_to_string(&mut said);
-    let status = child.wait().unwrap();
-    read.unwrap();
-    assert!(status.success(), "{how}: {status}: {said}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{how}: {}: {said}", output.status);
     said
 }
 

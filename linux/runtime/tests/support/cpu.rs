@@ -2,19 +2,21 @@
 
 use std::time::Duration;
 
+/// Returns the CPU time that the calling thread has used.
+pub(crate) fn cpu_time() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a pointer to a local of the type asked for.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// Uses so much CPU time: a suspended poll uses none.
 pub(crate) fn burn(time: Duration) {
-    let used = || {
-        let mut now = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        // SAFETY: a pointer to a local of the type asked for.
-        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
-        Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
-    };
-    let began = used();
-    while used() - began < time {
+    let began = cpu_time();
+    while cpu_time() - began < time {
         std::hint::spin_loop();
     }
 }

@@ -3,23 +3,12 @@
 use std::error::Error;
 use std::fmt;
 
-/// There is no receiver; here is the value.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct SendError<T>(pub T);
+use super::super::says::send_error;
 
-impl<T> fmt::Debug for SendError<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendError").finish_non_exhaustive()
-    }
-}
-
-impl<T> fmt::Display for SendError<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the channel has no receiver: the message was not delivered")
-    }
-}
-
-impl<T> Error for SendError<T> {}
+send_error!(
+    "There is no receiver; here is the value.",
+    "the channel has no receiver: the message was not delivered"
+);
 
 /// Why `recv` has no message.
 #[derive(Clone, Debug, PartialEq, Eq)]

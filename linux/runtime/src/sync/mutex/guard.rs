@@ -4,6 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
+use super::super::says::says;
 use super::Mutex;
 
 /// The right to the value of a [`Mutex`]; gives it back when dropped.
@@ -76,10 +77,6 @@ impl TryLockError {
     }
 }
 
-impl fmt::Display for TryLockError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the mutex is held: try again later, or wait with `lock().await`")
-    }
-}
-
-impl std::error::Error for TryLockError {}
+says!([] TryLockError {
+    TryLockError(()) => "the mutex is held: try again later, or wait with `lock().await`",
+});

@@ -1,24 +1,14 @@
 //! Why a semaphore gives nothing.
 
-use std::fmt;
+use super::super::says::says;
+
+const CLOSED: &str = "the semaphore is closed and has no more permits: stop asking for them";
 
 /// The semaphore is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AcquireError(());
+pub struct AcquireError(pub(super) ());
 
-impl AcquireError {
-    pub(super) fn new() -> AcquireError {
-        AcquireError(())
-    }
-}
-
-impl fmt::Display for AcquireError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the semaphore is closed and has no more permits: stop asking for them")
-    }
-}
-
-impl std::error::Error for AcquireError {}
+says!([] AcquireError { AcquireError(()) => CLOSED });
 
 /// Why [`Semaphore::try_acquire`](super::Semaphore::try_acquire) got nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,17 +19,7 @@ pub enum TryAcquireError {
     Closed,
 }
 
-impl fmt::Display for TryAcquireError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            TryAcquireError::NoPermits => {
-                "too few permits are free: try again later, or wait with `acquire`"
-            }
-            TryAcquireError::Closed => {
-                "the semaphore is closed and has no more permits: stop asking for them"
-            }
-        })
-    }
-}
-
-impl std::error::Error for TryAcquireError {}
+says!([] TryAcquireError {
+    TryAcquireError::NoPermits => "too few permits are free: try again later, or wait with `acquire`",
+    TryAcquireError::Closed => CLOSED,
+});

@@ -1,0 +1,272 @@
+//! What the calling thread serves: the way from a leaf future to its vCPU.
+//!
+//! A thread-local pointer to the [`Worker`] whose loop is running on this thread.
+//! Everything here answers "nothing" outside a runtime.
+
+pub(crate) mod numbers;
+
+use std::cell::{Cell, OnceCell};
+use std::io;
+use std::ptr::null;
+use std::sync::{Arc, OnceLock, Weak};
+
+use upshift_core::{CoroutineId, Domain, Level};
+
+use crate::host::Linux;
+use crate::preempt::permit::Critical;
+use crate::runtime::shared::Shared;
+use crate::time::timers::Timers;
+use crate::tokio::around::Within;
+use crate::worker::Worker;
+
+thread_local! {
+    static WORKER: Cell<*const Worker> = const { Cell::new(null()) };
+    /// See [`belong`].
+    static BELONGS: OnceCell<(Belonging, &'static str)> = const { OnceCell::new() };
+}
+
+/// A runtime, once it has been built, as long as it lives.
+pub(crate) type Belonging = Arc<OnceLock<Weak<Shared>>>;
+
+/// Makes the calling thread, which serves no vCPU, a part of this runtime: its coroutines, and
+/// calls that only a vCPU can make, go there. `why_outside` is the error of other calls that need a
+/// vCPU.
+pub(crate) fn belong(runtime: &Belonging, why_outside: &'static str) {
+    let _ = BELONGS.try_with(|cell| cell.set((runtime.clone(), why_outside)));
+}
+
+/// The runtime that the calling thread belongs to without serving a vCPU.
+#[cold]
+pub(crate) fn belongs_to() -> Option<Arc<Shared>> {
+    let runtime = BELONGS
+        .try_with(|cell| Some(cell.get()?.0.clone()))
+        .ok()??;
+    runtime.get()?.upgrade()
+}
+
+/// Gives the calling thread this worker until the result is dropped, within the surroundings of
+/// polls. Those end when the thread has the worker no more: code of users could start coroutines
+/// there while another thread is changing the queues.
+pub(crate) fn serve(worker: &Worker) -> Serving<'_> {
+    Serving {
+        _entered: enter(worker),
+        _within: worker.shared().surroundings.begin(),
+    }
+}
+
+/// A thread that [serves](serve) a worker. The fields end in their order.
+pub(crate) struct Serving<'a> {
+    _entered: Entered,
+    _within: Within<'a>,
+}
+
+/// Gives the calling thread this worker until the result is dropped, to run code of the runtime.
+pub(crate) fn enter(worker: &Worker) -> Entered {
+    let before = WORKER.replace(worker);
+    // SAFETY: the worker has the executor, and is borrowed by its own thread
+    // until `Entered` is dropped (it is not `Sync`).
+    unsafe { crate::host::serve(Some(worker.executor().vcpu())) };
+    Entered { before }
+}
+
+/// Ends what [`enter`] began.
+pub(crate) struct Entered {
+    before: *const Worker,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        WORKER.set(self.before);
+        // SAFETY: the worker of before, if any, is still entered on this thread.
+        unsafe { crate::host::serve(self.before.as_ref().map(|worker| worker.executor().vcpu())) };
+    }
+}
+
+/// Runs `f`, which runs no code of users, with the worker of the calling thread.
+#[inline]
+pub(crate) fn with<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
+    let worker = WORKER.try_with(Cell::get).ok()?;
+    // SAFETY: not null only between `enter` and its end, while the worker lives.
+    let worker = unsafe { worker.as_ref() }?;
+    let _critical = Critical::enter();
+    Some(f(worker))
+}
+
+/// Runs `f`, which may run code of users, with the worker of the calling thread. A poll may be suspended meanwhile: `f` enters what
+/// is critical itself, as all functions of the core do.
+#[inline]
+pub(crate) fn with_open<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
+    let worker = WORKER.try_with(Cell::get).ok()?;
+    // SAFETY: as above; a poll ends on the thread that began it, before the worker's loop does.
+    unsafe { worker.as_ref() }.map(f)
+}
+
+/// Runs `f` as [`with_open`] does, with the domain of the vCPU that the calling thread serves, or else of the runtime it belongs to.
+#[inline]
+pub(crate) fn with_domain<R>(f: impl FnOnce(&Domain<Linux>) -> R) -> Option<R> {
+    let worker = WORKER.try_with(Cell::get).ok()?;
+    let runtime;
+    // SAFETY: as above.
+    let domain = match unsafe { worker.as_ref() } {
+        Some(worker) => worker.executor().domain(),
+        None => {
+            runtime = belongs_to()?;
+            &runtime.domain
+        }
+    };
+    Some(f(domain))
+}
+
+/// Runs `f` with the runtime of the calling thread: that of its vCPU, or the one it belongs to.
+pub(crate) fn with_shared<R>(f: impl FnOnce(&Arc<Shared>) -> R) -> Option<R> {
+    let worker = WORKER.try_with(Cell::get).ok()?;
+    // SAFETY: as above.
+    match unsafe { worker.as_ref() } {
+        Some(worker) => Some(f(worker.shared())),
+        None => belongs_to().map(|shared| f(&shared)),
+    }
+}
+
+/// Runs `f` with the worker of the calling thread, or says what is missing.
+pub(crate) fn try_with<R>(f: impl FnOnce(&Worker) -> R) -> io::Result<R> {
+    with(f).ok_or_else(outside)
+}
+
+/// The error of a call that needs a vCPU, on a thread that serves none.
+pub(crate) fn outside() -> io::Error {
+    io::Error::other(why_outside())
+}
+
+/// Why the calling thread serves no vCPU, and which call to use instead.
+pub(crate) fn why_outside() -> &'static str {
+    const NOWHERE: &str = "no upshift runtime on this thread: call this from a coroutine, use `Runtime::block_on`, \
+                           or spawn through a `Handle`";
+    if belongs_to().is_none() {
+        return NOWHERE;
+    }
+    BELONGS
+        .try_with(|cell| cell.get().map_or(NOWHERE, |(_, why)| why))
+        .unwrap_or(NOWHERE)
+}
+
+/// What [`lock_taken`] answers.
+pub(crate) enum Taker {
+    /// A coroutine of the lock's runtime: counted, and named by its id.
+    Named(CoroutineId),
+    /// A coroutine of this runtime, which is not the lock's.
+    Elsewhere(u64),
+    /// No coroutine, or of a runtime that cannot be named.
+    Unnamed,
+}
+
+/// The current coroutine takes a lock that lends, of the runtime with this number; see
+/// [`upshift_core::Domain::lock_taken`].
+#[inline]
+pub(crate) fn lock_taken(runtime: u64) -> Taker {
+    with(|worker| {
+        let number = &worker.shared().number;
+        if number.get() == runtime {
+            match worker.executor().domain().lock_taken() {
+                Some(id) => Taker::Named(id),
+                None => Taker::Unnamed,
+            }
+        } else if number.is_named() {
+            Taker::Elsewhere(number.get())
+        } else {
+            Taker::Unnamed
+        }
+    })
+    .unwrap_or(Taker::Unnamed)
+}
+
+/// The number of the calling coroutine's runtime, and its id; if both have one.
+pub(crate) fn name() -> Option<(u64, CoroutineId)> {
+    let number = with(|worker| {
+        let number = &worker.shared().number;
+        number.is_named().then(|| number.get())
+    });
+    number.flatten().zip(crate::host::current_id())
+}
+
+/// The current coroutine, if it is of the runtime with this number.
+pub(crate) fn current_in(runtime: u64) -> Option<CoroutineId> {
+    with(|worker| worker.shared().number.get() == runtime)
+        .unwrap_or(false)
+        .then(crate::host::current_id)
+        .flatten()
+}
+
+/// Is there a runtime of this number?
+pub(crate) fn is_alive(runtime: u64) -> bool {
+    numbers::is_alive(runtime)
+}
+
+/// A lock is given to `id` of the runtime with this number, which waits for it. False: it is
+/// there no more.
+pub(crate) fn lock_granted(runtime: u64, id: CoroutineId) -> bool {
+    let mut lives = false;
+    reach(runtime, |domain| lives = domain.lock_granted(id).is_ok());
+    lives
+}
+
+/// A lock that `id` of the runtime with this number had taken is given back.
+#[inline]
+pub(crate) fn lock_released(runtime: u64, id: CoroutineId) {
+    reach(runtime, |domain| domain.lock_released(id));
+}
+
+/// Runs `f`, which runs no code of users, with the domain of a runtime: mostly the
+/// caller's own.
+#[inline]
+fn reach(runtime: u64, mut f: impl FnMut(&Domain<Linux>)) {
+    let here = with(|worker| {
+        let is_here = worker.shared().number.get() == runtime;
+        if is_here {
+            f(worker.executor().domain());
+        }
+        is_here
+    });
+    if here != Some(true) {
+        numbers::with(runtime, f);
+    }
+}
+
+/// The current coroutine waits for a lock of `holder`, both of the runtime with this number.
+pub(crate) fn lend_to_holder(runtime: u64, holder: CoroutineId) {
+    with(|worker| {
+        if worker.shared().number.get() == runtime {
+            worker.executor().domain().lend_to_holder(holder);
+        }
+    });
+}
+
+/// The level at which the current coroutine queues for a lock that lends; see [`upshift_core::Domain::level_to_lend`].
+pub(crate) fn level_to_lend() -> Option<Level> {
+    with(|worker| worker.executor().domain().level_to_lend()).flatten()
+}
+
+/// What waits for a lock of `holder`, of the runtime with this number, lends it its level.
+pub(crate) fn lend(runtime: u64, holder: CoroutineId, level: Level) {
+    reach(runtime, |domain| domain.lend(holder, level));
+}
+
+/// The most urgent that waits for a lock of `holder`, of the runtime with this number, is of this level now; see
+/// [`upshift_core::Domain::lend_again`].
+pub(crate) fn lend_again(runtime: u64, holder: CoroutineId, level: Option<Level>) {
+    reach(runtime, |domain| domain.lend_again(holder, level));
+}
+
+/// The level of a coroutine of the runtime with this number, if it is there.
+pub(crate) fn level_of(runtime: u64, id: CoroutineId) -> Option<Level> {
+    let mut level = None;
+    reach(runtime, |domain| level = domain.level(id).ok());
+    level
+}
+
+/// Are these the timers of the vCPU?
+pub(crate) fn has_timers(timers: &Timers) -> bool {
+    with(|worker| std::ptr::eq(&raw const **worker.timers(), timers)).unwrap_or(false)
+}
+
+#[cfg(test)]
+mod foreign;

@@ -1,0 +1,122 @@
+//! The runtimes of this process, by number: how a lock names the runtime of its holder.
+//!
+//! A number is never given twice, so one that is kept too long reaches no runtime. The
+//! low bits are a slot of a table; a runtime that finds none is [`NAMELESS`], which
+//! costs it the lending of levels by locks. Whether a number is alive is one load; the
+//! way to its domain is a lock, for what happens seldom.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Mutex, PoisonError};
+
+use upshift_core::Domain;
+
+use crate::host::Linux;
+use crate::preempt::permit::Critical;
+
+/// How many runtimes of a process can be told apart at a time.
+const SLOTS: usize = 64;
+/// The number of those beyond.
+const NAMELESS: u64 = u64::MAX;
+
+struct Slot {
+    /// The number of the runtime that has it; 0: free.
+    number: AtomicU64,
+    domain: Mutex<Option<Domain<Linux>>>,
+}
+
+static TABLE: [Slot; SLOTS] = [const {
+    Slot {
+        number: AtomicU64::new(0),
+        domain: Mutex::new(None),
+    }
+}; SLOTS];
+
+/// A runtime's number, for as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Number(u64);
+
+impl Number {
+    pub(crate) fn new(domain: &Domain<Linux>) -> Number {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        for (index, place) in TABLE.iter().enumerate() {
+            let mut entry = place.domain.lock().unwrap_or_else(PoisonError::into_inner);
+            if entry.is_none() {
+                *entry = Some(domain.clone());
+                let number = NEXT.fetch_add(1, Relaxed) * SLOTS as u64 + index as u64;
+                place.number.store(number, Release);
+                return Number(number);
+            }
+        }
+        Number(NAMELESS)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> u64 {
+        self.0
+    }
+
+    /// May locks take their names from it?
+    pub(crate) fn is_named(&self) -> bool {
+        self.0 != NAMELESS
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        if self.is_named() {
+            let place = place_of(self.0);
+            place.number.store(0, Release);
+            let domain = place
+                .domain
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            // Perhaps the last handle: not with the lock held.
+            drop(domain);
+        }
+    }
+}
+
+fn place_of(number: u64) -> &'static Slot {
+    &TABLE[(number % SLOTS as u64) as usize]
+}
+
+/// Does the runtime of this number live? If not, none of its coroutines is being polled.
+pub(crate) fn is_alive(number: u64) -> bool {
+    place_of(number).number.load(Acquire) == number
+}
+
+/// Runs `f`, which runs no code of users, with the domain of a number that lives.
+pub(crate) fn with(number: u64, f: impl FnOnce(&Domain<Linux>)) {
+    let _critical = Critical::enter();
+    let place = place_of(number);
+    let domain = place.domain.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(domain) = &*domain
+        && place.number.load(Relaxed) == number
+    {
+        f(domain);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use upshift_core::Config;
+
+    #[test]
+    fn a_number_names_one_domain_for_ever() {
+        let domain = Domain::new(Linux::new(), Config::default());
+        let first = Number::new(&domain);
+        let number = first.get();
+        assert!(first.is_named() && is_alive(number));
+        let mut reached = 0;
+        with(number, |_| reached += 1);
+        drop(first);
+        let second = Number::new(&domain);
+        assert_ne!(second.get(), number);
+        assert!(!is_alive(number));
+        with(number, |_| reached += 1);
+        assert_eq!(reached, 1);
+    }
+}

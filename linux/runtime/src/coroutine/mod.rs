@@ -1,0 +1,315 @@
+//! Coroutines: spawn, names, wakes, priorities, vCPUs.
+//!
+//! The names are those of the SharedScheduler papers (`spawn`, `get_cid`,
+//! `wake`, `reprio`, `alloc_cpu`).
+
+pub(crate) mod budget;
+pub(crate) mod coop;
+
+use std::future::Future;
+use std::io;
+use std::panic::Location;
+use std::sync::Arc;
+
+use upshift_core::{CoroutineId, Dead, Level, Priority, SpawnError};
+
+use crate::blocking;
+use crate::blocking::pool::Refused;
+use crate::context;
+use crate::host;
+use crate::observe::traced;
+use crate::task::{JoinError, JoinHandle};
+
+/// Starts a coroutine at a level, or at the spawner's with
+/// [`Priority::Inherit`]. It may run on any vCPU.
+///
+/// ```
+/// use upshift::{Level, Priority};
+///
+/// upshift::Runtime::new()?.block_on(async {
+///     let urgent = upshift::spawn(async { 1 }, Level::at::<2>());
+///     let as_me = upshift::spawn(async { 2 }, Priority::Inherit);
+///     assert_eq!(urgent.await.unwrap() + as_me.await.unwrap(), 3);
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Panics
+/// Outside a runtime; while the runtime shuts down; without memory.
+/// [`try_spawn`] returns these as errors.
+#[track_caller]
+pub fn spawn<F>(future: F, priority: impl Into<Priority>) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    match spawn_here(future, priority.into(), Location::caller()) {
+        Some(Ok(handle)) => handle,
+        Some(Err(error)) => panic!("{error}"),
+        None => panic!("{}", context::why_outside()),
+    }
+}
+
+/// `None`: outside a runtime.
+fn spawn_here<F>(
+    future: F,
+    priority: Priority,
+    location: &'static Location<'static>,
+) -> Option<Result<JoinHandle<F::Output>, SpawnError>>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let future = traced(future, location, priority);
+    // A refused future is dropped there.
+    context::with_domain(|domain| {
+        let spawned = domain.spawn_at(future, priority, location);
+        spawned.map(JoinHandle::of)
+    })
+}
+
+/// [`spawn`] for programs that go on without the coroutine.
+///
+/// # Errors
+/// [`SpawnError`]: no memory, shutting down, or (`NoVcpu`) outside a runtime.
+#[track_caller]
+pub fn try_spawn<F>(
+    future: F,
+    priority: impl Into<Priority>,
+) -> Result<JoinHandle<F::Output>, SpawnError>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    spawn_here(future, priority.into(), Location::caller()).unwrap_or(Err(SpawnError::NoVcpu))
+}
+
+/// Starts a coroutine that never leaves the vCPU of the caller; its future need
+/// not be `Send`.
+///
+/// # Panics
+/// As [`spawn`]. With [preemption](crate::Builder::preemption), also if the caller
+/// is neither the main coroutine of `block_on` nor such a local one: other
+/// coroutines go from thread to thread there. A hook of
+/// [`on_vcpu_start`](crate::Builder::on_vcpu_start) may call it on the thread of `block_on`.
+#[track_caller]
+pub fn spawn_local<F>(future: F, priority: impl Into<Priority>) -> LocalHandle<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    let (priority, location) = (priority.into(), Location::caller());
+    let future = traced(future, location, priority);
+    let spawned = context::with_open(|worker| {
+        assert!(
+            worker.polls_pinned_here(),
+            "with preemption, spawn_local works from the main coroutine and other local ones only: \
+             use spawn"
+        );
+        // SAFETY: pinned coroutines of this vCPU are polled by one thread from beginning to
+        // end: this one, as was just asked; and `LocalHandle` keeps the handle on it.
+        unsafe {
+            worker
+                .executor()
+                .spawn_pinned_at(future, priority, location)
+        }
+    });
+    match spawned {
+        Some(Ok(inner)) => LocalHandle {
+            inner: JoinHandle::of(inner),
+            not_send: std::marker::PhantomData,
+        },
+        Some(Err(error)) => panic!("{error}"),
+        None => panic!("{}", context::why_outside()),
+    }
+}
+
+/// The right to the result of a coroutine of [`spawn_local`].
+#[derive(Debug)]
+#[must_use = "dropping the handle detaches the coroutine; say so with `detach`"]
+pub struct LocalHandle<T> {
+    inner: JoinHandle<T>,
+    not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl<T> LocalHandle<T> {
+    /// The id of the coroutine.
+    #[must_use]
+    pub fn id(&self) -> CoroutineId {
+        self.inner.id()
+    }
+
+    /// Lets the coroutine go its way.
+    pub fn detach(self) {}
+
+    /// Has it exited?
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.inner.is_finished()
+    }
+
+    /// Asks the coroutine to end.
+    pub fn cancel(&self) {
+        self.inner.cancel();
+    }
+
+    /// The handle for a result that may be looked at anywhere.
+    pub(crate) fn into_sendable(self) -> JoinHandle<T>
+    where
+        T: Send,
+    {
+        self.inner
+    }
+}
+
+impl<T> Future for LocalHandle<T> {
+    type Output = Result<T, JoinError>;
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Self::Output> {
+        std::pin::Pin::new(&mut self.inner).poll(cx)
+    }
+}
+
+/// Runs a blocking function on a thread of its own kind, more urgent ones first,
+/// and returns the right to its result. It cannot be cancelled once it runs. If no
+/// thread can be started for it the handle reports a panic; [`try_spawn_blocking`]
+/// returns an error.
+///
+/// At most [`Builder::blocking_threads`](crate::Builder::blocking_threads) run at once, and a
+/// function that finds all threads taken waits; the first that does is reported on standard error.
+/// The thread is a part of the runtime: `spawn`, `spawn_blocking` and `Handle::current` work in the
+/// function, and so does tokio's `Handle::current` with `Builder::tokio`. Coroutines that it spawns
+/// have the default level, unless told otherwise.
+///
+/// ```
+/// use upshift::{Handle, Level, Runtime};
+///
+/// Runtime::new()?.block_on(async {
+///     let sum = upshift::spawn_blocking(|| (1..=10).sum::<i32>()).await.unwrap();
+///     assert_eq!(sum, 55);
+///     let spawned = upshift::spawn_blocking(|| upshift::spawn(async { 1 }, Level::at::<8>()));
+///     assert_eq!(spawned.await.unwrap().await.unwrap(), 1);
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Panics
+/// As [`spawn`].
+#[track_caller]
+pub fn spawn_blocking<R: Send + 'static>(
+    function: impl FnOnce() -> R + Send + 'static,
+) -> JoinHandle<R> {
+    match block_here(function, Location::caller()) {
+        // A function that was refused is dropped here, and what waits for it panics.
+        Some(Ok((handle, _queued))) => handle,
+        Some(Err(error)) => panic!("{error}"),
+        None => panic!("{}", context::why_outside()),
+    }
+}
+
+/// As [`spawn_blocking`], with a refusal as an error; the function is dropped then, and has not run.
+///
+/// # Errors
+/// If there is no thread for it and none can be started, what the kernel answered, with what to change
+/// ([`errno_of`](crate::errno_of) is `EAGAIN`, mostly). Where [`try_spawn`] fails, its [`SpawnError`] as [`io::Error::other`].
+#[track_caller]
+pub fn try_spawn_blocking<R: Send + 'static>(
+    function: impl FnOnce() -> R + Send + 'static,
+) -> io::Result<JoinHandle<R>> {
+    let spawned = block_here(function, Location::caller()).unwrap_or(Err(SpawnError::NoVcpu));
+    match spawned.map_err(io::Error::other)? {
+        (handle, Ok(())) => Ok(handle),
+        (handle, Err(refused)) => {
+            // Before the function is dropped: what waits for it is not to run again.
+            handle.cancel();
+            Err(refused.why)
+        }
+    }
+}
+
+/// `None`: outside a runtime.
+#[expect(
+    clippy::type_complexity,
+    reason = "two ways to fail, one of which leaves a handle"
+)]
+fn block_here<R: Send + 'static>(
+    function: impl FnOnce() -> R + Send + 'static,
+    location: &'static Location<'static>,
+) -> Option<Result<(JoinHandle<R>, Result<(), Refused>), SpawnError>> {
+    let level = host::current_level().unwrap_or_default();
+    let pool = context::with_shared(|shared| shared.pool.clone())?;
+    let (job, result) = blocking::job(function);
+    // First, because what has been queued may have begun.
+    let waits = async move {
+        match result.await {
+            Ok(Ok(value)) => value,
+            Ok(Err(panic)) => std::panic::resume_unwind(panic),
+            Err(_) => panic!(
+                "the function was dropped before it began: no thread could be started for it, or the runtime shuts down"
+            ),
+        }
+    };
+    let handle = match spawn_here(waits, level.into(), location)? {
+        Ok(handle) => handle,
+        Err(error) => return Some(Err(error)),
+    };
+    Some(Ok((handle, pool.take(level, job))))
+}
+
+/// The id of the coroutine that calls; `None` outside one.
+#[must_use]
+pub fn get_cid() -> Option<CoroutineId> {
+    host::current_id()
+}
+
+/// The effective level of the coroutine that calls; `None` outside one.
+#[must_use]
+pub fn current_level() -> Option<Level> {
+    host::current_level()
+}
+
+/// The number of the vCPU that the calling thread serves, from 0 on; `None` on other threads. A coroutine that may move is on another one
+/// after each wait, perhaps: use it to spread what is written often, not to own it.
+#[must_use]
+pub fn get_vcpu() -> Option<usize> {
+    context::with(|worker| worker.executor().index())
+}
+
+/// Wakes a coroutine of this runtime.
+///
+/// # Errors
+/// [`Dead`] if it has exited, and outside a runtime.
+pub fn wake(id: CoroutineId) -> Result<(), Dead> {
+    context::with_domain(|domain| domain.wake(id)).unwrap_or(Err(Dead))
+}
+
+/// Gives a coroutine of this runtime another level, whatever it is doing. O(1).
+///
+/// # Errors
+/// [`Dead`] if it has exited, and outside a runtime.
+pub fn reprio(id: CoroutineId, level: Level) -> Result<(), Dead> {
+    context::with_domain(|domain| domain.reprio(id, level)).unwrap_or(Err(Dead))
+}
+
+/// Adds a vCPU to this runtime, with a thread of its own. Returns its index.
+///
+/// # Errors
+/// What the kernel answered to the start of the thread or the set-up of its
+/// ring; and outside a runtime.
+pub fn alloc_cpu() -> io::Result<usize> {
+    let shared = context::with_shared(Arc::clone).ok_or_else(context::outside)?;
+    shared.add_vcpu()
+}
+
+/// Releases the vCPU that was added last, other than the caller's: what is pinned
+/// to it is cancelled, the rest goes on elsewhere. Returns its index at once; the
+/// thread leaves when the poll that it is in is over.
+///
+/// # Errors
+/// `InvalidInput` if there is none to release; and outside a runtime.
+pub fn release_cpu() -> io::Result<usize> {
+    let shared = context::with_shared(Arc::clone).ok_or_else(context::outside)?;
+    shared.release_vcpu()
+}

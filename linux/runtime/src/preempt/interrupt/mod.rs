@@ -1,0 +1,260 @@
+//! Interrupting a thread of the runtime: a signal whose handler makes system calls on the ring of its thread, and nothing else.
+//!
+//! Only the thread that made a ring may enter it. Others that work on it, while that thread is suspended (`preempt`) or in a
+//! long poll (`arrivals`), have it make the calls.
+//!
+//! A real-time signal takes a place in a queue, of which the processes of a user have so many together (RLIMIT_SIGPENDING): `tgkill` may
+//! find none left, and the sender of a signal relies on it. So each thread that may be interrupted has a timer (`spare.rs`), which was given
+//! its place when it was made. It is slower, and used only where `tgkill` fails.
+//!
+//! The handler runs on a stack of its own (`stack.rs`). While it runs or waits, its thread takes no
+//! signal but those of faults and of the C library: other threads of the program take those that
+//! are sent to the process.
+
+mod spare;
+mod stack;
+
+use std::io;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use upshift_core::preempt::KEPT;
+
+use crate::preempt;
+use crate::stand_in::arrivals;
+use crate::time::clock;
+pub(crate) use spare::SLOTS as MOST_THREADS;
+pub(crate) use stack::OnStack;
+
+extern "C" fn handler(_: libc::c_int) {
+    // SAFETY: the thread's own errno.
+    let errno = unsafe { *libc::__errno_location() };
+    preempt::answer_here();
+    arrivals::answer_here();
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// The calling thread may be interrupted from now on, while it is [on a stack for that](OnStack).
+///
+/// # Errors
+/// All real-time signals have handlers, the user may queue no more of them, or there is no memory.
+pub(crate) fn claim() -> io::Result<()> {
+    let signal = install()?;
+    spare::provide(signal)?;
+    stack::provide()
+}
+
+/// May this process send signals to its threads? A sandbox may forbid it.
+pub(crate) fn may_send() -> io::Result<()> {
+    // SAFETY: no pointers; signal 0 is not sent.
+    let sent = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), 0) };
+    match sent {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The last signal that was sent to a thread: its time in ns, or 0 when the handler has begun.
+/// Meanwhile no other one is sent, since the kernel would queue each.
+///
+/// The handler may begin late, twice, or never: a thread may block the signal, and a program may
+/// replace the handler. So no state waits for it. After [`AGAIN`] a request is sent once more.
+#[derive(Debug, Default)]
+pub(crate) struct Sent(AtomicU64);
+
+/// Nanoseconds without an answer after which a signal may be sent again: as long as a suspended
+/// poll may be kept.
+const AGAIN: u64 = KEPT;
+
+impl Sent {
+    /// Interrupts a thread, unless a signal is on its way whose handler will see the request.
+    /// Async-signal-safe.
+    pub(crate) fn send(&self, thread: u32) {
+        let now = clock::now().max(1);
+        let before = self.0.load(SeqCst);
+        let is_due = before == 0 || now.saturating_sub(before) >= AGAIN;
+        let exchange = |before| self.0.compare_exchange(before, now, SeqCst, SeqCst);
+        if !is_due || exchange(before).is_err() {
+            return;
+        }
+        if before == 0 {
+            send(thread);
+        } else {
+            check_handler();
+            // At most one signal of the timer is queued, however often it goes off.
+            spare::send(thread);
+        }
+    }
+
+    /// The handler has begun on the thread, or the thread is where it needs no signal.
+    pub(crate) fn is_answered(&self) {
+        self.0.store(0, SeqCst);
+    }
+
+    /// Is a signal without an answer?
+    pub(crate) fn is_open(&self) -> bool {
+        self.0.load(SeqCst) != 0
+    }
+}
+
+/// Set, for good, when the program is found to have given the signal another handler.
+static IS_LOST: AtomicBool = AtomicBool::new(false);
+
+/// Has the program been found to have replaced the handler? One load.
+pub(crate) fn is_lost() -> bool {
+    IS_LOST.load(Relaxed)
+}
+
+/// Asks the kernel for the handler of the signal. Another one than ours is reported once, on
+/// standard error. Async-signal-safe.
+fn check_handler() {
+    const SAYS: &str = "upshift: the program has replaced the handler of the runtime's signal, the last free real-time one: \
+        polls are not interrupted any more; leave that signal alone, or build the runtime after what takes it\n";
+    let Ok(signal) = install() else { return };
+    let is_ours = installed(signal).is_some_and(|now| now.sa_sigaction == own_handler());
+    if !is_ours && !IS_LOST.swap(true, SeqCst) {
+        // Not by a lock that a poll may hold.
+        // SAFETY: a pointer to a constant of the length given.
+        unsafe { libc::write(2, SAYS.as_ptr().cast(), SAYS.len()) };
+    }
+}
+
+fn own_handler() -> libc::sighandler_t {
+    handler as *const () as usize
+}
+
+/// Returns the action of a signal.
+fn installed(signal: libc::c_int) -> Option<libc::sigaction> {
+    // SAFETY: all-zero is a valid value of this plain struct; a pointer to a local.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        let known = libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0;
+        known.then_some(action)
+    }
+}
+
+/// Interrupts a thread of this process that has [claimed](claim); one that has ended is left alone. Async-signal-safe.
+fn send(thread: u32) {
+    let Ok(signal) = install() else { return };
+    // SAFETY: no pointers; a thread that is gone answers ESRCH.
+    let sent = unsafe {
+        libc::syscall(
+            libc::SYS_tgkill,
+            libc::getpid(),
+            thread as libc::pid_t,
+            signal,
+        )
+    };
+    if sent != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN) {
+        spare::send(thread);
+    }
+}
+
+/// The signal, with its handler in place: the last real-time signal that nothing
+/// uses. System calls of a poll that it interrupts are restarted.
+fn install() -> io::Result<libc::c_int> {
+    static SIGNAL: OnceLock<Option<libc::c_int>> = OnceLock::new();
+    SIGNAL
+        .get_or_init(|| {
+            (libc::SIGRTMIN() + 1..libc::SIGRTMAX())
+                .rev()
+                .find(|signal| take(*signal))
+        })
+        .ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                "all real-time signals have handlers; leave one free",
+            )
+        })
+}
+
+fn take(signal: libc::c_int) -> bool {
+    if installed(signal).is_none_or(|before| before.sa_sigaction != libc::SIG_DFL) {
+        return false;
+    }
+    // SAFETY: all-zero is a valid value of this plain struct.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = own_handler();
+    action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
+    // SAFETY: pointers to locals; the handler is async-signal-safe.
+    unsafe {
+        // The C library leaves its own out.
+        libc::sigfillset(&raw mut action.sa_mask);
+        for fault in FAULTS {
+            libc::sigdelset(&raw mut action.sa_mask, fault);
+        }
+        libc::sigaction(signal, &raw const action, null_mut()) == 0
+    }
+}
+
+/// Signals that the kernel sends a thread for what it does, and that it cannot wait with.
+const FAULTS: [libc::c_int; 6] = [
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGSEGV,
+    libc::SIGSYS,
+    libc::SIGTRAP,
+];
+
+/// The calling thread's signals, as they were before.
+pub(crate) struct Blocked(libc::sigset_t);
+
+/// Keeps the calling thread from being interrupted, but where it waits with [`mask_without_own`].
+///
+/// # Errors
+/// There is no signal.
+pub(crate) fn block_own() -> io::Result<Blocked> {
+    let signal = install()?;
+    // SAFETY: plain data; pointers to locals.
+    let before = unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, signal);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
+        before
+    };
+    Ok(Blocked(before))
+}
+
+/// Ends what [`block_own`] began.
+pub(crate) fn restore(before: &Blocked) {
+    // SAFETY: a pointer to a set.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before.0, null_mut()) };
+}
+
+/// The signals that the calling thread blocks, without that by which it is interrupted, as the kernel has them. Async-signal-safe.
+pub(crate) fn mask_without_own() -> u64 {
+    let mut mask = 0u64;
+    // SAFETY: the kernel's set has the size of the word.
+    unsafe {
+        let unchanged: *const u64 = std::ptr::null();
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_BLOCK,
+            unchanged,
+            &raw mut mask,
+            size_of::<u64>(),
+        );
+    }
+    match install() {
+        Ok(signal) => mask & !(1 << (signal - 1)),
+        Err(_) => mask,
+    }
+}
+
+/// The calling thread may be interrupted: its program may have started it with all signals blocked.
+fn unblock_own() {
+    let Ok(signal) = install() else { return };
+    // SAFETY: plain data; pointers to locals. There is nothing that could fail.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, null_mut());
+    }
+}

@@ -1,0 +1,145 @@
+//! The permit of the calling thread to use what its vCPU shares with other threads.
+//!
+//! Everything in this crate, in the ring and in the core that touches a vCPU is bracketed by [`enter`] and [`leave`]. A thread
+//! whose permit has been taken away, in the middle of a poll, waits in `enter` until it has it back: a thread that was suspended
+//! (`preempt`), or a vCPU whose ring another one is taking care of (`stand_in`).
+//!
+//! Cost: a nanosecond; on threads without a permit one load of a thread-local.
+
+use std::cell::Cell;
+use std::ptr::null;
+
+use upshift_elevate::dispatch::Permit;
+
+thread_local! {
+    static PERMIT: Cell<*const Permit> = const { Cell::new(null()) };
+    static CALLS: Cell<Calls> = const { Cell::new(Calls { tell: || (), wait: just_wait }) };
+}
+
+/// What the holder of a permit does for the threads that take it away.
+#[derive(Clone, Copy)]
+pub(crate) struct Calls {
+    /// A use of it has ended that was waited for.
+    pub(crate) tell: fn(),
+    /// It has been taken away: returns when it is granted again.
+    pub(crate) wait: fn(&Permit),
+}
+
+/// Sleeps until the permit is granted.
+pub(crate) fn just_wait(permit: &Permit) {
+    permit.wait_until(|| false);
+}
+
+/// The permit of a thread before it held another one.
+#[derive(Clone, Copy)]
+pub(crate) struct Before(*const Permit, Calls);
+
+/// The calling thread holds this permit from now on. Returns the one before.
+///
+/// # Safety
+/// The permit outlives the thread, or [`put_back`] is called before. No use is under way that ends later.
+pub(crate) unsafe fn hold(permit: &Permit, calls: Calls) -> Before {
+    Before(PERMIT.replace(permit), CALLS.replace(calls))
+}
+
+/// Puts back what [`hold`] has returned.
+///
+/// # Safety
+/// As [`hold`], for that permit.
+pub(crate) unsafe fn put_back(before: Before) {
+    PERMIT.set(before.0);
+    CALLS.set(before.1);
+}
+
+/// The calling thread begins to use what its vCPU shares.
+#[inline]
+pub(crate) fn enter() {
+    let permit = PERMIT.get();
+    if !permit.is_null() {
+        // SAFETY: a permit is there while a thread holds it.
+        let permit = unsafe { &*permit };
+        if !permit.begin() {
+            wait(permit);
+        }
+    }
+}
+
+#[cold]
+fn wait(permit: &Permit) {
+    (CALLS.get().wait)(permit);
+}
+
+/// The end of what [`enter`] began.
+#[inline]
+pub(crate) fn leave() {
+    let permit = PERMIT.get();
+    // SAFETY: a permit is there while a thread holds it.
+    if !permit.is_null() && unsafe { &*permit }.leave() {
+        tell();
+    }
+}
+
+#[cold]
+fn tell() {
+    (CALLS.get().tell)();
+}
+
+#[cfg(debug_assertions)]
+thread_local! {
+    /// Uses that are under way on the calling thread, whether it has a permit or not; not those of
+    /// the loops, which go on in the middle of a poll.
+    static USES: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Enters for one use of the memory that threads of a vCPU share, or for a lock of the runtime.
+#[inline]
+pub(crate) fn begin_use() {
+    enter();
+    #[cfg(debug_assertions)]
+    USES.set(USES.get() + 1);
+}
+
+/// Ends the use that [`begin_use`] began.
+#[inline]
+pub(crate) fn end_use() {
+    #[cfg(debug_assertions)]
+    USES.set(USES.get() - 1);
+    leave();
+}
+
+/// Is a use under way, or a lock held, on the calling thread? Only debug builds know.
+#[cfg(debug_assertions)]
+pub(crate) fn is_used() -> bool {
+    USES.get() != 0
+}
+
+/// Checks that code of users may run now: it may take long, and use the same lock again.
+///
+/// # Panics
+/// In debug builds, within a use and under a lock of the runtime.
+#[inline]
+pub(crate) fn debug_assert_unused() {
+    #[cfg(debug_assertions)]
+    assert!(
+        !is_used(),
+        "code of users is called while a lock of the runtime is held"
+    );
+}
+
+/// A use, from [`begin_use`] to [`end_use`].
+pub(crate) struct Critical(());
+
+impl Critical {
+    #[inline]
+    pub(crate) fn enter() -> Critical {
+        begin_use();
+        Critical(())
+    }
+}
+
+impl Drop for Critical {
+    #[inline]
+    fn drop(&mut self) {
+        end_use();
+    }
+}

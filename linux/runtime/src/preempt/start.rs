@@ -1,0 +1,76 @@
+//! Birth of a preemptible vCPU: the demands on the kernel, and the first threads.
+
+use std::io;
+use std::sync::Arc;
+
+use upshift_board::Role;
+use upshift_elevate::dispatch::register_barrier;
+
+use super::idle::ByFirst;
+use super::vcpu::{Preemptible, SPARES, Settings};
+use super::{interrupt, refusal, slice, ticker, watcher};
+use crate::host::Preempted;
+use crate::worker::Worker;
+
+/// Makes the vCPU of `worker`, which the calling thread made, preemptible.
+///
+/// # Safety
+/// The worker stays in its place until [`Preemptible::end`] has returned true, or for ever.
+///
+/// # Errors
+/// A demand is not met, and nothing is left behind.
+pub(crate) unsafe fn start(
+    worker: &Worker,
+    cpu: usize,
+    settings: Settings,
+) -> io::Result<Arc<Preemptible>> {
+    register_barrier().map_err(|error| refusal(format_args!("membarrier: {error}")))?;
+    interrupt::may_send().map_err(|error| refusal(format_args!("tgkill: {error}")))?;
+    interrupt::claim().map_err(refusal)?;
+    if !worker.ring().tells_of_arrivals() {
+        return Err(refusal(
+            "on io_uring it needs deferred task work: Linux 6.1 or newer, and no lower `Builder::ring_mode`; or `Driver::Readiness`",
+        ));
+    }
+    // SAFETY: promised by the caller.
+    let vcpu = unsafe { Preemptible::new(worker, cpu, settings)? };
+    if vcpu.has_main() {
+        vcpu.roles().add_main();
+    }
+    worker
+        .ring()
+        .set_proxy(Box::new(ByFirst(Arc::as_ptr(&vcpu))));
+    let host = worker.shared().domain.host();
+    host.set_watch(vcpu.index, Some(vcpu.watch().clone()));
+    let started =
+        start_watcher(&vcpu).and_then(|()| (0..SPARES).try_for_each(|_| vcpu.start_spare()));
+    if let Err(error) = started {
+        vcpu.end();
+        return Err(error);
+    }
+    host.set_preemptible(vcpu.index, Some(vcpu.clone()));
+    if vcpu.settings.rule.interrupts {
+        start_ticker(&vcpu);
+    }
+    Ok(vcpu)
+}
+
+fn start_watcher(vcpu: &Arc<Preemptible>) -> io::Result<()> {
+    let watched = vcpu.clone();
+    let started = vcpu.starter.start("watcher", move || {
+        slice::of_watcher(watched.eyes.is_some());
+        watched.enlist(Role::Dispatcher);
+        watcher::run(&watched);
+    });
+    started.map(drop)
+}
+
+/// Without it the watcher comes later, at times.
+fn start_ticker(vcpu: &Arc<Preemptible>) {
+    let watched = vcpu.clone();
+    let started = vcpu.starter.start("ticker", move || {
+        slice::of_ticker();
+        ticker::run(&watched);
+    });
+    drop(started);
+}

@@ -1,0 +1,64 @@
+//! The threads of a preemptible vCPU as the kernel has them: their names, their CPU, their end.
+
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use super::thread::id_of;
+use crate::affinity;
+use crate::notice::no_thread;
+
+/// Starts threads on the CPU of a vCPU, and keeps their handles.
+pub(super) struct Starter {
+    cpu: usize,
+    /// Beginning of the names of threads.
+    name: String,
+    handles: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Starter {
+    /// Creates the starter of vCPU `index` of the runtime of this name.
+    pub(super) fn new(cpu: usize, name: &str, index: usize) -> Starter {
+        Starter {
+            cpu,
+            // The kernel shows fifteen bytes of a name.
+            name: format!("{name:.7}-{index}"),
+            handles: Mutex::default(),
+        }
+    }
+
+    /// Starts a thread, and returns its number in the kernel.
+    pub(super) fn start(
+        &self,
+        role: &str,
+        main: impl FnOnce() + Send + 'static,
+    ) -> io::Result<u32> {
+        let cpu = self.cpu;
+        let thread = thread::Builder::new()
+            .name(format!("{}/{role}", self.name))
+            .spawn(move || {
+                // Elsewhere it is slower, not wrong.
+                let _ = affinity::pin(cpu);
+                main();
+            })
+            .map_err(|error| no_thread("a vCPU", &error))?;
+        let id = id_of(&thread);
+        self.handles().push(thread);
+        Ok(id)
+    }
+
+    /// Waits for the end of all threads, or (`waits` is false) leaves them, because one of them
+    /// holds a poll that does not end.
+    pub(super) fn end(&self, waits: bool) {
+        for thread in std::mem::take(&mut *self.handles()) {
+            if waits {
+                // A thread that panicked has said so already.
+                let _ = thread.join();
+            }
+        }
+    }
+
+    fn handles(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,269 @@
+//! How a runtime comes to be.
+
+use std::io;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use upshift_board::Role;
+use upshift_core::{Config, Domain};
+use upshift_ring::Bracket;
+
+use super::Builder;
+use super::observation::Observation;
+use crate::affinity;
+use crate::blocking::pool::Pool;
+use crate::board::{Board, Membership};
+use crate::context::numbers::Number;
+use crate::context::{self, Belonging};
+use crate::host::Linux;
+use crate::notice::notice;
+use crate::preempt::interrupt;
+use crate::preempt::permit;
+use crate::preempt::{self, Preemption};
+use crate::runtime::driver::Choice;
+use crate::runtime::shared::{Meters, Settings, Shared};
+use crate::runtime::{Engine, Observers, Runtime};
+use crate::stand_in::arrivals::Reaches;
+use crate::time::clock;
+use crate::tokio::around::Surroundings;
+#[cfg(feature = "tokio-rt")]
+use crate::tokio::beside::Beside;
+
+/// What it costs to move work to an idle vCPU: a halted virtual CPU takes 35–41 µs to wake.
+const COST_OF_MOVING: Duration = Duration::from_micros(50);
+/// The quantum of inline vCPUs, on which only the willing give way.
+const QUANTUM_INLINE: Duration = Duration::from_micros(500);
+/// Why a call that needs a vCPU fails on a thread for blocking functions.
+const OUTSIDE: &str = "this is a thread for blocking functions, not a coroutine of upshift: do this before or after `spawn_blocking`, \
+                       or in `upshift::spawn`";
+
+impl Builder {
+    /// Builds the runtime and starts its threads.
+    ///
+    /// # Errors
+    /// `InvalidInput` for no vCPU or more than 256, a name with a NUL, no thread to block, a stall limit of 0, or a CPU that does not exist; what the kernel
+    /// answered to the set-up of a ring, with what to change; what it answered to
+    /// the start of a thread; with [`Preemption::Required`], `PermissionDenied` with
+    /// the right that is missing and how to give it; with [`Board::Required`], `NotFound` without a daemon, and what
+    /// it answered otherwise.
+    pub fn build(mut self) -> io::Result<Runtime> {
+        self.check()
+            .map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
+        let settings = match self.preemption {
+            Preemption::Off if !self.blocking_tolerant => None,
+            Preemption::Required => Some(self.preempt_settings()?),
+            _ => self.preempt_settings().map_err(say_cooperative).ok(),
+        };
+        let choice = Choice::make(self.ring.driver)?;
+        match self.clone().build_by(&choice, settings.clone()) {
+            Err(error)
+                if settings.is_some()
+                    && self.preemption != Preemption::Required
+                    && error.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                say_cooperative(error);
+                self.preemption = Preemption::Off;
+                self.blocking_tolerant = false;
+                self.build_by(&choice, None)
+            }
+            built => built,
+        }
+    }
+
+    /// By the driver of choice, or, if that turns out not to work for all vCPUs, and was not asked for, by the other one.
+    fn build_by(self, choice: &Choice, settings: Option<preempt::Settings>) -> io::Result<Runtime> {
+        let built = self.clone().build_with(choice.clone(), settings.clone());
+        let instead = built.as_ref().err().and_then(|error| choice.instead(error));
+        match instead {
+            Some(instead) => self.build_with(instead, settings),
+            None => built,
+        }
+    }
+
+    fn build_with(
+        self,
+        driver: Choice,
+        settings: Option<preempt::Settings>,
+    ) -> io::Result<Runtime> {
+        let observation = Observation::of(&self)?;
+        // Of the machine, not of this thread: a waker may run elsewhere.
+        let cpus = affinity::online_cpus();
+        let default_spin = if cpus > 1 && self.vcpus <= cpus && settings.is_none() {
+            Duration::from_micros(50)
+        } else {
+            Duration::ZERO
+        };
+        let quantum = match &settings {
+            Some(settings) if self.preemption != Preemption::Off => settings.quantum(),
+            _ => self.quantum.unwrap_or(QUANTUM_INLINE),
+        };
+        let config = self.core_config();
+        // Around everything of users, their hooks among it.
+        #[cfg_attr(
+            not(feature = "tokio-rt"),
+            expect(unused_mut, reason = "tokio's is added")
+        )]
+        let mut outermost = Surroundings::default();
+        let ours = Belonging::default();
+        #[cfg(feature = "tokio-rt")]
+        let beside = if self.tokio {
+            let threads = self.blocking_threads.max(1);
+            Some(Beside::start(&self.name, threads, &ours)?)
+        } else {
+            None
+        };
+        #[cfg(feature = "tokio-rt")]
+        if let Some(around) = beside.as_ref().and_then(Beside::around) {
+            outermost.add(around);
+        }
+        let surroundings = outermost.with(self.surroundings);
+        let pool = Arc::new(Pool::new(
+            self.blocking_threads.max(1),
+            self.name.clone(),
+            outermost.clone(),
+            {
+                let ours = ours.clone();
+                move || context::belong(&ours, OUTSIDE)
+            },
+        ));
+        let mut ring = self.ring;
+        ring.driver = driver.driver;
+        ring.offload = Some(pool.clone());
+        ring.bracket = Some(Bracket {
+            enter: permit::begin_use,
+            leave: permit::end_use,
+        });
+        let domain = Domain::new(Linux::new(), config);
+        let shared = Arc::new(Shared {
+            number: Number::new(&domain),
+            domain,
+            pool,
+            settings: Settings {
+                spin: self.spin.unwrap_or(default_spin),
+                reap_interval: self.reap_interval,
+                quantum,
+                ring,
+                driver,
+                name: self.name,
+                pins: self.pins,
+                cpus: affinity::cpus(),
+                preemption: settings,
+            },
+            others: Mutex::new(Vec::new()),
+            reported: AtomicBool::new(false),
+            running: AtomicBool::new(false),
+            membership: Membership::find(self.board)?,
+            built: clock::ticks(),
+            meters: Meters::default(),
+            reaches: Reaches::default(),
+            watch: OnceLock::new(),
+            outermost,
+            surroundings,
+        });
+        let _ = ours.set(Arc::downgrade(&shared));
+        let (engine, affinity) = first_vcpu(&shared)?;
+        let mut runtime = Runtime {
+            shared,
+            engine,
+            main_level: self.main_level,
+            observers: Observers::default(),
+            affinity,
+            #[cfg(feature = "tokio-rt")]
+            _beside: beside,
+            not_send: PhantomData,
+        };
+        for _ in 1..self.vcpus {
+            runtime.shared.add_vcpu()?;
+        }
+        runtime.shared.running.store(true, Ordering::Relaxed);
+        join_board(&runtime.shared, self.board)?;
+        observation.start(&mut runtime)?;
+        Ok(runtime)
+    }
+
+    fn core_config(&self) -> Config {
+        Config {
+            aging: self.aging,
+            chaos: self.chaos,
+            coarse_below: clock::to_ticks(Duration::from_nanos(300)),
+            notify_above: clock::to_ticks(Duration::from_micros(20)),
+            look_after: clock::to_ticks(COST_OF_MOVING),
+            patience: clock::to_ticks(preempt::PATIENCE),
+        }
+    }
+
+    /// When polls are interrupted here.
+    fn preempt_settings(&self) -> io::Result<preempt::Settings> {
+        let cpu = affinity::current()?.cpus().first().copied().unwrap_or(0);
+        let costs = preempt::costs(cpu);
+        let asked = self.quantum.map_or(0, clock::nanos);
+        let rule = preempt::Rule {
+            interrupts: self.preemption != Preemption::Off,
+            ..preempt::Rule::new(costs.suspension, asked)
+        };
+        let settings = preempt::Settings::new(
+            rule,
+            costs.looks,
+            self.suspended.clamp(1, interrupt::MOST_THREADS) + 1,
+        );
+        let unlike = rule.interrupts && self.quantum.is_some();
+        if unlike && settings.quantum() > Duration::from_nanos(asked) {
+            notice(format_args!(
+                "the quantum is {:?} instead of {:?}: suspending a poll costs half of it on this machine",
+                settings.quantum(),
+                Duration::from_nanos(asked)
+            ));
+        }
+        Ok(settings)
+    }
+}
+
+/// Adds vCPU 0, with what serves it; and where the calling thread might run before it was pinned, if it has been.
+fn first_vcpu(shared: &Arc<Shared>) -> io::Result<(Engine, Option<affinity::Mask>)> {
+    let executor = shared.domain.add_vcpu().map_err(io::Error::other)?;
+    let pin = shared.pin_of(0);
+    let mut affinity = None;
+    let engine = if shared.settings.preemption.is_some() {
+        // Of the calling thread, in `block_on`.
+        interrupt::claim().map_err(preempt::refusal)?;
+        let (first, vcpu) = shared.start_other(executor)?;
+        if let (Some(membership), Some(cpu)) = (&shared.membership, pin) {
+            // It polls what is pinned.
+            affinity = Some(affinity::current()?);
+            affinity::pin(cpu)?;
+            membership.enlist(0, Role::Worker);
+        }
+        shared.others().push(first);
+        match vcpu {
+            Some(vcpu) => Engine::Preemptible(vcpu),
+            None => unreachable!("made with the worker"),
+        }
+    } else {
+        if pin.is_some() {
+            affinity = Some(affinity::current()?);
+        }
+        Engine::Inline(Some(shared.worker(executor, pin)?.0))
+    };
+    Ok((engine, affinity))
+}
+
+/// Tells the daemon of the vCPUs, if there is one.
+fn join_board(shared: &Shared, board: Board) -> io::Result<()> {
+    let Some(membership) = &shared.membership else {
+        return Ok(());
+    };
+    match membership.join() {
+        Ok(()) => {}
+        Err(error) if board == Board::Required => return Err(error.into()),
+        Err(error) => notice(format_args!("{error}; the vCPUs run without the board")),
+    }
+    membership.keep(&shared.settings.name)
+}
+
+fn say_cooperative(error: io::Error) {
+    notice(format_args!(
+        "{error}; long polls are not interrupted, and one that blocks stops its vCPU"
+    ));
+}

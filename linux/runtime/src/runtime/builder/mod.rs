@@ -1,0 +1,395 @@
+//! Settings of a runtime; how it comes to be: `build`.
+
+mod build;
+mod observation;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use upshift_core::{Level, MAX_VCPUS};
+use upshift_ring::{Driver, Mode};
+
+use crate::board::Board;
+use crate::observe::{OnStall, Stall};
+use crate::preempt::Preemption;
+use crate::tokio::around::{OnStart, OnStop, Surroundings};
+
+/// Settings of a runtime to be built.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// let runtime = upshift::Runtime::builder()
+///     .vcpus(2)
+///     .spin(Duration::ZERO)
+///     .name("api")
+///     .build()?;
+/// assert_eq!(runtime.block_on(async { 1 + 1 }), 2);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Builder {
+    vcpus: usize,
+    pins: Vec<usize>,
+    ring: upshift_ring::Config,
+    aging: Option<NonZeroU32>,
+    chaos: Option<u64>,
+    spin: Option<Duration>,
+    reap_interval: Duration,
+    quantum: Option<Duration>,
+    preemption: Preemption,
+    blocking_tolerant: bool,
+    board: Board,
+    suspended: usize,
+    blocking_threads: usize,
+    main_level: Level,
+    name: String,
+    stall_limit: Option<Duration>,
+    on_stall: Option<OnStall>,
+    surroundings: Surroundings,
+    #[cfg(feature = "tokio-rt")]
+    tokio: bool,
+    #[cfg(feature = "observe")]
+    observe: bool,
+}
+
+impl Builder {
+    pub(crate) fn new() -> Builder {
+        Builder {
+            vcpus: thread::available_parallelism().map_or(1, usize::from),
+            pins: Vec::new(),
+            ring: upshift_ring::Config::default(),
+            aging: None,
+            chaos: None,
+            spin: None,
+            reap_interval: Duration::from_micros(20),
+            quantum: None,
+            preemption: Preemption::Off,
+            blocking_tolerant: false,
+            board: Board::Off,
+            suspended: 256,
+            blocking_threads: 512,
+            main_level: Level::DEFAULT,
+            name: "upshift".into(),
+            stall_limit: None,
+            on_stall: None,
+            surroundings: Surroundings::default(),
+            #[cfg(feature = "tokio-rt")]
+            tokio: false,
+            #[cfg(feature = "observe")]
+            observe: false,
+        }
+    }
+
+    /// How many vCPUs (default: one per CPU the process may use). 1 to 256.
+    #[must_use]
+    pub fn vcpus(mut self, vcpus: usize) -> Builder {
+        self.vcpus = vcpus;
+        self
+    }
+
+    /// Pins vCPU k to the k-th of these CPUs. Further vCPUs are not pinned.
+    #[must_use]
+    pub fn pin(mut self, cpus: impl IntoIterator<Item = usize>) -> Builder {
+        self.pins = cpus.into_iter().collect();
+        self
+    }
+
+    /// Entries of each ring's submission queue (default 256): so many operations
+    /// are handed to the kernel at once.
+    #[must_use]
+    pub fn ring_entries(mut self, entries: u32) -> Builder {
+        self.ring.entries = entries;
+        self
+    }
+
+    /// Number (a power of two) and size in bytes of the receive buffers, from which
+    /// [`recv`](crate::net::TcpStream::recv) is served: so many per vCPU and level
+    /// that receives (default 1024 of 4 KiB), so that data which waits for less
+    /// urgent coroutines does not keep buffers from more urgent ones.
+    #[must_use]
+    pub fn buffers(mut self, count: u16, size: u32) -> Builder {
+        self.ring.buffers = count;
+        self.ring.buffer_size = size;
+        self
+    }
+
+    /// What carries out I/O (default: [`Driver::Auto`], which is io_uring if it works, and otherwise readiness, said once on standard
+    /// error). Where this is left open, the environment variable `UPSHIFT_DRIVER` says `auto`, `ring` or `readiness`.
+    ///
+    /// Both do the same, with the same guarantees; `docs/drivers.md` says what differs. [`Runtime::report`](crate::Runtime::report) says which one it is, and why.
+    ///
+    /// ```
+    /// use upshift::{Driver, Runtime};
+    ///
+    /// let runtime = Runtime::builder().driver(Driver::Readiness).build()?;
+    /// assert_eq!(runtime.report().driver(), Driver::Readiness);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[must_use]
+    pub fn driver(mut self, driver: Driver) -> Builder {
+        self.ring.driver = driver;
+        self
+    }
+
+    /// The best mode of io_uring to try (default: the best the kernel has).
+    #[must_use]
+    pub fn ring_mode(mut self, mode: Mode) -> Builder {
+        self.ring.mode = mode;
+        self
+    }
+
+    /// Aging: every `turns`-th turn of a vCPU goes to its levels in rotation, so
+    /// that none starves. Default: strict priority.
+    #[must_use]
+    pub fn aging(mut self, turns: NonZeroU32) -> Builder {
+        self.aging = Some(turns);
+        self
+    }
+
+    /// Test mode: shuffles the order within a level and makes the preemption tests
+    /// of every other poll, by chance, answer yes.
+    #[must_use]
+    pub fn chaos(mut self, seed: u64) -> Builder {
+        self.chaos = Some(seed);
+        self
+    }
+
+    /// How long a vCPU that is being woken by others spins before it parks
+    /// (default 50 µs; zero with more vCPUs than CPUs, or one CPU). Zero: never.
+    #[must_use]
+    pub fn spin(mut self, spin: Duration) -> Builder {
+        self.spin = Some(spin);
+        self
+    }
+
+    /// How long completions may wait in the ring while coroutines are ready
+    /// (default 20 µs): shorter is more prompt, longer saves system calls. Five times as long where all I/O in flight was asked for at
+    /// levels no more urgent than what is ready, and no vCPU is idle: its place in the queue is the same.
+    #[must_use]
+    pub fn reap_interval(mut self, interval: Duration) -> Builder {
+        self.reap_interval = interval;
+        self
+    }
+
+    /// How long a coroutine may go on while something of its level waits: when
+    /// [`yield_if_needed`](crate::yield_if_needed) is asked (default 500 µs; polls that gave way to something more urgent count together), and
+    /// with [preemption](Builder::preemption) without being asked (default: twice what suspending a poll costs on this machine, which is
+    /// also the least; less is raised to it, with a warning on standard error).
+    #[must_use]
+    pub fn quantum(mut self, quantum: Duration) -> Builder {
+        self.quantum = Some(quantum);
+        self
+    }
+
+    /// Whether polls that overrun, or block, hold up others (default: [`Preemption::Off`]: they do).
+    ///
+    /// With it, a coroutine that is strictly more urgent suspends a running poll when that has run for as long as suspending costs, and
+    /// one of its level when it has run for its [`quantum`](Builder::quantum). A poll whose thread sleeps, in a lock or a system call, is
+    /// set aside until it comes back. `docs/preemption.md` states the rule, its bounds, and what it costs.
+    ///
+    /// No rights are needed. The threads of a vCPU are pinned to one CPU: that of [`pin`](Builder::pin), or the k-th that the process may
+    /// use. Threads and processes that a coroutine starts itself inherit it: start them before the runtime, or use
+    /// [`spawn_blocking`](crate::spawn_blocking). Each vCPU has a thread that decides, the watcher; if the process has the right to, it runs
+    /// in SCHED_FIFO, at priority 1, and polls are interrupted sooner. What polls is never real-time. Another thread, the ticker, wakes up every
+    /// millisecond while polls are suspended.
+    ///
+    /// A real-time signal is taken, whose handler stops threads: system calls in a poll that `SA_RESTART` does not restart (`poll`,
+    /// `epoll_wait`) may answer EINTR. [`no_suspend`](crate::no_suspend) is for what must not be interrupted.
+    #[must_use]
+    pub fn preemption(mut self, preemption: Preemption) -> Builder {
+        self.preemption = preemption;
+        self
+    }
+
+    /// Whether a poll whose thread sleeps, in a lock or a system call, leaves the vCPU to others until it comes back (default: no).
+    ///
+    /// [Preemption](Builder::preemption) does that, too. This is for programs that want no more of it: a poll that runs is not interrupted,
+    /// whatever waits. (But for the safety of locks: one that slept in the middle of its poll and
+    /// waits to go on for 2 ms may take the place of one that runs.) It needs what preemption needs, and no rights; where the kernel cannot, the runtime says so on
+    /// standard error, and a poll that blocks stops its vCPU. So many may block at a time as [`max_suspended`](Builder::max_suspended) says.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let runtime = upshift::Runtime::builder().vcpus(1).blocking_tolerant(true).build()?;
+    /// runtime.block_on(async {
+    ///     let blocks = upshift::spawn(
+    ///         async { std::thread::sleep(Duration::from_millis(20)) },
+    ///         upshift::Level::DEFAULT,
+    ///     );
+    ///     // Meanwhile others are polled.
+    ///     upshift::time::sleep(Duration::from_millis(1)).await;
+    ///     blocks.await
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn blocking_tolerant(mut self, tolerant: bool) -> Builder {
+        self.blocking_tolerant = tolerant;
+        self
+    }
+
+    /// Whether the runtime joins the machine's daemon (default: [`Board::Off`]), so that of all the processes that
+    /// have, the CPU goes to the one with the most urgent coroutine. `upshift daemon --help` and
+    /// `docs/daemon.md` say how to run one.
+    ///
+    /// The vCPUs are pinned, one CPU each: those of [`pin`](Builder::pin), or those that the process may use, in
+    /// turn. Each gets a second thread, which sleeps behind its ring. Threads and processes that a coroutine starts
+    /// inherit the one CPU: start them before the runtime, or use [`spawn_blocking`](crate::spawn_blocking).
+    ///
+    /// With [`preemption`](Builder::preemption) the daemon elevates all threads of a vCPU together, also the one that builds the runtime, and
+    /// its watcher above them: what is suspended stays suspended.
+    #[must_use]
+    pub fn board(mut self, board: Board) -> Builder {
+        self.board = board;
+        self
+    }
+
+    /// How many polls of a vCPU can be suspended or blocked at the same time (default 256; at least 1, at most 4096): each
+    /// needs a thread, which is started when it is first needed and stays. When so many are, one that overruns goes on
+    /// until one of them has ended; one that blocks, or behind which others may wait, makes room for one of
+    /// them. Nothing fresh is polled meanwhile, so where long polls arrive almost as fast as the CPU can finish
+    /// them, a small number makes short ones wait for long ones after all.
+    #[must_use]
+    pub fn max_suspended(mut self, polls: usize) -> Builder {
+        self.suspended = polls;
+        self
+    }
+
+    /// The most threads for [`spawn_blocking`](crate::spawn_blocking), and with [`Driver::Readiness`] for files (default
+    /// 512, as in tokio); they are started when needed. With `Builder::tokio`, as many again for
+    /// tokio's blocking functions and files. Functions that wait for each other need a thread each;
+    /// the first function that finds all threads taken is reported on standard error.
+    #[must_use]
+    pub fn blocking_threads(mut self, threads: usize) -> Builder {
+        self.blocking_threads = threads;
+        self
+    }
+
+    /// The level of the main coroutine (default 32), which its children inherit.
+    #[must_use]
+    pub fn main_level(mut self, level: Level) -> Builder {
+        self.main_level = level;
+        self
+    }
+
+    /// The beginning of the names of the threads (default `upshift`).
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Builder {
+        self.name = name.into();
+        self
+    }
+
+    /// Finds polls that take longer than this, also while they are still going on
+    /// (default: there is no watchdog). A millisecond at least; see
+    /// [`observe`](crate::observe).
+    ///
+    /// The longest are in [`Metrics::stalls`](crate::metrics::Metrics::stalls), each with
+    /// the place where its coroutine was spawned; what else happens says
+    /// [`on_stall`](Builder::on_stall). A thread looks every half of the limit (5 ms at
+    /// most) while something is polled, and sleeps while nothing is.
+    #[must_use]
+    pub fn stall_limit(mut self, limit: Duration) -> Builder {
+        self.stall_limit = Some(limit);
+        self
+    }
+
+    /// What to do about polls that take longer than
+    /// [`stall_limit`](Builder::stall_limit): called by a thread of its own, ten
+    /// times a second at most.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let runtime = upshift::Runtime::builder()
+    ///     .stall_limit(Duration::from_millis(10))
+    ///     .on_stall(upshift::observe::to_stderr)
+    ///     .build()?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[must_use]
+    pub fn on_stall(mut self, tell: impl Fn(&Stall) + Send + Sync + 'static) -> Builder {
+        self.on_stall = Some(OnStall(Arc::new(tell)));
+        self
+    }
+
+    /// Lets `upshift top` attach: a Unix socket for processes of the same user (default:
+    /// if the environment variable `UPSHIFT_OBSERVE` is set, and not to 0). Turns on
+    /// [`stall_limit`](Builder::stall_limit), of 10 ms if none is given. If the socket
+    /// cannot be had the runtime says why on standard error, and works without.
+    ///
+    /// Needs the feature `observe`.
+    #[cfg(feature = "observe")]
+    #[must_use]
+    pub fn observe(mut self, observe: bool) -> Builder {
+        self.observe = observe;
+        self
+    }
+
+    /// Runs `tell` on every thread that begins to poll for a vCPU, before its first poll; the thread of
+    /// [`block_on`](crate::Runtime::block_on) begins with each call, and, with preemption, a spare one
+    /// each time that it goes on. It must not block; a panic is noticed, and the thread goes on. It
+    /// may start coroutines with [`spawn`](crate::spawn).
+    #[must_use]
+    pub fn on_vcpu_start(mut self, tell: impl Fn() + Send + Sync + 'static) -> Builder {
+        self.surroundings.add(Arc::new(OnStart(tell)));
+        self
+    }
+
+    /// Runs `tell` on every thread that ends to poll for a vCPU, as often as
+    /// [`on_vcpu_start`](Builder::on_vcpu_start) was told of it. The thread has no vCPU any more: a
+    /// [`Handle`](crate::Handle) starts coroutines from there.
+    #[must_use]
+    pub fn on_vcpu_stop(mut self, tell: impl Fn() + Send + Sync + 'static) -> Builder {
+        self.surroundings.add(Arc::new(OnStop(tell)));
+        self
+    }
+
+    /// Starts a runtime of tokio beside this one: `tokio::{time, net, fs, signal, process}`, `spawn_blocking` and what is
+    /// built on them work in coroutines, at their levels. What is `tokio::spawn`ed runs on a thread of tokio's, and has no
+    /// level: spawn what has one with [`spawn`](crate::spawn).
+    ///
+    /// Needs the feature `tokio-rt`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let runtime = upshift::Runtime::builder().tokio(true).build()?;
+    /// runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[cfg(feature = "tokio-rt")]
+    #[must_use]
+    pub fn tokio(mut self, tokio: bool) -> Builder {
+        self.tokio = tokio;
+        self
+    }
+
+    /// What no runtime can be built with.
+    fn check(&self) -> Result<(), String> {
+        let why = match self {
+            Builder { vcpus: 0, .. } => "a runtime needs at least one vCPU",
+            Builder { vcpus, .. } if *vcpus > MAX_VCPUS => {
+                return Err(format!(
+                    "{vcpus} vCPUs: a runtime has at most {MAX_VCPUS}, and one per CPU is enough"
+                ));
+            }
+            Builder { name, .. } if name.contains('\0') => {
+                "the name of a runtime is that of its threads: it cannot have a NUL in it"
+            }
+            Builder {
+                blocking_threads: 0,
+                ..
+            } => "Builder::blocking_threads must be at least 1: spawn_blocking would wait for ever",
+            Builder {
+                stall_limit: Some(Duration::ZERO),
+                ..
+            } => "Builder::stall_limit must be above 0: every poll would be a stall",
+            _ => return Ok(()),
+        };
+        Err(why.to_owned())
+    }
+}

@@ -1,0 +1,193 @@
+//! What carries out the I/O of a runtime, and how that is chosen.
+
+use std::fmt;
+use std::io;
+use std::sync::Once;
+
+use upshift_core::Level;
+use upshift_ring::{Driver, Job, Mode, Offload, SetupError, probe_ring};
+
+use crate::blocking::pool::{self, Pool, Refused};
+use crate::notice::{errno_of, notice};
+
+/// The environment variable that is asked where the program leaves the choice open.
+const VARIABLE: &str = "UPSHIFT_DRIVER";
+
+/// The driver of a runtime, `Ring` or `Readiness`, and how it came to be.
+#[derive(Clone, Debug)]
+pub(crate) struct Choice {
+    pub(crate) driver: Driver,
+    why: String,
+    /// Left to `Driver::Auto`: the other driver may take its place.
+    is_open: bool,
+}
+
+impl Choice {
+    /// What the program asks for, or the environment, or what works.
+    ///
+    /// # Errors
+    /// What io_uring lacks, if nothing else will do; `InvalidInput` for a word that is none in the environment.
+    pub(crate) fn make(asked: Driver) -> io::Result<Choice> {
+        let (asked, by) = match asked {
+            Driver::Auto => by_environment()?,
+            asked => (asked, "by the program"),
+        };
+        match asked {
+            Driver::Readiness => Ok(Choice {
+                driver: asked,
+                why: format!("requested {by}"),
+                is_open: false,
+            }),
+            Driver::Ring => {
+                probe_ring()?;
+                Ok(Choice {
+                    driver: asked,
+                    why: format!("requested {by}"),
+                    is_open: false,
+                })
+            }
+            Driver::Auto => match probe_ring() {
+                Ok(()) => Ok(Choice {
+                    driver: Driver::Ring,
+                    why: "it works here".into(),
+                    is_open: true,
+                }),
+                Err(error) => Choice::without_ring(&error).ok_or(error),
+            },
+        }
+    }
+
+    /// What is left when a runtime on io_uring could not be built: an instance that is small works where those of its vCPUs do not.
+    pub(crate) fn instead(&self, error: &io::Error) -> Option<Choice> {
+        let is_by_ring = self.is_open && self.driver == Driver::Ring && setup_of(error).is_some();
+        is_by_ring.then(|| Choice::without_ring(error)).flatten()
+    }
+
+    /// Readiness, which is said once.
+    fn without_ring(error: &io::Error) -> Option<Choice> {
+        // With more descriptors io_uring would work, and without them nothing does.
+        let is_short = |setup: &SetupError| matches!(setup.errno(), libc::EMFILE | libc::ENFILE);
+        if setup_of(error).is_some_and(is_short) {
+            return None;
+        }
+        let why = format!("io_uring does not work here: {error}");
+        static SAID: Once = Once::new();
+        SAID.call_once(|| {
+            notice(format_args!(
+                "{why}. I/O uses epoll, and threads for files; {VARIABLE}=readiness silences this message"
+            ));
+        });
+        Some(Choice {
+            driver: Driver::Readiness,
+            why,
+            is_open: true,
+        })
+    }
+}
+
+fn by_environment() -> io::Result<(Driver, &'static str)> {
+    let by = "by the environment";
+    let Some(word) = std::env::var_os(VARIABLE) else {
+        return Ok((Driver::Auto, by));
+    };
+    match word.to_str() {
+        Some("" | "auto") => Ok((Driver::Auto, by)),
+        Some("ring") => Ok((Driver::Ring, by)),
+        Some("readiness") => Ok((Driver::Readiness, by)),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "{VARIABLE} is auto, ring or readiness, not {}",
+                word.display()
+            ),
+        )),
+    }
+}
+
+/// What kept a ring from being built, if that is what the error says.
+fn setup_of(error: &io::Error) -> Option<&SetupError> {
+    error.get_ref().and_then(|inner| inner.downcast_ref())
+}
+
+/// Which driver a runtime has, why, and what another one would gain; from [`Runtime::report`](crate::Runtime::report).
+///
+/// As text it has a line for each.
+///
+/// ```
+/// let runtime = upshift::Runtime::builder().vcpus(1).build()?;
+/// let report = runtime.report();
+/// assert_ne!(report.driver(), upshift::Driver::Auto);
+/// assert!(report.to_string().starts_with("driver: "));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Report {
+    choice: Choice,
+    mode: Mode,
+}
+
+impl Report {
+    pub(crate) fn new(choice: Choice, mode: Mode) -> Report {
+        Report { choice, mode }
+    }
+
+    /// `Ring` or `Readiness`.
+    #[must_use]
+    pub fn driver(&self) -> Driver {
+        self.choice.driver
+    }
+
+    /// How it runs.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Why it is this one.
+    #[must_use]
+    pub fn why(&self) -> &str {
+        &self.choice.why
+    }
+
+    /// What there is to gain, and how; `None` if this is the best there is.
+    #[must_use]
+    pub fn gain(&self) -> Option<&'static str> {
+        match self.mode {
+            Mode::DeferTaskrun => None,
+            Mode::CoopTaskrun | Mode::Plain => Some(
+                "Linux 6.1 runs completion work on request: fewer interruptions, and preemption",
+            ),
+            Mode::Readiness => Some(
+                "io_uring takes a batch of operations per system call instead of one, and files need no threads",
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (driver, mode, why) = (self.driver(), self.mode, self.why());
+        match self.mode {
+            Mode::Readiness => writeln!(f, "driver: {mode}")?,
+            _ => writeln!(f, "driver: {driver} (io_uring, {mode})")?,
+        }
+        write!(f, "why: {why}")?;
+        match self.gain() {
+            Some(gain) => write!(f, "\nto gain: {gain}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What blocks goes where functions that block go.
+impl Offload for Pool {
+    fn offload(&self, level: u8, job: Job) {
+        let level = Level::new(level).unwrap_or_default();
+        if let Err(Refused { why, job }) = self.take(level, pool::Job::Call(job))
+            && let (Some(errno), pool::Job::Call(call)) = (errno_of(&why), job)
+        {
+            call.refuse(errno);
+        }
+        // One that is dropped ends with ECANCELED: the runtime shuts down.
+    }
+}

@@ -1,0 +1,371 @@
+//! The runtime: a domain, and a thread for each of its vCPUs.
+//!
+//! The thread that builds the runtime serves vCPU 0, while it is in
+//! [`Runtime::block_on`]; each other vCPU has a thread of its own. Dropping the
+//! runtime cancels every coroutine while all vCPUs still serve, so that I/O in
+//! flight is cancelled by the rings that started it; then the threads leave.
+
+pub(crate) mod builder;
+pub(crate) mod driver;
+pub(crate) mod handle;
+pub(crate) mod shared;
+pub(crate) mod stats;
+
+use std::cell::Cell;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use upshift_core::{Domain, Executor, Level, Priority};
+use upshift_ring::Mode;
+
+use crate::affinity;
+use crate::context;
+use crate::host;
+use crate::host::Linux;
+use crate::notice::notice;
+use crate::observe::Watchdog;
+use crate::preempt::Preemptible;
+use crate::preempt::interrupt;
+use crate::runtime::builder::Builder;
+use crate::runtime::driver::Report;
+use crate::runtime::handle::Handle;
+use crate::runtime::shared::{Other, Shared};
+use crate::task::JoinError;
+use crate::worker::{ENDING_WAIT, Until, Worker};
+
+/// Vcpus, threads and rings: everything coroutines need. See the [crate].
+pub struct Runtime {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) engine: Engine,
+    pub(crate) main_level: Level,
+    /// The affinity of the building thread before it was pinned.
+    pub(crate) affinity: Option<affinity::Mask>,
+    pub(crate) observers: Observers,
+    /// Ends when the vCPUs have.
+    #[cfg(feature = "tokio-rt")]
+    pub(crate) _beside: Option<crate::tokio::beside::Beside>,
+    pub(crate) not_send: PhantomData<*const ()>,
+}
+
+/// Threads that look on; they end first.
+#[derive(Default)]
+pub(crate) struct Observers {
+    pub(crate) watchdog: Option<Watchdog>,
+    #[cfg(feature = "observe")]
+    pub(crate) view: Option<crate::observe::Server>,
+}
+
+/// How vCPU 0 is served.
+pub(crate) enum Engine {
+    /// By the thread that built the runtime, while it is in `block_on`. `None` when it has ended.
+    Inline(Option<Box<Worker>>),
+    /// By threads of its own, all the time; what is pinned by the thread that built the runtime.
+    Preemptible(Arc<Preemptible>),
+}
+
+impl Runtime {
+    /// A runtime with the default settings: one vCPU per CPU.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn new() -> io::Result<Runtime> {
+        Runtime::builder().build()
+    }
+
+    /// Settings for a runtime.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+
+    /// A handle to spawn, wake and inspect from any thread.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        Handle {
+            shared: self.shared.clone(),
+        }
+    }
+
+    /// Runs `future` as the main coroutine on vCPU 0, which the calling thread
+    /// serves meanwhile. Other coroutines of vCPU 0 rest when this returns.
+    ///
+    /// With preemption, vCPU 0 has threads of its own, which go on when this
+    /// returns. The calling thread polls the main coroutine and those of
+    /// [`spawn_local`](crate::spawn_local) only, at the price of two switches a
+    /// poll: spawn what is hot. They are interrupted like others; while one of them is, the others wait for it.
+    ///
+    /// # Panics
+    /// If the future panics, with its payload; if the main coroutine is cancelled by its id; if called inside a coroutine; or, with
+    /// preemption, at the end of its thread, when the destructors of thread-locals run.
+    #[track_caller]
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        match self.run_main(future, Location::caller()) {
+            Ok(output) => output,
+            Err(_) => panic!("the main coroutine was cancelled"),
+        }
+    }
+
+    /// As [`block_on`](Runtime::block_on), for a main coroutine that may be cancelled by its id.
+    ///
+    /// # Errors
+    /// That it was cancelled.
+    ///
+    /// # Panics
+    /// If the future panics, with its payload; or if called inside a coroutine.
+    #[track_caller]
+    pub fn try_block_on<F: Future>(&self, future: F) -> Result<F::Output, JoinError> {
+        self.run_main(future, Location::caller())
+    }
+
+    #[track_caller]
+    fn run_main<F: Future>(
+        &self,
+        future: F,
+        location: &'static Location<'static>,
+    ) -> Result<F::Output, JoinError> {
+        assert!(
+            host::current_id().is_none(),
+            "block_on inside a coroutine would stop its vCPU: use `.await`"
+        );
+        if let Engine::Preemptible(_) = &self.engine
+            && let Err(error) = interrupt::claim()
+        {
+            panic!("this thread cannot be interrupted: {error}");
+        }
+        let id;
+        let mut output = None;
+        let done = Cell::new(false);
+        {
+            let main = Main {
+                future: Box::pin(future),
+                output: &mut output,
+                done: &done,
+            };
+            // SAFETY: the coroutine borrows from this frame. It is gone when the
+            // loop below returns: `done` is set by the drop of `main`, and the
+            // loop does not unwind (`AbortOnUnwind`).
+            let main: Pin<Box<dyn Future<Output = ()> + 'static>> = unsafe {
+                std::mem::transmute(Box::pin(main) as Pin<Box<dyn Future<Output = ()> + '_>>)
+            };
+            let abort = AbortOnUnwind;
+            // SAFETY: `Runtime` is not `Send`, so this thread is the only one that
+            // ever polls what is pinned to vCPU 0; the handle stays here.
+            let spawned = unsafe {
+                self.executor()
+                    .spawn_pinned_at(main, Priority::At(self.main_level), location)
+            };
+            match spawned {
+                Ok(handle) => {
+                    id = handle.id();
+                    match &self.engine {
+                        Engine::Preemptible(vcpu) => vcpu
+                            .serve_as_main(false, &|| done.get())
+                            .expect("the signal has been claimed"),
+                        Engine::Inline(_) => {
+                            self.worker().run(Until::Set(&done));
+                            self.worker().hand_in();
+                        }
+                    }
+                    std::mem::forget(abort);
+                    // The output of a coroutine whose future is dropped is there,
+                    // once its exit is complete, which the loop has waited for.
+                    handle.detach();
+                }
+                Err(error) => {
+                    std::mem::forget(abort);
+                    panic!("the main coroutine could not be spawned: {error}");
+                }
+            }
+        }
+        match output {
+            Some(Ok(output)) => Ok(output),
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+            None => Err(JoinError::cancelled(id)),
+        }
+    }
+
+    /// How the rings of this runtime run.
+    #[must_use]
+    pub fn ring_mode(&self) -> Mode {
+        self.worker().ring().mode()
+    }
+
+    /// Which driver carries its I/O out, why, and what there is to gain.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        Report::new(self.shared.settings.driver.clone(), self.ring_mode())
+    }
+
+    fn executor(&self) -> &Executor<Linux> {
+        self.worker().executor()
+    }
+
+    /// Of one that is preemptible, what is safe from any thread.
+    fn worker(&self) -> &Worker {
+        match &self.engine {
+            Engine::Inline(Some(worker)) => worker,
+            Engine::Preemptible(vcpu) => vcpu.of_any_thread(),
+            Engine::Inline(None) => unreachable!("taken by the drop"),
+        }
+    }
+}
+
+/// The main coroutine: a future of `block_on`'s frame, and where its output goes.
+struct Main<'a, F: Future> {
+    future: Pin<Box<F>>,
+    output: &'a mut Option<std::thread::Result<F::Output>>,
+    done: &'a Cell<bool>,
+}
+
+impl<F: Future> Future for Main<'_, F> {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let polled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            self.future.as_mut().poll(cx)
+        }));
+        let output = match polled {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(output)) => Ok(output),
+            Err(panic) => Err(panic),
+        };
+        *self.output = Some(output);
+        Poll::Ready(())
+    }
+}
+
+impl<F: Future> Drop for Main<'_, F> {
+    fn drop(&mut self) {
+        self.done.set(true);
+    }
+}
+
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.observers = Observers::default();
+        let shared = self.shared.clone();
+        shared.domain.close();
+        // A poll that does not return keeps a runtime with preemption only so long.
+        let limit = shared
+            .settings
+            .preemption
+            .is_some()
+            .then(|| Instant::now() + Preemptible::grace());
+        let is_over = || limit.is_some_and(|limit| Instant::now() > limit);
+        if shared.domain.cancel_all() != 0 {
+            // Cancelled coroutines exit on their vCPUs; this thread serves its own, or polls the
+            // pinned ones.
+            match &self.engine {
+                Engine::Inline(Some(worker)) => see_all_exit(worker),
+                Engine::Inline(None) => {}
+                Engine::Preemptible(vcpu) => {
+                    let exits = Cell::new(exited(&shared.domain));
+                    let ends = || {
+                        let now = exited(&shared.domain);
+                        let no_more_exit = exits.replace(now) == now;
+                        is_over() || (no_more_exit && shared.domain.cancel_all() == 0)
+                    };
+                    // At the end of its thread it can serve nothing any more, and only waits.
+                    while vcpu.serve_as_main(true, &ends).is_err() && !ends() {
+                        thread::sleep(ENDING_WAIT);
+                    }
+                }
+            }
+        }
+        let others = std::mem::take(&mut *shared.others());
+        for other in &others {
+            shared.stop(other);
+        }
+        let mut given_up = 0;
+        for Other { thread, .. } in others {
+            while limit.is_some_and(|limit| Instant::now() < limit) && !thread.is_finished() {
+                thread::sleep(Duration::from_micros(200));
+            }
+            if limit.is_none() || thread.is_finished() {
+                // A thread that panicked has said so already.
+                drop(thread.join());
+            } else {
+                given_up += 1;
+            }
+        }
+        if let Engine::Inline(worker) = &mut self.engine
+            && let Some(worker) = worker.take()
+        {
+            worker.retire();
+        }
+        if given_up != 0 {
+            // They would be dropped on the thread that serves vCPU 0 now.
+            if let Some(vcpu) = shared.domain.vcpus().find(|vcpu| vcpu.index() == 0) {
+                // SAFETY: this thread built the runtime, so what is pinned there is its own, and it polls nothing now.
+                unsafe { vcpu.discard_pinned() };
+            }
+            notice(format_args!(
+                "a poll did not end within a second of the runtime's shutdown; its thread is left behind"
+            ));
+            // Its domain stays for as long as it goes on.
+            std::mem::forget(shared.clone());
+        }
+        if let Some(membership) = &shared.membership {
+            membership.end();
+        }
+        shared.pool.shut_down();
+        if let Some(affinity) = self.affinity.take() {
+            let _ = affinity::restore(&affinity);
+        }
+    }
+}
+
+/// How many coroutines have exited.
+fn exited(domain: &Domain<Linux>) -> u64 {
+    domain.vcpus().map(|vcpu| vcpu.exits().0).sum()
+}
+
+/// Serves the vCPU of the calling thread until no coroutine of its runtime is left.
+///
+/// Coroutines that have come since, and those that were being polled, are cancelled when no more
+/// exit: to go over all of them costs as much as there are.
+fn see_all_exit(worker: &Worker) {
+    let domain = &worker.shared().domain;
+    worker.ends();
+    let _serving = context::serve(worker);
+    let mut before = None;
+    while domain.cancel_all() != 0 {
+        // Where none has exited since the last time, other threads hold the rest up.
+        let began = exited(domain);
+        let waits = before.replace(began) == Some(began);
+        let (turns, exits) = (Cell::new(0), Cell::new(began));
+        let done = || {
+            let now = exited(domain);
+            if exits.replace(now) != now {
+                turns.set(0);
+            }
+            turns.set(turns.get() + 1);
+            turns.get() > 64 || (domain.bitmap() == 0 && (!waits || turns.get() > 1))
+        };
+        worker.run_within(Until::Says(&done));
+    }
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime")
+            .field("vcpus", &self.shared.domain.active_vcpus())
+            .field("ring", &self.ring_mode())
+            .finish()
+    }
+}

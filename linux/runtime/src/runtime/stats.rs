@@ -1,0 +1,59 @@
+//! What happened on each level: counters of the scheduler in units of time.
+
+use std::time::Duration;
+
+use upshift_core::{Domain, Level};
+
+use crate::host::Linux;
+use crate::time::clock;
+
+/// What happened on one level since the runtime was built, over all vCPUs.
+#[derive(Clone, Debug)]
+pub struct LevelStats {
+    inner: upshift_core::LevelStats,
+}
+
+pub(crate) fn of_level(domain: &Domain<Linux>, level: Level) -> LevelStats {
+    let mut vcpus = domain.vcpus();
+    let mut all = match vcpus.next() {
+        Some(first) => first.level_stats(level),
+        None => unreachable!("a runtime has a vCPU"),
+    };
+    for vcpu in vcpus {
+        all.merge(&vcpu.level_stats(level));
+    }
+    LevelStats { inner: all }
+}
+
+impl LevelStats {
+    /// Polls begun.
+    #[must_use]
+    pub fn polls(&self) -> u64 {
+        self.inner.polls
+    }
+
+    /// Polls that were interrupted for something at least as urgent.
+    #[must_use]
+    pub fn suspensions(&self) -> u64 {
+        self.inner.suspensions
+    }
+
+    /// Time spent in polls.
+    #[must_use]
+    pub fn run_time(&self) -> Duration {
+        clock::from_ticks(self.inner.run_ticks)
+    }
+
+    /// Time during which the level had something ready and none of it was picked.
+    #[must_use]
+    pub fn starve_time(&self) -> Duration {
+        clock::from_ticks(self.inner.starve_ticks)
+    }
+
+    /// The time from ready to polled that a share `q` (0.0 to 1.0) of all polls
+    /// did not exceed; at most a fifth too small.
+    #[must_use]
+    pub fn wait_quantile(&self, q: f64) -> Duration {
+        clock::from_ticks(self.inner.wait.quantile(q))
+    }
+}

@@ -1,0 +1,36 @@
+//! Errors of the primitives: a text for each variant, and the value that was not sent.
+
+/// Implements `Display`, with a text for each variant, and `Error`.
+macro_rules! says {
+    ([$($generics:tt)*] $error:ty { $($variant:pat => $text:expr),+ $(,)? }) => {
+        impl<$($generics)*> std::fmt::Display for $error {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(match self {
+                    $($variant => $text),+
+                })
+            }
+        }
+
+        impl<$($generics)*> std::error::Error for $error {}
+    };
+}
+
+/// Defines the error of a send without a receiver.
+macro_rules! send_error {
+    ($doc:literal, $text:literal) => {
+        #[doc = $doc]
+        #[derive(Clone, Copy, PartialEq, Eq)]
+        pub struct SendError<T>(pub T);
+
+        impl<T> std::fmt::Debug for SendError<T> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct("SendError").finish_non_exhaustive()
+            }
+        }
+
+        $crate::sync::says::says!([T] SendError<T> { SendError(_) => $text });
+    };
+}
+
+pub(super) use says;
+pub(super) use send_error;

@@ -1,0 +1,54 @@
+//! I/O of coroutines on the ring of their vCPU, at their level.
+
+#[cfg(feature = "hyper")]
+use upshift_core::Level;
+use upshift_ring::{Fd, Foreign, Operation, Submission};
+
+use super::{Worker, more_urgent_than};
+use crate::time::clock;
+
+impl Worker {
+    /// Starts an operation at the level of the calling coroutine.
+    #[inline]
+    pub(crate) fn start<T: Operation>(&self, operation: T) -> Submission<T> {
+        self.ring.start(operation, self.io_level())
+    }
+
+    /// Starts an operation at a level of its own.
+    #[cfg(feature = "hyper")]
+    pub(crate) fn start_at<T: Operation>(&self, operation: T, level: Level) -> Submission<T> {
+        self.outbox.add(level.get());
+        self.ring.start(operation, level.get())
+    }
+
+    /// Starts to read a file at the level of the calling coroutine.
+    pub(crate) fn start_read<T: Operation>(&self, operation: T) -> Submission<T> {
+        let submission = self.start(operation);
+        self.outbox.add_read();
+        submission
+    }
+
+    /// The level of I/O that the calling coroutine starts now; remembered until that is submitted.
+    #[inline]
+    pub(crate) fn io_level(&self) -> u8 {
+        let level = self.executor.running_level().unwrap_or_default().get();
+        self.outbox.add(level);
+        level
+    }
+
+    /// Ends the operations on a descriptor that have lost their futures, in the middle of a poll.
+    /// The caller runs the code of users that is returned.
+    pub(crate) fn settle(&self, fd: &Fd) -> Vec<Foreign> {
+        let index = self.executor.index();
+        self.recorder().reaped(index, || self.ring.settle(fd));
+        self.ring.take_foreign()
+    }
+
+    /// Is nothing more urgent than the calling coroutine in flight on the ring, and no timer due
+    /// within so many ns?
+    pub(crate) fn is_undisturbed(&self, time: u64) -> bool {
+        let level = self.executor.running_level().unwrap_or_default().get();
+        self.ring.levels_in_flight() & more_urgent_than(level) == 0
+            && (self.timers.next_deadline()).is_none_or(|deadline| deadline > clock::now() + time)
+    }
+}

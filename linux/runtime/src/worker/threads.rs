@@ -1,0 +1,166 @@
+//! The threads of the vCPUs: how they start, and how they are told to leave.
+
+use std::cell::{Cell, OnceCell};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, mpsc};
+use std::thread;
+
+use upshift_core::{Domain, Executor};
+use upshift_ring::Ring;
+
+use crate::affinity;
+use crate::board::Served;
+use crate::context;
+use crate::host::Linux;
+use crate::notice::{no_thread, notice};
+use crate::preempt::{self, Preemptible};
+use crate::runtime::shared::{Other, Shared};
+use crate::stand_in::Neighbours;
+use crate::time::clock;
+use crate::time::timers::Timers;
+use crate::worker::{Outbox, Pace, Until, Worker};
+
+impl Shared {
+    /// The vCPU with a ring of the calling thread, which is pinned if `pin` says so; with it what makes the vCPU preemptible, if it is.
+    pub(crate) fn worker(
+        self: &Arc<Shared>,
+        executor: Executor<Linux>,
+        pin: Option<usize>,
+    ) -> io::Result<(Box<Worker>, Option<Arc<Preemptible>>)> {
+        let index = executor.index();
+        if let Some(cpu) = pin {
+            affinity::pin(cpu)?;
+        }
+        let ring = Ring::new(self.settings.ring.clone())?;
+        ring.set_own(Domain::<Linux>::waker_table());
+        self.domain.host().set_remote(index, Some(ring.remote()));
+        let timers = Arc::new(Timers::new(clock::now(), self.domain.host()));
+        self.reaches.set(index, Some(&timers));
+        let post = match (&self.membership, pin) {
+            (Some(membership), Some(cpu)) => {
+                let has_watcher = self.settings.preemption.is_some();
+                let vcpu = Served {
+                    domain: &self.domain,
+                    name: &self.settings.name,
+                    index,
+                    cpu,
+                };
+                membership.post(&vcpu, &ring, &timers, has_watcher)?
+            }
+            _ => None,
+        };
+        let meter = self.meter(index);
+        meter.enter_service();
+        self.domain.host().recorder().welcome(index);
+        let worker = Box::new(Worker {
+            executor,
+            ring,
+            timers,
+            shared: self.clone(),
+            meter,
+            pace: Pace::new(self.settings.quantum, self.settings.reap_interval),
+            outbox: Outbox::new(),
+            neighbours: Neighbours::default(),
+            is_ending: Cell::new(false),
+            stop: Arc::new(AtomicBool::new(false)),
+            preemptible: OnceCell::new(),
+            post,
+        });
+        if let Some(settings) = &self.settings.preemption {
+            let cpu = pin.unwrap_or(0);
+            // SAFETY: it is in a box, which `Worker::retire` keeps for ever if the vCPU does not come to its end.
+            let preemptible = unsafe { preempt::start(&worker, cpu, settings.clone())? };
+            let _ = worker.preemptible.set(preemptible.clone());
+            return Ok((worker, Some(preemptible)));
+        }
+        Ok((worker, None))
+    }
+
+    /// Starts the thread that serves one more vCPU. Returns its index.
+    pub(crate) fn add_vcpu(self: &Arc<Shared>) -> io::Result<usize> {
+        let executor = self.domain.add_vcpu().map_err(io::Error::other)?;
+        let index = executor.index();
+        let (other, _) = self.start_other(executor)?;
+        self.others().push(other);
+        if self.running.load(Ordering::Relaxed) {
+            self.join_again();
+        }
+        Ok(index)
+    }
+
+    /// The daemon is told of a vCPU that was added.
+    fn join_again(&self) {
+        if let Some(membership) = &self.membership
+            && let Err(error) = membership.join()
+        {
+            notice(format_args!("{error}; the vCPUs run without the board"));
+        }
+    }
+
+    /// Starts the thread that serves a vCPU; with it what makes the vCPU preemptible, if it is.
+    pub(crate) fn start_other(
+        self: &Arc<Shared>,
+        executor: Executor<Linux>,
+    ) -> io::Result<(Other, Option<Arc<Preemptible>>)> {
+        let index = executor.index();
+        let (ready, is_ready) = mpsc::sync_channel(1);
+        let shared = self.clone();
+        let thread = thread::Builder::new()
+            .name(format!("{}-{index}", self.settings.name))
+            .spawn(move || {
+                let (worker, preemptible) = match shared.worker(executor, shared.pin_of(index)) {
+                    Ok(made) => made,
+                    Err(error) => {
+                        let _ = ready.send(Err(error));
+                        return;
+                    }
+                };
+                drop(shared);
+                let stop = worker.stop.clone();
+                let _ = ready.send(Ok((stop.clone(), preemptible)));
+                let is_over = || stop.load(Ordering::Relaxed) && !worker.has_stopped_polls();
+                worker.run(Until::Says(&is_over));
+                worker.retire();
+            })
+            .map_err(|error| no_thread("a vCPU", &error))?;
+        let (stop, preemptible) = is_ready
+            .recv()
+            .map_err(|_| io::Error::other("the thread of a vCPU ended before it began"))??;
+        let other = Other {
+            index,
+            stop,
+            thread,
+        };
+        Ok((other, preemptible))
+    }
+
+    /// Ends the vCPU that was added last. Returns its index.
+    pub(crate) fn release_vcpu(&self) -> io::Result<usize> {
+        let own = context::with(|worker| worker.executor.index());
+        let other = {
+            let mut others = self.others();
+            let place = others
+                .iter()
+                .rposition(|other| Some(other.index) != own && other.index != 0);
+            place.map(|place| others.remove(place))
+        };
+        let other = other.ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "no vCPU to release: the one that serves the caller and the first one stay",
+            )
+        })?;
+        self.stop(&other);
+        Ok(other.index)
+    }
+
+    pub(crate) fn stop(&self, other: &Other) {
+        other.stop.store(true, Ordering::Relaxed);
+        upshift_core::Host::pend(self.domain.host(), other.index);
+    }
+
+    pub(crate) fn others(&self) -> std::sync::MutexGuard<'_, Vec<Other>> {
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
