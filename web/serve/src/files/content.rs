@@ -2,7 +2,7 @@
 //!
 //! A piece is read into a buffer from a small pool of the thread, which is not cleared each
 //! time and goes back when the piece has been sent. Where nothing but a socket is between a body and its client, 32 KiB and more
-//! are not read at all, as long as the page cache has them: [`crate::direct`].
+//! are not read at all, as long as the page cache has them: [`crate::connection::direct`].
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -18,7 +18,7 @@ use bytes::Bytes;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::connection::Conn;
-use crate::direct;
+use crate::connection::direct;
 
 /// Bytes read at once. Larger ones would leave the allocator's cache, and the CPU's.
 pub(crate) const PIECE: usize = 64 * 1024;

@@ -20,10 +20,10 @@ use super::listing;
 use super::open::{Found, Looking, Root};
 use super::path::{Name, Wrong, name_of};
 use super::squeeze::{Compressor, Squeezed};
-use crate::body::Body;
 use crate::config::Files;
-use crate::notice::{Notices, User};
-use crate::reply;
+use crate::operator::notice::{Notices, User};
+use crate::request::body::Body;
+use crate::request::reply;
 
 /// Header fields of a response with a file: seldom more.
 const FIELDS: usize = 10;
