@@ -3,7 +3,7 @@
 //! | module | concern |
 //! |---|---|
 //! | `service` | the way of a request: site, level, admission, answer |
-//! | `priority`, `dictionary`, `rules` | the level of a request |
+//! | `priority`, `rules` | the level of a request |
 //! | `host` | the host that a request is for |
 //! | `under_way`, `exchange`, `counted`, `in_flight` | its state, its end, and its place in the list of requests |
 //! | `refusal`, `reply`, `builtin`, `body` | responses |
@@ -12,7 +12,6 @@
 pub(crate) mod body;
 mod builtin;
 mod counted;
-mod dictionary;
 mod exchange;
 pub(crate) mod host;
 pub(crate) mod in_flight;
