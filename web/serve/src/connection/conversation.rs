@@ -6,36 +6,33 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::task::{Poll, ready};
-use std::time::Duration;
 
-use bytes::Buf;
 use http::StatusCode;
-use hyper::rt::{Read, Write};
+use hyper::rt::Write;
 use hyper::server::conn::{http1, http2};
 use upshift::hyper::{Allowance, Clock, Io, StreamSpawner};
 
 use crate::config::Limits;
-use crate::connection::direct::SendFile;
+use crate::connection::clocks::NEXT_REQUEST;
+use crate::connection::conn::Conn;
 use crate::connection::heads;
-use crate::connection::lend::Fill;
+use crate::connection::transport::Transport;
 use crate::connection::watched::Watched;
 use crate::request::service::Http;
-use crate::server::shared::{Entered, Live};
+use crate::server::shared::Live;
 use crate::tls::TlsIo;
 
 /// What an HTTP/2 client with prior knowledge sends first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// What a connection holds of a response that its client does not read, and of a request's body.
 const BUFFERED: usize = 64 * 1024;
-/// How long a client may take to send a request, after it has connected or had the last answer, when the server ends: it may be about to.
-pub(crate) const NEXT_REQUEST: Duration = Duration::from_secs(1);
-
-impl Entered {
-    pub(crate) async fn serve(self: Arc<Entered>, mut io: Io, live: Arc<Live>) {
+impl Conn {
+    /// Serves a connection to its end.
+    pub(crate) async fn serve(self: Arc<Conn>, mut io: Io, live: Arc<Live>) {
         if let Some(id) = upshift::get_cid() {
-            let _ = self.conn.coroutine.set(id);
+            let _ = self.coroutine.set(id);
         }
-        let _ = self.conn.queue.set(io.stream().send_queue());
+        let _ = self.queue.set(io.stream().send_queue());
         let limits = live.config.limits.clone();
         // How a connection ends is between hyper and the peer.
         if let Some(config) = &live.sites.tls {
@@ -51,9 +48,9 @@ impl Entered {
                 return;
             };
             drop(live);
-            self.conn.shook_hands();
+            self.clocks.shook_hands();
             let two = io.chose_two();
-            let _ = self.conn.tls.set(io.facts());
+            let _ = self.tls.set(io.facts());
             let _ = self.speak(io, two, &limits).await;
         } else {
             drop(live);
@@ -67,19 +64,11 @@ impl Entered {
     }
 
     /// Tells a client of HTTP without TLS that it has the wrong port.
-    async fn refuse_plain(&self, io: Io) -> io::Result<()> {
+    async fn refuse_plain(self: &Arc<Conn>, io: Io) -> io::Result<()> {
         let text = "this port speaks TLS: use https\n";
-        let mut answer = heads::refusal(StatusCode::BAD_REQUEST, text);
-        self.conn.leaves_unread();
-        let mut io = Watched::one(io, self.conn.clone(), 0);
-        poll_fn(|cx| {
-            while !answer.is_empty() {
-                let count = ready!(Pin::new(&mut io).poll_write(cx, &answer))?;
-                answer.advance(count);
-            }
-            Pin::new(&mut io).poll_shutdown(cx)
-        })
-        .await
+        let answer = heads::refusal(StatusCode::BAD_REQUEST, text);
+        let mut io = Watched::refused(io, self.clone(), answer);
+        poll_fn(|cx| Pin::new(&mut io).poll_shutdown(cx)).await
     }
 
     /// Is it to end after what is under way? A client of HTTP/1 whose connection is closed while it sends a request has lost it; one of HTTP/2
@@ -87,8 +76,8 @@ impl Entered {
     fn ends(&self) -> bool {
         let shared = &self.shared;
         shared.is_draining()
-            && (shared.closing.load(SeqCst) || self.conn.has_rested(NEXT_REQUEST))
-            && !self.conn.is_within_head()
+            && (shared.closing.load(SeqCst) || self.clocks.has_rested(NEXT_REQUEST))
+            && !self.clocks.is_within_head()
     }
 
     /// The output of `future`, or nothing if the server drains first.
@@ -103,22 +92,20 @@ impl Entered {
         .await
     }
 
-    async fn speak<I>(self: &Arc<Entered>, io: I, two: bool, limits: &Limits) -> hyper::Result<()>
+    async fn speak<I>(self: &Arc<Conn>, io: I, two: bool, limits: &Limits) -> hyper::Result<()>
     where
-        I: Read + Fill + SendFile + Write + Unpin + Send + 'static,
+        I: Transport + Send + 'static,
     {
         let service = Http::new(self.clone());
+        let io = Watched::new(io, self.clone(), two);
         let allowance = self.shared.receiving.open();
         if two {
-            self.conn.speaks_two();
-            let io = Watched::two(io, self.conn.clone(), self.shared.clone());
+            self.clocks.speaks_two();
             let builder = self.http2(limits, &allowance);
             let connection = builder.serve_connection(io, service);
             let told = self.tell(connection, |two| two.graceful_shutdown());
             return allowance.hold(told).await;
         }
-        let header_bytes = usize::try_from(limits.header_bytes).unwrap_or(usize::MAX);
-        let io = Watched::one(io, self.conn.clone(), header_bytes);
         let connection = self.http1(limits).serve_connection(io, service);
         // What a connection becomes that is upgraded is the service's.
         let connection = connection.with_upgrades();
@@ -136,7 +123,7 @@ impl Entered {
                 if polled.is_ready() {
                     return polled;
                 }
-                if self.conn.polled() {
+                if self.polled() {
                     ready!(upshift::task::poll_piece(cx));
                     continue;
                 }
@@ -154,13 +141,14 @@ impl Entered {
     fn http1(&self, limits: &Limits) -> http1::Builder {
         let mut builder = http1::Builder::new();
         let header_bytes = usize::try_from(limits.header_bytes).unwrap_or(usize::MAX);
+        // The service measures heads that fit into the buffer.
+        //
         // Not `pipeline_flush`: with it hyper closes without sending its 400 when more follows a
         // head that is wrong.
         builder
             .header_read_timeout(None)
             .max_buf_size(BUFFERED.max(header_bytes))
-            .max_headers(limits.headers)
-            .max_header_size(header_bytes);
+            .max_headers(limits.headers);
         builder
     }
 

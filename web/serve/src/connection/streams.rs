@@ -1,6 +1,6 @@
 //! The streams of a connection of HTTP/2 by their numbers, which `PRIORITY_UPDATE` frames refer to.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::request::priority::Urgency;
@@ -17,7 +17,7 @@ const EACH: u32 = 16;
 pub(crate) struct Streams {
     state: Mutex<State>,
     /// Reading has stopped behind the head of a request, for it to be handed out.
-    pub(crate) stopped: AtomicBool,
+    stopped: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -42,6 +42,16 @@ impl Default for State {
 impl Streams {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes whether reading stops until a request has been handed out.
+    pub(super) fn stops(&self, stops: bool) {
+        self.stopped.store(stops, Relaxed);
+    }
+
+    /// Has reading stopped since the last call?
+    pub(super) fn has_stopped(&self) -> bool {
+        self.stopped.swap(false, Relaxed)
     }
 
     /// The next request is of this stream.

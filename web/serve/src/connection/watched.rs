@@ -1,60 +1,65 @@
-//! The I/O of a connection, on its way to the HTTP library: what is read and written is noted in [`Conn`], and frames of HTTP/2 that
-//! open streams or say how urgent they are are looked at before the library has them.
+//! The I/O of a connection, as the HTTP library sees it: reads and writes are noted in the clocks of
+//! the connection, and frames of HTTP/2 that open streams or say how urgent they are, are looked at
+//! before the library has them.
 
 use std::io::{self, IoSlice};
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use http::StatusCode;
 use hyper::rt::{Read, ReadBufCursor, Write};
 
-use crate::connection::Conn;
-use crate::connection::conversation::NEXT_REQUEST;
-use crate::connection::direct::{self, SendFile};
+use crate::connection::clocks::NEXT_REQUEST;
+use crate::connection::conn::Conn;
 use crate::connection::frames::{Frames, Heard};
-use crate::connection::heads::Heads;
-use crate::connection::lend::Fill;
-use crate::files::{Reading, asked_in_vain, read_later, read_now};
+use crate::connection::transport::Transport;
+use crate::connection::{direct, heads};
 use crate::request::priority::Urgency;
-use crate::server::shared::Shared;
 
-/// What is read of HTTP/2 between two looks at the clock: 455 frames at most.
+/// Bytes of HTTP/2 that are read between two looks at the clock: 455 frames at most.
 const PIECE: usize = 4096;
 
 /// A connection's I/O, watched.
-pub(crate) struct Watched<I> {
+pub(super) struct Watched<I> {
     io: I,
     conn: Arc<Conn>,
-    /// Present in HTTP/1.
-    one: Option<Box<One>>,
-    /// Present in HTTP/2.
-    two: Option<Box<Two>>,
+    speaks: Speaks,
     /// Bytes that had come from the socket at the last look.
     received: u64,
-    /// Ends the wait for the client to close.
-    patience: Option<Pin<Box<upshift::time::Sleep>>>,
-    /// Bytes that the client had not taken when that wait began.
-    unsent: Option<usize>,
-    /// Of the piece of a file that is being sent, what had to be read.
+    /// The wait for the client to close.
+    patience: Option<Patience>,
+    /// Bytes of the connection's first file that had to be read.
     read: Bytes,
-    reading: Option<Reading>,
+    /// A file is waited for, and not the client.
+    reads: bool,
 }
 
+/// The state of reading.
+enum Speaks {
+    One(One),
+    Two(Box<Two>),
+}
+
+struct Patience {
+    wait: Pin<Box<upshift::time::Sleep>>,
+    /// Bytes that the client had not taken when the wait began.
+    unsent: Option<usize>,
+}
+
+#[derive(Default)]
 struct One {
-    heads: Heads,
-    /// An answer that is sent in place of the library's.
-    instead: Option<Bytes>,
+    /// The last answer, if it is not the library's; the library reads no more.
+    refusal: Option<Bytes>,
     /// The client sends nothing any more.
     ended: bool,
-    /// The library learns of the end when the answer is sent: it would not send the rest.
+    /// The library learns of the end when all answers are sent: it would not send the rest.
     hidden: bool,
 }
 
 struct Two {
-    shared: Arc<Shared>,
     frames: Frames,
     /// A request has been received that is to be handed out before anything else is read.
     stop: bool,
@@ -63,51 +68,41 @@ struct Two {
 }
 
 impl<I> Watched<I> {
-    /// Watches a connection of HTTP/1, with heads of so many bytes at most.
-    pub(crate) fn one(io: I, conn: Arc<Conn>, header_bytes: usize) -> Watched<I> {
-        let one = One {
-            heads: Heads::new(header_bytes),
-            instead: None,
-            ended: false,
-            hidden: false,
+    pub(super) fn new(io: I, conn: Arc<Conn>, two: bool) -> Watched<I> {
+        let speaks = if two {
+            Speaks::Two(Box::new(Two {
+                frames: Frames::new(),
+                stop: false,
+                wrong: &[],
+            }))
+        } else {
+            Speaks::One(One::default())
         };
         Watched {
             io,
             conn,
-            one: Some(Box::new(one)),
-            two: None,
+            speaks,
             received: 0,
             patience: None,
-            unsent: None,
             read: Bytes::new(),
-            reading: None,
+            reads: false,
         }
     }
 
-    pub(crate) fn two(io: I, conn: Arc<Conn>, shared: Arc<Shared>) -> Watched<I> {
-        let two = Two {
-            shared,
-            frames: Frames::new(),
-            stop: false,
-            wrong: &[],
-        };
-        Watched {
-            io,
-            conn,
-            one: None,
-            two: Some(Box::new(two)),
-            received: 0,
-            patience: None,
-            unsent: None,
-            read: Bytes::new(),
-            reading: None,
-        }
+    /// Watches a connection of HTTP/1 that gets this answer, and no other.
+    pub(super) fn refused(io: I, conn: Arc<Conn>, answer: Bytes) -> Watched<I> {
+        let mut this = Watched::new(io, conn, false);
+        this.speaks = Speaks::One(One {
+            refusal: Some(answer),
+            ..One::default()
+        });
+        this
     }
 }
 
 impl Two {
-    /// Passes on what has come, and takes note.
-    fn read<I: Fill>(
+    /// Passes on the client's bytes, and takes note.
+    fn read<I: Transport>(
         &mut self,
         io: &mut I,
         conn: &Conn,
@@ -116,9 +111,9 @@ impl Two {
     ) -> Poll<io::Result<()>> {
         let streams = &conn.streams;
         // The library reads on, so it has handed out what there was.
-        streams.stopped.store(false, Relaxed);
-        if mem::take(&mut self.stop) {
-            streams.stopped.store(true, Relaxed);
+        let stops = mem::take(&mut self.stop);
+        streams.stops(stops);
+        if stops {
             return Poll::Pending;
         }
         if !self.wrong.is_empty() {
@@ -137,7 +132,7 @@ impl Two {
                 streams.opened(number);
                 self.stop = true;
             }
-            Heard::Update(number, field) => update(&self.shared, conn, number, field),
+            Heard::Update(number, field) => update(conn, number, field),
             Heard::Flood => flood = true,
             Heard::Wrong(frame) => self.wrong = frame,
         });
@@ -154,28 +149,28 @@ impl Two {
 impl One {
     /// Passes on bytes of the client, which is taken for gone at its end of file, unless its
     /// request is answered in any case.
-    fn read<I: Fill>(
+    fn read<I: Transport>(
         &mut self,
         io: &mut I,
         conn: &Conn,
         cx: &mut Context<'_>,
         room: &mut ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.ended {
+        if !self.ended && self.refusal.is_none() {
             ready!(io.poll_read_on(cx));
             let data = ready!(io.poll_fill(cx))?;
             let data = &data[..data.len().min(room.remaining())];
-            if conn.is_between() {
-                if conn.received() {
-                    self.heads.begin();
-                }
-                self.heads.look(data);
-            }
-            room.put_slice(data);
             let count = data.len();
+            if conn.clocks.received() && heads::has_unknown_coding(data) {
+                let refusal = heads::refusal(StatusCode::NOT_IMPLEMENTED, heads::UNKNOWN_CODING);
+                self.refusal = Some(refusal);
+                self.hidden = true;
+            } else {
+                room.put_slice(data);
+                self.ended = count == 0;
+                self.hidden = self.ended && conn.clocks.is_answered();
+            }
             io.consume(count);
-            self.ended = count == 0;
-            self.hidden = self.ended && conn.is_answered();
         }
         if self.hidden {
             return Poll::Pending;
@@ -183,31 +178,23 @@ impl One {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends another answer in place of the library's, if there is a better one.
-    fn poll_instead<I: Write + Unpin>(
+    /// Sends the last answer, if it is not the library's.
+    fn poll_refusal<I: Transport>(
         &mut self,
         io: &mut I,
         cx: &mut Context<'_>,
-        pieces: &[IoSlice<'_>],
-    ) -> Poll<io::Result<Option<usize>>> {
-        if self.instead.is_none() {
-            self.instead = pieces.first().and_then(|piece| self.heads.instead(piece));
+    ) -> Poll<io::Result<()>> {
+        while let Some(rest) = self.refusal.as_mut().filter(|rest| !rest.is_empty()) {
+            let count = ready!(Pin::new(&mut *io).poll_write(cx, rest))?;
+            rest.advance(count);
         }
-        let Some(instead) = &mut self.instead else {
-            return Poll::Ready(Ok(None));
-        };
-        while !instead.is_empty() {
-            let count = ready!(Pin::new(&mut *io).poll_write(cx, instead))?;
-            instead.advance(count);
-        }
-        self.instead = None;
-        let count = pieces.iter().map(|piece| piece.len()).sum();
-        Poll::Ready(Ok(Some(count)))
+        Poll::Ready(Ok(()))
     }
 }
 
-/// The client says how urgent a stream is: its request gets the level that follows from it, or it is kept until the request comes.
-fn update(shared: &Shared, conn: &Conn, number: u32, field: &[u8]) {
+/// Takes note of how urgent the client says that a stream is: its request gets the level that
+/// follows, or the note is kept until the request comes.
+fn update(conn: &Conn, number: u32, field: &[u8]) {
     let Ok(field) = str::from_utf8(field) else {
         return;
     };
@@ -219,16 +206,16 @@ fn update(shared: &Shared, conn: &Conn, number: u32, field: &[u8]) {
         conn.streams.keep(number, urgency);
         return;
     };
-    let live = shared.live();
+    let live = conn.shared.live();
     let urgency = live.granted(urgency);
     entry.asks(urgency, urgency.level());
     let level = live.rule_again(&entry.facts).unwrap_or(urgency.level());
-    conn.in_flight.reprio(&shared.runtime, |one| {
+    conn.in_flight.reprio(&conn.shared.runtime, |one| {
         std::ptr::eq(one, &*entry).then_some(level)
     });
 }
 
-impl<I: Read + Fill + Unpin> Read for Watched<I> {
+impl<I: Transport> Read for Watched<I> {
     #[inline]
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -236,74 +223,58 @@ impl<I: Read + Fill + Unpin> Read for Watched<I> {
         mut room: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        let result = match (&mut this.two, &mut this.one) {
-            (Some(two), _) => two.read(&mut this.io, &this.conn, cx, &mut room),
-            (None, Some(one)) => one.read(&mut this.io, &this.conn, cx, &mut room),
-            (None, None) => Pin::new(&mut this.io).poll_read(cx, room),
+        let result = match &mut this.speaks {
+            Speaks::One(one) => one.read(&mut this.io, &this.conn, cx, &mut room),
+            Speaks::Two(two) => two.read(&mut this.io, &this.conn, cx, &mut room),
         };
         let received = this.io.received();
         if received != this.received {
-            this.conn.arrived(received - this.received);
+            this.conn.clocks.arrived(received - this.received);
             this.received = received;
         }
         result
     }
 }
 
-impl<I> Watched<I> {
-    #[inline]
-    fn has_written(&self, result: &Poll<io::Result<usize>>) {
-        // The device is not the client.
-        self.conn
-            .wrote(result.is_pending() && self.reading.is_none());
-        if let (Some(_), Poll::Ready(Ok(bytes))) = (&self.two, result) {
-            self.conn.sending.wrote(*bytes);
-        }
-    }
-}
-
-impl<I: Write + SendFile + Unpin> Watched<I> {
-    /// Sends of a file what these bytes stand for.
-    fn poll_file(&mut self, cx: &mut Context<'_>, stand_in: &[u8]) -> Poll<io::Result<usize>> {
-        let direct = &self.conn.direct;
-        let piece = direct.piece_of(stand_in)?;
-        loop {
+impl<I: Transport> Watched<I> {
+    /// Sends bytes of the connection's first file, at most `most`, without a copy if it can be.
+    fn poll_file(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
+        let cut_short = || Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+        self.reads = false;
+        let mut files = self.conn.direct.files();
+        let Some(file) = files.front_mut() else {
+            return cut_short();
+        };
+        let count = loop {
             if !self.read.is_empty() {
-                let count = ready!(Pin::new(&mut self.io).poll_write(cx, &self.read))?;
+                let piece = &self.read[..self.read.len().min(most)];
+                let count = ready!(Pin::new(&mut self.io).poll_write(cx, piece))?;
                 self.read.advance(count);
-                direct.sent(&piece, count);
-                return Poll::Ready(Ok(count));
+                break count;
             }
-            if let Some(reading) = &mut self.reading {
-                let read = ready!(reading.as_mut().poll(cx));
-                self.reading = None;
-                self.read = read?;
-                continue;
-            }
-            let (at, left) = piece.rest();
-            match ready!(self.io.poll_send_file(cx, piece.fd(), at, left))? {
-                Some(0) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
-                Some(count) => {
-                    direct.sent(&piece, count);
-                    return Poll::Ready(Ok(count));
-                }
-                None => {
-                    piece.end_source();
-                    asked_in_vain();
-                    match read_now(piece.file(), at, left as u64)? {
-                        Some(bytes) => self.read = bytes,
-                        None => {
-                            let file = upshift::fs::File::from_std(piece.file().try_clone()?);
-                            self.reading = Some(Box::pin(read_later(file, at, left as u64)));
-                        }
+            if let Some((fd, at)) = file.uncopied() {
+                match ready!(self.io.poll_send_file(cx, fd, at, most))? {
+                    Some(0) => return cut_short(),
+                    Some(count) => {
+                        file.skip(count);
+                        break count;
                     }
+                    None => file.is_copied(),
                 }
             }
+            let chunk = file.poll_chunk(cx);
+            self.reads = chunk.is_pending();
+            match ready!(chunk) {
+                Some(bytes) => self.read = bytes?,
+                None => return cut_short(),
+            }
+        };
+        if file.left() == 0 && self.read.is_empty() {
+            files.pop_front();
         }
+        Poll::Ready(Ok(count))
     }
-}
 
-impl<I: Fill> Watched<I> {
     /// Reads on after the last byte was sent, until the client closes, or takes nothing for
     /// [`NEXT_REQUEST`]. Anything that arrives for a closed socket, such as a WINDOW_UPDATE or the
     /// rest of a body, makes the kernel send a reset, which discards all bytes that the client has
@@ -312,14 +283,16 @@ impl<I: Fill> Watched<I> {
         while self
             .patience
             .as_mut()
-            .is_none_or(|wait| wait.as_mut().poll(cx).is_ready())
+            .is_none_or(|patience| patience.wait.as_mut().poll(cx).is_ready())
         {
             let unsent = self.conn.unsent();
-            if self.patience.is_some() && (unsent == self.unsent || unsent == Some(0)) {
+            if let Some(patience) = &self.patience
+                && (unsent == patience.unsent || unsent == Some(0))
+            {
                 return Poll::Ready(());
             }
-            self.unsent = unsent;
-            self.patience = Some(Box::pin(upshift::time::sleep(NEXT_REQUEST)));
+            let wait = Box::pin(upshift::time::sleep(NEXT_REQUEST));
+            self.patience = Some(Patience { wait, unsent });
         }
         loop {
             ready!(self.io.poll_read_on(cx));
@@ -334,7 +307,7 @@ impl<I: Fill> Watched<I> {
     }
 }
 
-impl<I: Write + Fill + SendFile + Unpin> Write for Watched<I> {
+impl<I: Transport> Write for Watched<I> {
     #[inline]
     fn poll_write(
         self: Pin<&mut Self>,
@@ -351,20 +324,19 @@ impl<I: Write + Fill + SendFile + Unpin> Write for Watched<I> {
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = &mut *self;
-        if this.conn.direct.is_broken() {
-            return Poll::Ready(Err(direct::out_of_order()));
-        }
-        if let Some(one) = &mut this.one
-            && let Some(count) = ready!(one.poll_instead(&mut this.io, cx, pieces))?
-        {
-            return Poll::Ready(Ok(count));
-        }
-        let result = match pieces.iter().position(|piece| direct::stands_in(piece)) {
+        let file = pieces
+            .iter()
+            .position(|piece| direct::is_placeholder(piece));
+        let result = match file {
             None => Pin::new(&mut this.io).poll_write_vectored(cx, pieces),
-            Some(0) => this.poll_file(cx, &pieces[0]),
+            Some(0) => this.poll_file(cx, pieces[0].len()),
             Some(at) => this.io.poll_send_before(cx, &pieces[..at]),
         };
-        this.has_written(&result);
+        // The device of a file is not the client.
+        this.conn.clocks.wrote(result.is_pending() && !this.reads);
+        if let (Speaks::Two(_), Poll::Ready(Ok(bytes))) = (&this.speaks, &result) {
+            this.conn.sending.wrote(*bytes);
+        }
         result
     }
 
@@ -376,12 +348,12 @@ impl<I: Write + Fill + SendFile + Unpin> Write for Watched<I> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let result = Pin::new(&mut this.io).poll_flush(cx);
-        this.conn.wrote(result.is_pending());
+        this.conn.clocks.wrote(result.is_pending());
         // The library flushes when it has written all of the answer.
-        if let Some(one) = &mut this.one
+        if let Speaks::One(one) = &mut this.speaks
             && one.hidden
             && result.is_ready()
-            && this.conn.is_between()
+            && this.conn.clocks.is_between()
         {
             one.hidden = false;
             cx.waker().wake_by_ref();
@@ -392,14 +364,19 @@ impl<I: Write + Fill + SendFile + Unpin> Write for Watched<I> {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.patience.is_none() {
-            let result = Pin::new(&mut this.io).poll_shutdown(cx);
-            this.conn.wrote(result.is_pending());
-            ready!(result)?;
+            let mut sent = Poll::Ready(Ok(()));
+            if let Speaks::One(one) = &mut this.speaks {
+                sent = one.poll_refusal(&mut this.io, cx);
+            }
+            if let Poll::Ready(Ok(())) = sent {
+                sent = Pin::new(&mut this.io).poll_shutdown(cx);
+            }
+            this.conn.clocks.wrote(sent.is_pending());
+            ready!(sent)?;
         }
-        let waits = match (&this.one, &this.two) {
-            (Some(one), _) => !one.ended && this.conn.is_sending(),
-            (_, Some(two)) => two.shared.is_draining(),
-            _ => false,
+        let waits = match &this.speaks {
+            Speaks::One(one) => !one.ended && this.conn.clocks.is_sending(),
+            Speaks::Two(_) => this.conn.shared.is_draining(),
         };
         if waits {
             ready!(this.poll_closed(cx));

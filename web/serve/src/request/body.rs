@@ -11,7 +11,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 
-use crate::connection::Conn;
+use crate::connection::direct::{Direct, placeholder};
 use crate::files::{FileBody, Squeezed};
 
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
@@ -22,8 +22,32 @@ pub struct Body(Kind);
 enum Kind {
     Whole(Option<Bytes>),
     File(FileBody),
+    /// The connection sends the file, and the body hands out placeholders for it.
+    Direct(Box<Placeholders>),
     Squeezed(Box<Squeezed>),
     Boxed(UnsyncBoxBody<Bytes, BoxError>),
+}
+
+/// Placeholders for the bytes of a file.
+struct Placeholders {
+    /// Goes to the connection with the first one: responses to HEAD have none.
+    file: Option<FileBody>,
+    left: u64,
+    to: Arc<Direct>,
+}
+
+impl Placeholders {
+    fn next(&mut self) -> Option<Bytes> {
+        if let Some(file) = self.file.take() {
+            self.to.push(file);
+        }
+        if self.left == 0 {
+            return None;
+        }
+        let bytes = placeholder(self.left);
+        self.left -= bytes.len() as u64;
+        Some(bytes)
+    }
 }
 
 impl Body {
@@ -52,19 +76,23 @@ impl Body {
         Body(Kind::File(file))
     }
 
-    /// The bytes of a file may go to the socket without a copy, past what the HTTP library writes.
-    pub(crate) fn go_past(&mut self, conn: &Arc<Conn>) {
-        if let Kind::File(file) = &mut self.0 {
-            file.go_past(conn);
-        }
-    }
-
-    /// A file of one piece that does not go past is read at once, if it can be: [`is_at_hand`](Body::is_at_hand).
-    pub(crate) fn read_piece(&mut self) {
-        if let Kind::File(file) = &self.0
-            && let Some(bytes) = file.whole()
-        {
-            *self = Body::from(bytes);
+    /// Lets a large file go to the socket without a copy, if the socket is `to`; a file of one piece
+    /// that is copied is read at once, if it can be: then it [is at hand](Body::is_at_hand).
+    pub(crate) fn prepare(&mut self, to: Option<&Arc<Direct>>) {
+        let Kind::File(file) = &self.0 else { return };
+        match to {
+            Some(to) if file.is_large() => {
+                let left = file.left();
+                if let Kind::File(file) = std::mem::replace(&mut self.0, Kind::Whole(None)) {
+                    let (file, to) = (Some(file), to.clone());
+                    self.0 = Kind::Direct(Box::new(Placeholders { file, left, to }));
+                }
+            }
+            _ => {
+                if let Some(bytes) = file.whole() {
+                    *self = Body::from(bytes);
+                }
+            }
         }
     }
 
@@ -93,6 +121,7 @@ impl HttpBody for Body {
             Kind::File(file) => file
                 .poll_chunk(cx)
                 .map(|chunk| chunk.map(|chunk| chunk.map(Frame::data).map_err(Into::into))),
+            Kind::Direct(file) => Poll::Ready(file.next().map(|bytes| Ok(Frame::data(bytes)))),
             Kind::Squeezed(file) => file
                 .poll_chunk(cx)
                 .map(|chunk| chunk.map(|chunk| chunk.map(Frame::data).map_err(Into::into))),
@@ -104,6 +133,7 @@ impl HttpBody for Body {
         match &self.0 {
             Kind::Whole(bytes) => bytes.is_none(),
             Kind::File(file) => file.left() == 0,
+            Kind::Direct(file) => file.left == 0,
             Kind::Squeezed(file) => file.is_over(),
             Kind::Boxed(body) => body.is_end_stream(),
         }
@@ -113,6 +143,7 @@ impl HttpBody for Body {
         match &self.0 {
             Kind::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
             Kind::File(file) => SizeHint::with_exact(file.left()),
+            Kind::Direct(file) => SizeHint::with_exact(file.left),
             Kind::Squeezed(_) => SizeHint::new(),
             Kind::Boxed(body) => body.size_hint(),
         }

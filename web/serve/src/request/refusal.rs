@@ -12,6 +12,8 @@ pub(crate) enum Refusal {
     NoTarget,
     NoHost,
     Misdirected,
+    LongUrl,
+    LongHead,
     TooLarge,
     TooOften,
     Overloaded,
@@ -33,6 +35,15 @@ impl Refusal {
             Refusal::Misdirected => {
                 let why = "this connection is to another host\n";
                 reply::text(StatusCode::MISDIRECTED_REQUEST, why)
+            }
+            Refusal::LongUrl => {
+                let why = "the URL is too long\n";
+                closing(reply::text(StatusCode::URI_TOO_LONG, why), version)
+            }
+            Refusal::LongHead => {
+                let why = "the header fields are too long\n";
+                let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+                closing(reply::text(status, why), version)
             }
             Refusal::TooLarge => {
                 let why = "the body is too large\n";

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use crate::connection::Conn;
+use crate::connection::conn::Conn;
 use crate::request::body::BoxError;
 use crate::request::upload;
 
@@ -61,18 +61,18 @@ impl HttpBody for RequestBody {
         let Poll::Ready(frame) = Pin::new(inner).poll_frame(cx) else {
             if !self.awaited {
                 self.awaited = true;
-                self.conn.begin_body();
+                self.conn.clocks.begin_body();
             }
-            self.conn.waits_for_body();
+            self.conn.clocks.waits_for_body();
             return Poll::Pending;
         };
         let Some(frame) = frame.transpose()? else {
-            self.conn.has_body();
+            self.conn.clocks.has_body();
             self.inner = None;
             return Poll::Ready(None);
         };
         let length = frame.data_ref().map_or(0, Bytes::len) as u64;
-        self.conn.has_body();
+        self.conn.clocks.has_body();
         if length > self.left {
             self.left = 0;
             return Poll::Ready(Some(Err(TooLarge.into())));
@@ -94,7 +94,7 @@ impl HttpBody for RequestBody {
 impl Drop for RequestBody {
     fn drop(&mut self) {
         if self.awaited {
-            self.conn.end_body();
+            self.conn.clocks.end_body();
         }
         if let Some(inner) = self.inner.take() {
             upload::leave(inner, &self.conn);

@@ -11,36 +11,36 @@ use http::{HeaderMap, Method, Request, Response, Version};
 use hyper::body::Incoming;
 use hyper::service::Service;
 use upshift::Level;
-use upshift::hyper::LevelBody;
 
 use crate::admission::Ticket;
 use crate::clock;
 use crate::config::Endpoint;
+use crate::connection::conn::Conn;
+use crate::request::answering::{Answer, Answering};
 use crate::request::body::BoxError;
-use crate::request::counted::Counted;
-use crate::request::exchange::Exchange;
 use crate::request::in_flight::Entry;
 use crate::request::priority::Urgency;
 use crate::request::refusal::Refusal;
 use crate::request::request_body::RequestBody;
 use crate::request::rules::Facts;
-use crate::request::under_way::{Answer, UnderWay};
+use crate::request::under_way::Request as UnderWay;
 use crate::request::{builtin, host, reply};
-use crate::server::shared::{App, Entered, Live, Seen};
+use crate::server::shared::{App, Live, Seen};
 
 /// What a connection serves.
 pub(crate) struct Http {
-    entered: Arc<Entered>,
+    conn: Arc<Conn>,
     seen: RefCell<Arc<Seen>>,
 }
 
 impl Service<Request<Incoming>> for Http {
-    type Response = Response<LevelBody<Counted>>;
+    type Response = Response<Box<UnderWay>>;
     type Error = BoxError;
-    type Future = UnderWay;
+    type Future = Answering;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let Entered { shared, conn, .. } = &*self.entered;
+        let conn = &self.conn;
+        let shared = &conn.shared;
         let live = self.live();
         let now = clock::nanos();
         let version = request.version();
@@ -50,25 +50,25 @@ impl Service<Request<Incoming>> for Http {
         // A refusal is the same for every client.
         let place_of_site = *site.as_ref().unwrap_or(&0);
         let rule = live.rule_for(place_of_site, &facts);
-        let vital = matches!(endpoint, Some(Endpoint::Healthz | Endpoint::Metrics));
-        let two = version >= Version::HTTP_2;
-        let (stream, updated) = match two {
-            true => conn.streams.take(),
-            false => (None, None),
+        // Monitoring must get an answer when the server is overloaded.
+        let is_vital = matches!(endpoint, Some(Endpoint::Healthz | Endpoint::Metrics));
+        let (stream, updated) = if version >= Version::HTTP_2 {
+            conn.streams.take()
+        } else {
+            (None, None)
         };
         let asked = updated.unwrap_or_else(|| Urgency::of(request.headers()));
         let urgency = live.granted(asked);
-        let own = if vital {
-            // Monitoring must get an answer when the server is overloaded.
+        let own = if is_vital {
             shared.receive
         } else {
             urgency.level()
         };
         let level = rule.unwrap_or(own);
-        conn.begin_request();
-        conn.answers_half_closed(shared.app.is_none() || endpoint.is_some());
+        conn.clocks
+            .begin_request(shared.app.is_none() || endpoint.is_some());
         let gate = match endpoint {
-            _ if vital && rule.is_none() => Gate::Open,
+            _ if is_vital && rule.is_none() => Gate::Open,
             None if shared.app.is_some() => Gate::Waits,
             Some(Endpoint::Matrix) => Gate::Waits,
             _ => Gate::Counts,
@@ -83,24 +83,22 @@ impl Service<Request<Incoming>> for Http {
             }
         };
         let entry = Entry::new(facts, stream, (urgency, own), level, now);
-        conn.in_flight.enter(&entry);
-        let turn = if two { conn.sending.enter() } else { 0 };
-        let entered = self.entered.clone();
-        let mut exchange = Exchange::new(entered, ticket, entry, turn, rule.is_some(), version);
         // A refusal costs a level nothing: it is sent from where the request was received.
-        let receives = site.is_err() || vital && rule.is_none();
+        let receives = site.is_err() || gate == Gate::Open;
+        let is_ruled = rule.is_some();
+        let mut under_way = UnderWay::new(conn.clone(), entry, version, ticket, receives, is_ruled);
         let answer = match (site, &shared.app) {
             (Ok(_), Some(app)) if endpoint.is_none() => self.ask(&live, app, request),
             (site, _) => {
                 let (parts, body) = request.into_parts();
-                exchange.leaves(body);
+                under_way.leaves(body);
                 match site {
                     Ok(site) => self.answer(&live, site, endpoint, parts, now),
                     Err(response) => Answer::Ready(Some(response)),
                 }
             }
         };
-        UnderWay::new(exchange, answer, receives)
+        Answering::new(under_way, answer)
     }
 }
 
@@ -117,15 +115,15 @@ enum Gate {
 }
 
 impl Http {
-    pub(crate) fn new(entered: Arc<Entered>) -> Http {
-        let seen = RefCell::new(Seen::now(&entered.shared));
-        Http { entered, seen }
+    pub(crate) fn new(conn: Arc<Conn>) -> Http {
+        let seen = RefCell::new(Seen::now(&conn.shared));
+        Http { conn, seen }
     }
 
     /// The settings of the moment.
     #[inline]
     fn live(&self) -> Arc<Seen> {
-        let shared = &self.entered.shared;
+        let shared = &self.conn.shared;
         let mut seen = self.seen.borrow_mut();
         if !seen.is_current(shared) {
             *seen = Seen::now(shared);
@@ -150,7 +148,7 @@ impl Http {
         Facts {
             method: request.method().clone(),
             uri: request.uri().clone(),
-            peer: self.entered.conn.peer.ip(),
+            peer: self.conn.peer.ip(),
             headers,
         }
     }
@@ -166,7 +164,7 @@ impl Http {
             return Ok(0);
         }
         let site = live.sites.find(host);
-        match self.entered.conn.server_name() {
+        match self.conn.server_name() {
             Some(server) if live.sites.is_misdirected(site, server) => Err(Refusal::Misdirected),
             _ => Ok(site),
         }
@@ -182,6 +180,13 @@ impl Http {
         gate: Gate,
     ) -> Result<Option<Ticket>, Refusal> {
         let limits = &live.config.limits;
+        let (line, head) = sizes(request);
+        if line >= limits.header_bytes {
+            return Err(Refusal::LongUrl);
+        }
+        if head > limits.header_bytes {
+            return Err(Refusal::LongHead);
+        }
         let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
         let is_chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
         if codings.next().is_some_and(|coding| !is_chunked(coding)) || codings.next().is_some() {
@@ -195,8 +200,11 @@ impl Http {
         if gate == Gate::Open {
             return Ok(None);
         }
-        let Entered { shared, conn, .. } = &*self.entered;
-        if !shared.rates.take(conn.peer.ip(), limits.request_rate, now) {
+        let shared = &self.conn.shared;
+        if !shared
+            .rates
+            .take(self.conn.peer.ip(), limits.request_rate, now)
+        {
             shared.metrics.throttled.fetch_add(1, Relaxed);
             return Err(Refusal::TooOften);
         }
@@ -226,21 +234,33 @@ impl Http {
             return Answer::Ready(Some(reply::only_get("this can only be read\n")));
         }
         if let Some(response) =
-            endpoint.and_then(|endpoint| builtin::at_once(&self.entered.shared, endpoint))
+            endpoint.and_then(|endpoint| builtin::at_once(&self.conn.shared, endpoint))
         {
             return Answer::Ready(Some(response));
         }
-        let (entered, live) = (self.entered.clone(), live.clone());
+        let (conn, live) = (self.conn.clone(), live.clone());
         Answer::Later(Box::pin(async move {
-            builtin::respond(&entered.shared, &live, site, &parts, since).await
+            builtin::respond(&conn.shared, &live, site, &parts, since).await
         }))
     }
 
     /// Has a service answer.
     fn ask(&self, live: &Arc<Seen>, app: &App, mut request: Request<Incoming>) -> Answer {
         let limit = live.config.limits.body_bytes;
-        let conn = self.entered.conn.clone();
+        let conn = self.conn.clone();
         request.extensions_mut().insert(conn.facts());
         Answer::Later(app(request.map(|body| RequestBody::new(body, conn, limit))))
     }
+}
+
+/// Returns the bytes of a request's target, and about those of its whole head.
+#[inline]
+fn sizes(request: &Request<Incoming>) -> (u64, u64) {
+    let uri = request.uri();
+    let host = uri.authority().map_or(0, |host| host.as_str().len());
+    let line = host + uri.path_and_query().map_or(0, |path| path.as_str().len());
+    let fields = request.headers().iter();
+    // With the colon, a space, and the end of the line.
+    let fields = fields.map(|(name, value)| name.as_str().len() + value.len() + 4);
+    (line as u64, line as u64 + fields.sum::<usize>() as u64)
 }

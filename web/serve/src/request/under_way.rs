@@ -1,133 +1,220 @@
-//! A request that is being answered: what hyper polls.
+//! The state of a request that is under way, and its end.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::{Duration, SystemTime};
 
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue};
-use http::{Method, Response, Version};
-use http_body::Body as _;
-use upshift::hyper::{LevelBody, LevelFuture};
+use bytes::Bytes;
+use http::{Response, Uri, Version};
+use hyper::body::Incoming;
+use upshift::hyper::RequestLevel;
 
-use crate::request::body::{Body, BoxError};
-use crate::request::counted::Counted;
-use crate::request::exchange::Exchange;
+use crate::admission::Ticket;
+use crate::clock;
+use crate::connection::conn::Conn;
+use crate::operator::access_log::Record;
+use crate::request::body::Body;
 use crate::request::in_flight::Entry;
-use crate::server::shared::{Answering, Entered};
+use crate::request::priority::PRIORITY;
+use crate::request::upload;
 
-/// A request under way: the coroutine that polls it first is the one to be moved, also while it
-/// queues at its level.
-pub(crate) struct UnderWay {
-    listed: Option<Arc<Entry>>,
-    inner: LevelFuture<Exchanging>,
+/// A request from its head to the end of its response; its drop is the end.
+pub(crate) struct Request {
+    pub(super) conn: Arc<Conn>,
+    pub(super) entry: Arc<Entry>,
+    pub(super) version: Version,
+    pub(super) stage: Stage,
+    /// Moves the coroutine to the level of the request, and back.
+    pub(super) level: RequestLevel,
+    /// Its place at the gate of its level, if it has to pass one.
+    pub(super) ticket: Option<Ticket>,
+    /// Set if a rule has said its level.
+    pub(super) is_ruled: bool,
+    /// Its place in the order of sending, of HTTP/2.
+    pub(super) turn: u64,
+    /// Nanoseconds before it began.
+    waited: u64,
+    /// 0: the client went before there was one.
+    status: u16,
+    /// Bytes of the response body so far.
+    pub(super) bytes: u64,
+    /// The body of a request of HTTP/2 that nobody reads.
+    unread: Option<Incoming>,
+    pub(super) body: Body,
+    /// The part of a piece of the body that has not been handed out: it was too large.
+    pub(super) rest: Bytes,
+    /// The client has to take bytes that were handed out. In HTTP/1 the socket tells.
+    offers: bool,
 }
 
-impl UnderWay {
-    /// `receives`: the request is answered where it was received.
-    pub(crate) fn new(exchange: Exchange, answer: Answer, receives: bool) -> UnderWay {
-        let listed = exchange.entry.clone();
-        let (level, returns) = (listed.level(), exchange.version < Version::HTTP_2);
-        let exchanging = Exchanging {
-            exchange: Some(exchange),
-            answer,
-            begun: false,
+/// How far a request is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Received,
+    /// It is known which coroutine runs it.
+    Queued,
+    Begun,
+}
+
+impl Request {
+    /// Enters a request, whose `entry` says its level. `receives`: it is answered where it was
+    /// received, and costs its level nothing.
+    pub(super) fn new(
+        conn: Arc<Conn>,
+        entry: Arc<Entry>,
+        version: Version,
+        ticket: Option<Ticket>,
+        receives: bool,
+        is_ruled: bool,
+    ) -> Box<Request> {
+        conn.in_flight.enter(&entry);
+        let is_two = version >= Version::HTTP_2;
+        let turn = if is_two { conn.sending.enter() } else { 0 };
+        let level = if receives {
+            RequestLevel::of_receiving(!is_two)
+        } else {
+            RequestLevel::new(entry.level(), !is_two)
         };
-        UnderWay {
-            listed: Some(listed),
-            inner: if receives {
-                LevelFuture::of_receiving(exchanging, returns)
-            } else {
-                LevelFuture::new(exchanging, level, returns)
-            },
+        Box::new(Request {
+            conn,
+            entry,
+            version,
+            stage: Stage::Received,
+            level,
+            ticket,
+            is_ruled,
+            turn,
+            waited: 0,
+            status: 0,
+            bytes: 0,
+            unread: None,
+            body: Body::empty(),
+            rest: Bytes::new(),
+            offers: false,
+        })
+    }
+
+    #[inline]
+    pub(super) fn is_two(&self) -> bool {
+        self.version >= Version::HTTP_2
+    }
+
+    /// Leaves the body of the request, which nobody reads. In HTTP/2 it is kept until the answer has
+    /// been given, since without it the stream would be reset; HTTP/1 has to know at once.
+    pub(super) fn leaves(&mut self, body: Incoming) {
+        if self.is_two() {
+            self.unread = Some(body);
+        } else {
+            upload::leave(body, &self.conn);
         }
     }
-}
 
-impl Future for UnderWay {
-    type Output = Result<Response<LevelBody<Counted>>, BoxError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Some(listed) = self.listed.take() {
-            listed.begun();
+    /// Begins the request when it is its turn: ready from then on.
+    pub(super) fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.stage == Stage::Received {
+            // It can be given another level from now on, also while it queues.
+            self.entry.begun();
+            self.stage = Stage::Queued;
         }
-        Pin::new(&mut self.inner).poll(cx)
+        if self.stage == Stage::Queued {
+            ready!(self.level.poll_begin(cx));
+            self.stage = Stage::Begun;
+            self.begin();
+        }
+        Poll::Ready(())
     }
-}
 
-/// How a request is answered.
-pub(crate) enum Answer {
-    Ready(Option<Response<Body>>),
-    Later(Answering),
-}
-
-/// A request being answered.
-pub(crate) struct Exchanging {
-    exchange: Option<Exchange>,
-    answer: Answer,
-    begun: bool,
-}
-
-impl Future for Exchanging {
-    type Output = Result<Response<Counted>, BoxError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        if !this.begun {
-            this.begun = true;
-            if let Some(exchange) = &mut this.exchange {
-                exchange.begin();
-            }
-        }
-        let response = match &mut this.answer {
-            Answer::Ready(response) => response.take(),
-            Answer::Later(answering) => Some(ready!(answering.as_mut().poll(cx))),
+    fn begin(&mut self) {
+        let Some(ticket) = &mut self.ticket else {
+            return;
         };
-        let (Some(mut response), Some(mut exchange)) = (response, this.exchange.take()) else {
-            return Poll::Ready(Err("a response was polled after its completion".into()));
-        };
-        if exchange.entry.facts.method == Method::HEAD {
-            only_head(&mut response);
-        }
-        exchange.status = response.status().as_u16();
-        exchange.follow(&response);
-        let Entered { shared, conn, .. } = &*exchange.entered;
-        if exchange.version < Version::HTTP_2 && conn.tls.get().is_none() {
-            response.body_mut().go_past(conn);
-        }
-        response.body_mut().read_piece();
-        if exchange.version < Version::HTTP_2 && shared.is_leaving()
-            || exchange.version == Version::HTTP_10 && ends_with_connection(&response)
+        let now = clock::nanos();
+        self.conn.shared.gates.begin(ticket, now);
+        self.waited = now.saturating_sub(self.entry.since);
+        // The operator may have changed it while the request waited.
+        if let (Some(id), Some(level)) = (upshift::get_cid(), upshift::current_level())
+            && level != self.entry.level()
         {
-            let close = HeaderValue::from_static("close");
-            response.headers_mut().insert(CONNECTION, close);
+            let _ = upshift::reprio(id, self.entry.level());
         }
-        if exchange.version == Version::HTTP_10 && closes(&response) {
-            // To a response of HTTP/1.1 the library would add `keep-alive`.
-            *response.version_mut() = Version::HTTP_10;
+    }
+
+    /// Takes note of a response. The service may know better how urgent it is (RFC 9218,
+    /// section 8).
+    pub(super) fn follow(&mut self, response: &Response<Body>) {
+        self.status = response.status().as_u16();
+        let Some(field) = response.headers().get(&PRIORITY) else {
+            return;
+        };
+        let Ok(field) = field.to_str() else { return };
+        let urgency = self.entry.urgency().merged(field);
+        self.entry.asks(urgency, urgency.level());
+        if !self.is_ruled {
+            let mine = |one: &Entry| std::ptr::eq(one, &*self.entry);
+            self.conn
+                .in_flight
+                .reprio(&self.conn.shared.runtime, |one| {
+                    mine(one).then(|| urgency.level())
+                });
         }
-        Poll::Ready(Ok(response.map(|inner| Counted::new(inner, exchange))))
+    }
+
+    /// Notes whether the client has to make room for bytes that are handed out.
+    #[inline]
+    pub(super) fn offer(&mut self, offers: bool) {
+        if !self.is_two() || self.offers == offers {
+            return;
+        }
+        self.offers = offers;
+        if offers {
+            self.conn.clocks.offers();
+        } else {
+            self.conn.clocks.offers_no_more();
+        }
     }
 }
 
-/// Is the end of the connection that of the body, in HTTP/1.0, which knows no chunks?
-fn ends_with_connection(response: &Response<Body>) -> bool {
-    let has_length = response.headers().contains_key(CONTENT_LENGTH);
-    !has_length && response.body().size_hint().exact().is_none()
-}
-
-fn closes(response: &Response<Body>) -> bool {
-    let field = response.headers().get(CONNECTION);
-    field.is_some_and(|field| field.as_bytes().eq_ignore_ascii_case(b"close"))
-}
-
-/// Takes the body away, whose length stays. Of HTTP/2 hyper leaves that to us.
-fn only_head(response: &mut Response<Body>) {
-    let length = response.body().size_hint().exact();
-    if let Some(length) = length.filter(|length| *length != 0) {
-        let fields = response.headers_mut();
-        fields
-            .entry(CONTENT_LENGTH)
-            .or_insert_with(|| length.into());
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.offer(false);
+        let (conn, entry) = (&self.conn, &self.entry);
+        let shared = &conn.shared;
+        if let Some(body) = self.unread.take() {
+            upload::leave(body, conn);
+        }
+        if let Some(ticket) = self.ticket.take() {
+            shared.gates.end(ticket);
+        }
+        conn.in_flight.leave(entry);
+        conn.clocks.end_request();
+        if self.is_two() {
+            conn.sending.leave(entry);
+        }
+        let took = Duration::from_nanos(clock::nanos().saturating_sub(entry.since));
+        let level = entry.level();
+        shared.metrics.request(level, self.status, self.bytes, took);
+        if let Some(log) = &shared.log {
+            log.push(Record {
+                at: SystemTime::now(),
+                peer: conn.peer,
+                method: entry.facts.method.clone(),
+                host: entry.facts.host().map(Into::into),
+                path: path_of(&entry.facts.uri),
+                version: self.version,
+                status: if self.status == 0 { 499 } else { self.status },
+                bytes: self.bytes,
+                level: level.get(),
+                waited: Duration::from_nanos(self.waited),
+                took,
+            });
+        }
     }
-    *response.body_mut() = Body::empty();
+}
+
+/// Returns path and query, or the text in their place: `*`, or the host of CONNECT.
+fn path_of(uri: &Uri) -> Box<str> {
+    match uri.path_and_query() {
+        Some(path) => path.as_str().into(),
+        None => uri.to_string().into(),
+    }
 }

@@ -3,7 +3,7 @@
 //! A client may send all of its body before it reads the answer. If the server closes the
 //! connection or resets the stream meanwhile, some clients report that instead of the answer. So
 //! the rest is read and dropped for [`NEXT_REQUEST`] at most: in HTTP/2 by a coroutine, in HTTP/1
-//! when the connection is closed ([`Watched`](crate::connection::watched::Watched)).
+//! when the connection is closed (`connection::watched`).
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -12,8 +12,8 @@ use std::task::{Poll, ready};
 use hyper::body::{Body, Incoming};
 use upshift::time;
 
-use crate::connection::Conn;
-use crate::connection::conversation::NEXT_REQUEST;
+use crate::connection::clocks::NEXT_REQUEST;
+use crate::connection::conn::Conn;
 use crate::request::priority::Urgency;
 
 /// Gives up the rest of a body whose request has been answered, or soon is.
@@ -21,8 +21,8 @@ pub(crate) fn leave(body: Incoming, conn: &Conn) {
     if body.is_end_stream() {
         return;
     }
-    if !conn.is_two() {
-        conn.leaves_unread();
+    if !conn.clocks.is_two() {
+        conn.clocks.leaves_unread();
         return;
     }
     // Behind more urgent requests, as a client is received that sends more than requests.

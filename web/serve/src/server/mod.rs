@@ -21,8 +21,8 @@ use crate::admission::Gates;
 use crate::admission::rates::Rates;
 use crate::clock;
 use crate::config::Config;
-use crate::connection::Conn;
-use crate::connection::conversation::NEXT_REQUEST;
+use crate::connection::clocks::NEXT_REQUEST;
+use crate::connection::conn::Conn;
 use crate::files::{KEPT, Lately};
 use crate::operator::access_log::AccessLog;
 use crate::operator::control::Commands;
@@ -34,11 +34,13 @@ use crate::request::priority::Urgency;
 use crate::request::reply;
 use crate::request::request_body::RequestBody;
 use crate::server::bind::{Accepted, Listener};
-use crate::server::shared::{Connections, Control, Entered, Live, Shared};
+use crate::server::connections::Connections;
+use crate::server::shared::{Control, Live, Shared};
 
 pub(crate) mod bind;
+pub(crate) mod connections;
 pub(crate) mod shared;
-mod sweep;
+pub(crate) mod sweep;
 
 /// Descriptors that preemption opens for each vCPU while the server runs.
 const PREEMPTION: usize = 3;
@@ -280,8 +282,8 @@ async fn drain(shared: &Arc<Shared>) -> usize {
 
 fn wake_all(shared: &Shared, act: impl Fn(&Shared, upshift::CoroutineId)) {
     shared.connections.each(|conn| {
-        if let Some(id) = conn.coroutine.get() {
-            act(shared, *id);
+        if let Some(id) = conn.coroutine() {
+            act(shared, id);
         }
     });
 }
@@ -314,22 +316,19 @@ async fn accept(listener: Listener, shared: Arc<Shared>) {
 fn admit(shared: &Arc<Shared>, accepted: Accepted, peer: SocketAddr) {
     let live = shared.live();
     let limits = &live.config.limits;
-    let conn = Arc::new(Conn::new(peer, shared.coarse.clone()));
-    let entered = shared
-        .connections
-        .enter(&conn, limits.connections, limits.connections_per_peer);
-    let Some(number) = entered else {
+    let opened = shared.connections.enter(
+        peer,
+        limits.connections,
+        limits.connections_per_peer,
+        |number| Arc::new(Conn::new(shared.clone(), number, peer)),
+    );
+    let Some(conn) = opened else {
         shared.connections.remark();
         shared.metrics.turned_away.fetch_add(1, Relaxed);
         return;
     };
     shared.metrics.accepted.fetch_add(1, Relaxed);
-    let entered = Arc::new(Entered {
-        shared: shared.clone(),
-        conn,
-        number,
-    });
-    let serving = entered.serve(accepted.into_io(), live);
+    let serving = conn.serve(accepted.into_io(), live);
     if let Ok(handle) = upshift::try_spawn(serving, shared.receive) {
         handle.detach();
     }

@@ -1,12 +1,10 @@
 //! What all connections share, and what the operator can do to it.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::net::IpAddr;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use http::header::HOST;
 use http::{HeaderName, Request, Response};
@@ -15,23 +13,20 @@ use upshift::hyper::Receiving;
 use upshift::sync::Notify;
 
 use crate::admission::Gates;
-use crate::admission::rates::{Rates, peer_key};
+use crate::admission::rates::Rates;
 use crate::config::Config;
-use crate::connection::Conn;
 use crate::files::Lately;
 use crate::operator::access_log::AccessLog;
 use crate::operator::metrics::Metrics;
-use crate::operator::notice::{self, Notices};
+use crate::operator::notice;
 use crate::request::body::Body;
 use crate::request::in_flight::Entry;
 use crate::request::priority::Urgency;
 use crate::request::request_body::RequestBody;
 use crate::request::rules::{Facts, Rule};
 use crate::request::{host, rules};
+use crate::server::connections::Connections;
 use crate::sites::Sites;
-
-/// Descriptors for what is no connection's: the control socket, settings and certificates that are read again, the access log.
-const SPARE: u64 = 16;
 
 /// The settings of the moment, and what follows from them.
 pub(crate) struct Live {
@@ -180,118 +175,6 @@ impl Deref for Seen {
     #[inline]
     fn deref(&self) -> &Live {
         &self.live
-    }
-}
-
-/// A connection's place among the open ones: its own, and its requests', as long as there are any.
-pub(crate) struct Entered {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) conn: Arc<Conn>,
-    pub(crate) number: u64,
-}
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        self.shared.connections.leave(self.number);
-    }
-}
-
-/// The connections that are open.
-///
-/// Each has a descriptor, and reads a file with another one. So there are no more of them than half of the descriptors allow that
-/// were free at the start: those that are open can be served, however many clients there are.
-///
-/// A connection that is turned away has a descriptor only between its `accept` and its `close`,
-/// which follow each other ([`Listener`](crate::server::bind::Listener)).
-#[derive(Debug, Default)]
-pub(crate) struct Connections {
-    table: Mutex<Table>,
-    /// So many connections the descriptors allow, and the limit of these.
-    allowed: Option<(usize, u64)>,
-    /// One of the last has closed.
-    pub(crate) closed: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Table {
-    next: u64,
-    open: HashMap<u64, Arc<Conn>>,
-    of_peer: HashMap<IpAddr, usize>,
-}
-
-impl Connections {
-    fn table(&self) -> std::sync::MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Creates an empty table. `limit` is the number of descriptors that the process may have
-    /// (`None`: any), `kept` the number of those that are not connections' and are opened later.
-    pub(crate) fn within(limit: Option<u64>, kept: usize) -> Connections {
-        let has = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
-        let allowed = limit.map(|limit| {
-            let free = limit.saturating_sub(has + SPARE + kept as u64) / 2;
-            (usize::try_from(free).unwrap_or(usize::MAX).max(1), limit)
-        });
-        Connections {
-            allowed,
-            ..Connections::default()
-        }
-    }
-
-    /// One was turned away: says so if the descriptors are why.
-    pub(crate) fn remark(&self) {
-        static FULL: Notices = Notices::new();
-        if let Some((most, limit)) = self.allowed
-            && self.count() >= most
-        {
-            FULL.say(format_args!(
-                "a connection was closed: {most} are open, as many as can be served with {limit} descriptors; raise the limit \
-                 (`ulimit -Hn`, LimitNOFILE=)"
-            ));
-        }
-    }
-
-    /// Enters a connection, unless there are too many.
-    pub(crate) fn enter(&self, conn: &Arc<Conn>, most: usize, of_peer: usize) -> Option<u64> {
-        let most = self.allowed.map_or(most, |(allowed, _)| most.min(allowed));
-        let mut table = self.table();
-        let key = peer_key(conn.peer.ip());
-        let has = table.of_peer.get(&key).copied().unwrap_or(0);
-        if table.open.len() >= most || (has >= of_peer && !key.is_unspecified()) {
-            return None;
-        }
-        table.of_peer.insert(key, has + 1);
-        table.next += 1;
-        let number = table.next;
-        table.open.insert(number, conn.clone());
-        Some(number)
-    }
-
-    pub(crate) fn leave(&self, number: u64) {
-        let mut table = self.table();
-        let Some(conn) = table.open.remove(&number) else {
-            return;
-        };
-        let key = peer_key(conn.peer.ip());
-        if let Some(has) = table.of_peer.get_mut(&key) {
-            *has -= 1;
-            if *has == 0 {
-                table.of_peer.remove(&key);
-            }
-        }
-        if table.open.is_empty() {
-            self.closed.notify_one();
-        }
-    }
-
-    pub(crate) fn count(&self) -> usize {
-        self.table().open.len()
-    }
-
-    pub(crate) fn each(&self, mut visit: impl FnMut(&Conn)) {
-        for conn in self.table().open.values() {
-            visit(conn);
-        }
     }
 }
 

@@ -30,12 +30,11 @@ pub(crate) async fn sweep(shared: Arc<Shared>) {
         let live = shared.live();
         shared.connections.each(|conn| {
             conn.note_progress(now);
-            let (Some(_), Some(id)) =
-                (conn.overdue(now, &live.config.limits), conn.coroutine.get())
-            else {
+            let overdue = conn.clocks.overdue(now, &live.config.limits);
+            let (Some(_), Some(id)) = (overdue, conn.coroutine()) else {
                 return;
             };
-            if shared.runtime.cancel(*id).is_ok() {
+            if shared.runtime.cancel(id).is_ok() {
                 shared.metrics.timed_out.fetch_add(1, Relaxed);
             }
         });

@@ -13,7 +13,7 @@ use rustls::{ServerConfig, ServerConnection};
 use upshift::hyper::Io;
 
 use crate::connection::client::Tls;
-use crate::connection::lend::Fill;
+use crate::connection::transport::Transport;
 
 pub(crate) mod certificates;
 
@@ -128,7 +128,7 @@ impl TlsIo {
     }
 }
 
-impl Fill for TlsIo {
+impl Transport for TlsIo {
     fn poll_read_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.io.poll_read_on(cx)
     }
