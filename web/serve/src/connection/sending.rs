@@ -133,11 +133,7 @@ impl Sending {
             }
         }
         // A stream that has not been polled yet goes before.
-        let called = state.call();
-        drop(state);
-        if let Some(called) = called {
-            called.wake();
-        }
+        call(state);
         Poll::Pending
     }
 
@@ -161,11 +157,7 @@ impl Sending {
         let mut state = self.state();
         state.ahead += bytes;
         let wait = state.ahead >= AHEAD && !state.waiting.is_empty();
-        let called = state.call();
-        drop(state);
-        if let Some(called) = called {
-            called.wake();
-        }
+        call(state);
         wait
     }
 
@@ -181,11 +173,7 @@ impl Sending {
         if all {
             state.ahead = 0;
         }
-        let called = state.call();
-        drop(state);
-        if let Some(called) = called {
-            called.wake();
-        }
+        call(state);
     }
 
     /// A response is over, perhaps in the middle: what it handed out may be gone, and its turn is another's.
@@ -197,10 +185,15 @@ impl Sending {
             return;
         }
         state.ahead = 0;
-        let called = state.call();
-        drop(state);
-        if let Some(called) = called {
-            called.wake();
-        }
+        call(state);
+    }
+}
+
+/// Wakes the stream that goes on now.
+fn call(mut state: MutexGuard<'_, State>) {
+    let called = state.call();
+    drop(state);
+    if let Some(called) = called {
+        called.wake();
     }
 }

@@ -12,7 +12,6 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -24,23 +23,8 @@ pub(crate) const PIECE: usize = 64 * 1024;
 const LARGE: u64 = 32 * 1024;
 /// As much is copied rather than kept in a buffer of [`PIECE`] bytes.
 const COPIED: usize = 4 * 1024;
-/// After a file that the kernel may not have in memory, or of which it does not say, so many of one piece are read.
-const READ: u32 = 64;
 /// Buffers that a thread keeps.
 const KEPT: usize = 16;
-
-/// How many files of one piece are not asked about.
-static UNASKED: AtomicU32 = AtomicU32::new(0);
-
-/// Is it worth while to ask about a file of one piece?
-fn asks() -> bool {
-    let unasked = UNASKED.load(Relaxed);
-    if unasked > 0 {
-        // Two at a time may count one.
-        UNASKED.store(unasked - 1, Relaxed);
-    }
-    unasked == 0
-}
 
 thread_local! {
     static POOL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
@@ -159,8 +143,7 @@ impl FileBody {
 
     /// Is it large enough to be sent without a copy?
     pub(crate) fn is_large(&self) -> bool {
-        let left = self.left();
-        left >= LARGE && (left > PIECE as u64 || asks())
+        self.left() >= LARGE
     }
 
     /// Returns the descriptor and the position of the next byte, if it may be sent without a copy.
@@ -171,13 +154,11 @@ impl FileBody {
         }
     }
 
-    /// Reads what follows, since the kernel did not send it without a copy: for a file of one
-    /// piece, the question and a call for the head were in vain.
+    /// Reads what follows, since the kernel did not send it without a copy.
     pub(crate) fn is_copied(&mut self) {
         if let Source::Plain(file) = &self.file {
             self.file = Source::Copied(file.clone());
         }
-        UNASKED.store(READ, Relaxed);
     }
 
     /// Marks bytes as sent.

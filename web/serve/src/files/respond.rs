@@ -11,6 +11,7 @@ use http::{HeaderMap, Method, Response, StatusCode, Uri};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use rustix::fs::FileType;
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use super::condition::{Answer, evaluate};
 use super::content::{FileBody, small};
@@ -21,7 +22,7 @@ use super::open::{Found, Looking, Root};
 use super::path::{Name, Wrong, name_of};
 use super::squeeze::{Compressor, Squeezed};
 use crate::config::Files;
-use crate::operator::notice::{Notices, User};
+use crate::operator::notice::Notices;
 use crate::request::body::Body;
 use crate::request::reply;
 
@@ -130,7 +131,8 @@ fn is_denied(error: &std::io::Error) -> bool {
 
 /// Tells the operator which file this process may not read.
 fn say_denied(error: &std::io::Error) {
-    DENIED.say(format_args!("{error}; the server runs as {}", User::own()));
+    let user = geteuid().as_raw();
+    DENIED.say(format_args!("{error}; the server runs as user {user}"));
 }
 
 /// Of a file that is there.

@@ -5,10 +5,7 @@
 
 use std::fmt;
 use std::io::Write;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-use rustix::process::geteuid;
 
 use crate::clock;
 
@@ -58,39 +55,6 @@ impl Notices {
     }
 }
 
-/// A user, by the name and number that an operator knows.
-pub(crate) struct User(String);
-
-impl User {
-    /// Returns the user as whom this process opens files.
-    pub(crate) fn own() -> &'static User {
-        static OWN: OnceLock<User> = OnceLock::new();
-        OWN.get_or_init(|| {
-            let id = geteuid().as_raw();
-            let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-            User(match name_of(id, &accounts) {
-                Some(name) => format!("user {name} ({id})"),
-                None => format!("user {id}"),
-            })
-        })
-    }
-}
-
-impl fmt::Display for User {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// The name of a user in the text of `/etc/passwd`.
-fn name_of(id: u32, accounts: &str) -> Option<&str> {
-    accounts.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        (fields.nth(1)?.parse() == Ok(id)).then_some(name)
-    })
-}
-
 /// Writes what the operator had better know, a line each.
 pub(crate) fn remark(remarks: &[String]) {
     for remark in remarks {
@@ -102,13 +66,6 @@ pub(crate) fn remark(remarks: &[String]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn users_have_the_names_of_their_accounts() {
-        let accounts = "root:x:0:0:root:/root:/bin/sh\nbroken\nweb:x:33:33::/:/bin/false\n";
-        assert_eq!(name_of(33, accounts), Some("web"));
-        assert_eq!(name_of(34, accounts), None);
-    }
 
     #[test]
     fn what_happens_often_is_said_once_a_second_and_counted() {

@@ -111,7 +111,6 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
-    use crate::fuzz;
 
     fn read(field: &str) -> (u8, bool) {
         let urgency = Urgency::parse(field);
@@ -166,43 +165,5 @@ mod tests {
         }
         assert_eq!(Urgency::parse("u=0").clamped(2).u, 2);
         assert_eq!(Urgency::parse("u=5").clamped(2).u, 5);
-    }
-
-    #[test]
-    fn fuzz_priorities() {
-        let samples: [&[u8]; 3] = [
-            b"u=0, i",
-            b"u=7;x=1;y, i=?0, b=\"a, u=1\\\"\"",
-            b"u=1,\tu=2 , i,i=1",
-        ];
-        let words = [
-            "u=",
-            "i",
-            "i=?1",
-            "?0",
-            ", ",
-            ";a",
-            "(",
-            ")",
-            "999999999999999",
-            "-1",
-            "\"",
-            "\\\"",
-        ];
-        fuzz::fuzz("priorities", &samples, &words, 5000, |bytes| {
-            let field = String::from_utf8_lossy(bytes);
-            let urgency = Urgency::parse(&field);
-            assert!(urgency.u <= 7);
-            // The last members count, in the same field or in another one.
-            let last = Urgency::parse("u=2, i=?0");
-            assert_eq!(Urgency::parse(&format!("{field}, u=2, i=?0")), last);
-            if let Ok(value) = HeaderValue::from_bytes(bytes) {
-                let mut headers = HeaderMap::new();
-                headers.append("priority", value);
-                headers.append("priority", HeaderValue::from_static("u=2, i=?0"));
-                assert_eq!(Urgency::of(&headers), last);
-            }
-            fuzz::way((urgency.u, urgency.incremental))
-        });
     }
 }

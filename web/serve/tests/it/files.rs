@@ -337,10 +337,7 @@ fn a_file_that_shrinks_while_it_is_sent_ends_the_response_early() {
     let folder = Folder::new();
     let path = folder.write("big.bin", vec![7; 64 << 20]);
     let server = Running::files(&folder.0);
-    let mut stream = server.connect();
-    stream
-        .write_all(b"GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n")
-        .unwrap();
+    let mut stream = server.sends("GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n");
     std::thread::sleep(std::time::Duration::from_millis(200));
     std::fs::File::options()
         .write(true)
@@ -435,10 +432,7 @@ fn what_is_not_cached_any_more_is_read_and_a_slow_reader_gets_it_all() {
     let page = std::num::NonZeroU64::new(4096);
     for forget in [Some((40 << 20 | 0x9000, page)), Some((0, None)), None] {
         let server = Running::files(&folder.0);
-        let mut stream = server.connect();
-        stream
-            .write_all(b"GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n")
-            .unwrap();
+        let mut stream = server.sends("GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n");
         let mut got = vec![0; 1 << 20];
         stream.read_exact(&mut got).unwrap();
         // The sockets are full.
@@ -524,10 +518,7 @@ fn a_reader_that_goes_in_the_middle_of_a_large_file_is_let_go() {
     folder.write("big.bin", vec![7; 64 << 20]);
     let server = Running::files(&folder.0);
     for _ in 0..20 {
-        let mut stream = server.connect();
-        stream
-            .write_all(b"GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n")
-            .unwrap();
+        let mut stream = server.sends("GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n");
         stream.read_exact(&mut [0; 100_000]).unwrap();
     }
     server.wait_until_idle();

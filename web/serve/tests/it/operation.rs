@@ -23,12 +23,9 @@ fn slow() -> axum::Router {
 #[test]
 fn draining_answers_what_is_under_way_and_cuts_off_what_takes_too_long() {
     let folder = Folder::new();
-    let server = Running::start(&folder.0, |_| {}, |server| server.with_service(slow()));
-    let mut stream = server.connect();
+    let server = Running::serving(&folder, |_| {}, slow());
+    let mut stream = server.sends("GET /slow HTTP/1.1\r\nhost: x\r\n\r\n");
     let idle = server.connect();
-    stream
-        .write_all(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n")
-        .unwrap();
     server.wait_for_requests(1);
     let address = server.address;
     assert_eq!(server.end(), 0);
@@ -38,11 +35,8 @@ fn draining_answers_what_is_under_way_and_cuts_off_what_takes_too_long() {
     drop(idle);
 
     let hurry = |config: &mut Config| config.drain_timeout = Duration::from_millis(50);
-    let server = Running::start(&folder.0, hurry, |server| server.with_service(slow()));
-    let mut stream = server.connect();
-    stream
-        .write_all(b"GET /endless HTTP/1.1\r\nhost: x\r\n\r\n")
-        .unwrap();
+    let server = Running::serving(&folder, hurry, slow());
+    let mut stream = server.sends("GET /endless HTTP/1.1\r\nhost: x\r\n\r\n");
     server.wait_for_requests(1);
     assert_eq!(server.end(), 1);
     assert!(rest(&mut stream).is_empty());
@@ -89,17 +83,10 @@ fn commands_are_taken_on_a_socket_that_only_the_owner_may_use() {
         async move { ended.notified().await }
     };
     let app = axum::Router::new().route("/slow", axum::routing::get(until_told));
-    let server = Running::start(
-        &folder.0,
-        |config| config.control = Some(path),
-        |server| server.with_service(app),
-    );
+    let server = Running::serving(&folder, |config| config.control = Some(path), app);
     let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let mut stream = server.connect();
-    stream
-        .write_all(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n")
-        .unwrap();
+    let _stream = server.sends("GET /slow HTTP/1.1\r\nhost: x\r\n\r\n");
     server.wait_for_requests(1);
     let list = ask(&socket, "list").unwrap();
     assert!(
@@ -246,7 +233,7 @@ fn a_service_knows_its_peer_and_may_upgrade() {
         ];
         (StatusCode::SWITCHING_PROTOCOLS, headers)
     });
-    let server = Running::start(&folder.0, |_| {}, |server| server.with_service(app));
+    let server = Running::serving(&folder, |_| {}, app);
     let mut stream = server.connect();
     let own = stream.local_addr().unwrap().to_string();
     stream

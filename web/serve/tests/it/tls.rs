@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
-use upshift_serve::TlsFiles;
+use upshift_serve::{Config, TlsFiles};
 
 use crate::harness::{Folder, Running, said, tool};
 
@@ -170,14 +170,11 @@ fn records_of_all_sizes_are_read() {
     let app = axum::Router::new()
         .route("/", axum::routing::post(length))
         .layer(axum::extract::DefaultBodyLimit::disable());
-    let server = Running::start(
-        &folder.0,
-        |config| {
-            config.tls = Some(files);
-            config.limits.body_bytes = 64 << 20;
-        },
-        |server| server.with_service(app),
-    );
+    let set = |config: &mut Config| {
+        config.tls = Some(files);
+        config.limits.body_bytes = 64 << 20;
+    };
+    let server = Running::serving(&folder, set, app);
     let (mut client, mut stream) = shake_hands(&server, &tls);
     // A record each, the largest there is and a small one, 16438 bytes together: they end everywhere
     // in the buffers that the server receives into.
