@@ -67,15 +67,6 @@ impl Default for OfVcpu {
     }
 }
 
-/// Why a request was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// Too many of its level are under way.
-    Full,
-    /// Those of its level wait too long.
-    Slow,
-}
-
 /// A request's place, from [`admit`](Gates::admit) to [`end`](Gates::end).
 #[derive(Debug)]
 #[must_use = "a request that is not ended is under way for ever"]
@@ -113,33 +104,29 @@ impl Gates {
         self.gates.iter().map(move |of| &of.0[level])
     }
 
-    /// Asks to begin a request of a level, now, in counted time.
+    /// Asks to begin a request of a level, now, in counted time. `None`: too many of its level are
+    /// under way, or they wait too long.
     pub(crate) fn admit(
         &self,
         level: Level,
         now: u64,
         max_wait: Duration,
         in_flight: u32,
-    ) -> Result<Ticket, Refused> {
+    ) -> Option<Ticket> {
         let place = self.gates.place();
         let gate = self.gate(place, level);
-        let reason = if self.in_flight(level) >= in_flight {
-            Some(Refused::Full)
-        } else if u128::from(gate.expected(now)) > max_wait.as_nanos() {
-            Some(Refused::Slow)
-        } else {
-            None
-        };
-        if let Some(reason) = reason {
+        if self.in_flight(level) >= in_flight
+            || u128::from(gate.expected(now)) > max_wait.as_nanos()
+        {
             gate.refused.fetch_add(1, Relaxed);
-            return Err(reason);
+            return None;
         }
         gate.in_flight.fetch_add(1, Relaxed);
         if gate.waiting.fetch_add(1, Relaxed) == 0 {
             gate.last_wait.store(0, Relaxed);
             gate.progress.store(now, Relaxed);
         }
-        Ok(Ticket {
+        Some(Ticket {
             place,
             level,
             since: now,
@@ -207,16 +194,13 @@ mod tests {
         let gates = Gates::new(1);
         let first = gates.admit(LOW, 0, BOUND, 1000).unwrap();
         let second = gates.admit(LOW, 99 * MS, BOUND, 1000).unwrap();
-        assert_eq!(
-            gates.admit(LOW, 101 * MS, BOUND, 1000).unwrap_err(),
-            Refused::Slow
-        );
-        assert!(gates.admit(HIGH, 101 * MS, BOUND, 1000).is_ok());
+        assert!(gates.admit(LOW, 101 * MS, BOUND, 1000).is_none());
+        assert!(gates.admit(HIGH, 101 * MS, BOUND, 1000).is_some());
         assert_eq!((gates.refused(LOW), gates.refused(HIGH)), (1, 0));
         gates.end(first);
         gates.end(second);
         assert!(
-            gates.admit(LOW, 102 * MS, BOUND, 1000).is_ok(),
+            gates.admit(LOW, 102 * MS, BOUND, 1000).is_some(),
             "none waits"
         );
     }
@@ -227,12 +211,9 @@ mod tests {
         let mut first = gates.admit(LOW, 0, BOUND, 1000).unwrap();
         let mut second = gates.admit(LOW, 100 * MS, BOUND, 1000).unwrap();
         gates.begin_at(&mut first, 150 * MS);
-        assert_eq!(
-            gates.admit(LOW, 151 * MS, BOUND, 1000).unwrap_err(),
-            Refused::Slow
-        );
+        assert!(gates.admit(LOW, 151 * MS, BOUND, 1000).is_none());
         gates.begin_at(&mut second, 160 * MS);
-        assert!(gates.admit(LOW, 161 * MS, BOUND, 1000).is_ok());
+        assert!(gates.admit(LOW, 161 * MS, BOUND, 1000).is_some());
     }
 
     #[test]
@@ -240,7 +221,7 @@ mod tests {
         let gates = Gates::new(1);
         let mut first = gates.admit(LOW, 0, BOUND, 1).unwrap();
         gates.begin_at(&mut first, 0);
-        assert_eq!(gates.admit(LOW, 1, BOUND, 1).unwrap_err(), Refused::Full);
+        assert!(gates.admit(LOW, 1, BOUND, 1).is_none());
         gates.end(first);
         gates.end(gates.admit(LOW, 2, BOUND, 1).unwrap());
         assert_eq!(gates.in_flight(LOW), 0);

@@ -20,7 +20,7 @@
 //! | `answering`, `outgoing` | the future of its response, and the body |
 //! | `in_flight` | the list of requests under way |
 //! | `refusal`, `reply`, `builtin`, `body` | responses |
-//! | `request_body`, `upload` | the body of a request, and the rest that nobody reads |
+//! | `request_body` | the body of a request, and the rest that nobody reads |
 
 pub(crate) mod answering;
 pub(crate) mod body;
@@ -35,4 +35,3 @@ pub(crate) mod request_body;
 pub(crate) mod rules;
 pub(crate) mod service;
 mod under_way;
-mod upload;

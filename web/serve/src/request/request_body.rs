@@ -1,18 +1,26 @@
 //! The body of a request: limited in bytes, and timed while a handler waits for it.
+//!
+//! A client may send all of its body before it reads the answer. If the server closes the
+//! connection or resets the stream meanwhile, some clients report that instead of the answer. So
+//! the rest that nobody reads is read and dropped for [`NEXT_REQUEST`] at most: in HTTP/2 by a
+//! coroutine, in HTTP/1 when the connection is closed (`connection::watched`).
 
 use std::error::Error;
 use std::fmt;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
+use upshift::time;
 
+use crate::connection::clocks::NEXT_REQUEST;
 use crate::connection::conn::Conn;
 use crate::request::body::BoxError;
-use crate::request::upload;
+use crate::request::priority::Urgency;
 
 /// The body of a request: limited in bytes, and timed while a handler waits for it.
 pub struct RequestBody {
@@ -97,7 +105,7 @@ impl Drop for RequestBody {
             self.conn.clocks.end_body();
         }
         if let Some(inner) = self.inner.take() {
-            upload::leave(inner, &self.conn);
+            leave(inner, &self.conn);
         }
     }
 }
@@ -108,4 +116,35 @@ impl fmt::Debug for RequestBody {
             .field("left", &self.left)
             .finish_non_exhaustive()
     }
+}
+
+/// Gives up the rest of a body whose request has been answered, or soon is.
+pub(super) fn leave(body: Incoming, conn: &Conn) {
+    if body.is_end_stream() {
+        return;
+    }
+    if !conn.clocks.is_two() {
+        conn.clocks.leaves_unread();
+        return;
+    }
+    // Behind more urgent requests, as a client is received that sends more than requests.
+    let level = Urgency::default().level();
+    let rest = time::timeout(NEXT_REQUEST, read_and_drop(body));
+    // Outside a runtime the stream is reset at once.
+    if let Ok(handle) = upshift::try_spawn(rest, level) {
+        handle.detach();
+    }
+}
+
+/// Reads up to the end, or an error.
+async fn read_and_drop(mut body: Incoming) {
+    poll_fn(|cx| {
+        loop {
+            ready!(upshift::task::poll_piece(cx));
+            if !matches!(ready!(Pin::new(&mut body).poll_frame(cx)), Some(Ok(_))) {
+                return Poll::Ready(());
+            }
+        }
+    })
+    .await;
 }

@@ -215,10 +215,8 @@ impl Http {
         };
         let gates = &shared.gates;
         let counted = gates.counted(now);
-        gates
-            .admit(level, counted, max_wait, admission.in_flight)
-            .map(Some)
-            .map_err(|_| Refusal::Overloaded)
+        let ticket = gates.admit(level, counted, max_wait, admission.in_flight);
+        ticket.map(Some).ok_or(Refusal::Overloaded)
     }
 
     /// Answers with an endpoint or a file.

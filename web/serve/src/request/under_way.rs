@@ -16,7 +16,7 @@ use crate::operator::access_log::Record;
 use crate::request::body::Body;
 use crate::request::in_flight::Entry;
 use crate::request::priority::PRIORITY;
-use crate::request::upload;
+use crate::request::request_body;
 
 /// A request from its head to the end of its response; its drop is the end.
 pub(crate) struct Request {
@@ -105,7 +105,7 @@ impl Request {
         if self.is_two() {
             self.unread = Some(body);
         } else {
-            upload::leave(body, &self.conn);
+            request_body::leave(body, &self.conn);
         }
     }
 
@@ -180,7 +180,7 @@ impl Drop for Request {
         let (conn, entry) = (&self.conn, &self.entry);
         let shared = &conn.shared;
         if let Some(body) = self.unread.take() {
-            upload::leave(body, conn);
+            request_body::leave(body, conn);
         }
         if let Some(ticket) = self.ticket.take() {
             shared.gates.end(ticket);

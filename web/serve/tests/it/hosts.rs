@@ -7,7 +7,7 @@ use upshift_serve::{Config, Files, Site, TlsFiles};
 
 use crate::harness::{Folder, Running, said, tool};
 use crate::http2::{Frame, HEADERS, get, open};
-use crate::tls::curl;
+use crate::tls::{certificate, curl};
 
 /// Folders `rest`, `a` and `b` with a `who.txt` each.
 fn folders() -> Folder {
@@ -200,16 +200,6 @@ fn a_reload_takes_hosts_up_and_moves_what_is_under_way() {
     let error = server.control.reload().unwrap_err();
     assert!(error.contains("site 1 and site 3"), "{error}");
     assert_eq!(who("a.test"), "a");
-}
-
-/// A certificate for these names, in files of this name.
-fn certificate(folder: &Folder, file: &str, names: &[&str]) -> TlsFiles {
-    let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-    let made = rcgen::generate_simple_self_signed(names).unwrap();
-    TlsFiles {
-        certificate: folder.write(&format!("{file}.pem"), made.cert.pem()),
-        key: folder.write(&format!("{file}.key"), made.signing_key.serialize_pem()),
-    }
 }
 
 #[test]

@@ -255,7 +255,7 @@ fn updates_that_rfc_9218_forbids_end_the_connection() {
 #[test]
 fn a_client_of_tls_that_speaks_http_1_0_only_is_answered() {
     let folder = Folder::new();
-    let tls = certificate(&folder, "first.test");
+    let tls = certificate(&folder, "cert", &["first.test"]);
     let files = tls.clone();
     let server = Running::with(&folder.0, |config| config.tls = Some(files));
     let (mut client, mut stream) = shake_hands_on(server.connect(), &tls, &["http/1.0"]);

@@ -173,7 +173,7 @@ fn a_slow_reader_of_a_unix_socket_is_served() {
 #[test]
 fn a_slow_reader_of_tls_is_served() {
     let folder = folder();
-    let tls = certificate(&folder, "first.test");
+    let tls = certificate(&folder, "cert", &["first.test"]);
     let files = tls.clone();
     let server = Running::with(&folder.0, |config| {
         impatient(config);
@@ -323,7 +323,7 @@ fn drips(stream: &mut impl Write, bytes: &[u8], steps: &mut Steps) -> bool {
 #[test]
 fn a_record_of_tls_that_comes_slowly_is_waited_for() {
     let folder = Folder::new();
-    let tls = certificate(&folder, "first.test");
+    let tls = certificate(&folder, "cert", &["first.test"]);
     attempt("a record", || {
         let files = tls.clone();
         let set = |config: &mut Config| {
