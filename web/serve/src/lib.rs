@@ -42,7 +42,7 @@
 //! |---|---|
 //! | `config` | settings, addresses, units |
 //! | `server` | listening, accepting, the end; the state that all connections share |
-//! | `connection` | HTTP/1 and HTTP/2 on a connection, its time-outs, frames, the order of streams |
+//! | `connection` | HTTP/1 and HTTP/2 on a connection, its time-outs, the order of streams |
 //! | `tls` | encryption, certificates |
 //! | `request` | a request from head to end: its level, its site, its bodies |
 //! | `admission` | which requests are refused |

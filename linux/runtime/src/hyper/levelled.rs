@@ -112,8 +112,8 @@ pub struct RequestLevel {
 }
 
 impl RequestLevel {
-    /// Creates the level of a request at `level`. `returns`: the coroutine has its former level back
-    /// when the response is over.
+    /// Creates the level of a request at `level`. `returns`: the coroutine has its former level
+    /// back when the response is over.
     pub fn new(level: Level, returns: bool) -> RequestLevel {
         RequestLevel {
             to: Some(level),

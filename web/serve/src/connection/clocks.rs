@@ -1,10 +1,10 @@
 //! The time-outs of a connection.
 //!
-//! No timer is armed per request: a connection notes what it waits for and since when, in relaxed
-//! atomics and in the time of a coarse clock that one coroutine advances
-//! ([`sweep`](crate::server::sweep)); the same coroutine looks at all connections four times a second
-//! and ends those that have waited too long. So a time-out is at most a quarter of a second late,
-//! and costs the hot path a load and a store.
+//! No timer is armed per request: a connection notes the beginning of each wait, in relaxed atomics
+//! and in the time of a coarse clock that one coroutine advances
+//! ([`sweep`](crate::server::sweep)). The same coroutine looks at all connections four times a
+//! second and ends those that have waited too long. So a time-out is at most a quarter of a second
+//! late, and costs the hot path a load and a store.
 //!
 //! ```text
 //!            accepted                     bytes of HTTP/1
@@ -23,11 +23,11 @@ use crate::config::Limits;
 
 /// A body that comes with less bytes per second is taken for an attack.
 const SLOWEST_BODY: u128 = 1024;
-/// How long a client may take to send a request, after it has connected or had the last answer, when
-/// the server ends: it may be about to.
+/// The longest that a client may take to send a request, after it has connected or had the last
+/// answer, when the server ends: a request may be on its way.
 pub(crate) const NEXT_REQUEST: Duration = Duration::from_secs(1);
 
-/// What a connection waits for, with the time since when.
+/// The stage of a connection, with the time since when it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Requests are under way.
@@ -123,7 +123,7 @@ impl Clocks {
         self.set(Phase::Head(self.now()));
     }
 
-    /// Notes that the connection speaks HTTP/2: what arrives between requests is no head.
+    /// Notes that the connection speaks HTTP/2: bytes between requests are no head.
     pub(super) fn speaks_two(&self) {
         self.two.store(true, Relaxed);
         self.set(Phase::Idle(self.now()));
@@ -153,8 +153,8 @@ impl Clocks {
         self.phase() != Phase::Busy
     }
 
-    /// Can it be closed without a request that may be on its way? A connection of HTTP/1 can once its
-    /// client has asked, and then sent nothing for so long.
+    /// Can it be closed without a request that may be on its way? A connection of HTTP/1 can once
+    /// its client has asked, and then sent nothing for so long.
     pub(super) fn has_rested(&self, time: Duration) -> bool {
         let has_rested = match self.phase() {
             Phase::Idle(since) => u128::from(self.now().saturating_sub(since)) >= time.as_millis(),
@@ -270,8 +270,9 @@ impl Clocks {
         self.write_since.load(Relaxed) != 0 || self.untaken.load(Relaxed) != 0
     }
 
-    /// Renews the clocks of writing while the client takes bytes: `unsent` is the length of the send
-    /// queue. A write of the server waits much longer: until a third of the socket's buffer is free.
+    /// Renews the clocks of writing while the client takes bytes: `unsent` is the length of the
+    /// send queue. A write of the server waits much longer: until a third of the socket's buffer is
+    /// free.
     pub(super) fn note_progress(&self, unsent: usize, now: u64) {
         let takes = self.queued.swap(unsent, Relaxed) != unsent;
         let writes = self.write_since.load(Relaxed);

@@ -4,9 +4,10 @@
 //! Every byte is passed on. What is kept is bounded: the head of the frame under way, and of a
 //! `PRIORITY_UPDATE` its first [`LONGEST`] bytes.
 //!
-//! To know which request has which stream, the reader stops behind the header block of a new one, until
-//! the library has handed out that request: see [`Watched`](crate::connection::watched::Watched). It does so for clients that
-//! use the frame: those that have sent one, or `SETTINGS_NO_RFC7540_PRIORITIES`.
+//! To know which request has which stream, the reader stops behind the header block of a new one,
+//! until the library has handed out that request: see [`Watched`](super::watched::Watched). It does
+//! so for clients that use the frame: those that have sent one, or
+//! `SETTINGS_NO_RFC7540_PRIORITIES`.
 
 /// What a client with prior knowledge sends first; over TLS too.
 const PREFACE: usize = 24;
@@ -237,8 +238,8 @@ mod tests {
         frame(PRIORITY_UPDATE, 0, 0, &payload)
     }
 
-    /// What is heard of `bytes` behind a preface, in parts of these sizes, and where the stops behind
-    /// requests are.
+    /// Returns the frames that are heard of `bytes` behind a preface, in parts of these sizes, and
+    /// the places of the stops behind requests.
     fn hear(bytes: &[u8], sizes: &[usize]) -> (Vec<String>, Vec<usize>) {
         let mut frames = Frames::new();
         let (mut events, mut stops) = (Vec::new(), Vec::new());
@@ -260,7 +261,7 @@ mod tests {
         (events, stops)
     }
 
-    /// What is heard, as [`hear`] has it.
+    /// Writes frames as [`hear`] has them.
     fn heard<const N: usize>(all: [Heard<'_>; N]) -> Vec<String> {
         all.iter().map(|heard| format!("{heard:?}")).collect()
     }
@@ -331,8 +332,7 @@ mod tests {
         assert!(is_flood(&bytes));
     }
 
-    /// Whatever comes, in whatever parts: the same is heard, every byte is passed on once, and little
-    /// is kept.
+    /// All bytes, in all parts: the same is heard, every byte is passed on once, little is kept.
     #[test]
     fn fuzz_frames() {
         let uses = frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100, 0, 9, 0, 0, 0, 1]);

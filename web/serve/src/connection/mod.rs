@@ -9,7 +9,7 @@
 //! | `direct` | files that go to the socket without a copy |
 //! | `heads` | answers without the HTTP library |
 //! | `frames`, `streams`, `sending` | `PRIORITY_UPDATE` of HTTP/2; which stream sends first |
-//! | `client` | what a service may know of it |
+//! | `client` | the facts about a client that a service may know |
 
 pub(crate) mod client;
 pub(crate) mod clocks;

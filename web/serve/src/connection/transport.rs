@@ -28,7 +28,8 @@ pub(crate) trait Transport: Read + Write + Unpin {
         Pin::new(self).poll_write_vectored(cx, pieces)
     }
 
-    /// Sends a part of a file, as [`Io::poll_send_file`]. By default all files are read and written.
+    /// Sends a part of a file, as [`Io::poll_send_file`]. By default all files are read and
+    /// written.
     fn poll_send_file(
         &mut self,
         _: &mut Context<'_>,

@@ -1,6 +1,6 @@
-//! The I/O of a connection, as the HTTP library sees it: reads and writes are noted in the clocks of
-//! the connection, and frames of HTTP/2 that open streams or say how urgent they are, are looked at
-//! before the library has them.
+//! The I/O of a connection, as the HTTP library sees it: reads and writes are noted in the clocks
+//! of the connection, and frames of HTTP/2 that open streams or say how urgent they are, are looked
+//! at before the library has them.
 
 use std::io::{self, IoSlice};
 use std::mem;
@@ -110,7 +110,7 @@ impl Two {
         room: &mut ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         let streams = &conn.streams;
-        // The library reads on, so it has handed out what there was.
+        // The library reads on, so it has handed out the request before.
         let stops = mem::take(&mut self.stop);
         streams.stops(stops);
         if stops {

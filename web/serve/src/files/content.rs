@@ -125,11 +125,11 @@ pub(crate) struct FileBody {
 
 /// How a file is read.
 enum Source {
-    /// From the page cache.
+    /// It is read from the page cache.
     Plain(Arc<File>),
-    /// From the page cache, after the kernel has refused to send the file without a copy.
+    /// It is read from there after the kernel has refused to send it without a copy.
     Copied(Arc<File>),
-    /// Over the ring: once something had to wait, all that follows.
+    /// It is read over the ring: once something had to wait, all that follows.
     Ring(upshift::fs::File, Option<Reading>),
 }
 
@@ -154,7 +154,7 @@ impl FileBody {
         }
     }
 
-    /// Reads what follows, since the kernel did not send it without a copy.
+    /// Has the rest read, since the kernel did not send it without a copy.
     pub(crate) fn is_copied(&mut self) {
         if let Source::Plain(file) = &self.file {
             self.file = Source::Copied(file.clone());

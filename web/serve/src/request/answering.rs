@@ -1,4 +1,4 @@
-//! The future of a response: what the HTTP library polls.
+//! The future of a response, which the HTTP library polls.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

@@ -76,8 +76,9 @@ impl Body {
         Body(Kind::File(file))
     }
 
-    /// Lets a large file go to the socket without a copy, if the socket is `to`; a file of one piece
-    /// that is copied is read at once, if it can be: then it [is at hand](Body::is_at_hand).
+    /// Lets a large file go to the socket without a copy, if the socket is `to`. A file of one
+    /// piece that is copied is read at once, if it can be: then it
+    /// [is at hand](Body::is_at_hand).
     pub(crate) fn prepare(&mut self, to: Option<&Arc<Direct>>) {
         let Kind::File(file) = &self.0 else { return };
         match to {

@@ -6,9 +6,10 @@
 //!      └───────────────────────┴──────── drop: the end ─────────┴────────────────────┘
 //! ```
 //!
-//! [`Request`](under_way::Request) is all of these: [`Answering`](answering::Answering), the future that the HTTP library
-//! polls, holds it until there is a response; then it is the body of that response. So a request is
-//! counted, timed, given its level and ended by one value, whichever of its stages is the last.
+//! [`Request`](under_way::Request) is all of these: [`Answering`](answering::Answering), the future
+//! that the HTTP library polls, holds it until there is a response; then it is the body of that
+//! response. So a request is counted, timed, given its level and ended by one value, whichever of
+//! its stages is the last.
 //! The operator, frames of HTTP/2 and the order of streams see a part of it, the
 //! [`Entry`](in_flight::Entry).
 //!

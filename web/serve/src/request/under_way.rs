@@ -99,8 +99,8 @@ impl Request {
         self.version >= Version::HTTP_2
     }
 
-    /// Leaves the body of the request, which nobody reads. In HTTP/2 it is kept until the answer has
-    /// been given, since without it the stream would be reset; HTTP/1 has to know at once.
+    /// Leaves the body of the request, which nobody reads. In HTTP/2 it is kept until the answer
+    /// has been given, since without it the stream would be reset; HTTP/1 has to know at once.
     pub(super) fn leaves(&mut self, body: Incoming) {
         if self.is_two() {
             self.unread = Some(body);

@@ -1,8 +1,8 @@
 //! The connections that are open.
 //!
-//! Each has a descriptor, and reads a file with another one. So there are no more of them than half of
-//! the descriptors allow that were free at the start: those that are open can be served, however many
-//! clients there are.
+//! Each has a descriptor, and reads a file with another one. So there are no more of them than half
+//! of the descriptors allow that were free at the start: those that are open can be served, however
+//! many clients there are.
 //!
 //! A connection that is turned away has a descriptor only between its `accept` and its `close`,
 //! which follow each other ([`Listener`](crate::server::bind::Listener)).

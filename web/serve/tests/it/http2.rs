@@ -99,7 +99,7 @@ impl Frame {
     }
 }
 
-/// The whole frames at the front of what came, and how many bytes they have.
+/// Returns the whole frames at the front of some bytes, and their length.
 pub(crate) fn frames(bytes: &[u8]) -> (Vec<Frame>, usize) {
     let (mut rest, mut all, mut length) = (bytes, Vec::new(), 0);
     while let Some(frame) = Frame::read(&mut rest) {
@@ -109,7 +109,7 @@ pub(crate) fn frames(bytes: &[u8]) -> (Vec<Frame>, usize) {
     (all, length)
 }
 
-/// The error code of the GOAWAY frame in what came, if there is one.
+/// Returns the error code of the GOAWAY frame in some bytes, if there is one.
 pub(crate) fn goaway(bytes: &[u8]) -> Option<u32> {
     let (frames, _) = frames(bytes);
     let goaway = frames.iter().find(|frame| frame.kind == GOAWAY)?;
