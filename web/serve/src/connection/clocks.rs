@@ -184,6 +184,11 @@ impl Clocks {
         }
     }
 
+    /// Notes that a connection of HTTP/1 becomes the service's: no head follows.
+    pub(crate) fn becomes_a_tunnel(&self) {
+        self.active.fetch_add(1, Relaxed);
+    }
+
     pub(crate) fn begin_body(&self) {
         if self.bodies.open.fetch_add(1, Relaxed) == 0 {
             self.bodies.waited.store(0, Relaxed);

@@ -14,8 +14,8 @@ use crate::connection::streams::Streams;
 use crate::request::in_flight::InFlight;
 use crate::server::shared::Shared;
 
-/// A connection. It is open as long as it, or one of its requests, exists; its drop gives its place
-/// among the open ones to another.
+/// A connection. It is open as long as it, or one of its requests, exists, or until it is upgraded;
+/// then it gives its place among the open ones to another.
 pub(crate) struct Conn {
     pub(crate) shared: Arc<Shared>,
     /// Its place among the open ones.
@@ -110,8 +110,15 @@ impl Conn {
     }
 }
 
+impl Conn {
+    /// Gives up its place among the open connections, unless it has done so before.
+    pub(super) fn leave(&self) {
+        self.shared.connections.leave(self.number, self.peer);
+    }
+}
+
 impl Drop for Conn {
     fn drop(&mut self) {
-        self.shared.connections.leave(self.number, self.peer);
+        self.leave();
     }
 }

@@ -110,7 +110,9 @@ impl Conn {
         // What a connection becomes that is upgraded is the service's.
         let connection = connection.with_upgrades();
         let told = self.tell(connection, |one| one.graceful_shutdown());
-        allowance.hold(told).await
+        let end = allowance.hold(told).await;
+        self.leave();
+        end
     }
 
     /// The output of a connection, which is told once if the server drains first.

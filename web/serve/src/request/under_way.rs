@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::{Response, Uri, Version};
+use http::{Method, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 use upshift::hyper::RequestLevel;
 
@@ -142,7 +142,12 @@ impl Request {
     /// Takes note of a response. The service may know better how urgent it is (RFC 9218,
     /// section 8).
     pub(super) fn follow(&mut self, response: &Response<Body>) {
-        self.status = response.status().as_u16();
+        let status = response.status();
+        self.status = status.as_u16();
+        let is_tunnel = self.entry.facts.method == Method::CONNECT && status.is_success();
+        if !self.is_two() && (status == StatusCode::SWITCHING_PROTOCOLS || is_tunnel) {
+            self.conn.clocks.becomes_a_tunnel();
+        }
         let Some(field) = response.headers().get(&PRIORITY) else {
             return;
         };
