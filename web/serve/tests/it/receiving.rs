@@ -107,16 +107,16 @@ fn flood(what: &str, count: usize, connect: fn(&Running) -> TcpStream, bytes: &[
         "{what} x {count}: {answered} in {took:?}, {receiving:?} at the level of receiving, {poll:?} a poll, {bytes:?}"
     );
     assert!(bytes.iter().all(|bytes| bytes[0] > 0), "{what}: {bytes:?}");
-    // All that the account of a connection may hold, a tenth of the time, and the urgent requests themselves.
+    // A tenth of the time, and of each connection the account and six of its longest polls, in which
+    // a busy machine may have stopped the server.
+    let longest = 20 * poll;
+    let bound = took / 5 + (Duration::from_millis(1) + 6 * longest) * count as u32;
     assert!(
-        receiving < took / 3,
-        "{what}: {receiving:?} of {took:?} at the level of receiving"
+        receiving < bound,
+        "{what}: {receiving:?} of {took:?} at the level of receiving, more than {bound:?}"
     );
-    // In a build without optimizations, on a machine that others use.
-    assert!(
-        poll < Duration::from_millis(5),
-        "{what}: a poll takes {poll:?}"
-    );
+    // A poll ends before it has read all that there is.
+    assert!(poll < took / 10, "{what}: a poll takes {poll:?}");
     assert!(server.is_well(), "{what}");
 }
 
