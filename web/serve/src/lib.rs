@@ -38,81 +38,41 @@
 //!    handler ─► response, body ─► back to the level of receiving
 //! ```
 //!
-//! | module | concern |
+//! | folder | concern |
 //! |---|---|
-//! | `config`, `units` | what can be set |
-//! | `priority`, `dictionary`, `rules` | the level of a request |
-//! | `admission`, `absence`, `rates`, `refusal` | what is refused |
-//! | `server`, `shared`, `shards` | listening; what all connections share, and what each vCPU has of it |
-//! | `conversation`, `connection`, `watched`, `sweep`, `lend`, `tls`, `client` | connections and their time-outs |
-//! | `heads`, `upload` | heads that are refused; bodies that nobody reads |
-//! | `host`, `sites`, `certificates` | virtual hosts: which site a request is for, which certificate its client is shown |
-//! | `service`, `exchange`, `under_way`, `counted`, `in_flight` | a request from head to end, and its `reprio` |
-//! | `frames`, `streams`, `sending` | `PRIORITY_UPDATE` of HTTP/2; which stream sends first |
-//! | `builtin`, `files`, `pages`, `reply`, `body` | responses |
-//! | `direct` | files that go to the socket without a copy |
-//! | `request_body` | what a handler reads |
-//! | `metrics`, `access_log`, `notice`, `control` | what the operator sees and says |
+//! | `config` | settings, addresses, units |
+//! | `server` | listening, accepting, the end; the state that all connections share |
+//! | `connection` | HTTP/1 and HTTP/2 on a connection, its time-outs, the order of streams |
+//! | `tls` | encryption, certificates |
+//! | `request` | a request from head to end: its level, its site, its bodies |
+//! | `admission` | which requests are refused |
+//! | `sites` | virtual hosts, the pages for errors |
+//! | `files` | static files |
+//! | `operator` | metrics, access log, messages, commands |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
-mod absence;
-mod access_log;
-mod address;
 mod admission;
-mod bind;
-mod body;
-mod builtin;
-mod certificates;
-mod client;
 mod clock;
 mod config;
 mod connection;
-mod control;
-mod conversation;
-mod counted;
-mod dictionary;
-mod direct;
-mod exchange;
 mod files;
-mod frames;
 #[cfg(test)]
 mod fuzz;
-mod heads;
-mod host;
-mod in_flight;
-mod lend;
-mod metrics;
-mod notice;
-mod pages;
-mod priority;
-mod rates;
-mod refusal;
-mod reply;
-mod request_body;
-mod rules;
-mod sending;
+mod operator;
+mod request;
 mod server;
-mod service;
 mod shards;
-mod shared;
 mod sites;
-mod streams;
-mod sweep;
 mod tls;
-mod under_way;
-mod units;
-mod upload;
-mod watched;
 
-pub use address::Address;
-pub use body::Body;
-pub use client::{Connection, Tls};
-pub use config::{Admission, Config, Endpoint, Files, Limits, Site, TlsFiles};
-pub use control::ask;
-pub use priority::Urgency;
-pub use request_body::{RequestBody, TooLarge};
-pub use rules::{Network, Rule};
+pub use config::{Address, Admission, Config, Endpoint, Files, Limits, Site, TlsFiles};
+pub use connection::client::{Connection, Tls};
+pub use operator::control::ask;
+pub use request::body::Body;
+pub use request::priority::Urgency;
+pub use request::request_body::{RequestBody, TooLarge};
+pub use request::rules::{Network, Rule};
+pub use server::shared::{Control, Reloaded};
 pub use server::{Server, Started};
-pub use shared::{Control, Reloaded};

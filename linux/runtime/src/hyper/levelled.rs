@@ -60,9 +60,10 @@ where
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let level = (self.classify)(&request);
         let returns = request.version() < Version::HTTP_2;
-        let mut future = LevelFuture::new(self.inner.call(request), level, returns);
-        future.asks = true;
-        future
+        LevelFuture {
+            inner: self.inner.call(request),
+            level: Some(RequestLevel::new(level, returns)),
+        }
     }
 }
 
@@ -100,45 +101,87 @@ impl Drop for Return {
     }
 }
 
+/// The level of a request: moves the coroutine that polls the request, and lets it return when
+/// dropped. Part of the future of a request, then of the body of its response.
+pub struct RequestLevel {
+    to: Option<Level>,
+    returns: bool,
+    has_begun: bool,
+    back: Option<Return>,
+}
+
+impl RequestLevel {
+    /// Creates the level of a request at `level`. `returns`: the coroutine has its former level
+    /// back when the response is over.
+    pub fn new(level: Level, returns: bool) -> RequestLevel {
+        RequestLevel {
+            to: Some(level),
+            returns,
+            has_begun: false,
+            back: None,
+        }
+    }
+
+    /// Creates the level of a request that is a part of receiving, within its
+    /// [`Allowance`](super::Allowance). `returns`: should the coroutine be given another level
+    /// meanwhile.
+    pub fn of_receiving(returns: bool) -> RequestLevel {
+        RequestLevel {
+            to: None,
+            ..RequestLevel::new(Level::default(), returns)
+        }
+    }
+
+    /// Moves the calling coroutine at the first call. Ready when the request may begin, also at
+    /// every later call.
+    pub fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(to) = self.to.take()
+            && let (Some(id), Some(from)) = (crate::get_cid(), crate::current_level())
+        {
+            if self.returns {
+                // Also if it has that level now: it may be given another one on the way.
+                let level = receiving::level_after(from);
+                self.back = Some(Return { id, level });
+            }
+            if from != to {
+                // A running coroutine is alive.
+                let _ = crate::reprio(id, to);
+            }
+            receiving::begin_request(to <= from);
+            if to > from {
+                // Behind those of its level that came before.
+                self.has_begun = true;
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        }
+        if !self.has_begun {
+            if self.returns
+                && self.back.is_none()
+                && let (Some(id), Some(level)) = (crate::get_cid(), crate::current_level())
+            {
+                self.back = Some(Return { id, level });
+            }
+            // One after the other, they would make a long poll.
+            ready!(coop::poll_piece(cx));
+            self.has_begun = true;
+        }
+        Poll::Ready(())
+    }
+}
+
+impl fmt::Debug for RequestLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestLevel").finish_non_exhaustive()
+    }
+}
+
 pin_project! {
     /// The future of a request of [`Levelled`]: moves the coroutine that polls it first.
     pub struct LevelFuture<F> {
         #[pin]
         inner: F,
-        to: Option<Level>,
-        returns: bool,
-        asks: bool,
-        has_begun: bool,
-        back: Option<Return>,
-    }
-}
-
-impl<F> LevelFuture<F> {
-    /// `inner` at `level`. `returns`: the coroutine has its former level back when the
-    /// response is over. The response's body decides itself when to give way ([`poll_piece`](crate::task::poll_piece));
-    /// [`Levelled`] asks for the bodies of its services.
-    pub fn new(inner: F, level: Level, returns: bool) -> LevelFuture<F> {
-        LevelFuture {
-            inner,
-            to: Some(level),
-            returns,
-            asks: false,
-            has_begun: false,
-            back: None,
-        }
-    }
-
-    /// `inner` where the request was received: a part of receiving, within its [`Allowance`](super::Allowance). `returns`: should
-    /// the coroutine be given another level meanwhile.
-    pub fn of_receiving(inner: F, returns: bool) -> LevelFuture<F> {
-        LevelFuture {
-            inner,
-            to: None,
-            returns,
-            asks: false,
-            has_begun: false,
-            back: None,
-        }
+        level: Option<RequestLevel>,
     }
 }
 
@@ -150,44 +193,15 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        if let Some(to) = this.to.take()
-            && let (Some(id), Some(from)) = (crate::get_cid(), crate::current_level())
-        {
-            if *this.returns {
-                // Also if it has that level now: it may be given another one on the way.
-                let level = receiving::level_after(from);
-                *this.back = Some(Return { id, level });
-            }
-            if from != to {
-                // A running coroutine is alive.
-                let _ = crate::reprio(id, to);
-            }
-            receiving::begin_request(to <= from);
-            if to > from {
-                // Behind those of its level that came before.
-                *this.has_begun = true;
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-        }
-        if !*this.has_begun {
-            if *this.returns
-                && this.back.is_none()
-                && let (Some(id), Some(level)) = (crate::get_cid(), crate::current_level())
-            {
-                *this.back = Some(Return { id, level });
-            }
-            // One after the other, they would make a long poll.
-            ready!(coop::poll_piece(cx));
-            *this.has_begun = true;
+        if let Some(level) = this.level {
+            ready!(level.poll_begin(cx));
         }
         let response = ready!(this.inner.poll(cx))?;
-        let back = this.back.take();
+        let level = this.level.take();
         Poll::Ready(Ok(response.map(|inner| LevelBody {
             inner,
-            asks: *this.asks,
             has_begun: false,
-            back,
+            level,
         })))
     }
 }
@@ -203,9 +217,8 @@ pin_project! {
     pub struct LevelBody<B> {
         #[pin]
         inner: B,
-        asks: bool,
         has_begun: bool,
-        back: Option<Return>,
+        level: Option<RequestLevel>,
     }
 }
 
@@ -221,7 +234,7 @@ impl<B: Body> Body for LevelBody<B> {
         let this = self.project();
         // What produces the next piece begins early in a poll, so it is seldom suspended in the middle, with locks in its hands. The
         // first one goes with the head.
-        if *this.asks && *this.has_begun {
+        if *this.has_begun {
             ready!(coop::poll_piece(cx));
         }
         let frame = ready!(this.inner.poll_frame(cx));
@@ -275,9 +288,8 @@ mod tests {
         let body = async {
             let mut body = LevelBody {
                 inner: Frames,
-                asks: true,
                 has_begun: false,
-                back: None,
+                level: None,
             };
             let urgent = crate::spawn(async {}, Level::at::<0>());
             let polls = poll_fn(|cx| {

@@ -48,7 +48,7 @@ pub use executor::Spawner;
 #[cfg(feature = "hyper-tls-client")]
 pub use https::{HttpsConnector, https_client, https_client_with};
 pub use io::Io;
-pub use levelled::{LevelBody, LevelFuture, Levelled};
+pub use levelled::{LevelBody, LevelFuture, Levelled, RequestLevel};
 pub use receiving::{Allowance, Held, Receiving, StreamSpawner};
 pub use server::{Server, serve};
 pub use timer::Clock;

@@ -84,7 +84,7 @@ fn an_unreadable_file_or_folder_is_403_and_a_line_names_it_and_the_user() {
         });
     }
     if rustix::process::geteuid().is_root() {
-        assert!(folder.read("stderr").contains(&format!("({USER})")));
+        assert!(folder.read("stderr").contains(&format!("user {USER}\n")));
     }
     // A compressed form that cannot be read is none; a folder that cannot be listed has an index.
     let gzip = "accept-encoding: gzip\r\n";

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use super::{Files, TlsFiles};
-use crate::host::Hosts;
-use crate::rules::Rule;
+use crate::request::host::Hosts;
+use crate::request::rules::Rule;
 
 /// What is set for some hosts. What is not set here is as outside of it.
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -1,7 +1,6 @@
 //! What a configuration file sets, and which mistakes are named.
 
 use super::*;
-use crate::fuzz;
 
 #[test]
 fn a_file_sets_what_it_names() {
@@ -81,48 +80,4 @@ fn mistakes_are_named() {
         let error = Config::parse(text).unwrap_err();
         assert!(error.contains(says), "{text}: {error}");
     }
-}
-
-#[test]
-fn fuzz_config() {
-    let samples = [
-        "root = \"/srv\"\nendpoints = [\"healthz\"]\nceiling = 2\ndrain-delay = \"1.5s\"\n",
-        "tls = { certificate = \"c.pem\", key = \"k.pem\" }\nerror-pages = { 404 = \"a.html\", \"5xx\" = \"b\" }\n",
-        "[[priority]]\npath = \"/api\"\nmethod = \"POST\"\nheader = \"x: y\"\npeer = \"::/0\"\nlevel = 8\n",
-        "[limits]\nbody-bytes = \"16M\"\nheaders = 10\nidle-timeout = \"10s\"\n[admission]\nmax-wait = 0\nin-flight = 1\n",
-        "[[site]]\nhosts = [\"a.test\", \"*.b.test\"]\nroot = \"x\"\n[site.files]\ncache-control = \"no-store\"\n",
-    ];
-    let samples = samples.map(str::as_bytes);
-    let words = [
-        "= ",
-        "\"",
-        "[[site]]\n",
-        "{ }",
-        "[]",
-        "0",
-        "-1",
-        "1e308",
-        "99999999999999999999",
-        "1h",
-        "16G",
-        "true",
-    ];
-    fuzz::fuzz("config", &samples, &words, 1500, |bytes| {
-        let text = String::from_utf8_lossy(bytes);
-        if text.contains("listen") {
-            // Names would be looked up.
-            return 0;
-        }
-        let _ = (upshift_units::duration(&text), upshift_units::size(&text));
-        let config = Config::parse(&text);
-        if let Ok(config) = &config {
-            assert_eq!(config.check(), Ok(()));
-            assert_eq!(config.restart_for(config), [""; 0]);
-        }
-        fuzz::way(
-            config
-                .map(|config| (config.site.len(), config.priority.len()))
-                .map_err(|error| fuzz::kind(&error)),
-        )
-    });
 }

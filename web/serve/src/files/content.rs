@@ -2,23 +2,20 @@
 //!
 //! A piece is read into a buffer from a small pool of the thread, which is not cleared each
 //! time and goes back when the piece has been sent. Where nothing but a socket is between a body and its client, 32 KiB and more
-//! are not read at all, as long as the page cache has them: [`crate::direct`].
+//! are not read at all, as long as the page cache has them: `connection::direct`.
 
 use std::cell::RefCell;
 use std::fs::File;
 use std::future::Future;
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
-
-use crate::connection::Conn;
-use crate::direct;
 
 /// Bytes read at once. Larger ones would leave the allocator's cache, and the CPU's.
 pub(crate) const PIECE: usize = 64 * 1024;
@@ -26,28 +23,8 @@ pub(crate) const PIECE: usize = 64 * 1024;
 const LARGE: u64 = 32 * 1024;
 /// As much is copied rather than kept in a buffer of [`PIECE`] bytes.
 const COPIED: usize = 4 * 1024;
-/// After a file that the kernel may not have in memory, or of which it does not say, so many of one piece are read.
-const READ: u32 = 64;
 /// Buffers that a thread keeps.
 const KEPT: usize = 16;
-
-/// How many files of one piece are not asked about.
-static UNASKED: AtomicU32 = AtomicU32::new(0);
-
-/// A file was handed out to go past, and has to be read: for one of one piece, the question and a call for the head were in vain.
-pub(crate) fn asked_in_vain() {
-    UNASKED.store(READ, Relaxed);
-}
-
-/// Is it worth while to ask about a file of one piece?
-fn asks() -> bool {
-    let unasked = UNASKED.load(Relaxed);
-    if unasked > 0 {
-        // Two at a time may count one.
-        UNASKED.store(unasked - 1, Relaxed);
-    }
-    unasked == 0
-}
 
 thread_local! {
     static POOL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
@@ -89,7 +66,7 @@ impl Drop for Buffer {
 
 /// The bytes of a file that are in the page cache, from `at` on, at most `most`; `None` if
 /// reading would have to wait.
-pub(crate) fn read_now(file: &File, at: u64, most: u64) -> io::Result<Option<Bytes>> {
+fn read_now(file: &File, at: u64, most: u64) -> io::Result<Option<Bytes>> {
     let mut buffer = Buffer::take();
     let most = usize::try_from(most).map_or(PIECE, |most| most.min(PIECE));
     let room = &mut [IoSliceMut::new(&mut buffer.bytes[..most])];
@@ -106,7 +83,7 @@ pub(crate) fn read_now(file: &File, at: u64, most: u64) -> io::Result<Option<Byt
 }
 
 /// As [`read_now`], over the ring.
-pub(crate) async fn read_later(file: upshift::fs::File, at: u64, most: u64) -> io::Result<Bytes> {
+async fn read_later(file: upshift::fs::File, at: u64, most: u64) -> io::Result<Bytes> {
     let most = usize::try_from(most).map_or(PIECE, |most| most.min(PIECE));
     let (result, mut buffer) = file.read_at(Vec::with_capacity(most), at).await;
     match result? {
@@ -137,25 +114,23 @@ fn within(file: &File, range: &Range<u64>, most: u64) -> Option<Bytes> {
     (bytes.len() as u64 == length).then_some(bytes)
 }
 
-pub(crate) type Reading = Pin<Box<dyn Future<Output = io::Result<Bytes>> + Send>>;
+type Reading = Pin<Box<dyn Future<Output = io::Result<Bytes>> + Send>>;
 
 /// A range of a file as a body. A file that becomes shorter meanwhile ends the response with an
 /// error, so the client sees that something is missing.
 pub(crate) struct FileBody {
     file: Source,
     range: Range<u64>,
-    reading: Option<Reading>,
-    /// The connection whose socket its bytes may go to directly.
-    past: Option<Arc<Conn>>,
 }
 
+/// How a file is read.
 enum Source {
+    /// It is read from the page cache.
     Plain(Arc<File>),
-    /// Sent without being read.
-    Past(Arc<direct::Source>),
-    /// Something had to wait: everything goes over the ring from then on.
-    Ring(upshift::fs::File),
-    Taken,
+    /// It is read from there after the kernel has refused to send it without a copy.
+    Copied(Arc<File>),
+    /// It is read over the ring: once something had to wait, all that follows.
+    Ring(upshift::fs::File, Option<Reading>),
 }
 
 impl FileBody {
@@ -163,28 +138,43 @@ impl FileBody {
         FileBody {
             file: Source::Plain(file),
             range,
-            reading: None,
-            past: None,
         }
     }
 
-    /// Its bytes may go to the socket directly.
-    pub(crate) fn go_past(&mut self, conn: &Arc<Conn>) {
-        let left = self.left();
-        if left >= LARGE && (left > PIECE as u64 || asks()) {
-            self.past = Some(conn.clone());
-        }
+    /// Is it large enough to be sent without a copy?
+    pub(crate) fn is_large(&self) -> bool {
+        self.left() >= LARGE
     }
 
-    /// All of it, if that is one piece, does not go past and the page cache has it.
-    pub(crate) fn whole(&self) -> Option<Bytes> {
+    /// Returns the descriptor and the position of the next byte, if it may be sent without a copy.
+    pub(crate) fn uncopied(&self) -> Option<(BorrowedFd<'_>, u64)> {
         match &self.file {
-            Source::Plain(file) if self.past.is_none() => within(file, &self.range, PIECE as u64),
+            Source::Plain(file) => Some((file.as_fd(), self.range.start)),
             _ => None,
         }
     }
 
-    /// Bytes that have not been handed out.
+    /// Has the rest read, since the kernel did not send it without a copy.
+    pub(crate) fn is_copied(&mut self) {
+        if let Source::Plain(file) = &self.file {
+            self.file = Source::Copied(file.clone());
+        }
+    }
+
+    /// Marks bytes as sent.
+    pub(crate) fn skip(&mut self, count: usize) {
+        self.range.start = self.range.end.min(self.range.start + count as u64);
+    }
+
+    /// Returns all of it, if that is one piece and the page cache has it.
+    pub(crate) fn whole(&self) -> Option<Bytes> {
+        match &self.file {
+            Source::Plain(file) => within(file, &self.range, PIECE as u64),
+            _ => None,
+        }
+    }
+
+    /// Returns the number of bytes that have not been handed out, or sent.
     pub(crate) fn left(&self) -> u64 {
         self.range.end - self.range.start
     }
@@ -193,72 +183,30 @@ impl FileBody {
         if self.left() == 0 {
             return Poll::Ready(None);
         }
-        if self.reading.is_none() {
-            if let Some(bytes) = self.hand_past() {
-                return Poll::Ready(Some(Ok(bytes)));
-            }
-            let plain = match &self.file {
-                Source::Plain(file) => Some(file),
-                Source::Past(source) => Some(&source.file),
-                Source::Ring(_) | Source::Taken => None,
-            };
-            if let Some(file) = plain {
-                match read_now(file, self.range.start, self.left()) {
-                    Ok(Some(bytes)) => return Poll::Ready(Some(Ok(self.advance(bytes)))),
-                    Ok(None) => {}
-                    Err(error) => return Poll::Ready(Some(Err(self.fail(error)))),
-                }
-            }
-            let file = match std::mem::replace(&mut self.file, Source::Taken) {
-                Source::Plain(file) => file.try_clone().map(upshift::fs::File::from_std),
-                Source::Past(source) => source.file.try_clone().map(upshift::fs::File::from_std),
-                Source::Ring(file) => Ok(file),
-                Source::Taken => return Poll::Ready(None),
-            };
-            let file = match file {
-                Ok(file) => file,
-                Err(error) => return Poll::Ready(Some(Err(self.fail(error)))),
-            };
-            self.file = Source::Ring(file.clone());
-            self.reading = Some(Box::pin(read_later(file, self.range.start, self.left())));
+        let result = ready!(self.poll_read(cx));
+        match &result {
+            Ok(bytes) => self.skip(bytes.len()),
+            Err(_) => self.range.start = self.range.end,
         }
-        let Some(reading) = &mut self.reading else {
-            return Poll::Ready(None);
+        Poll::Ready(Some(result))
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
+        let (at, left) = (self.range.start, self.left());
+        if let Source::Plain(file) | Source::Copied(file) = &self.file {
+            if let Some(bytes) = read_now(file, at, left)? {
+                return Poll::Ready(Ok(bytes));
+            }
+            let file = upshift::fs::File::from_std(file.try_clone()?);
+            self.file = Source::Ring(file, None);
+        }
+        let Source::Ring(file, reading) = &mut self.file else {
+            unreachable!("all other files have been turned into this one")
         };
-        let result = std::task::ready!(reading.as_mut().poll(cx));
-        self.reading = None;
-        Poll::Ready(Some(match result {
-            Ok(bytes) => Ok(self.advance(bytes)),
-            Err(error) => Err(self.fail(error)),
-        }))
-    }
-
-    /// The next piece, if it may go past: a stand-in.
-    fn hand_past(&mut self) -> Option<Bytes> {
-        let conn = self.past.as_ref()?;
-        if let Source::Plain(_) = self.file {
-            let Source::Plain(file) = std::mem::replace(&mut self.file, Source::Taken) else {
-                return None;
-            };
-            self.file = Source::Past(direct::Source::new(file));
-        }
-        match &self.file {
-            Source::Past(source) if !source.has_ended() => {
-                let most = usize::try_from(self.left()).map_or(PIECE, |left| left.min(PIECE));
-                let bytes = direct::hand_out(conn, source, self.range.start, most);
-                Some(self.advance(bytes))
-            }
-            _ => None,
-        }
-    }
-
-    fn advance(&mut self, bytes: Bytes) -> Bytes {
-        self.range.start = self.range.end.min(self.range.start + bytes.len() as u64);
-        bytes
-    }
-
-    fn fail(&mut self, error: io::Error) -> io::Error {
-        self.range.start = self.range.end;
-        error
+        let file = &*file;
+        let result = reading.get_or_insert_with(|| Box::pin(read_later(file.clone(), at, left)));
+        let result = ready!(result.as_mut().poll(cx));
+        *reading = None;
+        Poll::Ready(result)
     }
 }

@@ -24,7 +24,7 @@ mod path;
 mod respond;
 mod squeeze;
 
-pub(crate) use content::{FileBody, PIECE, Reading, asked_in_vain, read_later, read_now};
+pub(crate) use content::{FileBody, PIECE};
 pub(crate) use kind::{content_type, field};
 pub(crate) use lately::{KEPT, Lately};
 pub(crate) use open::{Looking, Root};

@@ -11,6 +11,7 @@ use http::{HeaderMap, Method, Response, StatusCode, Uri};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use rustix::fs::FileType;
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use super::condition::{Answer, evaluate};
 use super::content::{FileBody, small};
@@ -20,10 +21,10 @@ use super::listing;
 use super::open::{Found, Looking, Root};
 use super::path::{Name, Wrong, name_of};
 use super::squeeze::{Compressor, Squeezed};
-use crate::body::Body;
 use crate::config::Files;
-use crate::notice::{Notices, User};
-use crate::reply;
+use crate::operator::notice::Notices;
+use crate::request::body::Body;
+use crate::request::reply;
 
 /// Header fields of a response with a file: seldom more.
 const FIELDS: usize = 10;
@@ -130,7 +131,8 @@ fn is_denied(error: &std::io::Error) -> bool {
 
 /// Tells the operator which file this process may not read.
 fn say_denied(error: &std::io::Error) {
-    DENIED.say(format_args!("{error}; the server runs as {}", User::own()));
+    let user = geteuid().as_raw();
+    DENIED.say(format_args!("{error}; the server runs as user {user}"));
 }
 
 /// Of a file that is there.

@@ -28,9 +28,8 @@ fn unpacked(bytes: &[u8]) -> String {
 
 /// HTTP/1.0 has no chunks: the body ends with the connection.
 fn get(server: &Running, path: &str, more: &str) -> crate::harness::Answer {
-    let mut stream = server.connect();
     let head = format!("GET {path} HTTP/1.0\r\n{more}\r\n");
-    std::io::Write::write_all(&mut stream, head.as_bytes()).unwrap();
+    let mut stream = server.sends(head);
     crate::harness::Answer::of(crate::harness::rest(&mut stream))
 }
 

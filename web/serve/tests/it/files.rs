@@ -60,21 +60,6 @@ fn ranges_of_small_and_large_files() {
     assert_eq!((answer.status, answer.body.len()), (200, 300_000));
 }
 
-/// The answer on a connection that stays open, to a request of a file of `length` bytes.
-fn body_of(stream: &mut TcpStream, length: usize) -> String {
-    let mut answer = String::new();
-    while answer
-        .split_once("\r\n\r\n")
-        .is_none_or(|(_, body)| body.len() < length)
-    {
-        let mut piece = [0; 1024];
-        let count = stream.read(&mut piece).unwrap();
-        assert_ne!(count, 0, "{answer}");
-        answer.push_str(str::from_utf8(&piece[..count]).unwrap());
-    }
-    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
-}
-
 const ASKS: &[u8] = b"GET /x.txt HTTP/1.1\r\nhost: test\r\n\r\n";
 
 #[test]
@@ -106,7 +91,7 @@ fn requests_that_wait_share_what_one_of_them_opens() {
     folder.write("x.txt", "1111");
     over.store(true, Relaxed);
     for client in &mut clients {
-        assert_eq!(body_of(client, 4), "1111");
+        assert_eq!(next(client, true).text(), "1111");
     }
     let mut room = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(&events, &mut room);
@@ -130,7 +115,7 @@ fn a_request_sees_what_was_written_before_it_however_many_others_there_are() {
                 let mut client = server.connect();
                 while !over.load(Relaxed) {
                     client.write_all(ASKS).unwrap();
-                    body_of(&mut client, 4);
+                    next(&mut client, true);
                 }
             });
         }
@@ -140,7 +125,7 @@ fn a_request_sees_what_was_written_before_it_however_many_others_there_are() {
             folder.write("new", &text);
             std::fs::rename(folder.0.join("new"), folder.0.join("x.txt")).unwrap();
             client.write_all(ASKS).unwrap();
-            let body = body_of(&mut client, 4);
+            let body = next(&mut client, true).text();
             if body != text {
                 over.store(true, Relaxed);
             }
@@ -337,10 +322,7 @@ fn a_file_that_shrinks_while_it_is_sent_ends_the_response_early() {
     let folder = Folder::new();
     let path = folder.write("big.bin", vec![7; 64 << 20]);
     let server = Running::files(&folder.0);
-    let mut stream = server.connect();
-    stream
-        .write_all(b"GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n")
-        .unwrap();
+    let mut stream = server.sends("GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n");
     std::thread::sleep(std::time::Duration::from_millis(200));
     std::fs::File::options()
         .write(true)
@@ -435,10 +417,7 @@ fn what_is_not_cached_any_more_is_read_and_a_slow_reader_gets_it_all() {
     let page = std::num::NonZeroU64::new(4096);
     for forget in [Some((40 << 20 | 0x9000, page)), Some((0, None)), None] {
         let server = Running::files(&folder.0);
-        let mut stream = server.connect();
-        stream
-            .write_all(b"GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n")
-            .unwrap();
+        let mut stream = server.sends("GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n");
         let mut got = vec![0; 1 << 20];
         stream.read_exact(&mut got).unwrap();
         // The sockets are full.
@@ -524,10 +503,7 @@ fn a_reader_that_goes_in_the_middle_of_a_large_file_is_let_go() {
     folder.write("big.bin", vec![7; 64 << 20]);
     let server = Running::files(&folder.0);
     for _ in 0..20 {
-        let mut stream = server.connect();
-        stream
-            .write_all(b"GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n")
-            .unwrap();
+        let mut stream = server.sends("GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n");
         stream.read_exact(&mut [0; 100_000]).unwrap();
     }
     server.wait_until_idle();

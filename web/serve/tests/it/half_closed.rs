@@ -24,9 +24,8 @@ fn a_file_is_sent_to_a_client_that_has_closed_its_sending_half() {
         ("/matrix?n=3", 19),
     ] {
         for close in ["", "connection: close\r\n"] {
-            let mut stream = server.connect();
             let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{close}\r\n");
-            stream.write_all(request.as_bytes()).unwrap();
+            let mut stream = server.sends(request);
             stream.shutdown(Shutdown::Write).unwrap();
             let answer = Answer::of(rest(&mut stream));
             assert_eq!((answer.status, answer.body.len()), (200, length), "{path}");
@@ -68,11 +67,8 @@ fn a_service_is_not_asked_in_vain_and_the_log_says_so() {
     });
     let path = log.clone();
     let logs = |config: &mut Config| config.access_log = Some(path);
-    let server = Running::start(&folder.0, logs, |server| server.with_service(app));
-    let mut stream = server.connect();
-    stream
-        .write_all(b"GET /long HTTP/1.1\r\nhost: x\r\n\r\n")
-        .unwrap();
+    let server = Running::serving(&folder, logs, app);
+    let stream = server.sends("GET /long HTTP/1.1\r\nhost: x\r\n\r\n");
     until("the handler runs", || begun.load(Ordering::SeqCst));
     stream.shutdown(Shutdown::Write).unwrap();
     until("the handler is dropped", || dropped.load(Ordering::SeqCst));

@@ -95,6 +95,15 @@ impl Running {
         }
     }
 
+    /// A service in place of the files of `folder`.
+    pub(crate) fn serving(
+        folder: &Folder,
+        change: impl FnOnce(&mut Config),
+        app: axum::Router,
+    ) -> Running {
+        Running::start(&folder.0, change, |server| server.with_service(app))
+    }
+
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
@@ -109,6 +118,18 @@ impl Running {
             .set_write_timeout(Some(Duration::from_secs(20)))
             .unwrap();
         stream
+    }
+
+    /// A new connection on which these bytes are sent.
+    pub(crate) fn sends(&self, bytes: impl AsRef<[u8]>) -> TcpStream {
+        let mut stream = self.connect();
+        stream.write_all(bytes.as_ref()).unwrap();
+        stream
+    }
+
+    /// The answer to a head, whose last field has the connection closed.
+    pub(crate) fn says(&self, head: &str) -> String {
+        self.talk(format!("{head}connection: close\r\n\r\n"))
     }
 
     /// Sends these bytes and nothing more, and returns all that comes until the server closes, or
@@ -129,10 +150,8 @@ impl Running {
     }
 
     pub(crate) fn ask(&self, method: &str, path: &str, more: &str) -> Answer {
-        let mut stream = self.connect();
-        let request =
-            format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{more}\r\n");
-        stream.write_all(request.as_bytes()).unwrap();
+        let line = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n");
+        let mut stream = self.sends(format!("{line}connection: close\r\n{more}\r\n"));
         Answer::of(rest(&mut stream))
     }
 

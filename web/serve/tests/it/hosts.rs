@@ -5,9 +5,9 @@ use std::path::Path;
 
 use upshift_serve::{Config, Files, Site, TlsFiles};
 
-use crate::floods::{END_HEADERS, END_STREAM, HEADERS, frame, open};
-use crate::harness::{Folder, Running, read_until, said, tool};
-use crate::tls::curl;
+use crate::harness::{Folder, Running, said, tool};
+use crate::http2::{Frame, HEADERS, get, open};
+use crate::tls::{certificate, curl};
 
 /// Folders `rest`, `a` and `b` with a `who.txt` each.
 fn folders() -> Folder {
@@ -51,8 +51,7 @@ fn each_host_has_its_own_files_and_the_others_the_default() {
         ("127.0.0.1", "rest"),
         ("", "rest"),
     ] {
-        let close = "connection: close\r\n\r\n";
-        let answer = server.talk(format!("GET /who.txt HTTP/1.1\r\nhost: {host}\r\n{close}"));
+        let answer = server.says(&format!("GET /who.txt HTTP/1.1\r\nhost: {host}\r\n"));
         assert!(
             answer.ends_with(&format!("\r\n\r\n{who}")),
             "{host}: {answer}"
@@ -61,8 +60,8 @@ fn each_host_has_its_own_files_and_the_others_the_default() {
             continue;
         }
         // What the request itself names goes before the field.
-        let answer = server.talk(format!(
-            "GET http://{host}/who.txt HTTP/1.1\r\nhost: z.test\r\n{close}"
+        let answer = server.says(&format!(
+            "GET http://{host}/who.txt HTTP/1.1\r\nhost: z.test\r\n"
         ));
         assert!(
             answer.ends_with(&format!("\r\n\r\n{who}")),
@@ -88,19 +87,19 @@ fn what_names_no_host_is_refused() {
     ] {
         for (head, status) in [
             ("GET / HTTP/1.1\r\nhost: a.test/x\r\n", "400"),
-            ("GET / HTTP/1.1\r\nhost: a.test:x\r\n", "400"),
-            ("GET / HTTP/1.1\r\nhost: :80\r\n", "400"),
-            ("GET / HTTP/1.1\r\nhost: ::1\r\n", "400"),
-            ("GET / HTTP/1.1\r\nhost: me@a.test\r\n", "400"),
-            ("GET / HTTP/1.1\r\nhost: a test\r\n", "400"),
             ("GET / HTTP/1.1\r\nhost: a\u{e4}.test\r\n", "400"),
             ("GET http://me@a.test/ HTTP/1.1\r\nhost: a.test\r\n", "400"),
             ("GET /healthz HTTP/1.1\r\nhost: a.test/x\r\n", "400"),
             ("GET / HTTP/1.0\r\nhost: a\r\nhost: a\r\n", "400"),
+            ("GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n", "400"),
             ("GET / HTTP/1.1\r\n", "400"),
+            ("GET http://a.test/ HTTP/1.1\r\n", "400"),
+            ("GET http://a.test/ HTTP/1.1\r\nhost: b\r\n", "200"),
+            ("GET / HTTP/1.1\r\nhost:\r\n", "200"),
+            ("GET / HTTP/1.0\r\n", "200"),
             ("GET / HTTP/1.1\r\nhost: a.test\r\n", "200"),
         ] {
-            let answer = server.talk(format!("{head}connection: close\r\n\r\n"));
+            let answer = server.says(head);
             assert_eq!(answer.get(9..12), Some(status), "{head}: {answer}");
         }
     }
@@ -111,33 +110,14 @@ fn an_authority_and_a_host_that_differ_are_refused() {
     let folder = folders();
     let server = server(&folder, |_| {});
     // The status as HPACK's static table has it: 200 is 8, 400 is 12.
-    for (host, status) in [(None, 0x88), (Some("A.test"), 0x88), (Some("b.test"), 0x8c)] {
-        let mut block = vec![0x82, 0x86, 0x84, 0x01, 6];
-        block.extend_from_slice(b"a.test");
-        if let Some(host) = host {
-            block.extend_from_slice(&[0, 4]);
-            block.extend_from_slice(b"host");
-            block.push(host.len() as u8);
-            block.extend_from_slice(host.as_bytes());
-        }
+    for (host, status) in [(None, 0x88), (Some("X"), 0x88), (Some("b.test"), 0x8c)] {
+        let fields = host.map(|host| ("host", host));
         let mut stream = open(&server);
-        let flags = END_STREAM | END_HEADERS;
-        stream.write_all(&frame(HEADERS, flags, 1, &block)).unwrap();
-        let answered = |got: &[u8]| head_of_one(got).is_some();
-        let got = read_until(&mut stream, answered);
-        assert_eq!(head_of_one(&got), Some(status), "{host:?}");
-    }
-}
-
-/// The first byte of the block of headers of stream 1.
-fn head_of_one(mut bytes: &[u8]) -> Option<u8> {
-    loop {
-        let (head, rest) = bytes.split_at_checked(9)?;
-        if head[3] == HEADERS {
-            return rest.first().copied();
-        }
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-        bytes = rest.get(length as usize..)?;
+        let asks = get(1, "/", fields.as_slice());
+        stream.write_all(&asks).unwrap();
+        let mut frames = std::iter::from_fn(|| Frame::read(&mut stream));
+        let head = frames.find(|frame| frame.kind == HEADERS).unwrap();
+        assert_eq!(head.payload[0], status, "{host:?}");
     }
 }
 
@@ -155,11 +135,8 @@ fn rules_and_settings_of_files_are_those_of_the_site() {
         });
         config.access_log = Some(folder.0.join("log"));
     });
-    let get = |host: &str, path: &str| {
-        server.talk(format!(
-            "GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"
-        ))
-    };
+    let get =
+        |host: &str, path: &str| server.says(&format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n"));
     assert!(get("a.test", "/who.txt").contains("cache-control: max-age=5\r\n"));
     assert!(get("a.test", "/.secret").ends_with("hidden"));
     assert!(get("a.test", "/plaintext").ends_with("Hello, World!"));
@@ -167,19 +144,11 @@ fn rules_and_settings_of_files_are_those_of_the_site() {
     assert!(get("b.a.test", "/.secret").starts_with("HTTP/1.1 404"));
     server.end();
     let log = std::fs::read_to_string(folder.0.join("log")).unwrap();
-    let lines: Vec<serde_json::Value> = log
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    let said: Vec<_> = lines
-        .iter()
-        .map(|line| {
-            (
-                line["host"].as_str().unwrap(),
-                line["level"].as_u64().unwrap(),
-            )
-        })
-        .collect();
+    let lines = log.lines().map(|line| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let host = line["host"].as_str().unwrap().to_owned();
+        (host, line["level"].as_u64().unwrap())
+    });
     let expected = [
         ("a.test", 9),
         ("a.test", 30),
@@ -187,7 +156,8 @@ fn rules_and_settings_of_files_are_those_of_the_site() {
         ("b.a.test", 28),
         ("b.a.test", 28),
     ];
-    assert_eq!(said, expected);
+    let expected = expected.map(|(host, level)| (host.to_owned(), level));
+    assert_eq!(lines.collect::<Vec<_>>(), expected);
 }
 
 #[test]
@@ -205,16 +175,13 @@ fn a_reload_takes_hosts_up_and_moves_what_is_under_way() {
         move |server| server.with_reload(move || Ok(read.lock().unwrap().clone().unwrap())),
     );
     let who = |host: &str| {
-        let answer = server.talk(format!(
-            "GET /who.txt HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"
-        ));
+        let answer = server.says(&format!("GET /who.txt HTTP/1.1\r\nhost: {host}\r\n"));
         answer.rsplit('\n').next().unwrap().to_owned()
     };
     assert_eq!((who("a.test"), who("b.test")), ("a".into(), "rest".into()));
     // Computes for long, of which a level can be seen.
-    let mut long = server.connect();
-    long.write_all(b"GET /matrix?n=512 HTTP/1.1\r\nhost: a.test\r\npriority: u=7\r\n\r\n")
-        .unwrap();
+    let head = "GET /matrix?n=512 HTTP/1.1\r\nhost: a.test\r\npriority: u=7\r\n\r\n";
+    let _long = server.sends(head);
     server.wait_for_requests(1);
     let mut next = started.unwrap();
     next.root = folder.0.join("b");
@@ -233,16 +200,6 @@ fn a_reload_takes_hosts_up_and_moves_what_is_under_way() {
     let error = server.control.reload().unwrap_err();
     assert!(error.contains("site 1 and site 3"), "{error}");
     assert_eq!(who("a.test"), "a");
-}
-
-/// A certificate for these names, in files of this name.
-fn certificate(folder: &Folder, file: &str, names: &[&str]) -> TlsFiles {
-    let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-    let made = rcgen::generate_simple_self_signed(names).unwrap();
-    TlsFiles {
-        certificate: folder.write(&format!("{file}.pem"), made.cert.pem()),
-        key: folder.write(&format!("{file}.key"), made.signing_key.serialize_pem()),
-    }
 }
 
 #[test]

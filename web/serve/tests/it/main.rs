@@ -10,6 +10,7 @@ mod fuzz;
 mod half_closed;
 mod harness;
 mod hosts;
+mod http2;
 mod limits;
 mod operation;
 mod priorities;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use upshift::sync::Notify;
 use upshift_serve::{Config, ask};
 
-use crate::harness::{Answer, Folder, Running, rest};
+use crate::harness::{Answer, Folder, Running, read_until, rest};
 
 fn slow() -> axum::Router {
     use axum::routing::get;
@@ -23,12 +23,9 @@ fn slow() -> axum::Router {
 #[test]
 fn draining_answers_what_is_under_way_and_cuts_off_what_takes_too_long() {
     let folder = Folder::new();
-    let server = Running::start(&folder.0, |_| {}, |server| server.with_service(slow()));
-    let mut stream = server.connect();
+    let server = Running::serving(&folder, |_| {}, slow());
+    let mut stream = server.sends("GET /slow HTTP/1.1\r\nhost: x\r\n\r\n");
     let idle = server.connect();
-    stream
-        .write_all(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n")
-        .unwrap();
     server.wait_for_requests(1);
     let address = server.address;
     assert_eq!(server.end(), 0);
@@ -38,11 +35,8 @@ fn draining_answers_what_is_under_way_and_cuts_off_what_takes_too_long() {
     drop(idle);
 
     let hurry = |config: &mut Config| config.drain_timeout = Duration::from_millis(50);
-    let server = Running::start(&folder.0, hurry, |server| server.with_service(slow()));
-    let mut stream = server.connect();
-    stream
-        .write_all(b"GET /endless HTTP/1.1\r\nhost: x\r\n\r\n")
-        .unwrap();
+    let server = Running::serving(&folder, hurry, slow());
+    let mut stream = server.sends("GET /endless HTTP/1.1\r\nhost: x\r\n\r\n");
     server.wait_for_requests(1);
     assert_eq!(server.end(), 1);
     assert!(rest(&mut stream).is_empty());
@@ -89,17 +83,10 @@ fn commands_are_taken_on_a_socket_that_only_the_owner_may_use() {
         async move { ended.notified().await }
     };
     let app = axum::Router::new().route("/slow", axum::routing::get(until_told));
-    let server = Running::start(
-        &folder.0,
-        |config| config.control = Some(path),
-        |server| server.with_service(app),
-    );
+    let server = Running::serving(&folder, |config| config.control = Some(path), app);
     let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let mut stream = server.connect();
-    stream
-        .write_all(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n")
-        .unwrap();
+    let _stream = server.sends("GET /slow HTTP/1.1\r\nhost: x\r\n\r\n");
     server.wait_for_requests(1);
     let list = ask(&socket, "list").unwrap();
     assert!(
@@ -221,6 +208,9 @@ fn endpoints_can_be_turned_off_and_the_matrix_is_bounded() {
     }
 }
 
+/// A head that would be refused.
+const ECHOED: &[u8] = b"POST / HTTP/1.1\r\nTransfer-Encoding: x\r\n\r\n";
+
 #[test]
 fn a_service_knows_its_peer_and_may_upgrade() {
     use axum::http::{Request, StatusCode};
@@ -233,7 +223,7 @@ fn a_service_knows_its_peer_and_may_upgrade() {
         let upgrade = hyper::upgrade::on(&mut request);
         let echo = async move {
             let mut stream = hyper_util::rt::TokioIo::new(upgrade.await.unwrap());
-            let mut some = [0; 5];
+            let mut some = [0; ECHOED.len()];
             stream.read_exact(&mut some).await.unwrap();
             stream.write_all(&some).await.unwrap();
             stream.shutdown().await.unwrap();
@@ -246,15 +236,18 @@ fn a_service_knows_its_peer_and_may_upgrade() {
         ];
         (StatusCode::SWITCHING_PROTOCOLS, headers)
     });
-    let server = Running::start(&folder.0, |_| {}, |server| server.with_service(app));
-    let mut stream = server.connect();
+    let server = Running::serving(&folder, |_| {}, app);
+    let head = "GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
+    let mut stream = server.sends(head);
     let own = stream.local_addr().unwrap().to_string();
-    stream
-        .write_all(
-            b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\nhello",
-        )
-        .unwrap();
-    let answer = Answer::of(rest(&mut stream));
-    assert_eq!((answer.status, answer.text().as_str()), (101, "hello"));
-    assert_eq!(answer.header("peer"), Some(&own[..]));
+    let answer = read_until(&mut stream, |got| got.ends_with(b"\r\n\r\n"));
+    let answer = Answer::of(answer);
+    assert_eq!(
+        (answer.status, answer.header("peer")),
+        (101, Some(&own[..]))
+    );
+    // It is none of the server's any more; its bytes are not looked at.
+    server.wait_until_idle();
+    stream.write_all(ECHOED).unwrap();
+    assert_eq!(rest(&mut stream), ECHOED);
 }

@@ -1,5 +1,7 @@
 //! The level of a request, how it changes, and which requests are refused under overload.
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,7 +11,7 @@ use std::time::Duration;
 use upshift::Level;
 use upshift_serve::Config;
 
-use crate::harness::{Folder, Running, read_until, tool, until};
+use crate::harness::{Folder, Running, read_until, until};
 
 /// Answers with its level; `/work` computes until told to stop and says at which level it ended.
 fn app(stop: Arc<AtomicBool>) -> axum::Router {
@@ -34,7 +36,7 @@ fn with_app(change: impl FnOnce(&mut Config)) -> (Running, Arc<AtomicBool>, Fold
     let folder = Folder::new();
     let stop = Arc::new(AtomicBool::new(false));
     let app = app(stop.clone());
-    let server = Running::start(&folder.0, change, |server| server.with_service(app));
+    let server = Running::serving(&folder, change, app);
     (server, stop, folder)
 }
 
@@ -70,41 +72,11 @@ fn the_rule_goes_before_the_client_and_the_client_before_the_default() {
 }
 
 #[test]
-fn streams_of_http2_have_levels_of_their_own() {
-    let (server, _, _folder) = with_app(|_| {});
-    for (priority, level) in [("u=7", "60"), ("u=0", "4"), ("i", "29")] {
-        let header = format!("priority: {priority}");
-        let args = [
-            "-s",
-            "--http2-prior-knowledge",
-            "-H",
-            &header,
-            &server.url("/x"),
-        ];
-        let Some(output) = tool("curl", &args) else {
-            return;
-        };
-        assert_eq!(String::from_utf8_lossy(&output.stdout), level);
-    }
-}
-
-#[test]
 fn the_operator_moves_requests_under_way() {
     let (server, stop, _folder) = with_app(|_| {});
-    let url = server.address;
+    let address = server.address;
     let clients: Vec<_> = (0..3)
-        .map(|_| {
-            std::thread::spawn(move || {
-                use std::io::{Read, Write};
-                let mut stream = std::net::TcpStream::connect(url).unwrap();
-                stream
-                    .write_all(b"GET /work HTTP/1.1\r\nhost: x\r\nconnection: close\r\npriority: u=6\r\n\r\n")
-                    .unwrap();
-                let mut answer = String::new();
-                stream.read_to_string(&mut answer).unwrap();
-                answer.rsplit("\r\n").next().unwrap().to_owned()
-            })
-        })
+        .map(|_| std::thread::spawn(move || talk(address, "/work", "u=6")))
         .collect();
     server.wait_for_requests(3);
     let under_way = server.control.requests();
@@ -121,6 +93,7 @@ fn the_operator_moves_requests_under_way() {
     let mut levels: Vec<_> = clients
         .into_iter()
         .map(|client| client.join().unwrap())
+        .map(|answer| answer.rsplit("\r\n").next().unwrap().to_owned())
         .collect();
     levels.sort();
     assert_eq!(levels, ["5", "52", "52"]);
@@ -177,9 +150,8 @@ fn under_overload_the_least_urgent_are_refused_and_the_urgent_are_not() {
     );
 }
 
-fn talk(address: std::net::SocketAddr, path: &str, priority: &str) -> String {
-    use std::io::{Read, Write};
-    let mut stream = std::net::TcpStream::connect(address).unwrap();
+fn talk(address: SocketAddr, path: &str, priority: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
     let request = format!(
         "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\npriority: {priority}\r\n\r\n"
     );
@@ -211,7 +183,6 @@ impl http_body::Body for Endless {
 
 #[test]
 fn no_poll_of_a_download_goes_on_for_long() {
-    use std::io::{Read, Write};
     let folder = Folder::new();
     let (pieces, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let counters = (pieces.clone(), most.clone());
@@ -233,10 +204,8 @@ fn no_poll_of_a_download_goes_on_for_long() {
             axum::body::Body::new(Endless(pieces))
         }
     });
-    let server = Running::start(&folder.0, |_| {}, |server| server.with_service(app));
-    let mut stream = server.connect();
-    let request = b"GET / HTTP/1.1\r\nhost: test\r\npriority: u=7\r\n\r\n";
-    stream.write_all(request).unwrap();
+    let server = Running::serving(&folder, |_| {}, app);
+    let mut stream = server.sends("GET / HTTP/1.1\r\nhost: test\r\npriority: u=7\r\n\r\n");
     // All that fits into the sockets, then more while it is read.
     std::thread::sleep(Duration::from_millis(200));
     let mut some = vec![0; 1 << 20];
@@ -248,10 +217,7 @@ fn no_poll_of_a_download_goes_on_for_long() {
     let most = most.load(Ordering::Relaxed);
     assert!((1..=30).contains(&most), "{most} pieces in one poll");
     // More urgent requests are answered meanwhile.
-    let mut other = server.connect();
-    other
-        .write_all(b"GET /healthz HTTP/1.1\r\nhost: test\r\npriority: u=0\r\n\r\n")
-        .unwrap();
+    let mut other = server.sends("GET /healthz HTTP/1.1\r\nhost: test\r\npriority: u=0\r\n\r\n");
     let answer = read_until(&mut other, |bytes| bytes.ends_with(b"ok\n"));
     assert!(answer.starts_with(b"HTTP/1.1 200"));
 }

@@ -8,13 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::floods::{SETTINGS, frame, open};
 use crate::harness::{Folder, Running, read_until};
+use crate::http2::{PING, PRIORITY, PRIORITY_UPDATE, SETTINGS, WINDOW_UPDATE, frame, open};
 
-const PRIORITY: u8 = 2;
-const PING: u8 = 6;
-const WINDOW_UPDATE: u8 = 8;
-const PRIORITY_UPDATE: u8 = 16;
 const UNKNOWN: u8 = 0xee;
 
 /// For how long a flood lasts at least.
@@ -111,16 +107,16 @@ fn flood(what: &str, count: usize, connect: fn(&Running) -> TcpStream, bytes: &[
         "{what} x {count}: {answered} in {took:?}, {receiving:?} at the level of receiving, {poll:?} a poll, {bytes:?}"
     );
     assert!(bytes.iter().all(|bytes| bytes[0] > 0), "{what}: {bytes:?}");
-    // All that the account of a connection may hold, a tenth of the time, and the urgent requests themselves.
+    // A tenth of the time, and of each connection the account and six of its longest polls, in which
+    // a busy machine may have stopped the server.
+    let longest = 20 * poll;
+    let bound = took / 5 + (Duration::from_millis(1) + 6 * longest) * count as u32;
     assert!(
-        receiving < took / 3,
-        "{what}: {receiving:?} of {took:?} at the level of receiving"
+        receiving < bound,
+        "{what}: {receiving:?} of {took:?} at the level of receiving, more than {bound:?}"
     );
-    // In a build without optimizations, on a machine that others use.
-    assert!(
-        poll < Duration::from_millis(5),
-        "{what}: a poll takes {poll:?}"
-    );
+    // A poll ends before it has read all that there is.
+    assert!(poll < took / 10, "{what}: a poll takes {poll:?}");
     assert!(server.is_well(), "{what}");
 }
 
@@ -134,6 +130,8 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         ("SETTINGS", frame(SETTINGS, 0, 0, &[])),
         ("SETTINGS that change", [table(0), table(4096)].concat()),
         ("PING", frame(PING, 0, 0, &[0; 8])),
+        // 2³¹ until the window overflows.
+        ("WINDOW_UPDATE", frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])),
         ("PRIORITY", frame(PRIORITY, 0, 1, &[0, 0, 0, 3, 16])),
         (
             "PRIORITY_UPDATE",
@@ -150,30 +148,16 @@ fn floods_of_frames_leave_the_cpu_to_urgent_requests() {
     }
 }
 
+/// Health checks, and requests that are refused.
 #[test]
-fn floods_of_window_updates_leave_the_cpu_to_urgent_requests() {
-    // 2³¹ until the window overflows.
-    let update = frame(WINDOW_UPDATE, 0, 0, &1u32.to_be_bytes());
-    flood("WINDOW_UPDATE", 1, open, &update.repeat(500));
-}
-
-#[test]
-fn floods_of_health_checks_leave_the_cpu_to_urgent_requests() {
-    for path in ["healthz", "metrics"] {
-        let request = format!("GET /{path} HTTP/1.1\r\nhost: test\r\n\r\n");
-        flood(path, 1, Running::connect, request.repeat(100).as_bytes());
+fn floods_of_requests_leave_the_cpu_to_urgent_requests() {
+    for (what, head) in [
+        ("healthz", "GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n"),
+        ("metrics", "GET /metrics HTTP/1.1\r\nhost: test\r\n\r\n"),
+        ("no host", "GET / HTTP/1.1\r\n\r\n"),
+    ] {
+        flood(what, 1, Running::connect, head.repeat(100).as_bytes());
     }
-}
-
-#[test]
-fn floods_of_refused_requests_leave_the_cpu_to_urgent_requests() {
-    let request = "GET / HTTP/1.1\r\n\r\n";
-    flood(
-        "no host",
-        1,
-        Running::connect,
-        request.repeat(100).as_bytes(),
-    );
 }
 
 #[test]
@@ -206,16 +190,13 @@ fn what_has_used_its_account_is_received_again_beside_a_request_that_computes() 
     let app = axum::Router::new()
         .route("/work", axum::routing::get(work))
         .route("/", axum::routing::get(|| async { "urgent" }));
-    let server = Running::start(&folder.0, |_| {}, |server| server.with_service(app));
-    let mut busy = server.connect();
-    busy.write_all(b"GET /work HTTP/1.1\r\nhost: test\r\npriority: u=1\r\n\r\n")
-        .unwrap();
+    let server = Running::serving(&folder, |_| {}, app);
+    let mut busy = server.sends("GET /work HTTP/1.1\r\nhost: test\r\npriority: u=1\r\n\r\n");
     server.wait_for_requests(1);
     // More than an account holds in any build, all at once, and something urgent behind it.
-    let mut floods = server.connect();
     let many = "GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n".repeat(40);
     let last = "GET / HTTP/1.1\r\nhost: test\r\npriority: u=0\r\n\r\n";
-    floods.write_all((many + last).as_bytes()).unwrap();
+    let mut floods = server.sends(many + last);
     let answers = read_until(&mut floods, |got| got.ends_with(b"urgent"));
     assert!(answers.ends_with(b"urgent"), "{} bytes", answers.len());
     stop.store(true, Relaxed);

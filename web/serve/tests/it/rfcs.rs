@@ -7,11 +7,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use upshift_serve::Site;
 
-use crate::floods::{SETTINGS, frame, goaway, open};
 use crate::harness::{Answer, Folder, Running, rest, until};
+use crate::http2::{PRIORITY_UPDATE, SETTINGS, frame, goaway, open};
 use crate::tls::{certificate, curl, shake_hands_on};
 
-const PRIORITY_UPDATE: u8 = 0x10;
 const PROTOCOL_ERROR: u32 = 1;
 const FRAME_SIZE_ERROR: u32 = 6;
 
@@ -94,8 +93,7 @@ fn a_target_that_is_neither_a_path_nor_absolute_is_refused() {
             ("GET http://other", "200"),
             ("GET http://other?q", "200"),
         ] {
-            let request = format!("{line} HTTP/1.1\r\nhost: other\r\nconnection: close\r\n\r\n");
-            let answer = server.talk(request);
+            let answer = server.says(&format!("{line} HTTP/1.1\r\nhost: other\r\n"));
             assert_eq!(answer.get(9..12), Some(status), "{line}: {answer}");
         }
         assert!(server.is_well());
@@ -112,12 +110,8 @@ fn a_target_that_is_neither_a_path_nor_absolute_is_refused() {
 fn a_service_is_not_asked_for_a_target_that_is_no_path() {
     let folder = Folder::new();
     let app = axum::Router::new().fallback(|| async { "served" });
-    let server = Running::start(&folder.0, |_| {}, |server| server.with_service(app));
-    let talk = |line: &str| {
-        server.talk(format!(
-            "{line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
-        ))
-    };
+    let server = Running::serving(&folder, |_| {}, app);
+    let talk = |line: &str| server.says(&format!("{line} HTTP/1.1\r\nhost: x\r\n"));
     assert!(talk("GET i.txt").starts_with("HTTP/1.1 400"));
     assert!(talk("GET /i.txt").ends_with("served"));
     assert!(talk("OPTIONS *").ends_with("served"));
@@ -183,9 +177,8 @@ fn a_body_of_http_1_0_that_ends_with_the_connection_says_so() {
     folder.write("big.txt", "a text. ".repeat(7500));
     let server = Running::with(&folder.0, |config| config.files.compress = true);
     let ask = |line: &str, more: &str| {
-        let mut stream = server.connect();
-        let request = format!("{line} HTTP/1.0\r\nconnection: keep-alive\r\n{more}\r\n");
-        stream.write_all(request.as_bytes()).unwrap();
+        let head = format!("{line} HTTP/1.0\r\nconnection: keep-alive\r\n{more}\r\n");
+        let mut stream = server.sends(head);
         stream
             .set_read_timeout(Some(Duration::from_millis(500)))
             .unwrap();
@@ -262,7 +255,7 @@ fn updates_that_rfc_9218_forbids_end_the_connection() {
 #[test]
 fn a_client_of_tls_that_speaks_http_1_0_only_is_answered() {
     let folder = Folder::new();
-    let tls = certificate(&folder, "first.test");
+    let tls = certificate(&folder, "cert", &["first.test"]);
     let files = tls.clone();
     let server = Running::with(&folder.0, |config| config.tls = Some(files));
     let (mut client, mut stream) = shake_hands_on(server.connect(), &tls, &["http/1.0"]);

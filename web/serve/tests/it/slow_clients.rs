@@ -14,8 +14,11 @@ use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustix::net::{AddressFamily, SocketType, connect, socket};
 use upshift_serve::{Address, Config};
 
-use crate::floods::{DATA, END_HEADERS, END_STREAM, HEADERS, SETTINGS, frame, open, open_on};
 use crate::harness::{Folder, Running, rest};
+use crate::http2::{
+    ACK, DATA, END_HEADERS, END_STREAM, Frame, HEADERS, PING, SETTINGS, WINDOW_UPDATE, block,
+    frame, frames, get, open, open_on,
+};
 use crate::tls::{certificate, shake_hands, shake_hands_on};
 
 /// The time-outs of the server.
@@ -30,9 +33,6 @@ const FAST: u64 = 8 << 20;
 const SIZE: u64 = 30 << 20;
 const ATTEMPTS: u32 = 5;
 
-const ACK: u8 = 1;
-const PING: u8 = 6;
-const WINDOW_UPDATE: u8 = 8;
 const LARGEST_WINDOW: u32 = (1 << 31) - 1;
 
 /// How an attempt went.
@@ -138,9 +138,6 @@ fn reads_slowly<S: Read>(
 
 const GET: &[u8] = b"GET /f HTTP/1.1\r\nhost: test\r\n\r\n";
 
-/// `GET /f` by HPACK's static table and literals that are not indexed.
-const GET_OF_TWO: &[u8] = b"\x82\x86\x04\x02/f\x01\x01x";
-
 #[test]
 fn a_slow_reader_of_http_1_is_served() {
     let folder = folder();
@@ -176,7 +173,7 @@ fn a_slow_reader_of_a_unix_socket_is_served() {
 #[test]
 fn a_slow_reader_of_tls_is_served() {
     let folder = folder();
-    let tls = certificate(&folder, "first.test");
+    let tls = certificate(&folder, "cert", &["first.test"]);
     let files = tls.clone();
     let server = Running::with(&folder.0, |config| {
         impatient(config);
@@ -209,7 +206,7 @@ fn asks_two(server: &Running, window: u32) -> TcpStream {
     let frames = [
         frame(SETTINGS, 0, 0, &setting),
         frame(WINDOW_UPDATE, 0, 0, &all),
-        frame(HEADERS, END_STREAM | END_HEADERS, 1, GET_OF_TWO),
+        get(1, "/f", &[]),
     ];
     stream.write_all(&frames.concat()).unwrap();
     stream
@@ -248,23 +245,26 @@ fn a_slow_reader_of_http_2_that_opens_its_window_rarely_is_served() {
 /// Takes the whole frames out of `came`, and returns how much DATA there was. Answers PINGs, and
 /// opens the windows again.
 fn answers(stream: &mut TcpStream, came: &mut Vec<u8>) -> u64 {
-    let (mut at, mut data, mut answers) = (0, 0, Vec::new());
-    while let Some(head) = came.get(at..at + 9) {
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-        let Some(payload) = came.get(at + 9..at + 9 + length as usize) else {
-            break;
-        };
-        match (head[3], head[4]) {
+    let (mut data, mut answers) = (0, Vec::new());
+    let (frames, length) = frames(came);
+    came.drain(..length);
+    for Frame {
+        kind,
+        flags,
+        payload,
+        ..
+    } in frames
+    {
+        let length = payload.len() as u32;
+        match (kind, flags) {
             (DATA, _) if length > 0 => {
                 data += u64::from(length);
                 answers.extend(frame(WINDOW_UPDATE, 0, 0, &length.to_be_bytes()));
             }
-            (PING, 0) => answers.extend(frame(PING, ACK, 0, payload)),
+            (PING, 0) => answers.extend(frame(PING, ACK, 0, &payload)),
             _ => {}
         }
-        at += 9 + length as usize;
     }
-    came.drain(..at);
     // A closed socket answers by a reset.
     let _ = stream.write_all(&answers);
     data
@@ -323,14 +323,14 @@ fn drips(stream: &mut impl Write, bytes: &[u8], steps: &mut Steps) -> bool {
 #[test]
 fn a_record_of_tls_that_comes_slowly_is_waited_for() {
     let folder = Folder::new();
-    let tls = certificate(&folder, "first.test");
+    let tls = certificate(&folder, "cert", &["first.test"]);
     attempt("a record", || {
         let files = tls.clone();
         let set = |config: &mut Config| {
             impatient(config);
             config.tls = Some(files);
         };
-        let server = Running::start(&folder.0, set, |server| server.with_service(measures()));
+        let server = Running::serving(&folder, set, measures());
         let (mut client, mut stream) = shake_hands(&server, &tls);
         let head =
             "POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 16000\r\n\r\n";
@@ -352,12 +352,9 @@ fn a_record_of_tls_that_comes_slowly_is_waited_for() {
 fn a_frame_of_http_2_that_comes_slowly_is_waited_for() {
     let folder = Folder::new();
     attempt("a frame", || {
-        let server = Running::start(&folder.0, impatient, |server| {
-            server.with_service(measures())
-        });
+        let server = Running::serving(&folder, impatient, measures());
         let mut stream = open(&server);
-        // `POST /`.
-        let head = frame(HEADERS, END_HEADERS, 1, b"\x83\x86\x84\x01\x01x");
+        let head = frame(HEADERS, END_HEADERS, 1, &block("POST", "/", &[]));
         stream.write_all(&head).unwrap();
         let data = frame(DATA, END_STREAM, 1, &[b'x'; 16_000]);
         let mut steps = Steps::start();

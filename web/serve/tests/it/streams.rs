@@ -1,20 +1,21 @@
 //! Streams of one HTTP/2 connection: `PRIORITY_UPDATE`, and the order in which they are sent.
 
 use std::collections::HashMap;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::http::HeaderMap;
-use axum::routing::get;
+use axum::routing;
 use upshift::Level;
 
-use crate::floods::{DATA, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, SETTINGS, frame, open};
-use crate::harness::{Folder, Running, rest, until};
+use crate::harness::{Folder, Running, until};
+use crate::http2::{
+    DATA, Frame, HEADERS, PRIORITY_UPDATE, RST_STREAM, SETTINGS, WHOLE, WINDOW_UPDATE, frame, get,
+    open,
+};
 
-const WINDOW_UPDATE: u8 = 8;
-const PRIORITY_UPDATE: u8 = 0x10;
 const BIG: usize = 12 << 20;
 
 /// `/work` computes until it is told to stop; it and `/level` answer with their level. `/big` is large.
@@ -40,34 +41,14 @@ fn server(folder: &Folder) -> (Running, Arc<AtomicBool>) {
         answer
     };
     let app = axum::Router::new()
-        .route("/level", get(level))
-        .route("/work", get(work))
-        .route("/big", get(big));
-    let server = Running::start(&folder.0, |_| {}, |server| server.with_service(app));
-    (server, stop)
-}
-
-/// A GET with more fields.
-fn request(path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
-    let mut block = vec![0x82, 0x86];
-    let mut text = |name: &[u8], value: &str| {
-        block.extend_from_slice(name);
-        block.push(value.len() as u8);
-        block.extend_from_slice(value.as_bytes());
-    };
-    text(&[0x04], path);
-    text(&[0x01], "x");
-    for (name, value) in fields {
-        let name = [&[0, name.len() as u8], name.as_bytes()].concat();
-        text(&name, value);
-    }
-    block
+        .route("/level", routing::get(level))
+        .route("/work", routing::get(work))
+        .route("/big", routing::get(big));
+    (Running::serving(folder, |_| {}, app), stop)
 }
 
 fn asks(stream: &mut TcpStream, number: u32, path: &str, fields: &[(&str, &str)]) {
-    let flags = END_STREAM | END_HEADERS;
-    let frame = frame(HEADERS, flags, number, &request(path, fields));
-    stream.write_all(&frame).unwrap();
+    stream.write_all(&get(number, path, fields)).unwrap();
 }
 
 fn update(stream: &mut TcpStream, number: u32, field: &str) {
@@ -96,17 +77,14 @@ fn read(stream: &mut TcpStream, ends: &[u32]) -> (Of<Vec<u8>>, Vec<Of<usize>>) {
     let mut stream = std::io::BufReader::with_capacity(1 << 16, stream);
     let (mut bodies, mut at_ends) = (HashMap::<u32, Vec<u8>>::new(), Vec::new());
     while at_ends.len() < ends.len() {
-        let mut head = [0; 9];
-        stream.read_exact(&mut head).unwrap();
-        let [a, b, c, kind, flags, number @ ..] = head;
-        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
-        stream.read_exact(&mut payload).unwrap();
-        let number = u32::from_be_bytes(number);
-        if kind == DATA {
-            bodies.entry(number).or_default().extend(payload);
+        let frame = Frame::read(&mut stream).expect("a frame");
+        let number = frame.stream;
+        assert!(frame.kind != RST_STREAM || !ends.contains(&number));
+        let is_over = frame.ends() && ends.contains(&number);
+        if frame.kind == DATA {
+            bodies.entry(number).or_default().extend(frame.payload);
         }
-        assert!(kind != RST_STREAM || !ends.contains(&number));
-        if matches!(kind, DATA | HEADERS) && flags & END_STREAM != 0 && ends.contains(&number) {
+        if is_over {
             let lengths = bodies.iter().map(|(number, body)| (*number, body.len()));
             at_ends.push(lengths.collect());
         }
@@ -128,8 +106,7 @@ fn an_update_moves_a_request_under_way_and_one_to_come() {
     asks(&mut stream, 1, "/work", &[("priority", "u=6")]);
     asks(&mut stream, 3, "/work", &[("priority", "u=6")]);
     // A request that is refused has a number all the same.
-    let flags = END_STREAM | END_HEADERS;
-    let wrong = frame(HEADERS, flags, 7, &[0x82]);
+    let wrong = frame(HEADERS, WHOLE, 7, &[0x82]);
     asks(&mut stream, 5, "/work", &[("priority", "u=6")]);
     stream.write_all(&wrong).unwrap();
     asks(&mut stream, 9, "/work", &[("priority", "u=6")]);
@@ -163,7 +140,7 @@ fn updates_stay_below_the_ceiling_and_behind_the_rules() {
         config.ceiling = 2;
         config.priority = vec!["/ruled=33".parse().unwrap()];
     };
-    let server = Running::start(&folder.0, change, |server| server.with_service(app));
+    let server = Running::serving(&folder, change, app);
     let mut stream = open(&server);
     update(&mut stream, 1, "u=0");
     update(&mut stream, 3, "u=0");
@@ -250,25 +227,4 @@ fn a_stream_without_a_window_delays_no_client() {
         .unwrap();
     drop(stream);
     server.wait_until_idle();
-}
-
-#[test]
-fn requests_given_up_at_once_end_the_connection_even_with_updates_between() {
-    let folder = Folder::new();
-    let (server, _) = server(&folder);
-    let mut stream = open(&server);
-    generous(&mut stream);
-    let flags = END_STREAM | END_HEADERS;
-    let flood: Vec<u8> = (0..5000)
-        .flat_map(|n| {
-            let opens = frame(HEADERS, flags, 2 * n + 1, &request("/level", &[]));
-            let resets = frame(RST_STREAM, 0, 2 * n + 1, &[0, 0, 0, 8]);
-            [opens, resets].concat()
-        })
-        .collect();
-    let _ = stream.write_all(&flood);
-    rest(&mut stream);
-    server.wait_until_idle();
-    assert!(server.control.answered() < 1000);
-    assert!(server.is_well());
 }

@@ -7,15 +7,17 @@ use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
-use upshift_serve::TlsFiles;
+use upshift_serve::{Config, TlsFiles};
 
 use crate::harness::{Folder, Running, said, tool};
 
-pub(crate) fn certificate(folder: &Folder, name: &str) -> TlsFiles {
-    let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
+/// A certificate for these names, in files of this name.
+pub(crate) fn certificate(folder: &Folder, file: &str, names: &[&str]) -> TlsFiles {
+    let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+    let made = rcgen::generate_simple_self_signed(names).unwrap();
     TlsFiles {
-        certificate: folder.write("cert.pem", made.cert.pem()),
-        key: folder.write("key.pem", made.signing_key.serialize_pem()),
+        certificate: folder.write(&format!("{file}.pem"), made.cert.pem()),
+        key: folder.write(&format!("{file}.key"), made.signing_key.serialize_pem()),
     }
 }
 
@@ -47,7 +49,7 @@ pub(crate) fn curl(
 #[test]
 fn both_versions_of_http_are_chosen_by_the_client() {
     let folder = Folder::new();
-    let tls = certificate(&folder, "first.test");
+    let tls = certificate(&folder, "cert", &["first.test"]);
     let body: Vec<u8> = (0..3_000_000u32).map(|n| (n * 13 % 251) as u8).collect();
     folder.write("root/big.bin", &body);
     let files = tls.clone();
@@ -79,7 +81,7 @@ fn both_versions_of_http_are_chosen_by_the_client() {
 #[test]
 fn a_new_certificate_is_used_after_a_reload() {
     let folder = Folder::new();
-    let tls = certificate(&folder, "old.test");
+    let tls = certificate(&folder, "cert", &["old.test"]);
     let files = tls.clone();
     let server = Running::with(&folder.0, |config| config.tls = Some(files));
     let get = |name: &str| curl(&server, &tls.certificate, name, &[], "/plaintext");
@@ -87,7 +89,7 @@ fn a_new_certificate_is_used_after_a_reload() {
         return;
     };
     assert_eq!(said(&output), "Hello, World!");
-    certificate(&folder, "new.test");
+    certificate(&folder, "cert", &["new.test"]);
     let Some(output) = get("new.test") else {
         return;
     };
@@ -142,7 +144,7 @@ pub(crate) fn shake_hands_on(
 #[test]
 fn what_follows_the_end_of_a_connection_is_not_looked_at() {
     let folder = Folder::new();
-    let tls = certificate(&folder, "first.test");
+    let tls = certificate(&folder, "cert", &["first.test"]);
     let files = tls.clone();
     let server = Running::with(&folder.0, |config| config.tls = Some(files));
     let (mut client, mut stream) = shake_hands(&server, &tls);
@@ -164,20 +166,17 @@ fn what_follows_the_end_of_a_connection_is_not_looked_at() {
 #[test]
 fn records_of_all_sizes_are_read() {
     let folder = Folder::new();
-    let tls = certificate(&folder, "first.test");
+    let tls = certificate(&folder, "cert", &["first.test"]);
     let files = tls.clone();
     let length = |body: String| async move { body.len().to_string() };
     let app = axum::Router::new()
         .route("/", axum::routing::post(length))
         .layer(axum::extract::DefaultBodyLimit::disable());
-    let server = Running::start(
-        &folder.0,
-        |config| {
-            config.tls = Some(files);
-            config.limits.body_bytes = 64 << 20;
-        },
-        |server| server.with_service(app),
-    );
+    let set = |config: &mut Config| {
+        config.tls = Some(files);
+        config.limits.body_bytes = 64 << 20;
+    };
+    let server = Running::serving(&folder, set, app);
     let (mut client, mut stream) = shake_hands(&server, &tls);
     // A record each, the largest there is and a small one, 16438 bytes together: they end everywhere
     // in the buffers that the server receives into.

@@ -13,77 +13,52 @@ fn site() -> (Folder, Running) {
 const SOME: &str = "2000";
 
 #[test]
-fn ab_completes_its_requests_with_and_without_keep_alive() {
+fn load_generators_see_no_errors() {
     let (_folder, server) = site();
-    for keep_alive in [true, false] {
-        let url = server.url("/small.txt");
-        let mut args = vec!["-q", "-n", SOME, "-c", "20"];
-        if keep_alive {
-            args.push("-k");
-        }
-        args.push(&url);
-        let Some(output) = tool("ab", &args) else {
-            return;
+    let (file, text) = (server.url("/small.txt"), server.url("/plaintext"));
+    let done = format!("{SOME} succeeded, 0 failed, 0 errored, 0 timeout");
+    let well = format!("status codes: {SOME} 2xx");
+    let complete = format!("Complete requests:      {SOME}");
+    let of_ab = [&complete[..], "Failed requests:        0"];
+    let of_h2load = [&done[..], &well];
+    let patient = "--timeout=20s";
+    for (name, args, says) in [
+        (
+            "ab",
+            &["-q", "-n", SOME, "-c", "20", "-k", &file][..],
+            &of_ab[..],
+        ),
+        ("ab", &["-q", "-n", SOME, "-c", "20", &file], &of_ab),
+        (
+            "wrk",
+            &["-t1", "-c50", "-d1s", patient, &text],
+            &["requests in"],
+        ),
+        (
+            "h2load",
+            &["-n", SOME, "-c", "10", "-m", "20", &file],
+            &of_h2load,
+        ),
+        (
+            "h2load",
+            &["-n", SOME, "-c", "10", "-m", "20", "--h1", &file],
+            &of_h2load,
+        ),
+    ] {
+        let Some(output) = tool(name, args) else {
+            continue;
         };
         let said = said(&output);
         assert!(
-            said.contains(&format!("Complete requests:      {SOME}")),
-            "{said}"
+            says.iter().all(|what| said.contains(what)),
+            "{name}: {said}"
         );
-        assert!(said.contains("Failed requests:        0"), "{said}");
-        assert!(!said.contains("Non-2xx"), "{said}");
-    }
-}
-
-#[test]
-fn wrk_sees_no_errors() {
-    let (_folder, server) = site();
-    let url = server.url("/plaintext");
-    let patient = ["--timeout", "20s"];
-    let args = [&["-t1", "-c50", "-d1s"][..], &patient, &[&url]].concat();
-    let Some(output) = tool("wrk", &args) else {
-        return;
-    };
-    let said = said(&output);
-    assert!(said.contains("requests in"), "{said}");
-    assert!(
-        !said.contains("Socket errors") && !said.contains("Non-2xx"),
-        "{said}"
-    );
-}
-
-#[test]
-fn h2load_completes_its_requests_over_both_versions() {
-    let (_folder, server) = site();
-    let url = server.url("/small.txt");
-    for version in [&[][..], &["--h1"]] {
-        let mut args = vec!["-n", SOME, "-c", "10", "-m", "20"];
-        args.extend_from_slice(version);
-        args.push(&url);
-        let Some(output) = tool("h2load", &args) else {
-            return;
-        };
-        let said = said(&output);
+        let wrong = ["Socket errors", "Non-2xx"];
         assert!(
-            said.contains(&format!("{SOME} succeeded, 0 failed, 0 errored, 0 timeout")),
-            "{said}"
-        );
-        assert!(
-            said.contains(&format!("status codes: {SOME} 2xx")),
-            "{said}"
+            !wrong.iter().any(|what| said.contains(what)),
+            "{name}: {said}"
         );
     }
-}
-
-#[test]
-fn nghttp_fetches_with_many_streams() {
-    let (_folder, server) = site();
-    let url = server.url("/small.txt");
-    let Some(output) = tool("nghttp", &["-nv", "-m", "50", &url]) else {
-        return;
-    };
-    let said = said(&output);
-    assert_eq!(said.matches(":status: 200").count(), 50, "{said}");
 }
 
 /// The cases of h2spec that fail at `path`, by name, each with what it saw.
@@ -168,7 +143,7 @@ fn h2spec_finds_nothing_where_bodies_are_read() {
         })
     };
     let app = axum::Router::new().fallback(read);
-    let server = Running::start(&folder.0, |_| {}, |server| server.with_service(app));
+    let server = Running::serving(&folder, |_| {}, app);
     let Some(failed) = h2spec(&server, "/") else {
         return;
     };

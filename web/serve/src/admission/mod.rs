@@ -1,0 +1,229 @@
+//! Admission: a gate per level, which refuses what would wait too long.
+//!
+//! A gate knows two things about its level: how many requests are under way, and how long
+//! those that have not begun wait. The level's ready queue is first come, first served, so the
+//! wait of the request that began last, or the time since one began while others wait,
+//! whichever is longer, is what the next one has to expect. If that exceeds the bound, it is
+//! refused. Gates share nothing: however many requests of a level wait, those of others are
+//! admitted as before; and since strict priority makes the least urgent wait first, they are
+//! refused first.
+//!
+//! Ready queues are those of a vCPU, and so are gates: a request is admitted by what its own queue shows. Only the bound on how many are under way is
+//! one for the server, and those of all vCPUs are added up for it.
+//!
+//! Time in which the process has no CPU is not waiting: the clock of the gates ([`Gates::counted`]) leaves it out.
+//!
+//! Cost: four relaxed atomic operations per request, on words that its vCPU alone writes; a load for each of the other vCPUs; and two readings of the clock.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use upshift::{LEVELS, Level};
+
+use crate::admission::absence::{Absence, process_cpu_time};
+use crate::clock;
+use crate::shards::PerVcpu;
+
+mod absence;
+pub(crate) mod rates;
+
+/// The gate of one level on one vCPU. Times are nanoseconds of [`Gates::counted`].
+#[derive(Debug, Default)]
+struct Gate {
+    /// Admitted and not over.
+    in_flight: AtomicU32,
+    /// Admitted and not begun.
+    waiting: AtomicU32,
+    /// When a request began last, or when one waited after none had.
+    progress: AtomicU64,
+    /// How long the request that began last had waited.
+    last_wait: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Gate {
+    fn expected(&self, now: u64) -> u64 {
+        if self.waiting.load(Relaxed) == 0 {
+            return 0;
+        }
+        let stalled = now.saturating_sub(self.progress.load(Relaxed));
+        stalled.max(self.last_wait.load(Relaxed))
+    }
+}
+
+/// The gates of all levels, by vCPU.
+#[derive(Debug)]
+pub(crate) struct Gates {
+    gates: PerVcpu<OfVcpu>,
+    absence: Absence,
+}
+
+#[derive(Debug)]
+struct OfVcpu([Gate; LEVELS]);
+
+impl Default for OfVcpu {
+    fn default() -> OfVcpu {
+        OfVcpu(std::array::from_fn(|_| Gate::default()))
+    }
+}
+
+/// A request's place, from [`admit`](Gates::admit) to [`end`](Gates::end).
+#[derive(Debug)]
+#[must_use = "a request that is not ended is under way for ever"]
+pub(crate) struct Ticket {
+    place: usize,
+    level: Level,
+    since: u64,
+    begun: bool,
+}
+
+impl Gates {
+    pub(crate) fn new(vcpus: usize) -> Gates {
+        Gates {
+            gates: PerVcpu::new(vcpus),
+            absence: Absence::new(),
+        }
+    }
+
+    /// The time `now`, of [`clock`], without that in which requests waited and the process had no CPU.
+    pub(crate) fn counted(&self, now: u64) -> u64 {
+        let waits = || {
+            let mut gates = self.gates.iter().flat_map(|of| &of.0);
+            gates.any(|gate| gate.waiting.load(Relaxed) != 0)
+        };
+        self.absence.counted(now, process_cpu_time, waits)
+    }
+
+    fn gate(&self, place: usize, level: Level) -> &Gate {
+        &self.gates.at(place).0[usize::from(level.get())]
+    }
+
+    /// That of each vCPU.
+    fn of_level(&self, level: Level) -> impl Iterator<Item = &Gate> {
+        let level = usize::from(level.get());
+        self.gates.iter().map(move |of| &of.0[level])
+    }
+
+    /// Asks to begin a request of a level, now, in counted time. `None`: too many of its level are
+    /// under way, or they wait too long.
+    pub(crate) fn admit(
+        &self,
+        level: Level,
+        now: u64,
+        max_wait: Duration,
+        in_flight: u32,
+    ) -> Option<Ticket> {
+        let place = self.gates.place();
+        let gate = self.gate(place, level);
+        if self.in_flight(level) >= in_flight
+            || u128::from(gate.expected(now)) > max_wait.as_nanos()
+        {
+            gate.refused.fetch_add(1, Relaxed);
+            return None;
+        }
+        gate.in_flight.fetch_add(1, Relaxed);
+        if gate.waiting.fetch_add(1, Relaxed) == 0 {
+            gate.last_wait.store(0, Relaxed);
+            gate.progress.store(now, Relaxed);
+        }
+        Some(Ticket {
+            place,
+            level,
+            since: now,
+            begun: false,
+        })
+    }
+
+    /// How long the next request of a level has to expect to wait, on the vCPU where that is longest.
+    pub(crate) fn expected(&self, level: Level) -> Duration {
+        let now = self.counted(clock::nanos());
+        let longest = self.of_level(level).map(|gate| gate.expected(now)).max();
+        Duration::from_nanos(longest.unwrap_or(0))
+    }
+
+    pub(crate) fn in_flight(&self, level: Level) -> u32 {
+        let under_way = self
+            .of_level(level)
+            .map(|gate| gate.in_flight.load(Relaxed));
+        under_way.sum()
+    }
+
+    pub(crate) fn refused(&self, level: Level) -> u64 {
+        let refused = self.of_level(level).map(|gate| gate.refused.load(Relaxed));
+        refused.sum()
+    }
+
+    /// A request begins, at a time of [`clock`].
+    pub(crate) fn begin(&self, ticket: &mut Ticket, now: u64) {
+        self.begin_at(ticket, self.counted(now));
+    }
+
+    /// As [`begin`](Gates::begin), in counted time.
+    fn begin_at(&self, ticket: &mut Ticket, now: u64) {
+        if !ticket.begun {
+            ticket.begun = true;
+            let gate = self.gate(ticket.place, ticket.level);
+            gate.waiting.fetch_sub(1, Relaxed);
+            gate.last_wait
+                .store(now.saturating_sub(ticket.since), Relaxed);
+            gate.progress.store(now, Relaxed);
+        }
+    }
+
+    /// A request is over.
+    pub(crate) fn end(&self, ticket: Ticket) {
+        let gate = self.gate(ticket.place, ticket.level);
+        gate.in_flight.fetch_sub(1, Relaxed);
+        if !ticket.begun {
+            gate.waiting.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const BOUND: Duration = Duration::from_millis(100);
+    const LOW: Level = Level::at::<60>();
+    const HIGH: Level = Level::at::<4>();
+
+    #[test]
+    fn a_level_that_makes_no_progress_is_closed_and_others_are_not() {
+        let gates = Gates::new(1);
+        let first = gates.admit(LOW, 0, BOUND, 1000).unwrap();
+        let second = gates.admit(LOW, 99 * MS, BOUND, 1000).unwrap();
+        assert!(gates.admit(LOW, 101 * MS, BOUND, 1000).is_none());
+        assert!(gates.admit(HIGH, 101 * MS, BOUND, 1000).is_some());
+        assert_eq!((gates.refused(LOW), gates.refused(HIGH)), (1, 0));
+        gates.end(first);
+        gates.end(second);
+        assert!(
+            gates.admit(LOW, 102 * MS, BOUND, 1000).is_some(),
+            "none waits"
+        );
+    }
+
+    #[test]
+    fn what_the_last_one_waited_counts_while_others_wait() {
+        let gates = Gates::new(1);
+        let mut first = gates.admit(LOW, 0, BOUND, 1000).unwrap();
+        let mut second = gates.admit(LOW, 100 * MS, BOUND, 1000).unwrap();
+        gates.begin_at(&mut first, 150 * MS);
+        assert!(gates.admit(LOW, 151 * MS, BOUND, 1000).is_none());
+        gates.begin_at(&mut second, 160 * MS);
+        assert!(gates.admit(LOW, 161 * MS, BOUND, 1000).is_some());
+    }
+
+    #[test]
+    fn so_many_may_be_under_way() {
+        let gates = Gates::new(1);
+        let mut first = gates.admit(LOW, 0, BOUND, 1).unwrap();
+        gates.begin_at(&mut first, 0);
+        assert!(gates.admit(LOW, 1, BOUND, 1).is_none());
+        gates.end(first);
+        gates.end(gates.admit(LOW, 2, BOUND, 1).unwrap());
+        assert_eq!(gates.in_flight(LOW), 0);
+    }
+}

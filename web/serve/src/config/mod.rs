@@ -1,0 +1,358 @@
+//! Everything that can be set, with its default: the configuration file, and what flags change.
+//!
+//! Names in the file are those of the fields, with hyphens. Unknown names are errors. What is
+//! marked *start* is read once; the rest is read again by a reload.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http::HeaderValue;
+use serde::Deserialize;
+
+use crate::request::host::Hosts;
+use crate::request::rules::Rule;
+
+mod address;
+pub(crate) mod error_pages;
+mod site;
+mod units;
+
+pub use address::Address;
+pub use site::Site;
+
+/// The settings of a server.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Config {
+    /// Addresses to listen on, ports, or Unix sockets (*start*).
+    pub listen: Vec<Address>,
+    /// The folder whose files are served.
+    pub root: PathBuf,
+    /// Certificate and key, if TLS is spoken; a reload reads the files again.
+    pub tls: Option<TlsFiles>,
+    /// Which built-in endpoints there are.
+    pub endpoints: Vec<Endpoint>,
+    /// How files are served.
+    pub files: Files,
+    /// Pages for errors: by status (`404`, `50x`, `4xx`) a file, relative to the root; a reload reads them again.
+    pub error_pages: BTreeMap<String, PathBuf>,
+    /// What is otherwise for some hosts.
+    pub site: Vec<Site>,
+    /// The level at which connections are accepted and requests read (*start*).
+    pub receive_level: u8,
+    /// The most urgent `u` that clients are granted.
+    pub ceiling: u8,
+    /// The operator's rules, in order.
+    pub priority: Vec<Rule>,
+    /// When requests are refused.
+    pub admission: Admission,
+    /// What clients may use.
+    pub limits: Limits,
+    /// Where the access log goes: a file, or `-` for standard output (*start*; a reload opens the
+    /// name again).
+    pub access_log: Option<PathBuf>,
+    /// The Unix socket on which the server takes commands (*start*).
+    pub control: Option<PathBuf>,
+    /// How long it goes on accepting when it ends, while its answers ask clients to connect anew: to its successor.
+    #[serde(deserialize_with = "units::read_duration")]
+    pub drain_delay: Duration,
+    /// The longest that open connections may take when the server ends: requests under way, and
+    /// clients that do not do their part.
+    #[serde(deserialize_with = "units::read_duration")]
+    pub drain_timeout: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 8080)).into()],
+            root: PathBuf::from("."),
+            tls: None,
+            endpoints: Endpoint::ALL.to_vec(),
+            files: Files::default(),
+            error_pages: BTreeMap::new(),
+            site: Vec::new(),
+            receive_level: 2,
+            ceiling: 0,
+            priority: Vec::new(),
+            admission: Admission::default(),
+            limits: Limits::default(),
+            access_log: None,
+            control: None,
+            drain_delay: Duration::ZERO,
+            drain_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Config {
+    /// Reads a configuration file.
+    ///
+    /// # Errors
+    /// The file and what is wrong with it, with line and column where it is the text.
+    pub fn read(path: &Path) -> Result<Config, String> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        Config::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// Reads the text of a configuration file.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Config, String> {
+        let config: Config = toml::from_str(text).map_err(|error| error.to_string())?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The settings marked *start* that `other` has otherwise.
+    pub(crate) fn restart_for(&self, other: &Config) -> Vec<&'static str> {
+        let changed = [
+            ("listen", self.listen != other.listen),
+            ("receive-level", self.receive_level != other.receive_level),
+            ("access-log", self.access_log != other.access_log),
+            ("control", self.control != other.control),
+        ];
+        let changed = changed.into_iter().filter(|(_, changed)| *changed);
+        changed.map(|(name, _)| name).collect()
+    }
+
+    /// Are the values possible?
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub fn check(&self) -> Result<(), String> {
+        if self.listen.is_empty() {
+            return Err("there is no address to listen on".into());
+        }
+        if self.receive_level > 63 {
+            return Err(format!(
+                "receive-level = {}: use 0 to 63",
+                self.receive_level
+            ));
+        }
+        if self.ceiling > 7 {
+            return Err(format!(
+                "ceiling = {}: urgencies go from 0 to 7",
+                self.ceiling
+            ));
+        }
+        if !(8192..=1 << 20).contains(&self.limits.header_bytes) {
+            return Err(format!(
+                "header-bytes = {}: use 8k to 1M",
+                self.limits.header_bytes
+            ));
+        }
+        if !(1..=10_000).contains(&self.limits.headers) {
+            let headers = self.limits.headers;
+            return Err(format!("headers = {headers}: use 1 to 10000"));
+        }
+        for (name, is_none) in [
+            ("connections", self.limits.connections == 0),
+            (
+                "connections-per-peer",
+                self.limits.connections_per_peer == 0,
+            ),
+            ("streams", self.limits.streams == 0),
+            ("in-flight", self.admission.in_flight == 0),
+        ] {
+            if is_none {
+                return Err(format!(
+                    "{name} = 0: no connection would be served; use 1 or more"
+                ));
+            }
+        }
+        let files = self.site.iter().filter_map(|site| site.files.as_ref());
+        for files in files.chain([&self.files]) {
+            files.check()?;
+        }
+        let pages = self
+            .site
+            .iter()
+            .filter_map(|site| site.error_pages.as_ref());
+        for pages in pages.chain([&self.error_pages]) {
+            error_pages::check(pages)?;
+        }
+        self.hosts().map(drop)
+    }
+
+    /// The table of the hosts: site 0 is for all others, then they count from 1.
+    ///
+    /// # Errors
+    /// What is wrong with a name, or with a site.
+    pub(crate) fn hosts(&self) -> Result<Hosts, String> {
+        site::hosts(&self.site, self.tls.is_some())
+    }
+}
+
+/// A certificate chain and its private key, as PEM files.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsFiles {
+    /// The chain, the server's own certificate first.
+    pub certificate: PathBuf,
+    /// The key.
+    pub key: PathBuf,
+}
+
+/// A built-in endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Endpoint {
+    /// `/healthz`: 200, or 503 while draining.
+    Healthz,
+    /// `/metrics`: Prometheus text.
+    Metrics,
+    /// `/plaintext`: thirteen bytes.
+    Plaintext,
+    /// `/matrix?n=`: the product of two n × n matrices, to have something that computes.
+    Matrix,
+}
+
+impl Endpoint {
+    /// All of them.
+    pub const ALL: [Endpoint; 4] = [
+        Endpoint::Healthz,
+        Endpoint::Metrics,
+        Endpoint::Plaintext,
+        Endpoint::Matrix,
+    ];
+
+    /// Its path.
+    #[must_use]
+    pub fn path(self) -> &'static str {
+        match self {
+            Endpoint::Healthz => "/healthz",
+            Endpoint::Metrics => "/metrics",
+            Endpoint::Plaintext => "/plaintext",
+            Endpoint::Matrix => "/matrix",
+        }
+    }
+}
+
+/// How files are served.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Files {
+    /// What is served for a folder, if it is there.
+    pub index: String,
+    /// List folders that have no index file.
+    pub listing: bool,
+    /// Serve names that begin with a dot.
+    pub hidden: bool,
+    /// Serve `name.br` and `name.gz` for `name` to clients that accept them.
+    pub precompressed: bool,
+    /// Compress texts for clients that accept gzip and have no such file.
+    pub compress: bool,
+    /// Bytes from which on this is worth it.
+    #[serde(deserialize_with = "units::read_size")]
+    pub compress_from: u64,
+    /// The value of `Cache-Control`, if there is to be one.
+    pub cache_control: Option<String>,
+}
+
+impl Files {
+    fn check(&self) -> Result<(), String> {
+        match &self.cache_control {
+            Some(value) if HeaderValue::from_str(value).is_err() => Err(format!(
+                "cache-control = {value:?}: this cannot be the value of a header"
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Default for Files {
+    fn default() -> Files {
+        Files {
+            index: "index.html".into(),
+            listing: true,
+            hidden: false,
+            precompressed: true,
+            compress: false,
+            compress_from: 1024,
+            cache_control: None,
+        }
+    }
+}
+
+/// When requests are refused with 503. Each level has its own gate.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Admission {
+    /// The longest that requests of a level may wait for a vCPU before more of it are refused.
+    /// Requests to a service and for a matrix are; files, whose sending ends the wait, are not.
+    #[serde(deserialize_with = "units::read_duration")]
+    pub max_wait: Duration,
+    /// The most requests of a level that are under way.
+    pub in_flight: u32,
+}
+
+impl Default for Admission {
+    fn default() -> Admission {
+        Admission {
+            max_wait: Duration::from_millis(100),
+            in_flight: 4096,
+        }
+    }
+}
+
+/// What clients may use. A time of zero is no limit.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Limits {
+    /// Connections in all.
+    pub connections: usize,
+    /// Connections of one address (of one /64 network in IPv6).
+    pub connections_per_peer: usize,
+    /// Bytes of a request's head.
+    #[serde(deserialize_with = "units::read_size")]
+    pub header_bytes: u64,
+    /// Header fields of a request.
+    pub headers: usize,
+    /// Bytes of a request's body.
+    #[serde(deserialize_with = "units::read_size")]
+    pub body_bytes: u64,
+    /// Requests at a time on one HTTP/2 connection.
+    pub streams: u32,
+    /// The longest that the head of a request may take, and a TLS handshake.
+    #[serde(deserialize_with = "units::read_duration")]
+    pub header_timeout: Duration,
+    /// The longest that a connection may be without a request.
+    #[serde(deserialize_with = "units::read_duration")]
+    pub idle_timeout: Duration,
+    /// The longest between two parts of a request's body; and from then on it must have come
+    /// at 1 KiB/s or more.
+    #[serde(deserialize_with = "units::read_duration")]
+    pub body_timeout: Duration,
+    /// The longest that a client may take none of its response.
+    #[serde(deserialize_with = "units::read_duration")]
+    pub write_timeout: Duration,
+    /// Requests per second of one address (of one /64 network in IPv6), with a burst of as
+    /// many; 0: any number.
+    pub request_rate: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections: 10_000,
+            connections_per_peer: 1000,
+            header_bytes: 16 * 1024,
+            headers: 100,
+            body_bytes: 1 << 20,
+            streams: 128,
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
+            body_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(30),
+            request_rate: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,450 @@
+//! The time-outs of a connection.
+//!
+//! No timer is armed per request: a connection notes the beginning of each wait, in relaxed atomics
+//! and in the time of a coarse clock that one coroutine advances
+//! ([`sweep`](crate::server::sweep)). The same coroutine looks at all connections four times a
+//! second and ends those that have waited too long. So a time-out is at most a quarter of a second
+//! late, and costs the hot path a load and a store.
+//!
+//! ```text
+//!            accepted                     bytes of HTTP/1
+//!  ┌──────┐ ◀────────             ┌─────────────────────────┐
+//!  │ Head │ ─────────▶ Busy ──▶ Idle ◀── HTTP/2 is spoken   │
+//!  └──────┘  request         last request ends              │
+//!      ▲                                                    │
+//!      └────────────────────────────────────────────────────┘
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::config::Limits;
+
+/// A body that comes with less bytes per second is taken for an attack.
+const SLOWEST_BODY: u128 = 1024;
+/// The longest that a client may take to send a request, after it has connected or had the last
+/// answer, when the server ends: a request may be on its way.
+pub(crate) const NEXT_REQUEST: Duration = Duration::from_secs(1);
+
+/// The stage of a connection, with the time since when it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Requests are under way.
+    Busy,
+    /// A head has begun, or the connection has just been accepted.
+    Head(u64),
+    Idle(u64),
+}
+
+impl Phase {
+    fn to_bits(self) -> u64 {
+        match self {
+            Phase::Busy => 0,
+            Phase::Head(since) => 2 * since + 1,
+            Phase::Idle(since) => 2 * since,
+        }
+    }
+
+    fn from_bits(bits: u64) -> Phase {
+        match (bits / 2, bits % 2) {
+            (0, _) => Phase::Busy,
+            (since, 1) => Phase::Head(since),
+            (since, _) => Phase::Idle(since),
+        }
+    }
+}
+
+/// The clocks of a connection. Times are ms of the coarse clock; 0 is "not waiting".
+#[derive(Debug, Default)]
+pub(crate) struct Clocks {
+    clock: Arc<AtomicU64>,
+    two: AtomicBool,
+    /// Set once a request has come.
+    asked: AtomicBool,
+    /// Requests under way.
+    active: AtomicU32,
+    phase: AtomicU64,
+    bodies: Bodies,
+    /// A write waits.
+    write_since: AtomicU64,
+    /// The last write waits for the socket.
+    full: AtomicBool,
+    /// Response bodies of HTTP/2 that wait for the client to make room for their next part.
+    untaken: AtomicU32,
+    /// Such a body came to wait, or went on.
+    taken_at: AtomicU64,
+    /// Bytes in the send queue of the socket at the last look of [`Clocks::note_progress`].
+    queued: AtomicUsize,
+    /// Set if the request under way, of HTTP/1, is answered even to a client that has closed its
+    /// sending half.
+    is_answered: AtomicBool,
+    /// Set if the body of the last request, of HTTP/1, has not been read to its end.
+    unread: AtomicBool,
+}
+
+/// The clocks of request bodies that have been waited for and are not over: one for all of them.
+#[derive(Debug, Default)]
+struct Bodies {
+    open: AtomicU32,
+    since: AtomicU64,
+    /// The waits before, in ms: handlers may take their time between two parts.
+    waited: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Clocks {
+    pub(super) fn new(clock: Arc<AtomicU64>) -> Clocks {
+        let now = clock.load(Relaxed);
+        let phase = AtomicU64::new(Phase::Head(now).to_bits());
+        Clocks {
+            clock,
+            phase,
+            ..Clocks::default()
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.load(Relaxed)
+    }
+
+    #[inline]
+    fn phase(&self) -> Phase {
+        Phase::from_bits(self.phase.load(Relaxed))
+    }
+
+    #[inline]
+    fn set(&self, phase: Phase) {
+        self.phase.store(phase.to_bits(), Relaxed);
+    }
+
+    /// Ends the time for the TLS handshake, and begins that for the first head.
+    pub(super) fn shook_hands(&self) {
+        self.set(Phase::Head(self.now()));
+    }
+
+    /// Notes that the connection speaks HTTP/2: bytes between requests are no head.
+    pub(super) fn speaks_two(&self) {
+        self.two.store(true, Relaxed);
+        self.set(Phase::Idle(self.now()));
+    }
+
+    pub(crate) fn is_two(&self) -> bool {
+        self.two.load(Relaxed)
+    }
+
+    /// Is a request under way that is answered even to a client that has closed its sending half?
+    pub(super) fn is_answered(&self) -> bool {
+        self.is_answered.load(Relaxed) && !self.is_between()
+    }
+
+    /// Notes that the body of a request of HTTP/1 has been left before its end.
+    pub(crate) fn leaves_unread(&self) {
+        self.unread.store(true, Relaxed);
+    }
+
+    /// May the client still be sending a body that is not read, or a head that was refused?
+    pub(super) fn is_sending(&self) -> bool {
+        self.unread.load(Relaxed) || matches!(self.phase(), Phase::Head(_))
+    }
+
+    /// Is a head expected, or on its way?
+    pub(super) fn is_between(&self) -> bool {
+        self.phase() != Phase::Busy
+    }
+
+    /// Can it be closed without a request that may be on its way? A connection of HTTP/1 can once
+    /// its client has asked, and then sent nothing for so long.
+    pub(super) fn has_rested(&self, time: Duration) -> bool {
+        let has_rested = match self.phase() {
+            Phase::Idle(since) => u128::from(self.now().saturating_sub(since)) >= time.as_millis(),
+            _ => false,
+        };
+        self.asked.load(Relaxed) && (self.is_two() || has_rested)
+    }
+
+    /// Has a part of a request come, and none is answered? Of the first one hyper knows by itself.
+    pub(super) fn is_within_head(&self) -> bool {
+        self.asked.load(Relaxed) && matches!(self.phase(), Phase::Head(_))
+    }
+
+    /// Notes that a request begins. `is_answered`: one of HTTP/1 is answered even if its client has
+    /// closed its sending half: files are; a service is not asked in vain.
+    pub(crate) fn begin_request(&self, is_answered: bool) {
+        self.asked.store(true, Relaxed);
+        self.active.fetch_add(1, Relaxed);
+        self.set(Phase::Busy);
+        self.is_answered.store(is_answered, Relaxed);
+        self.unread.store(false, Relaxed);
+    }
+
+    pub(crate) fn end_request(&self) {
+        if self.active.fetch_sub(1, Relaxed) == 1 {
+            self.set(Phase::Idle(self.now()));
+        }
+    }
+
+    /// Notes that a connection of HTTP/1 becomes the service's: no head follows.
+    pub(crate) fn becomes_a_tunnel(&self) {
+        self.active.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn begin_body(&self) {
+        if self.bodies.open.fetch_add(1, Relaxed) == 0 {
+            self.bodies.waited.store(0, Relaxed);
+            self.bodies.bytes.store(0, Relaxed);
+        }
+    }
+
+    pub(crate) fn end_body(&self) {
+        if self.bodies.open.fetch_sub(1, Relaxed) == 1 {
+            self.bodies.since.store(0, Relaxed);
+        }
+    }
+
+    pub(crate) fn waits_for_body(&self) {
+        if self.bodies.since.load(Relaxed) == 0 {
+            self.bodies.since.store(self.now(), Relaxed);
+        }
+    }
+
+    pub(crate) fn has_body(&self) {
+        let since = self.bodies.since.swap(0, Relaxed);
+        if since != 0 {
+            let waited = self.now().saturating_sub(since);
+            self.bodies.waited.fetch_add(waited, Relaxed);
+        }
+    }
+
+    /// Renews the wait for a body when bytes arrive: a record of TLS or a frame of HTTP/2 reaches
+    /// its reader only as a whole, and may take long.
+    #[inline]
+    pub(super) fn arrived(&self, bytes: u64) {
+        if self.bodies.open.load(Relaxed) == 0 {
+            return;
+        }
+        self.bodies.bytes.fetch_add(bytes, Relaxed);
+        let (since, now) = (self.bodies.since.load(Relaxed), self.now());
+        if since != 0 && renew(&self.bodies.since, since, now) {
+            let waited = now.saturating_sub(since);
+            self.bodies.waited.fetch_add(waited, Relaxed);
+        }
+    }
+
+    /// Notes that a part of an HTTP/2 response is there, and waits for the client.
+    pub(crate) fn offers(&self) {
+        self.untaken.fetch_add(1, Relaxed);
+        self.taken_at.store(self.now(), Relaxed);
+    }
+
+    /// Notes that the client has made room for it, or its stream is over.
+    pub(crate) fn offers_no_more(&self) {
+        self.untaken.fetch_sub(1, Relaxed);
+        self.taken_at.store(self.now(), Relaxed);
+    }
+
+    /// Notes that bytes have come. True: they are of a head of HTTP/1.
+    #[inline]
+    pub(super) fn received(&self) -> bool {
+        match self.phase() {
+            Phase::Busy => return false,
+            Phase::Idle(_) if !self.is_two() => self.set(Phase::Head(self.now())),
+            _ => {}
+        }
+        !self.is_two()
+    }
+
+    #[inline]
+    pub(super) fn wrote(&self, pending: bool) {
+        self.full.store(pending, Relaxed);
+        let since = self.write_since.load(Relaxed);
+        if pending && since == 0 {
+            self.write_since.store(self.now(), Relaxed);
+        } else if !pending && since != 0 {
+            self.write_since.store(0, Relaxed);
+        }
+    }
+
+    /// Does the last write wait for the socket?
+    pub(super) fn is_full(&self) -> bool {
+        self.full.load(Relaxed)
+    }
+
+    /// Does the server wait for the client to take bytes?
+    pub(super) fn is_writing(&self) -> bool {
+        self.write_since.load(Relaxed) != 0 || self.untaken.load(Relaxed) != 0
+    }
+
+    /// Renews the clocks of writing while the client takes bytes: `unsent` is the length of the
+    /// send queue. A write of the server waits much longer: until a third of the socket's buffer is
+    /// free.
+    pub(super) fn note_progress(&self, unsent: usize, now: u64) {
+        let takes = self.queued.swap(unsent, Relaxed) != unsent;
+        let writes = self.write_since.load(Relaxed);
+        // With an empty queue the write waits for this process alone.
+        if writes != 0 && (takes || unsent == 0) {
+            renew(&self.write_since, writes, now);
+        }
+        if takes && self.untaken.load(Relaxed) != 0 {
+            self.taken_at.store(now, Relaxed);
+        }
+    }
+
+    /// Returns the wait that has lasted too long, if one has.
+    pub(crate) fn overdue(&self, now: u64, limits: &Limits) -> Option<&'static str> {
+        let over = |since: u64, limit: Duration| {
+            since != 0
+                && !limit.is_zero()
+                && u128::from(now.saturating_sub(since)) > limit.as_millis()
+        };
+        match self.phase() {
+            Phase::Head(since) if over(since, limits.header_timeout) => return Some("header"),
+            Phase::Idle(since) if over(since, limits.idle_timeout) => return Some("idle"),
+            _ => {}
+        }
+        // One stream that moves is enough: they share the connection in turn.
+        let offers = self.untaken.load(Relaxed) != 0;
+        let taken_at = if offers {
+            self.taken_at.load(Relaxed)
+        } else {
+            0
+        };
+        for since in [self.write_since.load(Relaxed), taken_at] {
+            if over(since, limits.write_timeout) {
+                return Some("write");
+            }
+        }
+        let since = self.bodies.since.load(Relaxed);
+        if over(since, limits.body_timeout) {
+            return Some("body");
+        }
+        // A trickle: the first bytes may take as long as a pause, the rest has to keep up.
+        if since != 0 && !limits.body_timeout.is_zero() {
+            let waited = self.bodies.waited.load(Relaxed) + now.saturating_sub(since);
+            let late = u128::from(waited).saturating_sub(limits.body_timeout.as_millis());
+            if u128::from(self.bodies.bytes.load(Relaxed)) < late * SLOWEST_BODY / 1000 {
+                return Some("body");
+            }
+        }
+        None
+    }
+}
+
+/// Starts a clock anew that runs since then; false: it has been stopped or renewed meanwhile.
+fn renew(clock: &AtomicU64, since: u64, now: u64) -> bool {
+    let renewed = clock.compare_exchange(since, now, Relaxed, Relaxed);
+    renewed.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clocks(now: u64) -> (Clocks, Arc<AtomicU64>) {
+        let clock = Arc::new(AtomicU64::new(now));
+        (Clocks::new(clock.clone()), clock)
+    }
+
+    #[test]
+    fn each_wait_has_its_limit() {
+        let limits = Limits::default();
+        let (clocks, clock) = clocks(1);
+        assert_eq!(clocks.overdue(10_000, &limits), None);
+        assert_eq!(clocks.overdue(10_002, &limits), Some("header"));
+        clocks.begin_request(false);
+        assert_eq!(
+            clocks.overdue(1_000_000, &limits),
+            None,
+            "handlers may take their time"
+        );
+        clock.store(1000, Relaxed);
+        clocks.waits_for_body();
+        assert_eq!(clocks.overdue(31_001, &limits), Some("body"));
+        clocks.arrived(10);
+        clocks.has_body();
+        clocks.wrote(true);
+        assert_eq!(clocks.overdue(31_001, &limits), Some("write"));
+        clocks.wrote(false);
+        clocks.end_request();
+        assert_eq!(clocks.overdue(76_001, &limits), Some("idle"));
+        clocks.received();
+        assert_eq!(clocks.overdue(11_001, &limits), Some("header"));
+    }
+
+    #[test]
+    fn a_trickling_body_is_overdue_however_often_it_drips() {
+        let limits = Limits::default();
+        let (clocks, clock) = clocks(1);
+        clocks.begin_request(false);
+        clocks.begin_body();
+        for second in 1..60u64 {
+            clocks.waits_for_body();
+            clock.store(second * 1000, Relaxed);
+            clocks.arrived(1);
+            clocks.has_body();
+        }
+        clocks.waits_for_body();
+        assert_eq!(clocks.overdue(60_000, &limits), Some("body"));
+        clocks.arrived(1 << 20);
+        clocks.has_body();
+        clocks.waits_for_body();
+        assert_eq!(clocks.overdue(60_000, &limits), None);
+    }
+
+    #[test]
+    fn small_bodies_beside_a_long_response_are_no_trickle() {
+        let limits = Limits::default();
+        let (clocks, clock) = clocks(1);
+        // A response without end on another stream.
+        clocks.begin_request(false);
+        for minute in 1..60u64 {
+            clock.store(minute * 60_000, Relaxed);
+            clocks.begin_request(false);
+            clocks.begin_body();
+            clocks.waits_for_body();
+            assert_eq!(clocks.overdue(minute * 60_000 + 250, &limits), None);
+            clocks.arrived(10);
+            clocks.has_body();
+            clocks.end_body();
+            clocks.end_request();
+        }
+    }
+
+    #[test]
+    fn a_handler_that_reads_slowly_is_not_blamed_on_the_client() {
+        let limits = Limits::default();
+        let (clocks, clock) = clocks(1);
+        clocks.begin_request(false);
+        clocks.begin_body();
+        for minute in 1..60u64 {
+            clock.store(minute * 60_000, Relaxed);
+            clocks.waits_for_body();
+            assert_eq!(clocks.overdue(minute * 60_000 + 250, &limits), None);
+            clocks.arrived(10);
+            clocks.has_body();
+        }
+    }
+
+    #[test]
+    fn streams_that_are_not_read_are_overdue_unless_one_moves() {
+        let limits = Limits::default();
+        let (clocks, clock) = clocks(1);
+        clocks.speaks_two();
+        clocks.begin_request(false);
+        clocks.begin_request(false);
+        clocks.offers();
+        clocks.offers();
+        clock.store(20_000, Relaxed);
+        clocks.offers_no_more();
+        clocks.offers();
+        assert_eq!(clocks.overdue(50_000, &limits), None);
+        assert_eq!(clocks.overdue(50_001, &limits), Some("write"));
+        clocks.offers_no_more();
+        clocks.offers_no_more();
+        assert_eq!(
+            clocks.overdue(1_000_000, &limits),
+            None,
+            "handlers may take their time"
+        );
+    }
+}

@@ -1,0 +1,78 @@
+//! The bytes below HTTP: the socket's I/O, or TLS above it.
+
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper::rt::{Read, Write};
+use upshift::hyper::Io;
+
+/// A transport that lends received bytes, and may send files.
+pub(crate) trait Transport: Read + Write + Unpin {
+    /// May more be read in this poll?
+    fn poll_read_on(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+    /// Waits for bytes; none is the end.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>>;
+    /// Marks lent bytes as used.
+    fn consume(&mut self, count: usize);
+    /// Returns how many bytes have come from the socket so far, also of a record that is not whole.
+    fn received(&self) -> u64;
+
+    /// Sends bytes that a part of a file follows, as [`Io::poll_send_before`].
+    fn poll_send_before(
+        &mut self,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(self).poll_write_vectored(cx, pieces)
+    }
+
+    /// Sends a part of a file, as [`Io::poll_send_file`]. By default all files are read and
+    /// written.
+    fn poll_send_file(
+        &mut self,
+        _: &mut Context<'_>,
+        _: BorrowedFd<'_>,
+        _: u64,
+        _: usize,
+    ) -> Poll<io::Result<Option<usize>>> {
+        Poll::Ready(Ok(None))
+    }
+}
+
+impl Transport for Io {
+    fn poll_read_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        Io::poll_read_on(self, cx)
+    }
+
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        Io::poll_fill(self, cx)
+    }
+
+    fn consume(&mut self, count: usize) {
+        Io::consume(self, count);
+    }
+
+    fn received(&self) -> u64 {
+        Io::received(self)
+    }
+
+    fn poll_send_before(
+        &mut self,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Io::poll_send_before(self, cx, pieces)
+    }
+
+    fn poll_send_file(
+        &mut self,
+        cx: &mut Context<'_>,
+        file: BorrowedFd<'_>,
+        at: u64,
+        most: usize,
+    ) -> Poll<io::Result<Option<usize>>> {
+        Io::poll_send_file(self, cx, file, at, most)
+    }
+}

@@ -1,0 +1,411 @@
+//! The access log: one line of JSON per request, written off the hot path.
+//!
+//! A request appends a record to the vector of its vCPU, under a lock that only the writer takes too; a thread takes the vectors ten times a
+//! second and writes them, in the order in which the requests ended, so no request pays for formatting or a system call. The vectors
+//! are bounded: when the disk does not keep up, or is full, records are dropped, and the next line
+//! that is written says how many.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::{Method, Version};
+use serde::{Serialize, Serializer};
+
+use crate::operator::notice::Notices;
+use crate::server::bind::UNIX;
+use crate::shards::PerVcpu;
+
+/// Records that wait at most, of all vCPUs, and bytes of their paths.
+const MOST: usize = 1 << 16;
+const MOST_BYTES: usize = 16 << 20;
+const EVERY: Duration = Duration::from_millis(100);
+/// Bytes that are written at once.
+const AT_ONCE: usize = 64 * 1024;
+/// How long the end waits for the last lines to be written.
+const LAST: Duration = Duration::from_secs(2);
+
+static FAILURES: Notices = Notices::new();
+
+/// What is kept of a request.
+pub(crate) struct Record {
+    pub(crate) at: SystemTime,
+    pub(crate) peer: SocketAddr,
+    pub(crate) method: Method,
+    /// Where several sites are served.
+    pub(crate) host: Option<Box<str>>,
+    /// With its query. A copy: a `Uri` keeps all that was received with it.
+    pub(crate) path: Box<str>,
+    pub(crate) version: Version,
+    pub(crate) status: u16,
+    pub(crate) bytes: u64,
+    pub(crate) level: u8,
+    pub(crate) waited: Duration,
+    pub(crate) took: Duration,
+}
+
+/// An address, or that it is a Unix socket's.
+struct Peer(SocketAddr);
+
+impl Serialize for Peer {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            UNIX => to.serialize_str("unix"),
+            address => address.serialize(to),
+        }
+    }
+}
+
+/// A line.
+#[derive(Serialize)]
+struct Line<'a> {
+    /// Seconds since 1970.
+    time: f64,
+    peer: Peer,
+    method: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<&'a str>,
+    path: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    query: Option<&'a str>,
+    version: &'a str,
+    status: u16,
+    bytes: u64,
+    level: u8,
+    /// Before it began, in ms.
+    wait_ms: f64,
+    /// To the end of its response, in ms.
+    took_ms: f64,
+    #[serde(skip_serializing_if = "is_zero")]
+    dropped: u64,
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde asks for a reference"
+)]
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+/// What the requests of a vCPU have appended.
+#[derive(Default)]
+struct Pending {
+    records: Vec<Record>,
+    bytes: usize,
+    dropped: u64,
+}
+
+/// What the writer is told, and tells.
+#[derive(Default)]
+struct Orders {
+    reopen: bool,
+    over: bool,
+    /// The thread has written what it could.
+    done: bool,
+}
+
+struct Queue {
+    pending: PerVcpu<Mutex<Pending>>,
+    orders: Mutex<Orders>,
+    /// `over` or `done` has changed.
+    ending: Condvar,
+}
+
+/// The log: takes records, and has written them when it has been dropped, unless the reader of the
+/// pipe takes longer than [`LAST`].
+pub(crate) struct AccessLog {
+    queue: Arc<Queue>,
+}
+
+impl AccessLog {
+    /// Appends to a file, or writes to standard output if it is called `-`.
+    pub(crate) fn open(path: &Path, vcpus: usize) -> io::Result<AccessLog> {
+        let lines = Lines::new(open(path)?);
+        let queue = Arc::new(Queue {
+            pending: PerVcpu::new(vcpus),
+            orders: Mutex::default(),
+            ending: Condvar::new(),
+        });
+        let (theirs, path) = (queue.clone(), path.to_owned());
+        std::thread::Builder::new()
+            .name("access-log".into())
+            .spawn(move || theirs.write(lines, &path))?;
+        Ok(AccessLog { queue })
+    }
+
+    pub(crate) fn push(&self, record: Record) {
+        let vcpus = self.queue.pending.count();
+        let mut pending = lock(self.queue.pending.here());
+        if pending.records.len() < MOST / vcpus && pending.bytes < MOST_BYTES / vcpus {
+            pending.bytes += record.path.len() + record.host.as_ref().map_or(0, |host| host.len());
+            pending.records.push(record);
+        } else {
+            pending.dropped += 1;
+        }
+    }
+
+    /// What comes from now on goes to the file that has the name now: the old one may have been
+    /// moved away.
+    pub(crate) fn reopen(&self) {
+        lock(&self.queue.orders).reopen = true;
+    }
+}
+
+impl Drop for AccessLog {
+    fn drop(&mut self) {
+        let mut orders = lock(&self.queue.orders);
+        orders.over = true;
+        self.queue.ending.notify_all();
+        let waited = self
+            .queue
+            .ending
+            .wait_timeout_while(orders, LAST, |orders| !orders.done);
+        drop(waited);
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    if path.as_os_str() == "-" {
+        return Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?));
+    }
+    OpenOptions::new().append(true).create(true).open(path)
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Queue {
+    fn write(&self, mut lines: Lines<File>, path: &Path) {
+        let mut records = Vec::new();
+        loop {
+            let (reopen, over) = {
+                let (mut orders, _) = self
+                    .ending
+                    .wait_timeout_while(lock(&self.orders), EVERY, |orders| !orders.over)
+                    .unwrap_or_else(PoisonError::into_inner);
+                (std::mem::take(&mut orders.reopen), orders.over)
+            };
+            for pending in self.pending.iter() {
+                let mut pending = lock(pending);
+                records.append(&mut pending.records);
+                pending.bytes = 0;
+                lines.lost += std::mem::take(&mut pending.dropped);
+            }
+            records.sort_by_key(|record| record.at);
+            if reopen {
+                match open(path) {
+                    Ok(file) => lines.goes_to(file),
+                    Err(error) => FAILURES.say(format_args!(
+                        "access log {}: {error}; it goes on in the file that is open",
+                        path.display()
+                    )),
+                }
+            }
+            for record in records.drain(..) {
+                lines.push(&record);
+            }
+            lines.flush();
+            if over {
+                lock(&self.orders).done = true;
+                self.ending.notify_all();
+                return;
+            }
+        }
+    }
+}
+
+/// Lines on their way to a file. A full disk or a closed pipe must not end the server: what cannot
+/// be written is dropped and counted, and a line that was torn is ended before the next one.
+struct Lines<W> {
+    file: W,
+    text: Vec<u8>,
+    /// Lines in `text`.
+    count: u64,
+    /// What the first of them says to have been dropped.
+    told: u64,
+    /// Dropped, and not said yet.
+    lost: u64,
+    torn: bool,
+}
+
+impl<W: Write> Lines<W> {
+    fn new(file: W) -> Lines<W> {
+        Lines {
+            file,
+            text: Vec::new(),
+            count: 0,
+            told: 0,
+            lost: 0,
+            torn: false,
+        }
+    }
+
+    fn goes_to(&mut self, file: W) {
+        self.file = file;
+        self.torn = false;
+    }
+
+    fn push(&mut self, record: &Record) {
+        let mut dropped = 0;
+        if self.count == 0 {
+            self.told = std::mem::take(&mut self.lost);
+            dropped = self.told;
+        }
+        // Writing to memory cannot fail.
+        let _ = line(&mut self.text, record, dropped);
+        self.count += 1;
+        if self.text.len() >= AT_ONCE {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        let mut written = 0;
+        let mut result = Ok(());
+        if self.torn && self.count != 0 {
+            result = self.file.write_all(b"\n");
+            self.torn = result.is_err();
+        }
+        while result.is_ok() && written < self.text.len() {
+            match self.file.write(&self.text[written..]) {
+                Ok(0) => result = Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => result = Err(error),
+            }
+        }
+        if let Err(error) = result {
+            let done = &self.text[..written];
+            let whole = done.iter().filter(|byte| **byte == b'\n').count() as u64;
+            self.lost += self.count - whole;
+            if whole == 0 {
+                self.lost += self.told;
+            }
+            self.torn |= done.last().is_some_and(|last| *last != b'\n');
+            FAILURES.say(format_args!(
+                "access log: {error}; lines are dropped until it can be written"
+            ));
+        }
+        self.text.clear();
+        (self.count, self.told) = (0, 0);
+    }
+}
+
+fn line(text: &mut Vec<u8>, record: &Record, dropped: u64) -> io::Result<()> {
+    let round = |seconds: f64| (seconds * 1e6).round() / 1e6;
+    let (path, query) = match record.path.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (&*record.path, None),
+    };
+    let line = Line {
+        time: round(
+            record
+                .at
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_secs_f64(),
+        ),
+        peer: Peer(record.peer),
+        method: record.method.as_str(),
+        host: record.host.as_deref(),
+        path,
+        query,
+        version: match record.version {
+            Version::HTTP_10 => "1.0",
+            Version::HTTP_2 => "2",
+            _ => "1.1",
+        },
+        status: record.status,
+        bytes: record.bytes,
+        level: record.level,
+        wait_ms: record.waited.as_micros() as f64 / 1e3,
+        took_ms: record.took.as_micros() as f64 / 1e3,
+        dropped,
+    };
+    serde_json::to_writer(&mut *text, &line)?;
+    text.push(b'\n');
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk with so much room.
+    struct Disk {
+        has: Vec<u8>,
+        room: usize,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = bytes.len().min(self.room);
+            if count == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.room -= count;
+            self.has.extend_from_slice(&bytes[..count]);
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn record(path: &'static str) -> Record {
+        Record {
+            at: SystemTime::now(),
+            peer: SocketAddr::from(([127, 0, 0, 1], 1)),
+            method: Method::GET,
+            host: None,
+            path: path.into(),
+            version: Version::HTTP_11,
+            status: 200,
+            bytes: 0,
+            level: 28,
+            waited: Duration::ZERO,
+            took: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn what_a_full_disk_swallowed_is_said_by_the_next_line_that_is_written() {
+        let mut one = Vec::new();
+        line(&mut one, &record("/0"), 0).unwrap();
+        // Room for one line and a part of the second.
+        let mut lines = Lines::new(Disk {
+            has: Vec::new(),
+            room: one.len() + 20,
+        });
+        for path in ["/0", "/1", "/2"] {
+            lines.push(&record(path));
+        }
+        lines.flush();
+        lines.push(&record("/3"));
+        lines.flush();
+        assert_eq!(lines.lost, 3);
+        lines.file.room = 1 << 20;
+        lines.flush();
+        lines.push(&record("/4"));
+        lines.push(&record("/5"));
+        lines.flush();
+        let text = String::from_utf8(lines.file.has).unwrap();
+        let whole: Vec<serde_json::Value> = text
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect();
+        assert_eq!(text.lines().count(), 4, "{text}");
+        let paths: Vec<_> = whole.iter().map(|line| line["path"].as_str()).collect();
+        assert_eq!(paths, [Some("/0"), Some("/4"), Some("/5")], "{text}");
+        assert_eq!(whole[1]["dropped"], 3);
+        assert_eq!(whole[2].get("dropped"), None);
+        assert_eq!(lines.lost, 0);
+    }
+}

@@ -1,0 +1,153 @@
+//! Commands over a Unix socket, one per line; `help` lists them.
+//!
+//! The socket has mode 0600: a user who may connect may do all of it. Served by a thread of its own,
+//! so that it answers however busy the runtime is.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use serde_json::json;
+use upshift::Level;
+
+use crate::server::shared::{Control, Reloaded, Shared};
+use upshift_units::socket_file::{self, SocketFile};
+
+const HELP: &str = "\
+status                connections, requests, whether it drains
+list                  the requests under way: number, level, age, what
+reprio NUMBER LEVEL   give a request under way another level
+priority RULE         put a rule before the others, e.g. `priority /api=8`; also for what is under way
+reload                read configuration and certificate again
+drain                 stop accepting, finish what is under way, end
+";
+
+/// A socket that takes commands; removed when dropped.
+pub(crate) struct Commands {
+    file: SocketFile,
+}
+
+impl Commands {
+    pub(crate) fn listen(path: &Path, shared: &Arc<Shared>) -> Result<Commands, String> {
+        let named = |error: io::Error| {
+            let hint = match error.kind() {
+                io::ErrorKind::AddrInUse => "; choose another with --control",
+                _ => "",
+            };
+            format!("control socket {}: {error}{hint}", path.display())
+        };
+        let (listener, file) = socket_file::listen(path, Some(0o600), 16).map_err(named)?;
+        let shared = Arc::downgrade(shared);
+        std::thread::Builder::new()
+            .name("control".into())
+            .spawn(move || serve(&listener, &shared))
+            .map_err(named)?;
+        Ok(Commands { file })
+    }
+}
+
+impl Drop for Commands {
+    fn drop(&mut self) {
+        // The thread wakes up, and finds that the server is gone.
+        let _ = UnixStream::connect(self.file.path());
+    }
+}
+
+fn serve(listener: &UnixListener, shared: &Weak<Shared>) {
+    for stream in listener.incoming() {
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        let Ok(stream) = stream else {
+            // Out of descriptors, say: the client waits.
+            std::thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        // One at a time: a client that connects and says nothing must not lock others out.
+        let _ = stream.set_read_timeout(Some(Duration::from_secs(2)));
+        let _ = stream.set_write_timeout(Some(Duration::from_secs(2)));
+        let _ = converse(stream, &Control { shared });
+    }
+}
+
+fn converse(mut stream: UnixStream, control: &Control) -> io::Result<()> {
+    let mut lines = BufReader::new(stream.try_clone()?.take(1 << 16));
+    let mut line = String::new();
+    while lines.read_line(&mut line)? > 0 {
+        let answer = match obey(line.trim(), control) {
+            Ok(answer) => answer,
+            Err(error) => format!("error: {error}\n"),
+        };
+        stream.write_all(answer.as_bytes())?;
+        line.clear();
+    }
+    Ok(())
+}
+
+fn obey(line: &str, control: &Control) -> Result<String, String> {
+    let (command, rest) = line.split_once(' ').unwrap_or((line, ""));
+    let ok = |done: Reloaded| format!("ok: {done}\n");
+    if !rest.is_empty() && !matches!(command, "reprio" | "priority") {
+        return Err(format!("`{command}` takes nothing; it has `{rest}`"));
+    }
+    match command {
+        "help" | "" => Ok(HELP.to_owned()),
+        "status" => Ok(format!(
+            "{}\n",
+            json!({
+                "connections": control.connections(),
+                "answered": control.answered(),
+                "under_way": control.requests().len(),
+                "draining": control.shared.is_draining(),
+            })
+        )),
+        "list" => Ok(control
+            .requests()
+            .iter()
+            .map(|(number, level, age, method, path)| {
+                let line = json!({
+                    "number": number, "level": level.get(), "ms": age, "method": method, "path": path,
+                });
+                format!("{line}\n")
+            })
+            .collect()),
+        "reprio" => {
+            let (number, level) = rest.split_once(' ').ok_or("write: reprio NUMBER LEVEL")?;
+            let number = number.trim().parse().map_err(|_| format!("`{number}` is not a number"))?;
+            let level = level.trim();
+            let level = level
+                .parse()
+                .ok()
+                .and_then(|n| Level::new(n).ok())
+                .ok_or_else(|| format!("`{level}` is not a level: use 0 to 63"))?;
+            if control.reprio(number, level) {
+                Ok(format!("ok: request {number} is at level {level}\n"))
+            } else {
+                Err(format!("no request {number} is under way"))
+            }
+        }
+        "priority" => control.add_rule(rest.parse()?).map(ok),
+        "reload" => control.reload().map(ok),
+        "drain" => {
+            control.drain();
+            Ok("ok: draining\n".to_owned())
+        }
+        other => Err(format!("`{other}` is no command; `help` lists them")),
+    }
+}
+
+/// Sends a command to a running server and returns its answer.
+///
+/// # Errors
+/// If no server listens on the socket.
+pub fn ask(socket: &Path, command: &str) -> io::Result<String> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    writeln!(stream, "{command}")?;
+    stream.shutdown(std::net::Shutdown::Write)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}

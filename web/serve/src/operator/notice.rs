@@ -1,0 +1,79 @@
+//! Words for the operator, on standard error.
+//!
+//! `eprintln!` panics when the reader of the pipe is gone or the disk is full; a server goes on.
+//! What may go wrong with every request is said once a second.
+
+use std::fmt;
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::clock;
+
+/// Between two messages of one kind, in ms.
+const EVERY: u64 = 1000;
+
+/// Messages of one kind.
+pub(crate) struct Notices {
+    /// Not before, in ms of the clock.
+    next: AtomicU64,
+    unsaid: AtomicU64,
+}
+
+impl Notices {
+    pub(crate) const fn new() -> Notices {
+        Notices {
+            next: AtomicU64::new(0),
+            unsaid: AtomicU64::new(0),
+        }
+    }
+
+    /// Writes a line, unless one has just been written; the next one says how many were not.
+    pub(crate) fn say(&self, text: fmt::Arguments<'_>) {
+        if let Some(unsaid) = self.may_speak(clock::millis()) {
+            let more = match unsaid {
+                0 => String::new(),
+                unsaid => format!(" (and {unsaid} such messages before)"),
+            };
+            let line = format!("upshift serve: {text}{more}\n");
+            let _ = std::io::stderr().write_all(line.as_bytes());
+        }
+    }
+
+    /// How many messages have not been written since the last one, if it is time for one.
+    fn may_speak(&self, now: u64) -> Option<u64> {
+        let next = self.next.load(Relaxed);
+        let turn = now >= next
+            && self
+                .next
+                .compare_exchange(next, now + EVERY, Relaxed, Relaxed)
+                .is_ok();
+        if !turn {
+            self.unsaid.fetch_add(1, Relaxed);
+            return None;
+        }
+        Some(self.unsaid.swap(0, Relaxed))
+    }
+}
+
+/// Writes what the operator had better know, a line each.
+pub(crate) fn remark(remarks: &[String]) {
+    for remark in remarks {
+        let line = format!("upshift serve: {remark}\n");
+        let _ = std::io::stderr().write_all(line.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happens_often_is_said_once_a_second_and_counted() {
+        let notices = Notices::new();
+        assert_eq!(notices.may_speak(1), Some(0));
+        assert_eq!(notices.may_speak(2), None);
+        assert_eq!(notices.may_speak(1000), None);
+        assert_eq!(notices.may_speak(1001), Some(2));
+        assert_eq!(notices.may_speak(5000), Some(0));
+    }
+}

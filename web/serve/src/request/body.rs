@@ -1,0 +1,160 @@
+//! The body of a response.
+
+use std::error::Error;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
+
+use crate::connection::direct::{Direct, placeholder};
+use crate::files::{FileBody, Squeezed};
+
+pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
+
+/// The body of a response.
+pub struct Body(Kind);
+
+enum Kind {
+    Whole(Option<Bytes>),
+    File(FileBody),
+    /// The connection sends the file, and the body hands out placeholders for it.
+    Direct(Box<Placeholders>),
+    Squeezed(Box<Squeezed>),
+    Boxed(UnsyncBoxBody<Bytes, BoxError>),
+}
+
+/// Placeholders for the bytes of a file.
+struct Placeholders {
+    /// Goes to the connection with the first one: responses to HEAD have none.
+    file: Option<FileBody>,
+    left: u64,
+    to: Arc<Direct>,
+}
+
+impl Placeholders {
+    fn next(&mut self) -> Option<Bytes> {
+        if let Some(file) = self.file.take() {
+            self.to.push(file);
+        }
+        if self.left == 0 {
+            return None;
+        }
+        let bytes = placeholder(self.left);
+        self.left -= bytes.len() as u64;
+        Some(bytes)
+    }
+}
+
+impl Body {
+    /// No bytes.
+    #[must_use]
+    pub fn empty() -> Body {
+        Body(Kind::Whole(None))
+    }
+
+    /// The body of another library.
+    pub fn new<B>(body: B) -> Body
+    where
+        B: HttpBody<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        Body(Kind::Boxed(body.map_err(Into::into).boxed_unsync()))
+    }
+
+    /// All of it is there: the next piece takes no time.
+    #[inline]
+    pub(crate) fn is_at_hand(&self) -> bool {
+        matches!(self.0, Kind::Whole(_))
+    }
+
+    pub(crate) fn file(file: FileBody) -> Body {
+        Body(Kind::File(file))
+    }
+
+    /// Lets a large file go to the socket without a copy, if the socket is `to`. A file of one
+    /// piece that is copied is read at once, if it can be: then it
+    /// [is at hand](Body::is_at_hand).
+    pub(crate) fn prepare(&mut self, to: Option<&Arc<Direct>>) {
+        let Kind::File(file) = &self.0 else { return };
+        match to {
+            Some(to) if file.is_large() => {
+                let left = file.left();
+                if let Kind::File(file) = std::mem::replace(&mut self.0, Kind::Whole(None)) {
+                    let (file, to) = (Some(file), to.clone());
+                    self.0 = Kind::Direct(Box::new(Placeholders { file, left, to }));
+                }
+            }
+            _ => {
+                if let Some(bytes) = file.whole() {
+                    *self = Body::from(bytes);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn squeezed(file: Squeezed) -> Body {
+        Body(Kind::Squeezed(Box::new(file)))
+    }
+}
+
+impl<T: Into<Bytes>> From<T> for Body {
+    fn from(bytes: T) -> Body {
+        let bytes = bytes.into();
+        Body(Kind::Whole((!bytes.is_empty()).then_some(bytes)))
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match &mut self.0 {
+            Kind::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Kind::File(file) => file
+                .poll_chunk(cx)
+                .map(|chunk| chunk.map(|chunk| chunk.map(Frame::data).map_err(Into::into))),
+            Kind::Direct(file) => Poll::Ready(file.next().map(|bytes| Ok(Frame::data(bytes)))),
+            Kind::Squeezed(file) => file
+                .poll_chunk(cx)
+                .map(|chunk| chunk.map(|chunk| chunk.map(Frame::data).map_err(Into::into))),
+            Kind::Boxed(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Whole(bytes) => bytes.is_none(),
+            Kind::File(file) => file.left() == 0,
+            Kind::Direct(file) => file.left == 0,
+            Kind::Squeezed(file) => file.is_over(),
+            Kind::Boxed(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Kind::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Kind::File(file) => SizeHint::with_exact(file.left()),
+            Kind::Direct(file) => SizeHint::with_exact(file.left),
+            Kind::Squeezed(_) => SizeHint::new(),
+            Kind::Boxed(body) => body.size_hint(),
+        }
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Body")
+            .field("size", &self.size_hint())
+            .finish()
+    }
+}

@@ -1,0 +1,45 @@
+//! Short responses.
+
+use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
+
+use crate::request::body::Body;
+
+/// A response of one type.
+pub(crate) fn typed(
+    status: StatusCode,
+    kind: &'static str,
+    body: impl Into<bytes::Bytes>,
+) -> Response<Body> {
+    let body = body.into();
+    let length = HeaderValue::from(body.len());
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_LENGTH, length);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+/// A text.
+pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Body> {
+    typed(status, "text/plain; charset=utf-8", body)
+}
+
+/// What has no other methods.
+pub(crate) fn only_get(why: &'static str) -> Response<Body> {
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, why);
+    response
+        .headers_mut()
+        .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    response
+}
+
+/// "Not now": 503 or 429, to be tried again in a second.
+pub(crate) fn later(status: StatusCode, why: &'static str) -> Response<Body> {
+    let mut response = text(status, why);
+    response
+        .headers_mut()
+        .insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+}

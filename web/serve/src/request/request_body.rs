@@ -1,0 +1,150 @@
+//! The body of a request: limited in bytes, and timed while a handler waits for it.
+//!
+//! A client may send all of its body before it reads the answer. If the server closes the
+//! connection or resets the stream meanwhile, some clients report that instead of the answer. So
+//! the rest that nobody reads is read and dropped for [`NEXT_REQUEST`] at most: in HTTP/2 by a
+//! coroutine, in HTTP/1 when the connection is closed (`connection::watched`).
+
+use std::error::Error;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
+use upshift::time;
+
+use crate::connection::clocks::NEXT_REQUEST;
+use crate::connection::conn::Conn;
+use crate::request::body::BoxError;
+use crate::request::priority::Urgency;
+
+/// The body of a request: limited in bytes, and timed while a handler waits for it.
+pub struct RequestBody {
+    /// `None` after its end.
+    inner: Option<Incoming>,
+    conn: Arc<Conn>,
+    left: u64,
+    /// It has been waited for, and is not over.
+    awaited: bool,
+}
+
+/// The body of a request is larger than the server takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLarge;
+
+impl fmt::Display for TooLarge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the body of the request is larger than this server takes")
+    }
+}
+
+impl Error for TooLarge {}
+
+impl RequestBody {
+    pub(crate) fn new(inner: Incoming, conn: Arc<Conn>, limit: u64) -> RequestBody {
+        RequestBody {
+            inner: Some(inner),
+            conn,
+            left: limit,
+            awaited: false,
+        }
+    }
+}
+
+impl HttpBody for RequestBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Some(inner) = &mut self.inner else {
+            return Poll::Ready(None);
+        };
+        let Poll::Ready(frame) = Pin::new(inner).poll_frame(cx) else {
+            if !self.awaited {
+                self.awaited = true;
+                self.conn.clocks.begin_body();
+            }
+            self.conn.clocks.waits_for_body();
+            return Poll::Pending;
+        };
+        let Some(frame) = frame.transpose()? else {
+            self.conn.clocks.has_body();
+            self.inner = None;
+            return Poll::Ready(None);
+        };
+        let length = frame.data_ref().map_or(0, Bytes::len) as u64;
+        self.conn.clocks.has_body();
+        if length > self.left {
+            self.left = 0;
+            return Poll::Ready(Some(Err(TooLarge.into())));
+        }
+        self.left -= length;
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.as_ref().is_none_or(Incoming::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let inner = self.inner.as_ref();
+        inner.map_or_else(|| SizeHint::with_exact(0), Incoming::size_hint)
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        if self.awaited {
+            self.conn.clocks.end_body();
+        }
+        if let Some(inner) = self.inner.take() {
+            leave(inner, &self.conn);
+        }
+    }
+}
+
+impl fmt::Debug for RequestBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestBody")
+            .field("left", &self.left)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Gives up the rest of a body whose request has been answered, or soon is.
+pub(super) fn leave(body: Incoming, conn: &Conn) {
+    if body.is_end_stream() {
+        return;
+    }
+    if !conn.clocks.is_two() {
+        conn.clocks.leaves_unread();
+        return;
+    }
+    // Behind more urgent requests, as a client is received that sends more than requests.
+    let level = Urgency::default().level();
+    let rest = time::timeout(NEXT_REQUEST, read_and_drop(body));
+    // Outside a runtime the stream is reset at once.
+    if let Ok(handle) = upshift::try_spawn(rest, level) {
+        handle.detach();
+    }
+}
+
+/// Reads up to the end, or an error.
+async fn read_and_drop(mut body: Incoming) {
+    poll_fn(|cx| {
+        loop {
+            ready!(upshift::task::poll_piece(cx));
+            if !matches!(ready!(Pin::new(&mut body).poll_frame(cx)), Some(Ok(_))) {
+                return Poll::Ready(());
+            }
+        }
+    })
+    .await;
+}

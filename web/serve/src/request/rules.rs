@@ -1,0 +1,425 @@
+//! The operator's rules: which requests run at which level, whatever the client says.
+//!
+//! A rule matches if all of its conditions do; the first that matches decides. Written on the
+//! command line as `CONDITIONS=LEVEL`, in the configuration as a table:
+//!
+//! ```
+//! use upshift_serve::Rule;
+//!
+//! let rule: Rule = "POST /api peer:10.0.0.0/8 header:x-tier:gold=8".parse()?;
+//! assert_eq!(rule.to_string(), "POST /api peer:10.0.0.0/8 header:x-tier:gold=8");
+//! # Ok::<(), String>(())
+//! ```
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use http::header::HOST;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use percent_encoding::percent_decode_str;
+use serde::{Deserialize, Deserializer, de};
+use upshift::Level;
+
+use crate::request::host;
+
+/// What rules look at.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    pub(crate) method: Method,
+    pub(crate) uri: Uri,
+    pub(crate) peer: IpAddr,
+    /// Of the headers, those that some rule named when the request came.
+    pub(crate) headers: HeaderMap,
+}
+
+impl Facts {
+    /// The host, where several sites are served.
+    pub(crate) fn host(&self) -> Option<&str> {
+        let kept = self.headers.contains_key(HOST);
+        kept.then(|| host::again(&self.method, &self.uri, &self.headers))
+    }
+}
+
+/// One rule: conditions, and a level.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Only below this path: itself, or followed by `/`.
+    pub path: Option<String>,
+    /// Only with this method.
+    pub method: Option<Method>,
+    /// Only with this header; with this value if there is one.
+    pub header: Option<(HeaderName, Option<HeaderValue>)>,
+    /// Only from this network.
+    pub peer: Option<Network>,
+    /// The level of what matches.
+    pub level: Level,
+}
+
+impl Rule {
+    /// Does a request match, whose path is also written `plain`?
+    pub(crate) fn matches(&self, facts: &Facts, plain: &str) -> bool {
+        let path = self
+            .path
+            .as_ref()
+            .is_none_or(|prefix| is_below(plain, prefix) || is_below(facts.uri.path(), prefix));
+        let method = self.method.as_ref();
+        let method = method.is_none_or(|wanted| *wanted == facts.method);
+        let peer = self.peer.is_none_or(|network| network.contains(facts.peer));
+        path && method && peer && self.header_matches(&facts.headers)
+    }
+
+    fn header_matches(&self, headers: &HeaderMap) -> bool {
+        match &self.header {
+            None => true,
+            Some((name, None)) => headers.contains_key(name),
+            Some((name, Some(value))) => headers.get_all(name).iter().any(|have| have == value),
+        }
+    }
+}
+
+/// A path as the rules see it, decoded and without empty segments, as files are named: a client that writes
+/// `/%61pi` or `//api` does not get around a rule for `/api`.
+pub(crate) fn plain(path: &str) -> Cow<'_, str> {
+    if !path.contains('%') && !path.contains("//") && !path.contains("/.") {
+        return Cow::Borrowed(path);
+    }
+    let decoded = percent_decode_str(path).decode_utf8_lossy();
+    let segments = decoded.split('/');
+    let mut plain = String::with_capacity(decoded.len());
+    for segment in segments.filter(|segment| !matches!(*segment, "" | ".")) {
+        plain.push('/');
+        plain.push_str(segment);
+    }
+    Cow::Owned(plain)
+}
+
+fn is_below(path: &str, prefix: &str) -> bool {
+    let prefix = prefix.trim_end_matches('/');
+    path.strip_prefix(prefix)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+impl FromStr for Rule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rule, String> {
+        let (conditions, level) = text.rsplit_once('=').ok_or_else(|| {
+            format!("`{text}`: write CONDITIONS=LEVEL, e.g. `/api=8` or `POST peer:10.0.0.0/8=40`")
+        })?;
+        let mut rule = Rule {
+            path: None,
+            method: None,
+            header: None,
+            peer: None,
+            level: level_of(level)?,
+        };
+        for word in conditions.split_whitespace() {
+            let (kind, had) = if word.starts_with('/') {
+                ("path", rule.path.replace(word.to_owned()).is_some())
+            } else if let Some(network) = word.strip_prefix("peer:") {
+                ("network", rule.peer.replace(network.parse()?).is_some())
+            } else if let Some(header) = word.strip_prefix("header:") {
+                ("header", rule.header.replace(header_of(header)?).is_some())
+            } else if word.chars().all(|c| c.is_ascii_uppercase() || c == '-') {
+                ("method", rule.method.replace(method_of(word)?).is_some())
+            } else {
+                return Err(format!(
+                    "`{word}` is no condition: use a path (/api), a method (POST), header:NAME[:VALUE] or peer:NETWORK"
+                ));
+            };
+            if had {
+                return Err(format!(
+                    "`{word}`: a rule has one {kind} at most; write a rule for each"
+                ));
+            }
+        }
+        Ok(rule)
+    }
+}
+
+fn level_of(text: &str) -> Result<Level, String> {
+    text.trim()
+        .parse()
+        .ok()
+        .and_then(|n| Level::new(n).ok())
+        .ok_or_else(|| format!("`{text}` is not a level: use 0 (most urgent) to 63 (least urgent)"))
+}
+
+fn method_of(text: &str) -> Result<Method, String> {
+    Method::from_bytes(text.as_bytes()).map_err(|_| format!("`{text}` is not a method"))
+}
+
+fn header_of(text: &str) -> Result<(HeaderName, Option<HeaderValue>), String> {
+    let (name, value) = match text.split_once(':') {
+        Some((name, value)) => (name, Some(value.trim())),
+        None => (text, None),
+    };
+    let name = name
+        .trim()
+        .parse()
+        .map_err(|_| format!("`{name}` is not the name of a header"))?;
+    let value = value
+        .map(|value| {
+            value
+                .parse()
+                .map_err(|_| format!("`{value}` cannot be the value of a header"))
+        })
+        .transpose()?;
+    Ok((name, value))
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut words = Vec::new();
+        words.extend(self.method.as_ref().map(ToString::to_string));
+        words.extend(self.path.clone());
+        words.extend(self.peer.map(|network| format!("peer:{network}")));
+        if let Some((name, value)) = &self.header {
+            words.push(match value {
+                Some(value) => format!(
+                    "header:{name}:{}",
+                    String::from_utf8_lossy(value.as_bytes())
+                ),
+                None => format!("header:{name}"),
+            });
+        }
+        write!(f, "{}={}", words.join(" "), self.level)
+    }
+}
+
+impl<'de> Deserialize<'de> for Rule {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Rule, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Table {
+            path: Option<String>,
+            method: Option<String>,
+            header: Option<String>,
+            peer: Option<String>,
+            level: u8,
+        }
+        let table = Table::deserialize(from)?;
+        let read = || -> Result<Rule, String> {
+            Ok(Rule {
+                path: match table.path {
+                    Some(path) if !path.starts_with('/') => {
+                        return Err(format!("the path `{path}` must begin with /"));
+                    }
+                    path => path,
+                },
+                method: table.method.as_deref().map(method_of).transpose()?,
+                header: table.header.as_deref().map(header_of).transpose()?,
+                peer: table.peer.as_deref().map(str::parse).transpose()?,
+                level: Level::new(table.level).map_err(|error| error.to_string())?,
+            })
+        };
+        read().map_err(de::Error::custom)
+    }
+}
+
+/// Addresses with a common beginning, `10.0.0.0/8`; one address without `/`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    address: IpAddr,
+    bits: u8,
+}
+
+impl Network {
+    /// Is the address one of these? An IPv4 address that is mapped into IPv6 is IPv4.
+    #[must_use]
+    pub fn contains(self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(mine), IpAddr::V4(theirs)) => {
+                let differ = mine.to_bits() ^ theirs.to_bits();
+                differ.checked_shr(32 - u32::from(self.bits)).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(mine), IpAddr::V6(theirs)) => {
+                let differ = mine.to_bits() ^ theirs.to_bits();
+                differ.checked_shr(128 - u32::from(self.bits)).unwrap_or(0) == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+impl FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Network, String> {
+        let wrong =
+            || format!("`{text}` is not a network: write e.g. `10.0.0.0/8`, `::1` or `fd00::/8`");
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits.parse().map_err(|_| wrong())?)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.unwrap_or(most);
+        (bits <= most)
+            .then_some(Network { address, bits })
+            .ok_or_else(wrong)
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.bits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz;
+
+    fn matches(
+        rule: &str,
+        method: &str,
+        path: &str,
+        peer: &str,
+        header: Option<(&'static str, &str)>,
+    ) -> bool {
+        let mut headers = HeaderMap::new();
+        if let Some((name, value)) = header {
+            headers.insert(name, value.parse().unwrap());
+        }
+        let rule: Rule = rule.parse().unwrap();
+        let facts = Facts {
+            method: method.parse().unwrap(),
+            uri: path.parse().unwrap(),
+            peer: peer.parse().unwrap(),
+            headers,
+        };
+        rule.matches(&facts, &plain(facts.uri.path()))
+    }
+
+    #[test]
+    fn a_path_matches_whole_segments() {
+        for (path, expected) in [
+            ("/api", true),
+            ("/api/x?q", true),
+            ("/apis", false),
+            ("/%61p%69/x", true),
+            ("//api//x", true),
+            ("/./api", true),
+            ("/%2fapi", true),
+            ("/x%2fapi", false),
+            ("/", false),
+        ] {
+            assert_eq!(
+                matches("/api=8", "GET", path, "1.2.3.4", None),
+                expected,
+                "{path}"
+            );
+            assert_eq!(
+                matches("/api/=8", "GET", path, "1.2.3.4", None),
+                expected,
+                "{path}"
+            );
+        }
+        assert!(matches("/=8", "GET", "/anything", "1.2.3.4", None));
+    }
+
+    #[test]
+    fn all_conditions_must_hold() {
+        let rule = "POST /api peer:10.0.0.0/8 header:x-tier:gold=8";
+        let gold = Some(("x-tier", "gold"));
+        assert!(matches(rule, "POST", "/api/a", "10.1.2.3", gold));
+        assert!(!matches(rule, "GET", "/api/a", "10.1.2.3", gold));
+        assert!(!matches(rule, "POST", "/b", "10.1.2.3", gold));
+        assert!(!matches(rule, "POST", "/api/a", "11.1.2.3", gold));
+        assert!(!matches(
+            rule,
+            "POST",
+            "/api/a",
+            "10.1.2.3",
+            Some(("x-tier", "tin"))
+        ));
+        assert!(matches(
+            "header:x-tier=8",
+            "GET",
+            "/",
+            "::1",
+            Some(("x-tier", "tin"))
+        ));
+    }
+
+    #[test]
+    fn networks_of_both_families() {
+        let contains = |network: &str, address: &str| {
+            network
+                .parse::<Network>()
+                .unwrap()
+                .contains(address.parse().unwrap())
+        };
+        assert!(contains("0.0.0.0/0", "9.9.9.9"));
+        assert!(contains("192.168.1.7", "192.168.1.7") && !contains("192.168.1.7", "192.168.1.8"));
+        assert!(contains("10.0.0.0/8", "::ffff:10.2.3.4"));
+        assert!(contains("fd00::/8", "fdff::1") && !contains("fd00::/8", "fe80::1"));
+        assert!(!contains("::/0", "1.2.3.4"));
+        assert!("10.0.0.0/33".parse::<Network>().is_err());
+    }
+
+    #[test]
+    fn wrong_rules_say_what_is_wrong() {
+        for (rule, says) in [
+            ("/api", "CONDITIONS=LEVEL"),
+            ("/api=64", "0 (most urgent) to 63"),
+            ("api=3", "is no condition"),
+            ("peer:nowhere=3", "is not a network"),
+            ("GET POST=3", "`POST`: a rule has one method at most"),
+            ("/a /b=3", "one path"),
+            ("peer:::1 peer:::2=3", "one network"),
+            ("header:a header:b=3", "one header"),
+        ] {
+            let error = rule.parse::<Rule>().unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+    #[test]
+    fn fuzz_rules() {
+        let samples: [&[u8]; 3] = [
+            b"POST /api peer:10.0.0.0/8 header:x-tier:gold=8",
+            b"/%61pi//b/./c=63",
+            b"peer:2001:db8::/32 header:x=0",
+        ];
+        let words = [
+            "peer:",
+            "header:",
+            "GET",
+            "=",
+            "/",
+            "%2e",
+            "//",
+            "/.",
+            "127.0.0.1",
+            "::",
+        ];
+        fuzz::fuzz("rules", &samples, &words, 5000, |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            if text.starts_with('/') {
+                let plain = plain(&text);
+                assert!(!plain.contains("//"), "{plain}");
+            }
+            let rule = text.parse::<Rule>();
+            if let Ok(rule) = &rule {
+                assert_eq!(rule.to_string().parse().as_ref(), Ok(rule), "{rule}");
+            }
+            let error = rule.as_ref().err().map(|error| fuzz::kind(error));
+            let facts = rule.ok().map(|it| {
+                (
+                    it.path.is_some(),
+                    it.method.is_some(),
+                    it.header,
+                    it.peer.is_some(),
+                )
+            });
+            fuzz::way((
+                error,
+                facts.map(|(path, method, header, peer)| (path, method, header.is_some(), peer)),
+            ))
+        });
+    }
+}

@@ -1,0 +1,327 @@
+//! Listening, with errors that say which process holds the port.
+
+use std::fs;
+use std::io;
+use std::net::{self, IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::AddressFamily;
+use rustix::net::sockopt::{self, socket_acceptconn, socket_domain};
+use upshift::hyper::Io;
+use upshift::io::AsyncFd;
+use upshift::net::{TcpListener, TcpSocket, TcpStream, UnixStream};
+
+use crate::config::Address;
+use upshift_units::socket_file::{self, SocketFile};
+
+/// Connections that wait to be accepted on a Unix socket or on all addresses, as far as the kernel
+/// allows (`net.core.somaxconn`).
+const BACKLOG: i32 = 4096;
+/// How long a port is waited for that no process is seen to hold. Measured after SIGKILL, with a ring: 0.2 to 133 ms.
+const RELEASE: Duration = Duration::from_millis(500);
+/// Stands for the address of a client of a Unix socket.
+pub(crate) const UNIX: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// How long a connection is silent before the kernel asks whether the client's machine is there.
+const SILENCE: Duration = Duration::from_secs(20);
+/// Questions without an answer after which it is gone, and the time between two of them.
+const QUESTIONS: u32 = 4;
+const BETWEEN: Duration = Duration::from_secs(5);
+
+/// A socket that listens.
+///
+/// Connections are accepted one by one, when the socket is readable. An operation of the ring that
+/// accepts for ever would take a descriptor for each connection that waits, before the server has
+/// seen that there are too many; and those that it has accepted when it is cancelled would be lost,
+/// although another process may listen on the same socket.
+pub(crate) enum Listener {
+    Tcp(net::TcpListener, AsyncFd),
+    /// The file of a socket that was opened here goes with it.
+    Unix(StdUnixListener, AsyncFd, Option<SocketFile>),
+}
+
+/// A connection that was accepted and is not served yet. Dropped, it is closed at once.
+pub(crate) enum Accepted {
+    Tcp(net::TcpStream),
+    Unix(StdUnixStream),
+}
+
+impl Accepted {
+    /// Prepares the connection for the HTTP library. The socket blocks, as the ring wants it:
+    /// `accept` does not hand on the mode of the listener.
+    pub(crate) fn into_io(self) -> Io {
+        match self {
+            Accepted::Tcp(stream) => {
+                let stream = TcpStream::from(OwnedFd::from(stream));
+                // The peer may be gone already.
+                let _ = stream.set_nodelay(true);
+                Io::new(stream)
+            }
+            Accepted::Unix(stream) => Io::from(UnixStream::from(OwnedFd::from(stream))),
+        }
+    }
+}
+
+impl Listener {
+    /// Opens one.
+    ///
+    /// # Errors
+    /// Why not, and what to do about it.
+    pub(crate) fn open(address: &Address) -> io::Result<Listener> {
+        match address {
+            Address::Ip(address) => Listener::own(&listen(*address)?),
+            Address::Port(port) => Listener::own(&listen_on_all(*port)?),
+            Address::Unix { path, mode } => {
+                let named = |error: io::Error| {
+                    let text = format!("cannot listen on {address}: {error}");
+                    io::Error::new(error.kind(), text)
+                };
+                let (listener, made) = socket_file::listen(path, *mode, BACKLOG).map_err(named)?;
+                let mut listener = Listener::shared(listener.into())?;
+                if let Listener::Unix(.., file) = &mut listener {
+                    *file = Some(made);
+                }
+                Ok(listener)
+            }
+        }
+    }
+
+    fn own(listener: &TcpListener) -> io::Result<Listener> {
+        Listener::shared(listener.as_fd().try_clone_to_owned()?)
+    }
+
+    /// One that listens already, of TCP or a Unix socket.
+    pub(crate) fn shared(socket: OwnedFd) -> io::Result<Listener> {
+        let wrong = |what: &str| {
+            let text = format!(
+                "descriptor {}, which was handed over, {what}",
+                socket.as_raw_fd()
+            );
+            io::Error::new(io::ErrorKind::InvalidInput, text)
+        };
+        match socket_acceptconn(&socket) {
+            Ok(true) => {}
+            Ok(false) => return Err(wrong("does not listen")),
+            Err(Errno::NOTSOCK) => return Err(wrong("is no socket")),
+            Err(error) => return Err(error.into()),
+        }
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let readiness = AsyncFd::new(socket.try_clone()?);
+        Ok(match socket_domain(&socket)? {
+            AddressFamily::UNIX => Listener::Unix(socket.into(), readiness, None),
+            _ => {
+                keep_alive(&socket);
+                Listener::Tcp(socket.into(), readiness)
+            }
+        })
+    }
+
+    /// The next connection. Cancelled, it loses none.
+    pub(crate) async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
+        match self {
+            Listener::Tcp(socket, readiness) => {
+                let (stream, peer) = readiness.read_with(|_| socket.accept()).await?;
+                // A socket of both families shows addresses of IPv4 within IPv6.
+                let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+                Ok((Accepted::Tcp(stream), peer))
+            }
+            Listener::Unix(socket, readiness, _) => {
+                let (stream, _) = readiness.read_with(|_| socket.accept()).await?;
+                Ok((Accepted::Unix(stream), UNIX))
+            }
+        }
+    }
+
+    /// The address, if it is of TCP.
+    pub(crate) fn ip(&self) -> Option<SocketAddr> {
+        match self {
+            Listener::Tcp(socket, _) => socket.local_addr().ok(),
+            Listener::Unix(..) => None,
+        }
+    }
+
+    /// The path, if it is a Unix socket that has one.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        match self {
+            Listener::Tcp(..) => None,
+            Listener::Unix(.., Some(file)) => Some(file.path().to_owned()),
+            Listener::Unix(socket, ..) => Some(socket.local_addr().ok()?.as_pathname()?.to_owned()),
+        }
+    }
+}
+
+/// Lets the kernel probe silent clients, on all connections that a listener accepts. A PING of
+/// HTTP/2 cannot replace it: a slow client first reads all bytes that were sent before the PING.
+fn keep_alive(listener: impl AsFd) {
+    // A connection without it lives until its time-outs.
+    let _ = sockopt::set_socket_keepalive(&listener, true);
+    let _ = sockopt::set_tcp_keepidle(&listener, SILENCE);
+    let _ = sockopt::set_tcp_keepintvl(&listener, BETWEEN);
+    let _ = sockopt::set_tcp_keepcnt(&listener, QUESTIONS);
+}
+
+/// Listens on an address. A process that was killed may have waited for: its port is free only when the kernel has taken its ring
+/// apart, and until then no process holds it.
+///
+/// # Errors
+/// Why not, and what to do about it.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    listen_by(address, || TcpListener::bind(address))
+}
+
+/// Listens on all addresses, as [`listen`] does on one.
+fn listen_on_all(port: u16) -> io::Result<TcpListener> {
+    let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+    listen_by(all, || {
+        let both = TcpSocket::new_v6().and_then(|socket| {
+            // The default is the administrator's (`net.ipv6.bindv6only`).
+            socket.set_only_v6(false)?;
+            socket.set_reuseaddr(true)?;
+            socket.bind(all)?;
+            socket.listen(BACKLOG.cast_unsigned())
+        });
+        let error = both.as_ref().err().and_then(Errno::from_io_error);
+        match error {
+            // This kernel has no IPv6.
+            Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => {
+                TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
+            }
+            _ => both,
+        }
+    })
+}
+
+fn listen_by(
+    address: SocketAddr,
+    bind: impl Fn() -> io::Result<TcpListener>,
+) -> io::Result<TcpListener> {
+    let began = Instant::now();
+    loop {
+        let error = match bind() {
+            Ok(listener) => return Ok(listener),
+            Err(error) => error,
+        };
+        let is_held = || holder(address).is_some();
+        if error.kind() == io::ErrorKind::AddrInUse && began.elapsed() < RELEASE && !is_held() {
+            std::thread::sleep(RELEASE / 50);
+            continue;
+        }
+        let text = format!("cannot listen on {address}: {}", explain(address, &error));
+        return Err(io::Error::new(error.kind(), text));
+    }
+}
+
+fn explain(address: SocketAddr, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            let holder = match holder(address) {
+                None => "a process that is not seen from here (of another user, or another container)".to_owned(),
+                Some((pid, _)) if pid == std::process::id() => {
+                    return format!("this process ({pid}) listens there already; each --listen is another address");
+                }
+                Some((pid, command)) => format!("process {pid} (`{command}`)"),
+            };
+            format!("{holder} holds the port; end it, or choose another port with --listen")
+        }
+        io::ErrorKind::PermissionDenied if address.port() < 1024 => {
+            "ports below 1024 need CAP_NET_BIND_SERVICE; choose another with --listen, or see docs/serve.md on systemd".to_owned()
+        }
+        io::ErrorKind::AddrNotAvailable => "no interface of this machine has this address".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// The process that listens on the port, and its command line.
+fn holder(address: SocketAddr) -> Option<(u32, String)> {
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).ok());
+    let inodes: Vec<String> = tables
+        .iter()
+        .flatten()
+        .flat_map(|table| table.lines().skip(1))
+        .filter_map(|line| listening(line, address.port()))
+        .filter(|(ip, _)| {
+            ip.is_unspecified() || address.ip().is_unspecified() || *ip == address.ip()
+        })
+        .map(|(_, inode)| format!("socket:[{inode}]"))
+        .collect();
+    fs::read_dir("/proc").ok()?.flatten().find_map(|process| {
+        let pid = process.file_name().to_str()?.parse().ok()?;
+        let has = fs::read_dir(process.path().join("fd"))
+            .ok()?
+            .flatten()
+            .any(|fd| {
+                fs::read_link(fd.path())
+                    .is_ok_and(|target| inodes.iter().any(|inode| target == Path::new(inode)))
+            });
+        has.then(|| (pid, command(&process.path())))
+    })
+}
+
+/// Address and inode of a line of `/proc/net/tcp` that listens on `port`.
+fn listening(line: &str, port: u16) -> Option<(IpAddr, &str)> {
+    let fields: Vec<_> = line.split_whitespace().collect();
+    let (address, its_port) = fields.get(1)?.split_once(':')?;
+    if *fields.get(3)? != "0A" || u16::from_str_radix(its_port, 16) != Ok(port) {
+        return None;
+    }
+    // Words of 32 bits in the order of the machine.
+    let words: Vec<u8> = (0..address.len() / 8)
+        .filter_map(|at| u32::from_str_radix(address.get(at * 8..at * 8 + 8)?, 16).ok())
+        .flat_map(u32::to_ne_bytes)
+        .collect();
+    let ip = match words.len() {
+        4 => IpAddr::from(<[u8; 4]>::try_from(words).ok()?),
+        16 => IpAddr::from(<[u8; 16]>::try_from(words).ok()?),
+        _ => return None,
+    };
+    Some((ip, fields.get(9)?))
+}
+
+fn command(process: &Path) -> String {
+    let line = fs::read(process.join("cmdline")).unwrap_or_default();
+    let words: Vec<_> = line
+        .split(|byte| *byte == 0)
+        .filter(|word| !word.is_empty())
+        .map(String::from_utf8_lossy)
+        .collect();
+    let line: String = words.join(" ").chars().take(120).collect();
+    if line.is_empty() {
+        return fs::read_to_string(process.join("comm"))
+            .unwrap_or_default()
+            .trim()
+            .to_owned();
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_of_a_port_is_named() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let error = listen(address).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("this process ({})", std::process::id())),
+            "{error}"
+        );
+        assert!(error.contains("--listen"), "{error}");
+    }
+
+    #[test]
+    fn lines_of_the_kernel_are_read() {
+        let line = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12345 1 0 100 0 0 10 0";
+        assert_eq!(
+            listening(line, 8080),
+            Some((IpAddr::from([127, 0, 0, 1]), "12345"))
+        );
+        assert_eq!(listening(line, 8081), None);
+        assert_eq!(listening("rubbish", 1), None);
+    }
+}

@@ -1,0 +1,335 @@
+//! Listening, accepting, and the end.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use http_body::Body as HttpBody;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tower_service::Service;
+use upshift::hyper::Receiving;
+use upshift::sync::Notify;
+use upshift::{Level, time};
+
+use crate::admission::Gates;
+use crate::admission::rates::Rates;
+use crate::clock;
+use crate::config::Config;
+use crate::connection::clocks::NEXT_REQUEST;
+use crate::connection::conn::Conn;
+use crate::files::{KEPT, Lately};
+use crate::operator::access_log::AccessLog;
+use crate::operator::control::Commands;
+use crate::operator::metrics::Metrics;
+use crate::operator::notice;
+use crate::operator::notice::Notices;
+use crate::request::body::{Body, BoxError};
+use crate::request::priority::Urgency;
+use crate::request::reply;
+use crate::request::request_body::RequestBody;
+use crate::server::bind::{Accepted, Listener};
+use crate::server::connections::Connections;
+use crate::server::shared::{Control, Live, Shared};
+
+pub(crate) mod bind;
+pub(crate) mod connections;
+pub(crate) mod shared;
+pub(crate) mod sweep;
+
+/// Descriptors that preemption opens for each vCPU while the server runs.
+const PREEMPTION: usize = 3;
+/// How long accepting rests when descriptors or memory have run out.
+const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(20);
+/// Accepting and the watch over time-outs go before all requests.
+const WATCH: Level = Level::at::<1>();
+
+/// A server that listens.
+pub struct Server {
+    shared: Shared,
+    listeners: Vec<Listener>,
+}
+
+impl Server {
+    /// Opens everything that the settings name, and listens; inside a runtime. Raises
+    /// `RLIMIT_NOFILE` as far as it may.
+    ///
+    /// # Errors
+    /// What cannot be opened and what to do about it.
+    pub fn bind(config: Config) -> Result<Server, String> {
+        Server::bind_to(config, Vec::new())
+    }
+
+    /// As [`bind`](Server::bind), but on sockets that listen already, if there are some: those of a service manager
+    /// (`LISTEN_FDS`), of TCP or Unix, which keeps them while one server follows another. The addresses in the settings then say nothing.
+    ///
+    /// # Errors
+    /// As [`bind`](Server::bind).
+    pub fn bind_to(config: Config, sockets: Vec<OwnedFd>) -> Result<Server, String> {
+        let runtime = upshift::Handle::current().map_err(|error| error.to_string())?;
+        let descriptors = raise_descriptors();
+        let log = match &config.access_log {
+            None => None,
+            Some(path) => Some(
+                AccessLog::open(path, runtime.vcpus())
+                    .map_err(|error| format!("access log {}: {error}", path.display()))?,
+            ),
+        };
+        let live = Live::new(config)?;
+        notice::remark(&live.sites.remarks);
+        let listeners: io::Result<Vec<_>> = if sockets.is_empty() {
+            live.config.listen.iter().map(Listener::open).collect()
+        } else {
+            sockets.into_iter().map(Listener::shared).collect()
+        };
+        let listeners = listeners.map_err(|error| error.to_string())?;
+        let connections = Connections::within(descriptors, (KEPT + PREEMPTION) * runtime.vcpus());
+        let receive = Level::new(live.config.receive_level).map_err(|error| error.to_string())?;
+        Ok(Server {
+            shared: Shared {
+                receive,
+                // Where admission bounds the queue.
+                receiving: Receiving::new(receive, Urgency::default().level()),
+                started_with: live.config.clone(),
+                live: RwLock::new(Arc::new(live)),
+                epoch: AtomicU64::new(0),
+                gates: Gates::new(runtime.vcpus()),
+                rates: Rates::default(),
+                lately: Lately::new(runtime.vcpus()),
+                metrics: Metrics::new(runtime.vcpus()),
+                connections,
+                runtime,
+                app: None,
+                log,
+                coarse: Arc::new(AtomicU64::new(clock::millis())),
+                read_config: None,
+                leaving: AtomicBool::new(false),
+                draining: AtomicBool::new(false),
+                closing: AtomicBool::new(false),
+                drain: Notify::new(),
+            },
+            listeners,
+        })
+    }
+
+    /// Serves a tower service, such as an axum `Router`, instead of files. The built-in endpoints
+    /// stay; turn them off in the settings if the service has paths of these names.
+    #[must_use]
+    pub fn with_service<S, B>(mut self, service: S) -> Server
+    where
+        S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + Sync + 'static,
+        S::Future: Send + 'static,
+        S::Error: Into<BoxError>,
+        B: HttpBody<Data = bytes::Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        self.shared.app = Some(Arc::new(move |request| {
+            let mut service = service.clone();
+            Box::pin(async move {
+                let ready = poll_fn(|cx| service.poll_ready(cx).map_err(Into::into)).await;
+                let answer = match ready {
+                    Ok(()) => service.call(request).await.map_err(Into::into),
+                    Err(error) => Err(error),
+                };
+                answer.map_or_else(failed, |response| response.map(Body::new))
+            })
+        }));
+        self
+    }
+
+    /// Where a reload gets its settings from.
+    #[must_use]
+    pub fn with_reload(
+        mut self,
+        read: impl Fn() -> Result<Config, String> + Send + Sync + 'static,
+    ) -> Server {
+        self.shared.read_config = Some(Box::new(read));
+        self
+    }
+
+    /// The addresses it listens on, with their ports.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().filter_map(Listener::ip).collect()
+    }
+
+    /// The Unix sockets it listens on.
+    #[must_use]
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.listeners.iter().filter_map(Listener::path).collect()
+    }
+
+    /// Gets ready to run.
+    ///
+    /// # Errors
+    /// If the control socket cannot be made.
+    pub fn start(self) -> Result<Started, String> {
+        let shared = Arc::new(self.shared);
+        let control = shared.live().config.control.clone();
+        let commands = control
+            .map(|path| Commands::listen(&path, &shared))
+            .transpose()?;
+        Ok(Started {
+            shared,
+            listeners: self.listeners,
+            commands,
+        })
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("addresses", &self.addresses())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A server that is ready to run.
+pub struct Started {
+    shared: Arc<Shared>,
+    listeners: Vec<Listener>,
+    commands: Option<Commands>,
+}
+
+impl Started {
+    /// The operator's hand on it.
+    #[must_use]
+    pub fn control(&self) -> Control {
+        Control {
+            shared: self.shared.clone(),
+        }
+    }
+
+    /// Serves until it is [drained](Control::drain). Returns how many connections had to be cut
+    /// off because they did not end within the time for draining.
+    pub async fn run(self) -> usize {
+        let shared = self.shared;
+        let _commands = self.commands;
+        let sweeper = upshift::spawn(sweep::sweep(shared.clone()), WATCH);
+        let accepting: Vec<_> = self
+            .listeners
+            .into_iter()
+            .map(|listener| upshift::spawn(accept(listener, shared.clone()), WATCH))
+            .collect();
+        while !shared.is_leaving() {
+            shared.drain.notified().await;
+        }
+        let delay = shared.live().config.drain_delay;
+        if !delay.is_zero() {
+            time::sleep(delay).await;
+        }
+        shared.draining.store(true, SeqCst);
+        for accepting in accepting {
+            // New clients are refused when this has ended.
+            accepting.cancel();
+            let _ = accepting.await;
+        }
+        let left = drain(&shared).await;
+        sweeper.cancel();
+        let _ = sweeper.await;
+        left
+    }
+}
+
+impl std::fmt::Debug for Started {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Started").finish_non_exhaustive()
+    }
+}
+
+fn failed(error: BoxError) -> Response<Body> {
+    static FAILURES: Notices = Notices::new();
+    FAILURES.say(format_args!("the service failed: {error}"));
+    reply::text(StatusCode::INTERNAL_SERVER_ERROR, "the service failed\n")
+}
+
+/// Raises the limit of descriptors as far as it may; what it is then.
+fn raise_descriptors() -> Option<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    );
+    getrlimit(Resource::Nofile).current
+}
+
+/// Has the connections finish, and cuts off those that do not in time.
+async fn drain(shared: &Arc<Shared>) -> usize {
+    let limit = shared.live().config.drain_timeout;
+    let wake = |shared: &Shared, id| _ = shared.runtime.wake(id);
+    wake_all(shared, wake);
+    let next = NEXT_REQUEST.min(limit);
+    let _ = time::timeout(next, none_left(shared)).await;
+    shared.closing.store(true, SeqCst);
+    wake_all(shared, wake);
+    let _ = time::timeout(limit - next, none_left(shared)).await;
+    let left = shared.connections.count();
+    if left > 0 {
+        wake_all(shared, |shared, id| _ = shared.runtime.cancel(id));
+        let _ = time::timeout(Duration::from_secs(5), none_left(shared)).await;
+    }
+    left
+}
+
+fn wake_all(shared: &Shared, act: impl Fn(&Shared, upshift::CoroutineId)) {
+    shared.connections.each(|conn| {
+        if let Some(id) = conn.coroutine() {
+            act(shared, id);
+        }
+    });
+}
+
+async fn none_left(shared: &Shared) {
+    while shared.connections.count() > 0 {
+        shared.connections.closed.notified().await;
+    }
+}
+
+async fn accept(listener: Listener, shared: Arc<Shared>) {
+    static FAILURES: Notices = Notices::new();
+    loop {
+        // A thousand may have come at once.
+        poll_fn(upshift::task::poll_piece).await;
+        match listener.accept().await {
+            Ok((accepted, peer)) => admit(&shared, accepted, peer),
+            Err(error) if error.raw_os_error().is_some() => {
+                // Of one connection, or of a process that has run out of something.
+                if !matches!(error.kind(), io::ErrorKind::ConnectionAborted) {
+                    FAILURES.say(format_args!("cannot accept: {error}"));
+                    time::sleep(OUT_OF_DESCRIPTORS).await;
+                }
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+fn admit(shared: &Arc<Shared>, accepted: Accepted, peer: SocketAddr) {
+    let live = shared.live();
+    let limits = &live.config.limits;
+    let opened = shared.connections.enter(
+        peer,
+        limits.connections,
+        limits.connections_per_peer,
+        |number| Arc::new(Conn::new(shared.clone(), number, peer)),
+    );
+    let Some(conn) = opened else {
+        shared.connections.remark();
+        shared.metrics.turned_away.fetch_add(1, Relaxed);
+        return;
+    };
+    shared.metrics.accepted.fetch_add(1, Relaxed);
+    let serving = conn.serve(accepted.into_io(), live);
+    if let Ok(handle) = upshift::try_spawn(serving, shared.receive) {
+        handle.detach();
+    }
+}

@@ -1,0 +1,308 @@
+//! What all connections share, and what the operator can do to it.
+
+use std::fmt;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use http::header::HOST;
+use http::{HeaderName, Request, Response};
+use upshift::Level;
+use upshift::hyper::Receiving;
+use upshift::sync::Notify;
+
+use crate::admission::Gates;
+use crate::admission::rates::Rates;
+use crate::config::Config;
+use crate::files::Lately;
+use crate::operator::access_log::AccessLog;
+use crate::operator::metrics::Metrics;
+use crate::operator::notice;
+use crate::request::body::Body;
+use crate::request::in_flight::Entry;
+use crate::request::priority::Urgency;
+use crate::request::request_body::RequestBody;
+use crate::request::rules::{Facts, Rule};
+use crate::request::{host, rules};
+use crate::server::connections::Connections;
+use crate::sites::Sites;
+
+/// The settings of the moment, and what follows from them.
+pub(crate) struct Live {
+    pub(crate) config: Config,
+    /// Headers that rules name; with several sites, the host.
+    pub(crate) named: Vec<HeaderName>,
+    pub(crate) sites: Sites,
+}
+
+impl Live {
+    pub(crate) fn new(config: Config) -> Result<Live, String> {
+        config.check()?;
+        Ok(Live {
+            named: named(&config),
+            sites: Sites::open(&config)?,
+            config,
+        })
+    }
+
+    /// The level of the rule that matches.
+    pub(crate) fn rule_for(&self, site: usize, facts: &Facts) -> Option<Level> {
+        let (rules, own) = (&self.config.priority, &self.sites.get(site).rules);
+        if rules.is_empty() && own.is_empty() {
+            return None;
+        }
+        let plain = rules::plain(facts.uri.path());
+        let matches = |rule: &&Rule| rule.matches(facts, &plain);
+        let mut rules = rules.iter().chain(own);
+        rules.find(matches).map(|rule| rule.level)
+    }
+
+    /// The level that a request under way has by rules.
+    pub(crate) fn rule_again(&self, facts: &Facts) -> Option<Level> {
+        let host = host::again(&facts.method, &facts.uri, &facts.headers);
+        let site = self.sites.find(host);
+        self.rule_for(site, facts)
+    }
+
+    /// What a client gets of what it asks for.
+    pub(crate) fn granted(&self, asked: Urgency) -> Urgency {
+        asked.clamped(self.config.ceiling)
+    }
+}
+
+fn named(config: &Config) -> Vec<HeaderName> {
+    let of_sites = config.site.iter().flat_map(|site| &site.priority);
+    let rules = config.priority.iter().chain(of_sites);
+    let headers = rules.filter_map(|rule| rule.header.as_ref());
+    let mut named: Vec<_> = headers.map(|(name, _)| name.clone()).collect();
+    if !config.site.is_empty() {
+        named.push(HOST);
+    }
+    let mut seen = std::collections::HashSet::new();
+    named.retain(|name| seen.insert(name.clone()));
+    named
+}
+
+pub(crate) type Answering = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+pub(crate) type App = Arc<dyn Fn(Request<RequestBody>) -> Answering + Send + Sync>;
+pub(crate) type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
+
+/// What all connections share.
+pub(crate) struct Shared {
+    pub(crate) live: RwLock<Arc<Live>>,
+    /// How often there were new settings.
+    pub(crate) epoch: AtomicU64,
+    pub(crate) started_with: Config,
+    pub(crate) receive: Level,
+    pub(crate) receiving: Arc<Receiving>,
+    pub(crate) gates: Gates,
+    pub(crate) rates: Rates,
+    pub(crate) lately: Lately,
+    pub(crate) metrics: Metrics,
+    pub(crate) connections: Connections,
+    pub(crate) runtime: upshift::Handle,
+    pub(crate) app: Option<App>,
+    pub(crate) log: Option<AccessLog>,
+    pub(crate) coarse: Arc<AtomicU64>,
+    pub(crate) read_config: Option<ReadConfig>,
+    /// The server is about to end: clients are asked to connect anew.
+    pub(crate) leaving: AtomicBool,
+    /// It accepts no more.
+    pub(crate) draining: AtomicBool,
+    /// Clients that have not sent a request yet are not waited for.
+    pub(crate) closing: AtomicBool,
+    pub(crate) drain: Notify,
+}
+
+impl Shared {
+    pub(crate) fn live(&self) -> Arc<Live> {
+        self.live
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+
+    /// Puts new settings in force, also for the requests under way.
+    fn install(&self, live: Live) -> usize {
+        let live = Arc::new(live);
+        *self.live.write().unwrap_or_else(PoisonError::into_inner) = live.clone();
+        self.epoch.fetch_add(1, Ordering::Release);
+        self.reprio(|entry| Some(live.rule_again(&entry.facts).unwrap_or(entry.own())))
+    }
+
+    /// Gives requests under way other levels: what `level` says of each. How many have another one.
+    fn reprio(&self, level: impl Fn(&Entry) -> Option<Level>) -> usize {
+        let mut moved = 0;
+        self.connections
+            .each(|conn| moved += conn.in_flight.reprio(&self.runtime, &level));
+        moved
+    }
+}
+
+/// The settings as a connection has seen them last. Its requests count references to these, which other connections do not.
+pub(crate) struct Seen {
+    epoch: u64,
+    live: Arc<Live>,
+}
+
+impl Seen {
+    pub(crate) fn now(shared: &Shared) -> Arc<Seen> {
+        // Before the settings: what is newer than its number is only looked at once more.
+        let epoch = shared.epoch.load(Ordering::Acquire);
+        let live = shared.live();
+        Arc::new(Seen { epoch, live })
+    }
+
+    /// Are there no newer ones?
+    #[inline]
+    pub(crate) fn is_current(&self, shared: &Shared) -> bool {
+        self.epoch == shared.epoch.load(Ordering::Acquire)
+    }
+}
+
+impl Deref for Seen {
+    type Target = Live;
+
+    #[inline]
+    fn deref(&self) -> &Live {
+        &self.live
+    }
+}
+
+/// What a reload did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reloaded {
+    /// Requests under way that have another level.
+    pub moved: usize,
+    /// Settings that are other ones now, and take a restart.
+    pub restart: Vec<&'static str>,
+}
+
+impl fmt::Display for Reloaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} requests under way have another level", self.moved)?;
+        if !self.restart.is_empty() {
+            let names = self.restart.join(", ");
+            write!(f, "; changed, but only a restart makes it so: {names}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The operator's hand on a server: `Clone`, usable from any thread.
+#[derive(Clone)]
+pub struct Control {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Control {
+    /// Stops accepting, after [`Config::drain_delay`], answers what is under way, and lets
+    /// [`run`](crate::Started::run) return.
+    pub fn drain(&self) {
+        self.shared.leaving.store(true, Ordering::SeqCst);
+        self.shared.drain.notify_one();
+    }
+
+    /// Reads the configuration and the certificate again. What is under way goes on, at the
+    /// level that the new rules give it. The access log goes to the file that has its name now.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration; the old one stays in force.
+    pub fn reload(&self) -> Result<Reloaded, String> {
+        let config = match &self.shared.read_config {
+            Some(read) => read()?,
+            None => self.shared.live().config.clone(),
+        };
+        let restart = self.shared.started_with.restart_for(&config);
+        let live = Live::new(config)?;
+        notice::remark(&live.sites.remarks);
+        let moved = self.shared.install(live);
+        if let Some(log) = &self.shared.log {
+            log.reopen();
+        }
+        Ok(Reloaded { moved, restart })
+    }
+
+    /// Puts a rule before the others, until the next reload.
+    ///
+    /// # Errors
+    /// If the certificate cannot be read any more.
+    pub fn add_rule(&self, rule: Rule) -> Result<Reloaded, String> {
+        let mut config = self.shared.live().config.clone();
+        config.priority.insert(0, rule);
+        let moved = self.shared.install(Live::new(config)?);
+        Ok(Reloaded {
+            moved,
+            restart: Vec::new(),
+        })
+    }
+
+    /// Gives the request of this number (of [`requests`](Control::requests)) another level.
+    /// False: there is none.
+    #[must_use]
+    pub fn reprio(&self, request: u64, level: Level) -> bool {
+        let found = std::cell::Cell::new(false);
+        self.shared.reprio(|entry| {
+            (request != 0 && entry.number() == request).then(|| {
+                found.set(true);
+                level
+            })
+        });
+        found.get()
+    }
+
+    /// The requests under way: number, level, ms since it came, method, path; oldest first.
+    #[must_use]
+    pub fn requests(&self) -> Vec<(u64, Level, u64, String, String)> {
+        let now = crate::clock::nanos();
+        let mut entries = Vec::new();
+        self.shared
+            .connections
+            .each(|conn| conn.in_flight.list(&mut entries));
+        entries.sort_by_key(|entry| entry.since);
+        entries
+            .iter()
+            .map(|entry| {
+                let age = now.saturating_sub(entry.since) / 1_000_000;
+                let facts = &entry.facts;
+                (
+                    entry.numbered(),
+                    entry.level(),
+                    age,
+                    facts.method.to_string(),
+                    facts.uri.path().to_owned(),
+                )
+            })
+            .collect()
+    }
+
+    /// Connections that are open.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.shared.connections.count()
+    }
+
+    /// Requests answered so far.
+    #[must_use]
+    pub fn answered(&self) -> u64 {
+        self.shared.metrics.requests()
+    }
+}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Control")
+            .field("connections", &self.connections())
+            .field("draining", &self.shared.is_leaving())
+            .finish()
+    }
+}

@@ -1,0 +1,94 @@
+//! The coroutine that advances the coarse clock, ends what has lasted too long, closes the files that were opened last, and gives memory
+//! back when many connections have gone.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use upshift::time;
+
+use crate::clock;
+use crate::server::shared::Shared;
+
+/// How often it looks.
+const EVERY: Duration = Duration::from_millis(250);
+/// So many connections less are worth a look at the heap.
+const MANY: usize = 256;
+/// Looks at the heap are so far apart.
+const REST: u64 = 2000;
+
+/// Runs until it is cancelled.
+pub(crate) async fn sweep(shared: Arc<Shared>) {
+    let mut tide = Tide::default();
+    loop {
+        time::sleep(EVERY).await;
+        let now = clock::millis();
+        if tide.is_out(shared.connections.count(), now) {
+            upshift::spawn_blocking(upshift::sys::trim_heap).detach();
+        }
+        shared.coarse.store(now, Relaxed);
+        let live = shared.live();
+        shared.connections.each(|conn| {
+            conn.note_progress(now);
+            let overdue = conn.clocks.overdue(now, &live.config.limits);
+            let (Some(_), Some(id)) = (overdue, conn.coroutine()) else {
+                return;
+            };
+            if shared.runtime.cancel(id).is_ok() {
+                shared.metrics.timed_out.fetch_add(1, Relaxed);
+            }
+        });
+        shared.rates.prune(clock::nanos());
+        shared.lately.forget();
+    }
+}
+
+/// How many connections there were.
+#[derive(Default)]
+struct Tide {
+    high: usize,
+    before: usize,
+    trimmed: u64,
+}
+
+impl Tide {
+    /// Have many gone, since there were most, and does none go any more? What goes after the heap was looked at would keep its memory, until as many
+    /// have gone again.
+    fn is_out(&mut self, open: usize, now: u64) -> bool {
+        self.high = self.high.max(open);
+        let falls = open < self.before;
+        self.before = open;
+        let is_due = now.saturating_sub(self.trimmed) >= REST;
+        let is_out = self.high - open >= MANY && is_due && !falls;
+        if is_out {
+            self.high = open;
+            self.trimmed = now;
+        }
+        is_out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tide_is_out_once_when_many_have_gone() {
+        let mut tide = Tide::default();
+        let mut is_out = |open, now| tide.is_out(open, now);
+        assert!(!is_out(10_000, 10_000));
+        assert!(!is_out(9_900, 10_250));
+        assert!(!is_out(5_000, 10_500), "more may go");
+        assert!(!is_out(4_900, 10_750));
+        assert!(is_out(4_900, 11_000));
+        assert!(!is_out(4_900, 13_000));
+        assert!(!is_out(5_200, 13_250));
+        assert!(!is_out(0, 13_500));
+        assert!(is_out(0, 13_750));
+        // Not again so soon.
+        assert!(!is_out(1_000, 14_000));
+        assert!(!is_out(0, 14_250));
+        assert!(!is_out(0, 15_500));
+        assert!(is_out(0, 15_750));
+    }
+}

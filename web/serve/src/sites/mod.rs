@@ -1,0 +1,121 @@
+//! Virtual hosts: folder, certificate, pages and rules of each, opened and read.
+
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::sign::CertifiedKey;
+
+use crate::config::{Config, Files, Site};
+use crate::files::Root;
+use crate::request::host::Hosts;
+use crate::request::rules::Rule;
+use crate::sites::pages::Pages;
+use crate::tls::certificates;
+
+mod pages;
+
+/// A site that is served.
+pub(crate) struct Served {
+    pub(crate) root: Arc<Root>,
+    pub(crate) files: Files,
+    pub(crate) pages: Pages,
+    /// Those of the server go before.
+    pub(crate) rules: Vec<Rule>,
+    key: Option<Arc<CertifiedKey>>,
+}
+
+/// All sites, the default first.
+pub(crate) struct Sites {
+    all: Vec<Served>,
+    hosts: Arc<Hosts>,
+    pub(crate) tls: Option<Arc<ServerConfig>>,
+    /// What the operator had better know.
+    pub(crate) remarks: Vec<String>,
+}
+
+impl Sites {
+    /// Opens the folders, reads the certificates.
+    ///
+    /// # Errors
+    /// What cannot be opened, and what is wrong with it.
+    pub(crate) fn open(config: &Config) -> Result<Sites, String> {
+        let hosts = Arc::new(config.hosts()?);
+        let mut remarks = Vec::new();
+        let rest = Site::default();
+        let mut all: Vec<Served> = Vec::with_capacity(1 + config.site.len());
+        for site in std::iter::once(&rest).chain(&config.site) {
+            let root = match (&site.root, all.first()) {
+                (None, Some(first)) => first.root.clone(),
+                (path, _) => {
+                    let path = path.as_ref().unwrap_or(&config.root);
+                    Root::open(path)
+                        .map_err(|error| format!("cannot serve {}: {error}", path.display()))?
+                }
+            };
+            let key = match (&site.tls, all.first()) {
+                (None, Some(first)) => first.key.clone(),
+                (files, _) => {
+                    let files = files.as_ref().or(config.tls.as_ref());
+                    files.map(certificates::read).transpose()?
+                }
+            };
+            if let (Some(files), Some(key)) = (&site.tls, &key) {
+                let misfits = site.hosts.iter();
+                remarks.extend(
+                    misfits
+                        .filter(|host| !certificates::fits(key, host))
+                        .map(|host| {
+                            let path = files.certificate.display();
+                            format!("certificate {path} is not for {host}: clients will refuse it")
+                        }),
+                );
+            }
+            let pages = site.error_pages.as_ref().unwrap_or(&config.error_pages);
+            let folder = site.root.as_ref().unwrap_or(&config.root);
+            all.push(Served {
+                root,
+                pages: Pages::read(pages, folder, &mut remarks),
+                files: site.files.as_ref().unwrap_or(&config.files).clone(),
+                rules: site.priority.clone(),
+                key,
+            });
+        }
+        let keys: Option<Vec<_>> = all.iter().map(|site| site.key.clone()).collect();
+        let tls = keys.map(|keys| certificates::settings(hosts.clone(), keys));
+        Ok(Sites {
+            tls: tls.transpose()?,
+            all,
+            hosts,
+            remarks,
+        })
+    }
+
+    pub(crate) fn get(&self, site: usize) -> &Served {
+        &self.all[site]
+    }
+
+    /// Is there only the default?
+    #[inline]
+    pub(crate) fn is_one(&self) -> bool {
+        self.all.len() == 1
+    }
+
+    /// The site of a host.
+    #[inline]
+    pub(crate) fn find(&self, host: &str) -> usize {
+        if self.is_one() {
+            return 0;
+        }
+        self.hosts.find(host)
+    }
+
+    /// Was the certificate of another site shown to a client that named `server` (SNI)? It has to ask on another connection then
+    /// (RFC 9110, section 15.5.20).
+    pub(crate) fn is_misdirected(&self, site: usize, server: &str) -> bool {
+        let shown = &self.all[self.hosts.find(server)].key;
+        match (shown, &self.all[site].key) {
+            (Some(shown), Some(key)) => !Arc::ptr_eq(shown, key) && shown.cert != key.cert,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The operator's own pages for errors.
+//!
+//! They are read when the server starts and by a reload: to say that something is missing, or too much, must not need a
+//! file to be opened.
+
+use std::fs;
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use bytes::Bytes;
+use http::Response;
+use http::header::{
+    CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS,
+};
+
+use crate::config::error_pages::{Settings, statuses};
+use crate::files;
+use crate::request::body::Body;
+
+/// A page is at most so large.
+const LARGEST: u64 = 1 << 20;
+
+struct Page {
+    statuses: RangeInclusive<u16>,
+    kind: HeaderValue,
+    text: Bytes,
+}
+
+/// The pages of a site.
+#[derive(Default)]
+pub(crate) struct Pages(Vec<Page>);
+
+impl Pages {
+    /// Reads them. Instead of one that cannot be read there is the built-in one, and a remark.
+    pub(crate) fn read(settings: &Settings, root: &Path, remarks: &mut Vec<String>) -> Pages {
+        let mut pages = Vec::new();
+        for (key, path) in settings {
+            let Ok(statuses) = statuses(key) else {
+                continue;
+            };
+            let path = root.join(path);
+            match read(&path) {
+                Ok(text) => pages.push(Page {
+                    statuses,
+                    kind: files::field(files::content_type(&path.to_string_lossy())),
+                    text,
+                }),
+                Err(error) => remarks.push(format!(
+                    "error page {key}, {}: {error}; the built-in one is sent",
+                    path.display()
+                )),
+            }
+        }
+        // What says more goes before.
+        pages.sort_by_key(|page| page.statuses.len());
+        Pages(pages)
+    }
+
+    /// Puts the page for its status, if there is one, in the place of what a response says.
+    #[inline]
+    pub(crate) fn dress(&self, response: Response<Body>) -> Response<Body> {
+        if self.0.is_empty() {
+            return response;
+        }
+        self.find(response)
+    }
+
+    fn find(&self, mut response: Response<Body>) -> Response<Body> {
+        let status = response.status().as_u16();
+        let Some(page) = self.0.iter().find(|page| page.statuses.contains(&status)) else {
+            return response;
+        };
+        let fields = response.headers_mut();
+        fields.insert(CONTENT_LENGTH, page.text.len().into());
+        fields.insert(CONTENT_TYPE, page.kind.clone());
+        // What is missing now may be there the next time.
+        fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        fields.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        *response.body_mut() = Body::from(page.text.clone());
+        response
+    }
+}
+
+fn read(path: &Path) -> io::Result<Bytes> {
+    let about = fs::metadata(path)?;
+    if !about.is_file() {
+        return Err(io::Error::other("this is not a file"));
+    }
+    if about.len() > LARGEST {
+        return Err(io::Error::other("it is larger than 1 MiB"));
+    }
+    fs::read(path).map(Bytes::from)
+}

@@ -1,0 +1,120 @@
+//! Certificates: reading them, and which one a client is shown.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert, ResolvesServerCertUsingSni};
+use rustls::sign::CertifiedKey;
+use rustls::{Error, ServerConfig};
+
+use crate::config::TlsFiles;
+use crate::request::host::Hosts;
+
+/// Reads certificate and key.
+///
+/// # Errors
+/// Which file, what is wrong with it, and what to do about it.
+pub(crate) fn read(files: &TlsFiles) -> Result<Arc<CertifiedKey>, String> {
+    let (certificate, key) = (files.certificate.display(), files.key.display());
+    let wrong = |error: &dyn std::fmt::Display| format!("certificate {certificate}: {error}");
+    let chain: Vec<_> = CertificateDer::pem_file_iter(&files.certificate)
+        .and_then(Iterator::collect)
+        .map_err(|error| wrong(&said(&error)))?;
+    if chain.is_empty() {
+        let found = match PrivateKeyDer::from_pem_file(&files.certificate) {
+            Ok(_) => "this is a key; are the two files mixed up?",
+            Err(_) => "no `BEGIN CERTIFICATE` in it (PEM)",
+        };
+        return Err(wrong(&found));
+    }
+    let private = PrivateKeyDer::from_pem_file(&files.key)
+        .map_err(|error| format!("key {key}: {}", explain(&files.key, &error)))?;
+    let provider = rustls::crypto::ring::default_provider();
+    CertifiedKey::from_der(chain, private, &provider)
+        .map(Arc::new)
+        .map_err(|error| match error {
+            Error::InconsistentKeys(_) => {
+                format!("key {key} is not the key of certificate {certificate}")
+            }
+            error => format!("certificate {certificate}, key {key}: {error}"),
+        })
+}
+
+/// What is wrong with a PEM file, with its text as text.
+fn said(error: &pem::Error) -> String {
+    match error {
+        pem::Error::MissingSectionEnd { end_marker } => {
+            let end = String::from_utf8_lossy(end_marker);
+            format!("it ends before `-----END {end}-----`: is it cut short?")
+        }
+        pem::Error::IllegalSectionStart { line } => {
+            let line = String::from_utf8_lossy(line);
+            format!("`{}` begins no section of PEM", line.trim_end())
+        }
+        error => error.to_string(),
+    }
+}
+
+/// What is wrong with the file of a key.
+fn explain(path: &Path, error: &pem::Error) -> String {
+    if !matches!(error, pem::Error::NoItemsFound) {
+        return said(error);
+    }
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    if text.contains("ENCRYPTED") {
+        let path = path.display();
+        return format!("it is encrypted; `openssl pkey -in {path}` writes it without a password");
+    }
+    if text.contains("BEGIN CERTIFICATE") {
+        return "this is a certificate; are the two files mixed up?".to_owned();
+    }
+    "no `BEGIN PRIVATE KEY` in it (PEM)".to_owned()
+}
+
+/// Is the certificate for this host? Clients refuse it otherwise.
+pub(crate) fn fits(key: &CertifiedKey, host: &str) -> bool {
+    // Addresses: clients send no name for them.
+    if host.starts_with('[') || host.parse::<std::net::Ipv4Addr>().is_ok() {
+        return true;
+    }
+    let name = host.replacen('*', "any", 1);
+    let mut names = ResolvesServerCertUsingSni::new();
+    names.add(&name, key.clone()).is_ok()
+}
+
+/// The settings of TLS: `keys` by site, the default first.
+///
+/// # Errors
+/// What rustls cannot do.
+pub(crate) fn settings(
+    hosts: Arc<Hosts>,
+    keys: Vec<Arc<CertifiedKey>>,
+) -> Result<Arc<ServerConfig>, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(ByName { hosts, keys }));
+    config.alpn_protocols = [&b"h2"[..], b"http/1.1", b"http/1.0"]
+        .map(<[u8]>::to_vec)
+        .into();
+    Ok(Arc::new(config))
+}
+
+/// The certificate of the site that the client names (SNI), by the table that says which site a request is for. rustls has such a
+/// table of its own, which knows no `*.name` and no default.
+#[derive(Debug)]
+struct ByName {
+    hosts: Arc<Hosts>,
+    keys: Vec<Arc<CertifiedKey>>,
+}
+
+impl ResolvesServerCert for ByName {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let site = hello.server_name().map_or(0, |name| self.hosts.find(name));
+        self.keys.get(site).cloned()
+    }
+}

@@ -1,0 +1,221 @@
+//! TLS by rustls, as hyper's I/O on top of the runtime's.
+//!
+//! rustls keeps its own buffers of records: what arrives is decrypted there and copied out, what
+//! is written is encrypted there and handed to the connection below in pieces of up to 64 KiB.
+
+use std::io::{self, BufRead, Write as _};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
+use rustls::{ServerConfig, ServerConnection};
+use upshift::hyper::Io;
+
+use crate::connection::client::Tls;
+use crate::connection::transport::Transport;
+
+pub(crate) mod certificates;
+
+/// A connection that speaks TLS.
+pub(crate) struct TlsIo {
+    io: Io,
+    tls: Box<ServerConnection>,
+    /// Received and not given to rustls, which takes no more before its plaintext has been read.
+    rest: Vec<u8>,
+    /// Encrypted, from `sent` on not taken by the connection below.
+    out: Vec<u8>,
+    sent: usize,
+}
+
+impl TlsIo {
+    /// Shakes hands.
+    pub(crate) async fn accept(io: Io, config: Arc<ServerConfig>) -> io::Result<TlsIo> {
+        let tls = ServerConnection::new(config).map_err(io::Error::other)?;
+        let mut this = TlsIo {
+            io,
+            tls: Box::new(tls),
+            rest: Vec::new(),
+            out: Vec::new(),
+            sent: 0,
+        };
+        std::future::poll_fn(|cx| {
+            loop {
+                ready!(this.poll_out(cx))?;
+                if !this.tls.is_handshaking() {
+                    return Poll::Ready(io::Result::Ok(()));
+                }
+                if ready!(this.poll_in(cx))? == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+                }
+            }
+        })
+        .await?;
+        Ok(this)
+    }
+
+    /// What was agreed upon.
+    pub(crate) fn facts(&self) -> Tls {
+        let version = self.tls.protocol_version();
+        let protocol = self.tls.alpn_protocol();
+        Tls {
+            version: version.map_or_else(String::new, |version| format!("{version:?}")),
+            protocol: protocol.map(|name| String::from_utf8_lossy(name).into_owned()),
+            server_name: self.tls.server_name().map(str::to_owned),
+        }
+    }
+
+    /// Has the client chosen HTTP/2?
+    pub(crate) fn chose_two(&self) -> bool {
+        self.tls.alpn_protocol() == Some(b"h2")
+    }
+
+    /// Receives records: bytes, or what was left over. 0: the peer has closed.
+    fn poll_in(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut bytes = [std::mem::MaybeUninit::uninit(); 4096];
+        let mut buffer = ReadBuf::uninit(&mut bytes);
+        let rest = std::mem::take(&mut self.rest);
+        let data = if rest.is_empty() {
+            ready!(Pin::new(&mut self.io).poll_read(cx, buffer.unfilled()))?;
+            buffer.filled()
+        } else {
+            &rest
+        };
+        if let Err(error) = self.decrypt(data) {
+            // The alert says why, if the peer still listens.
+            let _ = self.poll_out(cx);
+            return Poll::Ready(Err(error));
+        }
+        Poll::Ready(Ok(data.len()))
+    }
+
+    /// Gives rustls what has been received, until there is something to read.
+    fn decrypt(&mut self, mut data: &[u8]) -> io::Result<()> {
+        while !data.is_empty() {
+            if self.tls.read_tls(&mut data)? == 0 {
+                // The peer has said that it closes: what follows is nothing.
+                return Ok(());
+            }
+            let state = self.tls.process_new_packets();
+            let state = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            if state.plaintext_bytes_to_read() != 0 {
+                self.rest.extend_from_slice(data);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands on all that is encrypted.
+    fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if self.sent < self.out.len() {
+                let piece = &self.out[self.sent..];
+                let taken = ready!(Pin::new(&mut self.io).poll_write(cx, piece))?;
+                if taken == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                }
+                self.sent += taken;
+                continue;
+            }
+            self.out.clear();
+            self.sent = 0;
+            if !self.tls.wants_write() {
+                return Poll::Ready(Ok(()));
+            }
+            self.tls.write_tls(&mut self.out)?;
+        }
+    }
+}
+
+impl Transport for TlsIo {
+    fn poll_read_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.io.poll_read_on(cx)
+    }
+
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        loop {
+            match self.tls.reader().fill_buf() {
+                Ok(_) => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // The peer went without saying so: to HTTP an end like any other, since
+                // messages tell where they end.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Poll::Ready(Ok(&[]));
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+            if ready!(self.poll_in(cx))? == 0 {
+                // Tells rustls, which answers the next look.
+                let _ = self.tls.read_tls(&mut io::empty())?;
+                let _ = self.tls.process_new_packets();
+            } else if self.tls.wants_write() {
+                // Keys or tickets; what does not go now goes with the next write.
+                let _ = self.poll_out(cx)?;
+            }
+        }
+        Poll::Ready(self.tls.reader().into_first_chunk())
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.tls.reader().consume(count);
+    }
+
+    fn received(&self) -> u64 {
+        self.io.received()
+    }
+}
+
+impl Read for TlsIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut room: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let data = ready!(self.poll_fill(cx))?;
+        let count = data.len().min(room.remaining());
+        room.put_slice(&data[..count]);
+        self.consume(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Write for TlsIo {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_out(cx))?;
+        let taken = self.tls.writer().write(bytes)?;
+        // Begins to send; the next call or flush waits for the rest.
+        let _ = self.poll_out(cx)?;
+        Poll::Ready(Ok(taken))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_out(cx))?;
+        let taken = self.tls.writer().write_vectored(pieces)?;
+        let _ = self.poll_out(cx)?;
+        Poll::Ready(Ok(taken))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_out(cx))?;
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.tls.send_close_notify();
+        ready!(self.poll_out(cx))?;
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
