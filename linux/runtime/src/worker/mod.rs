@@ -182,6 +182,7 @@ impl Worker {
     }
 
     /// Does one thread serve the vCPU, whose polls are not interrupted?
+    #[cfg(feature = "test-util")]
     pub(crate) fn is_inline(&self) -> bool {
         self.preemptible.get().is_none()
     }
