@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use upshift::io::{AsyncReadExt, AsyncWriteExt};
 use upshift::net::UnixStream;
 use upshift::time::sleep;
@@ -180,17 +181,12 @@ fn panics_in_destructors_and_wakers_stay_where_they_are() {
             // A waker that panics, called for a timer, a coroutine and by the ring.
             let (mut one, mut other) = UnixStream::pair().unwrap();
             let mut byte = [0];
+            let child = upshift::spawn(sleep(Duration::from_millis(1)), Level::at::<3>());
+            let reads = AsyncReadExt::read_exact(&mut other, &mut byte);
             let mut all: Vec<Pin<Box<dyn Future<Output = ()>>>> = vec![
                 Box::pin(sleep(Duration::from_millis(1))),
-                Box::pin(async {
-                    let child = upshift::spawn(sleep(Duration::from_millis(1)), Level::at::<3>());
-                    child.await.unwrap();
-                }),
-                Box::pin(async {
-                    AsyncReadExt::read_exact(&mut other, &mut byte)
-                        .await
-                        .unwrap();
-                }),
+                Box::pin(child.map(|ended| ended.unwrap())),
+                Box::pin(reads.map(|read| read.unwrap())),
             ];
             for (n, future) in all.iter_mut().enumerate() {
                 if n == 2 {
@@ -199,7 +195,10 @@ fn panics_in_destructors_and_wakers_stay_where_they_are() {
                 poll_fn(|cx| {
                     let waker =
                         Waker::from(Arc::new(PanicsOnWake(Mutex::new(Some(cx.waker().clone())))));
-                    future.as_mut().poll(&mut Context::from_waker(&waker))
+                    let mut cx = Context::from_waker(&waker);
+                    // A poll that gives way calls its waker: it is woken, and then it panics.
+                    let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx)));
+                    polled.unwrap_or(Poll::Pending)
                 })
                 .await;
             }
