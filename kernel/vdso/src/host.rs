@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32};
 use os_abi::number;
 use os_abi::thread::{IN_INTERRUPT, LOCAL_BITMAP, MAX_THREADS, SERVER};
 use os_pages::{critical, line, line_index};
-use upshift_core::{Change, Domain, Executor, Host, Level, Served, Yielded};
+use upshift_core::{Change, Domain, Executor, Host, Level, Served, Vcpu, Yielded};
 
 use crate::trace;
 
