@@ -3,7 +3,7 @@
 //! The `upshift` command and the benchmarks use this crate; it depends on no async runtime, so
 //! that one client and one set of protocol bytes measure every server alike.
 //!
-//! - [`run`] drives servers as a [`Plan`] says and returns an [`Outcome`], [`run_spin`] as a [`SpinPlan`] says;
+//! - [`run`] drives servers as a [`Plan`] says and returns an [`Outcome`];
 //! - [`matrix`], [`frames`], [`http`] and [`spin`] hold what the servers of all kinds share; [`Burner`] burns CPU time;
 //! - [`threads`] holds the servers that a coroutine server is compared with;
 //! - [`child`] starts and ends the programs that are measured;
@@ -35,8 +35,7 @@ pub use awake::Awake;
 pub use burn::Burner;
 
 pub use client::{
-    Arrivals, Class, Distribution, Group, GroupOutcome, Hog, OPEN_DEPTH, Outcome, Pace, Phase,
-    Plan, Progress, ProgressFn, SpinPlan, Work, run, run_spin,
+    Class, Distribution, Group, GroupOutcome, Hog, OPEN_DEPTH, Outcome, Pace, Plan, Work, run,
 };
 pub use cpu::CpuUse;
 pub use hdrhistogram::Histogram;

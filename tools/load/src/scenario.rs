@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::{Arrivals, SpinPlan};
+use crate::{Pace, Plan};
 
 /// The target of a plan whose server has not been started.
 pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -38,17 +38,13 @@ pub const URGENT_LEVEL: u8 = 2;
 pub const CLIENT_PRIORITY: u8 = 45;
 
 /// One request in 200 takes a thousand times as long as the others, all at one level.
-pub fn long_among_short(duration: Duration) -> SpinPlan {
-    SpinPlan::new(NOWHERE, MIXED_RATE, SHORT_SERVICE, duration).with_long(
-        LONG_SERVICE,
-        32,
-        LONG_SHARE,
-    )
+pub fn long_among_short(duration: Duration) -> Plan {
+    Plan::spin(NOWHERE, MIXED_RATE, SHORT_SERVICE, duration).with_long(LONG_SERVICE, 32, LONG_SHARE)
 }
 
 /// What is left of [`long_among_short`] without its long requests: as many short ones.
-pub fn short_alone(duration: Duration) -> SpinPlan {
-    SpinPlan::new(
+pub fn short_alone(duration: Duration) -> Plan {
+    Plan::spin(
         NOWHERE,
         (1.0 - LONG_SHARE) * MIXED_RATE,
         SHORT_SERVICE,
@@ -57,20 +53,20 @@ pub fn short_alone(duration: Duration) -> SpinPlan {
 }
 
 /// A request of level 0 that costs nothing, each millisecond on one connection.
-pub fn pings(duration: Duration) -> SpinPlan {
-    let mut plan = SpinPlan::new(NOWHERE, 1000.0, Duration::ZERO, duration);
+pub fn pings(duration: Duration) -> Plan {
+    let mut plan = Plan::spin(NOWHERE, 1000.0, Duration::ZERO, duration);
     plan.classes[0].label = "pings".into();
     plan.classes[0].level = 0;
-    plan.connections = 1;
-    plan.arrivals = Arrivals::Even;
+    plan.groups[0].connections = 1;
+    plan.pace = Pace::OpenRate { per_second: 1000.0 };
     plan
 }
 
 /// What an urgent server is asked while a batch process computes on every CPU: 1,000 requests of 100 µs per second.
-pub fn urgent(duration: Duration) -> SpinPlan {
-    let mut plan = SpinPlan::new(NOWHERE, 1000.0, Duration::from_micros(100), duration);
+pub fn urgent(duration: Duration) -> Plan {
+    let mut plan = Plan::spin(NOWHERE, 1000.0, Duration::from_micros(100), duration);
     plan.classes[0].level = URGENT_LEVEL;
-    plan.connections = 4;
+    plan.groups[0].connections = 4;
     plan.warmup = Duration::from_millis(300);
     plan
 }
