@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use upshift_load::scenario::BATCH_LEVEL;
-use upshift_load::{Arrivals, Class, Distribution, Hog, SpinPlan};
+use upshift_load::{Class, Distribution, Hog, Pace, Plan};
 
 use super::measuring::MeasuringArgs;
 use crate::values::{self, Endpoint};
@@ -97,8 +97,8 @@ pub(crate) enum DistributionArg {
 
 impl SpinLoadArgs {
     /// The plan of these flags.
-    pub(crate) fn plan(&self) -> SpinPlan {
-        let mut plan = SpinPlan::new(
+    pub(crate) fn plan(&self) -> Plan {
+        let mut plan = Plan::spin(
             self.connect.address,
             self.rate,
             Duration::ZERO,
@@ -125,11 +125,11 @@ impl SpinLoadArgs {
             plan.classes
                 .push(class("long", self.long, level, self.long_share));
         }
-        plan.connections = self.connections;
-        plan.arrivals = match self.arrivals {
-            ArrivalsArg::Poisson => Arrivals::Poisson,
-            ArrivalsArg::Even => Arrivals::Even,
-        };
+        plan.groups[0].connections = self.connections;
+        if self.arrivals == ArrivalsArg::Even {
+            let per_second = self.rate;
+            plan.pace = Pace::OpenRate { per_second };
+        }
         plan.seed = self.seed;
         plan.hog = self.hog.map(|service| Hog {
             service,
@@ -142,58 +142,14 @@ impl SpinLoadArgs {
     }
 }
 
-/// The flags of [`SpinLoadArgs`] that give this plan, but for what a single run decides: target, CPU, seed, process of the server.
-pub(crate) fn flags(plan: &SpinPlan) -> String {
-    let time = |time: Duration| match time.as_nanos() {
-        ns if ns % 1_000_000 == 0 => format!("{}ms", ns / 1_000_000),
-        ns if ns % 1_000 == 0 => format!("{}us", ns / 1_000),
-        ns => format!("{ns}ns"),
-    };
-    let mut flags = format!(
-        "--connections {} --rate {}",
-        plan.connections, plan.per_second
-    );
-    let mut flag = |name: &str, value: String| {
-        flags.extend([" --", name, " ", &value]);
-    };
-    if plan.arrivals == Arrivals::Even {
-        flag("arrivals", "even".into());
-    }
-    for (name, class) in ["short", "long"].into_iter().zip(&plan.classes) {
-        flag(name, time(class.service));
-        if name == "long" {
-            flag("long-share", format!("{}%", 100.0 * class.share));
-        }
-        if class.level != LEVEL {
-            let name = if name == "long" {
-                "long-level"
-            } else {
-                "level"
-            };
-            flag(name, class.level.to_string());
-        }
-    }
-    if let Some(hog) = &plan.hog {
-        flag("hog", time(hog.service));
-        flag("hog-level", hog.level.to_string());
-    }
-    flag("warmup", time(plan.warmup));
-    flag("duration", time(plan.duration));
-    if plan.fifo.is_some() {
-        flags.push_str(" --elevate");
-    }
-    flags
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::args::{Cli, Command};
     use crate::load::LoadWork;
     use clap::Parser;
-    use upshift_load::scenario;
 
-    fn plan(more: &str) -> SpinPlan {
+    fn plan(more: &str) -> Plan {
         let line = format!("upshift load spin --connect 127.0.0.1:1 {more}");
         let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
         let Command::Load(load) = cli.command else {
@@ -210,7 +166,7 @@ mod tests {
         let plan = plan("--short 25us --rate 2e4");
         assert_eq!(plan.classes.len(), 1);
         assert_eq!(plan.classes[0].service, Duration::from_micros(25));
-        assert_eq!(plan.per_second, 2e4);
+        assert_eq!(plan.pace, Pace::Poisson { per_second: 2e4 });
         assert_eq!(plan.hog, None);
     }
 
@@ -223,32 +179,6 @@ mod tests {
         assert_eq!((short.level, long.level), (3, 9));
         assert!((long.share - 0.005).abs() < 1e-12 && (short.share - 0.995).abs() < 1e-12);
         assert_eq!(plan.hog.map(|hog| hog.level), Some(40));
-    }
-
-    #[test]
-    fn the_flags_of_a_plan_give_the_plan() {
-        let time = Duration::from_millis(700);
-        let mut hog = scenario::pings(time);
-        hog.hog = Some(Hog {
-            service: 3 * time,
-            level: 41,
-        });
-        for given in [
-            scenario::long_among_short(time),
-            scenario::short_alone(time),
-            scenario::urgent(time),
-            hog,
-        ] {
-            let mut read = plan(&flags(&given));
-            read.target = given.target;
-            // The command calls the first class `short`, whatever it is.
-            read.classes[0].label.clone_from(&given.classes[0].label);
-            assert_eq!(format!("{read:?}"), format!("{given:?}"));
-        }
-        assert_eq!(
-            flags(&scenario::long_among_short(time)),
-            "--connections 32 --rate 20000 --short 500ns --long 500us --long-share 0.5% --warmup 70ms --duration 700ms"
-        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `upshift matrix-server`, `plaintext-server` and `spin-server`: the same services by coroutines and by threads.
+//! `upshift matrix-server`, `plaintext-server` and `spin-server`: servers to measure, on the Upshift runtime.
 
 mod args;
 mod coroutine;
@@ -8,7 +8,6 @@ mod coroutine_spin;
 mod listening;
 mod options;
 mod run;
-mod thread;
 
 pub(crate) use args::{SPIN_EXAMPLES, ServerArgs};
 pub(crate) use run::{Service, serve};

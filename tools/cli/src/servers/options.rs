@@ -20,19 +20,19 @@ pub(crate) struct Address {
 pub(crate) struct ServerOptions {
     /// At least one.
     pub(crate) addresses: Vec<Address>,
-    /// Number of vCPUs, at least 1 (coroutine model).
+    /// Number of vCPUs, at least 1.
     pub(crate) vcpus: usize,
     /// CPU of each vCPU, in turn; empty: not pinned.
     pub(crate) pin: Vec<usize>,
-    /// Suspend coroutines that overrun (coroutine model).
+    /// Suspend coroutines that overrun.
     pub(crate) preempt: bool,
-    /// How long one may run (coroutine model); none: as the runtime has it.
+    /// How long one may run; none: as the runtime has it.
     pub(crate) quantum: Option<Duration>,
     /// What carries out I/O.
     pub(crate) driver: upshift::Driver,
-    /// Whether to join the machine's daemon (coroutine model).
+    /// Whether to join the machine's daemon.
     pub(crate) board: Board,
-    /// Let `upshift top` look (coroutine model).
+    /// Let `upshift top` look.
     pub(crate) observe: bool,
 }
 
