@@ -1,11 +1,10 @@
-//! Load generators, the protocols of matrices and of spinning, and thread-per-connection reference servers.
+//! A load generator, the protocols of matrices and of spinning, and the machine that is measured.
 //!
 //! The `upshift` command and the benchmarks use this crate; it depends on no async runtime, so
 //! that one client and one set of protocol bytes measure every server alike.
 //!
 //! - [`run`] drives servers as a [`Plan`] says and returns an [`Outcome`];
 //! - [`matrix`], [`frames`], [`http`] and [`spin`] hold what the servers of all kinds share; [`Burner`] burns CPU time;
-//! - [`threads`] holds the servers that a coroutine server is compared with;
 //! - [`child`] starts and ends the programs that are measured;
 //! - [`cpu`] measures CPU time of this or another process; [`Awake`] keeps a CPU from halting;
 //! - [`machine`] says what the machine is and what else it does; [`Report`] and [`Spread`] are what a run and several of them gave;
@@ -22,7 +21,6 @@ pub mod machine;
 pub mod matrix;
 pub mod scenario;
 pub mod spin;
-pub mod threads;
 
 mod awake;
 mod burn;

@@ -1,39 +1,16 @@
 //! The client of spin requests against servers that answer late, in other orders, wrongly or not at all.
 
+mod servers;
+
+use servers::serve;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::net::SocketAddr;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use upshift_load::spin::FRAME;
-use upshift_load::threads::SpinServer;
-use upshift_load::{Burner, Distribution, Hog, Pace, Plan, run};
+use upshift_load::{Distribution, Hog, Pace, Plan, run};
 
 const MS: Duration = Duration::from_millis(1);
-
-/// Serves each connection with `converse` on a thread, for as long as the test runs.
-fn serve(converse: fn(TcpStream) -> std::io::Result<()>) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            stream.set_nodelay(true).unwrap();
-            std::thread::spawn(move || converse(stream));
-        }
-    });
-    address
-}
-
-/// A real server, until `stop`.
-fn spin_server() -> (SocketAddr, Arc<AtomicBool>) {
-    let any = "127.0.0.1:0".parse().unwrap();
-    let server = SpinServer::bind(&[any], Burner::calibrate()).unwrap();
-    let address = server.local_addrs()[0];
-    let stop = Arc::new(AtomicBool::new(false));
-    let flag = stop.clone();
-    std::thread::spawn(move || server.serve(flag).unwrap());
-    (address, stop)
-}
 
 fn plan(target: SocketAddr) -> Plan {
     let mut plan = Plan::spin(target, 2000.0, Duration::from_micros(1), 300 * MS);
@@ -43,7 +20,7 @@ fn plan(target: SocketAddr) -> Plan {
 
 #[test]
 fn classes_are_drawn_by_share_and_counted_apart() {
-    let (target, stop) = spin_server();
+    let target = servers::spin();
     let outcome = run(&plan(target).with_long(2 * MS, 40, 0.1)).unwrap();
     assert_eq!(outcome.errors(), 0, "{:?}", outcome.groups[0].first_error);
     let [short, long] = &outcome.groups[..] else {
@@ -62,7 +39,6 @@ fn classes_are_drawn_by_share_and_counted_apart() {
     assert!(short.quantile(0.1) < long.quantile(0.5));
     assert!(short.quantile(0.5) <= short.quantile(0.99));
     assert_eq!(short.requests, short.latency.len());
-    stop.store(true, Ordering::Relaxed);
 }
 
 #[test]
@@ -196,14 +172,13 @@ fn replies_without_a_request_are_errors() {
 
 #[test]
 fn exponential_service_times_vary() {
-    let (target, stop) = spin_server();
+    let target = servers::spin();
     let mut plan = plan(target);
     plan.pace = Pace::Poisson { per_second: 200.0 };
     plan.classes[0].service = MS;
     plan.classes[0].distribution = Distribution::Exponential;
     let group = run(&plan).unwrap().groups.remove(0);
     assert!(group.quantile(0.95) > 2 * group.quantile(0.1));
-    stop.store(true, Ordering::Relaxed);
 }
 
 #[test]
