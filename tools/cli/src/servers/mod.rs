@@ -6,7 +6,6 @@ mod coroutine_matrix;
 mod coroutine_plaintext;
 mod coroutine_spin;
 mod listening;
-mod options;
 mod run;
 
 pub(crate) use args::{SPIN_EXAMPLES, ServerArgs};

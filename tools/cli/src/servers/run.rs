@@ -4,7 +4,6 @@ use anyhow::Result;
 use upshift_load::{Burner, machine};
 
 use super::args::ServerArgs;
-use super::options::ServerOptions;
 use super::{coroutine_matrix, coroutine_plaintext, coroutine_spin};
 
 /// What a server answers.
@@ -21,11 +20,10 @@ pub(crate) enum Service {
 /// Runs a server until a signal ends it.
 pub(crate) fn serve(service: Service, args: &ServerArgs) -> Result<()> {
     machine::raise_file_limit();
-    let options = ServerOptions::new(args);
     match service {
-        Service::Matrix => coroutine_matrix::serve(&options),
-        Service::Plaintext => coroutine_plaintext::serve(&options),
-        Service::Spin => coroutine_spin::serve(&options, calibrate()),
+        Service::Matrix => coroutine_matrix::serve(args),
+        Service::Plaintext => coroutine_plaintext::serve(args),
+        Service::Spin => coroutine_spin::serve(args, calibrate()),
     }
 }
 

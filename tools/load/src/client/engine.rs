@@ -52,6 +52,8 @@ pub(crate) struct Engine<'p> {
     groups: Vec<Group>,
     /// One per class of each group, group by group.
     outcomes: Vec<GroupOutcome>,
+    /// Number of classes, 1 at least.
+    classes: usize,
     connections: Vec<Connection>,
     /// The last one is that of priming; empty for spin requests.
     templates: Vec<Template>,
@@ -119,6 +121,7 @@ impl<'p> Engine<'p> {
             epoll,
             groups,
             outcomes,
+            classes,
             alive: connections.iter().filter(|c| c.stream.is_some()).count(),
             connections,
             templates,
@@ -183,8 +186,7 @@ impl<'p> Engine<'p> {
             self.drive(self.meter.now() + LAST)?;
         }
         let (server_cpu, client_cpu) = before.until(&after);
-        let classes = self.plan.classes.len().max(1);
-        let served = self.outcomes.iter().step_by(classes);
+        let served = self.outcomes.iter().step_by(self.classes);
         Ok(Outcome {
             connections: served.map(|outcome| outcome.connections).sum(),
             elapsed,
@@ -220,12 +222,11 @@ impl<'p> Engine<'p> {
             }
             self.connections[at].template = template;
         }
-        let classes = self.plan.classes.len().max(1);
         for (i, group) in self.plan.groups.iter().enumerate() {
             let own = self.connections[self.groups[i].first..].iter();
             let served = own.take(group.connections).filter(|c| c.stream.is_some());
             let served = served.count();
-            for outcome in &mut self.outcomes[i * classes..][..classes] {
+            for outcome in &mut self.outcomes[i * self.classes..][..self.classes] {
                 outcome.connections = served;
             }
         }
@@ -317,7 +318,7 @@ impl<'p> Engine<'p> {
                 }
                 let is_free = c.is_free(*depth);
                 if self.stage == Stage::Measuring {
-                    let outcome = self.outcome_of(at, &request);
+                    let outcome = self.outcome_of(at, request.class);
                     if is_free {
                         outcome.send_lag.saturating_record((now - due).max(1));
                     } else {
@@ -333,11 +334,8 @@ impl<'p> Engine<'p> {
         }
     }
 
-    fn outcome_of(&mut self, at: usize, request: &Request) -> &mut GroupOutcome {
-        let classes = self.plan.classes.len().max(1);
-        let class = usize::from(request.class);
-        let class = if class < classes { class } else { 0 };
-        &mut self.outcomes[self.connections[at].group * classes + class]
+    fn outcome_of(&mut self, at: usize, class: u16) -> &mut GroupOutcome {
+        &mut self.outcomes[self.connections[at].group * self.classes + usize::from(class)]
     }
 
     fn push(&mut self, at: usize, request: Request) {
@@ -407,68 +405,55 @@ impl<'p> Engine<'p> {
 
     /// Takes the `n` bytes in the scratch buffer as the next ones of a connection.
     fn receive(&mut self, at: usize, n: usize, now: u64) -> Result<(), String> {
-        if self.stage == Stage::Measuring {
-            // Of several classes on a connection, the first one counts the bytes.
-            let first = Request::uncounted(0, 0);
-            self.outcome_of(at, &first).bytes += n as u64;
-        }
+        let is_hog = self.is_hog(at);
+        let is_counted = self.stage == Stage::Measuring;
         let c = &mut self.connections[at];
+        let outcomes = &mut self.outcomes[c.group * self.classes..][..self.classes];
+        if is_counted {
+            // Of several classes on a connection, the first one counts the bytes.
+            outcomes[0].bytes += n as u64;
+        }
         c.since = now;
-        let data = &self.scratch[..n];
+        let mut data = &self.scratch[..n];
         let found = match self.plan.work {
-            Work::Matrix { .. } => reply::matrix(&self.templates[c.template], &mut c.cursor, data),
-            Work::Http { .. } => reply::http(&mut self.memo, &mut c.cursor, data),
-            Work::Spin => return self.receive_frames(at, n, now),
+            Work::Matrix { .. } => reply::matrix(&self.templates[c.template], &mut c.cursor, data)?,
+            Work::Http { .. } => reply::http(&mut self.memo, &mut c.cursor, data)?,
+            // Counted below, frame by frame.
+            Work::Spin => Found {
+                complete: u64::MAX,
+                bad: 0,
+            },
         };
-        let Found { complete, bad } = found?;
-        for i in 0..complete {
-            let Some(request) = self.connections[at].pop() else {
-                return Err("wrong reply: more replies than requests".into());
+        for i in 0..found.complete {
+            let request = if matches!(self.plan.work, Work::Spin) {
+                let reply = c.frames.next(&mut data);
+                let Some(reply) = reply.map_err(|error| format!("wrong reply: {error}"))? else {
+                    return Ok(());
+                };
+                c.take(&reply).ok_or_else(|| {
+                    let tag = reply.tag;
+                    format!("wrong reply: it is none of the requests without one (tag {tag:#x})")
+                })?
+            } else {
+                c.pop().ok_or("wrong reply: more replies than requests")?
             };
+            c.has_replied = true;
+            self.waiting -= usize::from(!is_hog);
+            if !is_counted || request.class == Request::UNCOUNTED {
+                continue;
+            }
+            let outcome = &mut outcomes[usize::from(request.class)];
             // Which of several replies in one read were bad matters little here.
-            self.answered(at, &request, now, i >= bad);
+            if i >= found.bad {
+                outcome.requests += 1;
+                let latency = now.saturating_sub(request.intended).max(1);
+                outcome.latency.saturating_record(latency);
+            } else {
+                let status = self.memo.status();
+                outcome.error(|| format!("status {status}: ask for a path that exists"));
+            }
         }
         Ok(())
-    }
-
-    fn receive_frames(&mut self, at: usize, n: usize, now: u64) -> Result<(), String> {
-        let mut from = 0;
-        loop {
-            let c = &mut self.connections[at];
-            let mut chunk = &self.scratch[from..n];
-            let reply = c.frames.next(&mut chunk);
-            from = n - chunk.len();
-            let Some(reply) = reply.map_err(|error| format!("wrong reply: {error}"))? else {
-                return Ok(());
-            };
-            let Some(request) = c.take(&reply) else {
-                return Err(format!(
-                    "wrong reply: it is none of the requests without one (tag {:#x})",
-                    reply.tag
-                ));
-            };
-            self.answered(at, &request, now, true);
-        }
-    }
-
-    /// Counts the reply to a request.
-    fn answered(&mut self, at: usize, request: &Request, now: u64, is_good: bool) {
-        self.connections[at].has_replied = true;
-        if !self.is_hog(at) {
-            self.waiting -= 1;
-        }
-        if self.stage != Stage::Measuring || request.class == Request::UNCOUNTED {
-            return;
-        }
-        let status = self.memo.status();
-        let outcome = self.outcome_of(at, request);
-        if is_good {
-            outcome.requests += 1;
-            let latency = now.saturating_sub(request.intended).max(1);
-            outcome.latency.saturating_record(latency);
-        } else {
-            outcome.error(|| format!("status {status}: ask for a path that exists"));
-        }
     }
 
     /// The server has closed a connection.
@@ -495,22 +480,20 @@ impl<'p> Engine<'p> {
         c.clear();
         if self.stage != Stage::Draining {
             let target = self.plan.groups[c.group].target;
-            let first = Request::uncounted(0, 0);
-            self.outcome_of(at, &first)
+            self.outcome_of(at, 0)
                 .error(|| format!("{target}: {}", why()));
         }
     }
 
     fn count_unanswered(&mut self, elapsed: Duration) {
         let now = self.meter.now();
-        let classes = self.plan.classes.len().max(1);
         for outcome in &mut self.outcomes {
             outcome.elapsed = elapsed;
         }
         for c in &self.connections {
             let counted = c.unanswered().filter(|r| r.class != Request::UNCOUNTED);
             for request in counted {
-                let at = c.group * classes + usize::from(request.class);
+                let at = c.group * self.classes + usize::from(request.class);
                 let outcome = &mut self.outcomes[at];
                 outcome.unanswered += 1;
                 let age = Duration::from_nanos(now.saturating_sub(request.intended));

@@ -4,7 +4,8 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use upshift_load::frames::Frames;
-use upshift_load::{Burner, http, spin};
+use upshift_load::requests::Requests;
+use upshift_load::{Burner, spin};
 
 /// Serves each connection with `converse` on a thread.
 pub(crate) fn serve(
@@ -51,11 +52,9 @@ pub(crate) fn matrix() -> SocketAddr {
 #[allow(dead_code, reason = "not every test file has every server")]
 pub(crate) fn plaintext() -> SocketAddr {
     serve(|stream| {
-        let mut rest = Vec::new();
+        let mut requests = Requests::default();
         answer(stream, |chunk, out| {
-            rest.extend_from_slice(chunk);
-            let consumed = http::answer(&rest, out).consumed;
-            rest.drain(..consumed);
+            let _ = requests.feed(chunk, out);
         })
     })
 }
