@@ -94,6 +94,28 @@ fn replies_in_another_order_find_their_requests() {
 }
 
 #[test]
+fn replies_within_the_drain_count() {
+    let target = serve(|mut stream| {
+        let mut frame = [0; FRAME];
+        stream.read_exact(&mut frame)?;
+        stream.write_all(&frame)?;
+        loop {
+            stream.read_exact(&mut frame)?;
+            std::thread::sleep(150 * MS);
+            stream.write_all(&frame)?;
+        }
+    });
+    let mut plan = plan(target);
+    plan.groups[0].connections = 1;
+    plan.pace = Pace::OpenRate { per_second: 20.0 };
+    (plan.warmup, plan.duration) = (Duration::ZERO, 100 * MS);
+    plan.drain = 20_000 * MS;
+    let group = run(&plan).unwrap().groups.remove(0);
+    assert_eq!((group.requests, group.unanswered), (2, 0));
+    assert!(group.quantile(0.0) >= 100 * MS);
+}
+
+#[test]
 fn a_server_that_stalls_cannot_hide_it() {
     let target = serve(|mut stream| {
         let mut frame = [0; FRAME];

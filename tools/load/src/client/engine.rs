@@ -33,8 +33,10 @@ enum Stage {
     Warming,
     /// The load.
     Measuring,
-    /// No more requests; nothing counts.
+    /// No more requests; replies still count.
     Draining,
+    /// Nothing counts.
+    Ending,
 }
 
 struct Group {
@@ -177,6 +179,7 @@ impl<'p> Engine<'p> {
             self.drive(to + nanos(self.plan.drain))?;
         }
         self.count_unanswered(elapsed);
+        self.stage = Stage::Ending;
         if going {
             for at in 0..self.connections.len() {
                 self.waiting -= self.connections[at].waiting();
@@ -406,7 +409,7 @@ impl<'p> Engine<'p> {
     /// Takes the `n` bytes in the scratch buffer as the next ones of a connection.
     fn receive(&mut self, at: usize, n: usize, now: u64) -> Result<(), String> {
         let is_hog = self.is_hog(at);
-        let is_counted = self.stage == Stage::Measuring;
+        let is_counted = matches!(self.stage, Stage::Measuring | Stage::Draining);
         let c = &mut self.connections[at];
         let outcomes = &mut self.outcomes[c.group * self.classes..][..self.classes];
         if is_counted {
@@ -478,7 +481,7 @@ impl<'p> Engine<'p> {
             self.waiting -= c.waiting();
         }
         c.clear();
-        if self.stage != Stage::Draining {
+        if self.stage != Stage::Ending {
             let target = self.plan.groups[c.group].target;
             self.outcome_of(at, 0)
                 .error(|| format!("{target}: {}", why()));

@@ -22,8 +22,9 @@
 //! *Open loop*: from the time at which the request was **meant** to leave, whether or not the connection was free then,
 //! so a server that stalls cannot slow down its own examination (no co-ordinated omission).
 //!
-//! A reply counts if it is complete within the time measured. Requests that were due by its end and have no reply when
-//! the drain is over are in no histogram; they are counted as `unanswered`, with the age of the oldest.
+//! A reply counts if it is complete within the time measured, or within the drain after it. Requests that were due by
+//! the end of the time measured and have no reply when the drain is over are in no histogram; they are counted as
+//! `unanswered`, with the age of the oldest.
 //!
 //! In a closed loop, connections = rate × mean latency (Little's law) therefore holds. It does not for `wrk`, which reads
 //! a reply in one turn of its loop and starts the clock of the next request in a later one: the wait in between is in

@@ -28,7 +28,8 @@ pub struct Plan {
     pub warmup: Duration,
     /// Time of measuring.
     pub duration: Duration,
-    /// Time after measuring in which a reply still saves its request from being unanswered.
+    /// Time after measuring in which replies still count, so that a delay at the end is in the latencies; zero where
+    /// the throughput of an overloaded server matters.
     pub drain: Duration,
     /// A connection that owes a reply and has been silent for this long is given up as an error; spin requests, which
     /// take as long as they ask for, are waited for.
