@@ -41,8 +41,10 @@ pub(crate) fn page(facts: &[(&str, String)], parts: &[Part]) -> String {
         let [title, intro] = [&part.title, &part.intro].map(|text| escape(text));
         let _ = write!(out, "<section>\n<h2>{title}</h2>\n<p>{intro}</p>\n");
         lines(&mut out, &part.lines);
-        let _ = writeln!(out, "<figure>{}</figure>", part.plot().svg());
-        table(&mut out, &part.table());
+        if !part.rows.is_empty() {
+            let _ = writeln!(out, "<figure>{}</figure>", part.plot().svg());
+            table(&mut out, &part.table());
+        }
         out.push_str("</section>\n");
     }
     out.push_str("<section>\n<h2>Limits</h2>\n<ul>\n");

@@ -140,6 +140,17 @@ pub(crate) struct Part {
 }
 
 impl Part {
+    /// A part without results.
+    pub(super) fn failed(title: &str, why: &anyhow::Error) -> Part {
+        Part {
+            title: title.to_owned(),
+            intro: "This part could not be measured.".into(),
+            lines: vec![Line::missing(format!("{why:#}"))],
+            rows: Vec::new(),
+            palette: 'c',
+        }
+    }
+
     /// The rows as a table.
     pub(crate) fn table(&self) -> Table {
         let heads = [
@@ -177,7 +188,10 @@ impl Part {
     /// Writes table and verdicts for the terminal.
     pub(crate) fn print(&self, out: &mut impl Write) -> io::Result<()> {
         let rule = "═".repeat(self.title.chars().count());
-        writeln!(out, "\n{}\n{rule}\n\n{}", self.title, self.table())?;
+        writeln!(out, "\n{}\n{rule}\n", self.title)?;
+        if !self.rows.is_empty() {
+            writeln!(out, "{}", self.table())?;
+        }
         for Line { verdict, text } in &self.lines {
             for (i, line) in wrap(text, table::width() - 9).iter().enumerate() {
                 match i {
