@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use upshift_load::scenario::BATCH_LEVEL;
-use upshift_load::{Class, Distribution, Hog, Pace, Plan};
+use upshift_load::{Class, Distribution, Plan};
 
 use super::measuring::MeasuringArgs;
 use crate::values::{self, Endpoint};
@@ -19,12 +18,11 @@ const LEVEL: u8 = 32;
   upshift load spin --connect 127.0.0.1:7000 --rate 20000 --short 500ns \\
                     --long 500us --long-share 0.5%
   upshift load spin --connect 127.0.0.1:7000 --rate 10000 --short 50us --distribution exponential
-  upshift load spin --connect 127.0.0.1:7000 --rate 1000 --arrivals even --connections 1 \\
-                    --level 0 --hog 5s --hog-level 40
 
-Open loop: requests are sent on schedule whatever the server does; latency is measured by class from
-the time a request was due. Requests without a reply 500 ms after the end count as waiting. Equal
-seeds give equal loads. The exit code is 1 when a connection failed or a reply was wrong.")]
+Open loop: requests are sent at random times, as by independent clients, whatever the server does;
+latency is measured by class from the time a request was due. Requests without a reply 500 ms after
+the end count as waiting. Equal seeds give equal loads. The exit code is 1 when a connection failed
+or a reply was wrong.")]
 pub(crate) struct SpinLoadArgs {
     /// Address of the server
     #[arg(long, value_name = "ADDR", value_parser = values::endpoint)]
@@ -35,14 +33,6 @@ pub(crate) struct SpinLoadArgs {
     /// Requests per second, short and long together
     #[arg(long, value_name = "REQ/S", default_value = "1000", value_parser = values::rate)]
     pub(crate) rate: f64,
-    /// Arrival times: poisson (independent clients) or even
-    #[arg(
-        long,
-        value_enum,
-        default_value = "poisson",
-        hide_possible_values = true
-    )]
-    pub(crate) arrivals: ArrivalsArg,
     /// CPU time of a short request
     #[arg(long, value_name = "TIME", default_value = "500ns", value_parser = values::service)]
     pub(crate) short: Duration,
@@ -61,12 +51,6 @@ pub(crate) struct SpinLoadArgs {
     /// Level of long requests [default: that of short ones]
     #[arg(long, value_name = "LEVEL", value_parser = values::level)]
     pub(crate) long_level: Option<u8>,
-    /// First send one request of this CPU time on a separate connection, without waiting for it
-    #[arg(long, value_name = "TIME", value_parser = values::service)]
-    pub(crate) hog: Option<Duration>,
-    /// Level of that request
-    #[arg(long, value_name = "LEVEL", default_value_t = BATCH_LEVEL, value_parser = values::level)]
-    pub(crate) hog_level: u8,
     /// Seed of times, classes and CPU times
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
@@ -75,15 +59,6 @@ pub(crate) struct SpinLoadArgs {
     pub(crate) elevate: bool,
     #[command(flatten)]
     pub(crate) measuring: MeasuringArgs,
-}
-
-/// When requests come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ArrivalsArg {
-    /// As from independent clients
-    Poisson,
-    /// At even distances
-    Even,
 }
 
 /// How CPU times vary.
@@ -126,15 +101,7 @@ impl SpinLoadArgs {
                 .push(class("long", self.long, level, self.long_share));
         }
         plan.groups[0].connections = self.connections;
-        if self.arrivals == ArrivalsArg::Even {
-            let per_second = self.rate;
-            plan.pace = Pace::OpenRate { per_second };
-        }
         plan.seed = self.seed;
-        plan.hog = self.hog.map(|service| Hog {
-            service,
-            level: self.hog_level,
-        });
         plan.warmup = self.measuring.warmup;
         plan.pin = self.measuring.pin;
         plan.server_pid = self.measuring.server_pid;
@@ -148,6 +115,7 @@ mod tests {
     use crate::args::{Cli, Command};
     use crate::load::LoadWork;
     use clap::Parser;
+    use upshift_load::Pace;
 
     fn plan(more: &str) -> Plan {
         let line = format!("upshift load spin --connect 127.0.0.1:1 {more}");
@@ -167,18 +135,16 @@ mod tests {
         assert_eq!(plan.classes.len(), 1);
         assert_eq!(plan.classes[0].service, Duration::from_micros(25));
         assert_eq!(plan.pace, Pace::Poisson { per_second: 2e4 });
-        assert_eq!(plan.hog, None);
     }
 
     #[test]
     fn long_requests_take_their_share_and_their_level() {
-        let plan = plan("--long 25ms --long-share 0.5% --level 3 --long-level 9 --hog 2s");
+        let plan = plan("--long 25ms --long-share 0.5% --level 3 --long-level 9");
         let [short, long] = &plan.classes[..] else {
             panic!("two classes")
         };
         assert_eq!((short.level, long.level), (3, 9));
         assert!((long.share - 0.005).abs() < 1e-12 && (short.share - 0.995).abs() < 1e-12);
-        assert_eq!(plan.hog.map(|hog| hog.level), Some(40));
     }
 
     #[test]
