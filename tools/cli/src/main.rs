@@ -10,7 +10,7 @@
 //! | `daemon`, `sched` | the machine's scheduler; policies over processes |
 //! | `top` | the live view of a process, or of the machine |
 //! | `calibrate`, `doctor` | costs and rights of this machine; what works on it |
-//! | `servers`, `load`, `burn` | what the demo measures, and with what |
+//! | `servers`, `load`, `burn` | servers to measure, the load generator, a batch process |
 //! | `documents` | man pages and completions |
 //!
 //! A command is a folder: `args` says what its flags are, `run` does it, `show` prints what came of it (where that is more than

@@ -224,7 +224,7 @@ fn a_spin_server_serves_load_by_class_and_ends_with_status_0() {
     assert_eq!(report["total"]["connections"], 4, "classes share them");
     assert!(of(0, "requests") > of(1, "requests"));
     assert!(of(1, "requests") > 0.0);
-    // Half of 1 ms: what a burn takes varies with the frequency of the CPU.
+    // Half of 1 ms: the time of a burn varies with the frequency of the CPU.
     assert!(of(1, "p50") >= 500.0, "a long request takes its time");
     assert!(of(0, "p50") <= of(0, "p90") && of(0, "p90") <= of(0, "p99"));
     assert!(report["server_cpu_us"].is_array());

@@ -4,7 +4,8 @@
 //! that one client and one set of protocol bytes measure every server alike.
 //!
 //! - [`run`] drives servers as a [`Plan`] says and returns an [`Outcome`];
-//! - [`matrix`], [`frames`], [`http`], [`requests`] and [`spin`] hold what the servers of all kinds share; [`Burner`] burns CPU time;
+//! - [`matrix`], [`frames`], [`http`], [`requests`] and [`spin`] hold the protocols, for
+//!   client and servers; [`Burner`] burns CPU time;
 //! - [`child`] starts and ends the programs that are measured;
 //! - [`cpu`] measures CPU time of this or another process; [`Awake`] keeps a CPU from halting;
 //! - [`machine`] says what the machine is and what else it does; [`Report`] and [`Spread`] are what a run and several of them gave;

@@ -1,4 +1,5 @@
-//! An [`Outcome`] in figures: the JSON of `upshift load`, the rows of the demo and of the benchmarks.
+//! An [`Outcome`] in figures: the JSON of `upshift load`, the rows of the demo and of the
+//! benchmarks.
 //!
 //! Times are microseconds, rates are per second.
 

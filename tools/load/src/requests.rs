@@ -1,4 +1,5 @@
-//! The user-side work of a plaintext server: offers the bytes of each read to the scanner that all servers share.
+//! The user-side work of a plaintext server: offers the bytes of each read to the scanner that all
+//! servers share.
 //!
 //! A request that is cut by the end of a read is kept until its rest arrives; in the ordinary case nothing is copied.
 //! One object per connection; no allocation once the reply buffer has grown.

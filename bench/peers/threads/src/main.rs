@@ -1,5 +1,6 @@
-//! Plaintext and spin servers with one thread per connection, and a matrix server with three, joined by two bounded
-//! channels. Each thread has a stack of 128 KiB, of which only the used part takes memory.
+//! Plaintext and spin servers with one thread per connection, and a matrix server with three,
+//! joined by two bounded channels. Each thread has a stack of 128 KiB, of which only the used part
+//! takes memory.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,5 @@
-//! `upshift demo`: the benchmarks' quick run of three parts, judged line by line, with one HTML file at the end.
+//! `upshift demo`: the benchmarks' quick run of three parts, judged line by line, with one HTML
+//! file at the end.
 //!
 //! | module | concern |
 //! |---|---|

@@ -11,7 +11,7 @@ use crate::table::{Align, Table};
 
 const STYLE: &str = include_str!("page.css");
 
-/// What the figures cannot show; printed in every report.
+/// Limits of the figures; printed in every report.
 const LIMITS: [&str; 3] = [
     "Client and server share one machine and talk over loopback: there is no network card, no wire and no interrupt \
      from one.",
@@ -20,7 +20,7 @@ const LIMITS: [&str; 3] = [
      runs only when nothing else wants to keeps the server's CPU from halting, unless the batch process does.",
 ];
 
-/// Writes the whole file: what is true of all parts, then each part.
+/// Writes the whole file: the facts, then each part.
 pub(crate) fn page(facts: &[(&str, String)], parts: &[Part]) -> String {
     let mut out = String::new();
     let _ = write!(

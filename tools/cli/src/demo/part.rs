@@ -43,7 +43,8 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// Compares a latency with that of another run, both in µs, where the client was late by `lag` µs.
+    /// Compares a latency with that of another run, both in µs, where the client was late by `lag`
+    /// µs.
     fn of(this: f64, other: f64, lag: f64) -> Verdict {
         if !(this.is_finite() && other.is_finite()) {
             Verdict::Missing
@@ -69,7 +70,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// One sentence of the result.
+/// A sentence of the result.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
     pub(crate) verdict: Verdict,
@@ -93,9 +94,9 @@ impl Line {
         }
     }
 
-    /// Compares a figure of two runs, each with its name: `what: 1 µs NAME, 2 µs NAME`.
+    /// Compares a figure of two runs, each with its name: `TITLE: 1 µs NAME, 2 µs NAME`.
     pub(crate) fn compare(
-        what: &str,
+        title: &str,
         this: (&GroupReport, &str),
         other: (&GroupReport, &str),
         figure: fn(&GroupReport) -> f64,
@@ -106,12 +107,13 @@ impl Line {
         };
         let (a, b) = (of(this.0), of(other.0));
         let verdict = Verdict::of(a, b, this.0.send_lag_p99.max(other.0.send_lag_p99));
-        let ratio = match a < b {
-            true => format!("{} less", factor(b, a)),
-            false => format!("{} more", factor(a, b)),
+        let ratio = if a < b {
+            format!("{} less", factor(b, a))
+        } else {
+            format!("{} more", factor(a, b))
         };
         let mut text = format!(
-            "{what}: {} {}, {} {} ({ratio})",
+            "{title}: {} {}, {} {} ({ratio})",
             micros(a),
             this.1,
             micros(b),
@@ -131,7 +133,7 @@ impl Line {
 #[derive(Debug, Clone)]
 pub(crate) struct Part {
     pub(crate) title: String,
-    /// What is done, in a few sentences.
+    /// A description of the measurement in a few sentences.
     pub(crate) intro: String,
     pub(crate) lines: Vec<Line>,
     pub(crate) rows: Vec<Row>,
@@ -165,7 +167,8 @@ impl Part {
         table
     }
 
-    /// The latencies by percentile; dashed for the run that the others are held against (colour 2, or above 7).
+    /// The latencies by percentile; dashed for the run that the others are held against (colour 2,
+    /// or above 7).
     pub(crate) fn plot(&self) -> Plot {
         let series = self.rows.iter().filter_map(|row| {
             let colour = row.colour?;

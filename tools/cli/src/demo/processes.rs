@@ -1,8 +1,9 @@
 //! Part 3: an urgent server and a batch process that burns every CPU, without and with the daemon.
 //!
-//! The server answers 1,000 requests per second at level 2 on one CPU; the batch has two coroutines per CPU that compute at
-//! level 40 without end. The kernel sees two processes of equal rights. With the daemon, both publish their levels, and the
-//! server goes first when it has something to do.
+//! The server answers 1,000 requests per second at level 2 on one CPU; the batch has two coroutines
+//! per CPU that compute at level 40 without end. The kernel sees two processes of equal rights.
+//! With the daemon, both publish their levels, and the server goes first when it has something to
+//! do.
 
 use anyhow::{Context, Result};
 use upshift_load::scenario::{self, Burnt, CLIENT_PRIORITY, URGENT_LEVEL};

@@ -1,7 +1,8 @@
 //! The parts in their order, the terminal, the report.
 //!
-//! A part is disturbed if other programs use more than [`DISTURBED`] of the CPUs meanwhile, or if it fails; it is repeated
-//! once, and the quieter run counts. The report appears under its name only when it is complete: Ctrl-C leaves an older one alone.
+//! A part is disturbed if other programs use more than [`DISTURBED`] of the CPUs meanwhile, or if
+//! it fails; it is repeated once, and the quieter run counts. The report appears under its name
+//! only when it is complete: Ctrl-C leaves an older one alone.
 
 use std::fs;
 use std::io::{self, Write};
@@ -41,9 +42,10 @@ pub(crate) fn demo(args: &DemoArgs) -> Result<ExitCode> {
             draft.publish(&html, &args.report)?;
             let (report, seconds) = (args.report.display(), began.elapsed().as_secs_f64());
             writeln!(io::stdout(), "\nreport: {report} ({seconds:.0} s)")?;
-            Ok(match failed {
-                false => ExitCode::SUCCESS,
-                true => ExitCode::FAILURE,
+            Ok(if failed {
+                ExitCode::FAILURE
+            } else {
+                ExitCode::SUCCESS
             })
         }
         Err(error) => match error.downcast_ref::<Interrupted>() {
@@ -79,8 +81,8 @@ fn tour(args: &DemoArgs, mut stage: Stage) -> Result<(String, bool)> {
     Ok((page(&facts, &parts), failed))
 }
 
-/// Runs a part, and once more if it was disturbed; the quieter run, with a word about what disturbed it. An interruption is
-/// an error.
+/// Runs a part, and once more if it was disturbed; the quieter run, with a word about the
+/// disturbance. An interruption is an error.
 fn undisturbed(name: &str, mut run: impl FnMut() -> Result<Part>) -> Result<Part> {
     let mut measured = || {
         let before = Used::now();

@@ -1,8 +1,9 @@
-//! What the parts share: CPUs for server and client, child processes, one measurement.
+//! The common base of the parts: CPUs for server and client, child processes, one measurement.
 //!
-//! Every child is this same program with other arguments. No child outlives the demo: dropping a handle ends it, and the
-//! kernel kills it if the demo itself is killed ([`Child`]). Children have a process group of their own, so Ctrl-C reaches
-//! only the demo, which then ends them in order. All waits are bounded and notice Ctrl-C within [`POLL`].
+//! Every child is this same program with other arguments. No child outlives the demo: dropping a
+//! handle ends it, and the kernel kills it if the demo itself is killed ([`Child`]). Children have
+//! a process group of their own, so Ctrl-C reaches only the demo, which then ends them in order.
+//! All waits are bounded and notice Ctrl-C within [`POLL`].
 
 use std::fmt;
 use std::io::{IsTerminal, Read, Write};
@@ -59,8 +60,8 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Takes over SIGINT and SIGTERM of this process; puts the server on the first CPU and the client on the second, if
-    /// there are two.
+    /// Takes over SIGINT and SIGTERM of this process; puts the server on the first CPU and the
+    /// client on the second, if there are two.
     pub(crate) fn new(quick: bool) -> Result<Stage> {
         let (stop, signal) = (Arc::new(AtomicBool::new(false)), Arc::default());
         for number in [SIGINT, SIGTERM] {
@@ -181,7 +182,7 @@ impl Stage {
         let stderr = child.stderr().map(|mut pipe| {
             std::thread::spawn(move || {
                 let mut text = String::new();
-                // What was read before an error is kept; there is no more to learn.
+                // Text that was read before an error is kept; there is no more to learn.
                 let _ = pipe.read_to_string(&mut text);
                 text
             })
@@ -251,8 +252,8 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Asks it to end and reaps it; returns the lines it has printed since it was ready. An error if it died before, did
-    /// not end in time or did not end with status 0.
+    /// Asks it to end and reaps it; returns the lines it has printed since it was ready. An error
+    /// if it died before, did not end in time or did not end with status 0.
     pub(crate) fn stop(mut self, stage: &Stage) -> Result<String> {
         self.child.terminate().context("cannot stop a child")?;
         let deadline = Instant::now() + PATIENCE;
@@ -288,7 +289,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// As [`Program::stop`].
+    /// Stops it as [`Program::stop`] does.
     pub(crate) fn stop(self, stage: &Stage) -> Result<()> {
         self.program.stop(stage).map(drop)
     }

@@ -1,4 +1,5 @@
-//! `upshift matrix-server`, `plaintext-server` and `spin-server`: servers to measure, on the Upshift runtime.
+//! `upshift matrix-server`, `plaintext-server` and `spin-server`: servers to measure, on the
+//! Upshift runtime.
 
 mod args;
 mod coroutine;

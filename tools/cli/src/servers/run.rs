@@ -1,4 +1,5 @@
-//! Runs one of the three test servers. Each binds all addresses, says so ([`announce`](super::listening::announce)), serves until SIGTERM or SIGINT and returns `Ok`.
+//! Runs one of the three test servers. Each binds all addresses, says so
+//! ([`announce`](super::listening::announce)), serves until SIGTERM or SIGINT and returns `Ok`.
 
 use anyhow::Result;
 use upshift_load::{Burner, machine};

@@ -1,4 +1,5 @@
-//! The send times of an open loop, and what is asked at each: drawn one after the other, from a seed.
+//! The send times of an open loop and the requests sent then: drawn one after the other, from a
+//! seed.
 //!
 //! All times are ns since the start of the run. O(1), no allocation.
 
@@ -86,7 +87,8 @@ impl Arrivals {
         self.open.as_ref().map_or(u64::MAX, |open| open.next as u64)
     }
 
-    /// The next request of an open loop and the connection it belongs to; moves on to the one after it.
+    /// The next request of an open loop and the connection it belongs to; moves on to the one after
+    /// it.
     pub(crate) fn take(&mut self, classes: &[Class]) -> (usize, Request) {
         let intended = self.next_due();
         let mut at = 0;

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 /// How many connections are being established at a time.
 const AT_A_TIME: usize = 64;
 
-/// A stream for each of `groups`, indices of the plan's groups, non-blocking; `None` for those that failed.
+/// A stream for each of `groups`, indices of the plan's groups, non-blocking; `None` for those that
+/// failed.
 ///
 /// `failed` is told of each failure, with the group and in words.
 pub(crate) fn establish(

@@ -1,8 +1,10 @@
-//! One connection: the requests without a reply, and the bytes of them that the socket has not taken.
+//! One connection: the requests without a reply, and the bytes of them that the socket has not
+//! taken.
 //!
-//! `requests` holds the oldest first; the first `started` of them are in flight, the others wait for room. Replies of most
-//! protocols keep the order. A spin reply names its request by a tag, the number of requests of the connection before it;
-//! the request is marked, and leaves the queue when it is the oldest: O(1) however replies are ordered.
+//! `requests` holds the oldest first; the first `started` of them are in flight, the others wait
+//! for room. Replies of most protocols keep the order. A spin reply names its request by a tag, the
+//! number of requests of the connection before it; the request is marked, and leaves the queue when
+//! it is the oldest: O(1) however replies are ordered.
 
 use super::arrivals::Request;
 use super::reply::{Cursor, Template};
@@ -27,7 +29,8 @@ pub(crate) struct Connection {
     overtook: usize,
     /// The tag of the oldest request.
     tag: u64,
-    /// Bytes that the socket has not taken, and where they begin: in the copies of the template, or in `out`.
+    /// Bytes that the socket has not taken, and where they begin: in the copies of the template, or
+    /// in `out`.
     owed: usize,
     offset: usize,
     /// Frames of spin requests.
@@ -73,7 +76,8 @@ impl Connection {
         self.requests.push_back(request);
     }
 
-    /// Starts the requests that are due, up to `depth` in flight. [`flush`](Self::flush) writes them.
+    /// Starts the requests that are due, up to `depth` in flight. [`flush`](Self::flush) writes
+    /// them.
     pub(crate) fn start(&mut self, template: Option<&Template>, depth: usize, now: u64) {
         while self.started < self.requests.len() && self.in_flight() < depth {
             if self.in_flight() == 0 {

@@ -1,9 +1,10 @@
 //! The loop of the client: fire what is due, wait, read replies, send the next requests.
 //!
-//! All times inside are ns since the start of the run. Every socket is registered once, edge-triggered: a read that
-//! does not fill the buffer has emptied the socket, and a write is tried at once and only then waits for the socket.
-//! A turn costs one `epoll_wait`; a request one `write` and one `read`. Nothing is allocated after connecting, but for
-//! HTTP heads cut by the end of a read, for error messages, and 24 bytes for each request that has no reply.
+//! All times inside are ns since the start of the run. Every socket is registered once,
+//! edge-triggered: a read that does not fill the buffer has emptied the socket, and a write is
+//! tried at once and only then waits for the socket. A turn costs one `epoll_wait`; a request one
+//! `write` and one `read`. Nothing is allocated after connecting, but for HTTP heads cut by the end
+//! of a read, for error messages, and 24 bytes for each request that has no reply.
 
 use super::arrivals::{Arrivals, Request};
 use super::connect;
@@ -33,9 +34,9 @@ enum Stage {
     Warming,
     /// The load.
     Measuring,
-    /// No more requests; replies still count.
+    /// The time after the load; replies still count.
     Draining,
-    /// Nothing counts.
+    /// The wait for the last replies; nothing counts.
     Ending,
 }
 
@@ -52,7 +53,7 @@ pub(crate) struct Engine<'p> {
     meter: Meter,
     epoll: Epoll,
     groups: Vec<Group>,
-    /// One per class of each group, group by group.
+    /// An outcome per class of each group, group by group.
     outcomes: Vec<GroupOutcome>,
     /// Number of classes, 1 at least.
     classes: usize,
@@ -67,7 +68,7 @@ pub(crate) struct Engine<'p> {
     waiting: usize,
     /// The earliest send time of all groups; `u64::MAX` in a closed loop.
     next_due: u64,
-    /// No request is due from here on.
+    /// The end of the load: no request is due from here on.
     until: u64,
     next_check: u64,
     stage: Stage,
@@ -298,7 +299,7 @@ impl<'p> Engine<'p> {
         }
     }
 
-    /// Sends what is due, a burst for each group at most, and finds out what is due next.
+    /// Sends due requests, a burst for each group at most, and finds the next send time.
     fn fire(&mut self, mut now: u64) {
         self.next_due = u64::MAX;
         for i in 0..self.groups.len() {

@@ -1,4 +1,5 @@
-//! The measuring side of the loop (the clock of the run, CPU time, whether it is to end), and its waits.
+//! The measuring side of the loop (the clock of the run, CPU time, whether it is to end), and its
+//! waits.
 
 use crate::cpu::{CpuUse, Reading};
 use crate::os;

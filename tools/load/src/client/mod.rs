@@ -22,8 +22,9 @@
 //! *Open loop*: from the time at which the request was **meant** to leave, whether or not the connection was free then,
 //! so a server that stalls cannot slow down its own examination (no co-ordinated omission).
 //!
-//! A reply counts if it is complete within the time measured, or within the drain after it. Requests that were due by
-//! the end of the time measured and have no reply when the drain is over are in no histogram; they are counted as
+//! A reply counts if it is complete within the time measured, or within the drain after it.
+//! Requests that were due by the end of the time measured and have no reply when the drain is over
+//! are in no histogram; they are counted as
 //! `unanswered`, with the age of the oldest.
 //!
 //! In a closed loop, connections = rate × mean latency (Little's law) therefore holds. It does not for `wrk`, which reads
@@ -58,13 +59,13 @@ use std::io;
 /// Requests beyond it wait in the client, with their intended send times; see [`GroupOutcome::delayed`].
 pub const OPEN_DEPTH: usize = 16;
 
-/// Executes `plan` on a thread of its own and returns what was measured: an outcome for each group, or for each class of
-/// each group.
+/// Executes `plan` on a thread of its own and returns an outcome for each group, or for each class
+/// of each group.
 ///
-/// It takes at most the time to connect (bounded by [`Plan::patience`] without progress), up to 20 s for the first
-/// replies (10 s without one, or the patience if shorter), warm-up, duration, drain, and 250 ms for the last replies;
-/// less if [`Plan::stop`] is raised or no connection is left. Failures of connections are counted in the [`Outcome`],
-/// not returned.
+/// It takes at most the time to connect (bounded by [`Plan::patience`] without progress), up to 20
+/// s for the first replies (10 s without one, or the patience if shorter), warm-up, duration,
+/// drain, and 250 ms for the last replies; less if [`Plan::stop`] is raised or no connection is
+/// left. Failures of connections are counted in the [`Outcome`], not returned.
 ///
 /// The soft limit on open files of the process is raised if the connections need it.
 ///

@@ -11,14 +11,14 @@ use std::time::Duration;
 /// A whole run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What is driven; each group has its own counts and histograms.
+    /// Groups of connections, each with its own counts and histograms.
     pub groups: Vec<Group>,
     /// What is asked of them.
     pub work: Work,
     /// The kinds of spin requests; their shares add up to 1. Other work has none.
     pub classes: Vec<Class>,
-    /// One more connection of the first group asks for this before the warm-up, of a spin server,
-    /// and nothing waits for the reply.
+    /// A request on one more connection of the first group, sent before the warm-up; nothing waits
+    /// for the reply. For spin servers.
     pub hog: Option<Hog>,
     /// When requests leave; a group may have its own pace.
     pub pace: Pace,
@@ -28,18 +28,18 @@ pub struct Plan {
     pub warmup: Duration,
     /// Time of measuring.
     pub duration: Duration,
-    /// Time after measuring in which replies still count, so that a delay at the end is in the latencies; zero where
-    /// the throughput of an overloaded server matters.
+    /// Time after measuring in which replies still count, so that a delay at the end is in the
+    /// latencies; zero where the throughput of an overloaded server matters.
     pub drain: Duration,
-    /// A connection that owes a reply and has been silent for this long is given up as an error; spin requests, which
-    /// take as long as they ask for, are waited for.
+    /// A connection that owes a reply and has been silent for this long is given up as an error;
+    /// spin requests, which take as long as they ask for, are waited for.
     ///
     /// Make it longer than the run where the server may starve connections on purpose (levels at overload).
     pub patience: Duration,
     /// The CPU that the client runs on.
     pub pin: Option<usize>,
-    /// The priority in SCHED_FIFO that the client runs at, so that programs on its CPU do not delay it: for an open loop
-    /// at a rate that leaves it asleep most of the time.
+    /// The priority in SCHED_FIFO that the client runs at, so that programs on its CPU do not delay
+    /// it: for an open loop at a rate that leaves it asleep most of the time.
     pub fifo: Option<u8>,
     /// The process whose CPU time is measured.
     pub server_pid: Option<u32>,
@@ -72,7 +72,7 @@ impl Group {
     }
 }
 
-/// The protocol, and what is asked.
+/// The protocol, and the kind of requests.
 #[derive(Clone, Debug)]
 pub enum Work {
     /// The square of matrices of order `n`; one request at a time in a closed loop, up to
@@ -90,7 +90,8 @@ pub enum Work {
         /// The most requests of a connection that await their replies; 1 is no pipelining.
         pipeline: usize,
     },
-    /// CPU time, as the classes of the plan say. In an open loop a request waits for none before it.
+    /// CPU time, as the classes of the plan say. In an open loop a request waits for none before
+    /// it.
     Spin,
 }
 
@@ -135,7 +136,7 @@ pub struct Class {
 /// How service times vary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distribution {
-    /// Not at all.
+    /// All are equal.
     Fixed,
     /// Exponentially, with the given mean.
     Exponential,
@@ -171,8 +172,9 @@ impl Plan {
         }
     }
 
-    /// A plan of one class of spin requests of `service` at level 32, with Poisson arrivals on 32 connections, a warm-up
-    /// of a tenth of `duration`, 500 ms for the last replies, and no end to its patience.
+    /// A plan of one class of spin requests of `service` at level 32, with Poisson arrivals on 32
+    /// connections, a warm-up of a tenth of `duration`, 500 ms for the last replies, and no end to
+    /// its patience.
     pub fn spin(
         target: SocketAddr,
         per_second: f64,
