@@ -173,8 +173,8 @@ impl Plan {
     }
 
     /// A plan of one class of spin requests of `service` at level 32, with Poisson arrivals on 32
-    /// connections, a warm-up of a tenth of `duration`, 500 ms for the last replies, and no end to
-    /// its patience.
+    /// connections, a warm-up of a tenth of `duration`, 500 ms for the last replies, and nothing
+    /// else set.
     pub fn spin(
         target: SocketAddr,
         per_second: f64,
