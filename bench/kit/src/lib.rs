@@ -1,16 +1,16 @@
-//! What every peer of the benchmarks shares, so that servers differ by their runtime alone: the command line and the
-//! listening socket (`server`), the user-side work of the plaintext server (`requests`), and the harnesses of the
-//! microbenchmarks (`micro`; with two workers, `conserve` and `multi`).
+//! The common part of the peers of the benchmarks, so that servers differ by their runtime alone:
+//! the command line and the listening socket (`server`), and the harnesses of the microbenchmarks
+//! (`micro`; with two workers, `conserve` and `multi`).
 //!
-//! Nothing here knows a runtime. The matrix frames are those of `upshift-load`, as in Upshift's own server.
+//! Nothing here knows a runtime. Matrix frames and requests for pages are cut by `upshift-load`, as
+//! in Upshift's own server.
 
 pub mod conserve;
 pub mod files;
 pub mod micro;
 pub mod multi;
-pub mod requests;
 pub mod server;
 mod words;
 pub mod workers;
 
-pub use upshift_load::frames;
+pub use upshift_load::{frames, requests};

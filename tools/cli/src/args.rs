@@ -15,7 +15,6 @@ use crate::load::LoadArgs;
 use crate::sched::SchedArgs;
 use crate::serve::{self, ServeArgs};
 use crate::servers::{self, ServerArgs};
-use crate::spawn_test::SpawnTestArgs;
 use crate::top::TopArgs;
 
 /// One priority scheduler for coroutines: in a process, across processes, and for unmodified programs.
@@ -27,8 +26,8 @@ use crate::top::TopArgs;
     max_term_width = 100
 )]
 #[command(after_help = "Examples:
-  upshift demo                 a tour of a minute and a half; writes upshift-report.html
-  upshift demo --quick         the same in 20 seconds, shorter and less exact
+  upshift demo                 three measurements in 45 seconds; writes upshift-report.html
+  upshift demo --quick         the same in 15 seconds, shorter and less exact
   upshift serve                the current folder on http://127.0.0.1:8080
   upshift sched rr --cpu 0 --run 'make -j4' --run './job'
   upshift daemon               the machine's scheduler; servers join it with --board auto
@@ -43,7 +42,7 @@ pub(crate) struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show the effect of priorities: six experiments in 90 seconds, a verdict, a report
+    /// Show the effect of priorities: three measurements in 45 seconds, verdicts, a report
     Demo(DemoArgs),
     /// Serve files and endpoints over HTTP/1.1 and HTTP/2; every request has a priority
     #[command(after_help = serve::EXAMPLES)]
@@ -72,9 +71,6 @@ pub(crate) enum Command {
     /// Write man pages and completions
     #[command(hide = true)]
     Documents(DocumentsArgs),
-    /// Spawn many coroutines (or threads) and print their memory and time
-    #[command(hide = true)]
-    SpawnTest(SpawnTestArgs),
 }
 
 #[cfg(test)]
@@ -82,7 +78,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::choice::{Model, Switch};
+    use crate::choice::Switch;
     use clap::CommandFactory;
 
     fn parse(line: &str) -> Result<Cli, clap::Error> {
@@ -102,7 +98,7 @@ mod tests {
     fn server_flags_parse() {
         let cli = parse(
             "upshift matrix-server --listen 127.0.0.1:7000@5 --listen [::1]:7001 --vcpus 2 \
-             --pin 0,0 --model thread --level 7",
+             --pin 0,0 --level 7",
         )
         .unwrap();
         let Command::MatrixServer(args) = cli.command else {
@@ -113,7 +109,6 @@ mod tests {
         assert_eq!(args.listen[1].level, None);
         assert_eq!(args.vcpus, Some(2));
         assert_eq!(args.pin, [0, 0]);
-        assert_eq!(args.model, Model::Thread);
         assert_eq!(args.level, 7);
     }
 
@@ -157,13 +152,13 @@ mod tests {
 
     #[test]
     fn unknown_values_name_the_allowed_ones() {
-        let text = error_of("upshift matrix-server --listen 127.0.0.1:7000 --model fibre");
+        let text = error_of("upshift burn --model fibre");
         assert!(
             text.contains("coroutine") && text.contains("thread"),
             "{text}"
         );
         let text = error_of("upshift demo --only 7");
-        assert!(text.contains("1 to 6"), "{text}");
+        assert!(text.contains("1 to 3"), "{text}");
         let text = error_of("upshift load matrix --connect 127.0.0.1:1 --period 5weeks");
         assert!(text.contains("100ms"), "{text}");
         let text = error_of("upshift load ftp");

@@ -18,23 +18,13 @@ pub(crate) struct SchedulingArgs {
     pub(crate) board: BoardChoice,
 }
 
-/// How a server handles its connections.
+/// How a batch process computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Model {
     /// Coroutines on the Upshift runtime
     Coroutine,
-    /// Threads of the operating system, for comparison; levels have no effect
+    /// Threads of the operating system; levels have no effect
     Thread,
-}
-
-impl Model {
-    /// The word used on the command line.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Model::Coroutine => "coroutine",
-            Model::Thread => "thread",
-        }
-    }
 }
 
 /// The I/O driver.

@@ -5,12 +5,12 @@
 //! | `args` | the command line as a whole |
 //! | `values`, `choice` | single values of flags |
 //! | `table` | tables and figures on the terminal |
-//! | `demo` | the tour: six experiments |
+//! | `demo` | the benchmarks' quick run: three parts |
 //! | `serve` | the web server |
 //! | `daemon`, `sched` | the machine's scheduler; policies over processes |
 //! | `top` | the live view of a process, or of the machine |
 //! | `calibrate`, `doctor` | costs and rights of this machine; what works on it |
-//! | `servers`, `load`, `burn`, `spawn_test` | what the demo measures, and with what |
+//! | `servers`, `load`, `burn` | servers to measure, the load generator, a batch process |
 //! | `documents` | man pages and completions |
 //!
 //! A command is a folder: `args` says what its flags are, `run` does it, `show` prints what came of it (where that is more than
@@ -31,7 +31,6 @@ mod load;
 mod sched;
 mod serve;
 mod servers;
-mod spawn_test;
 mod table;
 mod top;
 mod values;
@@ -95,7 +94,6 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Documents(args) => documents::documents(&args)?,
         Command::Sched(args) => return sched::sched(&args),
         Command::Top(args) => top::top(&args)?,
-        Command::SpawnTest(args) => spawn_test::spawn_test(&args)?,
     }
     Ok(ExitCode::SUCCESS)
 }

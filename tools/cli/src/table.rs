@@ -189,16 +189,6 @@ pub(crate) fn micros(us: f64) -> String {
     }
 }
 
-/// A number of bytes in the unit that fits.
-pub(crate) fn bytes(bytes: f64) -> String {
-    match bytes {
-        b if !b.is_finite() => "–".into(),
-        b if b < 10_240.0 => format!("{b:.0} B"),
-        b if b < 10_240.0 * 1024.0 => format!("{:.0} KiB", b / 1024.0),
-        b => format!("{:.0} MiB", b / 1024.0 / 1024.0),
-    }
-}
-
 /// `a / b` as a factor, `–` where there is none.
 pub(crate) fn factor(a: f64, b: f64) -> String {
     let ratio = a / b;
@@ -263,7 +253,6 @@ mod tests {
         assert_eq!(micros(12.34), "12.3 µs");
         assert_eq!(micros(1234.0), "1.23 ms");
         assert_eq!(micros(2e6), "2.00 s");
-        assert_eq!(bytes(120.0), "120 B");
         assert_eq!(factor(3.0, 2.0), "1.50×");
         assert_eq!(factor(3.0, 0.0), "–");
     }

@@ -163,13 +163,11 @@ pub(crate) fn nice(text: &str) -> Result<i32, String> {
     }
 }
 
-/// The number of an experiment of the demo.
-pub(crate) fn experiment(text: &str) -> Result<u8, String> {
+/// The number of a part of the demo.
+pub(crate) fn part(text: &str) -> Result<u8, String> {
     match text.parse::<u8>() {
-        Ok(n) if (1..=6).contains(&n) => Ok(n),
-        _ => Err(format!(
-            "there is no experiment `{text}`; the experiments are 1 to 6"
-        )),
+        Ok(n) if (1..=3).contains(&n) => Ok(n),
+        _ => Err(format!("there is no part `{text}`; the parts are 1 to 3")),
     }
 }
 

@@ -87,7 +87,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn serves_and_ends_with_status_0(model: &str) {
+#[test]
+fn a_matrix_server_serves_load_and_ends_with_status_0() {
     for signal in ["TERM", "INT"] {
         let mut server = Server::start(&[
             "matrix-server",
@@ -95,8 +96,6 @@ fn serves_and_ends_with_status_0(model: &str) {
             "127.0.0.1:0@0",
             "--listen",
             "127.0.0.1:0",
-            "--model",
-            model,
         ]);
         assert_eq!(server.addresses.len(), 2);
         for &address in &server.addresses {
@@ -115,18 +114,13 @@ fn serves_and_ends_with_status_0(model: &str) {
         // A connection that is open must not keep the server alive.
         let _idle = TcpStream::connect(server.addresses[0]).unwrap();
         server.signal(signal);
-        assert_eq!(server.wait().code(), Some(0), "{model} server, {signal}");
+        assert_eq!(server.wait().code(), Some(0), "{signal}");
     }
 }
 
-fn answers_http(model: &str) {
-    let mut server = Server::start(&[
-        "plaintext-server",
-        "--listen",
-        "127.0.0.1:0",
-        "--model",
-        model,
-    ]);
+#[test]
+fn a_plaintext_server_answers_http_load() {
+    let mut server = Server::start(&["plaintext-server", "--listen", "127.0.0.1:0"]);
     let output = load("http", server.addresses[0], &["--pipeline", "4"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let table = text(&output.stdout);
@@ -143,30 +137,10 @@ fn answers_http(model: &str) {
 }
 
 #[test]
-fn thread_matrix_server_serves_load_and_ends_with_status_0() {
-    serves_and_ends_with_status_0("thread");
-}
-
-#[test]
-fn thread_plaintext_server_answers_http_load() {
-    answers_http("thread");
-}
-
-#[test]
-fn coroutine_matrix_server_serves_load_and_ends_with_status_0() {
-    serves_and_ends_with_status_0("coroutine");
-}
-
-#[test]
-fn coroutine_plaintext_server_answers_http_load() {
-    answers_http("coroutine");
-}
-
-#[test]
 fn a_taken_port_is_named_with_advice() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let output = upshift(&["matrix-server", "--model", "thread", "--listen", &address]);
+    let output = upshift(&["matrix-server", "--listen", &address]);
     assert_eq!(output.status.code(), Some(1));
     let message = text(&output.stderr);
     assert!(
@@ -201,19 +175,8 @@ fn wrong_usage_exits_with_2_and_no_arguments_show_help() {
     );
 }
 
-#[test]
-fn spawn_test_reports_memory_and_time() {
-    let output = upshift(&["spawn-test", "--model", "thread", "--count", "20", "--json"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(report["count"], 20);
-    assert!(report["spawn"].as_f64().unwrap() > 0.0);
-}
-
-fn spin_server(more: &[&str]) -> Server {
-    let mut args = vec!["spin-server", "--listen", "127.0.0.1:0@0"];
-    args.extend(more);
-    Server::start(&args)
+fn spin_server() -> Server {
+    Server::start(&["spin-server", "--listen", "127.0.0.1:0@0"])
 }
 
 fn connect(server: &Server) -> TcpStream {
@@ -244,36 +207,34 @@ fn replies(mut stream: TcpStream) -> Vec<[u8; FRAME]> {
 }
 
 #[test]
-fn spin_servers_serve_load_by_class_and_end_with_status_0() {
-    for model in ["coroutine", "thread"] {
-        let mut server = spin_server(&["--model", model]);
-        let address = server.addresses[0].to_string();
-        let pid = server.child.id().to_string();
-        let mut args = vec!["load", "spin", "--connect", &address, "--connections", "4"];
-        args.extend(["--rate", "2000", "--long", "1ms", "--long-share", "10%"]);
-        args.extend(["--warmup", "50ms", "--duration", "300ms", "--json"]);
-        args.extend(["--server-pid", &pid]);
-        let output = upshift(&args);
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        let of = |class: usize, name: &str| report["groups"][class][name].as_f64().unwrap();
-        assert_eq!(report["groups"][0]["label"], "short");
-        assert_eq!(report["groups"][1]["label"], "long");
-        assert_eq!(report["total"]["connections"], 4, "classes share them");
-        assert!(of(0, "requests") > of(1, "requests"));
-        assert!(of(1, "requests") > 0.0);
-        // Half of 1 ms: what a burn takes varies with the frequency of the CPU.
-        assert!(of(1, "p50") >= 500.0, "a long request takes its time");
-        assert!(of(0, "p50") <= of(0, "p90") && of(0, "p90") <= of(0, "p99"));
-        assert!(report["server_cpu_us"].is_array());
-        server.signal("TERM");
-        assert_eq!(server.wait().code(), Some(0), "{model}");
-    }
+fn a_spin_server_serves_load_by_class_and_ends_with_status_0() {
+    let mut server = spin_server();
+    let address = server.addresses[0].to_string();
+    let pid = server.child.id().to_string();
+    let mut args = vec!["load", "spin", "--connect", &address, "--connections", "4"];
+    args.extend(["--rate", "2000", "--long", "1ms", "--long-share", "10%"]);
+    args.extend(["--warmup", "50ms", "--duration", "300ms", "--json"]);
+    args.extend(["--server-pid", &pid]);
+    let output = upshift(&args);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let of = |class: usize, name: &str| report["groups"][class][name].as_f64().unwrap();
+    assert_eq!(report["groups"][0]["label"], "short");
+    assert_eq!(report["groups"][1]["label"], "long");
+    assert_eq!(report["total"]["connections"], 4, "classes share them");
+    assert!(of(0, "requests") > of(1, "requests"));
+    assert!(of(1, "requests") > 0.0);
+    // Half of 1 ms: the time of a burn varies with the frequency of the CPU.
+    assert!(of(1, "p50") >= 500.0, "a long request takes its time");
+    assert!(of(0, "p50") <= of(0, "p90") && of(0, "p90") <= of(0, "p99"));
+    assert!(report["server_cpu_us"].is_array());
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
 }
 
 #[test]
 fn spin_replies_come_in_the_order_of_completion() {
-    let server = spin_server(&[]);
+    let server = spin_server();
     let mut stream = connect(&server);
     // All are there at once: the urgent ones go first, whatever came first.
     let requests = [
@@ -298,7 +259,7 @@ fn spin_replies_come_in_the_order_of_completion() {
 #[test]
 fn a_reply_leaves_before_the_requests_behind_it_are_served() {
     const REQUESTS: u64 = 20;
-    let server = spin_server(&[]);
+    let server = spin_server();
     let mut stream = connect(&server);
     // They are received at level 0, so all of them wait before the first one is served.
     let requests: Vec<_> = (0..REQUESTS).map(|tag| spin(5_000_000, 40, tag)).collect();
@@ -320,7 +281,7 @@ fn a_reply_leaves_before_the_requests_behind_it_are_served() {
 
 #[test]
 fn many_pipelined_spin_requests_are_all_answered() {
-    let server = spin_server(&[]);
+    let server = spin_server();
     let mut stream = connect(&server);
     // More than may be under way at a time, cut at odd places.
     let requests: Vec<u8> = (0..2000).flat_map(|tag| spin(tag % 3, 0, tag)).collect();
@@ -346,30 +307,28 @@ fn many_pipelined_spin_requests_are_all_answered() {
 
 #[test]
 fn malformed_spin_frames_close_their_connection_only() {
-    for model in ["coroutine", "thread"] {
-        let mut server = spin_server(&["--model", model]);
-        let mut good = connect(&server);
-        let level_64 = [&spin(1, 0, 1)[..8], &64u64.to_le_bytes(), &[0; 8]].concat();
-        let cut = spin(2, 0, 2)[..23].to_vec();
-        for bad in [vec![0xff; FRAME], level_64, cut] {
-            let mut stream = connect(&server);
-            stream.write_all(&spin(500, 3, 3)).unwrap();
-            stream.write_all(&bad).unwrap();
-            stream.shutdown(Shutdown::Write).unwrap();
-            assert_eq!(replies(stream), [spin(500, 3, 3)], "{model}");
-        }
-        good.write_all(&spin(500, 63, 4)).unwrap();
-        let mut reply = [0; FRAME];
-        good.read_exact(&mut reply).unwrap();
-        assert_eq!(reply, spin(500, 63, 4));
-        server.signal("INT");
-        assert_eq!(server.wait().code(), Some(0), "{model}");
+    let mut server = spin_server();
+    let mut good = connect(&server);
+    let level_64 = [&spin(1, 0, 1)[..8], &64u64.to_le_bytes(), &[0; 8]].concat();
+    let cut = spin(2, 0, 2)[..23].to_vec();
+    for bad in [vec![0xff; FRAME], level_64, cut] {
+        let mut stream = connect(&server);
+        stream.write_all(&spin(500, 3, 3)).unwrap();
+        stream.write_all(&bad).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(replies(stream), [spin(500, 3, 3)]);
     }
+    good.write_all(&spin(500, 63, 4)).unwrap();
+    let mut reply = [0; FRAME];
+    good.read_exact(&mut reply).unwrap();
+    assert_eq!(reply, spin(500, 63, 4));
+    server.signal("INT");
+    assert_eq!(server.wait().code(), Some(0));
 }
 
 #[test]
 fn a_client_that_never_reads_holds_back_only_itself() {
-    let server = spin_server(&[]);
+    let server = spin_server();
     let mut deaf = connect(&server);
     deaf.set_write_timeout(Some(Duration::from_millis(300)))
         .unwrap();
@@ -392,13 +351,7 @@ fn help_of_the_spin_commands_tells_the_protocol() {
         "{help}"
     );
     let help = text(&upshift(&["load", "spin", "--help"]).stdout);
-    for word in [
-        "--long-share",
-        "--hog",
-        "poisson",
-        "exponential",
-        "Examples",
-    ] {
+    for word in ["--long-share", "exponential", "Examples"] {
         assert!(help.contains(word), "{word}: {help}");
     }
 }

@@ -66,6 +66,11 @@ impl Reading {
         })
     }
 
+    /// All CPU time of the process until this reading.
+    pub fn total(&self) -> Duration {
+        self.total
+    }
+
     /// The CPU time used from this reading to a `later` one of the same process.
     pub fn until(&self, later: &Reading) -> CpuUse {
         let total = later.total.saturating_sub(self.total);

@@ -1,11 +1,11 @@
-//! Load generators, the protocols of matrices and of spinning, and thread-per-connection reference servers.
+//! A load generator, the protocols of matrices and of spinning, and the machine that is measured.
 //!
 //! The `upshift` command and the benchmarks use this crate; it depends on no async runtime, so
 //! that one client and one set of protocol bytes measure every server alike.
 //!
-//! - [`run`] drives servers as a [`Plan`] says and returns an [`Outcome`], [`run_spin`] as a [`SpinPlan`] says;
-//! - [`matrix`], [`frames`], [`http`] and [`spin`] hold what the servers of all kinds share; [`Burner`] burns CPU time;
-//! - [`threads`] holds the servers that a coroutine server is compared with;
+//! - [`run`] drives servers as a [`Plan`] says and returns an [`Outcome`];
+//! - [`matrix`], [`frames`], [`http`], [`requests`] and [`spin`] hold the protocols, for
+//!   client and servers; [`Burner`] burns CPU time;
 //! - [`child`] starts and ends the programs that are measured;
 //! - [`cpu`] measures CPU time of this or another process; [`Awake`] keeps a CPU from halting;
 //! - [`machine`] says what the machine is and what else it does; [`Report`] and [`Spread`] are what a run and several of them gave;
@@ -20,9 +20,9 @@ pub mod frames;
 pub mod http;
 pub mod machine;
 pub mod matrix;
+pub mod requests;
 pub mod scenario;
 pub mod spin;
-pub mod threads;
 
 mod awake;
 mod burn;
@@ -35,8 +35,7 @@ pub use awake::Awake;
 pub use burn::Burner;
 
 pub use client::{
-    Arrivals, Class, Distribution, Group, GroupOutcome, Hog, OPEN_DEPTH, Outcome, Pace, Phase,
-    Plan, Progress, ProgressFn, SpinPlan, Work, run, run_spin,
+    Class, Distribution, Group, GroupOutcome, Hog, OPEN_DEPTH, Outcome, Pace, Plan, Work, run,
 };
 pub use cpu::CpuUse;
 pub use hdrhistogram::Histogram;

@@ -134,18 +134,6 @@ impl CpuTimes {
     }
 }
 
-/// Share of the CPUs' time that was used while this function slept for `window`, 0 to 1. Called before anything is measured, it
-/// tells what else the machine is doing.
-pub fn busy_share(window: Duration) -> f64 {
-    let before = CpuTimes::of(None);
-    std::thread::sleep(window);
-    let CpuTimes { busy, idle } = CpuTimes::of(None).since(&before);
-    match busy + idle {
-        Duration::ZERO => 0.0,
-        all => busy.as_secs_f64() / all.as_secs_f64(),
-    }
-}
-
 /// The CPUs this process may run on, ascending; `[0]` if the kernel does not say.
 pub fn allowed_cpus() -> Vec<usize> {
     os::affinity().unwrap_or_else(|_| vec![0])
@@ -168,15 +156,6 @@ pub fn raise_file_limit() {
     let _ = os::raise_open_files(u64::MAX);
 }
 
-/// Resident memory of this process in bytes, 0 if unknown.
-pub fn resident_bytes() -> u64 {
-    let pages = fs::read_to_string("/proc/self/statm")
-        .ok()
-        .and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok())
-        .unwrap_or(0);
-    pages * os::page_size()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,7 +165,5 @@ mod tests {
         let machine = Machine::read();
         assert!(machine.cpus >= 1 && machine.memory > 0);
         assert!(machine.line().contains("Linux"));
-        assert!((0.0..=1.0).contains(&busy_share(Duration::from_millis(20))));
-        assert!(resident_bytes() > 0);
     }
 }

@@ -184,12 +184,6 @@ pub(crate) fn affinity() -> io::Result<Vec<usize>> {
         .collect())
 }
 
-/// Bytes of a page of memory.
-pub(crate) fn page_size() -> u64 {
-    // SAFETY: no pointers.
-    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
-}
-
 /// Binds the program of `command` to CPU `cpu`, before it runs.
 pub(crate) fn pin_program(command: &mut Command, cpu: usize) {
     // SAFETY: the closure runs between fork and exec; it makes one system call and touches only its own stack.

@@ -1,4 +1,5 @@
-//! An [`Outcome`] in figures: what `upshift load --json` prints, what the demo reads back and what the benchmarks keep.
+//! An [`Outcome`] in figures: the JSON of `upshift load`, the rows of the demo and of the
+//! benchmarks.
 //!
 //! Times are microseconds, rates are per second.
 
@@ -14,7 +15,7 @@ const CURVE: [f64; 24] = [
 
 /// What a run measured.
 #[derive(Debug, Clone)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Report {
     /// Seconds measured.
     pub seconds: f64,
@@ -30,7 +31,7 @@ pub struct Report {
 
 /// What one group measured.
 #[derive(Debug, Clone)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct GroupReport {
     /// Its name.
     pub label: String,

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::{Arrivals, SpinPlan};
+use crate::{Pace, Plan};
 
 /// The target of a plan whose server has not been started.
 pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -20,13 +20,11 @@ pub const OVERLOAD_SIZE: usize = 20;
 /// What is offered there, as a multiple of the server's capacity.
 pub const OVERLOAD: f64 = 1.3;
 
-/// Requests per second, short and long together, of [`long_among_short`].
+/// Requests per second, short and long together, where short ones take [`SHORT_SERVICE`].
 pub const MIXED_RATE: f64 = 20_000.0;
-/// CPU time of its short requests.
+/// CPU time of short requests; long ones take a thousand times as much.
 pub const SHORT_SERVICE: Duration = Duration::from_nanos(500);
-/// CPU time of its long requests.
-pub const LONG_SERVICE: Duration = Duration::from_micros(500);
-/// Share of its long requests.
+/// Share of long requests.
 pub const LONG_SHARE: f64 = 0.005;
 
 /// The level of what never ends, beside which there are [`pings`] or an [`urgent`] server.
@@ -37,40 +35,21 @@ pub const URGENT_LEVEL: u8 = 2;
 /// The client's priority in SCHED_FIFO where something computes on its CPU.
 pub const CLIENT_PRIORITY: u8 = 45;
 
-/// One request in 200 takes a thousand times as long as the others, all at one level.
-pub fn long_among_short(duration: Duration) -> SpinPlan {
-    SpinPlan::new(NOWHERE, MIXED_RATE, SHORT_SERVICE, duration).with_long(
-        LONG_SERVICE,
-        32,
-        LONG_SHARE,
-    )
-}
-
-/// What is left of [`long_among_short`] without its long requests: as many short ones.
-pub fn short_alone(duration: Duration) -> SpinPlan {
-    SpinPlan::new(
-        NOWHERE,
-        (1.0 - LONG_SHARE) * MIXED_RATE,
-        SHORT_SERVICE,
-        duration,
-    )
-}
-
 /// A request of level 0 that costs nothing, each millisecond on one connection.
-pub fn pings(duration: Duration) -> SpinPlan {
-    let mut plan = SpinPlan::new(NOWHERE, 1000.0, Duration::ZERO, duration);
+pub fn pings(duration: Duration) -> Plan {
+    let mut plan = Plan::spin(NOWHERE, 1000.0, Duration::ZERO, duration);
     plan.classes[0].label = "pings".into();
     plan.classes[0].level = 0;
-    plan.connections = 1;
-    plan.arrivals = Arrivals::Even;
+    plan.groups[0].connections = 1;
+    plan.pace = Pace::OpenRate { per_second: 1000.0 };
     plan
 }
 
 /// What an urgent server is asked while a batch process computes on every CPU: 1,000 requests of 100 µs per second.
-pub fn urgent(duration: Duration) -> SpinPlan {
-    let mut plan = SpinPlan::new(NOWHERE, 1000.0, Duration::from_micros(100), duration);
+pub fn urgent(duration: Duration) -> Plan {
+    let mut plan = Plan::spin(NOWHERE, 1000.0, Duration::from_micros(100), duration);
     plan.classes[0].level = URGENT_LEVEL;
-    plan.connections = 4;
+    plan.groups[0].connections = 4;
     plan.warmup = Duration::from_millis(300);
     plan
 }

@@ -1,50 +1,27 @@
 //! The client of spin requests against servers that answer late, in other orders, wrongly or not at all.
 
+mod servers;
+
+use servers::serve;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::SocketAddr;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use upshift_load::spin::FRAME;
-use upshift_load::threads::SpinServer;
-use upshift_load::{Arrivals, Burner, Distribution, Hog, SpinPlan, run_spin};
+use upshift_load::{Distribution, Hog, Pace, Plan, run};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Serves each connection with `converse` on a thread, for as long as the test runs.
-fn serve(converse: fn(TcpStream) -> std::io::Result<()>) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            stream.set_nodelay(true).unwrap();
-            std::thread::spawn(move || converse(stream));
-        }
-    });
-    address
-}
-
-/// A real server, until `stop`.
-fn spin_server() -> (SocketAddr, Arc<AtomicBool>) {
-    let any = "127.0.0.1:0".parse().unwrap();
-    let server = SpinServer::bind(&[any], Burner::calibrate()).unwrap();
-    let address = server.local_addrs()[0];
-    let stop = Arc::new(AtomicBool::new(false));
-    let flag = stop.clone();
-    std::thread::spawn(move || server.serve(flag).unwrap());
-    (address, stop)
-}
-
-fn plan(target: SocketAddr) -> SpinPlan {
-    let mut plan = SpinPlan::new(target, 2000.0, Duration::from_micros(1), 300 * MS);
-    plan.connections = 4;
+fn plan(target: SocketAddr) -> Plan {
+    let mut plan = Plan::spin(target, 2000.0, Duration::from_micros(1), 300 * MS);
+    plan.groups[0].connections = 4;
     plan
 }
 
 #[test]
 fn classes_are_drawn_by_share_and_counted_apart() {
-    let (target, stop) = spin_server();
-    let outcome = run_spin(&plan(target).with_long(2 * MS, 40, 0.1)).unwrap();
+    let target = servers::spin();
+    let outcome = run(&plan(target).with_long(2 * MS, 40, 0.1)).unwrap();
     assert_eq!(outcome.errors(), 0, "{:?}", outcome.groups[0].first_error);
     let [short, long] = &outcome.groups[..] else {
         panic!("two classes")
@@ -62,22 +39,29 @@ fn classes_are_drawn_by_share_and_counted_apart() {
     assert!(short.quantile(0.1) < long.quantile(0.5));
     assert!(short.quantile(0.5) <= short.quantile(0.99));
     assert_eq!(short.requests, short.latency.len());
-    stop.store(true, Ordering::Relaxed);
 }
 
 #[test]
-fn equal_seeds_give_equal_numbers_of_requests() {
-    let (target, stop) = spin_server();
-    let count = |seed| {
+fn equal_seeds_give_equal_requests() {
+    static SEEN: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+    let target = serve(|mut stream| {
+        let mut frame = [0; FRAME];
+        loop {
+            stream.read_exact(&mut frame)?;
+            let service = u64::from_le_bytes(frame[..8].try_into().unwrap());
+            SEEN.lock().unwrap().push(service);
+            stream.write_all(&frame)?;
+        }
+    });
+    let seen = |seed| {
         let mut plan = plan(target).with_long(10 * MS / 1000, 32, 0.2);
-        (plan.seed, plan.warmup) = (seed, Duration::ZERO);
-        let outcome = run_spin(&plan).unwrap();
-        let sent = outcome.groups.iter().map(|g| g.requests + g.unanswered);
-        sent.collect::<Vec<_>>()
+        (plan.seed, plan.groups[0].connections) = (seed, 1);
+        plan.drain = 20_000 * MS;
+        run(&plan).unwrap();
+        std::mem::take(&mut *SEEN.lock().unwrap())
     };
-    assert_eq!(count(5), count(5));
-    assert_ne!(count(5), count(6));
-    stop.store(true, Ordering::Relaxed);
+    assert_eq!(seen(5), seen(5));
+    assert_ne!(seen(5), seen(6));
 }
 
 #[test]
@@ -97,15 +81,38 @@ fn replies_in_another_order_find_their_requests() {
         }
     });
     let mut plan = plan(target);
-    (plan.connections, plan.arrivals) = (1, Arrivals::Even);
+    plan.groups[0].connections = 1;
+    plan.pace = Pace::OpenRate { per_second: 2000.0 };
     plan.drain = 1000 * MS;
-    let outcome = run_spin(&plan).unwrap();
+    let outcome = run(&plan).unwrap();
     let group = &outcome.groups[0];
     assert_eq!(group.errors, 0, "{:?}", group.first_error);
     assert!(group.requests >= 400);
     assert!(group.unanswered < 4, "the last ones were never four");
     // Of four that come 0.5 ms apart the first waits for 1.5 ms, the last for nothing.
     assert!(group.quantile(0.95) >= MS);
+}
+
+#[test]
+fn replies_within_the_drain_count() {
+    let target = serve(|mut stream| {
+        let mut frame = [0; FRAME];
+        stream.read_exact(&mut frame)?;
+        stream.write_all(&frame)?;
+        loop {
+            stream.read_exact(&mut frame)?;
+            std::thread::sleep(150 * MS);
+            stream.write_all(&frame)?;
+        }
+    });
+    let mut plan = plan(target);
+    plan.groups[0].connections = 1;
+    plan.pace = Pace::OpenRate { per_second: 20.0 };
+    (plan.warmup, plan.duration) = (Duration::ZERO, 100 * MS);
+    plan.drain = 20_000 * MS;
+    let group = run(&plan).unwrap().groups.remove(0);
+    assert_eq!((group.requests, group.unanswered), (2, 0));
+    assert!(group.quantile(0.0) >= 100 * MS);
 }
 
 #[test]
@@ -124,8 +131,8 @@ fn a_server_that_stalls_cannot_hide_it() {
         }
     });
     let mut plan = plan(target);
-    plan.connections = 1;
-    let group = run_spin(&plan).unwrap().groups.remove(0);
+    plan.groups[0].connections = 1;
+    let group = run(&plan).unwrap().groups.remove(0);
     // A third of the requests were due during the stall.
     assert!(group.quantile(0.9) > 20 * MS, "{:?}", group.quantile(0.9));
     assert!(group.quantile(0.1) < group.quantile(0.9) / 2);
@@ -134,7 +141,7 @@ fn a_server_that_stalls_cannot_hide_it() {
 #[test]
 fn a_hog_is_sent_first_and_the_unanswered_are_counted() {
     // One connection is served at a time, as by a runtime without preemption.
-    static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    static LOCK: Mutex<()> = Mutex::new(());
     let target = serve(|mut stream| {
         let mut frame = [0; FRAME];
         loop {
@@ -146,22 +153,21 @@ fn a_hog_is_sent_first_and_the_unanswered_are_counted() {
         }
     });
     let mut plan = plan(target);
-    plan.per_second = 200.0;
-    plan.arrivals = Arrivals::Even;
+    plan.pace = Pace::OpenRate { per_second: 200.0 };
     plan.classes[0].service = Duration::ZERO;
     plan.hog = Some(Hog {
         service: 2000 * MS,
         level: 40,
     });
     plan.drain = 20 * MS;
-    let outcome = run_spin(&plan).unwrap();
+    let outcome = run(&plan).unwrap();
     let group = &outcome.groups[0];
     assert_eq!(
         (outcome.groups.len(), group.requests, group.errors),
         (1, 0, 0)
     );
     assert!(
-        (30..=90).contains(&group.unanswered),
+        (30..=100).contains(&group.unanswered),
         "{}",
         group.unanswered
     );
@@ -180,7 +186,7 @@ fn replies_without_a_request_are_errors() {
             stream.write_all(&frame)?;
         }
     });
-    let outcome = run_spin(&plan(target)).unwrap();
+    let outcome = run(&plan(target)).unwrap();
     let first = outcome.groups[0].first_error.clone().unwrap_or_default();
     assert!(first.contains("wrong reply"), "{first}");
     assert_eq!(outcome.requests(), 0);
@@ -188,28 +194,27 @@ fn replies_without_a_request_are_errors() {
 
 #[test]
 fn exponential_service_times_vary() {
-    let (target, stop) = spin_server();
+    let target = servers::spin();
     let mut plan = plan(target);
-    plan.per_second = 200.0;
+    plan.pace = Pace::Poisson { per_second: 200.0 };
     plan.classes[0].service = MS;
     plan.classes[0].distribution = Distribution::Exponential;
-    let group = run_spin(&plan).unwrap().groups.remove(0);
+    let group = run(&plan).unwrap().groups.remove(0);
     assert!(group.quantile(0.95) > 2 * group.quantile(0.1));
-    stop.store(true, Ordering::Relaxed);
 }
 
 #[test]
 fn plans_that_make_no_sense_are_refused() {
     let target = "127.0.0.1:1".parse().unwrap();
-    let refused = |change: fn(&mut SpinPlan), what: &str| {
+    let refused = |change: fn(&mut Plan), what: &str| {
         let mut plan = plan(target);
         change(&mut plan);
-        let error = run_spin(&plan).unwrap_err();
+        let error = run(&plan).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
         assert!(error.to_string().contains(what), "{error}");
     };
-    refused(|p| p.per_second = 0.0, "rate");
-    refused(|p| p.connections = 0, "connection");
+    refused(|p| p.pace = Pace::Poisson { per_second: 0.0 }, "rate");
+    refused(|p| p.groups[0].connections = 0, "connection");
     refused(|p| p.duration = Duration::ZERO, "duration");
     refused(|p| p.classes[0].share = 0.5, "shares");
     refused(|p| p.classes[0].level = 64, "level");

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use upshift_load::child::Child;
 use upshift_load::scenario::{self, BATCH_LEVEL, Burnt};
-use upshift_load::{Awake, run_spin};
+use upshift_load::{Awake, run as drive};
 
 use crate::measure::{Drive, Measured, observe};
 use crate::options::Options;
@@ -133,12 +133,11 @@ impl Drive for Load {
             .batch
             .map(|args| Batch::start(&program, args))
             .transpose()?;
-        let mut plan = scenario::urgent(self.time);
-        plan.target = server.addresses[0];
+        let mut plan = scenario::urgent(self.time).at(server.addresses[0]);
         plan.pin = Some(1);
         plan.server_pid = Some(server.pid());
         plan.fifo = Some(scenario::CLIENT_PRIORITY);
-        let mut measured = observe(&server, true, awake.as_ref(), || run_spin(&plan))?;
+        let mut measured = observe(&server, true, awake.as_ref(), || drive(&plan))?;
         // What the batch uses is no disturbance.
         measured.all.foreign = 0.0;
         if let Some(batch) = batch {

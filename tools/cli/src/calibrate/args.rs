@@ -8,7 +8,7 @@ use crate::values;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   upshift calibrate
-  upshift calibrate --cpu 1 --json
+  upshift calibrate --cpu 1
 
 The quantum of preemptive servers is clamped to the smallest sensible one printed here. The exit
 code is 1 if SCHED_FIFO is not permitted; what to change is printed then.")]
@@ -16,7 +16,4 @@ pub(crate) struct CalibrateArgs {
     /// CPU to measure [default: the first one available]
     #[arg(long, value_name = "CPU", value_parser = values::cpu)]
     pub(super) cpu: Option<usize>,
-    /// Print JSON instead of a table
-    #[arg(long)]
-    pub(super) json: bool,
 }

@@ -4,11 +4,10 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use serde_json::json;
 use upshift_elevate::{Calibration, Priority, Rights};
 
 use super::args::CalibrateArgs;
-use super::show::{calibration_value, rights_value, switches, timers};
+use super::show::{switches, timers};
 use crate::table::micros;
 
 /// Probes, measures and prints.
@@ -21,23 +20,15 @@ pub(crate) fn calibrate(args: &CalibrateArgs) -> Result<ExitCode> {
         None
     };
     let mut out = io::stdout().lock();
-    if args.json {
-        let value = json!({
-            "rights": rights_value(&rights),
-            "calibration": found.as_ref().map(calibration_value),
-        });
-        writeln!(out, "{value:#}")?;
-    } else {
-        write!(out, "{rights}")?;
-        if let Some(found) = &found {
-            write!(out, "\n{}\n{}", switches(found), timers(found))?;
-            writeln!(
-                out,
-                "\na timer takes from the thread it interrupts: {}\nsmallest sensible quantum: {}",
-                micros(found.look_cost().as_secs_f64() * 1e6),
-                micros(found.quantum_floor().as_secs_f64() * 1e6)
-            )?;
-        }
+    write!(out, "{rights}")?;
+    if let Some(found) = &found {
+        write!(out, "\n{}\n{}", switches(found), timers(found))?;
+        writeln!(
+            out,
+            "\na timer takes from the thread it interrupts: {}\nsmallest sensible quantum: {}",
+            micros(found.look_cost().as_secs_f64() * 1e6),
+            micros(found.quantum_floor().as_secs_f64() * 1e6)
+        )?;
     }
     out.flush()?;
     if let Err(missing) = rights.require(Priority::MIN) {

@@ -1,7 +1,6 @@
-//! What was measured, as tables and as JSON.
+//! The figures as tables.
 
-use serde_json::{Value, json};
-use upshift_elevate::{Calibration, Priority, Quantiles, Rights, Throttling};
+use upshift_elevate::Calibration;
 
 use crate::table::{Table, micros};
 
@@ -56,69 +55,12 @@ pub(super) fn timers(found: &Calibration) -> Table {
     table
 }
 
-fn quantiles_value(figures: &Quantiles) -> Value {
-    json!({
-        "p50_ns": figures.p50_ns,
-        "p99_ns": figures.p99_ns,
-        "samples": figures.samples,
-    })
-}
-
-pub(super) fn calibration_value(found: &Calibration) -> Value {
-    let timers: Vec<Value> = found
-        .timers
-        .iter()
-        .map(|timer| {
-            json!({
-                "asked_ns": timer.asked_ns,
-                "arming": quantiles_value(&timer.arming),
-                "lateness": quantiles_value(&timer.lateness),
-            })
-        })
-        .collect();
-    json!({
-        "cpu": found.cpu,
-        "took_ns": found.took.as_nanos() as u64,
-        "switch": quantiles_value(&found.switch),
-        "change": quantiles_value(&found.change),
-        "hand_over": quantiles_value(&found.hand_over),
-        "timers": timers,
-        "look_ns": found.look_cost().as_nanos() as u64,
-        "quantum_floor_ns": found.quantum_floor().as_nanos() as u64,
-    })
-}
-
-pub(super) fn rights_value(rights: &Rights) -> Value {
-    let missing: Vec<String> = rights.lacks.iter().map(ToString::to_string).collect();
-    let throttling = match rights.throttling {
-        Throttling::On {
-            runtime_us,
-            period_us,
-        } => json!({ "runtime_us": runtime_us, "period_us": period_us }),
-        Throttling::Off => json!("off"),
-        Throttling::Unknown => Value::Null,
-    };
-    let group = rights
-        .group
-        .as_ref()
-        .map(|group| json!({ "path": group.path, "runtime_us": group.runtime_us }));
-    json!({
-        "highest_priority": rights.highest.map(Priority::get),
-        "cap_sys_nice": rights.capable,
-        "throttling": throttling,
-        "cgroup": group,
-        "user_namespace": rights.user_namespace,
-        "seccomp_filter": rights.filtered,
-        "missing": missing,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::table::MAX_WIDTH;
     use std::time::Duration;
-    use upshift_elevate::TimerFloor;
+    use upshift_elevate::{Quantiles, TimerFloor};
 
     fn found() -> Calibration {
         let figures = Quantiles {
@@ -149,16 +91,5 @@ mod tests {
             assert!(text.contains("3.40 µs"), "{text}");
             assert!(text.lines().all(|line| line.chars().count() <= MAX_WIDTH));
         }
-    }
-
-    #[test]
-    fn json_holds_what_the_tables_show() {
-        let value = calibration_value(&found());
-        assert_eq!(value["switch"]["p50_ns"], 3_400);
-        assert_eq!(value["timers"][0]["asked_ns"], 200_000);
-        assert_eq!(value["look_ns"], 20_000);
-        assert!(value["quantum_floor_ns"].as_u64().unwrap() >= 5_000);
-        let rights = rights_value(&Rights::probe());
-        assert!(rights["missing"].is_array() && rights["cap_sys_nice"].is_boolean());
     }
 }

@@ -1,30 +1,22 @@
-//! `upshift demo`: six experiments in a minute and a half, tables on the way, a verdict and one HTML file at the end.
+//! `upshift demo`: the benchmarks' quick run of three parts, judged line by line, with one HTML
+//! file at the end.
 //!
 //! | module | concern |
 //! |---|---|
-//! | `args`, `run` | the flags; the tour |
-//! | `children` | child processes that never outlive the demo |
-//! | `bench` | placement on CPUs, one measurement |
-//! | `progress` | the bar |
-//! | `coroutines_vs_threads`, `levels`, `million`, `long_requests`, `endless`, `processes` | the experiments |
-//! | `report` | the result as data, on the terminal and as HTML |
-//! | `timeline` | a picture of a server at work |
-//! | `preempted` | runs with preemption, which may lack the right to it |
+//! | `args`, `run` | the flags; the parts in their order, each repeated once if it was disturbed |
+//! | `stage` | placement on CPUs, child processes that never outlive the demo, one measurement |
+//! | `levels`, `preemption`, `processes` | the parts |
+//! | `part` | the result of a part: runs, lines with verdicts; on the terminal |
+//! | `page` | the same as HTML |
 
 mod args;
-mod bench;
-mod children;
-mod coroutines_vs_threads;
-mod endless;
 mod levels;
-mod long_requests;
-mod million;
-mod preempted;
+mod page;
+mod part;
+mod preemption;
 mod processes;
-mod progress;
-mod report;
 mod run;
-mod timeline;
+mod stage;
 
 pub(crate) use args::DemoArgs;
 pub(crate) use run::demo;

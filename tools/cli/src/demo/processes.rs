@@ -1,234 +1,118 @@
-//! Experiment 6: an urgent server and a batch process that burns every CPU, without and with the daemon.
+//! Part 3: an urgent server and a batch process that burns every CPU, without and with the daemon.
 //!
-//! The server answers 1,000 requests per second at level 2 on one CPU; the batch has two coroutines per CPU that compute at
-//! level 40 without end. The kernel sees two processes of equal rights; `nice` makes the batch's share small, but does not
-//! let the server in at once. With the daemon, both publish their levels, and the server goes first when it has something
-//! to do.
-
-use std::path::Path;
-use std::time::Duration;
+//! The server answers 1,000 requests per second at level 2 on one CPU; the batch has two coroutines
+//! per CPU that compute at level 40 without end. The kernel sees two processes of equal rights.
+//! With the daemon, both publish their levels, and the server goes first when it has something to
+//! do.
 
 use anyhow::{Context, Result};
-use upshift_load::scenario::{self, BATCH_LEVEL, Burnt, CLIENT_PRIORITY, URGENT_LEVEL};
-use upshift_load::{GroupReport, Report, SpinPlan};
+use upshift_load::scenario::{self, Burnt, CLIENT_PRIORITY, URGENT_LEVEL};
+use upshift_load::{GroupReport, Report};
 
-use super::bench::{Bench, keep_going, planned, server_flags};
-use super::preempted;
-use upshift_trace::plot::Plot;
-
-use crate::demo::report::{Finding, Section};
-use crate::load;
-use crate::load::latencies;
-use crate::table::{Table, factor, grouped, micros};
-
-/// Start and end of daemon and batch.
-const MARGIN: Duration = Duration::from_millis(300);
-
-fn time(quick: bool) -> Duration {
-    Duration::from_millis(if quick { 700 } else { 2500 })
-}
-
-/// How long the experiment is planned to take.
-pub(crate) fn plan(quick: bool) -> Duration {
-    (takes(quick) + MARGIN) * 4
-}
-
-/// What runs beside the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Beside {
-    Nothing,
-    Batch,
-    NiceBatch,
-    BatchOnTheBoard,
-}
+use super::part::{Line, Part, Row};
+use super::stage::{Interrupted, Stage};
 
 /// What was measured.
 struct Run {
     name: &'static str,
     load: Report,
     batch: Option<Burnt>,
-    colour: usize,
 }
 
 impl Run {
-    fn server(&self) -> Option<&GroupReport> {
-        self.load.groups.first()
-    }
-
     /// The batch's part of the CPU time that server and client left, 0 to 1.
     fn batch_share(&self) -> Option<f64> {
         let batch = self.batch.as_ref()?;
-        let (user, system) = self.load.server_cpu_us?;
-        let each = user + system + self.load.client_cpu_us?;
+        let each = self.load.server_cpu() + self.load.client_cpu_us?;
         let taken = each * self.load.total.per_second / 1e6;
-        Some(batch.work / batch.seconds / (batch.cpus as f64 - taken))
+        Some(batch.work / batch.seconds / (batch.cpus as f64 - taken)).filter(|s| s.is_finite())
     }
 }
 
-/// Runs the experiment.
-pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
-    let mut runs = Vec::new();
-    let mut findings = Vec::new();
-    for (name, beside, colour) in [
-        ("nothing else", Beside::Nothing, 2),
-        ("batch", Beside::Batch, 1),
-        ("batch, nice 19", Beside::NiceBatch, 3),
-        ("batch, daemon", Beside::BatchOnTheBoard, 0),
-    ] {
-        match keep_going(measure(bench, name, beside))? {
-            Ok((load, batch)) => runs.push(Run {
-                name,
-                load,
-                batch,
-                colour,
-            }),
-            Err(why) => findings.push(Finding::failed(format!(
-                "The run \"{name}\" failed: {why}."
-            ))),
-        }
-    }
-    findings.splice(0..0, compare(&runs));
-    let curves = runs
-        .iter()
-        .filter_map(|run| Some(preempted::curve(run.name, run.server()?, run.colour)));
-    Ok(Section {
-        title: "6. An urgent server beside a batch process".into(),
-        intro: "Two processes. A server on one CPU gets 1,000 requests per second of 100 µs, at level 2. A batch process \
-                computes on every CPU at level 40 and never waits. In the last run both have joined `upshift daemon`, \
-                which gives the CPU to the process with the most urgent coroutine; the kernel is a stock one. The client \
-                runs above all of them."
-            .into(),
-        findings,
-        plots: vec![Plot::latencies(
-            "Latency of the server by percentile".into(),
-            curves.collect(),
-        )],
-        tables: vec![table(&runs)],
-        commands: commands(bench),
-        ..Section::default()
-    })
-}
-
-fn measure(bench: &mut Bench, name: &str, beside: Beside) -> Result<(Report, Option<Burnt>)> {
-    let awake = (beside == Beside::Nothing).then(|| bench.awake());
-    let board = beside == Beside::BatchOnTheBoard;
-    let daemon = board.then(|| bench.daemon()).transpose()?;
-    let board = if board { "required" } else { "off" };
-    let server = bench.board_server(URGENT_LEVEL, board)?;
-    let batch = match beside {
-        Beside::Nothing => None,
-        _ => Some(bench.batch(beside == Beside::NiceBatch, board)?),
+pub(super) fn run(stage: &mut Stage) -> Result<Part> {
+    let alone = measure(stage, "nothing else", false, false)?;
+    let without = measure(stage, "a batch process", true, false)?;
+    let with = match measure(stage, "a batch process, and the daemon", true, true) {
+        Ok(run) => Ok(run),
+        Err(error) if error.is::<Interrupted>() => return Err(error),
+        Err(error) => Err(format!("no run with the daemon: {error:#}")),
     };
-    let time = takes(bench.quick);
-    let report = bench.spin_load(name, &server, &load(bench.quick), time)?;
-    let burnt = batch
-        .map(|batch| {
-            let text = batch.stop(&bench.stop)?;
+    Ok(part(stage.lacks.as_deref(), alone, without, with))
+}
+
+fn measure(stage: &mut Stage, name: &'static str, beside: bool, board: bool) -> Result<Run> {
+    let awake = (!beside).then(|| stage.awake());
+    let daemon = board.then(|| stage.start_daemon()).transpose()?;
+    let run = load(stage, name, beside, if board { "required" } else { "off" });
+    let stopped = stage.stop_daemon(daemon);
+    drop(awake);
+    let run = run?;
+    stopped.map(|()| run)
+}
+
+fn load(stage: &Stage, name: &'static str, beside: bool, board: &str) -> Result<Run> {
+    let server = stage.server("spin-server", &[URGENT_LEVEL], &["--board", board])?;
+    let batch = ["burn", "--json", "--board", board].map(str::to_owned);
+    let batch = beside.then(|| stage.program(&batch, 1)).transpose()?;
+    let mut plan = scenario::urgent(stage.time(3500)).at(server.addresses[0]);
+    plan.fifo = stage.lacks.is_none().then_some(CLIENT_PRIORITY);
+    let load = stage.measure(name, &server, plan)?;
+    let batch = batch
+        .map(|(batch, _)| {
+            let text = batch.stop(stage)?;
             serde_json::from_str(&text).with_context(|| format!("the batch printed `{text}`"))
         })
         .transpose()?;
-    server.stop(&bench.stop)?;
-    let socket = bench.children.daemon.take();
-    if let Some(daemon) = daemon {
-        daemon.stop(&bench.stop)?;
+    server.stop(stage)?;
+    Ok(Run { name, load, batch })
+}
+
+fn part(lacks: Option<&str>, alone: Run, without: Run, with: Result<Run, String>) -> Part {
+    let mut lines = Vec::new();
+    match &with {
+        Err(why) => lines.push(Line::missing(why)),
+        Ok(with) => {
+            let [alone, without, group] = [&alone, &without, with].map(|run| &run.load.total);
+            for (other, name) in [(without, "without"), (alone, "with no batch process")] {
+                let this = (group, "with the daemon");
+                lines.push(Line::compare("p99", this, (other, name), GroupReport::tail));
+            }
+            if let Some(share) = with.batch_share() {
+                lines.push(Line::note(format!(
+                    "With the daemon the batch process got {:.0} % of the CPU time that server and client left.",
+                    100.0 * share
+                )));
+            }
+        }
     }
-    if let Some(folder) = socket.as_deref().and_then(Path::parent) {
-        let _ = std::fs::remove_dir(folder);
-    }
-    drop(awake);
-    Ok((report, burnt))
-}
-
-fn load(quick: bool) -> SpinPlan {
-    let mut plan = scenario::urgent(time(quick));
-    plan.fifo = preempted::may_elevate().then_some(CLIENT_PRIORITY);
-    plan
-}
-
-fn takes(quick: bool) -> Duration {
-    let plan = scenario::urgent(time(quick));
-    planned(plan.warmup, plan.duration)
-}
-
-fn compare(runs: &[Run]) -> Vec<Finding> {
-    let named = |name| {
-        let run: Option<&Run> = runs.iter().find(|run| run.name == name);
-        run.and_then(|run| Some((run, run.server()?)))
-            .filter(|(_, server)| server.requests > 0)
-    };
-    let mut findings = Vec::new();
-    let (Some((_, alone)), Some((run, with))) = (named("nothing else"), named("batch, daemon"))
-    else {
-        return findings;
-    };
-    let without = |name| {
-        named(name).map_or_else(String::new, |(_, server)| {
-            format!(", {} with \"{name}\"", micros(server.p99))
-        })
-    };
-    findings.push(Finding::new(format!(
-        "With the daemon the server's p99 beside the batch is {}; alone it is {} ({}){}{}.",
-        micros(with.p99),
-        micros(alone.p99),
-        factor(with.p99, alone.p99),
-        without("batch"),
-        without("batch, nice 19"),
-    )));
-    if let Some(share) = run.batch_share() {
-        findings.push(Finding::new(format!(
-            "With the daemon the batch got {:.0} % of the CPU time that server and client left.",
-            100.0 * share
+    if let Some(lacks) = lacks {
+        lines.push(Line::note(format!(
+            "the daemon could only ask the batch process to yield, and the client waited for its CPU: {lacks}"
         )));
     }
-    findings
-}
-
-fn table(runs: &[Run]) -> Table {
-    let mut table = Table::new(
-        "The server, and what the batch got done",
-        &[
-            "<beside the server",
-            "served/s",
-            "p50",
-            "?p90",
-            "p99",
-            "?p99.9",
-            "max",
-            "batch, CPUs",
-        ],
-    );
-    for run in runs {
-        let Some(server) = run.server() else { continue };
-        let batch = run.batch.as_ref().map_or_else(String::new, |batch| {
-            format!("{:.2}", batch.work / batch.seconds)
-        });
-        let cells = [run.name.to_owned(), grouped(server.per_second)].into_iter();
-        table.row(cells.chain(latencies(server)).chain([batch]));
+    let colours = [2, 1, 0].into_iter();
+    let runs = [Some(alone), Some(without), with.ok()]
+        .into_iter()
+        .flatten();
+    Part {
+        title: "3. An urgent server beside a batch process".into(),
+        intro: "Two processes. A server on one CPU gets 1,000 requests per second of 100 µs, at level 2. A batch process \
+                computes on every CPU at level 40 and never waits. In the last run both have joined `upshift daemon`, \
+                which gives the CPU to the process with the most urgent coroutine; the kernel is a stock one."
+            .into(),
+        lines,
+        rows: runs
+            .zip(colours)
+            .map(|(run, colour)| Row::new(run.name, &run.load.total, colour))
+            .collect(),
+        palette: 'c',
     }
-    table
-}
-
-fn commands(bench: &Bench) -> Vec<String> {
-    vec![
-        "export UPSHIFT_DAEMON_SOCKET=$(mktemp -d)/daemon.sock".into(),
-        "upshift daemon --socket $UPSHIFT_DAEMON_SOCKET & DAEMON=$!; sleep 1".into(),
-        format!(
-            "upshift spin-server --listen 127.0.0.1:7000@{URGENT_LEVEL} --board required {} & SERVER=$!; sleep 1",
-            server_flags(&bench.placement.server).join(" ")
-        ),
-        format!("upshift burn --level {BATCH_LEVEL} --board required & BATCH=$!; sleep 1"),
-        format!(
-            "upshift load spin --connect 127.0.0.1:7000 {}{} --server-pid $SERVER",
-            load::flags(&load(bench.quick)),
-            bench.placement.client_flag()
-        ),
-        "kill $BATCH; wait $BATCH; kill $SERVER; wait $SERVER; kill $DAEMON; wait $DAEMON".into(),
-    ]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::demo::part::Verdict;
     use crate::demo::sample;
 
     fn run(name: &'static str, p99: f64, work: f64) -> Run {
@@ -243,7 +127,6 @@ mod tests {
                 work,
                 cpus: 2,
             }),
-            colour: 0,
         }
     }
 
@@ -255,11 +138,16 @@ mod tests {
     }
 
     #[test]
-    fn server_and_batch_are_compared_with_what_they_get_alone() {
-        let alone = run("nothing else", 50.0, 0.0);
-        let found = compare(&[alone, run("batch, daemon", 900.0, 1.8)]);
-        assert!(found[0].text.contains("900 µs") && found[0].text.contains("18×"));
-        assert!(found[1].text.contains(" 50 %"), "{}", found[1].text);
-        assert!(compare(&[run("nothing else", 50.0, 0.0)]).is_empty());
+    fn the_daemon_is_judged_and_a_run_without_one_said() {
+        let [alone, without] = [run("nothing", 50.0, 0.0), run("batch", 9000.0, 3.0)];
+        let judged = part(None, alone, without, Ok(run("daemon", 90.0, 1.8)));
+        let verdicts: Vec<_> = judged.lines.iter().map(|line| line.verdict).collect();
+        assert_eq!(verdicts, [Verdict::Better, Verdict::Worse, Verdict::Note]);
+        assert!(judged.lines[2].text.contains(" 50 %"));
+
+        let [alone, without] = [run("nothing", 50.0, 0.0), run("batch", 9000.0, 3.0)];
+        let failed = part(Some("no right"), alone, without, Err("no socket".into()));
+        assert_eq!((failed.lines.len(), failed.rows.len()), (2, 2));
+        assert!(failed.lines[1].text.contains("no right"));
     }
 }

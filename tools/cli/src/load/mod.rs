@@ -11,4 +11,3 @@ pub(crate) use args::LoadArgs;
 pub(crate) use args::LoadWork;
 pub(crate) use run::load;
 pub(crate) use show::latencies;
-pub(crate) use spin_args::flags;

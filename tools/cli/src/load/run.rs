@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use upshift_load::scenario::CLIENT_PRIORITY;
-use upshift_load::{Group, Outcome, Pace, Plan, Report, Work, run, run_spin};
+use upshift_load::{Group, Outcome, Pace, Plan, Report, Work, run};
 
 use super::args::{LoadArgs, LoadCommonArgs, LoadWork};
 use super::show::{cpu_line, lag_line, table};
@@ -22,13 +22,10 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot handle Ctrl-C")?;
     }
-    match &args.work {
+    let (mut plan, elevate, json) = match &args.work {
         LoadWork::Matrix(args) => {
             let work = Work::Matrix { n: args.size };
-            print(
-                &run(&plan(work, &args.common, stop))?,
-                args.common.measuring.json,
-            )
+            of_groups(work, &args.common)
         }
         LoadWork::Http(args) => {
             let work = Work::Http {
@@ -36,18 +33,13 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
                 headers: args.header.clone(),
                 pipeline: args.pipeline,
             };
-            print(
-                &run(&plan(work, &args.common, stop))?,
-                args.common.measuring.json,
-            )
+            of_groups(work, &args.common)
         }
-        LoadWork::Spin(args) => {
-            let mut plan = args.plan();
-            plan.stop = Some(stop);
-            plan.fifo = args.elevate.then_some(CLIENT_PRIORITY);
-            print(&run_spin(&plan)?, args.measuring.json)
-        }
-    }
+        LoadWork::Spin(args) => (args.plan(), args.elevate, args.measuring.json),
+    };
+    plan.stop = Some(stop);
+    plan.fifo = elevate.then_some(CLIENT_PRIORITY);
+    print(&run(&plan)?, json)
 }
 
 /// Prints what was measured; the exit code says whether all went well.
@@ -78,7 +70,8 @@ fn print(outcome: &Outcome, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn plan(work: Work, args: &LoadCommonArgs, stop: Arc<AtomicBool>) -> Plan {
+/// The plan of the flags, and whether to elevate the client and to print JSON.
+fn of_groups(work: Work, args: &LoadCommonArgs) -> (Plan, bool, bool) {
     let pace = match (args.period, args.rate) {
         (Some(period), _) => Pace::Open { period },
         (None, Some(per_second)) => Pace::OpenRate { per_second },
@@ -96,8 +89,6 @@ fn plan(work: Work, args: &LoadCommonArgs, stop: Arc<AtomicBool>) -> Plan {
     // A server that serves urgent connections first may rightly keep others waiting to the end.
     plan.patience = measuring.warmup + measuring.duration + Duration::from_secs(5);
     plan.pin = measuring.pin;
-    plan.fifo = args.elevate.then_some(CLIENT_PRIORITY);
     plan.server_pid = measuring.server_pid;
-    plan.stop = Some(stop);
-    plan
+    (plan, args.elevate, measuring.json)
 }

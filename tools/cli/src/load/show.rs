@@ -60,20 +60,3 @@ pub(crate) fn cpu_line(report: &Report) -> String {
     let client = report.client_cpu_us.map_or("unknown".into(), micros);
     format!("CPU time per request: {server}; client {client}")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::demo::sample;
-
-    #[test]
-    fn json_comes_back_as_it_was() {
-        let mut given = sample(&[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]);
-        given.server_cpu_us = Some((1.0, 2.0));
-        let json = serde_json::to_string(&given).unwrap();
-        let back: Report = serde_json::from_str(&json).unwrap();
-        assert_eq!(back.groups[1].curve, given.groups[1].curve);
-        assert_eq!(back.server_cpu(), 3.0);
-        assert_eq!(table(&back).rows.len(), 3, "two groups and their total");
-    }
-}

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use upshift_load::scenario::BATCH_LEVEL;
-use upshift_load::{Arrivals, Class, Distribution, Hog, SpinPlan};
+use upshift_load::{Class, Distribution, Plan};
 
 use super::measuring::MeasuringArgs;
 use crate::values::{self, Endpoint};
@@ -19,12 +18,11 @@ const LEVEL: u8 = 32;
   upshift load spin --connect 127.0.0.1:7000 --rate 20000 --short 500ns \\
                     --long 500us --long-share 0.5%
   upshift load spin --connect 127.0.0.1:7000 --rate 10000 --short 50us --distribution exponential
-  upshift load spin --connect 127.0.0.1:7000 --rate 1000 --arrivals even --connections 1 \\
-                    --level 0 --hog 5s --hog-level 40
 
-Open loop: requests are sent on schedule whatever the server does; latency is measured by class from
-the time a request was due. Requests without a reply 500 ms after the end count as waiting. Equal
-seeds give equal loads. The exit code is 1 when a connection failed or a reply was wrong.")]
+Open loop: requests are sent at random times, as by independent clients, whatever the server does;
+latency is measured by class from the time a request was due. Requests without a reply 500 ms after
+the end count as waiting. Equal seeds give equal loads. The exit code is 1 when a connection failed
+or a reply was wrong.")]
 pub(crate) struct SpinLoadArgs {
     /// Address of the server
     #[arg(long, value_name = "ADDR", value_parser = values::endpoint)]
@@ -35,14 +33,6 @@ pub(crate) struct SpinLoadArgs {
     /// Requests per second, short and long together
     #[arg(long, value_name = "REQ/S", default_value = "1000", value_parser = values::rate)]
     pub(crate) rate: f64,
-    /// Arrival times: poisson (independent clients) or even
-    #[arg(
-        long,
-        value_enum,
-        default_value = "poisson",
-        hide_possible_values = true
-    )]
-    pub(crate) arrivals: ArrivalsArg,
     /// CPU time of a short request
     #[arg(long, value_name = "TIME", default_value = "500ns", value_parser = values::service)]
     pub(crate) short: Duration,
@@ -61,12 +51,6 @@ pub(crate) struct SpinLoadArgs {
     /// Level of long requests [default: that of short ones]
     #[arg(long, value_name = "LEVEL", value_parser = values::level)]
     pub(crate) long_level: Option<u8>,
-    /// First send one request of this CPU time on a separate connection, without waiting for it
-    #[arg(long, value_name = "TIME", value_parser = values::service)]
-    pub(crate) hog: Option<Duration>,
-    /// Level of that request
-    #[arg(long, value_name = "LEVEL", default_value_t = BATCH_LEVEL, value_parser = values::level)]
-    pub(crate) hog_level: u8,
     /// Seed of times, classes and CPU times
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
@@ -75,15 +59,6 @@ pub(crate) struct SpinLoadArgs {
     pub(crate) elevate: bool,
     #[command(flatten)]
     pub(crate) measuring: MeasuringArgs,
-}
-
-/// When requests come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ArrivalsArg {
-    /// As from independent clients
-    Poisson,
-    /// At even distances
-    Even,
 }
 
 /// How CPU times vary.
@@ -97,8 +72,8 @@ pub(crate) enum DistributionArg {
 
 impl SpinLoadArgs {
     /// The plan of these flags.
-    pub(crate) fn plan(&self) -> SpinPlan {
-        let mut plan = SpinPlan::new(
+    pub(crate) fn plan(&self) -> Plan {
+        let mut plan = Plan::spin(
             self.connect.address,
             self.rate,
             Duration::ZERO,
@@ -125,64 +100,13 @@ impl SpinLoadArgs {
             plan.classes
                 .push(class("long", self.long, level, self.long_share));
         }
-        plan.connections = self.connections;
-        plan.arrivals = match self.arrivals {
-            ArrivalsArg::Poisson => Arrivals::Poisson,
-            ArrivalsArg::Even => Arrivals::Even,
-        };
+        plan.groups[0].connections = self.connections;
         plan.seed = self.seed;
-        plan.hog = self.hog.map(|service| Hog {
-            service,
-            level: self.hog_level,
-        });
         plan.warmup = self.measuring.warmup;
         plan.pin = self.measuring.pin;
         plan.server_pid = self.measuring.server_pid;
         plan
     }
-}
-
-/// The flags of [`SpinLoadArgs`] that give this plan, but for what a single run decides: target, CPU, seed, process of the server.
-pub(crate) fn flags(plan: &SpinPlan) -> String {
-    let time = |time: Duration| match time.as_nanos() {
-        ns if ns % 1_000_000 == 0 => format!("{}ms", ns / 1_000_000),
-        ns if ns % 1_000 == 0 => format!("{}us", ns / 1_000),
-        ns => format!("{ns}ns"),
-    };
-    let mut flags = format!(
-        "--connections {} --rate {}",
-        plan.connections, plan.per_second
-    );
-    let mut flag = |name: &str, value: String| {
-        flags.extend([" --", name, " ", &value]);
-    };
-    if plan.arrivals == Arrivals::Even {
-        flag("arrivals", "even".into());
-    }
-    for (name, class) in ["short", "long"].into_iter().zip(&plan.classes) {
-        flag(name, time(class.service));
-        if name == "long" {
-            flag("long-share", format!("{}%", 100.0 * class.share));
-        }
-        if class.level != LEVEL {
-            let name = if name == "long" {
-                "long-level"
-            } else {
-                "level"
-            };
-            flag(name, class.level.to_string());
-        }
-    }
-    if let Some(hog) = &plan.hog {
-        flag("hog", time(hog.service));
-        flag("hog-level", hog.level.to_string());
-    }
-    flag("warmup", time(plan.warmup));
-    flag("duration", time(plan.duration));
-    if plan.fifo.is_some() {
-        flags.push_str(" --elevate");
-    }
-    flags
 }
 
 #[cfg(test)]
@@ -191,9 +115,9 @@ mod tests {
     use crate::args::{Cli, Command};
     use crate::load::LoadWork;
     use clap::Parser;
-    use upshift_load::scenario;
+    use upshift_load::Pace;
 
-    fn plan(more: &str) -> SpinPlan {
+    fn plan(more: &str) -> Plan {
         let line = format!("upshift load spin --connect 127.0.0.1:1 {more}");
         let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
         let Command::Load(load) = cli.command else {
@@ -210,45 +134,17 @@ mod tests {
         let plan = plan("--short 25us --rate 2e4");
         assert_eq!(plan.classes.len(), 1);
         assert_eq!(plan.classes[0].service, Duration::from_micros(25));
-        assert_eq!(plan.per_second, 2e4);
-        assert_eq!(plan.hog, None);
+        assert_eq!(plan.pace, Pace::Poisson { per_second: 2e4 });
     }
 
     #[test]
     fn long_requests_take_their_share_and_their_level() {
-        let plan = plan("--long 25ms --long-share 0.5% --level 3 --long-level 9 --hog 2s");
+        let plan = plan("--long 25ms --long-share 0.5% --level 3 --long-level 9");
         let [short, long] = &plan.classes[..] else {
             panic!("two classes")
         };
         assert_eq!((short.level, long.level), (3, 9));
         assert!((long.share - 0.005).abs() < 1e-12 && (short.share - 0.995).abs() < 1e-12);
-        assert_eq!(plan.hog.map(|hog| hog.level), Some(40));
-    }
-
-    #[test]
-    fn the_flags_of_a_plan_give_the_plan() {
-        let time = Duration::from_millis(700);
-        let mut hog = scenario::pings(time);
-        hog.hog = Some(Hog {
-            service: 3 * time,
-            level: 41,
-        });
-        for given in [
-            scenario::long_among_short(time),
-            scenario::short_alone(time),
-            scenario::urgent(time),
-            hog,
-        ] {
-            let mut read = plan(&flags(&given));
-            read.target = given.target;
-            // The command calls the first class `short`, whatever it is.
-            read.classes[0].label.clone_from(&given.classes[0].label);
-            assert_eq!(format!("{read:?}"), format!("{given:?}"));
-        }
-        assert_eq!(
-            flags(&scenario::long_among_short(time)),
-            "--connections 32 --rate 20000 --short 500ns --long 500us --long-share 0.5% --warmup 70ms --duration 700ms"
-        );
     }
 
     #[test]

@@ -2,14 +2,13 @@
 
 use clap::Args;
 
-use crate::choice::{DriverChoice, Model, SchedulingArgs};
+use crate::choice::{DriverChoice, SchedulingArgs};
 use crate::values::{self, Listen};
 
 /// The end of `upshift spin-server --help`.
 pub(crate) const SPIN_EXAMPLES: &str = "Examples:
   --listen 127.0.0.1:7000                         requests are received at level 32
   --listen 127.0.0.1:7000@0 --pin 0               received at level 0, whatever their own level
-  --listen 127.0.0.1:7000 --model thread          a thread per connection; levels have no effect
 
 A request is 24 bytes, three u64, little-endian: service time in ns of CPU (at most 60 s), level
 (0 to 63), tag. The server burns that much CPU at that level and sends the 24 bytes back.
@@ -24,7 +23,6 @@ completion. Give the level of the most urgent requests as that of the connection
   --listen 127.0.0.1:7000@0 --listen 127.0.0.1:7001@56
                                                   urgent and background on one server
   --listen 127.0.0.1:7000 --vcpus 2 --pin 0,1     two vCPUs, one per CPU
-  --listen 127.0.0.1:7000 --model thread          the same service with threads
 
 One line `listening on ADDRESS` per address is printed once connections are accepted; port 0 takes
 any free port. SIGTERM and Ctrl-C end the server with status 0.")]
@@ -32,29 +30,21 @@ pub(crate) struct ServerArgs {
     /// Address to listen on, optionally with a level for its connections instead of --level
     #[arg(long, value_name = "ADDR[@LEVEL]", required = true, value_parser = values::listen)]
     pub(crate) listen: Vec<Listen>,
-    /// Number of vCPUs (coroutine model) [default: as many as --pin names, else 1]
+    /// Number of vCPUs [default: as many as --pin names, else 1]
     #[arg(long, value_name = "N", value_parser = values::count)]
     pub(crate) vcpus: Option<usize>,
-    /// CPUs to run on, e.g. `0,1`: one vCPU each, in turn (thread model: all threads on these)
+    /// CPUs to run on, e.g. `0,1`: one vCPU each, in turn
     #[arg(long, value_name = "CPUS", value_delimiter = ',', value_parser = values::cpu)]
     pub(crate) pin: Vec<usize>,
-    /// How connections are served: coroutine, or thread (for comparison; levels have no effect)
-    #[arg(
-        long,
-        value_enum,
-        default_value = "coroutine",
-        hide_possible_values = true
-    )]
-    pub(crate) model: Model,
     /// Priority level of the connections: 0 (most urgent) to 63
     #[arg(long, value_name = "LEVEL", default_value_t = 32, value_parser = values::level)]
     pub(crate) level: u8,
-    /// I/O driver: auto (io_uring if it works), ring, or readiness (coroutine model)
+    /// I/O driver: auto (io_uring if it works), ring, or readiness
     #[arg(long, value_enum, default_value = "auto", hide_possible_values = true)]
     pub(crate) driver: DriverChoice,
-    /// Allow `upshift top` to inspect the server (coroutine model)
+    /// Allow `upshift top` to inspect the server
     #[arg(long)]
     pub(crate) observe: bool,
-    #[command(flatten, next_help_heading = "Scheduling (coroutine model)")]
+    #[command(flatten, next_help_heading = "Scheduling")]
     pub(crate) scheduling: SchedulingArgs,
 }

@@ -15,8 +15,10 @@ use upshift::net::{OwnedReadHalf, TcpListener, TcpSocket, TcpStream};
 use upshift::signal::Signal;
 use upshift::{Level, Preemption, Runtime, time};
 
+use super::args::ServerArgs;
 use super::listening::{announce, bind_advice};
-use super::options::{Address, ServerOptions};
+use crate::choice::Switch;
+use crate::values::Listen;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 4096;
@@ -34,34 +36,25 @@ pub(super) struct Client {
 /// Serves until a signal comes; `serve` starts the coroutines of a connection.
 pub(super) fn run(
     name: &'static str,
-    options: &ServerOptions,
+    args: &ServerArgs,
     serve: impl Fn(Client) + Copy + Send + 'static,
 ) -> Result<()> {
-    let pins: Vec<usize> = options
-        .pin
-        .iter()
-        .copied()
-        .cycle()
-        .take(options.vcpus)
-        .collect();
+    let vcpus = args.vcpus.unwrap_or(args.pin.len().max(1));
+    let pins = args.pin.iter().copied().cycle().take(vcpus);
     let mut builder = Runtime::builder()
-        .driver(options.driver)
-        .observe(options.observe);
-    if options.preempt {
+        .driver(args.driver.into())
+        .observe(args.observe);
+    if args.scheduling.preempt == Switch::On {
         // Without the right to it the runtime says what is missing, and serves all the same.
         builder = builder.preemption(Preemption::Preferred);
     }
-    if let Some(quantum) = options.quantum {
+    if let Some(quantum) = args.scheduling.quantum {
         builder = builder.quantum(quantum);
     }
     let runtime = builder
-        .board(options.board)
-        .vcpus(options.vcpus)
-        .pin(if options.pin.is_empty() {
-            Vec::new()
-        } else {
-            pins
-        })
+        .board(args.scheduling.board.into())
+        .vcpus(vcpus)
+        .pin(pins.collect::<Vec<_>>())
         .main_level(Level::at::<0>())
         .name(name)
         .build()
@@ -72,14 +65,15 @@ pub(super) fn run(
             .into_iter()
             .collect::<io::Result<Vec<Signal>>>()
             .context("cannot handle SIGTERM and Ctrl-C")?;
-        let mut bound = Vec::with_capacity(options.addresses.len());
-        for address in &options.addresses {
-            let listener = listen(address.address).map_err(|error| {
-                let text = format!("cannot listen on {}: {error}", address.address);
+        let mut bound = Vec::with_capacity(args.listen.len());
+        for &Listen { address, level } in &args.listen {
+            let listener = listen(address).map_err(|error| {
+                let text = format!("cannot listen on {address}: {error}");
                 bind_advice(io::Error::new(error.kind(), text))
             })?;
             bound.push(listener.local_addr()?);
-            let level = level(address)?;
+            let level = Level::new(level.unwrap_or(args.level))
+                .with_context(|| format!("level of {address}"))?;
             upshift::spawn(accept(name, listener, level, serve), level).detach();
         }
         announce(bound)?;
@@ -102,10 +96,6 @@ pub(super) fn run(
         );
     }
     Ok(())
-}
-
-fn level(address: &Address) -> Result<Level> {
-    Level::new(address.level).with_context(|| format!("level of {}", address.address))
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {

@@ -13,15 +13,15 @@ use upshift::net::{OwnedReadHalf, OwnedWriteHalf};
 use upshift::sync::mpsc::{self, Receiver, Sender};
 use upshift_load::frames::{Frame, Frames};
 
+use super::args::ServerArgs;
 use super::coroutine::{self, Client};
-use super::options::ServerOptions;
 
 /// Frames that each of the two queues of a connection holds.
 const QUEUE: usize = 16;
 
 /// Squares of matrices: receive, compute and send are a coroutine each.
-pub(crate) fn serve(options: &ServerOptions) -> Result<()> {
-    coroutine::run("matrix-server", options, start)
+pub(crate) fn serve(args: &ServerArgs) -> Result<()> {
+    coroutine::run("matrix-server", args, start)
 }
 
 fn start(client: Client) {

@@ -5,14 +5,14 @@
 //! without requests holds no receive buffer.
 
 use anyhow::Result;
-use upshift_load::http;
+use upshift_load::requests::Requests;
 
+use super::args::ServerArgs;
 use super::coroutine::{self, Client};
-use super::options::ServerOptions;
 
 /// `Hello, World!`: a coroutine per connection.
-pub(crate) fn serve(options: &ServerOptions) -> Result<()> {
-    coroutine::run("plaintext-server", options, |client| {
+pub(crate) fn serve(args: &ServerArgs) -> Result<()> {
+    coroutine::run("plaintext-server", args, |client| {
         let level = client.level;
         upshift::spawn(converse(client), level).detach();
     })
@@ -20,9 +20,7 @@ pub(crate) fn serve(options: &ServerOptions) -> Result<()> {
 
 async fn converse(client: Client) {
     let mut stream = client.stream;
-    // The unanswered end of what was received; empty in the ordinary case, so nothing is copied.
-    let mut rest: Vec<u8> = Vec::new();
-    let mut replies = Vec::new();
+    let (mut requests, mut replies) = (Requests::default(), Vec::new());
     loop {
         let Ok(data) = stream.recv().await else {
             return;
@@ -30,16 +28,7 @@ async fn converse(client: Client) {
         if data.is_empty() {
             return;
         }
-        let scan = if rest.is_empty() {
-            let scan = http::answer(&data, &mut replies);
-            rest.extend_from_slice(&data[scan.consumed..]);
-            scan
-        } else {
-            rest.extend_from_slice(&data);
-            let scan = http::answer(&rest, &mut replies);
-            rest.drain(..scan.consumed);
-            scan
-        };
+        let is_open = requests.feed(&data, &mut replies);
         // The buffer goes back to the vCPU before a client that does not read is waited for.
         drop(data);
         if !replies.is_empty() {
@@ -50,7 +39,7 @@ async fn converse(client: Client) {
             replies = written;
             replies.clear();
         }
-        if scan.close {
+        if !is_open {
             let (mut input, output) = stream.into_split();
             // Ends the direction of the replies; the client sees the end of them.
             drop(output);

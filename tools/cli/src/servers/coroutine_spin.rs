@@ -25,8 +25,8 @@ use upshift::{Level, RecvBuf};
 use upshift_load::Burner;
 use upshift_load::spin::{Frames, Request};
 
+use super::args::ServerArgs;
 use super::coroutine::{self, Client};
-use super::options::ServerOptions;
 
 /// Requests of a connection that are under way, at most.
 const OUTSTANDING: usize = 256;
@@ -55,8 +55,8 @@ struct Receiver {
 }
 
 /// Burns what is asked for.
-pub(crate) fn serve(options: &ServerOptions, burner: Burner) -> Result<()> {
-    coroutine::run("spin-server", options, move |client| start(client, burner))
+pub(crate) fn serve(args: &ServerArgs, burner: Burner) -> Result<()> {
+    coroutine::run("spin-server", args, move |client| start(client, burner))
 }
 
 fn start(client: Client, burner: Burner) {

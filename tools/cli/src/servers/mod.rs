@@ -1,4 +1,5 @@
-//! `upshift matrix-server`, `plaintext-server` and `spin-server`: the same services by coroutines and by threads.
+//! `upshift matrix-server`, `plaintext-server` and `spin-server`: servers to measure, on the
+//! Upshift runtime.
 
 mod args;
 mod coroutine;
@@ -6,9 +7,7 @@ mod coroutine_matrix;
 mod coroutine_plaintext;
 mod coroutine_spin;
 mod listening;
-mod options;
 mod run;
-mod thread;
 
 pub(crate) use args::{SPIN_EXAMPLES, ServerArgs};
 pub(crate) use run::{Service, serve};

@@ -1,13 +1,11 @@
-//! Runs one of the three test servers, each in two models: [`serve`] picks one of six functions. Each binds all addresses, says so
+//! Runs one of the three test servers. Each binds all addresses, says so
 //! ([`announce`](super::listening::announce)), serves until SIGTERM or SIGINT and returns `Ok`.
 
 use anyhow::Result;
 use upshift_load::{Burner, machine};
 
 use super::args::ServerArgs;
-use super::options::ServerOptions;
-use super::{coroutine_matrix, coroutine_plaintext, coroutine_spin, thread};
-use crate::choice::Model;
+use super::{coroutine_matrix, coroutine_plaintext, coroutine_spin};
 
 /// What a server answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,14 +21,10 @@ pub(crate) enum Service {
 /// Runs a server until a signal ends it.
 pub(crate) fn serve(service: Service, args: &ServerArgs) -> Result<()> {
     machine::raise_file_limit();
-    let options = ServerOptions::new(args);
-    match (service, args.model) {
-        (Service::Matrix, Model::Thread) => thread::serve_matrix(&options),
-        (Service::Plaintext, Model::Thread) => thread::serve_plaintext(&options),
-        (Service::Spin, Model::Thread) => thread::serve_spin(&options, calibrate()),
-        (Service::Matrix, Model::Coroutine) => coroutine_matrix::serve(&options),
-        (Service::Plaintext, Model::Coroutine) => coroutine_plaintext::serve(&options),
-        (Service::Spin, Model::Coroutine) => coroutine_spin::serve(&options, calibrate()),
+    match service {
+        Service::Matrix => coroutine_matrix::serve(args),
+        Service::Plaintext => coroutine_plaintext::serve(args),
+        Service::Spin => coroutine_spin::serve(args, calibrate()),
     }
 }
 

@@ -171,10 +171,7 @@ fn right(text: impl Into<String>) -> Cell<'static> {
 }
 
 fn draw_levels(to: &mut Canvas<'_>, area: Rect, frame: &Frame, sort: Sort) {
-    let columns = [
-        "level", "ready", "run", "polls/s", "CPU", "wait p50", "wait p99", "starved",
-    ];
-    let title = Row::new(columns.map(|name| {
+    let title = Row::new(Level::COLUMNS.map(|name| {
         let marked = name == sort.word();
         right(if marked {
             format!("▼{name}")
@@ -185,17 +182,7 @@ fn draw_levels(to: &mut Canvas<'_>, area: Rect, frame: &Frame, sort: Sort) {
     let rows = sorted(&frame.levels, sort).into_iter().map(|level| {
         let occupied = frame.occupied >> level.level & 1 == 1;
         let style = if occupied { bold() } else { Style::new() };
-        Row::new([
-            right(level.level.to_string()),
-            right(level.ready.to_string()),
-            right(level.running.to_string()),
-            right(rate(level.polls_per_s)),
-            right(percent(level.cpu)),
-            right(time(level.wait_p50_ns)),
-            right(time(level.wait_p99_ns)),
-            right(percent(level.starve)),
-        ])
-        .style(style)
+        Row::new(level.cells().map(right)).style(style)
     });
     let widths = [6, 5, 3, 8, 7, 8, 9, 7].map(Constraint::Length);
     let table = Table::new(rows, widths).header(title.style(head()));

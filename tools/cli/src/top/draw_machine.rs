@@ -3,12 +3,12 @@
 use ratatui::Frame as Canvas;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
-use ratatui::widgets::{Cell, Paragraph, Row, Table, Wrap};
+use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 
 use super::attach::{NO_PROCESS, Peer};
 use super::draw::{bold, dim, footer, head};
-use super::figures::{age, rate};
-use super::machine::{Machine, band, levels};
+use super::figures::age;
+use super::machine::{CPU_COLUMNS, Machine, VCPU_COLUMNS, levels};
 use super::settings::Settings;
 
 /// The list to choose from.
@@ -85,49 +85,23 @@ pub(super) fn machine(
         levels(now.bitmap),
     );
     to.render_widget(Paragraph::new(text), title);
-    let some = |level: Option<u8>| level.map_or_else(|| "–".into(), |level| level.to_string());
-    let rows = now.cpus.iter().map(|cpu| {
-        Row::new([
-            cpu.cpu.to_string(),
-            rate(now.switches_per_s(before, cpu.cpu)),
-            cpu.contenders.to_string(),
-            some(cpu.level),
-            levels(cpu.bitmap),
-            now.winner(cpu),
-        ])
-    });
+    let plain = |name: &'static str| name.trim_start_matches('<');
+    let rows = now.cpu_cells(before).map(Row::new);
     let widths = [5, 11, 11, 6, 16]
         .map(Constraint::Length)
         .into_iter()
         .chain([Constraint::Min(8)]);
-    let columns = ["CPU", "switches/s", "contenders", "level", "levels", "runs"];
-    let title = Row::new(columns).style(head());
+    let title = Row::new(CPU_COLUMNS.map(plain)).style(head());
     to.render_widget(Table::new(rows, widths).header(title), cpus);
-    let lines = now.processes.iter().flat_map(|process| {
-        process.vcpus.iter().map(move |vcpu| {
-            let row = [
-                process.pid.to_string(),
-                process.uid.to_string(),
-                process.ceiling.to_string(),
-                vcpu.cpu.to_string(),
-                some(vcpu.running),
-                band(vcpu),
-                vcpu.wins.to_string(),
-                levels(vcpu.bitmap),
-                process.command.clone(),
-            ];
-            let style = if vcpu.winner { bold() } else { Style::new() };
-            Row::new(row.map(Cell::from)).style(style)
-        })
+    let lines = now.vcpu_cells().map(|(cells, is_winner)| {
+        let style = if is_winner { bold() } else { Style::new() };
+        Row::new(cells).style(style)
     });
     let widths = [8, 7, 8, 4, 8, 5, 9, 16]
         .map(Constraint::Length)
         .into_iter()
         .chain([Constraint::Min(8)]);
-    let columns = [
-        "pid", "user", "ceiling", "CPU", "running", "band", "wins", "levels", "command",
-    ];
-    let title = Row::new(columns).style(head());
+    let title = Row::new(VCPU_COLUMNS.map(plain)).style(head());
     let rows = lines.skip(settings.scroll);
     to.render_widget(Table::new(rows, widths).header(title), processes);
     footer(to, keys, settings);

@@ -132,6 +132,27 @@ fn clean(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).collect()
 }
 
+impl Level {
+    /// Heads of the columns.
+    pub(super) const COLUMNS: [&'static str; 8] = [
+        "level", "ready", "run", "polls/s", "CPU", "wait p50", "wait p99", "starved",
+    ];
+
+    /// Cells of the columns.
+    pub(super) fn cells(&self) -> [String; 8] {
+        [
+            self.level.to_string(),
+            self.ready.to_string(),
+            self.running.to_string(),
+            rate(self.polls_per_s),
+            percent(self.cpu),
+            time(self.wait_p50_ns),
+            time(self.wait_p99_ns),
+            percent(self.starve),
+        ]
+    }
+}
+
 impl Frame {
     /// What happened between two snapshots of a process.
     pub(super) fn new(peer: &Peer, before: &View, now: &View) -> Frame {

@@ -77,6 +77,24 @@ fn parse(json: String) -> Result<Machine> {
     Ok(machine)
 }
 
+/// Heads of the columns of [`Machine::cpu_cells`]; `<` marks those of words.
+pub(super) const CPU_COLUMNS: [&str; 6] = [
+    "CPU",
+    "switches/s",
+    "contenders",
+    "level",
+    "<levels",
+    "<runs",
+];
+/// Heads of the columns of [`Machine::vcpu_cells`].
+pub(super) const VCPU_COLUMNS: [&str; 9] = [
+    "PID", "user", "ceiling", "CPU", "running", "band", "wins", "<levels", "<command",
+];
+
+fn some(level: Option<u8>) -> String {
+    level.map_or_else(|| "–".into(), |level| level.to_string())
+}
+
 /// A bitmap as the list of its levels.
 pub(super) fn levels(bitmap: u64) -> String {
     let set = (0..64).filter(|level| bitmap >> level & 1 == 1);
@@ -88,8 +106,42 @@ pub(super) fn levels(bitmap: u64) -> String {
 }
 
 impl Machine {
+    /// A row for each CPU.
+    pub(super) fn cpu_cells(&self, before: Option<&Machine>) -> impl Iterator<Item = [String; 6]> {
+        self.cpus.iter().map(move |cpu| {
+            [
+                cpu.cpu.to_string(),
+                rate(self.switches_per_s(before, cpu.cpu)),
+                cpu.contenders.to_string(),
+                some(cpu.level),
+                levels(cpu.bitmap),
+                self.winner(cpu),
+            ]
+        })
+    }
+
+    /// A row for each vCPU of each process, and whether the vCPU has its CPU.
+    pub(super) fn vcpu_cells(&self) -> impl Iterator<Item = ([String; 9], bool)> {
+        self.processes.iter().flat_map(|process| {
+            process.vcpus.iter().map(move |vcpu| {
+                let cells = [
+                    process.pid.to_string(),
+                    process.uid.to_string(),
+                    process.ceiling.to_string(),
+                    vcpu.cpu.to_string(),
+                    some(vcpu.running),
+                    band(vcpu),
+                    vcpu.wins.to_string(),
+                    levels(vcpu.bitmap),
+                    process.command.clone(),
+                ];
+                (cells, vcpu.winner)
+            })
+        })
+    }
+
     /// Changes of the winner per second on a CPU, since an earlier look.
-    pub(super) fn switches_per_s(&self, before: Option<&Machine>, cpu: usize) -> f64 {
+    fn switches_per_s(&self, before: Option<&Machine>, cpu: usize) -> f64 {
         let of = |machine: &Machine| {
             let line = machine.cpus.iter().find(|line| line.cpu == cpu)?;
             Some((line.switches, machine.uptime_ms))
@@ -103,14 +155,14 @@ impl Machine {
     }
 
     /// The process of a session.
-    pub(super) fn process(&self, session: u32) -> Option<&Process> {
+    fn process(&self, session: u32) -> Option<&Process> {
         self.processes
             .iter()
             .find(|process| process.session == session)
     }
 
     /// What runs on a CPU, as text.
-    pub(super) fn winner(&self, cpu: &Cpu) -> String {
+    fn winner(&self, cpu: &Cpu) -> String {
         match cpu.winner.and_then(|session| self.process(session)) {
             Some(process) => format!("{} {}", process.pid, process.command),
             None => "–".into(),
@@ -139,54 +191,22 @@ pub(super) fn text(machine: &Machine, before: Option<&Machine>) -> String {
         machine.ejected,
         levels(machine.bitmap),
     );
-    let head = [
-        "CPU",
-        "switches/s",
-        "contenders",
-        "level",
-        "<levels",
-        "<runs",
-    ];
-    let mut cpus = Table::new("CPUs", &head);
-    for cpu in &machine.cpus {
-        cpus.row([
-            cpu.cpu.to_string(),
-            rate(machine.switches_per_s(before, cpu.cpu)),
-            cpu.contenders.to_string(),
-            cpu.level
-                .map_or_else(|| "–".into(), |level| level.to_string()),
-            levels(cpu.bitmap),
-            machine.winner(cpu),
-        ]);
+    let mut cpus = Table::new("CPUs", &CPU_COLUMNS);
+    for cells in machine.cpu_cells(before) {
+        cpus.row(cells);
     }
     text.push_str(&cpus.to_string());
     text.push('\n');
-    let head = [
-        "PID", "user", "ceiling", "CPU", "running", "band", "wins", "<levels", "<command",
-    ];
-    let mut processes = Table::new("Processes, a line per vCPU", &head);
-    for process in &machine.processes {
-        for vcpu in &process.vcpus {
-            processes.row([
-                process.pid.to_string(),
-                process.uid.to_string(),
-                process.ceiling.to_string(),
-                vcpu.cpu.to_string(),
-                vcpu.running
-                    .map_or_else(|| "–".into(), |level| level.to_string()),
-                band(vcpu),
-                vcpu.wins.to_string(),
-                levels(vcpu.bitmap),
-                process.command.clone(),
-            ]);
-        }
+    let mut processes = Table::new("Processes, a line per vCPU", &VCPU_COLUMNS);
+    for (cells, _) in machine.vcpu_cells() {
+        processes.row(cells);
     }
     text.push_str(&processes.to_string());
     text
 }
 
 /// The SCHED_FIFO priority of a vCPU's threads, marked where it has the CPU.
-pub(super) fn band(vcpu: &Vcpu) -> String {
+fn band(vcpu: &Vcpu) -> String {
     match (vcpu.band, vcpu.winner) {
         (0, true) => "*".into(),
         (0, false) => "–".into(),

@@ -27,4 +27,4 @@ mod screen;
 mod settings;
 
 pub(crate) use args::TopArgs;
-pub(crate) use run::{timeline, top};
+pub(crate) use run::top;

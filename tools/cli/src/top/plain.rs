@@ -1,6 +1,6 @@
 //! A [`Frame`] as text: what `--once` prints.
 
-use super::figures::{Frame, age, percent, rate, time};
+use super::figures::{Frame, Level, age, percent, rate, time};
 use crate::table::Table;
 
 /// Tables for people; for scripts there is `--json`.
@@ -65,21 +65,9 @@ fn vcpus(frame: &Frame) -> Table {
 }
 
 fn levels(frame: &Frame) -> Table {
-    let head = [
-        "level", "ready", "running", "polls/s", "CPU", "wait p50", "wait p99", "starved",
-    ];
-    let mut table = Table::new("Levels, 0 is the most urgent", &head);
+    let mut table = Table::new("Levels, 0 is the most urgent", &Level::COLUMNS);
     for level in &frame.levels {
-        table.row([
-            level.level.to_string(),
-            level.ready.to_string(),
-            level.running.to_string(),
-            rate(level.polls_per_s),
-            percent(level.cpu),
-            time(level.wait_p50_ns),
-            time(level.wait_p99_ns),
-            percent(level.starve),
-        ]);
+        table.row(level.cells());
     }
     table
 }

@@ -4,7 +4,6 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use upshift::trace::Timeline;
 
 use super::args::TopArgs;
 use super::attach::{self, Peer};
@@ -62,11 +61,6 @@ fn once(args: &TopArgs, interval: Duration) -> Result<()> {
     };
     let mut out = io::stdout().lock();
     writeln!(out, "{}", text.trim_end()).context("cannot print")
-}
-
-/// A timeline of a process.
-pub(crate) fn timeline(pid: u32, length: Duration) -> Result<Timeline> {
-    record::timeline(&mut Peer::of_pid(pid)?, length)
 }
 
 fn peer(args: &TopArgs) -> Result<Peer> {

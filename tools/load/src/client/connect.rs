@@ -3,8 +3,7 @@
 //! Bounded: it gives up when nothing has succeeded or failed for [`Plan::patience`], and within 20 ms when stopped.
 //! This phase is not measured and allocates as it likes.
 
-use super::outcome::GroupOutcome;
-use super::plan::{Phase, Plan, Progress};
+use super::plan::Plan;
 use crate::os::{self, Epoll};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::BTreeMap;
@@ -16,28 +15,25 @@ use std::time::{Duration, Instant};
 /// How many connections are being established at a time.
 const AT_A_TIME: usize = 64;
 
-/// The streams of `plan`, group by group, non-blocking; `None` for those that failed.
+/// A stream for each of `groups`, indices of the plan's groups, non-blocking; `None` for those that
+/// failed.
 ///
-/// Failures are counted in `outcomes`.
+/// `failed` is told of each failure, with the group and in words.
 pub(crate) fn establish(
     plan: &Plan,
-    outcomes: &mut [GroupOutcome],
+    groups: &[usize],
+    mut failed: impl FnMut(usize, String),
 ) -> io::Result<Vec<Option<TcpStream>>> {
-    let targets: Vec<(usize, SocketAddr)> = plan
-        .groups
-        .iter()
-        .enumerate()
-        .flat_map(|(i, group)| std::iter::repeat_n((i, group.target), group.connections))
-        .collect();
+    let of = |&group: &usize| (group, plan.groups[group].target);
+    let targets: Vec<(usize, SocketAddr)> = groups.iter().map(of).collect();
     // Some descriptors belong to the rest of the process.
     os::raise_open_files(targets.len() as u64 + 128)?;
 
     let mut epoll = Epoll::new(AT_A_TIME)?;
     let mut streams: Vec<Option<TcpStream>> = targets.iter().map(|_| None).collect();
     let mut pending: BTreeMap<usize, Socket> = BTreeMap::new();
-    let (mut next, mut made) = (0, 0);
-    let begin = Instant::now();
-    let (mut moved, mut reported) = (begin, begin);
+    let mut next = 0;
+    let mut moved = Instant::now();
     while next < targets.len() || !pending.is_empty() {
         if plan
             .stop
@@ -53,7 +49,7 @@ pub(crate) fn establish(
                     epoll.add(&socket, next as u64, os::EDGE)?;
                     pending.insert(next, socket);
                 }
-                Err(error) => outcomes[group].error(|| explain(target, &error)),
+                Err(error) => failed(group, explain(target, &error)),
             }
             next += 1;
         }
@@ -65,39 +61,25 @@ pub(crate) fn establish(
             };
             moved = Instant::now();
             let (group, target) = targets[place];
-            let failed = match socket.take_error() {
+            let refused = match socket.take_error() {
                 Ok(error) => error,
                 Err(error) => Some(error),
             };
-            match failed {
-                None => {
-                    streams[place] = Some(socket.into());
-                    made += 1;
-                }
-                Some(error) => outcomes[group].error(|| explain(target, &error)),
+            match refused {
+                None => streams[place] = Some(socket.into()),
+                Some(error) => failed(group, explain(target, &error)),
             }
         }
         if moved.elapsed() > plan.patience {
             let rest = pending.keys().copied().chain(next..targets.len());
             for (group, target) in rest.map(|place| targets[place]) {
-                outcomes[group].error(|| {
-                    let seconds = plan.patience.as_secs_f64();
-                    format!("cannot connect to {target}: no answer for {seconds} s")
-                });
+                let seconds = plan.patience.as_secs_f64();
+                failed(
+                    group,
+                    format!("cannot connect to {target}: no answer for {seconds} s"),
+                );
             }
             break;
-        }
-        if let Some(progress) = &plan.progress
-            && reported.elapsed() >= Duration::from_millis(100)
-        {
-            reported = Instant::now();
-            progress(&Progress {
-                phase: Phase::Connect,
-                elapsed: begin.elapsed(),
-                length: Duration::ZERO,
-                connections: made,
-                requests: 0,
-            });
         }
     }
     Ok(streams)

@@ -1,10 +1,14 @@
-//! One connection: how many requests it is to send, has sent and has had answered.
+//! One connection: the requests without a reply, and the bytes of them that the socket has not
+//! taken.
 //!
-//! `answered <= started <= due` always. Between them: `due - started` requests wait for room, `started - answered` are
-//! in flight, and the last `owed` bytes of those have not been taken by the socket. Requests repeat the template, so
-//! what is to be written next follows from `offset` alone.
+//! `requests` holds the oldest first; the first `started` of them are in flight, the others wait
+//! for room. Replies of most protocols keep the order. A spin reply names its request by a tag, the
+//! number of requests of the connection before it; the request is marked, and leaves the queue when
+//! it is the oldest: O(1) however replies are ordered.
 
+use super::arrivals::Request;
 use super::reply::{Cursor, Template};
+use crate::spin::{self, Frames};
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::net::TcpStream;
@@ -13,84 +17,157 @@ pub(crate) struct Connection {
     /// None once it has failed.
     pub(crate) stream: Option<TcpStream>,
     pub(crate) group: usize,
-    /// Its place in its group.
-    pub(crate) index: usize,
     pub(crate) template: usize,
-    pub(crate) due: u64,
-    pub(crate) started: u64,
-    pub(crate) answered: u64,
-    owed: usize,
-    offset: usize,
-    pub(crate) cursor: Cursor,
     /// When bytes last arrived, or a request left an idle connection.
     pub(crate) since: u64,
-    /// Closed loop: when the requests in flight were written.
-    pub(crate) sent_at: VecDeque<u64>,
+    pub(crate) cursor: Cursor,
+    pub(crate) frames: Frames,
+    pub(crate) has_replied: bool,
+    requests: VecDeque<Request>,
+    started: usize,
+    /// Requests among the started ones that were answered before an older one.
+    overtook: usize,
+    /// The tag of the oldest request.
+    tag: u64,
+    /// Bytes that the socket has not taken, and where they begin: in the copies of the template, or
+    /// in `out`.
+    owed: usize,
+    offset: usize,
+    /// Frames of spin requests.
+    out: Vec<u8>,
 }
 
 impl Connection {
-    pub(crate) fn new(
-        stream: Option<TcpStream>,
-        group: usize,
-        index: usize,
-        template: usize,
-    ) -> Connection {
+    pub(crate) fn new(stream: Option<TcpStream>, group: usize, template: usize) -> Connection {
         Connection {
             stream,
             group,
-            index,
             template,
-            due: 0,
+            since: 0,
+            cursor: Cursor::default(),
+            frames: Frames::default(),
+            has_replied: false,
+            requests: VecDeque::new(),
             started: 0,
-            answered: 0,
+            overtook: 0,
+            tag: 0,
             owed: 0,
             offset: 0,
-            cursor: Cursor::default(),
-            since: 0,
-            sent_at: VecDeque::new(),
+            out: Vec::new(),
         }
     }
 
-    pub(crate) fn in_flight(&self) -> u64 {
-        self.started - self.answered
+    pub(crate) fn in_flight(&self) -> usize {
+        self.started - self.overtook
+    }
+
+    /// Number of requests without a reply, sent or not.
+    pub(crate) fn waiting(&self) -> usize {
+        self.requests.len() - self.overtook
     }
 
     /// Another request could be written at once.
-    pub(crate) fn is_free(&self, depth: u64) -> bool {
+    pub(crate) fn is_free(&self, depth: usize) -> bool {
         self.owed == 0 && self.in_flight() < depth
     }
 
-    /// Starts the requests that are due, up to `depth` in flight; returns how many. [`flush`](Self::flush) writes them.
-    pub(crate) fn start(&mut self, template: &Template, depth: u64, now: u64) -> u64 {
-        let room = depth.saturating_sub(self.in_flight());
-        let count = room.min(self.due - self.started);
-        if count > 0 {
+    /// Makes a request due.
+    pub(crate) fn push(&mut self, request: Request) {
+        self.requests.push_back(request);
+    }
+
+    /// Starts the requests that are due, up to `depth` in flight. [`flush`](Self::flush) writes
+    /// them.
+    pub(crate) fn start(&mut self, template: Option<&Template>, depth: usize, now: u64) {
+        while self.started < self.requests.len() && self.in_flight() < depth {
             if self.in_flight() == 0 {
                 self.since = now;
             }
-            self.started += count;
-            self.owed += count as usize * template.len;
+            self.owed += match template {
+                Some(template) => template.len,
+                None => {
+                    let request = &self.requests[self.started];
+                    let frame = spin::Request {
+                        service: request.service,
+                        level: request.level,
+                        tag: self.tag.wrapping_add(self.started as u64),
+                    };
+                    self.out.extend_from_slice(&frame.bytes());
+                    spin::FRAME
+                }
+            };
+            self.started += 1;
         }
-        count
     }
 
     /// Writes what is owed, as far as the socket takes it.
-    pub(crate) fn flush(&mut self, template: &Template) -> io::Result<()> {
+    pub(crate) fn flush(&mut self, template: Option<&Template>) -> io::Result<()> {
         let Some(mut stream) = self.stream.as_ref() else {
             return Ok(());
         };
         while self.owed > 0 {
-            let end = template.bytes.len().min(self.offset + self.owed);
-            match stream.write(&template.bytes[self.offset..end]) {
+            let bytes = template.map_or(&self.out, |template| &template.bytes);
+            let end = bytes.len().min(self.offset + self.owed);
+            match stream.write(&bytes[self.offset..end]) {
                 Ok(n) => {
                     self.owed -= n;
-                    self.offset = (self.offset + n) % template.len;
+                    self.offset += n;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
+            if let Some(template) = template {
+                self.offset %= template.len;
+            }
+        }
+        if template.is_none() {
+            self.out.drain(..self.offset);
+            self.offset = 0;
         }
         Ok(())
+    }
+
+    /// Takes the oldest request in flight: its reply is complete.
+    pub(crate) fn pop(&mut self) -> Option<Request> {
+        if self.started == 0 {
+            return None;
+        }
+        self.started -= 1;
+        self.tag = self.tag.wrapping_add(1);
+        self.requests.pop_front()
+    }
+
+    /// Takes the request in flight that a spin reply repeats.
+    pub(crate) fn take(&mut self, reply: &spin::Request) -> Option<Request> {
+        let at = usize::try_from(reply.tag.wrapping_sub(self.tag)).ok()?;
+        let request = self.requests.get_mut(at).filter(|_| at < self.started)?;
+        if request.answered || (request.service, request.level) != (reply.service, reply.level) {
+            return None;
+        }
+        request.answered = true;
+        let taken = *request;
+        self.overtook += 1;
+        while self.requests.front().is_some_and(|oldest| oldest.answered) {
+            self.pop();
+            self.overtook -= 1;
+        }
+        Some(taken)
+    }
+
+    /// Forgets the requests that have not been started.
+    pub(crate) fn withdraw(&mut self) {
+        self.requests.truncate(self.started);
+    }
+
+    /// Forgets all requests.
+    pub(crate) fn clear(&mut self) {
+        (self.started, self.overtook) = (0, 0);
+        self.requests.clear();
+    }
+
+    /// The requests without a reply, the oldest first.
+    pub(crate) fn unanswered(&self) -> impl Iterator<Item = &Request> {
+        self.requests.iter().filter(|request| !request.answered)
     }
 }

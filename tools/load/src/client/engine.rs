@@ -1,48 +1,51 @@
 //! The loop of the client: fire what is due, wait, read replies, send the next requests.
 //!
-//! All times inside are ns since the start of the run. Every socket is registered once, edge-triggered: a read that
-//! does not fill the buffer has emptied the socket, and a write is tried at once and only then waits for the socket.
-//! A turn costs one `epoll_wait`; a request one `write` and one `read`. Nothing is allocated after connecting, but for
-//! HTTP heads cut by the end of a read and for error messages.
+//! All times inside are ns since the start of the run. Every socket is registered once,
+//! edge-triggered: a read that does not fill the buffer has emptied the socket, and a write is
+//! tried at once and only then waits for the socket. A turn costs one `epoll_wait`; a request one
+//! `write` and one `read`. Nothing is allocated after connecting, but for HTTP heads cut by the end
+//! of a read, for error messages, and 24 bytes for each request that has no reply.
 
+use super::arrivals::{Arrivals, Request};
 use super::connect;
 use super::connection::Connection;
 use super::meter::{BURST, Meter, NAP, PRIME, SPIN, nanos};
 use super::outcome::{GroupOutcome, Outcome};
-use super::plan::{Phase, Plan, Progress, Work};
+use super::plan::{Plan, Work};
 use super::reply::{self, Found, HeadMemo, Template};
-use super::schedule::Schedule;
 use super::{OPEN_DEPTH, Pace};
 use crate::os::{self, ENDED, Epoll, Ready};
 use std::io::{self, Read};
 use std::time::Duration;
 
-/// Time between looks at silent connections and reports of progress, in ns.
+/// Time between looks at silent connections, in ns.
 const CHECK: u64 = 100_000_000;
 /// The longest wait for the last replies, in ns.
-const DRAIN: u64 = 250_000_000;
+const LAST: u64 = 250_000_000;
 /// Different matrices in use, where computing their products costs little.
 const VARIANTS: usize = 8;
 
-/// Which requests are made, and what their replies count for.
+/// Which requests are made, and whether their replies count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// One request per connection; nothing counts but errors.
     Priming,
+    /// The load; nothing counts but errors.
+    Warming,
     /// The load.
-    Running,
-    /// No more requests; nothing counts.
+    Measuring,
+    /// The time after the load; replies still count.
     Draining,
+    /// The wait for the last replies; nothing counts.
+    Ending,
 }
 
 struct Group {
-    /// None in a closed loop.
-    schedule: Option<Schedule>,
+    arrivals: Arrivals,
     /// The most requests in flight on a connection.
-    depth: u64,
+    depth: usize,
     /// The index of its first connection.
     first: usize,
-    outcome: GroupOutcome,
 }
 
 pub(crate) struct Engine<'p> {
@@ -50,17 +53,23 @@ pub(crate) struct Engine<'p> {
     meter: Meter,
     epoll: Epoll,
     groups: Vec<Group>,
+    /// An outcome per class of each group, group by group.
+    outcomes: Vec<GroupOutcome>,
+    /// Number of classes, 1 at least.
+    classes: usize,
     connections: Vec<Connection>,
-    /// The last one is that of priming.
+    /// The last one is that of priming; empty for spin requests.
     templates: Vec<Template>,
     memo: HeadMemo,
     scratch: Box<[u8]>,
     /// Connections that have not failed.
     alive: usize,
-    /// Requests in flight on all of them.
-    outstanding: u64,
-    /// The earliest send time of all schedules; `u64::MAX` in a closed loop.
+    /// Requests without a reply, but for the hog's.
+    waiting: usize,
+    /// The earliest send time of all groups; `u64::MAX` in a closed loop.
     next_due: u64,
+    /// The end of the load: no request is due from here on.
+    until: u64,
     next_check: u64,
     stage: Stage,
 }
@@ -71,44 +80,59 @@ impl<'p> Engine<'p> {
         // Fail before connecting if the server cannot be measured.
         let meter = Meter::new(plan.stop.as_ref(), plan.server_pid)?;
         let (mut templates, per_group) = templates(plan);
-        let variants = templates.len();
-        templates.push(priming(plan));
-        let mut outcomes: Vec<_> = plan
-            .groups
-            .iter()
-            .map(|group| GroupOutcome::new(group.label.clone()))
-            .collect();
-        let mut streams = connect::establish(plan, &mut outcomes)?.into_iter();
-        let epoll = Epoll::new(64)?;
-        let (mut groups, mut connections) = (Vec::new(), Vec::new());
-        for (i, (group, outcome)) in plan.groups.iter().zip(outcomes).enumerate() {
-            groups.push(Group {
-                schedule: None,
-                depth: depth(plan, plan.pace_of(group)),
-                first: connections.len(),
-                outcome,
-            });
-            for (index, stream) in streams.by_ref().take(group.connections).enumerate() {
-                if let Some(stream) = &stream {
-                    epoll.add(stream, connections.len() as u64, os::EDGE)?;
-                }
-                let template = if per_group { i } else { index % variants };
-                connections.push(Connection::new(stream, i, index, template));
-            }
+        let variants = templates.len().max(1);
+        templates.extend(priming(plan));
+        let mut outcomes = Vec::new();
+        for group in &plan.groups {
+            let labels: Vec<&String> = match &plan.classes[..] {
+                [] => vec![&group.label],
+                classes => classes.iter().map(|class| &class.label).collect(),
+            };
+            outcomes.extend(labels.into_iter().map(|l| GroupOutcome::new(l.clone())));
         }
-        let alive = connections.iter().filter(|c| c.stream.is_some()).count();
+        let mut targets: Vec<usize> = Vec::new();
+        for (i, group) in plan.groups.iter().enumerate() {
+            targets.extend(std::iter::repeat_n(i, group.connections));
+        }
+        targets.extend(plan.hog.map(|_| 0));
+        let classes = plan.classes.len().max(1);
+        let streams = connect::establish(plan, &targets, |group, why| {
+            outcomes[group * classes].error(|| why);
+        })?;
+        let epoll = Epoll::new(64)?;
+        let mut connections: Vec<Connection> = Vec::with_capacity(streams.len());
+        let (mut groups, mut first) = (Vec::new(), 0);
+        for group in &plan.groups {
+            groups.push(Group {
+                arrivals: Arrivals::new(Pace::Closed, group.connections, 0, 0.0, 0),
+                depth: depth(plan, plan.pace_of(group)),
+                first,
+            });
+            first += group.connections;
+        }
+        for (at, (stream, group)) in streams.into_iter().zip(targets).enumerate() {
+            if let Some(stream) = &stream {
+                epoll.add(stream, at as u64, os::EDGE)?;
+            }
+            let index = at - groups[group].first;
+            let template = if per_group { group } else { index % variants };
+            connections.push(Connection::new(stream, group, template));
+        }
         Ok(Engine {
             plan,
             meter,
             epoll,
             groups,
+            outcomes,
+            classes,
+            alive: connections.iter().filter(|c| c.stream.is_some()).count(),
             connections,
             templates,
             memo: HeadMemo::default(),
             scratch: vec![0; 64 * 1024].into_boxed_slice(),
-            alive,
-            outstanding: 0,
+            waiting: 0,
             next_due: u64::MAX,
+            until: u64::MAX,
             next_check: 0,
             stage: Stage::Priming,
         })
@@ -117,52 +141,63 @@ impl<'p> Engine<'p> {
     /// Primes, warms up, measures, drains.
     pub(crate) fn run(mut self) -> io::Result<Outcome> {
         self.prime()?;
+        self.occupy();
         let begin = self.meter.now();
+        let from = begin + nanos(self.plan.warmup);
+        self.until = from + nanos(self.plan.duration);
         let count = self.groups.len() as f64;
         for (i, group) in self.plan.groups.iter().enumerate() {
-            self.groups[i].schedule = Schedule::new(
+            self.groups[i].arrivals = Arrivals::new(
                 self.plan.pace_of(group),
                 group.connections,
                 begin,
                 i as f64 / count,
+                self.plan.seed.wrapping_add(i as u64),
             );
         }
+        self.stage = Stage::Warming;
         self.fire(begin);
         for at in 0..self.connections.len() {
             self.refill(at, begin);
             self.send(at, begin);
         }
-        let warm = begin + nanos(self.plan.warmup);
-        let mut going = self.drive(warm, Phase::Warmup)?;
+        let mut going = self.drive(from)?;
 
-        for group in &mut self.groups {
-            group.outcome.restart();
-        }
+        self.stage = Stage::Measuring;
         let before = self.meter.used();
         let from = self.meter.now();
-        if going {
-            going = self.drive(from + nanos(self.plan.duration), Phase::Measure)?;
+        going = going && self.drive(self.until)?;
+        while going && self.next_due < self.until {
+            // Due, and not sent yet because the client was late: they count.
+            self.fire(self.meter.now());
         }
         let to = self.meter.now();
         let after = self.meter.used();
         let elapsed = Duration::from_nanos(to - from);
-        for group in &mut self.groups {
-            group.outcome.elapsed = elapsed;
+        self.stage = Stage::Draining;
+        self.next_due = u64::MAX;
+        if going {
+            self.drive(to + nanos(self.plan.drain))?;
         }
-        self.count_unanswered(to);
-        if going && self.outstanding > 0 {
-            self.stage = Stage::Draining;
-            self.next_due = u64::MAX;
-            self.drive(to + DRAIN, Phase::Measure)?;
+        self.count_unanswered(elapsed);
+        self.stage = Stage::Ending;
+        if going {
+            for at in 0..self.connections.len() {
+                self.waiting -= self.connections[at].waiting();
+                self.connections[at].withdraw();
+                self.waiting += self.connections[at].waiting();
+            }
+            self.drive(self.meter.now() + LAST)?;
         }
         let (server_cpu, client_cpu) = before.until(&after);
+        let served = self.outcomes.iter().step_by(self.classes);
         Ok(Outcome {
-            connections: self.groups.iter().map(|g| g.outcome.connections).sum(),
+            connections: served.map(|outcome| outcome.connections).sum(),
             elapsed,
             server_cpu,
             client_cpu,
             stopped: self.meter.is_stopped(),
-            groups: self.groups.into_iter().map(|g| g.outcome).collect(),
+            groups: self.outcomes,
         })
     }
 
@@ -172,50 +207,64 @@ impl<'p> Engine<'p> {
     /// to accepting them for seconds: fewer connections than the plan says would be measured.
     fn prime(&mut self) -> io::Result<()> {
         let begin = self.meter.now();
-        let last = self.templates.len() - 1;
         let shared = matches!(self.plan.work, Work::Matrix { .. });
+        let level = self.plan.classes.iter().map(|c| c.level).min().unwrap_or(0);
         let own: Vec<usize> = self.connections.iter().map(|c| c.template).collect();
         for at in 0..self.connections.len() {
-            let c = &mut self.connections[at];
-            if c.stream.is_some() {
-                c.due = 1;
+            if self.connections[at].stream.is_some() {
                 if shared {
-                    c.template = last;
+                    self.connections[at].template = self.templates.len() - 1;
                 }
+                self.push(at, Request::uncounted(0, level));
                 self.send(at, begin);
             }
         }
-        self.drive(begin + 2 * PRIME, Phase::Connect)?;
+        self.drive(begin + 2 * PRIME)?;
         for (at, template) in own.into_iter().enumerate() {
-            if self.connections[at].in_flight() > 0 && !self.meter.is_stopped() {
+            if self.connections[at].waiting() > 0 && !self.meter.is_stopped() {
                 self.fail(at, || "the first reply did not end in time".into());
             }
-            let c = &mut self.connections[at];
-            c.template = template;
-            (c.due, c.started, c.answered) = (0, 0, 0);
-            let served = usize::from(c.stream.is_some());
-            self.groups[c.group].outcome.connections += served;
+            self.connections[at].template = template;
         }
-        self.outstanding = 0;
-        self.stage = Stage::Running;
+        for (i, group) in self.plan.groups.iter().enumerate() {
+            let own = self.connections[self.groups[i].first..].iter();
+            let served = own.take(group.connections).filter(|c| c.stream.is_some());
+            let served = served.count();
+            for outcome in &mut self.outcomes[i * self.classes..][..self.classes] {
+                outcome.connections = served;
+            }
+        }
         Ok(())
     }
 
+    /// Sends the hog's request on its connection, the last one; nothing waits for its reply.
+    fn occupy(&mut self) {
+        if let Some(hog) = self.plan.hog {
+            let (at, now) = (self.connections.len() - 1, self.meter.now());
+            self.push(at, Request::uncounted(nanos(hog.service), hog.level));
+            self.send(at, now);
+            self.waiting -= self.connections[at].waiting();
+        }
+    }
+
+    fn is_hog(&self, at: usize) -> bool {
+        self.plan.hog.is_some() && self.stage != Stage::Priming && at + 1 == self.connections.len()
+    }
+
     /// Runs until `end`; false if it ended early, by `stop` or because nothing is left to do.
-    fn drive(&mut self, end: u64, phase: Phase) -> io::Result<bool> {
-        let begin = self.meter.now();
+    fn drive(&mut self, end: u64) -> io::Result<bool> {
         loop {
             let now = self.meter.now();
             if now >= end {
                 return Ok(true);
             }
-            let done = self.stage != Stage::Running && self.outstanding == 0;
-            if self.meter.is_stopped() || self.alive == 0 || done {
+            let is_load = matches!(self.stage, Stage::Warming | Stage::Measuring);
+            if self.meter.is_stopped() || self.alive == 0 || (!is_load && self.waiting == 0) {
                 return Ok(false);
             }
             if now >= self.next_check {
                 self.next_check = now + CHECK;
-                self.check(now, begin, end, phase);
+                self.check(now);
             }
             if now >= self.next_due {
                 self.fire(now);
@@ -233,82 +282,91 @@ impl<'p> Engine<'p> {
         }
     }
 
-    /// Gives up silent connections and reports progress.
-    fn check(&mut self, now: u64, begin: u64, end: u64, phase: Phase) {
+    /// Gives up silent connections.
+    fn check(&mut self, now: u64) {
         let mut patience = self.plan.patience;
         match self.stage {
             Stage::Priming => patience = patience.min(Duration::from_nanos(PRIME)),
-            Stage::Running => {}
-            Stage::Draining => return,
+            Stage::Warming | Stage::Measuring if !matches!(self.plan.work, Work::Spin) => {}
+            _ => return,
         }
         for at in 0..self.connections.len() {
             let c = &self.connections[at];
-            if c.in_flight() > 0 && now.saturating_sub(c.since) > nanos(patience) {
+            let is_silent = now.saturating_sub(c.since) > nanos(patience);
+            if c.in_flight() > 0 && is_silent {
                 self.fail(at, || format!("no reply for {} s", patience.as_secs_f64()));
             }
         }
-        if let Some(progress) = &self.plan.progress {
-            progress(&Progress {
-                phase,
-                elapsed: Duration::from_nanos(now - begin),
-                length: Duration::from_nanos(end - begin),
-                connections: self.alive,
-                requests: self.groups.iter().map(|g| g.outcome.requests).sum(),
-            });
-        }
     }
 
-    /// Sends what the schedules say is due, and finds out what is due next.
+    /// Sends due requests, a burst for each group at most, and finds the next send time.
     fn fire(&mut self, mut now: u64) {
         self.next_due = u64::MAX;
         for i in 0..self.groups.len() {
-            let mut burst = 0;
-            let Group { depth, first, .. } = self.groups[i];
-            while let Some(schedule) = &mut self.groups[i].schedule {
-                let due = schedule.next_due();
-                if due > now || burst == BURST {
+            for sent in 0.. {
+                let Group {
+                    arrivals,
+                    depth,
+                    first,
+                } = &mut self.groups[i];
+                let due = arrivals.next_due();
+                if due >= self.until || due > now || sent == BURST {
                     self.next_due = self.next_due.min(due);
                     break;
                 }
-                let at = first + schedule.next_connection();
-                schedule.next += 1;
-                burst += 1;
+                let (index, request) = arrivals.take(&self.plan.classes);
+                let at = *first + index;
                 let c = &mut self.connections[at];
                 if c.stream.is_none() {
                     continue;
                 }
-                c.due += 1;
-                let outcome = &mut self.groups[i].outcome;
-                if c.is_free(depth) {
-                    outcome.send_lag.saturating_record((now - due).max(1));
+                let is_free = c.is_free(*depth);
+                if self.stage == Stage::Measuring {
+                    let outcome = self.outcome_of(at, request.class);
+                    if is_free {
+                        outcome.send_lag.saturating_record((now - due).max(1));
+                    } else {
+                        outcome.delayed += 1;
+                    }
+                }
+                self.push(at, request);
+                if is_free {
                     self.send(at, now);
-                    now = self.meter.now();
-                } else {
-                    outcome.delayed += 1;
+                    now = now.max(self.meter.now());
                 }
             }
         }
     }
 
+    fn outcome_of(&mut self, at: usize, class: u16) -> &mut GroupOutcome {
+        &mut self.outcomes[self.connections[at].group * self.classes + usize::from(class)]
+    }
+
+    fn push(&mut self, at: usize, request: Request) {
+        self.waiting += 1;
+        self.connections[at].push(request);
+    }
+
     /// In a closed loop, makes as many requests due as may be in flight.
     fn refill(&mut self, at: usize, now: u64) {
-        let c = &mut self.connections[at];
-        let group = &self.groups[c.group];
-        if group.schedule.is_none() && c.stream.is_some() && self.stage == Stage::Running {
-            c.due = c.answered + group.depth;
-            for _ in c.started..c.due {
-                c.sent_at.push_back(now);
-            }
+        let is_load = matches!(self.stage, Stage::Warming | Stage::Measuring);
+        let c = &self.connections[at];
+        let group = &mut self.groups[c.group];
+        if !is_load || c.stream.is_none() || group.arrivals.is_open() {
+            return;
+        }
+        for _ in c.waiting()..group.depth {
+            let request = group.arrivals.draw(now, &self.plan.classes);
+            self.waiting += 1;
+            self.connections[at].push(request);
         }
     }
 
     /// Starts the requests that are due and have room, and writes what is owed.
     fn send(&mut self, at: usize, now: u64) {
         let c = &mut self.connections[at];
-        let template = &self.templates[c.template];
-        if self.stage != Stage::Draining {
-            self.outstanding += c.start(template, self.groups[c.group].depth, now);
-        }
+        let template = self.templates.get(c.template);
+        c.start(template, self.groups[c.group].depth, now);
         if let Err(error) = c.flush(template) {
             self.lost(at, &format!("connection lost while sending: {error}"));
         }
@@ -326,7 +384,9 @@ impl<'p> Engine<'p> {
                     Ok(0) => self.lost(at, "the server closed the connection"),
                     Ok(n) => {
                         now = self.meter.now();
-                        self.receive(at, n, now);
+                        if let Err(why) = self.receive(at, n, now) {
+                            self.fail(at, || why);
+                        }
                         if n < self.scratch.len() && !ended {
                             break;
                         }
@@ -340,95 +400,107 @@ impl<'p> Engine<'p> {
         if now == 0 {
             now = self.meter.now();
         }
-        self.refill(at, now);
+        if !self.is_hog(at) {
+            self.refill(at, now);
+        }
         self.send(at, now);
         now
     }
 
     /// Takes the `n` bytes in the scratch buffer as the next ones of a connection.
-    fn receive(&mut self, at: usize, n: usize, now: u64) {
+    fn receive(&mut self, at: usize, n: usize, now: u64) -> Result<(), String> {
+        let is_hog = self.is_hog(at);
+        let is_counted = matches!(self.stage, Stage::Measuring | Stage::Draining);
         let c = &mut self.connections[at];
-        let data = &self.scratch[..n];
-        let found = match self.plan.work {
-            Work::Matrix { .. } => reply::matrix(&self.templates[c.template], &mut c.cursor, data),
-            Work::Http { .. } => reply::http(&mut self.memo, &mut c.cursor, data),
-        };
-        let Found { complete, bad } = match found {
-            Ok(found) if found.complete <= c.in_flight() => found,
-            Ok(_) => return self.fail(at, || "wrong reply: more replies than requests".into()),
-            Err(why) => return self.fail(at, || why),
-        };
-        c.since = now;
-        let Group {
-            schedule, outcome, ..
-        } = &mut self.groups[c.group];
-        self.outstanding -= complete;
-        if self.stage != Stage::Running {
-            c.answered += complete;
-            return;
+        let outcomes = &mut self.outcomes[c.group * self.classes..][..self.classes];
+        if is_counted {
+            // Of several classes on a connection, the first one counts the bytes.
+            outcomes[0].bytes += n as u64;
         }
-        outcome.bytes += n as u64;
-        outcome.requests += complete - bad;
-        for i in 0..complete {
-            let sent = match schedule {
-                Some(schedule) => schedule.intended(c.index, c.answered),
-                None => c.sent_at.pop_front().unwrap_or(now),
+        c.since = now;
+        let mut data = &self.scratch[..n];
+        let found = match self.plan.work {
+            Work::Matrix { .. } => reply::matrix(&self.templates[c.template], &mut c.cursor, data)?,
+            Work::Http { .. } => reply::http(&mut self.memo, &mut c.cursor, data)?,
+            // Counted below, frame by frame.
+            Work::Spin => Found {
+                complete: u64::MAX,
+                bad: 0,
+            },
+        };
+        for i in 0..found.complete {
+            let request = if matches!(self.plan.work, Work::Spin) {
+                let reply = c.frames.next(&mut data);
+                let Some(reply) = reply.map_err(|error| format!("wrong reply: {error}"))? else {
+                    return Ok(());
+                };
+                c.take(&reply).ok_or_else(|| {
+                    let tag = reply.tag;
+                    format!("wrong reply: it is none of the requests without one (tag {tag:#x})")
+                })?
+            } else {
+                c.pop().ok_or("wrong reply: more replies than requests")?
             };
-            c.answered += 1;
+            c.has_replied = true;
+            self.waiting -= usize::from(!is_hog);
+            if !is_counted || request.class == Request::UNCOUNTED {
+                continue;
+            }
+            let outcome = &mut outcomes[usize::from(request.class)];
             // Which of several replies in one read were bad matters little here.
-            if i >= bad {
-                let latency = now.saturating_sub(sent).max(1);
+            if i >= found.bad {
+                outcome.requests += 1;
+                let latency = now.saturating_sub(request.intended).max(1);
                 outcome.latency.saturating_record(latency);
+            } else {
+                let status = self.memo.status();
+                outcome.error(|| format!("status {status}: ask for a path that exists"));
             }
         }
-        for _ in 0..bad {
-            outcome.error(|| format!("status {}: ask for a path that exists", self.memo.status()));
-        }
+        Ok(())
     }
 
     /// The server has closed a connection.
     fn lost(&mut self, at: usize, how: &str) {
-        let hint = match self.connections[at].answered {
-            0 => {
-                " before its first reply: the server may have no room for so many (of `upshift serve`: --max-connections, --max-per-peer)"
-            }
-            _ => "",
+        let hint = if self.connections[at].has_replied {
+            ""
+        } else {
+            " before its first reply: the server may have no room for so many (of `upshift serve`: --max-connections, --max-per-peer)"
         };
         self.fail(at, || format!("{how}{hint}"));
     }
 
     /// Closes a connection for good and counts why, once.
     fn fail(&mut self, at: usize, why: impl FnOnce() -> String) {
+        let is_hog = self.is_hog(at);
         let c = &mut self.connections[at];
         if c.stream.take().is_none() {
             return;
         }
         self.alive -= 1;
-        self.outstanding -= c.in_flight();
-        (c.due, c.started) = (c.answered, c.answered);
-        if self.stage != Stage::Draining {
+        if !is_hog {
+            self.waiting -= c.waiting();
+        }
+        c.clear();
+        if self.stage != Stage::Ending {
             let target = self.plan.groups[c.group].target;
-            self.groups[c.group]
-                .outcome
+            self.outcome_of(at, 0)
                 .error(|| format!("{target}: {}", why()));
         }
     }
 
-    fn count_unanswered(&mut self, now: u64) {
-        for c in self.connections.iter().filter(|c| c.stream.is_some()) {
-            let Group {
-                schedule, outcome, ..
-            } = &mut self.groups[c.group];
-            let (due, oldest) = match schedule {
-                Some(schedule) => (
-                    schedule.due_until(c.index, now),
-                    schedule.intended(c.index, c.answered),
-                ),
-                None => (c.started, c.sent_at.front().copied().unwrap_or(now)),
-            };
-            if due > c.answered {
-                outcome.unanswered += due - c.answered;
-                let age = Duration::from_nanos(now.saturating_sub(oldest));
+    fn count_unanswered(&mut self, elapsed: Duration) {
+        let now = self.meter.now();
+        for outcome in &mut self.outcomes {
+            outcome.elapsed = elapsed;
+        }
+        for c in &self.connections {
+            let counted = c.unanswered().filter(|r| r.class != Request::UNCOUNTED);
+            for request in counted {
+                let at = c.group * self.classes + usize::from(request.class);
+                let outcome = &mut self.outcomes[at];
+                outcome.unanswered += 1;
+                let age = Duration::from_nanos(now.saturating_sub(request.intended));
                 outcome.oldest_unanswered = outcome.oldest_unanswered.max(age);
             }
         }
@@ -436,11 +508,12 @@ impl<'p> Engine<'p> {
 }
 
 /// The most requests in flight on a connection.
-fn depth(plan: &Plan, pace: Pace) -> u64 {
+fn depth(plan: &Plan, pace: Pace) -> usize {
     match (&plan.work, pace) {
-        (Work::Http { pipeline, .. }, _) => *pipeline as u64,
-        (Work::Matrix { .. }, Pace::Closed) => 1,
-        (Work::Matrix { .. }, _) => OPEN_DEPTH as u64,
+        (Work::Http { pipeline, .. }, _) => *pipeline,
+        (Work::Matrix { .. } | Work::Spin, Pace::Closed) => 1,
+        (Work::Matrix { .. }, _) => OPEN_DEPTH,
+        (Work::Spin, _) => usize::MAX,
     }
 }
 
@@ -456,18 +529,18 @@ fn templates(plan: &Plan) -> (Vec<Template>, bool) {
         Work::Matrix { n } => {
             let variants = if *n <= 64 { VARIANTS } else { 1 };
             let depths = plan.groups.iter().map(|g| depth(plan, plan.pace_of(g)));
-            let deepest = depths.max().unwrap_or(1) as usize;
+            let deepest = depths.max().unwrap_or(1);
             let of = |variant| Template::new(&plan.work, variant, "", deepest);
             ((0..variants as u64).map(of).collect(), false)
         }
+        Work::Spin => (Vec::new(), false),
     }
 }
 
-/// A request of the same work that costs the server little: matrices are of order 64 at most.
-fn priming(plan: &Plan) -> Template {
-    let work = match &plan.work {
-        Work::Matrix { n } => Work::Matrix { n: (*n).min(64) },
-        http => http.clone(),
-    };
-    Template::new(&work, 0, "", 1)
+/// A request for a matrix that costs the server little: of order 64 at most.
+fn priming(plan: &Plan) -> Option<Template> {
+    match plan.work {
+        Work::Matrix { n } => Some(Template::new(&Work::Matrix { n: n.min(64) }, 0, "", 1)),
+        _ => None,
+    }
 }

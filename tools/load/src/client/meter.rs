@@ -1,4 +1,5 @@
-//! What both loops measure with (the clock of the run, CPU time, whether it is to end), and how long they wait.
+//! The measuring side of the loop (the clock of the run, CPU time, whether it is to end), and its
+//! waits.
 
 use crate::cpu::{CpuUse, Reading};
 use crate::os;
@@ -75,7 +76,7 @@ impl Used {
     }
 }
 
-/// As the loops count time.
+/// Time as the loop counts it.
 pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4)
 }

@@ -8,21 +8,24 @@
 //! |---|---|
 //! | `plan` | what to do: groups, work, pace; checked before anything starts |
 //! | `outcome` | what came of it |
-//! | `schedule` | send times of the open loop, by arithmetic |
+//! | `arrivals` | send times of the open loop, classes and service times |
 //! | `reply` | cutting and checking replies |
-//! | `connection` | one connection: bytes owed, replies due |
+//! | `connection` | one connection: requests without a reply, bytes owed |
 //! | `connect` | establishing connections, a few at a time |
 //! | `meter` | the clock of a run, CPU time, whether it is to end |
 //! | `engine` | the loop |
-//! | `spin_plan`, `spin` | plan and loop for spin requests, which differ from each other and are answered in any order |
 //! | `random` | seeded numbers |
 //!
 //! # What a latency is
 //!
 //! *Closed loop*: from the write of a request to the read that completes its reply; the next request leaves at once.
 //! *Open loop*: from the time at which the request was **meant** to leave, whether or not the connection was free then,
-//! so a server that stalls cannot slow down its own examination (no co-ordinated omission). Requests that had no reply
-//! by the end are in no histogram; they are counted as `unanswered`, with the age of the oldest.
+//! so a server that stalls cannot slow down its own examination (no co-ordinated omission).
+//!
+//! A reply counts if it is complete within the time measured, or within the drain after it.
+//! Requests that were due by the end of the time measured and have no reply when the drain is over
+//! are in no histogram; they are counted as
+//! `unanswered`, with the age of the oldest.
 //!
 //! In a closed loop, connections = rate × mean latency (Little's law) therefore holds. It does not for `wrk`, which reads
 //! a reply in one turn of its loop and starts the clock of the next request in a later one: the wait in between is in
@@ -35,6 +38,7 @@
 //! the rest, because a timer of a virtual machine arrives 10–45 µs late: with send times closer together than that it
 //! keeps a CPU busy, so give it one of its own (`pin`) where latency matters.
 
+mod arrivals;
 mod connect;
 mod connection;
 mod engine;
@@ -43,13 +47,9 @@ mod outcome;
 mod plan;
 mod random;
 mod reply;
-mod schedule;
-mod spin;
-mod spin_plan;
 
 pub use outcome::{GroupOutcome, Outcome};
-pub use plan::{Group, Pace, Phase, Plan, Progress, ProgressFn, Work};
-pub use spin_plan::{Arrivals, Class, Distribution, Hog, SpinPlan};
+pub use plan::{Class, Distribution, Group, Hog, Pace, Plan, Work};
 
 use crate::os;
 use std::io;
@@ -59,12 +59,13 @@ use std::io;
 /// Requests beyond it wait in the client, with their intended send times; see [`GroupOutcome::delayed`].
 pub const OPEN_DEPTH: usize = 16;
 
-/// Executes `plan` on a thread of its own and returns what was measured.
+/// Executes `plan` on a thread of its own and returns an outcome for each group, or for each class
+/// of each group.
 ///
-/// It takes at most the time to connect (bounded by [`Plan::patience`] without progress), up to 20 s for the first
-/// replies (10 s without one, or the patience if shorter), warm-up, duration, and 250 ms for the last replies; less if
-/// [`Plan::stop`] is raised or no connection is left. Failures of connections are counted in the [`Outcome`], not
-/// returned.
+/// It takes at most the time to connect (bounded by [`Plan::patience`] without progress), up to 20
+/// s for the first replies (10 s without one, or the patience if shorter), warm-up, duration,
+/// drain, and 250 ms for the last replies; less if [`Plan::stop`] is raised or no connection is
+/// left. Failures of connections are counted in the [`Outcome`], not returned.
 ///
 /// The soft limit on open files of the process is raised if the connections need it.
 ///
@@ -73,39 +74,18 @@ pub const OPEN_DEPTH: usize = 16;
 /// The plan makes no sense (`InvalidInput`), the CPU to pin to or the server process does not exist, or epoll fails.
 pub fn run(plan: &Plan) -> io::Result<Outcome> {
     plan.check()?;
-    on_a_thread(plan.pin, plan.fifo, || engine::Engine::new(plan)?.run())
-}
-
-/// Executes a plan of spin requests, as [`run`] does others; the outcome has a group for each class.
-///
-/// It takes at most the time to connect, up to 10 s for the first replies, warm-up, duration, and [`SpinPlan::drain`].
-///
-/// # Errors
-///
-/// As [`run`].
-pub fn run_spin(plan: &SpinPlan) -> io::Result<Outcome> {
-    plan.check()?;
-    let engine = || spin::Engine::new(plan)?.run();
-    on_a_thread(plan.pin, plan.fifo, engine)
-}
-
-fn on_a_thread(
-    pin: Option<usize>,
-    fifo: Option<u8>,
-    run: impl FnOnce() -> io::Result<Outcome> + Send,
-) -> io::Result<Outcome> {
     std::thread::scope(|scope| {
         let engine = std::thread::Builder::new()
             .name("upshift-load".into())
             .spawn_scoped(scope, || {
-                if let Some(cpu) = pin {
+                if let Some(cpu) = plan.pin {
                     os::pin(cpu)?;
                 }
-                if let Some(priority) = fifo {
+                if let Some(priority) = plan.fifo {
                     os::elevate(priority)?;
                 }
                 os::no_timer_slack();
-                run()
+                engine::Engine::new(plan)?.run()
             })?;
         engine
             .join()

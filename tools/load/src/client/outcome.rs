@@ -148,15 +148,6 @@ impl GroupOutcome {
         self.oldest_unanswered = self.oldest_unanswered.max(other.oldest_unanswered);
     }
 
-    /// Forgets what was counted so far, but for errors: measuring begins.
-    pub(crate) fn restart(&mut self) {
-        self.requests = 0;
-        self.bytes = 0;
-        self.delayed = 0;
-        self.latency.reset();
-        self.send_lag.reset();
-    }
-
     pub(crate) fn error(&mut self, why: impl FnOnce() -> String) {
         self.errors += 1;
         if self.first_error.is_none() {

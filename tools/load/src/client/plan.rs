@@ -1,7 +1,7 @@
 //! What a run does. Plain data; [`Plan::check`] is called before anything starts.
 
 use crate::matrix;
-use std::fmt;
+use crate::spin::MAX_SERVICE;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,72 +9,52 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// A whole run.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Plan {
-    /// What is driven; each group has its own counts and histogram.
+    /// Groups of connections, each with its own counts and histograms.
     pub groups: Vec<Group>,
     /// What is asked of them.
     pub work: Work,
-    /// When it is asked; a group may have its own.
+    /// The kinds of spin requests; their shares add up to 1. Other work has none.
+    pub classes: Vec<Class>,
+    /// A request on one more connection of the first group, sent before the warm-up; nothing waits
+    /// for the reply. For spin servers.
+    pub hog: Option<Hog>,
+    /// When requests leave; a group may have its own pace.
     pub pace: Pace,
+    /// Equal seeds give the same send times, classes and service times.
+    pub seed: u64,
     /// Time under load before measuring.
     pub warmup: Duration,
     /// Time of measuring.
     pub duration: Duration,
-    /// A connection that owes a reply and has been silent for this long is given up as an error.
+    /// Time after measuring in which replies still count, so that a delay at the end is in the
+    /// latencies; zero where the throughput of an overloaded server matters.
+    pub drain: Duration,
+    /// A connection that owes a reply and has been silent for this long is given up as an error;
+    /// spin requests, which take as long as they ask for, are waited for.
     ///
     /// Make it longer than the run where the server may starve connections on purpose (levels at overload).
     pub patience: Duration,
     /// The CPU that the client runs on.
     pub pin: Option<usize>,
-    /// The priority in SCHED_FIFO that the client runs at, so that programs on its CPU do not delay it: for an open loop at a
-    /// rate that leaves it asleep most of the time.
+    /// The priority in SCHED_FIFO that the client runs at, so that programs on its CPU do not delay
+    /// it: for an open loop at a rate that leaves it asleep most of the time.
     pub fifo: Option<u8>,
     /// The process whose CPU time is measured.
     pub server_pid: Option<u32>,
-    /// Called on the client's thread every 100 ms; it should return within microseconds.
-    pub progress: Option<ProgressFn>,
     /// Ends the run within 50 ms when true.
     pub stop: Option<Arc<AtomicBool>>,
 }
 
-/// Receives [`Progress`] reports.
-pub type ProgressFn = Arc<dyn Fn(&Progress) + Send + Sync>;
-
-/// Where a run is.
-#[derive(Clone, Copy, Debug)]
-pub struct Progress {
-    /// The current phase.
-    pub phase: Phase,
-    /// Time since the phase began.
-    pub elapsed: Duration,
-    /// How long the phase takes; zero while connecting, which takes as long as it takes.
-    pub length: Duration,
-    /// Connections that are established.
-    pub connections: usize,
-    /// Replies since the phase began.
-    pub requests: u64,
-}
-
-/// The phases of a run, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Establishing connections, and one request on each.
-    Connect,
-    /// Under load, not counted.
-    Warmup,
-    /// Under load, counted.
-    Measure,
-}
-
-/// Connections that share a target and are counted together.
+/// Connections that share a target and are counted together, or by class if there are classes.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// The server.
     pub target: SocketAddr,
-    /// How many connections; no more are ever opened.
+    /// Number of connections; no more are ever opened.
     pub connections: usize,
-    /// The name in the outcome.
+    /// The name in the outcome, where no class gives one.
     pub label: String,
     /// Replaces the pace of the plan.
     pub pace: Option<Pace>,
@@ -92,7 +72,7 @@ impl Group {
     }
 }
 
-/// What is asked.
+/// The protocol, and the kind of requests.
 #[derive(Clone, Debug)]
 pub enum Work {
     /// The square of matrices of order `n`; one request at a time in a closed loop, up to
@@ -103,17 +83,20 @@ pub enum Work {
     },
     /// GET over kept-open HTTP/1.1 connections.
     Http {
-        /// What is got, such as `/`.
+        /// The path to get, such as `/`.
         path: String,
         /// More lines of the head, such as `Priority: u=0`.
         headers: Vec<String>,
         /// The most requests of a connection that await their replies; 1 is no pipelining.
         pipeline: usize,
     },
+    /// CPU time, as the classes of the plan say. In an open loop a request waits for none before
+    /// it.
+    Spin,
 }
 
-/// When it is asked.
-#[derive(Clone, Copy, Debug)]
+/// When requests leave.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
     /// The next request leaves when a reply is complete.
     Closed,
@@ -128,6 +111,44 @@ pub enum Pace {
         /// Requests per second of the whole group.
         per_second: f64,
     },
+    /// The same, but a Poisson process, as of independent clients.
+    Poisson {
+        /// Requests per second of the whole group, in the mean.
+        per_second: f64,
+    },
+}
+
+/// A kind of spin requests, counted by itself.
+#[derive(Clone, Debug)]
+pub struct Class {
+    /// The name in the outcome.
+    pub label: String,
+    /// CPU time of a request, or its mean.
+    pub service: Duration,
+    /// How it varies.
+    pub distribution: Distribution,
+    /// The level, 0 (most urgent) to 63.
+    pub level: u8,
+    /// The share of all requests, 0 to 1.
+    pub share: f64,
+}
+
+/// How service times vary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Distribution {
+    /// All are equal.
+    Fixed,
+    /// Exponentially, with the given mean.
+    Exponential,
+}
+
+/// A request that occupies a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hog {
+    /// CPU time.
+    pub service: Duration,
+    /// The level, 0 (most urgent) to 63.
+    pub level: u8,
 }
 
 impl Plan {
@@ -136,16 +157,69 @@ impl Plan {
         Plan {
             groups,
             work,
+            classes: Vec::new(),
+            hog: None,
             pace: Pace::Closed,
+            seed: 1,
             warmup: duration / 10,
             duration,
+            drain: Duration::ZERO,
             patience: Duration::from_secs(5),
             pin: None,
             fifo: None,
             server_pid: None,
-            progress: None,
             stop: None,
         }
+    }
+
+    /// A plan of one class of spin requests of `service` at level 32, with Poisson arrivals on 32
+    /// connections, a warm-up of a tenth of `duration`, 500 ms for the last replies, and nothing
+    /// else set.
+    pub fn spin(
+        target: SocketAddr,
+        per_second: f64,
+        service: Duration,
+        duration: Duration,
+    ) -> Plan {
+        let groups = vec![Group::new(target, 32, "spin")];
+        let short = Class {
+            label: "short".into(),
+            service,
+            distribution: Distribution::Fixed,
+            level: 32,
+            share: 1.0,
+        };
+        Plan {
+            classes: vec![short],
+            pace: Pace::Poisson { per_second },
+            drain: Duration::from_millis(500),
+            ..Plan::new(groups, Work::Spin, duration)
+        }
+    }
+
+    /// Adds a class `long` that takes `share` of the first class's requests.
+    #[must_use]
+    pub fn with_long(mut self, service: Duration, level: u8, share: f64) -> Plan {
+        if let Some(short) = self.classes.first_mut() {
+            short.share -= share;
+        }
+        self.classes.push(Class {
+            label: "long".into(),
+            service,
+            distribution: Distribution::Fixed,
+            level,
+            share,
+        });
+        self
+    }
+
+    /// The same plan with all its groups at `target`.
+    #[must_use]
+    pub fn at(mut self, target: SocketAddr) -> Plan {
+        for group in &mut self.groups {
+            group.target = target;
+        }
+        self
     }
 
     /// The pace that holds for `group`.
@@ -154,68 +228,84 @@ impl Plan {
     }
 
     pub(crate) fn check(&self) -> io::Result<()> {
-        let refuse = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        self.problem().map_or(Ok(()), |why| {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+        })
+    }
+
+    /// The first reason why the plan makes no sense.
+    fn problem(&self) -> Option<String> {
         if self.groups.is_empty() {
-            return refuse("nothing to drive: give at least one target".into());
+            return Some("nothing to drive: give at least one target".into());
         }
         if self.duration.is_zero() || self.patience.is_zero() {
-            return refuse("duration and patience must be above 0".into());
+            return Some("duration and patience must be above 0".into());
         }
+        let is_line = |line: &String| {
+            line.contains(':') && line.bytes().all(|b| b == b' ' || b.is_ascii_graphic())
+        };
         match &self.work {
             Work::Matrix { n } if !(1..=matrix::MAX_N).contains(n) => {
-                return refuse(format!("matrix order {n} must be 1 to {}", matrix::MAX_N));
+                return Some(format!("matrix order {n} must be 1 to {}", matrix::MAX_N));
             }
             Work::Http { path, .. }
                 if !path.starts_with('/') || !path.bytes().all(|b| b.is_ascii_graphic()) =>
             {
-                return refuse(format!(
+                return Some(format!(
                     "path {path:?} must start with / and be printable ASCII without spaces"
                 ));
             }
-            Work::Http { headers, .. }
-                if headers.iter().any(|line| {
-                    !line.contains(':') || !line.bytes().all(|b| b == b' ' || b.is_ascii_graphic())
-                }) =>
-            {
-                return refuse(format!("headers {headers:?} must be lines `NAME: VALUE`"));
+            Work::Http { headers, .. } if !headers.iter().all(is_line) => {
+                return Some(format!("headers {headers:?} must be lines `NAME: VALUE`"));
             }
             Work::Http { pipeline, .. } if !(1..=1024).contains(pipeline) => {
-                return refuse(format!("pipeline depth {pipeline} must be 1 to 1024"));
+                return Some(format!("pipeline depth {pipeline} must be 1 to 1024"));
             }
             _ => {}
         }
-        for group in &self.groups {
-            let label = &group.label;
-            if group.connections == 0 {
-                return refuse(format!("group {label}: give at least one connection"));
-            }
-            match self.pace_of(group) {
-                Pace::Open { period } if period.is_zero() => {
-                    return refuse(format!("group {label}: the period must be above 0"));
-                }
-                Pace::OpenRate { per_second } if !(1e-3..=1e8).contains(&per_second) => {
-                    return refuse(format!(
-                        "group {label}: rate {per_second} must be 0.001 to 100000000 per second"
-                    ));
-                }
-                _ => {}
+        self.problem_of_classes()
+            .or_else(|| self.groups.iter().find_map(|g| self.problem_of(g)))
+    }
+
+    fn problem_of_classes(&self) -> Option<String> {
+        if !matches!(self.work, Work::Spin) {
+            let has_none = self.classes.is_empty() && self.hog.is_none();
+            return (!has_none).then(|| "only spin requests have classes and a hog".into());
+        }
+        let hog = self.hog.map(|hog| ("hog", hog.service, hog.level));
+        let classes = self.classes.iter();
+        let kinds = classes.map(|c| (c.label.as_str(), c.service, c.level));
+        for (label, service, level) in kinds.chain(hog) {
+            if service.as_nanos() > MAX_SERVICE.into() || level > 63 {
+                return Some(format!(
+                    "{label}: a request may take at most {} s, at level 0 to 63",
+                    MAX_SERVICE / 1_000_000_000
+                ));
             }
         }
-        Ok(())
+        let shares = || self.classes.iter().map(|c| c.share);
+        let sum: f64 = shares().sum();
+        (!shares().all(|share| share >= 0.0) || (sum - 1.0).abs() > 1e-6)
+            .then(|| format!("the shares of the classes must be 0 to 1 and add up to 1, not {sum}"))
     }
-}
 
-impl fmt::Debug for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Plan")
-            .field("groups", &self.groups)
-            .field("work", &self.work)
-            .field("pace", &self.pace)
-            .field("warmup", &self.warmup)
-            .field("duration", &self.duration)
-            .field("patience", &self.patience)
-            .field("pin", &self.pin)
-            .field("server_pid", &self.server_pid)
-            .finish_non_exhaustive()
+    fn problem_of(&self, group: &Group) -> Option<String> {
+        let label = &group.label;
+        if group.connections == 0 {
+            return Some(format!("group {label}: give at least one connection"));
+        }
+        match self.pace_of(group) {
+            Pace::Open { period } if period.is_zero() => {
+                Some(format!("group {label}: the period must be above 0"))
+            }
+            Pace::OpenRate { per_second } | Pace::Poisson { per_second }
+                if !(1e-3..=1e8).contains(&per_second) =>
+            {
+                Some(format!(
+                    "group {label}: rate {per_second} must be 0.001 to 100000000 per second"
+                ))
+            }
+            _ => None,
+        }
     }
 }

@@ -39,6 +39,8 @@ impl Template {
                 request.push_str("\r\n");
                 (request.into_bytes(), Vec::new())
             }
+            // Each request is another.
+            Work::Spin => (vec![0; crate::spin::FRAME], Vec::new()),
         };
         // One copy more than the depth: a partial write leaves the stream in the middle of the first one.
         let copies = (256 * 1024 / one.len()).clamp(1, depth + 1);

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use upshift_load::scenario::{self, BATCH_LEVEL, LONG_SHARE, MIXED_RATE, NOWHERE};
-use upshift_load::{Distribution, Hog, SpinPlan, Work};
+use upshift_load::{Distribution, Hog, Plan, Work};
 
 use crate::check::same_spin;
 use crate::measure::{Drive, Load, Measured};
@@ -374,7 +374,7 @@ struct Loads<'a> {
 
 impl Loads<'_> {
     fn spin(&self, per_second: f64) -> Spin {
-        let mut plan = SpinPlan::new(NOWHERE, per_second, Duration::ZERO, self.options.time);
+        let mut plan = Plan::spin(NOWHERE, per_second, Duration::ZERO, self.options.time);
         plan.warmup = WARM_UP.min(self.options.time / 2);
         plan.classes[0].level = CONNECTION;
         Spin {
@@ -403,7 +403,7 @@ impl Loads<'_> {
     fn pings(&self, hog: bool) -> Spin {
         let mut spin = self.spin(1000.0);
         let plan = &mut spin.plan;
-        *plan = SpinPlan {
+        *plan = Plan {
             warmup: plan.warmup,
             ..scenario::pings(plan.duration)
         };

@@ -1,7 +1,7 @@
 //! A run of spin requests: an open loop, with a seed of its own in each round.
 
 use upshift_load::scenario::CLIENT_PRIORITY;
-use upshift_load::{Awake, SpinPlan, run_spin};
+use upshift_load::{Awake, Plan, run};
 
 use crate::measure::{Drive, Measured, observe};
 use crate::peers::Program;
@@ -11,7 +11,7 @@ use crate::server::Server;
 /// A load of spin requests; what depends on the server is filled in for each run.
 #[derive(Clone)]
 pub(crate) struct Spin {
-    pub(crate) plan: SpinPlan,
+    pub(crate) plan: Plan,
     /// Keep CPU 0 from halting.
     pub(crate) awake: bool,
     /// The server has both CPUs, and the client takes what it needs of CPU 1.
@@ -25,14 +25,13 @@ impl Drive for Spin {
         let server = Server::start(program, &["127.0.0.1:0".into()], cpu)?;
         let awake = self.awake.then(|| Awake::on(0)).transpose();
         let awake = awake.map_err(|e| e.to_string())?;
-        let mut plan = self.plan.clone();
-        plan.target = server.addresses[0];
+        let mut plan = self.plan.clone().at(server.addresses[0]);
         plan.seed = 1 + round as u64;
         plan.pin = Some(1);
         plan.fifo = self.two.then_some(CLIENT_PRIORITY);
         plan.server_pid = Some(server.pid());
         observe(&server, !self.two, awake.as_ref(), || {
-            run_spin(&plan).map(upshift_load::Outcome::by_label)
+            run(&plan).map(upshift_load::Outcome::by_label)
         })
     }
 

@@ -1,9 +1,10 @@
-//! The user-side work of the plaintext server: offers what was read to the scanner that every server shares.
+//! The user-side work of a plaintext server: offers the bytes of each read to the scanner that all
+//! servers share.
 //!
 //! A request that is cut by the end of a read is kept until its rest arrives; in the ordinary case nothing is copied.
 //! One object per connection; no allocation once the reply buffer has grown.
 
-use upshift_load::http::answer;
+use crate::http::answer;
 
 /// The unanswered end of what a connection has sent.
 #[derive(Debug, Default)]
@@ -32,7 +33,7 @@ impl Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use upshift_load::http::REPLY;
+    use crate::http::REPLY;
 
     const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 

@@ -1,0 +1,275 @@
+//! The result of a part: the latencies of its runs, and lines that compare two of them.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use upshift_load::GroupReport;
+use upshift_trace::plot::{Look, Plot, Series};
+
+use crate::load::latencies;
+use crate::table::{self, Table, factor, grouped, micros};
+
+/// Latencies of one kind of requests in one run.
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) group: GroupReport,
+    /// Colour in the plot; the plot leaves the row out if there is none.
+    pub(crate) colour: Option<usize>,
+}
+
+impl Row {
+    /// A row that is plotted.
+    pub(crate) fn new(name: impl Into<String>, group: &GroupReport, colour: usize) -> Row {
+        Row {
+            name: name.into(),
+            group: group.clone(),
+            colour: Some(colour),
+        }
+    }
+}
+
+/// How a figure compares with that of the run it is held against.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Verdict {
+    Better,
+    Worse,
+    /// The client was late by as much as the two differ, or by more; carries its lateness, µs.
+    CannotTell(f64),
+    /// A run has no replies, or could not be made.
+    Missing,
+    /// Nothing is compared.
+    Note,
+}
+
+impl Verdict {
+    /// Compares a latency with that of another run, both in µs, where the client was late by `lag`
+    /// µs.
+    fn of(this: f64, other: f64, lag: f64) -> Verdict {
+        if !(this.is_finite() && other.is_finite()) {
+            Verdict::Missing
+        } else if (this - other).abs() <= lag {
+            Verdict::CannotTell(lag)
+        } else if this < other {
+            Verdict::Better
+        } else {
+            Verdict::Worse
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Verdict::Better => "better",
+            Verdict::Worse => "worse",
+            Verdict::CannotTell(_) => "?",
+            Verdict::Missing => "missing",
+            Verdict::Note => "",
+        })
+    }
+}
+
+/// A sentence of the result.
+#[derive(Debug, Clone)]
+pub(crate) struct Line {
+    pub(crate) verdict: Verdict,
+    pub(crate) text: String,
+}
+
+impl Line {
+    /// A sentence that compares nothing.
+    pub(crate) fn note(text: impl Into<String>) -> Line {
+        Line {
+            verdict: Verdict::Note,
+            text: text.into(),
+        }
+    }
+
+    /// The reason why a run is missing.
+    pub(crate) fn missing(text: impl Into<String>) -> Line {
+        Line {
+            verdict: Verdict::Missing,
+            text: text.into(),
+        }
+    }
+
+    /// Compares a figure of two runs, each with its name: `TITLE: 1 µs NAME, 2 µs NAME`.
+    pub(crate) fn compare(
+        title: &str,
+        this: (&GroupReport, &str),
+        other: (&GroupReport, &str),
+        figure: fn(&GroupReport) -> f64,
+    ) -> Line {
+        let of = |group: &GroupReport| match group.requests {
+            0 => f64::NAN,
+            _ => figure(group),
+        };
+        let (a, b) = (of(this.0), of(other.0));
+        let verdict = Verdict::of(a, b, this.0.send_lag_p99.max(other.0.send_lag_p99));
+        let ratio = if a < b {
+            format!("{} less", factor(b, a))
+        } else {
+            format!("{} more", factor(a, b))
+        };
+        let mut text = format!(
+            "{title}: {} {}, {} {} ({ratio})",
+            micros(a),
+            this.1,
+            micros(b),
+            other.1,
+        );
+        if let Verdict::CannotTell(lag) = verdict {
+            text += &format!(
+                "; cannot be told: the client was late by {}, more than the difference",
+                micros(lag)
+            );
+        }
+        Line { verdict, text }
+    }
+}
+
+/// A part of the demo: question, verdicts, figures.
+#[derive(Debug, Clone)]
+pub(crate) struct Part {
+    pub(crate) title: String,
+    /// A description of the measurement in a few sentences.
+    pub(crate) intro: String,
+    pub(crate) lines: Vec<Line>,
+    pub(crate) rows: Vec<Row>,
+    /// Colours of the plot: `c` for runs, `p` for levels.
+    pub(crate) palette: char,
+}
+
+impl Part {
+    /// A part without results.
+    pub(super) fn failed(title: &str, why: &anyhow::Error) -> Part {
+        Part {
+            title: title.to_owned(),
+            intro: "This part could not be measured.".into(),
+            lines: vec![Line::missing(format!("{why:#}"))],
+            rows: Vec::new(),
+            palette: 'c',
+        }
+    }
+
+    /// The rows as a table.
+    pub(crate) fn table(&self) -> Table {
+        let heads = [
+            "<run", "served/s", "p50", "?p90", "p99", "?p99.9", "max", "waiting",
+        ];
+        let mut table = Table::new("", &heads);
+        for Row { name, group, .. } in &self.rows {
+            let cells = [name.clone(), grouped(group.per_second)].into_iter();
+            let cells = cells.chain(latencies(group));
+            table.row(cells.chain([grouped(group.unanswered as f64)]));
+        }
+        table
+    }
+
+    /// The latencies by percentile; dashed for the run that the others are held against (colour 2,
+    /// or above 7).
+    pub(crate) fn plot(&self) -> Plot {
+        let series = self.rows.iter().filter_map(|row| {
+            let colour = row.colour?;
+            Some(Series {
+                name: row.name.clone(),
+                points: row.group.curve.clone(),
+                colour,
+                look: match (self.palette, colour) {
+                    ('c', 2) | ('p', 8..) => Look::DashedCurve,
+                    _ => Look::Curve,
+                },
+            })
+        });
+        Plot {
+            palette: self.palette,
+            ..Plot::latencies("Latency by percentile".into(), series.collect())
+        }
+    }
+
+    /// Writes table and verdicts for the terminal.
+    pub(crate) fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        let rule = "═".repeat(self.title.chars().count());
+        writeln!(out, "\n{}\n{rule}\n", self.title)?;
+        if !self.rows.is_empty() {
+            writeln!(out, "{}", self.table())?;
+        }
+        for Line { verdict, text } in &self.lines {
+            for (i, line) in wrap(text, table::width() - 9).iter().enumerate() {
+                match i {
+                    0 => writeln!(out, "{verdict:>7}  {line}")?,
+                    _ => writeln!(out, "{:>7}  {line}", "")?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Breaks text at spaces into lines of at most `width` characters.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let Some(line) = lines.last_mut() else { break };
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
+            lines.push(word.to_owned());
+        } else {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::sample;
+
+    #[test]
+    fn a_line_judges_only_beyond_the_lateness_of_the_client() {
+        let line = |a: f64, b: f64, lag: f64| {
+            let mut groups = sample(&[[a; 3], [b; 3]]).groups;
+            groups[1].send_lag_p99 = lag;
+            let pair = ((&groups[0], "with"), (&groups[1], "without"));
+            Line::compare("p99", pair.0, pair.1, GroupReport::tail)
+        };
+        assert_eq!(line(100.0, 900.0, 5.0).verdict, Verdict::Better);
+        assert_eq!(line(900.0, 100.0, 5.0).verdict, Verdict::Worse);
+        let untold = line(100.0, 90.0, 25.0);
+        assert_eq!(untold.verdict, Verdict::CannotTell(25.0));
+        assert!(untold.text.contains("late by 25.0 µs"), "{}", untold.text);
+        let text = line(100.0, 900.0, 5.0).text;
+        assert!(text.starts_with("p99: 100 µs with, 900 µs without (9.00× less)"));
+    }
+
+    #[test]
+    fn a_run_without_replies_is_not_compared() {
+        let mut groups = sample(&[[1.0; 3], [2.0; 3]]).groups;
+        groups[0].requests = 0;
+        let [none, some] = [&groups[0], &groups[1]].map(|group| (group, ""));
+        let line = Line::compare("p50", none, some, |g| g.p50);
+        assert_eq!(line.verdict, Verdict::Missing);
+    }
+
+    #[test]
+    fn everything_fits_the_terminal() {
+        let group = &sample(&[[1.0; 3]]).groups[0];
+        let part = Part {
+            title: "T".into(),
+            intro: String::new(),
+            lines: vec![Line::note("word ".repeat(60).trim_end())],
+            rows: vec![Row::new("a run", group, 0)],
+            palette: 'c',
+        };
+        let mut out = Vec::new();
+        part.print(&mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let fits = |line: &str| line.chars().count() <= table::MAX_WIDTH;
+        assert!(text.lines().all(fits), "{text}");
+        assert_eq!(text.matches("word").count(), 60);
+    }
+}

@@ -1,0 +1,137 @@
+//! Part 2: a few long requests among many short ones, preemption off and on.
+//!
+//! One vCPU; one request in 200 burns 25 ms of CPU, the others 25 µs, all at the same level.
+//! Without preemption a request that arrives during a long one waits for its end. A run without
+//! long requests shows the room for gains and the overhead of a request on this machine: from that
+//! follows the rate that loads the server to 70 %.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use upshift_load::scenario::{LONG_SHARE, NOWHERE};
+use upshift_load::{GroupReport, Plan, Report};
+
+use super::part::{Line, Part, Row};
+use super::stage::Stage;
+use crate::table::grouped;
+
+const SHORT: Duration = Duration::from_micros(25);
+const LONG: Duration = Duration::from_millis(25);
+const LEVEL: u8 = 32;
+/// Load of the server, overhead included.
+const LOAD: f64 = 0.7;
+/// Requests per second that would load a server without overhead to 70 %.
+const FREE: f64 = 4_700.0;
+
+pub(super) fn run(stage: &mut Stage) -> Result<Part> {
+    let awake = stage.awake();
+    let measure = |name: &str, preempt: &str, plan: Plan| {
+        let server = stage.server("spin-server", &[LEVEL], &["--preempt", preempt])?;
+        let plan = plan.at(server.addresses[0]);
+        let report = stage.measure(name, &server, plan)?;
+        server.stop(stage)?;
+        anyhow::Ok(report)
+    };
+    let short = Plan::spin(NOWHERE, (1.0 - LONG_SHARE) * FREE, SHORT, stage.time(2500));
+    let alone = measure("no long requests", "off", short)?;
+    let per_second = rate(alone.server_cpu());
+    let mixed = Plan::spin(NOWHERE, per_second, SHORT, stage.time(5000));
+    let mixed = mixed.with_long(LONG, LEVEL, LONG_SHARE);
+    let off = measure("preemption off", "off", mixed.clone())?;
+    let on = measure("preemption on", "on", mixed)?;
+    drop(awake);
+    Ok(part(
+        per_second,
+        stage.lacks.as_deref(),
+        [&alone, &off, &on],
+    ))
+}
+
+/// Requests per second that load a server to [`LOAD`], where a short one costs so many µs of CPU.
+fn rate(short_us: f64) -> f64 {
+    let [short, long] = [SHORT, LONG].map(|time| time.as_secs_f64() * 1e6);
+    // Unknown, or below the service time: no overhead.
+    let short_us = short_us.max(short);
+    let mean = short_us + LONG_SHARE * (long - short);
+    (LOAD * 1e6 / mean).round()
+}
+
+fn part(per_second: f64, lacks: Option<&str>, [alone, off, on]: [&Report; 3]) -> Part {
+    let mut lines = Vec::new();
+    let pairs = on.groups.iter().zip(&off.groups);
+    for ((with, without), name) in pairs.zip(["short requests", "long requests"]) {
+        let mut compare = |what: &str, figure: fn(&GroupReport) -> f64| {
+            let what = format!("{name}, {what}");
+            let pair = ((with, "with preemption"), (without, "without"));
+            lines.push(Line::compare(&what, pair.0, pair.1, figure));
+        };
+        compare("p50", |group| group.p50);
+        if name.starts_with("short") {
+            compare("p99", GroupReport::tail);
+        }
+    }
+    if let Some(lacks) = lacks {
+        lines.push(Line::note(format!(
+            "long requests are suspended later: {lacks}"
+        )));
+    }
+    let runs = [
+        ("no long requests", alone, 2),
+        ("preemption off", off, 1),
+        ("preemption on", on, 0),
+    ];
+    let row = |class: usize| {
+        runs.iter().filter_map(move |(name, report, colour)| {
+            Some(match class {
+                0 => Row::new(*name, report.groups.first()?, *colour),
+                _ => Row {
+                    colour: None,
+                    ..Row::new(format!("{name}: long"), report.groups.get(class)?, 0)
+                },
+            })
+        })
+    };
+    Part {
+        title: "2. Long requests among short ones".into(),
+        intro: format!(
+            "A server on one vCPU gets {} requests per second, as from independent clients: {:.0} % load. A request costs 25 µs \
+             of CPU, but one in 200 costs 25 ms; all have the same level, and the server does not know beforehand which are \
+             long. With preemption, a long request is suspended in the middle of its poll while others wait. The plot \
+             shows the short ones.",
+            grouped(per_second),
+            100.0 * LOAD,
+        ),
+        lines,
+        rows: row(0).chain(row(1)).collect(),
+        palette: 'c',
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::part::Verdict;
+    use crate::demo::sample;
+
+    #[test]
+    fn the_rate_counts_what_a_request_costs_on_this_machine() {
+        assert!((rate(f64::NAN) - FREE).abs() < 50.0);
+        assert_eq!(rate(10.0), rate(25.0));
+        assert!(rate(125.0) < 0.65 * FREE);
+    }
+
+    #[test]
+    fn short_and_long_requests_are_judged_apart() {
+        let off = sample(&[[50.0, 30_000.0, 40_000.0], [30_000.0; 3]]);
+        let on = sample(&[[40.0, 90.0, 200.0], [60_000.0; 3]]);
+        let part = part(
+            4000.0,
+            Some("no SCHED_FIFO"),
+            [&sample(&[[30.0; 3]]), &off, &on],
+        );
+        let verdicts: Vec<_> = part.lines.iter().map(|line| line.verdict).collect();
+        use Verdict::{Better, Note, Worse};
+        assert_eq!(verdicts, [Better, Better, Worse, Note]);
+        assert_eq!(part.rows.len(), 5);
+    }
+}

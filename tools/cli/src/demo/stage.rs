@@ -1,0 +1,296 @@
+//! The common base of the parts: CPUs for server and client, child processes, one measurement.
+//!
+//! Every child is this same program with other arguments. No child outlives the demo: dropping a
+//! handle ends it, and the kernel kills it if the demo itself is killed ([`Child`]). Children have
+//! a process group of their own, so Ctrl-C reaches only the demo, which then ends them in order.
+//! All waits are bounded and notice Ctrl-C within [`POLL`].
+
+use std::fmt;
+use std::io::{IsTerminal, Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use upshift_board::client::SOCKET_VARIABLE;
+use upshift_elevate::{Priority, Rights};
+use upshift_load::child::{Child, listening};
+use upshift_load::scenario::CLIENT_PRIORITY;
+use upshift_load::{Awake, Plan, Report, machine, run};
+
+/// Time between two looks at a child and at Ctrl-C.
+const POLL: Duration = Duration::from_millis(10);
+/// How long a child may take to be ready, and to end after SIGTERM.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The error of a wait that a signal ended; carries the signal's number.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Interrupted(pub(crate) usize);
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "interrupted by signal {}", self.0)
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// The demo while it runs.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) quick: bool,
+    /// CPUs of the server; none where nothing is pinned.
+    server: Option<usize>,
+    /// CPU of the client, if it has its own.
+    client: Option<usize>,
+    /// The lack of the right to SCHED_FIFO, with its remedies.
+    pub(crate) lacks: Option<String>,
+    /// The socket of the daemon that children join, if they join one.
+    daemon: Option<PathBuf>,
+    stop: Arc<AtomicBool>,
+    signal: Arc<AtomicUsize>,
+}
+
+impl Stage {
+    /// Takes over SIGINT and SIGTERM of this process; puts the server on the first CPU and the
+    /// client on the second, if there are two.
+    pub(crate) fn new(quick: bool) -> Result<Stage> {
+        let (stop, signal) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        for number in [SIGINT, SIGTERM] {
+            signal_hook::flag::register(number, Arc::clone(&stop))
+                .and_then(|_| {
+                    let word = Arc::clone(&signal);
+                    signal_hook::flag::register_usize(number, word, number.unsigned_abs() as usize)
+                })
+                .context("cannot handle Ctrl-C")?;
+        }
+        let (server, client) = match machine::allowed_cpus()[..] {
+            [first, second, ..] => (Some(first), Some(second)),
+            _ => (None, None),
+        };
+        // Costs one short-lived thread.
+        let lacks = Priority::new(CLIENT_PRIORITY).map_err(anyhow::Error::from);
+        let lacks = lacks.and_then(|highest| Ok(Rights::probe().require(highest)?));
+        Ok(Stage {
+            quick,
+            server,
+            client,
+            lacks: lacks.err().map(|error| format!("{error:#}")),
+            daemon: None,
+            stop,
+            signal,
+        })
+    }
+
+    /// Where server and client run, in words.
+    pub(crate) fn placement(&self) -> String {
+        match (self.server, self.client) {
+            (Some(server), Some(client)) => {
+                format!("server on CPU {server}, client on CPU {client}, over 127.0.0.1")
+            }
+            _ => "server and client share the only CPU, over 127.0.0.1".into(),
+        }
+    }
+
+    /// An error once a signal has come.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.signal.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            signal => Err(Interrupted(signal).into()),
+        }
+    }
+
+    /// `full`, or a part of it where the demo is to be quick.
+    pub(crate) fn time(&self, full: u64) -> Duration {
+        Duration::from_millis(if self.quick { full * 3 / 10 } else { full })
+    }
+
+    /// Keeps the server's CPU from halting while the result lives, if the client has another one.
+    pub(crate) fn awake(&self) -> Option<Awake> {
+        Awake::on(self.server.filter(|_| self.client.is_some())?).ok()
+    }
+
+    /// Starts a server of this kind on free ports, one for each of `levels`, on the server's CPU.
+    pub(crate) fn server(&self, kind: &str, levels: &[u8], more: &[&str]) -> Result<Server> {
+        let mut args = vec![kind.to_owned()];
+        for level in levels {
+            args.extend(["--listen".to_owned(), format!("127.0.0.1:0@{level}")]);
+        }
+        args.extend(more.iter().map(ToString::to_string));
+        if let Some(cpu) = self.server {
+            args.extend(["--pin".to_owned(), cpu.to_string()]);
+        }
+        let (program, lines) = self.program(&args, levels.len())?;
+        let address = |line: &String| {
+            listening(line).ok_or_else(|| anyhow!("the server printed `{line}`, not its address"))
+        };
+        let addresses = lines.iter().map(address).collect::<Result<_>>()?;
+        Ok(Server { program, addresses })
+    }
+
+    /// Starts a daemon that children of the demo join from now on.
+    pub(crate) fn start_daemon(&mut self) -> Result<Program> {
+        // Of its own: the daemon refuses a socket that others could replace.
+        let folder = std::env::temp_dir().join(format!("upshift-demo-{}", std::process::id()));
+        let mut private = std::fs::DirBuilder::new();
+        private.recursive(true).mode(0o700).create(&folder)?;
+        let socket = folder.join("daemon.sock");
+        let args = ["daemon".to_owned(), "--socket".to_owned()];
+        let args: Vec<String> = args
+            .into_iter()
+            .chain([socket.display().to_string()])
+            .collect();
+        let (daemon, _) = self.program(&args, 1)?;
+        self.daemon = Some(socket);
+        Ok(daemon)
+    }
+
+    /// Ends the daemon, if there is one, and forgets it.
+    pub(crate) fn stop_daemon(&mut self, daemon: Option<Program>) -> Result<()> {
+        let socket = self.daemon.take();
+        let stopped = daemon.map_or(Ok(()), |daemon| daemon.stop(self).map(drop));
+        if let Some(folder) = socket.as_deref().and_then(std::path::Path::parent) {
+            let _ = std::fs::remove_dir(folder);
+        }
+        stopped
+    }
+
+    /// Starts a program and waits until it has printed so many lines, which say that it is ready.
+    pub(crate) fn program(&self, args: &[String], ready: usize) -> Result<(Program, Vec<String>)> {
+        let command = format!("upshift {}", args.join(" "));
+        let exe = std::env::current_exe()
+            .context("cannot find the running program to start servers from it")?;
+        let mut start = Command::new(exe);
+        start
+            .args(args)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        if let Some(socket) = &self.daemon {
+            start.env(SOCKET_VARIABLE, socket);
+        }
+        let mut child =
+            Child::start(&mut start).with_context(|| format!("cannot start `{command}`"))?;
+        let stderr = child.stderr().map(|mut pipe| {
+            std::thread::spawn(move || {
+                let mut text = String::new();
+                // Text that was read before an error is kept; there is no more to learn.
+                let _ = pipe.read_to_string(&mut text);
+                text
+            })
+        });
+        let mut program = Program {
+            child,
+            stderr,
+            command,
+        };
+        let deadline = Instant::now() + PATIENCE;
+        let mut lines = Vec::with_capacity(ready);
+        while lines.len() < ready {
+            self.check()?;
+            match program.child.line(POLL) {
+                Ok(line) => lines.push(line),
+                Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!("`{}` was not ready in time", program.command)
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    program.child.end();
+                    let why = program.complaint();
+                    bail!("`{}` failed: {why}", program.command);
+                }
+            }
+        }
+        Ok((program, lines))
+    }
+
+    /// Names the run that begins, on a line that the next one replaces; nothing where nobody looks.
+    pub(crate) fn say(&self, run: &str) {
+        if std::io::stderr().is_terminal() {
+            // Progress that cannot be shown is no reason to stop measuring.
+            let _ = write!(std::io::stderr(), "\r\x1b[2K{run}")
+                .and_then(|()| std::io::stderr().flush());
+        }
+    }
+
+    /// Drives a server as `plan` says, from the client's CPU.
+    pub(crate) fn measure(&self, name: &str, server: &Server, mut plan: Plan) -> Result<Report> {
+        self.say(&format!("  {name} …"));
+        plan.pin = self.client;
+        plan.server_pid = Some(server.program.child.pid());
+        plan.stop = Some(Arc::clone(&self.stop));
+        plan.patience = plan.warmup + plan.duration + PATIENCE;
+        let outcome = run(&plan);
+        self.say("");
+        self.check()?;
+        let report = Report::new(&outcome?);
+        if report.total.errors > 0 {
+            let first = report.total.first_error.as_deref().unwrap_or("no details");
+            bail!(
+                "{} requests failed; the first: {first}",
+                report.total.errors
+            );
+        }
+        Ok(report)
+    }
+}
+
+/// A child that runs until it is stopped.
+#[derive(Debug)]
+pub(crate) struct Program {
+    child: Child,
+    stderr: Option<JoinHandle<String>>,
+    command: String,
+}
+
+impl Program {
+    /// Asks it to end and reaps it; returns the lines it has printed since it was ready. An error
+    /// if it died before, did not end in time or did not end with status 0.
+    pub(crate) fn stop(mut self, stage: &Stage) -> Result<String> {
+        self.child.terminate().context("cannot stop a child")?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                if !status.success() {
+                    let why = self.complaint();
+                    bail!("`{}` ended with {status}: {why}", self.command);
+                }
+                return Ok(self.child.rest());
+            }
+            stage.check()?;
+            if Instant::now() > deadline {
+                bail!("`{}` did not end and was killed", self.command);
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// The text of its standard error, after its end.
+    fn complaint(&mut self) -> String {
+        let text = self.stderr.take().and_then(|thread| thread.join().ok());
+        text.unwrap_or_default().trim().to_owned()
+    }
+}
+
+/// A server process.
+#[derive(Debug)]
+pub(crate) struct Server {
+    program: Program,
+    /// Addresses in the order of the levels.
+    pub(crate) addresses: Vec<SocketAddr>,
+}
+
+impl Server {
+    /// Stops it as [`Program::stop`] does.
+    pub(crate) fn stop(self, stage: &Stage) -> Result<()> {
+        self.program.stop(stage).map(drop)
+    }
+}
