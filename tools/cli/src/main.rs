@@ -4,7 +4,6 @@
 //! |---|---|
 //! | `args` | the command line as a whole |
 //! | `values`, `choice` | single values of flags |
-//! | `table` | tables and figures on the terminal |
 //! | `demo` | the tour: six experiments |
 //! | `serve` | the web server |
 //! | `daemon`, `sched` | the machine's scheduler; policies over processes |
@@ -32,7 +31,6 @@ mod sched;
 mod serve;
 mod servers;
 mod spawn_test;
-mod table;
 mod top;
 mod values;
 

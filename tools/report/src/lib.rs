@@ -2,8 +2,8 @@
 //! as one HTML file, and [`number`]s as words.
 //!
 //! Pure apart from [`table::width`], which asks the terminal. Text is escaped wherever it becomes
-//! markup, and values that are not finite are left out of plots, so every form is well-formed
-//! whatever was measured.
+//! markup, and plots leave out values that are not finite, so every form is well-formed for every
+//! measurement.
 //!
 //! ```
 //! use upshift_report::{Kind, Look, Page, Plot, Table, number::micros, plot::COLOURS};

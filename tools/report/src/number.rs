@@ -1,4 +1,4 @@
-//! Numbers as words: about three figures and a unit. What is not finite is `–`.
+//! Numbers as words: about three figures and a unit. A value that is not finite is `–`.
 
 /// Formats a whole number in groups of three digits: `1234567` becomes `1,234,567`.
 #[must_use]

@@ -51,7 +51,7 @@ impl Page {
         self.element("pre", "", text);
     }
 
-    /// Adds names and what each is, a line for each.
+    /// Adds facts with their names, a line for each.
     pub fn facts(&mut self, facts: &[(&str, String)]) {
         self.body.push_str("<dl>\n");
         for (name, value) in facts {

@@ -1,7 +1,7 @@
 //! Figures as SVG: lines with markers over two axes, or groups of bars.
 //!
 //! Every colour and size is an attribute of its element, so a drawing looks the same in a browser,
-//! in `rsvg-convert` and inside a page, whatever the style of the page. Points that are not finite
+//! in `rsvg-convert` and inside any page. Points that are not finite
 //! are left out. A drawing is 460 units wide, about the width of a phone, so its text stays
 //! readable.
 
@@ -50,14 +50,18 @@ pub enum Look {
 
 /// Named points in one colour.
 #[derive(Debug, Clone)]
-struct Series {
-    name: String,
-    look: Look,
-    colour: &'static str,
-    points: Vec<(f64, f64)>,
+pub struct Series {
+    /// Its entry in the legend; none if it is empty.
+    pub name: String,
+    /// How it is drawn.
+    pub look: Look,
+    /// Its colour, as SVG names it.
+    pub colour: &'static str,
+    /// Finite x and y.
+    pub points: Vec<(f64, f64)>,
 }
 
-/// One figure.
+/// A figure: two axes and series of points.
 #[derive(Debug, Clone)]
 pub struct Plot {
     title: String,
@@ -65,7 +69,8 @@ pub struct Plot {
     y: (String, Kind),
     /// Names of the groups of a bar plot, empty otherwise.
     groups: Vec<String>,
-    series: Vec<Series>,
+    /// Series in the order in which they are drawn.
+    pub series: Vec<Series>,
 }
 
 /// Sides of its place that a text is on.

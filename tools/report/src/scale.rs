@@ -10,9 +10,9 @@ use crate::number::short;
 /// How values are spread along an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// From 0, in equal steps.
+    /// Equal steps from 0.
     Linear,
-    /// From the least value, in equal steps.
+    /// Equal steps from the least value.
     Range,
     /// Powers of ten.
     Log10,

@@ -43,7 +43,8 @@ pub struct Table {
     /// Line above the table, unless it is empty.
     pub title: String,
     columns: Vec<Column>,
-    rows: Vec<Vec<String>>,
+    /// Cells by row.
+    pub rows: Vec<Vec<String>>,
 }
 
 impl Table {
@@ -68,12 +69,6 @@ impl Table {
         let mut cells: Vec<String> = cells.into_iter().collect();
         cells.resize(self.columns.len(), String::new());
         self.rows.push(cells);
-    }
-
-    /// Returns whether the table has no rows.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
     }
 
     /// Returns the table in Markdown, with its title as it is and an empty line after each.
@@ -161,9 +156,10 @@ impl fmt::Display for Table {
             for ((cell, width), column) in cells.zip(&widths).zip(&self.columns) {
                 let &Some(width) = width else { continue };
                 let cell = shorten(cell, width);
-                shown.push(match column.words {
-                    true => format!("{cell:<width$}"),
-                    false => format!("{cell:>width$}"),
+                shown.push(if column.words {
+                    format!("{cell:<width$}")
+                } else {
+                    format!("{cell:>width$}")
                 });
             }
             writeln!(f, "{}", shown.join("  ").trim_end())

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 use upshift_elevate::{Calibration, Priority, Quantiles, Rights, Throttling};
 
-use crate::table::{Table, micros};
+use upshift_report::Table;
+use upshift_report::number::micros;
 
 fn us(ns: u64) -> String {
     micros(ns as f64 / 1000.0)
@@ -116,9 +117,9 @@ pub(super) fn rights_value(rights: &Rights) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::MAX_WIDTH;
     use std::time::Duration;
     use upshift_elevate::TimerFloor;
+    use upshift_report::table::MAX_WIDTH;
 
     fn found() -> Calibration {
         let figures = Quantiles {

@@ -11,11 +11,12 @@ use anyhow::Result;
 use upshift_load::Report;
 
 use super::bench::{Bench, Measurement, Pace, keep_going, planned};
-use upshift_trace::plot::{Kind, Look, Plot, Series};
+use upshift_report::number::{factor, grouped, micros};
+use upshift_report::plot::COLOURS;
+use upshift_report::{Kind, Look, Plot, Table};
 
 use crate::choice::Model;
 use crate::demo::report::{Finding, Section};
-use crate::table::{Table, factor, grouped, micros};
 
 const PERIOD: Duration = Duration::from_millis(100);
 /// Matrix size of the open loop.
@@ -313,30 +314,16 @@ fn plot(
     cells: &[&Cell],
     figures: &[(Figure, &str)],
 ) -> Plot {
-    let mut series = Vec::new();
+    let mut plot = Plot::new(title, ("connections", Kind::Log2), (y_label, y));
     for (model, name) in ["coroutines", "threads"].into_iter().enumerate() {
         for (i, (figure, suffix)) in figures.iter().enumerate() {
-            series.push(Series {
-                name: format!("{name}{suffix}"),
-                points: cells
-                    .iter()
-                    .map(|c| (c.connections as f64, c.figure(model, figure)))
-                    .collect(),
-                colour: model,
-                look: if i == 0 { Look::Line } else { Look::Dashed },
-            });
+            let look = if i == 0 { Look::Line } else { Look::Dashed };
+            let point = |c: &&Cell| (c.connections as f64, c.figure(model, figure));
+            let name = format!("{name}{suffix}");
+            plot.add(name, look, COLOURS[model], cells.iter().map(point));
         }
     }
-    Plot {
-        title,
-        x_label: "connections".into(),
-        y_label: y_label.into(),
-        x: Kind::Log2,
-        y,
-        groups: Vec::new(),
-        series,
-        palette: 'c',
-    }
+    plot
 }
 
 fn latency_plot(title: String, cells: &[&Cell]) -> Plot {

@@ -12,11 +12,12 @@ use upshift_load::{GroupReport, Hog, Report, SpinPlan};
 
 use super::bench::{Bench, planned};
 use super::preempted;
-use upshift_trace::plot::{Kind, Look, Plot, Series};
+use upshift_report::number::{factor, grouped, micros};
+use upshift_report::plot::COLOURS;
+use upshift_report::{Kind, Look, Plot, Table};
 
 use crate::demo::report::{Finding, Section};
 use crate::load::latencies;
-use crate::table::{Table, factor, grouped, micros};
 
 const QUANTUM: &str = "50us";
 const WARMUP: Duration = Duration::from_millis(100);
@@ -150,44 +151,33 @@ fn findings(runs: &Runs) -> Vec<Finding> {
 }
 
 fn answered_plot(runs: &Runs) -> Plot {
-    let bar = |name: &str, colour, of: fn(&GroupReport) -> u64| Series {
-        name: name.into(),
-        points: runs
-            .all()
-            .enumerate()
-            .map(|(i, (_, pings, _))| (i as f64, of(pings) as f64))
-            .collect(),
-        colour,
-        look: Look::Bar,
+    let names = runs.all().map(|(name, ..)| name);
+    let y = ("pings", Kind::Linear);
+    let mut plot = Plot::bars("Pings sent and answered", "run", y, names);
+    let mut bar = |name: &str, colour, of: fn(&GroupReport) -> u64| {
+        let points = runs.all().enumerate();
+        let points = points.map(|(i, (_, pings, _))| (i as f64, of(pings) as f64));
+        plot.add(name, Look::Bar, colour, points);
     };
-    Plot {
-        title: "Pings sent and answered".into(),
-        x_label: "run".into(),
-        y_label: "pings".into(),
-        x: Kind::Linear,
-        y: Kind::Linear,
-        groups: runs.all().map(|(name, ..)| name.to_owned()).collect(),
-        series: vec![
-            bar("sent", 3, sent),
-            bar("answered", 0, |pings| pings.requests),
-        ],
-        palette: 'c',
-    }
+    bar("sent", COLOURS[3], sent);
+    bar("answered", COLOURS[0], |pings| pings.requests);
+    plot
 }
 
 fn latency_plot(runs: &Runs) -> Plot {
-    let series = runs.all().map(|(name, pings, colour)| {
-        let mut curve = preempted::curve(name, pings, colour);
-        if pings.requests == 0 {
-            curve.name = format!("{name} (no replies)");
-            curve.points.clear();
+    let mut plot = Plot::latencies("Latency of the pings that were answered");
+    for (name, pings, colour) in runs.all() {
+        match pings.requests {
+            0 => plot.add(
+                format!("{name} (no replies)"),
+                Look::Curve,
+                COLOURS[colour],
+                [],
+            ),
+            _ => preempted::add(&mut plot, name, pings, colour),
         }
-        curve
-    });
-    Plot::latencies(
-        "Latency of the pings that were answered".into(),
-        series.collect(),
-    )
+    }
+    plot
 }
 
 fn table(runs: &Runs) -> Table {

@@ -18,8 +18,8 @@ use super::bench::{Bench, Measurement, Pace, planned};
 use crate::choice::Model;
 use crate::demo::report::headline::Headline;
 use crate::demo::report::{Finding, Section};
-use crate::table::{factor, grouped, micros};
 use show::{commands, latency_plot, table, throughput_plot};
+use upshift_report::number::{factor, grouped, micros};
 
 const CONNECTIONS: usize = 8;
 /// How the capacity is measured; the best counts. A closed loop serves less than a flood, but a client that floods the CPU

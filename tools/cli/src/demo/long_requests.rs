@@ -13,11 +13,11 @@ use upshift_load::{Report, scenario};
 use super::bench::{Bench, planned};
 use super::preempted;
 use super::timeline::{self, Load};
-use upshift_trace::plot::Plot;
+use upshift_report::number::{factor, grouped, micros};
+use upshift_report::{Plot, Table};
 
 use crate::demo::report::{Finding, Section};
 use crate::load::latencies;
-use crate::table::{Table, factor, grouped, micros};
 
 const TITLE: &str = "4. Long requests among short ones";
 const QUANTUM: &str = "50us";
@@ -161,10 +161,13 @@ fn findings(runs: &Runs) -> Vec<Finding> {
 }
 
 fn plot(runs: &Runs, class: usize, title: &str) -> Plot {
-    let series = runs.all().filter_map(|(name, report, colour)| {
-        Some(preempted::curve(name, report.groups.get(class)?, colour))
-    });
-    Plot::latencies(format!("{title}: latency by percentile"), series.collect())
+    let mut plot = Plot::latencies(format!("{title}: latency by percentile"));
+    for (name, report, colour) in runs.all() {
+        if let Some(group) = report.groups.get(class) {
+            preempted::add(&mut plot, name, group, colour);
+        }
+    }
+    plot
 }
 
 fn table(runs: &Runs) -> Table {

@@ -8,12 +8,13 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::bench::{Bench, keep_going};
-use upshift_trace::plot::{Kind, Look, Plot, Series};
+use upshift_report::number::{bytes, factor, grouped, micros};
+use upshift_report::plot::COLOURS;
+use upshift_report::{Kind, Look, Plot};
 
 use crate::choice::Model;
 use crate::demo::report::{Finding, Section};
 use crate::spawn_test::{SpawnReport, table};
-use crate::table::{bytes, factor, micros};
 
 /// Planned time of one count; most take far less.
 const STEP: Duration = Duration::from_millis(500);
@@ -70,7 +71,7 @@ fn section(reports: &[SpawnReport], threads: &Result<SpawnReport, String>) -> Se
     if let Some(most) = reports.last() {
         findings.push(Finding::new(format!(
             "{} coroutines that wait take {} of memory, {} each; all are spawned in {} and woken, run and joined in {}.",
-            crate::table::grouped(most.count as f64),
+            grouped(most.count as f64),
             bytes(most.memory),
             bytes(most.bytes_each()),
             micros(most.spawn * 1e6),
@@ -87,49 +88,22 @@ fn section(reports: &[SpawnReport], threads: &Result<SpawnReport, String>) -> Se
             Err(message) => findings.push(Finding::failed(format!("Threads for comparison: {message}."))),
         }
     }
-    let each = |name: &str, colour: usize, seconds: fn(&SpawnReport) -> f64| Series {
-        name: name.into(),
-        points: reports
-            .iter()
-            .map(|r| (r.count as f64, seconds(r) * 1e9 / r.count as f64))
-            .collect(),
-        colour,
-        look: Look::Line,
+    let each = |of: fn(&SpawnReport) -> f64| {
+        let point = move |r: &SpawnReport| (r.count as f64, of(r));
+        reports.iter().map(point).collect::<Vec<_>>()
     };
-    let axes = |title: &str, y_label: &str, series: Vec<Series>| Plot {
-        title: title.into(),
-        x_label: "coroutines".into(),
-        y_label: y_label.into(),
-        x: Kind::Log10,
-        y: Kind::Linear,
-        groups: Vec::new(),
-        series,
-        palette: 'c',
-    };
-    let memory = Series {
-        name: "resident memory".into(),
-        points: reports
-            .iter()
-            .map(|r| (r.count as f64, r.bytes_each()))
-            .collect(),
-        colour: 3,
-        look: Look::Line,
-    };
-    let plots = if reports.len() > 1 {
-        vec![
-            axes(
-                "Time per coroutine",
-                "ns",
-                vec![
-                    each("spawn", 0, |r| r.spawn),
-                    each("wake, run and join", 2, |r| r.run),
-                ],
-            ),
-            axes("Memory per waiting coroutine", "bytes", vec![memory]),
-        ]
-    } else {
-        Vec::new()
-    };
+    let x = ("coroutines", Kind::Log10);
+    let mut time = Plot::new("Time per coroutine", x, ("ns", Kind::Linear));
+    let spawn = each(|r| r.spawn * 1e9 / r.count as f64);
+    time.add("spawn", Look::Line, COLOURS[0], spawn);
+    let run = each(|r| r.run * 1e9 / r.count as f64);
+    time.add("wake, run and join", Look::Line, COLOURS[2], run);
+    let y = ("bytes", Kind::Linear);
+    let mut memory = Plot::new("Memory per waiting coroutine", x, y);
+    let bytes = each(SpawnReport::bytes_each);
+    memory.add("resident memory", Look::Line, COLOURS[3], bytes);
+    let mut plots = vec![time, memory];
+    plots.retain(|_| reports.len() > 1);
     let mut commands: Vec<String> = reports
         .iter()
         .map(|r| format!("upshift spawn-test --model coroutine --count {}", r.count))

@@ -6,7 +6,7 @@ use upshift_load::scenario::CLIENT_PRIORITY;
 use upshift_load::{GroupReport, Report, SpinPlan};
 
 use super::bench::{Bench, keep_going, server_flags, spin_flags};
-use upshift_trace::plot::{Look, Series};
+use upshift_report::plot::{COLOURS, Look, Plot};
 
 use crate::demo::report::Finding;
 use crate::load;
@@ -18,18 +18,14 @@ pub(crate) fn report(measure: impl FnOnce() -> Result<Report>) -> Result<Result<
         .map_err(|why| Finding::failed(format!("The run with preemption failed: {why}."))))
 }
 
-/// The latencies of a run as a curve, dashed for the one that the others are held against (colour 2).
-pub(crate) fn curve(name: &str, group: &GroupReport, colour: usize) -> Series {
-    Series {
-        name: name.into(),
-        points: group.curve.clone(),
-        colour,
-        look: if colour == 2 {
-            Look::DashedCurve
-        } else {
-            Look::Curve
-        },
-    }
+/// Adds the latencies of a run as a curve, dashed if the others are held against it (colour 2).
+pub(crate) fn add(plot: &mut Plot, name: &str, group: &GroupReport, colour: usize) {
+    let look = if colour == 2 {
+        Look::DashedCurve
+    } else {
+        Look::Curve
+    };
+    plot.add(name, look, COLOURS[colour], group.curve.iter().copied());
 }
 
 /// The commands that repeat a run with preemption: the server that listens at `listen`, and the client with `load`.

@@ -14,12 +14,12 @@ use upshift_load::{GroupReport, Report, SpinPlan};
 
 use super::bench::{Bench, keep_going, planned, server_flags};
 use super::preempted;
-use upshift_trace::plot::Plot;
+use upshift_report::number::{factor, grouped, micros};
+use upshift_report::{Plot, Table};
 
 use crate::demo::report::{Finding, Section};
 use crate::load;
 use crate::load::latencies;
-use crate::table::{Table, factor, grouped, micros};
 
 /// Start and end of daemon and batch.
 const MARGIN: Duration = Duration::from_millis(300);
@@ -88,9 +88,12 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
         }
     }
     findings.splice(0..0, compare(&runs));
-    let curves = runs
-        .iter()
-        .filter_map(|run| Some(preempted::curve(run.name, run.server()?, run.colour)));
+    let mut plot = Plot::latencies("Latency of the server by percentile");
+    for run in &runs {
+        if let Some(server) = run.server() {
+            preempted::add(&mut plot, run.name, server, run.colour);
+        }
+    }
     Ok(Section {
         title: "6. An urgent server beside a batch process".into(),
         intro: "Two processes. A server on one CPU gets 1,000 requests per second of 100 µs, at level 2. A batch process \
@@ -99,10 +102,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
                 runs above all of them."
             .into(),
         findings,
-        plots: vec![Plot::latencies(
-            "Latency of the server by percentile".into(),
-            curves.collect(),
-        )],
+        plots: vec![plot],
         tables: vec![table(&runs)],
         commands: commands(bench),
         ..Section::default()

@@ -15,7 +15,7 @@ use super::bench::{Bench, Placement};
 use super::children::{Children, Interrupted, Stop};
 use super::progress::Progress;
 use super::report::Section;
-use super::report::html::{Page, page};
+use super::report::html::{Content, page};
 use super::{coroutines_vs_threads, endless, levels, long_requests, million, processes};
 use upshift_load::machine::{self, Machine};
 
@@ -149,7 +149,7 @@ fn tour(args: &DemoArgs, stop: Stop, began: Instant) -> Result<String> {
         }
         headline.print(&mut out)?;
     }
-    Ok(page(&Page {
+    Ok(page(&Content {
         machine: &machine,
         command: &command_line(args),
         placement: &placement_line,

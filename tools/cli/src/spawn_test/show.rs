@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::choice::Model;
-use crate::table::{Table, bytes, grouped, micros};
+use upshift_report::Table;
+use upshift_report::number::{bytes, grouped, micros};
 
 /// What was measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -2,77 +2,51 @@
 
 use upshift_load::scenario::{LEVELS, OVERLOAD_SIZE};
 use upshift_load::{GroupReport, Report};
-use upshift_trace::plot::{Kind, Look, Plot, Series};
+use upshift_report::plot::{self, DARK, SOFT};
+use upshift_report::{Kind, Look, Plot, Table, number::grouped};
 
 use super::{CONNECTIONS, Run, times};
 use crate::demo::bench::{Bench, server_flags};
 use crate::load::latencies;
-use crate::table::{Table, grouped};
 
 pub(super) fn throughput_plot(run: &Run) -> Plot {
-    let bars = |name: &str, colour: usize, rate: &dyn Fn(usize) -> f64| Series {
-        name: name.into(),
-        points: (0..LEVELS.len()).map(|i| (i as f64, rate(i))).collect(),
-        colour,
-        look: Look::Bar,
-    };
     let served =
         |report: &Report, i: usize| report.groups.get(i).map_or(f64::NAN, |g| g.per_second);
-    Plot {
-        title: format!("Served per level at overload, {}", run.place),
-        x_label: "level (0 is most urgent)".into(),
-        y_label: "requests per second".into(),
-        x: Kind::Linear,
-        y: Kind::Linear,
-        groups: LEVELS.iter().map(ToString::to_string).collect(),
-        series: vec![
-            bars("offered", 8, &|_| run.offered),
-            bars("served", 6, &|i| served(&run.levels, i)),
-            bars("served, all at one level", 2, &|i| {
-                served(&run.one_level, i)
-            }),
-        ],
-        palette: 'p',
-    }
+    let title = format!("Served per level at overload, {}", run.place);
+    let y = ("requests per second", Kind::Linear);
+    let mut plot = Plot::bars(title, "level (0 is most urgent)", y, LEVELS);
+    let mut bars = |name: &str, colour, rate: &dyn Fn(usize) -> f64| {
+        let points = (0..LEVELS.len()).map(|i| (i as f64, rate(i)));
+        plot.add(name, Look::Bar, colour, points);
+    };
+    bars("offered", SOFT, &|_| run.offered);
+    bars("served", plot::LEVELS[6], &|i| served(&run.levels, i));
+    bars("served, all at one level", plot::LEVELS[2], &|i| {
+        served(&run.one_level, i)
+    });
+    plot
 }
 
 pub(super) fn latency_plot(run: &Run) -> Plot {
-    let curve = |group: &GroupReport, name: String, colour: usize, look: Look| Series {
-        name,
-        points: group.curve.iter().map(|&(q, us)| (q, us / 1e3)).collect(),
-        colour,
-        look,
-    };
-    let mut series: Vec<Series> = run
-        .levels
-        .groups
-        .iter()
-        .zip(LEVELS)
-        .enumerate()
-        .map(|(i, (group, level))| curve(group, format!("level {level}"), i, Look::Curve))
-        .collect();
-    series.extend(
-        run.alone
-            .groups
-            .first()
-            .map(|g| curve(g, "level 0 alone".into(), 8, Look::DashedCurve)),
+    let mut plot = Plot::new(
+        format!("Latency by level at overload, {}", run.place),
+        ("percentile of the level's replies", Kind::Quantile),
+        ("latency, ms", Kind::Log10),
     );
-    series.push(curve(
-        &run.one_level.total,
-        "all at one level".into(),
-        9,
-        Look::DashedCurve,
-    ));
-    Plot {
-        title: format!("Latency by level at overload, {}", run.place),
-        x_label: "percentile of the level's replies".into(),
-        y_label: "latency, ms".into(),
-        x: Kind::Quantile,
-        y: Kind::Log10,
-        groups: Vec::new(),
-        series,
-        palette: 'p',
+    let mut curve = |group: &GroupReport, name: String, colour, look| {
+        let points = group.curve.iter().map(|&(q, us)| (q, us / 1e3));
+        plot.add(name, look, colour, points);
+    };
+    let groups = run.levels.groups.iter().zip(LEVELS);
+    for ((group, level), colour) in groups.zip(plot::LEVELS) {
+        curve(group, format!("level {level}"), colour, Look::Curve);
     }
+    if let Some(alone) = run.alone.groups.first() {
+        curve(alone, "level 0 alone".into(), SOFT, Look::DashedCurve);
+    }
+    let one_level = "all at one level".into();
+    curve(&run.one_level.total, one_level, DARK, Look::DashedCurve);
+    plot
 }
 
 pub(super) fn table(run: &Run) -> Table {

@@ -2,13 +2,13 @@
 //!
 //! The scale is linear from 0, so a bar that cannot be seen is as short as it looks.
 
-use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use upshift_trace::escape;
+use upshift_report::number::micros;
+use upshift_report::plot::COLOURS;
+use upshift_report::{Kind, Look, Page, Plot, table};
 
 use super::wrap;
-use crate::table::{self, micros};
 
 /// Eighths of a character cell, for bars that end inside one.
 const EIGHTHS: [char; 8] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉', '█'];
@@ -62,27 +62,16 @@ impl Headline {
         Ok(())
     }
 
-    /// The same for the report.
-    pub(crate) fn html(&self, out: &mut String) {
-        let _ = write!(
-            out,
-            "<section class=\"headline\">\n<h2>{}</h2>\n<table>\n",
-            escape(&self.title)
-        );
-        for ((name, value), share) in self.bars.iter().zip(self.shares()) {
-            let _ = writeln!(
-                out,
-                "<tr><td class=\"left\">{}</td><td>{}</td><td class=\"bar\"><i style=\"width:{:.2}%\"></i></td></tr>",
-                escape(name),
-                escape(&micros(*value)),
-                100.0 * share
-            );
-        }
-        let _ = write!(
-            out,
-            "</table>\n<p><strong>{}</strong></p>\n</section>\n",
-            escape(&self.verdict)
-        );
+    /// Adds chart and verdict to the report.
+    pub(crate) fn show(&self, page: &mut Page) {
+        let names = self.bars.iter().map(|bar| &bar.0);
+        let mut plot = Plot::bars(&self.title, "", ("µs", Kind::Linear), names);
+        let bars = self.bars.iter().enumerate();
+        let points = bars.map(|(at, (_, micros))| (at as f64, *micros));
+        plot.add("", Look::Bar, COLOURS[0], points);
+        page.heading(2, &self.title);
+        page.plots(&[plot]);
+        page.verdict(&self.verdict);
     }
 }
 
@@ -101,7 +90,6 @@ fn bar(share: f64, room: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::html::tests::assert_well_formed;
     use super::*;
 
     fn sample(values: [f64; 2]) -> Headline {
@@ -129,15 +117,6 @@ mod tests {
                 text.lines().all(|line| line.chars().count() <= 80),
                 "{text}"
             );
-        }
-    }
-
-    #[test]
-    fn the_report_is_well_formed_whatever_the_times() {
-        for values in [[35.0, 312_000.0], [0.0, 0.0], [f64::NAN, f64::INFINITY]] {
-            let mut out = String::new();
-            sample(values).html(&mut out);
-            assert_well_formed(&out);
         }
     }
 }

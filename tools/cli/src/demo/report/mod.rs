@@ -1,16 +1,15 @@
 //! The report: what the demo measured, as data, and its two forms (terminal tables, HTML file).
 //!
-//! The experiments fill [`Section`]s; [`html`] writes them as one file, [`upshift_trace::plot`] draws the
-//! figures as SVG, [`headline`] says the one thing to remember. No part of the result refers to anything outside the file.
+//! The experiments fill [`Section`]s; [`html`] writes them as one file, [`headline`] says the one
+//! thing to remember. No part of the result refers to anything outside the file.
 
 pub(crate) mod headline;
 pub(crate) mod html;
 
 use std::io::{self, Write};
 
-use crate::table::{self, Table};
 use headline::Headline;
-use upshift_trace::plot::Plot;
+use upshift_report::{Plot, Table, table};
 
 /// One sentence of the summary. It gives both sides of a comparison and judges none: aims belong to the benchmarks, which
 /// repeat their measurements.
