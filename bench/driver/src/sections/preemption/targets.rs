@@ -13,22 +13,7 @@ const SLOWDOWN: f64 = 20.0;
 const MODES: [(&str, &str); 2] = [(ON, ""), (PLAIN, ", without rights")];
 
 /// A percentile of a row of the page.
-#[derive(Clone, Copy)]
-pub(super) enum Quantile {
-    P50,
-    P99,
-    P999,
-}
-
-impl Quantile {
-    fn of(self, run: &Run) -> f64 {
-        match self {
-            Quantile::P50 => run.honest(run.p50, 0.5),
-            Quantile::P99 => run.honest(run.p99, 0.99),
-            Quantile::P999 => run.honest(run.p999, 0.999),
-        }
-    }
-}
+pub(super) type Quantile = fn(&Run) -> f64;
 
 /// The median over the rounds of a percentile of a class of a server, µs.
 pub(super) fn latency(
@@ -38,18 +23,19 @@ pub(super) fn latency(
     class: &str,
     quantile: Quantile,
 ) -> Option<f64> {
-    let cell = section.cell(case, &class_row(server, class))?;
-    cell.median(|run| quantile.of(run))
+    section.median(case, &class_row(server, class), quantile)
 }
 
 /// All rows of the section.
-pub(crate) fn rows(section: &SectionResults, rows: &mut Vec<Row>) {
+pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
+    let mut all = Vec::new();
     for (on, how) in MODES {
-        micros(section, on, how, rows);
-        millis(section, on, how, rows);
-        without_harm(section, on, how, rows);
-        pings(section, on, how, rows);
+        micros(section, on, how, &mut all);
+        millis(section, on, how, &mut all);
+        without_harm(section, on, how, &mut all);
+        pings(section, on, how, &mut all);
     }
+    all
 }
 
 /// A measured value and what it is held against.
@@ -104,14 +90,14 @@ fn micros(section: &SectionResults, on: &str, how: &str, rows: &mut Vec<Row>) {
     let two = Mix::TWO.map(|mix| (cases::two(mix), mix, cases::two(mix)));
     let all: Vec<_> = one.into_iter().chain(two).collect();
     for (words, quantile, against, limit) in [
-        ("p50 ≤ 1.15 × off", Quantile::P50, OFF, 1.15),
+        ("p50 ≤ 1.15 × off", Run::p50 as Quantile, OFF, 1.15),
         (
             "p99 ≤ 1.3 × what it is without long requests",
-            Quantile::P99,
+            Run::p99,
             NO_LONG,
             1.3,
         ),
-        ("p99.9 ≤ 0.5 × off", Quantile::P999, OFF, 0.5),
+        ("p99.9 ≤ 0.5 × off", Run::p999, OFF, 0.5),
     ] {
         let ratios = all.iter().map(|(case, mix, quiet)| {
             let base = if against == NO_LONG { quiet } else { case };
@@ -135,7 +121,7 @@ fn millis(section: &SectionResults, on: &str, how: &str, rows: &mut Vec<Row>) {
             &cases::millis(load, mix),
             server,
             "short",
-            Quantile::P99,
+            Run::p99,
         )
     };
     let ratios = MILLIS.into_iter().map(|(load, mix)| {
@@ -168,7 +154,7 @@ fn millis(section: &SectionResults, on: &str, how: &str, rows: &mut Vec<Row>) {
 }
 
 fn without_harm(section: &SectionResults, on: &str, how: &str, rows: &mut Vec<Row>) {
-    let p50 = |server| latency(section, cases::EXPONENTIAL, server, "short", Quantile::P50);
+    let p50 = |server| latency(section, cases::EXPONENTIAL, server, "short", Run::p50);
     let one = |value: Option<f64>, base: Option<f64>| {
         let (value, base) = value.zip(base)?;
         let what = String::new();
@@ -218,7 +204,7 @@ fn pings(section: &SectionResults, on: &str, how: &str, rows: &mut Vec<Row>) {
             (format!("{on:.0} unanswered; {off} when off"), verdict)
         }),
     ));
-    let p99 = |server| latency(section, case, server, "pings", Quantile::P99);
+    let p99 = |server| latency(section, case, server, "pings", Run::p99);
     let ratio = p99(on).zip(p99(ALONE)).map(|(value, base)| {
         let what = String::new();
         vec![Ratio { what, value, base }]
@@ -267,19 +253,13 @@ mod tests {
         section
     }
 
-    fn verdicts(section: &SectionResults) -> Vec<Row> {
-        let mut found = Vec::new();
-        rows(section, &mut found);
-        found
-    }
-
     #[test]
     fn the_worst_mix_decides() {
-        let good = verdicts(&measured(|_| 40.0));
+        let good = rows(&measured(|_| 40.0));
         assert_eq!(good[0].verdict, Verdict::Reached);
         assert_eq!(good[2].verdict, Verdict::Reached);
         let less_urgent = cases::micros(Mix::LessUrgent);
-        let bad = verdicts(&measured(
+        let bad = rows(&measured(
             |case| if case == less_urgent { 150.0 } else { 40.0 },
         ));
         for row in &bad[..3] {
@@ -296,12 +276,12 @@ mod tests {
         section
             .cells
             .retain(|cell| cell.case != case || cell.peer != class_row(ON, "short"));
-        assert_eq!(verdicts(&section)[0].verdict, Verdict::Unmeasured);
+        assert_eq!(rows(&section)[0].verdict, Verdict::Unmeasured);
     }
 
     #[test]
     fn without_figures_there_is_no_verdict() {
-        let found = verdicts(&SectionResults::default());
+        let found = rows(&SectionResults::default());
         assert_eq!(found.len(), 18);
         assert!(found.iter().all(|r| r.verdict == Verdict::Unmeasured));
     }
