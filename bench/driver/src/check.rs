@@ -75,7 +75,7 @@ impl Conversation {
         })
     }
 
-    /// Sends bytes in two parts, and compares what comes back.
+    /// Sends bytes in two parts, and compares the reply.
     fn ask(&mut self, what: &str, bytes: &[u8], cut: usize, expected: &[u8]) -> Result<(), String> {
         let mut send = |part| {
             let sent = self.stream.write_all(part);

@@ -34,7 +34,8 @@ pub(crate) fn figures(
     .map(drop)
 }
 
-/// Runs programs on both CPUs in turn, once for each round, and returns what all printed; `say` shows a line of it.
+/// Runs programs on both CPUs in turn, once for each round, and returns all printed lines; `say`
+/// shows one of them.
 pub(crate) fn in_rounds<T: DeserializeOwned>(
     results: &mut SectionResults,
     options: &Options,

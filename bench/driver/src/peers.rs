@@ -95,7 +95,8 @@ impl Built {
         Some(Program::new(self.files.get(&CLI)?.clone(), args))
     }
 
-    /// What is asked for of a list; of the web servers, which are told apart by their runtime, all.
+    /// The wanted programs of a list. Web servers differ in their runtime: their lists are taken
+    /// whole.
     fn wanted<'a>(&'a self, list: &'a [Peer]) -> impl Iterator<Item = &'a Peer> {
         let is_whole = self.wanted.is_empty() || list.iter().any(|peer| peer.id == "axum on tokio");
         let is_named = |id: &str| self.wanted.iter().any(|it| it == id);
@@ -124,7 +125,7 @@ fn lists(section: Section) -> &'static [&'static [Peer]] {
     }
 }
 
-/// Whether a section measures the command `upshift`, whatever peers are asked for.
+/// Whether a section measures the command `upshift` for every `--peers`.
 fn needs_upshift(section: Section) -> bool {
     use Section::{Assign, Levels, Preemption, Processes, Serve, Vcpus};
     [Vcpus, Levels, Preemption, Processes, Assign, Serve].contains(&section)

@@ -252,7 +252,7 @@ impl SectionResults {
         }
     }
 
-    /// Notes what was left out, and says it at once.
+    /// Notes an omission or a repetition, and prints it.
     pub(crate) fn note(&mut self, text: String) {
         eprintln!("  {text}");
         self.notes.push(text);

@@ -46,7 +46,7 @@ const fn peer(id: &'static str, source: Source, args: &'static [&'static str]) -
 const MT: &[&str] = &["--variant", "mt"];
 const TUNED: &[&str] = &["--variant", "tuned"];
 const ONE_VCPU: &[&str] = &["--vcpus", "1", "--pin", "0"];
-/// As in a container: without io_uring.
+/// Arguments of the driver without io_uring, as in a container.
 const READINESS: &[&str] = &["--vcpus", "1", "--pin", "0", "--driver", "readiness"];
 /// Asio without epoll: sockets and timers by io_uring.
 const ASIO_URING: &[&str] = &["-DASIO_HAS_IO_URING", "-DASIO_DISABLE_EPOLL", "-luring"];
@@ -55,7 +55,7 @@ const GO: Source = Go("peers/go", "peer-go");
 const AXUM: Source = Bench("peer-axum");
 const URING: Source = C("uring", &["-luring"]);
 
-/// The servers of pages and matrices, in the order of the first round. The name of what is served
+/// The servers of pages and matrices, in the order of the first round. `plaintext` or `matrix`
 /// comes before the arguments.
 pub(crate) const SERVERS: &[Peer] = &[
     peer(UPSHIFT, CLI, ONE_VCPU),
@@ -107,14 +107,14 @@ pub(crate) const SPIN: &[Peer] = &[
     ),
 ];
 
-/// One axum application, under preemption and not.
+/// Variants of an axum application, with preemption and without.
 pub(crate) const APPLICATION: &[Peer] = &[
     peer("axum off", AXUM, &["app", "--variant", "upshift"]),
     peer("axum on", AXUM, &["app", "--variant", "upshift-preempt"]),
     peer("axum on tokio", AXUM, &["app", "--variant", "tokio-ct"]),
 ];
 
-/// What is measured on two workers.
+/// Programs with two workers.
 pub(crate) const TWO_WORKERS: &[Peer] = &[
     peer(UPSHIFT, Bench("micro-upshift"), &[]),
     peer(
@@ -128,8 +128,8 @@ pub(crate) const TWO_WORKERS: &[Peer] = &[
     peer("glommio", Bench("micro-glommio"), &[]),
     peer("threads", Bench("micro-threads"), &[]),
 ];
-/// Of [`TWO_WORKERS`], not in `multi`: preemption is not what it compares, tasks of glommio never
-/// leave their thread, and threads are not tasks.
+/// Members of [`TWO_WORKERS`] that are not in `multi`: it compares no preemption, tasks of glommio
+/// never leave their thread, and threads are not tasks.
 pub(crate) const NOT_MULTI: [&str; 3] = ["upshift-preempt", "glommio", "threads"];
 
 /// The program that measures policies over processes.
@@ -144,7 +144,7 @@ pub(crate) const WEB: &[Peer] = &[
     peer("nginx", Script("nginx/serve", "nginx"), &[]),
 ];
 
-/// What is measured on files.
+/// Programs that read and write files.
 pub(crate) const FILES: &[Peer] = &[
     peer(UPSHIFT, Bench("files-upshift"), &[]),
     peer(UPSHIFT_CPP, Cpp("files", "files-cpp", &[]), &[]),

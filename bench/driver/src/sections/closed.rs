@@ -46,7 +46,7 @@ pub(super) fn run(
     }
 }
 
-/// What is asked of a server of pages.
+/// Requests for a page.
 pub(crate) fn page(path: &str, headers: &[&str], pipeline: usize) -> Work {
     Work::Http {
         path: path.to_owned(),

@@ -14,7 +14,7 @@ const CONNECTIONS: usize = 64;
 /// What C++ may cost more than Rust. A margin, so noise is not added to it.
 const MARGIN: f64 = 1.05;
 
-/// The loads: name, what is asked, whether it is a matrix.
+/// The loads: name, requests, whether they are matrices.
 fn cases() -> [(String, Work, bool); 3] {
     let plaintext = format!("plaintext, {CONNECTIONS} connections");
     let matrix = |n| format!("matrices, n = {n}, {CONNECTIONS} connections");

@@ -1,5 +1,5 @@
-//! The sections `micro`, where each runtime's program runs once pinned to CPU 0 and once free, and `multi`: spawning, giving way,
-//! waking and channels on two workers.
+//! The sections `micro` and `multi`: each runtime's program once pinned to CPU 0 and once free, and
+//! spawning, giving way, waking and channels on two workers.
 
 use crate::figures;
 use crate::options::Options;
@@ -30,7 +30,7 @@ pub(super) fn run_multi(results: &mut SectionResults, options: &Options, built: 
     results.figures = medians(&all);
 }
 
-/// One row a runtime, one column a quantity.
+/// The table of figures: a row for each runtime, a column for each quantity.
 pub(super) fn table(found: &SectionResults) -> String {
     let [benches, peers] = names(found);
     let table = cross("runtime", &peers, &benches, |peer, bench| {
@@ -85,7 +85,7 @@ fn best_peer<'a>(section: &'a SectionResults, bench: &str) -> Option<&'a Figure>
     peers.min_by(|a, b| a.ns.total_cmp(&b.ns))
 }
 
-/// What `micro` was to reach.
+/// The goals of `micro`.
 pub(super) fn rows(section: &SectionResults) -> Vec<Row> {
     let goal = |(bench, words, limit, unit): (&str, &str, f64, &str)| {
         let best = best_peer(section, bench);
@@ -99,7 +99,7 @@ pub(super) fn rows(section: &SectionResults) -> Vec<Row> {
     LIMITS.map(goal).into()
 }
 
-/// What `multi` was to reach: the shortest time in every row.
+/// The goals of `multi`: the shortest time in every row.
 pub(super) fn multi_rows(section: &SectionResults) -> Vec<Row> {
     let goal = |bench| {
         let both = section

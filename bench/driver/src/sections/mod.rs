@@ -1,4 +1,4 @@
-//! What each section runs, shows, and was to reach: a file for each kind, or a folder.
+//! The sections: their runs, tables and goals, a file for each kind, or a folder.
 
 mod assign;
 pub(crate) mod closed;
@@ -79,7 +79,7 @@ pub(crate) fn rows(results: &Results) -> Vec<Row> {
     Section::ALL.into_iter().filter_map(of).flatten().collect()
 }
 
-/// What a section was to reach, and whether it did.
+/// The goals of a section, with their verdicts.
 fn goals(section: Section) -> fn(&SectionResults) -> Vec<Row> {
     match section {
         Section::Plaintext => closed::plaintext,

@@ -43,7 +43,7 @@ fn batch_row(name: &str) -> String {
     format!("{name}: the batch")
 }
 
-/// What is beside the server: its name, options of the batch, whether the server joins the daemon.
+/// A neighbour of the server: its name, options of the batch, whether the server joins the daemon.
 #[derive(Clone, Copy)]
 struct Beside {
     name: &'static str,
@@ -237,7 +237,7 @@ fn line(child: &mut Child) -> Result<String, String> {
         .map_err(|_| "the child printed nothing".into())
 }
 
-/// What the daemon was to reach.
+/// The goals of the daemon.
 pub(super) fn rows(section: &SectionResults) -> Vec<Row> {
     let p99 = |name| section.median(CASE, name, Run::p99);
     let mut rows = Vec::new();

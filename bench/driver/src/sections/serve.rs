@@ -195,7 +195,7 @@ fn mixed(results: &mut SectionResults, options: &Options, servers: &Programs) {
     }
 }
 
-/// What the web server was to reach.
+/// The goals of the web server.
 pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
     let against = |case: &str, of: fn(&Run) -> f64| {
         let (ours, theirs) = (

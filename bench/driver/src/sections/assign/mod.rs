@@ -206,7 +206,7 @@ fn alone(section: &SectionResults, case: &str, of: fn(&Run) -> f64) -> Option<f6
     alone.filter_map(|it| it.median(of)).min_by(f64::total_cmp)
 }
 
-/// The table of a case: a row for each remedy, with what the batch did beside it.
+/// The table of a case: a row for each remedy, with the work of the batch beside it.
 pub(crate) fn table(section: &SectionResults, case: &str) -> String {
     let times = |head, of: fn(&Run) -> f64| {
         text(head, move |cell| {

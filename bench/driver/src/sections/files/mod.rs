@@ -30,7 +30,7 @@ pub(crate) use show::{rows, table};
 /// How long a program may run.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// A row of the section: its name, the program's row, further arguments; whether what is read is in
+/// A row of the section: its name, the program's row, further arguments; whether the files are in
 /// the page cache.
 #[derive(Clone, Copy)]
 struct Case {
