@@ -148,7 +148,7 @@ fn it_ends_with_a_chart_and_a_verdict() {
     // There is none where the machine is so busy that a run had no reply.
     let (chart, replies) = (
         "Median latency at 130 % load",
-        page.contains("class=\"headline\""),
+        page.contains("class=\"verdict\""),
     );
     assert_eq!(page.contains(chart), replies);
     assert_eq!(out.contains(chart), replies, "{out}");
@@ -180,7 +180,7 @@ fn the_experiments_on_preemption_end_and_report_by_class() {
     let page = std::fs::read_to_string(&report).unwrap();
     assert!(page.contains("Short requests: latency by percentile"));
     // A picture of the server at work, or why there is none.
-    let drawn = page.contains("<figure class=\"timeline\"><svg");
+    let drawn = page.contains("<figure class=\"wide\"><svg");
     assert!(drawn || page.contains("There is no timeline"));
     assert!(page.contains("Pings sent and answered"));
 }
