@@ -64,11 +64,11 @@ impl Headline {
 
     /// Adds chart and verdict to the report.
     pub(crate) fn show(&self, page: &mut Page) {
-        let names = self.bars.iter().map(|bar| &bar.0);
-        let mut plot = Plot::bars(&self.title, "", ("µs", Kind::Linear), names);
-        let bars = self.bars.iter().enumerate();
-        let points = bars.map(|(at, (_, micros))| (at as f64, *micros));
-        plot.add("", Look::Bar, COLOURS[0], points);
+        let mut plot = Plot::bars(&self.title, "", ("µs", Kind::Linear), [""]);
+        for ((name, us), colour) in self.bars.iter().zip(COLOURS) {
+            let name = format!("{name}: {}", micros(*us));
+            plot.add(name, Look::Bar, colour, [(0.0, *us)]);
+        }
         page.heading(2, &self.title);
         page.plots(&[plot]);
         page.verdict(&self.verdict);
