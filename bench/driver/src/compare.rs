@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use upshift_load::{Spread, Work};
+use upshift_report::Table;
 
 use crate::build::{self, Source};
 use crate::figures;
@@ -133,7 +134,7 @@ impl Tree {
             }
             _ => Err("not built by cargo".into()),
         }?;
-        Ok(Program::new(file, args))
+        Ok(Program::new(file, &args))
     }
 }
 
@@ -281,15 +282,12 @@ impl Rows {
     }
 
     fn table(&self, section: Section) -> String {
-        let mut page = format!(
-            "## {}\n\n| | old | new | new / old | verdict |\n|---|---|---|---|---|\n",
-            section.name()
-        );
+        let title = format!("## {}", section.name());
+        let mut table = Table::new(title, &["<", "old", "new", "new / old", "<verdict"]);
         for ((_, name), pairs) in &self.pairs {
             let median = |side: fn(&(f64, f64)) -> f64| {
                 Spread::of(pairs.iter().map(side)).map_or(0.0, |it| it.median)
             };
-            let (old, new) = (median(|pair| pair.0), median(|pair| pair.1));
             let (ratio, verdict) = match Ratio::of(pairs) {
                 None => ("–".to_owned(), "not enough runs"),
                 Some(ratio) => (
@@ -301,9 +299,15 @@ impl Rows {
                     },
                 ),
             };
-            page += &format!("| {name} | {old:.2} | {new:.2} | {ratio} | {verdict} |\n");
+            table.row([
+                name.clone(),
+                format!("{:.2}", median(|pair| pair.0)),
+                format!("{:.2}", median(|pair| pair.1)),
+                ratio,
+                verdict.to_owned(),
+            ]);
         }
-        page + "\n"
+        table.markdown()
     }
 }
 

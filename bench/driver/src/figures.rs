@@ -11,8 +11,8 @@ use upshift_load::cpu::of_ended_children;
 use crate::machine::Watch;
 use crate::measure::DISTURBED;
 use crate::options::Options;
-use crate::peers::Program;
-use crate::results::Figure;
+use crate::peers::{Program, Programs};
+use crate::results::{Figure, SectionResults};
 
 /// How long the figures of one program may take together.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -34,36 +34,52 @@ pub(crate) fn figures(
     .map(drop)
 }
 
+/// Runs programs on both CPUs in turn, once for each round, and returns all printed lines; `say`
+/// shows one of them.
+pub(crate) fn in_rounds<T: DeserializeOwned>(
+    results: &mut SectionResults,
+    options: &Options,
+    programs: &Programs,
+    part: &str,
+    say: impl Fn(&T),
+) -> Vec<T> {
+    let mut all = Vec::new();
+    for round in 0..options.rounds {
+        for (name, program) in programs {
+            let name = format!("round {}: {name}", round + 1);
+            eprintln!("{name}");
+            let taken = undisturbed(program, part, &name, options, results);
+            taken.iter().for_each(&say);
+            all.extend(taken);
+        }
+    }
+    all
+}
+
 /// Runs a program on both CPUs, once more if others used a tenth of them or more meanwhile, and returns what it printed last.
 /// What happened is noted; on a machine that is never quiet, with [`MOST_NOTES`] in the section, nothing is repeated any more.
-pub(crate) fn undisturbed<T: DeserializeOwned>(
+fn undisturbed<T: DeserializeOwned>(
     program: &Program,
     part: &str,
     name: &str,
     options: &Options,
-    notes: &mut Vec<String>,
+    results: &mut SectionResults,
 ) -> Vec<T> {
-    let once = options.quick || notes.len() >= MOST_NOTES;
-    let attempts = if once { 1 } else { 2 };
-    for attempt in 1.. {
+    let mut is_last = options.quick || results.notes.len() >= MOST_NOTES;
+    loop {
         let mut taken = Vec::new();
-        let share = match lines(program, part, None, |line| taken.push(line)) {
+        let why = match lines(program, part, None, |line| taken.push(line)) {
             Ok(foreign) if foreign < DISTURBED => return taken,
             Ok(foreign) => format!("others used {:.0} % of the CPUs", 100.0 * foreign),
             Err(why) => why,
         };
-        let outcome = if attempt < attempts {
-            "repeated"
-        } else {
-            "kept"
-        };
-        eprintln!("  {share}: {outcome}");
-        notes.push(format!("{name}: {share}: {outcome}"));
-        if attempt == attempts {
+        let outcome = if is_last { "kept" } else { "repeated" };
+        results.note(format!("{name}: {why}: {outcome}"));
+        if is_last {
             return taken;
         }
+        is_last = true;
     }
-    Vec::new()
 }
 
 /// Runs a program that prints lines of JSON, and hands each to `take`; `part` is its first argument. Returns the share of

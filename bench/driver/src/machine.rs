@@ -116,7 +116,17 @@ pub(crate) fn commit() -> String {
     let root = bench_dir().join("..");
     let root = root.to_string_lossy();
     let commit = tool("git", &["-C", &root, "rev-parse", "--short=7", "HEAD"]);
-    let built = ["Cargo.toml", "Cargo.lock", "crates", "xtask", "bench"];
+    let built = [
+        "Cargo.toml",
+        "Cargo.lock",
+        "scheduler",
+        "linux",
+        "machine",
+        "web",
+        "tools",
+        "cpp",
+        "bench",
+    ];
     let results = [":!bench/results", ":!bench/RESULTS.md", ":!bench/README.md"];
     let status: Vec<&str> = ["-C", &root, "status", "--porcelain", "--"]
         .into_iter()

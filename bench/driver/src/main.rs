@@ -9,6 +9,7 @@
 //! | `machine` | kernel, processor, versions, load of a CPU |
 //! | `peers`, `build` | what is measured, and how each is built |
 //! | `results` | the data, a file for each section |
+//! | `table` | the forms of its tables |
 //! | `server` | one server process: start, address, end |
 //! | `check` | the same bytes from every server, before any timing |
 //! | `measure` | one run: fresh server, load, CPU time, disturbance |
@@ -36,6 +37,7 @@ mod rounds;
 mod section;
 mod sections;
 mod server;
+mod table;
 mod verdict;
 
 use std::process::ExitCode;

@@ -94,12 +94,10 @@ pub(crate) struct Options {
     pub(crate) peers: Vec<String>,
     /// Runs of each cell.
     pub(crate) rounds: usize,
-    /// The number of rounds is the default.
-    default_rounds: bool,
     /// Length of a run.
     pub(crate) time: Duration,
-    /// The length is the default.
-    default_time: bool,
+    /// Rounds and length of a section are its own, since none were named.
+    by_section: [bool; 2],
     /// Fewer cells, and disturbed runs are kept.
     pub(crate) quick: bool,
     /// Where the results are.
@@ -116,7 +114,7 @@ impl Options {
     /// Runs of each cell of a section: more by default where tails are compared, or runs are short.
     pub(crate) fn rounds_of(&self, section: Section) -> usize {
         match section {
-            Section::Preemption | Section::Multi if self.default_rounds => 5,
+            Section::Preemption | Section::Multi if self.by_section[0] => 5,
             _ => self.rounds,
         }
     }
@@ -124,7 +122,7 @@ impl Options {
     /// Length of a run of a section.
     pub(crate) fn time_of(&self, section: Section) -> Duration {
         match section {
-            Section::Preemption if self.default_time => Duration::from_secs(3),
+            Section::Preemption if self.by_section[1] => Duration::from_secs(3),
             _ => self.time,
         }
     }
@@ -136,9 +134,8 @@ impl Options {
             only: Vec::new(),
             peers: Vec::new(),
             rounds,
-            default_rounds: false,
             time,
-            default_time: false,
+            by_section: [false; 2],
             quick: false,
             out: PathBuf::new(),
         }
@@ -159,9 +156,8 @@ fn understand(words: Words) -> Result<Command, String> {
         only: Section::ALL.to_vec(),
         peers: words.peers,
         rounds: words.rounds.unwrap_or(3).clamp(1, 100),
-        default_rounds: words.rounds.is_none(),
         time: words.seconds.unwrap_or(Duration::from_secs(2)),
-        default_time: words.seconds.is_none(),
+        by_section: [words.rounds.is_none(), words.seconds.is_none()],
         quick: words.quick,
         out: words.out.unwrap_or_else(|| match words.quick {
             true => bench_dir().join("target/quick"),
@@ -175,7 +171,7 @@ fn understand(words: Words) -> Result<Command, String> {
     if words.quick {
         options.rounds = words.rounds.map_or(1, |_| options.rounds);
         options.time = words.seconds.unwrap_or(Duration::from_millis(500));
-        (options.default_rounds, options.default_time) = (false, false);
+        options.by_section = [false; 2];
     }
     if let Some(commit) = words.compare {
         if words.command.is_some_and(|command| command != Verb::Run) {
@@ -190,7 +186,7 @@ fn understand(words: Words) -> Result<Command, String> {
                 other.name()
             ));
         }
-        if options.default_rounds {
+        if options.by_section[0] {
             options.rounds = 5;
         }
         return Ok(Command::Compare(options, commit));

@@ -10,8 +10,11 @@ use std::path::PathBuf;
 use crate::build::{self, Source};
 use crate::options::Options;
 use crate::section::Section;
-use table::{AXUM, FILES, NOT_MULTI, SCHED, SERVE, SPIN, TWO_WORKERS};
-pub(crate) use table::{CPP, MICRO, Micro, NO_RUNTIME, PEERS, Peer, RAW_C, UPSHIFT, UPSHIFT_CPP};
+pub(crate) use table::{
+    APPLICATION, CPP, FILES, HEADER_ORDER_FREE, MICRO, NO_RUNTIME, NOT_MULTI, RAW_C, SCHED, SPIN,
+    TWO_WORKERS, UPSHIFT, UPSHIFT_CPP, WEB,
+};
+use table::{CLI, NO_MATRIX, Peer, SERVERS};
 
 /// A program that was built: its file and its first arguments.
 #[derive(Clone, Debug)]
@@ -38,27 +41,27 @@ impl Program {
     }
 }
 
-/// Upshift's server of plaintext or of matrices.
-pub(crate) fn upshift_server(is_matrix: bool) -> (Source, &'static [&'static str]) {
-    let Peer {
-        source,
-        plaintext,
-        matrix,
-        ..
-    } = &PEERS[0];
-    (
-        *source,
-        if is_matrix {
-            matrix.unwrap_or(plaintext)
-        } else {
-            plaintext
-        },
-    )
+/// Programs with their names in the tables.
+pub(crate) type Programs = Vec<(String, Program)>;
+
+/// Source and arguments of Upshift's server of pages or matrices.
+pub(crate) fn upshift_server(is_matrix: bool) -> (Source, Vec<&'static str>) {
+    (SERVERS[0].source, server_args(&SERVERS[0], is_matrix))
 }
 
-/// Upshift's microbenchmarks.
-pub(crate) fn upshift_micro() -> (Source, &'static [&'static str]) {
-    (MICRO[0].source, MICRO[0].args)
+/// Source and arguments of Upshift's microbenchmarks.
+pub(crate) fn upshift_micro() -> (Source, Vec<&'static str>) {
+    (MICRO[0].source, MICRO[0].args.to_vec())
+}
+
+fn server_args(peer: &Peer, is_matrix: bool) -> Vec<&'static str> {
+    let what = match (peer.source, is_matrix) {
+        (Source::Root(_), false) => "plaintext-server",
+        (Source::Root(_), true) => "matrix-server",
+        (_, false) => "plaintext",
+        (_, true) => "matrix",
+    };
+    [&[what], peer.args].concat()
 }
 
 /// What could be built, and why the rest could not.
@@ -71,92 +74,61 @@ pub(crate) struct Built {
 }
 
 impl Built {
-    /// The servers of plaintext (or matrix) that exist.
-    pub(crate) fn servers(&self, matrix: bool) -> Vec<(&'static Peer, Program)> {
-        PEERS
-            .iter()
-            .filter(|peer| self.is_wanted(peer.id))
-            .filter_map(|peer| {
-                let args = if matrix { peer.matrix? } else { peer.plaintext };
-                Some((peer, self.program(peer.source, args)?))
-            })
+    /// The programs of a list that are asked for and exist.
+    pub(crate) fn of(&self, list: &[Peer]) -> Programs {
+        let named = self.wanted(list);
+        named
+            .filter_map(|peer| self.named(peer, peer.args))
             .collect()
     }
 
-    /// The microbenchmarks that exist.
-    pub(crate) fn micro(&self) -> Vec<(&'static Micro, Program)> {
-        MICRO
-            .iter()
-            .filter(|micro| self.is_wanted(micro.id))
-            .filter_map(|micro| Some((micro, self.program(micro.source, micro.args)?)))
+    /// The servers of pages (or matrices) that exist.
+    pub(crate) fn servers(&self, is_matrix: bool) -> Programs {
+        self.wanted(SERVERS)
+            .filter(|peer| !(is_matrix && NO_MATRIX.contains(&peer.id)))
+            .filter_map(|peer| self.named(peer, &server_args(peer, is_matrix)))
             .collect()
     }
 
-    /// The programs of the section `conserve` that exist.
-    pub(crate) fn conserve(&self) -> Vec<(&'static str, Program)> {
-        TWO_WORKERS
-            .iter()
-            .filter(|(id, ..)| self.is_wanted(id))
-            .filter_map(|&(id, source, args)| Some((id, self.program(source, args)?)))
-            .collect()
-    }
-
-    /// The programs of the section `multi` that exist.
-    pub(crate) fn multi(&self) -> Vec<(&'static str, Program)> {
-        let mut programs = self.conserve();
-        programs.retain(|(id, _)| !NOT_MULTI.contains(id));
-        programs
-    }
-
-    /// The program that measures policies over processes.
-    pub(crate) fn sched(&self) -> Option<Program> {
-        self.program(SCHED, &[])
-    }
-
-    /// The programs of the section `files` that exist.
-    pub(crate) fn files(&self) -> Vec<(&'static str, Program)> {
-        FILES
-            .iter()
-            .filter(|(id, ..)| self.is_wanted(id))
-            .filter_map(|&(id, source, args)| Some((id, self.program(source, args)?)))
-            .collect()
-    }
-
-    /// The spin servers of others that exist.
-    pub(crate) fn spin(&self) -> Vec<(String, Program)> {
-        SPIN.iter()
-            .filter(|(id, ..)| self.is_wanted(id))
-            .filter_map(|&(id, source, args)| Some((id.to_owned(), self.program(source, args)?)))
-            .collect()
-    }
-
-    /// The axum application with and without preemption, and on tokio, as far as it exists.
-    pub(crate) fn axum(&self) -> Vec<(String, Program)> {
-        AXUM.iter()
-            .filter_map(|&(id, source, args)| Some((id.to_owned(), self.program(source, args)?)))
-            .collect()
-    }
-
-    /// The web servers of others, and axum on our runtime, that exist.
-    pub(crate) fn web(&self) -> Vec<(String, Program)> {
-        SERVE
-            .iter()
-            .filter_map(|&(id, source, args)| Some((id.to_owned(), self.program(source, args)?)))
-            .collect()
-    }
-
-    /// The command `upshift`, to be given arguments of the caller's.
+    /// The command `upshift` with arguments of the caller's.
     pub(crate) fn upshift(&self, args: &[&str]) -> Option<Program> {
-        self.program(PEERS[0].source, args)
+        Some(Program::new(self.files.get(&CLI)?.clone(), args))
     }
 
-    fn is_wanted(&self, id: &str) -> bool {
-        self.wanted.is_empty() || self.wanted.iter().any(|w| w == id)
+    /// The wanted programs of a list. Web servers differ in their runtime: their lists are taken
+    /// whole.
+    fn wanted<'a>(&'a self, list: &'a [Peer]) -> impl Iterator<Item = &'a Peer> {
+        let is_whole = self.wanted.is_empty() || list.iter().any(|peer| peer.id == "axum on tokio");
+        let is_named = |id: &str| self.wanted.iter().any(|it| it == id);
+        list.iter()
+            .filter(move |peer| is_whole || is_named(peer.id))
     }
 
-    fn program(&self, source: Source, args: &[&str]) -> Option<Program> {
-        Some(Program::new(self.files.get(&source)?.clone(), args))
+    fn named(&self, peer: &Peer, args: &[&str]) -> Option<(String, Program)> {
+        let file = self.files.get(&peer.source)?.clone();
+        Some((peer.id.to_owned(), Program::new(file, args)))
     }
+}
+
+/// The lists of programs of a section, as far as `--peers` names them.
+fn lists(section: Section) -> &'static [&'static [Peer]] {
+    match section {
+        Section::Plaintext | Section::Pipelined | Section::Matrix | Section::Single => &[SERVERS],
+        Section::Cpp => &[SERVERS],
+        Section::Preemption => &[SPIN, APPLICATION],
+        Section::Sched => &[SCHED],
+        Section::Serve => &[WEB],
+        Section::Files => &[FILES],
+        Section::Micro => &[MICRO],
+        Section::Conserve | Section::Multi => &[TWO_WORKERS],
+        Section::Vcpus | Section::Levels | Section::Processes | Section::Assign => &[],
+    }
+}
+
+/// Whether a section measures the command `upshift` for every `--peers`.
+fn needs_upshift(section: Section) -> bool {
+    use Section::{Assign, Levels, Preemption, Processes, Serve, Vcpus};
+    [Vcpus, Levels, Preemption, Processes, Assign, Serve].contains(&section)
 }
 
 /// Builds everything that the options ask for.
@@ -165,43 +137,16 @@ pub(crate) fn build(options: &Options) -> Built {
         wanted: options.peers.clone(),
         ..Built::default()
     };
-    let servers = options.only.iter().any(|s| s.needs_peers());
-    let levels = options.only.iter().any(|s| s.needs_upshift());
     let mut sources: Vec<(&'static str, Source)> = Vec::new();
-    if servers {
-        let wanted = |p: &&Peer| built.is_wanted(p.id) || (levels && p.id == UPSHIFT);
-        sources.extend(PEERS.iter().filter(wanted).map(|p| (p.id, p.source)));
-    }
-    if options.only.contains(&Section::Cpp) && !servers {
-        let wanted = |p: &&Peer| CPP.contains(&p.id) && built.is_wanted(p.id);
-        sources.extend(PEERS.iter().filter(wanted).map(|p| (p.id, p.source)));
-    }
-    if levels && !servers {
-        sources.push((UPSHIFT, PEERS[0].source));
-    }
-    if options.only.contains(&Section::Preemption) {
-        let wanted = SPIN.iter().filter(|(id, ..)| built.is_wanted(id));
-        sources.extend(wanted.map(|&(id, source, _)| (id, source)));
-        sources.extend(AXUM.iter().map(|&(id, source, _)| (id, source)));
-    }
-    if options.only.contains(&Section::Sched) {
-        sources.push(("sched", SCHED));
-    }
-    if options.only.contains(&Section::Serve) {
-        sources.extend(SERVE.iter().map(|&(id, source, _)| (id, source)));
-    }
-    if options.only.contains(&Section::Files) {
-        let wanted = FILES.iter().filter(|(id, ..)| built.is_wanted(id));
-        sources.extend(wanted.map(|&(id, source, _)| (id, source)));
-    }
-    if options.only.contains(&Section::Micro) {
-        let wanted = MICRO.iter().filter(|m| built.is_wanted(m.id));
-        sources.extend(wanted.map(|m| (m.id, m.source)));
-    }
-    let two = [Section::Conserve, Section::Multi];
-    if two.iter().any(|section| options.only.contains(section)) {
-        let wanted = TWO_WORKERS.iter().filter(|(id, ..)| built.is_wanted(id));
-        sources.extend(wanted.map(|&(id, source, _)| (id, source)));
+    for &section in &options.only {
+        if needs_upshift(section) {
+            sources.push((UPSHIFT, CLI));
+        }
+        let is_part = |peer: &&Peer| section != Section::Cpp || CPP.contains(&peer.id);
+        for list in lists(section) {
+            let peers = built.wanted(list).filter(is_part);
+            sources.extend(peers.map(|peer| (peer.id, peer.source)));
+        }
     }
     let mut tried: HashMap<Source, Result<PathBuf, String>> = HashMap::new();
     for (id, source) in sources {

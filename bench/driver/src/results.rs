@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize, Serializer};
 use upshift_load::Spread;
 
+use crate::peers::Program;
 use crate::section::Section;
 
 /// Everything that is known.
@@ -82,7 +83,7 @@ pub(crate) struct Run {
     /// Requests without a reply at the end, and the age of the oldest in µs.
     pub(crate) unanswered: (u64, f64),
     /// Replies in the time measured; 0 in rows from before it was recorded.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) replies: u64,
     /// Open loop: how late requests left whose connection was free, 99 %; large if the client was at its limit.
     #[serde(serialize_with = "short")]
@@ -98,14 +99,8 @@ pub(crate) struct Run {
     pub(crate) foreign: f64,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-fn is_zero(value: &f64) -> bool {
-    *value == 0.0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-fn is_none(count: &u64) -> bool {
-    *count == 0
+fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Five digits: more than any figure is good for.
@@ -120,9 +115,24 @@ impl Run {
         self.user + self.sys
     }
 
+    /// The honest median.
+    pub(crate) fn p50(&self) -> f64 {
+        self.honest(self.p50, 0.5)
+    }
+
+    /// The honest p99.
+    pub(crate) fn p99(&self) -> f64 {
+        self.honest(self.p99, 0.99)
+    }
+
+    /// The honest p99.9.
+    pub(crate) fn p999(&self) -> f64 {
+        self.honest(self.p999, 0.999)
+    }
+
     /// A percentile that counts requests without a reply as at least as old as the oldest of them, when there are
     /// enough of them to reach it. Rows without a count of replies are taken to have been measured for a second.
-    pub(crate) fn honest(&self, percentile: f64, quantile: f64) -> f64 {
+    fn honest(&self, percentile: f64, quantile: f64) -> f64 {
         let replies = match self.replies {
             0 => self.per_second.max(0.0),
             replies => replies as f64,
@@ -190,20 +200,69 @@ impl Cell {
     }
 }
 
-/// Median, smallest and largest, for a table.
-pub(crate) fn shown(of: Option<Spread>, digits: usize) -> String {
-    of.map_or("–".into(), |s| {
-        format!(
-            "{:.digits$} ({:.digits$}–{:.digits$})",
-            s.median, s.min, s.max
-        )
-    })
-}
-
 impl SectionResults {
     /// The cell of a server under a load.
     pub(crate) fn cell(&self, case: &str, peer: &str) -> Option<&Cell> {
         self.cells.iter().find(|c| c.case == case && c.peer == peer)
+    }
+
+    /// The median of one quantity of a cell.
+    pub(crate) fn median(&self, case: &str, peer: &str, of: impl Fn(&Run) -> f64) -> Option<f64> {
+        self.cell(case, peer)?.median(of)
+    }
+
+    /// The cells of a load for which `wanted` is true of the server.
+    pub(crate) fn of_case<'a>(
+        &'a self,
+        case: &str,
+        wanted: impl Fn(&str) -> bool,
+    ) -> impl Iterator<Item = &'a Cell> {
+        let cells = self.cells.iter();
+        cells.filter(move |cell| cell.case == case && wanted(&cell.peer))
+    }
+
+    /// The wanted server with the smallest median of a quantity under a load.
+    pub(crate) fn least(
+        &self,
+        case: &str,
+        wanted: impl Fn(&str) -> bool,
+        of: impl Fn(&Run) -> f64,
+    ) -> Option<(&str, f64)> {
+        let cells = self.of_case(case, wanted);
+        let medians = cells.filter_map(|cell| Some((cell.peer.as_str(), cell.median(&of)?)));
+        medians.min_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
+    /// A figure of a runtime.
+    pub(crate) fn figure(&self, bench: &str, peer: &str) -> Option<&Figure> {
+        let mut figures = self.figures.iter();
+        figures.find(|figure| figure.bench == bench && figure.peer == peer)
+    }
+
+    /// Adds a run to its cell.
+    pub(crate) fn record(&mut self, case: &str, peer: &str, run: Run) {
+        let known = self.cells.iter_mut();
+        match known.into_iter().find(|c| c.case == case && c.peer == peer) {
+            Some(cell) => cell.runs.push(run),
+            None => self.cells.push(Cell {
+                case: case.to_owned(),
+                peer: peer.to_owned(),
+                runs: vec![run],
+            }),
+        }
+    }
+
+    /// Notes an omission or a repetition, and prints it.
+    pub(crate) fn note(&mut self, text: String) {
+        eprintln!("  {text}");
+        self.notes.push(text);
+    }
+
+    /// Notes the command line of a program.
+    pub(crate) fn command(&mut self, name: &str, program: &Program) {
+        let file = program.file.file_name().unwrap_or_default();
+        let words = format!("{} {}", file.display(), program.args.join(" "));
+        self.commands.push(format!("{name}: `{words}`"));
     }
 
     /// What was measured `before` of the same commit on the same machine, and has not been again: other servers.
@@ -237,14 +296,19 @@ impl SectionResults {
 
     /// The loads, in the order measured.
     pub(crate) fn cases(&self) -> Vec<&str> {
-        let mut cases: Vec<&str> = Vec::new();
-        for cell in &self.cells {
-            if !cases.contains(&cell.case.as_str()) {
-                cases.push(&cell.case);
-            }
-        }
-        cases
+        distinct(self.cells.iter().map(|cell| cell.case.as_str()))
     }
+}
+
+/// The first of each name, in order.
+pub(crate) fn distinct<'a>(all: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut names: Vec<&str> = Vec::new();
+    for name in all {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
 }
 
 /// The file of a section.
@@ -392,11 +456,13 @@ mod tests {
         let run = Run {
             per_second: 900.0,
             replies: 9_000,
+            p50: 1.0,
             p99: 2.0,
             p999: 3.0,
             unanswered: (90, 5e6),
             ..Run::default()
         };
+        assert_eq!(run.honest(run.p50, 0.5), 1.0);
         assert_eq!(run.honest(run.p99, 0.99), 2.0);
         assert_eq!(run.honest(run.p999, 0.999), 5e6);
         // And 9 of 459 in half a second are more.
@@ -405,19 +471,6 @@ mod tests {
             unanswered: (9, 5e6),
             ..run
         };
-        assert_eq!(run.honest(run.p99, 0.99), 5e6);
-    }
-
-    #[test]
-    fn starved_requests_count_in_the_percentiles_they_reach() {
-        let run = Run {
-            per_second: 900.0,
-            p50: 1.0,
-            p99: 2.0,
-            unanswered: (100, 5e6),
-            ..Run::default()
-        };
-        assert_eq!(run.honest(run.p50, 0.5), 1.0);
         assert_eq!(run.honest(run.p99, 0.99), 5e6);
     }
 }

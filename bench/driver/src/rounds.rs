@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::measure::{DISTURBED, Drive, Measured};
-use crate::peers::Program;
-use crate::results::{Cell, SectionResults};
+use crate::peers::{Program, Programs};
+use crate::results::SectionResults;
 
 /// Repeats of a disturbed run.
 const REPEATS: usize = 2;
@@ -22,6 +22,21 @@ pub(crate) struct Entry<'a, D> {
     pub(crate) load: D,
 }
 
+/// An entry for each program for which there is a load.
+pub(crate) fn entries<'a, D>(
+    programs: &'a Programs,
+    load: impl Fn(&str) -> Option<D>,
+) -> Vec<Entry<'a, D>> {
+    let entry = |(name, program): &'a (String, Program)| {
+        Some(Entry {
+            name: name.clone(),
+            program,
+            load: load(name)?,
+        })
+    };
+    programs.iter().filter_map(entry).collect()
+}
+
 /// Runs all entries `rounds` times; each gives the rows that its load names.
 pub(crate) fn run<D: Drive>(
     section: &mut SectionResults,
@@ -35,13 +50,12 @@ pub(crate) fn run<D: Drive>(
             match undisturbed(section, case, entry, round) {
                 Ok(measured) => {
                     for (row, run) in entry.load.rows(&entry.name, measured) {
-                        record(section, case, &row, run);
+                        section.record(case, &row, run);
                     }
                 }
                 Err(why) => {
-                    let note = format!("{case}, {}, round {}: {why}", entry.name, round + 1);
-                    eprintln!("  {note}");
-                    section.notes.push(note);
+                    let (name, round) = (&entry.name, round + 1);
+                    section.note(format!("{case}, {name}, round {round}: {why}"));
                 }
             }
         }
@@ -86,16 +100,4 @@ fn undisturbed<D: Drive>(
         std::thread::sleep(Duration::from_millis(500));
     }
     Err("no figure: every repeat was disturbed".into())
-}
-
-fn record(section: &mut SectionResults, case: &str, peer: &str, run: crate::results::Run) {
-    let known = section.cells.iter_mut();
-    match known.into_iter().find(|c| c.case == case && c.peer == peer) {
-        Some(cell) => cell.runs.push(run),
-        None => section.cells.push(Cell {
-            case: case.to_owned(),
-            peer: peer.to_owned(),
-            runs: vec![run],
-        }),
-    }
 }

@@ -58,46 +58,40 @@ impl Section {
         Section::Multi,
     ];
 
-    /// Its name on the command line, and that of its file in `results/`.
-    pub(crate) fn name(self) -> &'static str {
+    /// Its name on the command line, which is also that of its file in `results/`, and its title on
+    /// the page.
+    fn words(self) -> (&'static str, &'static str) {
         match self {
-            Section::Plaintext => "plaintext",
-            Section::Pipelined => "pipelined",
-            Section::Matrix => "matrix",
-            Section::Single => "single",
-            Section::Vcpus => "vcpus",
-            Section::Levels => "levels",
-            Section::Preemption => "preemption",
-            Section::Processes => "processes",
-            Section::Assign => "assign",
-            Section::Sched => "sched",
-            Section::Serve => "serve",
-            Section::Files => "files",
-            Section::Cpp => "cpp",
-            Section::Micro => "micro",
-            Section::Conserve => "conserve",
-            Section::Multi => "multi",
+            Section::Plaintext => ("plaintext", "Plaintext, HTTP/1.1 keep-alive"),
+            Section::Pipelined => (
+                "pipelined",
+                "Plaintext, 16 requests in flight per connection",
+            ),
+            Section::Matrix => ("matrix", "Matrix server, closed loop"),
+            Section::Single => ("single", "One connection, closed loop"),
+            Section::Vcpus => ("vcpus", "More vCPUs than CPUs"),
+            Section::Levels => ("levels", "Eight levels at overload"),
+            Section::Preemption => ("preemption", "Long requests among short ones"),
+            Section::Processes => ("processes", "An urgent server beside a batch process"),
+            Section::Assign => ("assign", "Unmodified servers beside a batch process"),
+            Section::Sched => ("sched", "Processes under policies in user space"),
+            Section::Serve => ("serve", "Web servers"),
+            Section::Files => ("files", "Files"),
+            Section::Cpp => ("cpp", "Servers in C++"),
+            Section::Micro => ("micro", "Microbenchmarks"),
+            Section::Conserve => (
+                "conserve",
+                "Beside a worker that computes, while another one idles",
+            ),
+            Section::Multi => ("multi", "Microbenchmarks on two workers"),
         }
     }
 
-    /// It measures every peer that serves plaintext or matrices.
-    pub(crate) fn needs_peers(self) -> bool {
-        matches!(
-            self,
-            Section::Plaintext | Section::Pipelined | Section::Matrix | Section::Single
-        )
+    pub(crate) fn name(self) -> &'static str {
+        self.words().0
     }
 
-    /// It measures Upshift, whatever peers are asked for.
-    pub(crate) fn needs_upshift(self) -> bool {
-        matches!(
-            self,
-            Section::Vcpus
-                | Section::Levels
-                | Section::Preemption
-                | Section::Processes
-                | Section::Assign
-                | Section::Serve
-        )
+    pub(crate) fn title(self) -> &'static str {
+        self.words().1
     }
 }

@@ -1,7 +1,7 @@
 //! Targets and verdicts: a row of the summary at the top of the page.
 
 use crate::peers::{NO_RUNTIME, UPSHIFT};
-use crate::results::{Cell, Run, SectionResults};
+use crate::results::{Run, SectionResults};
 
 /// Differences below this share mean nothing on a virtual machine.
 pub(crate) const NOISE: f64 = 0.05;
@@ -51,19 +51,36 @@ pub(crate) fn row(target: impl Into<String>, found: Option<(String, Verdict)>) -
     }
 }
 
-/// The best of the runtimes that are not ours; `best` orders cells, smallest first.
+/// `own` against `base` as a ratio of at most `limit`, both shown with so many digits and a unit.
+pub(crate) fn ratio(
+    own: Option<f64>,
+    base: Option<f64>,
+    limit: f64,
+    (digits, unit): (usize, &str),
+) -> Option<(String, Verdict)> {
+    let (own, base) = own.zip(base)?;
+    let times = own / base;
+    let text = format!("{times:.2} × ({own:.digits$} against {base:.digits$}{unit})");
+    Some((text, at_most(times, limit)))
+}
+
+/// Whether a margin is kept, to which noise is not added.
+pub(crate) fn within(is_kept: bool) -> Verdict {
+    if is_kept {
+        Verdict::Reached
+    } else {
+        Verdict::Missed
+    }
+}
+
+/// The best of the runtimes that are not ours, by the smallest median of `of`.
 pub(crate) fn best_peer<'a>(
     section: &'a SectionResults,
     case: &str,
     of: impl Fn(&Run) -> f64,
-) -> Option<(&'a Cell, f64)> {
-    section
-        .cells
-        .iter()
-        .filter(|c| c.case == case && !c.peer.starts_with(UPSHIFT))
-        .filter(|c| !NO_RUNTIME.contains(&c.peer.as_str()))
-        .filter_map(|c| Some((c, c.median(&of)?)))
-        .min_by(|a, b| a.1.total_cmp(&b.1))
+) -> Option<(&'a str, f64)> {
+    let wanted = |peer: &str| !peer.starts_with(UPSHIFT) && !NO_RUNTIME.contains(&peer);
+    section.least(case, wanted, of)
 }
 
 #[cfg(test)]

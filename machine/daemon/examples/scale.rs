@@ -7,7 +7,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
-use std::fmt::Write as _;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -17,6 +16,8 @@ use upshift_board::{NOTHING, Standing};
 use upshift_daemon::bucket::TokenBucket;
 use upshift_daemon::rank::{self, Entrant};
 use upshift_elevate::testing::Random;
+use upshift_report::plot::{COLOURS, Look};
+use upshift_report::{Kind, Plot, Table};
 
 /// From a ring to the first instruction of the scheduler, and back: both on one CPU.
 const WAKE: u64 = 3_000;
@@ -356,81 +357,82 @@ fn measure() {
 
 fn main() -> std::io::Result<()> {
     measure();
-    println!(
-        "| CPUs | vCPUs of a process | vCPUs on a CPU | rings/s | turns/s | threads moved/s | decided after, µs: p50 | p99 | longest | later than 1 ms | not listened to | busiest scheduler |"
+    let mut decisions = Table::new(
+        "",
+        &[
+            "<CPUs",
+            "<vCPUs of a process",
+            "vCPUs on a CPU",
+            "rings/s",
+            "turns/s",
+            "threads moved/s",
+            "decided after, µs: p50",
+            "p99",
+            "longest",
+            "later than 1 ms",
+            "not listened to",
+            "busiest scheduler",
+        ],
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
-    let mut lines = String::new();
-    let mut bars = Vec::new();
+    let mut lines = Table::new(
+        "",
+        &[
+            "<CPUs",
+            "<vCPUs of a process",
+            "lines that several CPUs write",
+            "the same with 16 standings in a line",
+            "standings written/s",
+            "writes of a bitmap of the machine, were there one/s",
+            "lines read for it/s",
+            "changes within the thresholds after which a band was wrong",
+        ],
+    );
+    let (mut machines, mut latencies) = (Vec::new(), [Vec::new(), Vec::new()]);
     for cpus in MACHINES {
         for each in [1, 16] {
             let each = each.min(cpus);
             let out = Machine::new(cpus, each).run();
             let [p50, p99, most] = [0.5, 0.99, 1.0].map(|part| percentile(&out.decisions, part));
             let late = out.decisions.iter().filter(|&&it| it > LATE).count();
-            println!(
-                "| {cpus} | {each} | {:.0} | {} | {} | {} | {p50:.1} | {p99:.1} | {most:.0} | {late} | {} | {:.1} % |",
-                (PROCESSES * each) as f64 / cpus as f64,
-                out.rings,
-                out.turns,
-                out.moved,
-                out.unheard,
-                out.busiest,
-            );
-            let _ = writeln!(
-                lines,
-                "| {cpus} | {each} | {} | {} | {} | {} | {} | {} of {} |",
-                out.shared_lines,
-                out.shared_lines_before,
-                out.words,
-                out.header_before,
-                out.scanned_before,
-                out.wrong,
-                out.checked,
-            );
-            bars.push((format!("{cpus} CPUs, {each} vCPUs each"), p50, p99));
+            decisions.row([
+                cpus.to_string(),
+                each.to_string(),
+                format!("{:.0}", (PROCESSES * each) as f64 / cpus as f64),
+                out.rings.to_string(),
+                out.turns.to_string(),
+                out.moved.to_string(),
+                format!("{p50:.1}"),
+                format!("{p99:.1}"),
+                format!("{most:.0}"),
+                late.to_string(),
+                out.unheard.to_string(),
+                format!("{:.1} %", out.busiest),
+            ]);
+            lines.row([
+                cpus.to_string(),
+                each.to_string(),
+                out.shared_lines.to_string(),
+                out.shared_lines_before.to_string(),
+                out.words.to_string(),
+                out.header_before.to_string(),
+                out.scanned_before.to_string(),
+                format!("{} of {}", out.wrong, out.checked),
+            ]);
+            for (points, us) in latencies.iter_mut().zip([p50, p99]) {
+                points.push((machines.len() as f64, us));
+            }
+            machines.push(format!("{cpus} × {each}"));
         }
     }
-    println!(
-        "\n| CPUs | vCPUs of a process | lines that several CPUs write | the same with 16 standings in a line | standings written/s | writes of a bitmap of the machine, were there one/s | lines read for it/s | changes within the thresholds after which a band was wrong |"
-    );
-    println!("|---|---|---|---|---|---|---|---|\n{}", lines.trim_end());
+    print!("{}{}", decisions.markdown(), lines.markdown());
     if let Some(folder) = std::env::args().nth(1) {
-        std::fs::write(format!("{folder}/scale-daemon.svg"), plot(&bars))?;
+        let title = "From a change to the decision";
+        let x = "CPUs × vCPUs of a process";
+        let mut plot = Plot::bars(title, x, ("µs", Kind::Log10), machines);
+        for ((name, colour), points) in ["p50", "p99"].into_iter().zip(COLOURS).zip(latencies) {
+            plot.add(name, Look::Bar, colour, points);
+        }
+        std::fs::write(format!("{folder}/scale-daemon.svg"), plot.svg())?;
     }
     Ok(())
-}
-
-/// Bars of p50 and p99 on a logarithmic axis, 1 µs to 100 ms.
-fn plot(bars: &[(String, f64, f64)]) -> String {
-    let x = |us: f64| 210.0 + us.max(1.0).log10() / 5.0 * 440.0;
-    let height = 40 + 34 * bars.len();
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 680 {height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"680\" height=\"{height}\" fill=\"#fff\"/>\n"
-    );
-    for (power, name) in ["1 µs", "10 µs", "100 µs", "1 ms", "10 ms", "100 ms"]
-        .iter()
-        .enumerate()
-    {
-        let at = x(10f64.powi(power as i32));
-        let _ = writeln!(
-            svg,
-            "<line x1=\"{at:.0}\" y1=\"24\" x2=\"{at:.0}\" y2=\"{height}\" stroke=\"#ddd\"/><text x=\"{at:.0}\" y=\"16\" text-anchor=\"middle\" fill=\"#555\">{name}</text>"
-        );
-    }
-    for (index, (name, p50, p99)) in bars.iter().enumerate() {
-        let y = 34 + 34 * index;
-        let _ = writeln!(
-            svg,
-            "<text x=\"200\" y=\"{}\" text-anchor=\"end\">{name}</text>\n\
-             <rect x=\"210\" y=\"{y}\" width=\"{:.0}\" height=\"10\" fill=\"#4a78b5\"/><rect x=\"210\" y=\"{}\" width=\"{:.0}\" height=\"10\" fill=\"#d98c3f\"/>",
-            y + 14,
-            x(*p50) - 210.0,
-            y + 12,
-            x(*p99) - 210.0,
-        );
-    }
-    svg.push_str("</svg>\n");
-    svg
 }

@@ -7,7 +7,7 @@
 //! What it leaves out: the network (α and β are those of shared memory here: put in those of yours), contention in it, ranks that
 //! are late, and the memory bandwidth that ranks of a node share.
 
-use std::fmt::Write as _;
+use upshift_report::Table;
 
 use crate::Figures;
 use crate::costs::{BYTES, CALL, LONG, MULTIPLY, SHORT};
@@ -42,54 +42,56 @@ pub(crate) fn table(figures: &Figures) -> Result<String, String> {
         multiplication: median(MULTIPLY)? * 1e-9,
         call: median(CALL)? * 1e-6,
     };
-    let mut page = String::new();
-    let _ = writeln!(
-        page,
-        "\n### on paper: 4, 64 and 1,024 ranks\n\nFrom the costs of two ranks above: not measured.\n"
+    let mut product = Table::new(
+        "",
+        &[
+            "<ranks",
+            "<order",
+            "computing s",
+            "broadcasts s",
+            "through rank 0 s",
+            "one after the other s",
+            "overlapped s",
+            "of ideal %",
+        ],
     );
-    let _ = writeln!(
-        page,
-        "α = {:.2} µs a message, β = {:.3} ns a byte, γ = {:.3} ns a multiplication, a call {:.2} µs",
+    let mut requests = Table::new(
+        "",
+        &[
+            "<ranks",
+            "barrier µs",
+            "urgent requests through one front, a second, at most",
+            "<until an urgent request runs on any rank µs",
+        ],
+    );
+    for ranks in RANKS {
+        for order in ORDERS {
+            product.row(row(&costs, ranks, order));
+        }
+        let barrier = ranks.log2().ceil() * costs.message;
+        requests.row([
+            ranks.to_string(),
+            format!("{:.1}", barrier * 1e6),
+            format!("{:.0}", 1.0 / costs.call),
+            format!("{:.1} + the poll under way", costs.call / 2.0 * 1e6),
+        ]);
+    }
+    Ok(format!(
+        "\n### on paper: 4, 64 and 1,024 ranks\n\nFrom the costs of two ranks above: not measured.\n\n\
+         α = {:.2} µs a message, β = {:.3} ns a byte, γ = {:.3} ns a multiplication, a call {:.2} µs\n\n{}{}\
+         The product scales where n³/P·γ outweighs the rest: not for small orders, and the 2·n² numbers through rank 0 do not shrink with P: \
+         a job that keeps its matrices spread does without them. An urgent request costs two messages whatever P is; one front is \
+         the limit on how many there can be.\n",
         costs.message * 1e6,
         costs.byte * 1e9,
         costs.multiplication * 1e9,
-        costs.call * 1e6
-    );
-    let _ = writeln!(
-        page,
-        "\n| ranks | order | computing s | broadcasts s | through rank 0 s | one after the other s | overlapped s | of ideal % |"
-    );
-    let _ = writeln!(page, "|---|---|---|---|---|---|---|---|");
-    for ranks in RANKS {
-        for order in ORDERS {
-            row(&mut page, &costs, ranks, order);
-        }
-    }
-    let _ = writeln!(
-        page,
-        "\n| ranks | barrier µs | urgent requests through one front, a second, at most | until an urgent request runs on any rank µs |"
-    );
-    let _ = writeln!(page, "|---|---|---|---|");
-    for ranks in RANKS {
-        let barrier = ranks.log2().ceil() * costs.message;
-        let _ = writeln!(
-            page,
-            "| {ranks} | {:.1} | {:.0} | {:.1} + the poll under way |",
-            barrier * 1e6,
-            1.0 / costs.call,
-            costs.call / 2.0 * 1e6
-        );
-    }
-    let _ = writeln!(
-        page,
-        "\nThe product scales where n³/P·γ outweighs the rest: not for small orders, and the 2·n² numbers through rank 0 do not shrink with P: \
-         a job that keeps its matrices spread does without them. An urgent request costs two messages whatever P is; one front is \
-         the limit on how many there can be."
-    );
-    Ok(page)
+        costs.call * 1e6,
+        product.markdown(),
+        requests.markdown()
+    ))
 }
 
-fn row(page: &mut String, costs: &Costs, ranks: f64, order: f64) {
+fn row(costs: &Costs, ranks: f64, order: f64) -> [String; 8] {
     let side = ranks.sqrt();
     let computing = order.powi(3) / ranks * costs.multiplication;
     let step = costs.message + PANEL * order / side * 8.0 * costs.byte;
@@ -97,9 +99,11 @@ fn row(page: &mut String, costs: &Costs, ranks: f64, order: f64) {
     let root = 2.0 * order * order * 8.0 * costs.byte + 2.0 * ranks * costs.message;
     let serial = computing + broadcasts + root;
     let overlapped = computing.max(broadcasts) + root;
-    let _ = writeln!(
-        page,
-        "| {ranks} | {order} | {computing:.3} | {broadcasts:.3} | {root:.3} | {serial:.3} | {overlapped:.3} | {:.0} |",
-        100.0 * computing / overlapped
-    );
+    let [computed, broadcast, through, one_by_one, both] =
+        [computing, broadcasts, root, serial, overlapped].map(|seconds| format!("{seconds:.3}"));
+    let ideal = format!("{:.0}", 100.0 * computing / overlapped);
+    let (ranks, order) = (ranks.to_string(), order.to_string());
+    [
+        ranks, order, computed, broadcast, through, one_by_one, both, ideal,
+    ]
 }

@@ -1,8 +1,9 @@
 //! The tables of what was measured: printed, and written into `docs/mpi.md` between two marks.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use upshift_report::Table;
 
 use crate::{EXPLAINED, Figures, MEASUREMENTS, model, sizes};
 
@@ -19,84 +20,64 @@ pub(crate) fn tables(figures: &Figures) -> Result<String, String> {
     Ok(page)
 }
 
-/// The tables of what was measured.
+/// The tables of the measured figures.
 pub(crate) fn only(figures: &Figures) -> String {
     let mut page = String::new();
     for ((name, ways), (_, text)) in MEASUREMENTS.iter().zip(EXPLAINED) {
-        let mut titles: Vec<&str> = Vec::new();
-        for (of, .., figure) in figures.keys() {
-            if of == name && !titles.contains(&figure.as_str()) {
-                titles.push(figure);
-            }
+        let keys = figures.keys().filter(|key| key.0 == *name);
+        // A way or, with more of them, an operation has a row for each number of ranks.
+        let mut rows: Vec<(usize, &str)> = Vec::new();
+        let mut columns: Vec<&str> = Vec::new();
+        let is_by_size = *name == "sizes";
+        for (_, ranks, way, figure) in keys {
+            let (row, column) = if is_by_size {
+                (figure, way)
+            } else {
+                (way, figure)
+            };
+            rows.push((*ranks, row));
+            columns.push(column);
         }
-        if titles.is_empty() {
+        if rows.is_empty() {
             continue;
         }
-        if *name == "sizes" {
-            let _ = write!(page, "\n### {name}\n\n{text}.\n\n");
-            page.push_str(&by_size(figures, ways));
-            continue;
+        columns.sort_unstable();
+        let place = |way: &str| ways.iter().position(|known| *known == way);
+        if is_by_size {
+            rows.sort_unstable_by_key(|(ranks, row)| (*ranks, sizes::place(row)));
+            columns.sort_unstable_by_key(|way| place(way));
+        } else {
+            rows.sort_unstable_by_key(|(ranks, row)| (*ranks, place(row)));
         }
-        titles.sort_unstable();
-        // The number in front is for the order.
-        let words = titles
-            .iter()
-            .map(|title| title.split_once(' ').map_or(*title, |of| of.1));
-        let words: Vec<_> = words.collect();
-        let _ = write!(
-            page,
-            "\n### {name}\n\n{text}.\n\n| ranks | way | {} |\n",
-            words.join(" | ")
-        );
-        let _ = writeln!(page, "|---|---{}|", "|---".repeat(titles.len()));
-        let mut ranks: Vec<usize> = figures
-            .keys()
-            .filter(|key| key.0 == *name)
-            .map(|key| key.1)
-            .collect();
-        ranks.dedup();
-        for ranks in ranks {
-            for way in *ways {
-                let cell = |title: &&str| {
-                    let key = (
-                        (*name).to_owned(),
-                        ranks,
-                        (*way).to_owned(),
-                        (*title).to_owned(),
-                    );
-                    figures
-                        .get(&key)
-                        .map_or("–".to_owned(), |values| spread(values))
+        rows.dedup();
+        columns.dedup();
+        // The number in front of a figure is for the order.
+        let title = |column: &&str| match column.split_once(' ') {
+            Some((_, words)) if !is_by_size => words.to_owned(),
+            _ => (*column).to_owned(),
+        };
+        let first = if is_by_size { "<operation" } else { "<way" };
+        let heads = ["<ranks", first].map(str::to_owned).into_iter();
+        let heads: Vec<String> = heads.chain(columns.iter().map(title)).collect();
+        let mut table = Table::new(format!("### {name}\n\n{text}."), &heads);
+        for (ranks, row) in rows {
+            let cell = |column: &&str| {
+                let (way, figure) = if is_by_size {
+                    (*column, row)
+                } else {
+                    (row, *column)
                 };
-                let cells: Vec<_> = titles.iter().map(cell).collect();
-                let _ = writeln!(page, "| {ranks} | {way} | {} |", cells.join(" | "));
-            }
+                let key = ((*name).to_owned(), ranks, way.to_owned(), figure.to_owned());
+                figures.get(&key).map_or("–".to_owned(), |it| spread(it))
+            };
+            let heads = [ranks.to_string(), row.to_owned()].into_iter();
+            table.row(heads.chain(columns.iter().map(cell)));
         }
+        page += "\n";
+        page += table.markdown().trim_end();
+        page += "\n";
     }
     page
-}
-
-/// A row for each operation and size, a column for each way.
-fn by_size(figures: &Figures, ways: &[&str]) -> String {
-    let mut table = format!("| ranks | operation | {} |\n", ways.join(" | "));
-    let _ = writeln!(table, "|---|---{}|", "|---".repeat(ways.len()));
-    let mut rows: Vec<_> = figures
-        .keys()
-        .filter(|key| key.0 == "sizes")
-        .map(|key| (key.1, key.3.as_str()))
-        .collect();
-    rows.sort_unstable_by_key(|(ranks, row)| (*ranks, sizes::place(row)));
-    rows.dedup();
-    for (ranks, row) in rows {
-        let cell = |way: &&str| {
-            let key = ("sizes".into(), ranks, (*way).into(), row.to_owned());
-            let values = figures.get(&key);
-            values.map_or("–".to_owned(), |values| spread(values))
-        };
-        let cells: Vec<_> = ways.iter().map(cell).collect();
-        let _ = writeln!(table, "| {ranks} | {row} | {} |", cells.join(" | "));
-    }
-    table
 }
 
 /// Median with smallest and largest, in three digits.

@@ -3,7 +3,8 @@
 use std::io;
 use std::path::Path;
 
-use upshift_trace::plot::{Kind, Look, Plot, Series};
+use upshift_report::plot::COLOURS;
+use upshift_report::{Kind, Look, Plot};
 
 use crate::scale::Point;
 
@@ -17,36 +18,17 @@ pub fn draw(
     figure: impl Fn(&(f64, f64, f64)) -> f64,
     to: &Path,
 ) -> io::Result<()> {
-    let mut series = Vec::new();
-    for (colour, vcpus) in [2, 8, 32, 128].into_iter().enumerate() {
+    let x = ("load: offered work over capacity", Kind::Range);
+    let mut plot = Plot::new(title, x, ("µs", Kind::Linear));
+    for (vcpus, colour) in [2, 8, 32, 128].into_iter().zip(COLOURS) {
         let line = |figures: fn(&Point) -> &(f64, f64, f64)| {
             let machine = points.iter().filter(move |point| point.vcpus == vcpus);
-            machine
-                .map(|point| (point.load, figure(figures(point))))
-                .collect::<Vec<_>>()
+            let point = |point: &Point| (point.load, figure(figures(point)));
+            machine.map(point).collect::<Vec<_>>()
         };
-        series.push(Series {
-            name: String::new(),
-            points: line(|point| &point.ideal),
-            colour,
-            look: Look::DashedCurve,
-        });
-        series.push(Series {
-            name: format!("{vcpus} vCPUs"),
-            points: line(|point| &point.core),
-            colour,
-            look: Look::Curve,
-        });
+        plot.add("", Look::DashedCurve, colour, line(|point| &point.ideal));
+        let name = format!("{vcpus} vCPUs");
+        plot.add(name, Look::Curve, colour, line(|point| &point.core));
     }
-    let plot = Plot {
-        title: title.into(),
-        x_label: "load: offered work over capacity".into(),
-        y_label: "µs".into(),
-        x: Kind::Range,
-        y: Kind::Linear,
-        groups: Vec::new(),
-        series,
-        palette: 'c',
-    };
-    std::fs::write(to, plot.file())
+    std::fs::write(to, plot.svg())
 }

@@ -4,7 +4,6 @@
 //! |---|---|
 //! | `args` | the command line as a whole |
 //! | `values`, `choice` | single values of flags |
-//! | `table` | tables and figures on the terminal |
 //! | `demo` | the benchmarks' quick run: three parts |
 //! | `serve` | the web server |
 //! | `daemon`, `sched` | the machine's scheduler; policies over processes |
@@ -31,7 +30,6 @@ mod load;
 mod sched;
 mod serve;
 mod servers;
-mod table;
 mod top;
 mod values;
 

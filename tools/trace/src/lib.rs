@@ -1,5 +1,5 @@
-//! Timelines: what happened to coroutines and vCPUs, and when; the text in which counters are given to Prometheus; and figures of
-//! measurements.
+//! Timelines: events of coroutines and vCPUs with their times; and the text in which counters are
+//! given to Prometheus.
 //!
 //! The Linux runtime, the simulator and the `upshift` command record into one form, a [`Timeline`], and write it in one
 //! of two:
@@ -15,7 +15,6 @@
 //! | [`spans`] | from events to stretches of time in one state |
 //! | [`chrome`], [`svg`] | the two forms |
 //! | [`prometheus`] | counters, gauges and histograms as text |
-//! | [`plot`] | figures of measurements as SVG |
 //!
 //! Pure: no thread, no clock, no file. Whatever the events say, both forms are well-formed.
 //!
@@ -45,7 +44,6 @@
 pub mod chrome;
 mod event;
 mod markup;
-pub mod plot;
 pub mod prometheus;
 pub mod spans;
 pub mod svg;

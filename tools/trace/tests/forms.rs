@@ -3,7 +3,6 @@
 use proptest::prelude::*;
 use serde_json::Value;
 use upshift_core::{CoroutineId, Level, State, Step};
-use upshift_trace::plot::{Kind, Look, Plot, Series};
 use upshift_trace::spans::Spans;
 use upshift_trace::{Coroutine, Event, Timeline, What};
 
@@ -273,68 +272,4 @@ fn what_is_no_event_is_refused() {
     ] {
         assert!(serde_json::from_str::<Event>(row).is_err(), "{row}");
     }
-}
-
-#[test]
-fn plots_are_well_formed_whatever_the_points() {
-    for look in [
-        Look::Line,
-        Look::Dashed,
-        Look::Curve,
-        Look::DashedCurve,
-        Look::Bar,
-    ] {
-        for points in [
-            vec![],
-            vec![(0.0, 0.0)],
-            vec![(1.0, f64::NAN), (f64::INFINITY, 2.0)],
-            vec![(1.0, 5.0), (1.0, 5.0)],
-            vec![(1.0, 0.001), (512.0, 90_000.0)],
-        ] {
-            let is_bar = look == Look::Bar;
-            let plot = Plot {
-                title: "a < b & \"c\"".into(),
-                x_label: "connections".into(),
-                y_label: "ms".into(),
-                x: Kind::Log2,
-                y: Kind::Log10,
-                groups: if is_bar {
-                    vec!["0".into(), "8".into()]
-                } else {
-                    Vec::new()
-                },
-                series: vec![Series {
-                    name: "coroutines".into(),
-                    points,
-                    colour: 0,
-                    look,
-                }],
-                palette: 'c',
-            };
-            assert_well_formed(&plot.svg());
-            assert_well_formed(&plot.file());
-        }
-    }
-}
-
-#[test]
-fn a_series_without_a_name_is_drawn_and_not_in_the_legend() {
-    let series = |name: &str| Series {
-        name: name.into(),
-        points: vec![(0.5, 1.0), (1.2, 3.0)],
-        colour: 1,
-        look: Look::Curve,
-    };
-    let plot = Plot {
-        title: "load".into(),
-        x_label: "load".into(),
-        y_label: "µs".into(),
-        x: Kind::Range,
-        y: Kind::Linear,
-        groups: Vec::new(),
-        series: vec![series("8 vCPUs"), series("")],
-        palette: 'c',
-    };
-    // Two lines, and one in the legend.
-    assert_eq!(plot.svg().matches(r#"class="s c1""#).count(), 3);
 }

@@ -1,25 +1,21 @@
 //! Which peers there are: what each is built from, and its arguments.
 
-use crate::build::Source;
+use crate::build::Source::{self, Bench, C, Cpp, Go, Root, Script};
 
-/// One server of the benchmarks.
-#[derive(Debug)]
+/// A program of the benchmarks: its name in the tables, what it is built from, its arguments.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
-    /// Its name in the tables.
     pub(crate) id: &'static str,
     pub(super) source: Source,
-    pub(super) plaintext: &'static [&'static str],
-    pub(super) matrix: Option<&'static [&'static str]>,
-    /// The same header lines in another order are taken for the same reply.
-    pub(crate) header_order_free: bool,
+    pub(super) args: &'static [&'static str],
 }
 
 /// Ours in the tables.
 pub(crate) const UPSHIFT: &str = "upshift";
-/// The floor: C over io_uring without a runtime.
-pub(crate) const RAW_C: &str = "c-uring";
 /// Ours in C++.
 pub(crate) const UPSHIFT_CPP: &str = "upshift-cpp";
+/// The floor: C over io_uring without a runtime.
+pub(crate) const RAW_C: &str = "c-uring";
 /// What the section of C++ measures. `threads` and C over io_uring have no coroutines.
 pub(crate) const CPP: [&str; 7] = [
     UPSHIFT,
@@ -32,264 +28,130 @@ pub(crate) const CPP: [&str; 7] = [
 ];
 /// Servers that have no runtime: they are not among "the peers" when the best of them is sought.
 pub(crate) const NO_RUNTIME: [&str; 4] = ["c-uring", "c-uring-direct", "c-epoll", "threads"];
+/// Servers of pages only.
+pub(super) const NO_MATRIX: [&str; 5] = [
+    "kuro-design",
+    "go-http",
+    "c-uring",
+    "c-uring-direct",
+    "c-epoll",
+];
+/// Its header lines come in another order, which is taken for the same reply.
+pub(crate) const HEADER_ORDER_FREE: &str = "go-http";
 
-const fn bench(
-    id: &'static str,
-    package: &'static str,
-    args: [&'static [&'static str]; 2],
-) -> Peer {
-    Peer {
-        id,
-        source: Source::Bench(package),
-        plaintext: args[0],
-        matrix: Some(args[1]),
-        header_order_free: false,
-    }
+const fn peer(id: &'static str, source: Source, args: &'static [&'static str]) -> Peer {
+    Peer { id, source, args }
 }
 
-const fn both(variant: &'static str) -> [&'static [&'static str]; 2] {
-    // A `const fn` cannot build a slice of a parameter: the flavours are few.
-    match variant.as_bytes() {
-        b"mt" => [
-            &["plaintext", "--variant", "mt"],
-            &["matrix", "--variant", "mt"],
-        ],
-        b"tuned" => [
-            &["plaintext", "--variant", "tuned"],
-            &["matrix", "--variant", "tuned"],
-        ],
-        _ => [&["plaintext"], &["matrix"]],
-    }
-}
-
-const fn c(id: &'static str, file: &'static str, libs: &'static [&'static str]) -> Peer {
-    Peer {
-        id,
-        source: Source::C(file, libs),
-        plaintext: if let b"c-uring-direct" = id.as_bytes() {
-            &["plaintext", "--variant", "direct"]
-        } else {
-            &["plaintext"]
-        },
-        matrix: None,
-        header_order_free: false,
-    }
-}
-
-const fn cpp(
-    id: &'static str,
-    file: &'static str,
-    args: &'static [&'static str],
-    matrix: bool,
-) -> Peer {
-    Peer {
-        id,
-        source: Source::Cpp(file, id, args),
-        plaintext: &["plaintext"],
-        matrix: if matrix { Some(&["matrix"]) } else { None },
-        header_order_free: false,
-    }
-}
-
+const MT: &[&str] = &["--variant", "mt"];
+const TUNED: &[&str] = &["--variant", "tuned"];
+const ONE_VCPU: &[&str] = &["--vcpus", "1", "--pin", "0"];
+/// Arguments of the driver without io_uring, as in a container.
+const READINESS: &[&str] = &["--vcpus", "1", "--pin", "0", "--driver", "readiness"];
 /// Asio without epoll: sockets and timers by io_uring.
 const ASIO_URING: &[&str] = &["-DASIO_HAS_IO_URING", "-DASIO_DISABLE_EPOLL", "-luring"];
+pub(super) const CLI: Source = Root("upshift-cli");
+const GO: Source = Go("peers/go", "peer-go");
+const AXUM: Source = Bench("peer-axum");
+const URING: Source = C("uring", &["-luring"]);
 
-/// All of them, in the order of the first round.
-pub(crate) const PEERS: &[Peer] = &[
-    Peer {
-        id: UPSHIFT,
-        source: Source::Root("upshift-cli"),
-        plaintext: &["plaintext-server", "--vcpus", "1", "--pin", "0"],
-        matrix: Some(&["matrix-server", "--vcpus", "1", "--pin", "0"]),
-        header_order_free: false,
-    },
-    // The same program without io_uring, as in a container.
-    Peer {
-        id: "upshift-readiness",
-        source: Source::Root("upshift-cli"),
-        plaintext: &[
-            "plaintext-server",
-            "--vcpus",
-            "1",
-            "--pin",
-            "0",
-            "--driver",
-            "readiness",
-        ],
-        matrix: Some(&[
-            "matrix-server",
-            "--vcpus",
-            "1",
-            "--pin",
-            "0",
-            "--driver",
-            "readiness",
-        ]),
-        header_order_free: false,
-    },
-    Peer {
-        id: "upshift-cpp",
-        source: Source::Cpp("servers", "upshift-cpp", &[]),
-        plaintext: &["plaintext", "--vcpus", "1", "--pin", "0"],
-        matrix: Some(&["matrix", "--vcpus", "1", "--pin", "0"]),
-        header_order_free: false,
-    },
-    cpp("asio", "asio", &[], true),
-    cpp("asio-uring", "asio", ASIO_URING, true),
-    cpp("kuro-design", "kuro", &["-luring"], false),
-    bench("tokio-ct", "peer-tokio", both("ct")),
-    bench("tokio-mt", "peer-tokio", both("mt")),
-    bench("monoio-tuned", "peer-monoio", both("tuned")),
-    bench("monoio", "peer-monoio", both("default")),
-    bench("compio-tuned", "peer-compio", both("tuned")),
-    bench("compio", "peer-compio", both("default")),
-    bench("glommio", "peer-glommio", both("default")),
-    bench("smol", "peer-smol", both("default")),
-    bench("may", "peer-may", both("default")),
-    bench("threads", "peer-threads", both("default")),
-    Peer {
-        id: "go-net",
-        source: Source::Go("peers/go", "peer-go"),
-        plaintext: &["plaintext"],
-        matrix: Some(&["matrix"]),
-        header_order_free: false,
-    },
-    Peer {
-        id: "go-http",
-        source: Source::Go("peers/go", "peer-go"),
-        plaintext: &["plaintext", "--variant", "http"],
-        matrix: None,
-        header_order_free: true,
-    },
-    c("c-uring", "uring", &["-luring"]),
-    c("c-uring-direct", "uring", &["-luring"]),
-    c("c-epoll", "epoll", &[]),
+/// The servers of pages and matrices, in the order of the first round. `plaintext` or `matrix`
+/// comes before the arguments.
+pub(crate) const SERVERS: &[Peer] = &[
+    peer(UPSHIFT, CLI, ONE_VCPU),
+    peer("upshift-readiness", CLI, READINESS),
+    peer(UPSHIFT_CPP, Cpp("servers", UPSHIFT_CPP, &[]), ONE_VCPU),
+    peer("asio", Cpp("asio", "asio", &[]), &[]),
+    peer("asio-uring", Cpp("asio", "asio-uring", ASIO_URING), &[]),
+    peer("kuro-design", Cpp("kuro", "kuro-design", &["-luring"]), &[]),
+    peer("tokio-ct", Bench("peer-tokio"), &[]),
+    peer("tokio-mt", Bench("peer-tokio"), MT),
+    peer("monoio-tuned", Bench("peer-monoio"), TUNED),
+    peer("monoio", Bench("peer-monoio"), &[]),
+    peer("compio-tuned", Bench("peer-compio"), TUNED),
+    peer("compio", Bench("peer-compio"), &[]),
+    peer("glommio", Bench("peer-glommio"), &[]),
+    peer("smol", Bench("peer-smol"), &[]),
+    peer("may", Bench("peer-may"), &[]),
+    peer("threads", Bench("peer-threads"), &[]),
+    peer("go-net", GO, &[]),
+    peer(HEADER_ORDER_FREE, GO, &["--variant", "http"]),
+    peer(RAW_C, URING, &[]),
+    peer("c-uring-direct", URING, &["--variant", "direct"]),
+    peer("c-epoll", C("epoll", &[]), &[]),
 ];
-
-/// A microbenchmark program: the name in the tables, its source, its arguments before `one-thread` or `two-threads`.
-pub(crate) struct Micro {
-    /// Its name in the tables.
-    pub(crate) id: &'static str,
-    pub(super) source: Source,
-    /// Arguments that pick the flavour of the runtime.
-    pub(crate) args: &'static [&'static str],
-}
-
-const fn micro(id: &'static str, package: &'static str) -> Micro {
-    Micro {
-        id,
-        source: Source::Bench(package),
-        args: &[],
-    }
-}
 
 /// The microbenchmarks. That of upshift is measured once its package exists.
-pub(crate) const MICRO: &[Micro] = &[
-    micro(UPSHIFT, "micro-upshift"),
-    micro("tokio-ct", "micro-tokio"),
-    Micro {
-        id: "tokio-mt",
-        source: Source::Bench("micro-tokio"),
-        args: &["--variant", "mt"],
-    },
-    micro("monoio", "micro-monoio"),
-    micro("compio", "micro-compio"),
-    micro("glommio", "micro-glommio"),
-    micro("smol", "micro-smol"),
-    micro("may", "micro-may"),
-    micro("threads", "micro-threads"),
-    Micro {
-        id: "go",
-        source: Source::Go("micro/go", "micro-go"),
-        args: &[],
-    },
+pub(crate) const MICRO: &[Peer] = &[
+    peer(UPSHIFT, Bench("micro-upshift"), &[]),
+    peer("tokio-ct", Bench("micro-tokio"), &[]),
+    peer("tokio-mt", Bench("micro-tokio"), MT),
+    peer("monoio", Bench("micro-monoio"), &[]),
+    peer("compio", Bench("micro-compio"), &[]),
+    peer("glommio", Bench("micro-glommio"), &[]),
+    peer("smol", Bench("micro-smol"), &[]),
+    peer("may", Bench("micro-may"), &[]),
+    peer("threads", Bench("micro-threads"), &[]),
+    peer("go", Go("micro/go", "micro-go"), &[]),
 ];
 
-/// Spin servers that Upshift's is compared with: name, source, arguments.
-pub(super) const SPIN: &[(&str, Source, &[&str])] = &[
-    ("trick", Source::Bench("peer-trick"), &["spin"]),
-    ("go", Source::Go("peers/go", "peer-go"), &["spin"]),
-    ("tokio-ct", Source::Bench("peer-tokio"), &["spin"]),
-    (
+/// Spin servers that Upshift's is compared with.
+pub(crate) const SPIN: &[Peer] = &[
+    peer("trick", Bench("peer-trick"), &["spin"]),
+    peer("go", GO, &["spin"]),
+    peer("tokio-ct", Bench("peer-tokio"), &["spin"]),
+    peer(
         "tokio-mt2",
-        Source::Bench("peer-tokio"),
+        Bench("peer-tokio"),
         &["spin", "--variant", "mt2"],
     ),
 ];
 
-/// One axum application: name, source, arguments.
-pub(super) const AXUM: &[(&str, Source, &[&str])] = &[
-    (
-        "axum off",
-        Source::Bench("peer-axum"),
-        &["app", "--variant", "upshift"],
-    ),
-    (
-        "axum on",
-        Source::Bench("peer-axum"),
-        &["app", "--variant", "upshift-preempt"],
-    ),
-    (
-        "axum on tokio",
-        Source::Bench("peer-axum"),
-        &["app", "--variant", "tokio-ct"],
-    ),
+/// Variants of an axum application, with preemption and without.
+pub(crate) const APPLICATION: &[Peer] = &[
+    peer("axum off", AXUM, &["app", "--variant", "upshift"]),
+    peer("axum on", AXUM, &["app", "--variant", "upshift-preempt"]),
+    peer("axum on tokio", AXUM, &["app", "--variant", "tokio-ct"]),
 ];
 
-/// What is measured on two workers: name, source, arguments after the section.
-pub(super) const TWO_WORKERS: &[(&str, Source, &[&str])] = &[
-    (UPSHIFT, Source::Bench("micro-upshift"), &[]),
-    (
+/// Programs with two workers.
+pub(crate) const TWO_WORKERS: &[Peer] = &[
+    peer(UPSHIFT, Bench("micro-upshift"), &[]),
+    peer(
         "upshift-preempt",
-        Source::Bench("micro-upshift"),
+        Bench("micro-upshift"),
         &["--variant", "preempt"],
     ),
-    ("tokio-mt", Source::Bench("micro-tokio"), &[]),
-    ("go", Source::Go("micro/go", "micro-go"), &[]),
-    ("smol", Source::Bench("micro-smol"), &[]),
-    ("glommio", Source::Bench("micro-glommio"), &[]),
-    ("threads", Source::Bench("micro-threads"), &[]),
+    peer("tokio-mt", Bench("micro-tokio"), &[]),
+    peer("go", Go("micro/go", "micro-go"), &[]),
+    peer("smol", Bench("micro-smol"), &[]),
+    peer("glommio", Bench("micro-glommio"), &[]),
+    peer("threads", Bench("micro-threads"), &[]),
 ];
-/// Of [`TWO_WORKERS`], not in `multi`: preemption is not what it compares, tasks of glommio never leave their thread, and threads are not
-/// tasks.
-pub(super) const NOT_MULTI: [&str; 3] = ["upshift-preempt", "glommio", "threads"];
+/// Members of [`TWO_WORKERS`] that are not in `multi`: it compares no preemption, tasks of glommio
+/// never leave their thread, and threads are not tasks.
+pub(crate) const NOT_MULTI: [&str; 3] = ["upshift-preempt", "glommio", "threads"];
 
-/// What measures policies over processes.
-pub(super) const SCHED: Source = Source::Bench("bench-sched");
+/// The program that measures policies over processes.
+pub(crate) const SCHED: &[Peer] = &[peer("sched", Bench("bench-sched"), &[])];
 
-/// Web servers that Upshift's are compared with: name, source, arguments.
-pub(super) const SERVE: &[(&str, Source, &[&str])] = &[
-    (
-        "axum on upshift",
-        Source::Bench("peer-axum"),
-        &["app", "--variant", "upshift"],
-    ),
-    (
-        "axum on tokio",
-        Source::Bench("peer-axum"),
-        &["app", "--variant", "tokio-ct"],
-    ),
-    (
-        "axum on tokio-mt",
-        Source::Bench("peer-axum"),
-        &["app", "--variant", "tokio-mt"],
-    ),
-    ("go-http", Source::Go("peers/go", "peer-go"), &["app"]),
-    ("nginx", Source::Script("nginx/serve", "nginx"), &[]),
+/// Web servers that Upshift's are compared with.
+pub(crate) const WEB: &[Peer] = &[
+    peer("axum on upshift", AXUM, &["app", "--variant", "upshift"]),
+    peer("axum on tokio", AXUM, &["app", "--variant", "tokio-ct"]),
+    peer("axum on tokio-mt", AXUM, &["app", "--variant", "tokio-mt"]),
+    peer("go-http", GO, &["app"]),
+    peer("nginx", Script("nginx/serve", "nginx"), &[]),
 ];
 
-/// What is measured on files: name, source, further arguments.
-pub(super) const FILES: &[(&str, Source, &[&str])] = &[
-    (UPSHIFT, Source::Bench("files-upshift"), &[]),
-    ("upshift-cpp", Source::Cpp("files", "files-cpp", &[]), &[]),
-    (
-        "pool",
-        Source::Bench("files-threads"),
-        &["--variant", "pool"],
-    ),
-    ("threads", Source::Bench("files-threads"), &[]),
-    ("tokio-fs", Source::Bench("files-tokio"), &[]),
-    ("compio", Source::Bench("files-compio"), &[]),
-    ("go", Source::Go("files/go", "files-go"), &[]),
-    (RAW_C, Source::C("files", &["-luring"]), &[]),
+/// Programs that read and write files.
+pub(crate) const FILES: &[Peer] = &[
+    peer(UPSHIFT, Bench("files-upshift"), &[]),
+    peer(UPSHIFT_CPP, Cpp("files", "files-cpp", &[]), &[]),
+    peer("pool", Bench("files-threads"), &["--variant", "pool"]),
+    peer("threads", Bench("files-threads"), &[]),
+    peer("tokio-fs", Bench("files-tokio"), &[]),
+    peer("compio", Bench("files-compio"), &[]),
+    peer("go", Go("files/go", "files-go"), &[]),
+    peer(RAW_C, C("files", &["-luring"]), &[]),
 ];

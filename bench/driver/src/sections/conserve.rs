@@ -7,8 +7,9 @@ use serde::Deserialize;
 
 use crate::figures;
 use crate::options::Options;
-use crate::peers::Built;
+use crate::peers::{Built, TWO_WORKERS};
 use crate::results::{Figure, SectionResults};
+use crate::table::{cross, names};
 use crate::verdict::{Row, at_most, row};
 
 /// The kinds with a target.
@@ -29,25 +30,11 @@ pub(crate) struct Samples {
 
 /// Runs all programs in turn, once for each round.
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
-    let mut all: Vec<Samples> = Vec::new();
-    for round in 0..options.rounds {
-        for (name, program) in built.conserve() {
-            let name = format!("round {}: {name}", round + 1);
-            eprintln!("{name}");
-            let notes = &mut results.notes;
-            let taken = figures::undisturbed(&program, "conserve", &name, options, notes);
-            for Samples {
-                bench,
-                peer,
-                samples,
-            } in &taken
-            {
-                let p50 = quantile(samples, 0.5) / 1e3;
-                eprintln!("  {peer:<29} {bench:<18} {p50:>9.1} µs");
-            }
-            all.extend(taken);
-        }
-    }
+    let programs = built.of(TWO_WORKERS);
+    let all = figures::in_rounds(results, options, &programs, "conserve", |it: &Samples| {
+        let p50 = quantile(&it.samples, 0.5) / 1e3;
+        eprintln!("  {:<29} {:<18} {p50:>9.1} µs", it.peer, it.bench);
+    });
     results.figures = pooled(&all);
 }
 
@@ -98,78 +85,53 @@ pub(crate) fn pooled(all: &[Samples]) -> Vec<Figure> {
     figures
 }
 
-fn find<'a>(found: &'a SectionResults, bench: &str, peer: &str) -> Option<&'a Figure> {
-    found
-        .figures
-        .iter()
-        .find(|f| f.bench == bench && f.peer == peer)
-}
-
 /// One row a runtime, one column a kind.
 pub(crate) fn table(found: &SectionResults) -> String {
-    let (mut kinds, mut peers): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
-    for figure in &found.figures {
-        if let Some(kind) = figure.bench.strip_suffix(" p50")
-            && !kinds.contains(&kind)
-        {
-            kinds.push(kind);
-        }
-        if !peers.contains(&figure.peer.as_str()) {
-            peers.push(&figure.peer);
-        }
-    }
-    let mut page = String::from(
+    let [benches, peers] = names(found);
+    let kinds = benches
+        .iter()
+        .filter_map(|bench| bench.strip_suffix(" p50"));
+    let kinds: Vec<&str> = kinds.collect();
+    let table = cross("runtime", &peers, &kinds, |peer, kind| {
+        let of = |words: &str| found.figure(&format!("{kind} {words}"), peer);
+        let us = |ns: f64| ns / 1e3;
+        let (p50, p99, max) = (of("p50")?, of("p99")?, of("max")?);
+        Some(format!(
+            "{:.0} ({:.0}–{:.0}) / {:.0} / {:.0}",
+            us(p50.ns),
+            us(p50.min),
+            us(p50.max),
+            us(p99.ns),
+            us(max.ns)
+        ))
+    });
+    format!(
         "µs from spawn, wake, deadline or write until the other task runs, while a task on its worker computes for 20 ms and \
-         the other worker idles: p50 (smallest–largest of the rounds) / p99 / largest. `a thread` is bound to the idle CPU: the floor.\n\n",
-    );
-    page += &format!("| runtime | {} |\n", kinds.join(" | "));
-    page += &format!("|---{}|\n", "|---".repeat(kinds.len()));
-    for peer in peers {
-        let cell = |kind: &&str| {
-            let of = |words: &str| find(found, &format!("{kind} {words}"), peer);
-            let (p50, p99, max) = (of("p50")?, of("p99")?, of("max")?);
-            Some(format!(
-                "{:.0} ({:.0}–{:.0}) / {:.0} / {:.0}",
-                p50.ns / 1e3,
-                p50.min / 1e3,
-                p50.max / 1e3,
-                p99.ns / 1e3,
-                max.ns / 1e3,
-            ))
-        };
-        let cells: Vec<String> = kinds
-            .iter()
-            .map(|kind| cell(kind).unwrap_or("–".into()))
-            .collect();
-        page += &format!("| {peer} | {} |\n", cells.join(" | "));
-    }
-    page + "\n"
+         the other worker idles: p50 (smallest–largest of the rounds) / p99 / largest. `a thread` is bound to the idle CPU: the floor.\n\n{table}"
+    )
 }
 
 /// What was to be reached: the bound of conservation, for each kind, at the level where it is worst.
-pub(crate) fn rows(section: &SectionResults, rows: &mut Vec<Row>) {
-    for kind in KINDS {
-        for (words, limit) in [("p50", 200.0), ("p99", 1000.0)] {
-            let of = |peer: &str| {
-                let figure = find(section, &format!("{kind} {words}"), peer)?;
-                Some(figure.ns / 1e3)
-            };
-            let ours: Option<Vec<f64>> = OURS.iter().map(|peer| of(peer)).collect();
-            let others = OTHERS
-                .into_iter()
-                .filter_map(|peer| Some(format!("{peer} {:.0}", of(peer)?)));
-            let others: Vec<String> = others.collect();
-            rows.push(row(
-                format!("conserve, {kind}: {words} ≤ {limit} µs, equal, less and more urgent"),
-                ours.map(|us| {
-                    let text: Vec<String> = us.iter().map(|us| format!("{us:.0}")).collect();
-                    let worst = us.iter().copied().fold(0.0, f64::max);
-                    let text = format!("{} µs; {}", text.join(" · "), others.join(", "));
-                    (text, at_most(worst, limit))
-                }),
-            ));
-        }
-    }
+pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
+    let goal = |kind: &str, words: &str, limit: f64| {
+        let of = |peer: &str| Some(section.figure(&format!("{kind} {words}"), peer)?.ns / 1e3);
+        let ours: Option<Vec<f64>> = OURS.iter().map(|peer| of(peer)).collect();
+        let others = OTHERS.into_iter();
+        let others = others.filter_map(|peer| Some(format!("{peer} {:.0}", of(peer)?)));
+        let others: Vec<String> = others.collect();
+        let found = ours.map(|us| {
+            let text: Vec<String> = us.iter().map(|us| format!("{us:.0}")).collect();
+            let worst = us.iter().copied().fold(0.0, f64::max);
+            let text = format!("{} µs; {}", text.join(" · "), others.join(", "));
+            (text, at_most(worst, limit))
+        });
+        row(
+            format!("conserve, {kind}: {words} ≤ {limit} µs, equal, less and more urgent"),
+            found,
+        )
+    };
+    let both = |kind| [goal(kind, "p50", 200.0), goal(kind, "p99", 1000.0)];
+    KINDS.into_iter().flat_map(both).collect()
 }
 
 #[cfg(test)]
@@ -200,7 +162,6 @@ mod tests {
 
     #[test]
     fn the_worst_level_decides() {
-        let mut found = Vec::new();
         let late = samples(OURS[1], &[20_000_000]);
         let section = SectionResults {
             figures: pooled(&[
@@ -210,7 +171,7 @@ mod tests {
             ]),
             ..SectionResults::default()
         };
-        rows(&section, &mut found);
+        let found = rows(&section);
         assert_eq!(found[0].verdict, Verdict::Missed);
         assert_eq!(found[2].verdict, Verdict::Unmeasured);
     }

@@ -6,9 +6,9 @@ use upshift_load::scenario::{LEVELS, ONE_LEVEL, OVERLOAD, OVERLOAD_SIZE};
 use crate::measure::Load;
 use crate::options::Options;
 use crate::peers::Built;
-use crate::results::SectionResults;
+use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
-use crate::verdict::{Row, Verdict, at_most, row};
+use crate::verdict::{Row, Verdict, at_most, ratio, row, within};
 
 /// The load of the section `vcpus`.
 const VCPUS_CASE: &str = "n = 20, 64 connections, unpinned";
@@ -35,20 +35,15 @@ fn vcpus_row(vcpus: usize) -> String {
 
 /// Runs the section `vcpus`.
 pub(super) fn run_vcpus(results: &mut SectionResults, options: &Options, built: &Built) {
-    let programs = ["2", "5"].map(|n| built.upshift(&["matrix-server", "--vcpus", n]));
-    let entries: Vec<Entry<'_, Load>> = [2, 5]
-        .into_iter()
-        .zip(&programs)
-        .filter_map(|(n, program)| {
-            let mut load = Load::closed(Work::Matrix { n: 20 }, 64, options);
-            load.pinned = false;
-            Some(Entry {
-                name: vcpus_row(n),
-                program: program.as_ref()?,
-                load,
-            })
-        })
-        .collect();
+    let programs = [2, 5].into_iter().filter_map(|n| {
+        let vcpus = n.to_string();
+        let program = built.upshift(&["matrix-server", "--vcpus", &vcpus])?;
+        Some((vcpus_row(n), program))
+    });
+    let programs = programs.collect();
+    let mut load = Load::closed(Work::Matrix { n: 20 }, 64, options);
+    load.pinned = false;
+    let entries = rounds::entries(&programs, |_| Some(load.clone()));
     rounds::run(results, VCPUS_CASE, &entries, options.rounds);
 }
 
@@ -70,7 +65,7 @@ pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built:
     let rounds = options.rounds;
     let mut total = |case: &str, load: &Load| {
         rounds::run(results, case, &[entry(load)], rounds);
-        results.cell(case, "total")?.median(|r| r.per_second)
+        results.median(case, "total", |r| r.per_second)
     };
     let groups = LEVELS.len() as f64;
     let Some(closed) = total(CLOSED_CASE, &load) else {
@@ -96,64 +91,44 @@ pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built:
 }
 
 /// What the section `vcpus` was to reach.
-pub(super) fn vcpus_rows(section: &SectionResults, rows: &mut Vec<Row>) {
-    let rate = |n| {
-        let cell = section.cell(VCPUS_CASE, &vcpus_row(n))?;
-        cell.median(|r| r.per_second)
-    };
-    rows.push(row(
+pub(super) fn vcpus(section: &SectionResults) -> Vec<Row> {
+    let rate = |n| section.median(VCPUS_CASE, &vcpus_row(n), |r| r.per_second);
+    let both = rate(2).zip(rate(5));
+    vec![row(
         "2.5 × more vCPUs than CPUs: ≤ 1.2 × slower",
-        rate(2)
-            .zip(rate(5))
-            .map(|(two, five)| (format!("{:.2} ×", two / five), at_most(two / five, 1.2))),
-    ));
+        both.map(|(two, five)| (format!("{:.2} ×", two / five), at_most(two / five, 1.2))),
+    )]
 }
 
 /// What the section `levels` was to reach.
-pub(super) fn levels_rows(section: &SectionResults, rows: &mut Vec<Row>) {
-    let p99 = |case, level| {
-        let cell = section.cell(case, &level_row(level))?;
-        cell.median(|r| r.honest(r.p99, 0.99))
-    };
-    let top = p99(OVERLOAD_CASE, LEVELS[0]).zip(p99(ALONE_CASE, LEVELS[0]));
-    rows.push(row(
-        "8 levels, overload: p99 of the top level ≤ 1.5 × alone",
-        top.map(|(loaded, alone)| {
-            let text = format!(
-                "{:.2} × ({loaded:.0} against {alone:.0} µs)",
-                loaded / alone
-            );
-            (text, at_most(loaded / alone, 1.5))
-        }),
-    ));
+pub(super) fn levels(section: &SectionResults) -> Vec<Row> {
+    let p99 = |case, level| section.median(case, &level_row(level), Run::p99);
+    let [loaded, alone] = [OVERLOAD_CASE, ALONE_CASE].map(|case| p99(case, LEVELS[0]));
     let by_level: Option<Vec<f64>> = LEVELS.iter().map(|&l| p99(OVERLOAD_CASE, l)).collect();
-    rows.push(row(
-        "8 levels, overload: latency (p99) monotone by level",
-        by_level.map(|p99| {
-            let text: Vec<String> = p99.iter().map(|us| format!("{:.1}", us / 1e3)).collect();
-            let verdicts = p99.windows(2).map(|two| at_most(two[0], two[1]));
-            let worst = verdicts.max_by_key(|&v| v as u8);
-            let text = format!("{} ms", text.join(" · "));
-            (text, worst.unwrap_or(Verdict::Unmeasured))
-        }),
-    ));
-    let total = |case| section.cell(case, "total")?.median(|r| r.per_second);
-    rows.push(row(
-        "8 levels, overload: total throughput within 3 % of one level",
-        total(OVERLOAD_CASE)
-            .zip(total(ONE_LEVEL_CASE))
-            .map(|(eight, one)| {
-                let text = format!("{:+.1} %", 100.0 * (eight / one - 1.0));
-                // More is no miss; the 3 % is itself a margin, so noise is not added to it.
-                let reached = eight >= 0.97 * one;
-                (
-                    text,
-                    if reached {
-                        Verdict::Reached
-                    } else {
-                        Verdict::Missed
-                    },
-                )
+    let total = |case| section.median(case, "total", |r| r.per_second);
+    let totals = total(OVERLOAD_CASE).zip(total(ONE_LEVEL_CASE));
+    vec![
+        row(
+            "8 levels, overload: p99 of the top level ≤ 1.5 × alone",
+            ratio(loaded, alone, 1.5, (0, " µs")),
+        ),
+        row(
+            "8 levels, overload: latency (p99) monotone by level",
+            by_level.map(|p99| {
+                let text: Vec<String> = p99.iter().map(|us| format!("{:.1}", us / 1e3)).collect();
+                let verdicts = p99.windows(2).map(|two| at_most(two[0], two[1]));
+                let worst = verdicts.max_by_key(|&v| v as u8);
+                let text = format!("{} ms", text.join(" · "));
+                (text, worst.unwrap_or(Verdict::Unmeasured))
             }),
-    ));
+        ),
+        row(
+            "8 levels, overload: total throughput within 3 % of one level",
+            totals.map(|(eight, one)| {
+                // More is no miss.
+                let text = format!("{:+.1} %", 100.0 * (eight / one - 1.0));
+                (text, within(eight >= 0.97 * one))
+            }),
+        ),
+    ]
 }

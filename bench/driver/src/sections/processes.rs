@@ -4,8 +4,6 @@
 //! workers per CPU that never wait. The client runs in SCHED_FIFO above everything, or the batch on its CPU would be in its
 //! way. For each run a second row, `NAME, the batch`, gives in ms per second how much CPU time's worth of work it got done.
 
-pub(super) mod targets;
-
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -21,64 +19,56 @@ use crate::peers::{Built, Program};
 use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
 use crate::server::Server;
+use crate::table::plain;
+use crate::verdict::{Row, at_most, row};
 
 /// How long the daemon and the batch may take to say something.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The only case.
-pub(crate) const CASE: &str = "level 2, 1 k/s of 100 µs, beside 2 × CPUs burning";
+const CASE: &str = "level 2, 1 k/s of 100 µs, beside 2 × CPUs burning";
 /// Nothing runs beside the server.
-pub(crate) const ALONE: &str = "alone";
+const ALONE: &str = "alone";
 /// Nothing is done about the batch.
-pub(crate) const PLAIN: &str = "beside the batch";
+const PLAIN: &str = "beside the batch";
 /// It has the least share that the kernel gives.
-pub(crate) const NICE: &str = "beside the batch at nice 19";
+const NICE: &str = "beside the batch at nice 19";
 /// Both have joined the daemon.
-pub(crate) const DAEMON: &str = "beside the batch, both on the board";
+const DAEMON: &str = "beside the batch, both on the board";
 /// The server has joined; the batch is threads that know nothing of it.
-pub(crate) const THREADS: &str = "beside threads that have not joined, the server on the board";
+const THREADS: &str = "beside threads that have not joined, the server on the board";
 
 /// The row of the work that the batch got done.
-pub(crate) fn batch_row(name: &str) -> String {
+fn batch_row(name: &str) -> String {
     format!("{name}: the batch")
 }
 
-/// What is beside the server.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// A neighbour of the server: its name, options of the batch, whether the server joins the daemon.
+#[derive(Clone, Copy)]
 struct Beside {
     name: &'static str,
-    /// Options of the batch.
     batch: Option<&'static [&'static str]>,
-    /// The server joins the daemon.
     daemon: bool,
 }
 
+const fn beside(
+    name: &'static str,
+    batch: Option<&'static [&'static str]>,
+    daemon: bool,
+) -> Beside {
+    Beside {
+        name,
+        batch,
+        daemon,
+    }
+}
+
 const RUNS: [Beside; 5] = [
-    Beside {
-        name: ALONE,
-        batch: None,
-        daemon: false,
-    },
-    Beside {
-        name: PLAIN,
-        batch: Some(&[]),
-        daemon: false,
-    },
-    Beside {
-        name: NICE,
-        batch: Some(&["--nice", "19"]),
-        daemon: false,
-    },
-    Beside {
-        name: DAEMON,
-        batch: Some(&["--board", "required"]),
-        daemon: true,
-    },
-    Beside {
-        name: THREADS,
-        batch: Some(&["--model", "thread"]),
-        daemon: true,
-    },
+    beside(ALONE, None, false),
+    beside(PLAIN, Some(&[]), false),
+    beside(NICE, Some(&["--nice", "19"]), false),
+    beside(DAEMON, Some(&["--board", "required"]), true),
+    beside(THREADS, Some(&["--model", "thread"]), true),
 ];
 
 /// Programs that have not joined count as level 32.
@@ -244,4 +234,37 @@ fn line(child: &mut Child) -> Result<String, String> {
     child
         .line(PATIENCE)
         .map_err(|_| "the child printed nothing".into())
+}
+
+/// The goals of the daemon.
+pub(super) fn rows(section: &SectionResults) -> Vec<Row> {
+    let p99 = |name| section.median(CASE, name, Run::p99);
+    let mut rows = Vec::new();
+    for name in [DAEMON, THREADS] {
+        let found = p99(name).zip(p99(ALONE)).map(|(with, alone)| {
+            let other = |name| format!("{name} {}", plain(p99(name), 0));
+            let text = format!(
+                "{:.2} × ({with:.0} against {alone:.0} µs; {}, {})",
+                with / alone,
+                other(PLAIN),
+                other(NICE)
+            );
+            (text, at_most(with / alone, 2.0))
+        });
+        rows.push(row(
+            format!("processes, {name}: the server's p99 ≤ 2 × alone"),
+            found,
+        ));
+    }
+    // The batch's part of the CPU time that the others left.
+    let taken = section.median(CASE, DAEMON, |run| run.server_busy + run.client_busy);
+    let done = section.median(CASE, &batch_row(DAEMON), |run| run.per_second / 1e3);
+    rows.push(row(
+        "processes, both on the board: the batch does ≥ 90 % of what server and client leave",
+        done.zip(taken).map(|(done, taken)| {
+            let share = done / (2.0 - taken);
+            (format!("{:.1} %", 100.0 * share), at_most(0.9, share))
+        }),
+    ));
+    rows
 }

@@ -4,36 +4,40 @@
 //! that are urgent (`Priority: u=0`), one for the rest; both are open loops. "Capacity" is what a closed loop of 64
 //! connections gets out of the same server with the same request.
 
-pub(super) mod targets;
-
 use std::time::Duration;
 
 use upshift_load::{Group, Pace, Plan, Work, run as drive};
 
 use crate::measure::{Drive, Load, Measured, observe};
 use crate::options::Options;
-use crate::peers::{Built, Program};
+use crate::peers::{Built, Program, Programs, WEB};
 use crate::results::{Run, SectionResults};
-use crate::rounds::{self, Entry};
+use crate::rounds;
+use crate::sections::closed::{closed, page};
 use crate::server::Server;
+use crate::verdict::{Row, at_most, row};
 
 /// A closed loop of JSON requests.
-pub(crate) const JSON_CASE: &str = "axum, JSON, 64 connections";
+const JSON_CASE: &str = "axum, JSON, 64 connections";
 /// The same with an answer that takes the server several times as long as the client, which has one CPU too.
-pub(crate) const ORDERS_CASE: &str = "axum, JSON of 30 orders, 64 connections";
+const ORDERS_CASE: &str = "axum, JSON of 30 orders, 64 connections";
 /// The same requests at eight tenths of what the slowest of them can serve.
-pub(crate) const ORDERS_80_CASE: &str = "axum, JSON of 30 orders, 80 % of capacity";
+const ORDERS_80_CASE: &str = "axum, JSON of 30 orders, 80 % of capacity";
 /// What each server can do.
-pub(crate) const CAPACITY_CASE: &str = "computing, closed loop, 64 connections";
+const CAPACITY_CASE: &str = "computing, closed loop, 64 connections";
 /// The urgent tenth by itself.
-pub(crate) const IDLE_CASE: &str = "computing, the urgent tenth alone";
+const IDLE_CASE: &str = "computing, the urgent tenth alone";
 /// Everything.
-pub(crate) const OVERLOAD_CASE: &str = "computing, 120 % of capacity, a tenth urgent";
+const OVERLOAD_CASE: &str = "computing, 120 % of capacity, a tenth urgent";
 /// Files, by size in bytes.
-pub(crate) const FILES: [(&str, usize); 2] = [
+const FILES: [(&str, usize); 2] = [
     ("file of 64 KiB, 16 connections", 64 << 10),
     ("file of 100 MiB, 2 connections", 100 << 20),
 ];
+
+const OURS: &str = "axum on upshift";
+const TOKIO: &str = "axum on tokio";
+const SERVE: &str = "upshift serve";
 
 /// Of all requests, so many are urgent.
 const URGENT: f64 = 0.1;
@@ -42,21 +46,13 @@ const OVERLOAD: f64 = 1.2;
 const CLIENT: u8 = 45;
 
 /// The rows of a server in the mixed load.
-pub(crate) fn urgent_row(server: &str) -> String {
+fn urgent_row(server: &str) -> String {
     format!("{server}: u=0")
 }
 
 /// See [`urgent_row`].
-pub(crate) fn rest_row(server: &str) -> String {
+fn rest_row(server: &str) -> String {
     format!("{server}: the rest")
-}
-
-fn get(path: &str, headers: &[&str]) -> Work {
-    Work::Http {
-        path: path.to_owned(),
-        headers: headers.iter().map(|&line| line.to_owned()).collect(),
-        pipeline: 1,
-    }
 }
 
 fn computing(urgent: bool) -> Work {
@@ -65,7 +61,7 @@ fn computing(urgent: bool) -> Work {
     } else {
         "Priority: u=3"
     };
-    get("/matrix?n=64", &[priority])
+    page("/matrix?n=64", &[priority], 1)
 }
 
 /// Urgent requests at a rate, and others at another.
@@ -123,8 +119,6 @@ impl Drive for Mixed {
     }
 }
 
-type Servers = Vec<(String, Program)>;
-
 /// Measures the section.
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
     let folder = std::env::temp_dir().join(format!("upshift-bench-{}", std::process::id()));
@@ -134,143 +128,140 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
             .try_for_each(|(_, size)| std::fs::write(folder.join(size.to_string()), vec![7; *size]))
     });
     if let Err(error) = made {
-        results.notes.push(format!("no files to serve: {error}"));
+        results.note(format!("no files to serve: {error}"));
         return;
     }
     let root = folder.to_string_lossy().into_owned();
     // SAFETY: no other thread runs yet.
     unsafe { std::env::set_var("UPSHIFT_BENCH_ROOT", &root) };
-    let args = [
-        "serve",
-        &root,
-        "--vcpus",
-        "1",
-        "--pin",
-        "0",
-        "--max-per-peer",
-        "10000",
-    ];
-    let ours = built
-        .upshift(&args)
-        .map(|program| ("upshift serve".to_owned(), program));
-    let web = built.web();
-    for (name, program) in ours.iter().chain(&web) {
-        let file = program.file.file_name().unwrap_or_default();
-        let words = format!("{} {}", file.display(), program.args.join(" "));
-        results.commands.push(format!("{name}: `{words}`"));
+    let args = ["serve", &root, "--vcpus", "1", "--pin", "0"];
+    let ours = built.upshift(&[&args[..], &["--max-per-peer", "10000"]].concat());
+    let ours = ours.map(|program| (SERVE.to_owned(), program));
+    let all: Programs = ours.into_iter().chain(built.of(WEB)).collect();
+    for (name, program) in &all {
+        results.command(name, program);
     }
-    let axum: Servers = web
-        .iter()
-        .filter(|(name, _)| name.starts_with("axum"))
-        .cloned()
-        .collect();
-    json(results, options, &axum);
-    let is_file_server = |name: &str| name == "nginx";
+    let only = |wanted: &dyn Fn(&str) -> bool| -> Programs {
+        let servers = all.iter().filter(|(name, _)| wanted(name));
+        servers.cloned().collect()
+    };
+    json(results, options, &only(&|name| name.starts_with("axum")));
     // Without a priority, the same application on our runtime says nothing new; nginx does not compute.
-    let computing = web
-        .iter()
-        .filter(|(name, _)| name != "axum on upshift" && !is_file_server(name));
-    let computing: Servers = ours.iter().chain(computing).cloned().collect();
+    let computing = only(&|name| name != OURS && name != "nginx");
     mixed(results, options, &computing);
-    let files = web.iter().filter(|(name, _)| is_file_server(name));
-    let files: Servers = ours.iter().chain(files).cloned().collect();
+    let files = only(&|name| [SERVE, "nginx"].contains(&name));
     for (case, size) in FILES {
         let connections = if size > 1 << 20 { 2 } else { 16 };
-        closed(
-            results,
-            options,
-            &files,
-            case,
-            &get(&format!("/{size}"), &[]),
-            connections,
-        );
+        let work = page(&format!("/{size}"), &[], 1);
+        closed(results, options, &files, case, &work, connections);
     }
     let _ = std::fs::remove_dir_all(folder);
 }
 
-fn closed(
-    results: &mut SectionResults,
-    options: &Options,
-    servers: &Servers,
-    case: &str,
-    work: &Work,
-    connections: usize,
-) {
-    let entries: Vec<_> = servers
-        .iter()
-        .map(|(name, program)| Entry {
-            name: name.clone(),
-            program,
-            load: Load::closed(work.clone(), connections, options),
-        })
-        .collect();
-    rounds::run(results, case, &entries, options.rounds);
-}
-
-fn json(results: &mut SectionResults, options: &Options, servers: &Servers) {
+fn json(results: &mut SectionResults, options: &Options, servers: &Programs) {
     let accept = ["Accept: application/json"];
-    let little = get("/json?name=world", &accept);
+    let little = page("/json?name=world", &accept, 1);
     closed(results, options, servers, JSON_CASE, &little, 64);
-    let work = get("/orders?count=30", &accept);
+    let work = page("/orders?count=30", &accept, 1);
     closed(results, options, servers, ORDERS_CASE, &work, 64);
-    let capacity = |name: &String| results.cell(ORDERS_CASE, name)?.median(|r| r.per_second);
-    let slowest = servers
-        .iter()
-        .filter_map(|(name, _)| capacity(name))
-        .fold(f64::INFINITY, f64::min);
-    if !slowest.is_finite() {
+    let Some((_, slowest)) = results.least(ORDERS_CASE, |_| true, |run| run.per_second) else {
         return;
-    }
-    let entries: Vec<_> = servers
-        .iter()
-        .map(|(name, program)| {
-            let mut load = Load::closed(work.clone(), 64, options);
-            load.rate = Some(0.8 * slowest);
-            Entry {
-                name: name.clone(),
-                program,
-                load,
-            }
-        })
-        .collect();
+    };
+    let mut load = Load::closed(work, 64, options);
+    load.rate = Some(0.8 * slowest);
+    let entries = rounds::entries(servers, |_| Some(load.clone()));
     rounds::run(results, ORDERS_80_CASE, &entries, options.rounds);
 }
 
-fn mixed(results: &mut SectionResults, options: &Options, servers: &Servers) {
-    closed(
-        results,
-        options,
-        servers,
-        CAPACITY_CASE,
-        &computing(false),
-        64,
-    );
-    let entries = |results: &SectionResults, rest: bool| -> Vec<Entry<'_, Mixed>> {
-        servers
-            .iter()
-            .filter_map(|(name, program)| {
-                let capacity = results
-                    .cell(CAPACITY_CASE, name)?
-                    .median(|r| r.per_second)?;
-                let total = OVERLOAD * capacity;
-                let load = Mixed {
-                    urgent: URGENT * total,
-                    rest: if rest { (1.0 - URGENT) * total } else { 0.0 },
-                    time: options.time,
-                    keep_disturbed: options.quick,
-                };
-                Some(Entry {
-                    name: name.clone(),
-                    program,
-                    load,
-                })
+fn mixed(results: &mut SectionResults, options: &Options, servers: &Programs) {
+    let work = computing(false);
+    closed(results, options, servers, CAPACITY_CASE, &work, 64);
+    let entries = |results: &SectionResults, rest: f64| {
+        rounds::entries(servers, |name| {
+            let capacity = results.median(CAPACITY_CASE, name, |run| run.per_second)?;
+            Some(Mixed {
+                urgent: URGENT * OVERLOAD * capacity,
+                rest: rest * OVERLOAD * capacity,
+                time: options.time,
+                keep_disturbed: options.quick,
             })
-            .collect()
+        })
     };
-    let alone = entries(results, false);
-    let overload = entries(results, true);
+    let alone = entries(results, 0.0);
+    let overload = entries(results, 1.0 - URGENT);
     for _ in 0..options.rounds {
         rounds::run(results, IDLE_CASE, &alone, 1);
         rounds::run(results, OVERLOAD_CASE, &overload, 1);
     }
+}
+
+/// The goals of the web server.
+pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
+    let against = |case: &str, of: fn(&Run) -> f64| {
+        let (ours, theirs) = (
+            section.median(case, OURS, of)?,
+            section.median(case, TOKIO, of)?,
+        );
+        let text = format!("{ours:.2} against {theirs:.2} µs");
+        Some((text, at_most(ours, theirs)))
+    };
+    let p99 = |case: &str, name: &str| section.median(case, &urgent_row(name), Run::p99);
+    let grown = |name: &str| Some((p99(IDLE_CASE, name)?, p99(OVERLOAD_CASE, name)?));
+    let others: Vec<_> = [TOKIO, "go-http"]
+        .into_iter()
+        .filter_map(|name| Some((name, grown(name)?)))
+        .map(|(name, (idle, loaded))| format!("{name} {:.0} ×", loaded / idle))
+        .collect();
+    let rate = |case: &str, name: &str| section.median(case, name, |r| r.per_second);
+    let kept = |name: &str| {
+        let [urgent, rest] =
+            [urgent_row(name), rest_row(name)].map(|row| rate(OVERLOAD_CASE, &row));
+        Some((urgent? + rest?) / rate(CAPACITY_CASE, name)?)
+    };
+    let mut rows = vec![
+        row(
+            "axum JSON: CPU per request ≤ the same application on tokio",
+            against(JSON_CASE, Run::cpu),
+        ),
+        row(
+            "axum JSON of 30 orders: CPU per request ≤ the same application on tokio",
+            against(ORDERS_CASE, Run::cpu),
+        ),
+        row(
+            "axum JSON of 30 orders at 80 % load: p99 ≤ the same application on tokio",
+            against(ORDERS_80_CASE, |r| r.p99),
+        ),
+        row(
+            "a tenth u=0 at 120 % of capacity: their p99 ≤ 2 × that alone",
+            grown(SERVE).map(|(idle, loaded)| {
+                let text = format!(
+                    "{loaded:.0} against {idle:.0} µs, {:.1} ×; {}",
+                    loaded / idle,
+                    others.join(", ")
+                );
+                (text, at_most(loaded, 2.0 * idle))
+            }),
+        ),
+        row(
+            "at 120 % of capacity: replies ≥ what the axum application on tokio keeps of its capacity",
+            kept(SERVE).zip(kept(TOKIO)).map(|(ours, theirs)| {
+                let [us, them] = [ours, theirs].map(|share| 100.0 * share);
+                let text = format!("{us:.0} % of it against {them:.0} %");
+                (text, at_most(theirs, ours))
+            }),
+        ),
+    ];
+    for (case, size) in FILES {
+        let found = rate(case, SERVE).zip(rate(case, "nginx"));
+        let found = found.map(|(ours, nginx)| {
+            let mib = size as f64 / f64::from(1 << 20);
+            let text = format!("{:.0} and {:.0} MiB/s", ours * mib, nginx * mib);
+            (text, at_most(nginx, ours))
+        });
+        rows.push(row(
+            format!("{case}: upshift serve not slower than nginx"),
+            found,
+        ));
+    }
+    rows
 }

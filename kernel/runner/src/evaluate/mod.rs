@@ -145,7 +145,7 @@ fn measure_all(plan: &[Load], file: &Path, source: Source) -> Result<usize, Stri
             println!("{} of {total}: {}", at + 1, point.lines().trim_end());
             if let Ok(mut output) = output.lock() {
                 output.1 += usize::from(point.figures.is_empty());
-                output.0.put(point);
+                output.0.points.push(point);
                 let written = fs::write(file, output.0.text());
                 written.map_err(|error| format!("{}: {error}", file.display()))?;
             }
@@ -211,19 +211,20 @@ fn measure(image: &Image, load: Load) -> Result<Point, String> {
 fn draw(folder: &Path) -> Result<(), String> {
     let read = |source| {
         let text = fs::read_to_string(points_in(folder, source)).unwrap_or_default();
-        let file = File::parse(&text);
-        let commits = file.commits();
-        (file.points(), commits)
+        File::parse(&text)
     };
-    let (counted, commit) = read(Source::Instructions);
-    plot::draw_all(&counted, folder)?;
+    let counted = read(Source::Instructions);
+    plot::draw_all(&counted.points, folder)?;
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    let mut page = page::page(&name, &counted, &commit);
+    let mut page = page::page(&name, &counted.points, &counted.commit);
     let profiles = fs::read_to_string(folder.join(PROFILE)).unwrap_or_default();
-    profile::draw(&mut page, &name, &profiles);
-    page::by_clock(&mut page, &name, &read(Source::Clock));
-    page::from_host(&mut page, &name, &read(Source::Host));
+    page += &profile::draw(&name, &profiles);
+    for (source, is_outside) in [(Source::Clock, false), (Source::Host, true)] {
+        let file = read(source);
+        page += &page::by_clock(&name, &file.points, &file.commit, is_outside);
+    }
     let file = folder.with_extension("md");
+    let page = format!("{}\n", page.trim_end());
     fs::write(&file, page).map_err(|error| format!("{}: {error}", file.display()))?;
     println!("{}", file.display());
     Ok(())

@@ -4,74 +4,43 @@
 use std::fs;
 use std::path::Path;
 
-use upshift_trace::plot::{Kind, Look, Plot as Drawing, Series};
+use upshift_report::plot::COLOURS;
+use upshift_report::{Kind, Look, Plot};
 
 use super::plan;
-use super::point::{Figures, MODELS, Point};
-
-/// A line: its name, and its points.
-type Line = (String, Vec<(f64, f64)>);
-
-/// What a plot says about itself.
-struct Plot<'a> {
-    file: &'a str,
-    title: String,
-    x: &'a str,
-    y: &'a str,
-}
+use super::point::{Figures, Load, MODELS, Point};
 
 /// Draws all of them.
 pub(crate) fn draw_all(points: &[Point], folder: &Path) -> Result<(), String> {
+    let draw = |file: String, plot: Plot| {
+        let file = folder.join(file);
+        fs::write(&file, plot.svg()).map_err(|error| format!("{}: {error}", file.display()))
+    };
     for n in [1, 20] {
-        let closed = |point: &&Point| {
-            let load = point.load;
+        let wanted = |load: &Load| {
             load.period == 0 && load.n == n && load.harts == 1 && load.millis == plan::CLOSED
         };
-        let plot = Plot {
-            file: &format!("closed-{n}.svg"),
-            title: format!("closed loop, {n} × {n}, one hart"),
-            x: "connections",
-            y: "thousands of instructions per request",
-        };
-        let lines = of_models(points, closed, |point| {
-            Some(point.instructions()? as f64 / 1000.0)
-        });
-        draw(&plot, &lines, folder)?;
+        let title = format!("closed loop, {n} × {n}, one hart");
+        let y = "thousands of instructions per request";
+        let figure = |point: &Point| Some(point.instructions()? as f64 / 1000.0);
+        let plot = by_connections(points, title, y, wanted, figure);
+        draw(format!("closed-{n}.svg"), plot)?;
     }
     for period in [100, 50] {
-        let open = |point: &&Point| {
-            let load = point.load;
+        let wanted = |load: &Load| {
             load.period == period && load.n == 20 && load.harts == 1 && load.levels == 1
         };
-        let plot = |file, y| Plot {
-            file,
-            title: format!("20 × 20 every {period} ms, one hart"),
-            x: "connections",
-            y,
-        };
-        let file = format!("throughput-{period}.svg");
-        let lines = of_models(points, open, Point::rate);
-        draw(&plot(&file, "answered in a second"), &lines, folder)?;
-        let file = format!("latency-{period}.svg");
-        let lines = of_models(points, open, |point| {
-            Some(point.figures.first()?.mean as f64 / 1000.0)
-        });
-        draw(&plot(&file, "mean latency, ms"), &lines, folder)?;
+        let title = || format!("20 × 20 every {period} ms, one hart");
+        let rates = by_connections(points, title(), "answered in a second", wanted, Point::rate);
+        draw(format!("throughput-{period}.svg"), rates)?;
+        let mean = |point: &Point| Some(point.figures.first()?.mean as f64 / 1000.0);
+        let latencies = by_connections(points, title(), "mean latency, ms", wanted, mean);
+        draw(format!("latency-{period}.svg"), latencies)?;
     }
     for (name, y, figure) in PRIORITIES {
-        for (model, model_name) in [(0, "kcuc"), (3, "ktut")] {
-            let plot = Plot {
-                file: &format!("levels-{name}-{model_name}.svg"),
-                title: format!(
-                    "{}: {} connections, 8 levels, every {} ms",
-                    MODELS[model],
-                    plan::PRIORITY_CONNECTIONS,
-                    plan::PRIORITY_PERIOD
-                ),
-                x: "level, 0: most urgent",
-                y,
-            };
-            draw(&plot, &of_harts(points, model, figure), folder)?;
+        for model in [0, 3] {
+            let file = format!("levels-{name}-{}.svg", MODELS[model].to_lowercase());
+            draw(file, by_levels(points, model, y, figure))?;
         }
     }
     Ok(())
@@ -93,65 +62,44 @@ const PRIORITIES: [OfLevel; 3] = [
 ];
 
 /// A line over connections for each model.
-fn of_models(
+fn by_connections(
     points: &[Point],
-    wanted: impl Fn(&&Point) -> bool,
+    title: String,
+    y: &str,
+    wanted: impl Fn(&Load) -> bool,
     figure: impl Fn(&Point) -> Option<f64>,
-) -> Vec<Line> {
-    let line = |(model, name): (usize, &&str)| {
-        let of_model = points.iter().filter(|point| point.load.model == model);
-        let points = of_model
-            .filter(&wanted)
-            .filter_map(|point| Some((f64::from(point.load.connections), figure(point)?)));
-        ((*name).to_owned(), points.collect())
-    };
-    MODELS.iter().enumerate().map(line).collect()
+) -> Plot {
+    let x = ("connections", Kind::Linear);
+    let mut plot = Plot::new(title, x, (y, Kind::Linear));
+    for (model, name) in MODELS.into_iter().enumerate() {
+        let is_it = |load: &Load| load.model == model && wanted(load);
+        let points = points.iter().filter(|point| is_it(&point.load));
+        let points =
+            points.filter_map(|point| Some((f64::from(point.load.connections), figure(point)?)));
+        plot.add(name, Look::Line, COLOURS[model], points);
+    }
+    plot
 }
 
 /// A line over levels for each number of harts; levels without replies are left out.
-fn of_harts(points: &[Point], model: usize, figure: fn(&Figures) -> f64) -> Vec<Line> {
-    let line = |harts: u32| {
-        let wanted = |point: &&Point| {
-            point.load.levels == 8
-                && point.load.n == 20
-                && point.load.harts == harts
-                && point.load.model == model
-        };
-        let levels = points
-            .iter()
-            .find(wanted)
-            .map_or(&[][..], |point| point.figures.get(1..).unwrap_or_default());
-        let answered = levels
-            .iter()
-            .enumerate()
-            .filter(|(_, level)| level.count > 0);
+fn by_levels(points: &[Point], model: usize, y: &str, figure: fn(&Figures) -> f64) -> Plot {
+    let title = format!(
+        "{}: {} connections, 8 levels, every {} ms",
+        MODELS[model],
+        plan::PRIORITY_CONNECTIONS,
+        plan::PRIORITY_PERIOD
+    );
+    let x = ("level, 0: most urgent", Kind::Linear);
+    let mut plot = Plot::new(title, x, (y, Kind::Linear));
+    for (harts, colour) in plan::HARTS.into_iter().zip(COLOURS) {
+        let shape = |load: &Load| (load.levels, load.n, load.harts, load.model);
+        let wanted = |point: &&Point| shape(&point.load) == (8, 20, harts, model);
+        let levels = points.iter().find(wanted).map(|point| &point.figures[..]);
+        let levels = levels.unwrap_or_default().iter().skip(1).enumerate();
+        let answered = levels.filter(|(_, level)| level.count > 0);
+        let s = if harts == 1 { "" } else { "s" };
         let points = answered.map(|(at, level)| (at as f64, figure(level)));
-        let name = match harts {
-            1 => "1 hart".to_owned(),
-            _ => format!("{harts} harts"),
-        };
-        (name, points.collect())
-    };
-    plan::HARTS.map(line).into()
-}
-
-fn draw(plot: &Plot<'_>, lines: &[Line], folder: &Path) -> Result<(), String> {
-    let series = |(colour, (name, points)): (usize, &Line)| Series {
-        name: name.clone(),
-        points: points.clone(),
-        colour,
-        look: Look::Line,
-    };
-    let drawing = Drawing {
-        title: plot.title.clone(),
-        x_label: plot.x.into(),
-        y_label: plot.y.into(),
-        x: Kind::Linear,
-        y: Kind::Linear,
-        groups: Vec::new(),
-        series: lines.iter().enumerate().map(series).collect(),
-        palette: 'c',
-    };
-    let file = folder.join(plot.file);
-    fs::write(&file, drawing.file()).map_err(|error| format!("{}: {error}", file.display()))
+        plot.add(format!("{harts} hart{s}"), Look::Line, colour, points);
+    }
+    plot
 }

@@ -193,9 +193,8 @@ fn parse_line(line: &str) -> Option<(Load, Option<Figures>)> {
         p99: number(3)?,
         deviation: number(4)?,
         pages: number(5)?,
-        // Older files do not have it.
-        spread: [6, 7, 8, 9].map(|at| number(at).unwrap_or(0)),
-        nanos: number(10).unwrap_or(0),
+        spread: [number(6)?, number(7)?, number(8)?, number(9)?],
+        nanos: number(10)?,
     };
     Some((load, (*who != "fails").then_some(figures)))
 }
@@ -282,8 +281,8 @@ mod tests {
                 "matrix: coroutines 96 20 1 0 all {} 0 21286 0 0 0 0 0 0 0 0 221729",
                 96 * turns
             );
-            let load =
-                parse_line("KCUC,96,20,1,0,200,1,icount,fails,0,0,0,0,0,0").map(|(load, _)| load);
+            let load = parse_line("KCUC,96,20,1,0,200,1,icount,fails,0,0,0,0,0,0,0,0,0,0,0")
+                .map(|(load, _)| load);
             let figures = of_program(&line, 1).into_iter().collect();
             load.map(|load| Point { load, figures }.instructions())
         };

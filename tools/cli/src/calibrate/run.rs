@@ -8,7 +8,7 @@ use upshift_elevate::{Calibration, Priority, Rights};
 
 use super::args::CalibrateArgs;
 use super::show::{switches, timers};
-use crate::table::micros;
+use upshift_report::number::micros;
 
 /// Probes, measures and prints.
 pub(crate) fn calibrate(args: &CalibrateArgs) -> Result<ExitCode> {

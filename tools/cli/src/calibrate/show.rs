@@ -2,7 +2,8 @@
 
 use upshift_elevate::Calibration;
 
-use crate::table::{Table, micros};
+use upshift_report::Table;
+use upshift_report::number::micros;
 
 fn us(ns: u64) -> String {
     micros(ns as f64 / 1000.0)
@@ -58,9 +59,9 @@ pub(super) fn timers(found: &Calibration) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::MAX_WIDTH;
     use std::time::Duration;
     use upshift_elevate::{Quantiles, TimerFloor};
+    use upshift_report::table::MAX_WIDTH;
 
     fn found() -> Calibration {
         let figures = Quantiles {

@@ -10,7 +10,7 @@ use upshift_load::{Group, GroupReport, Pace, Plan, Report, Work};
 
 use super::part::{Line, Part, Row};
 use super::stage::{Server, Stage};
-use crate::table::grouped;
+use upshift_report::number::grouped;
 
 /// Connections to each address.
 const CONNECTIONS: usize = 8;

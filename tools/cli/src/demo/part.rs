@@ -4,10 +4,11 @@ use std::fmt;
 use std::io::{self, Write};
 
 use upshift_load::GroupReport;
-use upshift_trace::plot::{Look, Plot, Series};
+use upshift_report::number::{factor, grouped, micros};
+use upshift_report::plot::{COLOURS, DARK, LEVELS};
+use upshift_report::{Look, Plot, Table, table};
 
 use crate::load::latencies;
-use crate::table::{self, Table, factor, grouped, micros};
 
 /// Latencies of one kind of requests in one run.
 #[derive(Debug, Clone)]
@@ -167,25 +168,23 @@ impl Part {
         table
     }
 
-    /// The latencies by percentile; dashed for the run that the others are held against (colour 2,
-    /// or above 7).
+    /// The latencies by percentile; dashed for the run that the others are held against (a colour
+    /// beyond the palette).
     pub(crate) fn plot(&self) -> Plot {
-        let series = self.rows.iter().filter_map(|row| {
-            let colour = row.colour?;
-            Some(Series {
-                name: row.name.clone(),
-                points: row.group.curve.clone(),
-                colour,
-                look: match (self.palette, colour) {
-                    ('c', 2) | ('p', 8..) => Look::DashedCurve,
-                    _ => Look::Curve,
-                },
-            })
-        });
-        Plot {
-            palette: self.palette,
-            ..Plot::latencies("Latency by percentile".into(), series.collect())
+        let palette: &[&str] = match self.palette {
+            'p' => &LEVELS,
+            _ => &COLOURS[..2],
+        };
+        let mut plot = Plot::latencies("Latency by percentile");
+        for row in &self.rows {
+            let Some(colour) = row.colour else { continue };
+            let (look, colour) = match palette.get(colour) {
+                Some(colour) => (Look::Curve, *colour),
+                None => (Look::DashedCurve, DARK),
+            };
+            plot.add(&row.name, look, colour, row.group.curve.iter().copied());
         }
+        plot
     }
 
     /// Writes table and verdicts for the terminal.

@@ -13,7 +13,7 @@ use upshift_load::{GroupReport, Plan, Report};
 
 use super::part::{Line, Part, Row};
 use super::stage::Stage;
-use crate::table::grouped;
+use upshift_report::number::grouped;
 
 const SHORT: Duration = Duration::from_micros(25);
 const LONG: Duration = Duration::from_millis(25);

@@ -2,7 +2,8 @@
 
 use upshift_load::{GroupReport, Report};
 
-use crate::table::{Table, grouped, micros};
+use upshift_report::Table;
+use upshift_report::number::{grouped, micros};
 
 /// The table that `upshift load` prints.
 pub(crate) fn table(report: &Report) -> Table {

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use upshift_sched::{Quantiles, Report, Trace, What};
 
 use super::args::SchedArgs;
-use crate::table::{Table, grouped, micros};
+use upshift_report::Table;
+use upshift_report::number::{grouped, micros};
 
 /// The columns a live line may take.
 const WIDTH: usize = 100;

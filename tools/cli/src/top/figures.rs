@@ -239,7 +239,7 @@ pub(super) fn time(ns: u64) -> String {
     match ns {
         0 => "–".into(),
         1..1_000 => format!("{ns} ns"),
-        ns => crate::table::micros(ns as f64 / 1e3),
+        ns => upshift_report::number::micros(ns as f64 / 1e3),
     }
 }
 

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, anyhow};
 use serde::Deserialize;
 
 use super::figures::{age, rate};
-use crate::table::Table;
+use upshift_report::Table;
 
 /// The parts of the census that are shown; docs/daemon.md has all of it.
 #[derive(Debug, Clone, Deserialize)]

@@ -1,7 +1,7 @@
 //! A [`Frame`] as text: what `--once` prints.
 
 use super::figures::{Frame, Level, age, percent, rate, time};
-use crate::table::Table;
+use upshift_report::Table;
 
 /// Tables for people; for scripts there is `--json`.
 pub(super) fn text(frame: &Frame) -> String {

@@ -1,9 +1,9 @@
-//! Which of the three programs, and what is installed of it.
+//! The three programs, as Debian packages them.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Which program.
+/// A program that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Two workers that answer with a constant.
@@ -15,70 +15,54 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) fn name(self) -> &'static str {
+    /// Name, name of its processes, package.
+    fn words(self) -> [&'static str; 3] {
         match self {
-            Kind::Nginx => "nginx",
-            Kind::Redis => "redis",
-            Kind::Postgres => "postgres",
+            Kind::Nginx => ["nginx", "nginx", "nginx-light"],
+            Kind::Redis => ["redis", "redis-server", "redis-server"],
+            Kind::Postgres => ["postgres", "postgres", "postgresql"],
         }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        self.words()[0]
     }
 
     /// The name of its processes.
     pub(super) fn comm(self) -> &'static str {
-        match self {
-            Kind::Nginx => "nginx",
-            Kind::Redis => "redis-server",
-            Kind::Postgres => "postgres",
-        }
-    }
-
-    fn package(self) -> &'static str {
-        match self {
-            Kind::Nginx => "nginx-light",
-            Kind::Redis => "redis-server",
-            Kind::Postgres => "postgresql",
-        }
+        self.words()[1]
     }
 
     pub(super) fn program(self) -> Option<PathBuf> {
-        let places = match self {
-            Kind::Nginx => vec![PathBuf::from("/usr/sbin/nginx")],
-            Kind::Redis => vec![PathBuf::from("/usr/bin/redis-server")],
+        let is_there = |path: &PathBuf| path.exists();
+        match self {
+            Kind::Nginx => Some("/usr/sbin/nginx".into()).filter(is_there),
+            Kind::Redis => Some("/usr/bin/redis-server".into()).filter(is_there),
             Kind::Postgres => {
-                let versions = std::fs::read_dir("/usr/lib/postgresql")
-                    .into_iter()
-                    .flatten();
-                versions
-                    .flatten()
-                    .map(|it| it.path().join("bin/postgres"))
-                    .collect()
+                let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten();
+                let mut programs = versions.map(|it| it.path().join("bin/postgres"));
+                programs.find(is_there)
             }
-        };
-        places.into_iter().find(|it| it.exists())
+        }
     }
 
-    /// What it calls itself.
+    /// Its version as the program prints it.
     ///
     /// # Errors
-    /// It is not installed: what to do.
+    /// The program is not installed: how to install it.
     pub(super) fn version(self) -> Result<String, String> {
-        let program = self.program().ok_or_else(|| {
-            format!(
-                "{} is not installed: `sudo apt-get install {}`",
-                self.name(),
-                self.package()
-            )
-        })?;
+        let [name, _, package] = self.words();
+        let program = self
+            .program()
+            .ok_or_else(|| format!("{name} is not installed: `sudo apt-get install {package}`"))?;
         let flag = if self == Kind::Nginx {
             "-v"
         } else {
             "--version"
         };
-        let output = Command::new(program)
-            .arg(flag)
-            .output()
-            .map_err(|e| e.to_string())?;
-        // nginx tells it where errors go.
+        let output = Command::new(program).arg(flag).output();
+        let output = output.map_err(|e| e.to_string())?;
+        // nginx prints it to standard error.
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text).into_owned();
         Ok(text.lines().next().unwrap_or_default().to_owned())

@@ -18,7 +18,6 @@ mod kind;
 mod remedies;
 mod servers;
 
-use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use upshift_load::Awake;
@@ -27,9 +26,10 @@ use upshift_load::cpu::Reading;
 use crate::measure::{Drive, Measured};
 use crate::options::Options;
 use crate::peers::{Built, Program};
-use crate::results::{Cell, Run, SectionResults, shown};
+use crate::results::{Cell, Run, SectionResults};
 use crate::rounds::{self, Entry};
 use crate::sections::processes::Batch;
+use crate::table::{cells, plain, shown, spread, text};
 use crate::verdict::{Row, at_most, row};
 
 use kind::Kind;
@@ -43,60 +43,35 @@ const HALTING: &str = "alone, CPUs halt";
 
 /// A case: a server, and whether server and batch are in cgroups of their own.
 #[derive(Clone, Copy)]
-struct Case {
-    kind: Kind,
-    grouped: bool,
-}
+struct Case(Kind, bool);
 
 impl Case {
     const ALL: [Case; 4] = [
-        Case {
-            kind: Kind::Nginx,
-            grouped: false,
-        },
-        Case {
-            kind: Kind::Redis,
-            grouped: false,
-        },
-        Case {
-            kind: Kind::Postgres,
-            grouped: false,
-        },
-        Case {
-            kind: Kind::Redis,
-            grouped: true,
-        },
+        Case(Kind::Nginx, false),
+        Case(Kind::Redis, false),
+        Case(Kind::Postgres, false),
+        Case(Kind::Redis, true),
     ];
 
     fn name(self) -> String {
-        let groups = if self.grouped {
+        let groups = if self.1 {
             ", each in a cgroup of its own"
         } else {
             ""
         };
-        format!(
-            "{}, 1 k/s, beside 2 × CPUs burning{groups}",
-            self.kind.name()
-        )
+        let server = self.0.name();
+        format!("{server}, 1 k/s, beside 2 × CPUs burning{groups}")
     }
 
     /// The rows, each with what is done; `None`: alone.
     fn rows(self) -> Vec<(&'static str, Option<Remedy>)> {
-        let all: &[Remedy] = match self.grouped {
-            true => &[
-                Remedy::Nothing,
-                Remedy::Nice,
-                Remedy::Weight,
-                Remedy::Daemon,
-            ],
-            false => &Remedy::ALL,
-        };
-        let mut rows = match self.grouped {
-            true => vec![],
-            false => vec![(ALONE, None), (HALTING, None)],
-        };
-        rows.extend(all.iter().map(|&it| (it.name(), Some(it))));
-        rows
+        use Remedy::{Daemon, Nice, Nothing, Weight};
+        let named = |it: Remedy| (it.name(), Some(it));
+        if self.1 {
+            return [Nothing, Nice, Weight, Daemon].map(named).into();
+        }
+        let alone = [(ALONE, None), (HALTING, None)].into_iter();
+        alone.chain(Remedy::ALL.map(named)).collect()
     }
 }
 
@@ -123,45 +98,41 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
         return;
     };
     let wanted = |case: &Case| {
-        options.peers.is_empty() || options.peers.iter().any(|it| it == case.kind.name())
+        options.peers.is_empty() || options.peers.iter().any(|it| it == case.0.name())
     };
     for case in Case::ALL.into_iter().filter(wanted) {
-        match case.kind.version() {
+        match case.0.version() {
             Ok(version) if !results.versions.contains(&version) => results.versions.push(version),
             Ok(_) => {}
             Err(why) => {
-                eprintln!("  {}: {why}", case.name());
-                results.notes.push(format!("{}: {why}", case.name()));
+                results.note(format!("{}: {why}", case.name()));
                 continue;
             }
         }
-        let rows: Vec<_> = case
-            .rows()
-            .into_iter()
-            .map(|(name, remedy)| Entry {
-                name: name.to_owned(),
-                program: &upshift,
-                load: Load {
-                    case,
-                    remedy,
-                    awake: name == ALONE,
-                    time: options.time,
-                },
-            })
-            .collect();
-        rounds::run(results, &case.name(), &rows, options.rounds);
+        let entry = |(name, remedy): (&'static str, _)| Entry {
+            name: name.to_owned(),
+            program: &upshift,
+            load: Load {
+                case,
+                remedy,
+                awake: name == ALONE,
+                time: options.time,
+            },
+        };
+        let entries: Vec<_> = case.rows().into_iter().map(entry).collect();
+        rounds::run(results, &case.name(), &entries, options.rounds);
     }
 }
 
 impl Drive for Load {
     fn measure(&self, upshift: &Program, _round: usize) -> Result<Measured, String> {
         let remedy = self.remedy.unwrap_or(Remedy::Nothing);
-        let daemon = remedy.daemon(upshift, self.case.kind)?;
-        let groups = match self.case.grouped || remedy == Remedy::Weight {
+        let daemon = remedy.daemon(upshift, self.case.0)?;
+        let groups = match self.case.1 || remedy == Remedy::Weight {
             true => Some([Cgroup::new("server", true)?, Cgroup::new("batch", false)?]),
             false => None,
         };
-        let server = Server::start(self.case.kind, remedy.prefix())?;
+        let server = Server::start(self.case.0, remedy.prefix())?;
         let batch = match self.remedy {
             Some(_) => Some(Batch::start(upshift, &["--model", "thread"])?),
             None => None,
@@ -181,7 +152,7 @@ impl Drive for Load {
                 of_server.set_heaviest()?;
             }
         }
-        let connections = client::connect(self.case.kind, server.address)?;
+        let connections = client::connect(self.case.0, server.address)?;
         let applied = remedy.apply(upshift, &server)?;
         let serving = server.serving();
         let (began, before) = (Instant::now(), readings(&serving));
@@ -225,82 +196,56 @@ fn readings(pids: &[u32]) -> Vec<Option<Reading>> {
     pids.iter().map(|&pid| Reading::of(pid).ok()).collect()
 }
 
-/// The tables of the section: a row for each remedy, with what the batch did beside it.
-pub(crate) fn table(section: &SectionResults) -> String {
-    let mut page = String::new();
-    for case in section.cases() {
-        // The server is the first word; grouped cases have no row of their own.
-        let server = case.split(',').next().unwrap_or_default();
-        let alone = |of: fn(&Run) -> f64| {
-            let cells = section.cells.iter();
-            cells
-                .filter(|it| [ALONE, HALTING].contains(&it.peer.as_str()))
-                .filter(|it| it.case.split(',').next() == Some(server))
-                .filter_map(|it| it.median(of))
-                .min_by(f64::total_cmp)
-        };
-        let times = |cell: &Cell, of: fn(&Run) -> f64| {
-            let both = cell.median(of).zip(alone(of));
-            both.map_or("–".into(), |(own, alone)| format!("{:.2}", own / alone))
-        };
-        let _ = write!(
-            page,
-            "### {case}\n\n\
-             | | served /s | p50 µs | p99 µs | p99.9 µs | p99 × alone | p99 of 0.1 s | × alone | server busy | client late µs | batch ms/s | runs |\n\
-             |---|---|---|---|---|---|---|---|---|---|---|---|\n",
-        );
-        let servers = section.cells.iter().filter(|it| it.case == case);
-        for cell in servers.filter(|it| !it.peer.ends_with(BATCH)) {
-            let batch = section.cell(case, &batch_row(&cell.peer));
-            let _ = writeln!(
-                page,
-                "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
-                cell.peer,
-                shown(cell.spread(|r| r.per_second), 0),
-                shown(cell.spread(|r| r.p50), 0),
-                shown(cell.spread(|r| r.p99), 0),
-                shown(cell.spread(|r| r.p999), 0),
-                times(cell, |r| r.p99),
-                shown(cell.spread(|r| r.p99_of_pieces), 0),
-                times(cell, |r| r.p99_of_pieces),
-                shown(cell.spread(|r| r.server_busy), 2),
-                shown(cell.spread(|r| r.send_lag), 0),
-                shown(batch.and_then(|it| it.spread(|r| r.per_second)), 0),
-                cell.runs.len(),
-            );
-        }
-        page.push('\n');
-    }
-    page
+/// The shorter time of a server without a batch, with CPUs that halt or not: SCHED_IDLE threads
+/// compete with a server of another session. Grouped cases have no such row of their own.
+fn alone(section: &SectionResults, case: &str, of: fn(&Run) -> f64) -> Option<f64> {
+    let server = |case: &str| case.split(',').next().map(str::to_owned);
+    let cells = section.cells.iter();
+    let alone = cells.filter(|it| [ALONE, HALTING].contains(&it.peer.as_str()));
+    let alone = alone.filter(|it| server(&it.case) == server(case));
+    alone.filter_map(|it| it.median(of)).min_by(f64::total_cmp)
+}
+
+/// The table of a case: a row for each remedy, with the work of the batch beside it.
+pub(crate) fn table(section: &SectionResults, case: &str) -> String {
+    let times = |head, of: fn(&Run) -> f64| {
+        text(head, move |cell| {
+            let both = cell.median(of).zip(alone(section, case, of));
+            plain(both.map(|(own, alone)| own / alone), 2)
+        })
+    };
+    let batch = |cell: &Cell| {
+        let batch = section.cell(case, &batch_row(&cell.peer));
+        shown(batch.and_then(|it| it.spread(|r| r.per_second)), 0)
+    };
+    let columns = [
+        spread("served /s", 0, |r| r.per_second),
+        spread("p50 µs", 0, |r| r.p50),
+        spread("p99 µs", 0, |r| r.p99),
+        spread("p99.9 µs", 0, |r| r.p999),
+        times("p99 × alone", |r| r.p99),
+        spread("p99 of 0.1 s", 0, |r| r.p99_of_pieces),
+        times("× alone", |r| r.p99_of_pieces),
+        spread("server busy", 2, |r| r.server_busy),
+        spread("client late µs", 0, |r| r.send_lag),
+        text("batch ms/s", batch),
+    ];
+    let servers = section.of_case(case, |peer| !peer.ends_with(BATCH));
+    cells(case, "", servers, &columns)
 }
 
 /// What was to be reached: with the daemon, p99 at most half again as long as alone.
-pub(crate) fn rows(section: &SectionResults, rows: &mut Vec<Row>) {
-    let p99: fn(&Run) -> f64 = |run| run.honest(run.p99, 0.99);
-    let pieces: fn(&Run) -> f64 = |run| run.p99_of_pieces;
-    for (case, what, of) in Case::ALL
-        .into_iter()
-        .flat_map(|case| [(case, "p99", p99), (case, "p99 of 0.1 s", pieces)])
-    {
-        let p99 = |case: Case, row| section.cell(&case.name(), row)?.median(of);
-        let plain = Case {
-            grouped: false,
-            ..case
-        };
+pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
+    let goal = |case: Case, what: &str, of: fn(&Run) -> f64| {
+        let name = case.name();
         let ours = Remedy::Daemon.name();
-        // With SCHED_IDLE threads or without, whichever is better: these compete with a server of another session.
-        let alone = [ALONE, HALTING].into_iter();
-        let alone = alone.filter_map(|row| p99(plain, row));
-        let found = p99(case, ours).zip(alone.min_by(f64::total_cmp));
-        let found = found.map(|(own, alone)| {
+        let p99 = |row| section.median(&name, row, of);
+        let both = p99(ours).zip(alone(section, &name, of));
+        let found = both.map(|(own, alone)| {
             let others = case.rows().into_iter();
-            let others: Vec<String> = others
-                .filter(|&(row, remedy)| row != ours && remedy.is_some())
-                .map(|(row, _)| {
-                    let value = p99(case, row).map_or("–".into(), |us| format!("{us:.0}"));
-                    format!("{row} {value}")
-                })
-                .collect();
+            let others = others.filter(|&(row, remedy)| row != ours && remedy.is_some());
+            let others = others.map(|(row, _)| format!("{row} {}", plain(p99(row), 0)));
+            let others: Vec<String> = others.collect();
             let text = format!(
                 "{:.2} × ({own:.0} against {alone:.0} µs; {})",
                 own / alone,
@@ -308,12 +253,14 @@ pub(crate) fn rows(section: &SectionResults, rows: &mut Vec<Row>) {
             );
             (text, at_most(own / alone, 1.5))
         });
-        rows.push(row(
-            format!(
-                "assign, {}: {what} with the daemon ≤ 1.5 × alone",
-                case.name()
-            ),
+        row(
+            format!("assign, {name}: {what} with the daemon ≤ 1.5 × alone"),
             found,
-        ));
-    }
+        )
+    };
+    let both = |case| {
+        let pieces = goal(case, "p99 of 0.1 s", |run| run.p99_of_pieces);
+        [goal(case, "p99", Run::p99), pieces]
+    };
+    Case::ALL.into_iter().flat_map(both).collect()
 }

@@ -14,50 +14,43 @@ use std::time::{Duration, Instant};
 
 use bench_kit::files::{
     BIG_BYTES, BIG_NUMBER, BLOCK, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS,
-    LONG_BYTES, RECORD, SMALL_FILES, SMALL_LENGTH, first, word,
+    LONG_BYTES, RECORD, SMALL_FILES, SMALL_LENGTH, first, sum, word,
 };
 use serde::Deserialize;
 use upshift_load::child::{Child, listening, pin};
 
 use crate::machine::Watch;
 use crate::options::{Options, bench_dir};
-use crate::peers::{Built, Program};
-use crate::results::{Cell, Run, SectionResults};
-use crate::section::Section;
+use crate::peers::{Built, FILES, Program};
+use crate::results::{Run, SectionResults};
+use crate::sections::closed::keep;
 use cache::{clean, forget_all, make, prepare, warm};
-pub(crate) use show::{rows, tables};
+pub(crate) use show::{rows, table};
 
 /// How long a program may run.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// In what state the page cache is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cache {
-    /// What is read is in it.
-    Warm,
-    /// Nothing is in it.
-    Cold,
-}
-
-/// A row of the section: its name, the program's row, further arguments, the state of the cache.
+/// A row of the section: its name, the program's row, further arguments; whether the files are in
+/// the page cache.
+#[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
     row: &'static str,
     args: &'static [&'static str],
-    cache: Cache,
+    is_warm: bool,
 }
 
 const fn case(
     name: &'static str,
     row: &'static str,
     args: &'static [&'static str],
-    cache: Cache,
+    is_warm: bool,
 ) -> Case {
     Case {
         name,
         row,
         args,
-        cache,
+        is_warm,
     }
 }
 
@@ -66,36 +59,26 @@ const CASES: [Case; 9] = [
         "open, read, close 10,000 files of 4,000 bytes, warm",
         "open",
         &[],
-        Cache::Warm,
+        true,
     ),
     case(
         "open, read, close 10,000 files of 4,000 bytes, cold",
         "open",
         &["--once"],
-        Cache::Cold,
+        false,
     ),
-    case("random 4 KiB reads, warm", "random", &[], Cache::Warm),
-    case(
-        "random 4 KiB reads, cold",
-        "random",
-        &["--once"],
-        Cache::Cold,
-    ),
+    case("random 4 KiB reads, warm", "random", &[], true),
+    case("random 4 KiB reads, cold", "random", &["--once"], false),
     case(
         "random 4 KiB reads, O_DIRECT",
         "random",
         &["--direct"],
-        Cache::Cold,
+        false,
     ),
-    case("sequential 1 MiB reads, warm", "read", &[], Cache::Warm),
-    case(
-        "sequential 1 MiB reads, cold",
-        "read",
-        &["--once"],
-        Cache::Cold,
-    ),
-    case("sequential 1 MiB writes", "write", &[], Cache::Warm),
-    case("append 512 bytes and fdatasync", "append", &[], Cache::Warm),
+    case("sequential 1 MiB reads, warm", "read", &[], true),
+    case("sequential 1 MiB reads, cold", "read", &["--once"], false),
+    case("sequential 1 MiB writes", "write", &[], true),
+    case("append 512 bytes and fdatasync", "append", &[], true),
 ];
 /// The urgent reads of the row `mixed`, and the writes beside them.
 const MIXED: [&str; 2] = [
@@ -126,46 +109,38 @@ struct Printed {
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
     let dir = bench_dir().join("target/files");
     if let Err(error) = make(&dir) {
-        results.notes.push(format!("{}: {error}", dir.display()));
+        results.note(format!("{}: {error}", dir.display()));
         return;
     }
-    let mut programs = built.files();
-    programs.retain(|(name, program)| match check(program, &dir) {
-        Ok(()) => true,
-        Err(why) => {
-            eprintln!("  {name} is left out: {why}");
-            results.notes.push(format!("{name} is left out: {why}"));
-            false
-        }
+    let mut programs = built.of(FILES);
+    programs.retain(|(name, program)| {
+        let same = check(program, &dir);
+        keep(results, name, program, same)
     });
     if !forget_all(&dir) {
         let note = "cold: posix_fadvise(POSIX_FADV_DONTNEED) for each file, since drop_caches was refused; names stay cached";
-        results.notes.push(note.into());
+        results.note(note.into());
     }
-    let cases = if options.quick {
-        &CASES[..3]
-    } else {
-        &CASES[..]
-    };
-    for round in 0..options.rounds_of(Section::Files) {
-        for case in cases {
-            for index in 0..programs.len() {
-                let (name, program) = &programs[(index + round) % programs.len()];
-                match one(case, program, &dir, options) {
-                    Ok(run) => record(results, case.name, name, run),
-                    Err(why) => results.notes.push(format!("{}, {name}: {why}", case.name)),
-                }
-            }
-        }
-        for index in 0..programs.len() {
+    let count = if options.quick { 3 } else { CASES.len() };
+    // The last one is the mixed row.
+    let cases: Vec<Option<&Case>> = CASES[..count].iter().map(Some).chain([None]).collect();
+    for round in 0..options.rounds {
+        for (case, index) in cases
+            .iter()
+            .flat_map(|it| (0..programs.len()).map(move |i| (it, i)))
+        {
             let (name, program) = &programs[(index + round) % programs.len()];
-            match mixed(program, &dir, options) {
+            let (title, runs) = match case {
+                Some(case) => (case.name, one(case, program, &dir, options)),
+                None => (MIXED[0], mixed(program, &dir, options)),
+            };
+            match runs {
                 Ok(runs) => {
-                    for (case, run) in MIXED.into_iter().zip(runs) {
-                        record(results, case, name, run);
+                    for (run, title) in runs.into_iter().zip([title, MIXED[1]]) {
+                        record(results, title, name, run);
                     }
                 }
-                Err(why) => results.notes.push(format!("{}, {name}: {why}", MIXED[0])),
+                Err(why) => results.note(format!("{title}, {name}: {why}")),
             }
         }
     }
@@ -180,45 +155,37 @@ fn record(results: &mut SectionResults, case: &str, peer: &str, run: Run) {
         run.cpu(),
         100.0 * run.foreign
     );
-    let known = results.cells.iter_mut();
-    match known.into_iter().find(|c| c.case == case && c.peer == peer) {
-        Some(cell) => cell.runs.push(run),
-        None => results.cells.push(Cell {
-            case: case.to_owned(),
-            peer: peer.to_owned(),
-            runs: vec![run],
-        }),
-    }
+    results.record(case, peer, run);
 }
 
 /// The same bytes as every program: what the program reads and writes when it is asked for a little of everything.
 fn check(program: &Program, dir: &Path) -> Result<(), String> {
     clean(dir);
     let printed = end(start(program, "check", dir, &[])?)?;
-    let words = |number: u64, count: u64| {
-        (0..count).fold(0_u64, |sum, index| sum.wrapping_add(word(number, index)))
+    let bytes = |number: u64, from: u64, length: usize| -> Vec<u8> {
+        let words = (0..length as u64 / 8).map(|index| word(number, from / 8 + index));
+        words.flat_map(u64::to_le_bytes).collect()
     };
-    let small: u64 = (0..SMALL_FILES as u64).step_by(100).fold(0, |sum, number| {
-        sum.wrapping_add(words(number, SMALL_LENGTH as u64 / 8))
-    });
+    let big = |length: u64| sum(&bytes(BIG_NUMBER, 0, length as usize));
+    let small = (0..SMALL_FILES as u64).step_by(100);
+    let small = small.map(|number| sum(&bytes(number, 0, SMALL_LENGTH)));
     let expected = small
-        .wrapping_add(words(BIG_NUMBER, CHECKED_BLOCKS * BLOCK as u64 / 8))
-        .wrapping_add(words(BIG_NUMBER, CHECKED_PIECES * LONG_BYTES as u64 / 8));
+        .fold(0, u64::wrapping_add)
+        .wrapping_add(big(CHECKED_BLOCKS * BLOCK as u64))
+        .wrapping_add(big(CHECKED_PIECES * LONG_BYTES as u64));
     if printed.sum != expected {
         return Err("it has read other bytes than there are".into());
     }
     let read = |name: &str| std::fs::read(dir.join(name)).map_err(|e| format!("{name}: {e}"));
-    let piece = (CHECKED_PIECES - 1) * LONG_BYTES as u64 / 8;
-    let last: Vec<u8> = (piece..piece + LONG_BYTES as u64 / 8)
-        .flat_map(|index| word(BIG_NUMBER, index).to_le_bytes())
-        .collect();
+    let last = bytes(
+        BIG_NUMBER,
+        (CHECKED_PIECES - 1) * LONG_BYTES as u64,
+        LONG_BYTES,
+    );
     if read("out")? != last.repeat(CHECKED_PIECES as usize) {
         return Err("it has written other bytes than it should".into());
     }
-    let record: Vec<u8> = (0..RECORD as u64 / 8)
-        .flat_map(|index| word(BIG_NUMBER, index).to_le_bytes())
-        .collect();
-    if read("log")? != record.repeat(CHECKED_RECORDS) {
+    if read("log")? != bytes(BIG_NUMBER, 0, RECORD).repeat(CHECKED_RECORDS) {
         return Err("it has appended other bytes than it should".into());
     }
     Ok(())
@@ -269,11 +236,12 @@ impl Printed {
 }
 
 /// One run of one row.
-fn one(case: &Case, program: &Program, dir: &Path, options: &Options) -> Result<Run, String> {
+fn one(case: &Case, program: &Program, dir: &Path, options: &Options) -> Result<Vec<Run>, String> {
     clean(dir);
-    match case.cache {
-        Cache::Warm => warm(case.row, dir).map_err(|e| e.to_string())?,
-        Cache::Cold => drop(forget_all(dir)),
+    if case.is_warm {
+        warm(case.row, dir).map_err(|e| e.to_string())?;
+    } else {
+        forget_all(dir);
     }
     let seconds = options.time.as_secs_f64().to_string();
     let tasks = TASKS[usize::from(matches!(case.row, "read" | "write"))];
@@ -284,11 +252,11 @@ fn one(case: &Case, program: &Program, dir: &Path, options: &Options) -> Result<
     if printed.ops == 0.0 {
         return Err("no operation in the time".into());
     }
-    Ok(printed.run(&watch))
+    Ok(vec![printed.run(&watch)])
 }
 
 /// One run of `mixed`: an urgent read each [`PACE`], counted from when it was due; and what was written meanwhile.
-fn mixed(program: &Program, dir: &Path, options: &Options) -> Result<[Run; 2], String> {
+fn mixed(program: &Program, dir: &Path, options: &Options) -> Result<Vec<Run>, String> {
     clean(dir);
     let written = (0..BULK).map(|number| dir.join(format!("bulk-{number}")));
     written
@@ -323,7 +291,7 @@ fn mixed(program: &Program, dir: &Path, options: &Options) -> Result<[Run; 2], S
         foreign: writes.foreign,
         ..Run::default()
     };
-    Ok([urgent, writes])
+    Ok(vec![urgent, writes])
 }
 
 /// How long reads are not counted.

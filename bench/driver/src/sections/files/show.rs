@@ -1,18 +1,19 @@
 //! The rows and tables of the section.
 
-use std::fmt::Write as _;
-
 use super::{AHEAD, CASES, MIXED};
 use crate::peers::{RAW_C, UPSHIFT};
-use crate::results::{Cell, Run, SectionResults, shown};
+use crate::results::{Cell, Run, SectionResults};
+use crate::table::{Column, cells, plain, spread, text};
 use crate::verdict::{Row, at_most, row};
 
 /// What was to be reached: no peer does more, raw C hardly more, and urgent reads wait for a third of what they wait for elsewhere.
-pub(crate) fn rows(section: &SectionResults, rows: &mut Vec<Row>) {
+pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
     let rate = |run: &Run| run.per_second;
+    let is_other = |peer: &str| !peer.starts_with(UPSHIFT) && peer != RAW_C;
+    let mut rows = Vec::new();
     for case in CASES.iter().map(|case| case.name).chain([MIXED[1]]) {
-        let ours = section.cell(case, UPSHIFT).and_then(|c| c.median(rate));
-        let best = best_other(section, case, |run| -run.per_second);
+        let ours = section.median(case, UPSHIFT, rate);
+        let best = section.least(case, is_other, |run| -run.per_second);
         rows.push(row(
             format!("files, {case}: no peer does more"),
             ours.zip(best).map(|(us, (peer, best))| {
@@ -20,87 +21,58 @@ pub(crate) fn rows(section: &SectionResults, rows: &mut Vec<Row>) {
                 (text, at_most(-best / us, 1.0))
             }),
         ));
-        let raw = section.cell(case, RAW_C).and_then(|c| c.median(rate));
         rows.push(row(
             format!("files, {case}: ≥ 0.95 × raw C"),
-            ours.zip(raw).map(|(us, raw)| {
-                let text = format!("{:.2} × ({us:.0}/s against {raw:.0}/s)", us / raw);
-                (text, at_most(0.95 * raw / us, 1.0))
-            }),
+            ours.zip(section.median(case, RAW_C, rate))
+                .map(|(us, raw)| {
+                    let text = format!("{:.2} × ({us:.0}/s against {raw:.0}/s)", us / raw);
+                    (text, at_most(0.95 * raw / us, 1.0))
+                }),
         ));
     }
-    let ours = section.cell(MIXED[0], UPSHIFT);
-    let ours = ours.and_then(|c| c.median(|run| run.p99));
-    let best = best_other(section, MIXED[0], |run| run.p99);
+    let p99 = |run: &Run| run.p99;
+    let best = section.least(MIXED[0], is_other, p99);
+    let both = section.median(MIXED[0], UPSHIFT, p99).zip(best);
     rows.push(row(
         format!("files, {}: p99 ahead of all by {AHEAD} ×", MIXED[0]),
-        ours.zip(best).map(|(us, (peer, best))| {
+        both.map(|(us, (peer, best))| {
             let text = format!("{us:.0} µs; best other {peer} {best:.0}");
             (text, at_most(AHEAD * us, best))
         }),
     ));
+    rows
 }
 
-/// The smallest median of those that are neither ours nor raw C.
-fn best_other<'a>(
-    section: &'a SectionResults,
-    case: &str,
-    of: impl Fn(&Run) -> f64,
-) -> Option<(&'a str, f64)> {
-    section
-        .cells
-        .iter()
-        .filter(|c| c.case == case && !c.peer.starts_with(UPSHIFT) && c.peer != RAW_C)
-        .filter_map(|c| Some((c.peer.as_str(), c.median(&of)?)))
-        .min_by(|a, b| a.1.total_cmp(&b.1))
-}
-
-/// A table for each row of the section.
-pub(crate) fn tables(found: &SectionResults) -> String {
-    let mut page = String::new();
-    for case in found.cases() {
-        let is_urgent = case == MIXED[0];
-        let key = |run: &Run| if is_urgent { run.p99 } else { -run.per_second };
-        let value = |cell: &Cell| cell.median(key).unwrap_or(f64::INFINITY);
-        let mut cells: Vec<&Cell> = found.cells.iter().filter(|c| c.case == case).collect();
-        cells.sort_by(|a, b| value(a).total_cmp(&value(b)));
-        let ours = found.cell(case, UPSHIFT).map(value);
-        let _ = write!(
-            page,
-            "### {case}\n\n\
-             | peer | op/s | p50 µs | p99 µs | p99.9 µs | CPU µs/op | user | kernel | CPU busy | {} | runs |\n\
-             |---|---|---|---|---|---|---|---|---|---|---|\n",
-            if is_urgent {
-                "p99 ÷ upshift's"
-            } else {
-                "op/s ÷ upshift's"
-            }
-        );
-        for cell in cells {
-            let plain = |of: fn(&Run) -> f64| match cell.median(of) {
-                Some(value) if value > 0.0 => format!("{value:.2}"),
-                _ => "–".into(),
-            };
-            let ratio = ours.map_or("–".into(), |ours| format!("{:.2}", value(cell) / ours));
-            let name = match cell.peer.as_str() {
-                UPSHIFT => "**upshift**",
-                other => other,
-            };
-            let _ = writeln!(
-                page,
-                "| {name} | {} | {} | {} | {} | {} | {} | {} | {} | {ratio} | {} |",
-                shown(cell.spread(|r| r.per_second), 0),
-                shown(cell.spread(|r| r.p50), 1),
-                shown(cell.spread(|r| r.p99), 1),
-                shown(cell.spread(|r| r.p999), 0),
-                plain(Run::cpu),
-                plain(|r| r.user),
-                plain(|r| r.sys),
-                plain(|r| r.server_busy),
-                cell.runs.len(),
-            );
-        }
-        page.push('\n');
+/// The table of a row of the section, the best peer first.
+pub(crate) fn table(found: &SectionResults, case: &str) -> String {
+    let is_urgent = case == MIXED[0];
+    let key = |run: &Run| if is_urgent { run.p99 } else { -run.per_second };
+    let value = |cell: &Cell| cell.median(key).unwrap_or(f64::INFINITY);
+    let mut all: Vec<&Cell> = found.of_case(case, |_| true).collect();
+    all.sort_by(|a, b| value(a).total_cmp(&value(b)));
+    let ours = found.cell(case, UPSHIFT).map(value);
+    let against = if is_urgent {
+        "p99 ÷ upshift's"
+    } else {
+        "op/s ÷ upshift's"
+    };
+    fn median(head: &str, of: fn(&Run) -> f64) -> Column<'_> {
+        text(head, move |cell| {
+            plain(cell.median(of).filter(|value| *value > 0.0), 2)
+        })
     }
-    page
+    let columns = [
+        spread("op/s", 0, |run| run.per_second),
+        spread("p50 µs", 1, |run| run.p50),
+        spread("p99 µs", 1, |run| run.p99),
+        spread("p99.9 µs", 0, |run| run.p999),
+        median("CPU µs/op", Run::cpu),
+        median("user", |run| run.user),
+        median("kernel", |run| run.sys),
+        median("CPU busy", |run| run.server_busy),
+        text(against, |cell| {
+            plain(ours.map(|ours| value(cell) / ours), 2)
+        }),
+    ];
+    cells(case, "peer", all, &columns)
 }

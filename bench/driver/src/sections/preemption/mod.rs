@@ -20,9 +20,10 @@ use upshift_load::{Distribution, Hog, Plan, Work};
 use crate::check::same_spin;
 use crate::measure::{Drive, Load, Measured};
 use crate::options::Options;
-use crate::peers::{Built, Program};
+use crate::peers::{APPLICATION, Built, Program, Programs, SPIN};
 use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
+use crate::sections::closed::{keep, page};
 
 use cases::{CONNECTION, Kind, MILLIS, Mix};
 use spin::Spin;
@@ -68,31 +69,27 @@ impl Way {
                 Way::Web(web) => web.takes(),
             }
     }
+
+    fn drive(&self) -> &dyn Drive {
+        match self {
+            Way::Spin(spin) => spin,
+            Way::Pages(load) => load,
+            Way::Web(web) => web,
+        }
+    }
 }
 
 impl Drive for Way {
     fn measure(&self, program: &Program, round: usize) -> Result<Measured, String> {
-        match self {
-            Way::Spin(spin) => spin.measure(program, round),
-            Way::Pages(load) => load.measure(program, round),
-            Way::Web(web) => web.measure(program, round),
-        }
+        self.drive().measure(program, round)
     }
 
     fn keep_disturbed(&self) -> bool {
-        match self {
-            Way::Spin(spin) => spin.keep_disturbed(),
-            Way::Pages(load) => load.keep_disturbed(),
-            Way::Web(web) => web.keep_disturbed(),
-        }
+        self.drive().keep_disturbed()
     }
 
     fn rows(&self, name: &str, measured: Measured) -> Vec<(String, Run)> {
-        match self {
-            Way::Spin(spin) => spin.rows(name, measured),
-            Way::Pages(load) => load.rows(name, measured),
-            Way::Web(web) => web.rows(name, measured),
-        }
+        self.drive().rows(name, measured)
     }
 }
 
@@ -110,23 +107,21 @@ impl Batch<'_> {
     }
 }
 
-type Servers = Vec<(String, Program)>;
-
 /// All that is measured.
 #[derive(Default)]
 struct Fleet {
     /// Off, on, on without rights.
-    ours: Servers,
+    ours: Programs,
     /// The same with two vCPUs.
-    two: Servers,
+    two: Programs,
     /// The same, receiving at level 0.
-    urgent: Servers,
+    urgent: Programs,
     /// Spin servers of others.
-    others: Servers,
+    others: Programs,
     /// The same as `ours`, answering with pages.
-    pages: Servers,
+    pages: Programs,
     /// Web servers.
-    web: Servers,
+    web: Programs,
 }
 
 /// Measures the section.
@@ -156,11 +151,11 @@ fn fleet(results: &mut SectionResults, built: &Built, folder: &Path) -> Fleet {
         .and_then(|program| match for_everybody(&program.file, folder) {
             Ok(copy) => Some(copy),
             Err(why) => {
-                results.notes.push(format!("{PLAIN} is left out: {why}"));
+                results.note(format!("{PLAIN} is left out: {why}"));
                 None
             }
         });
-    let ours = |args: &[&str]| -> Servers {
+    let ours = |args: &[&str]| -> Programs {
         let program = |preempt| built.upshift(&[args, &["--preempt", preempt]].concat());
         let plain = program("on").zip(copy.clone());
         let plain = plain.map(|(program, file)| Program {
@@ -183,16 +178,16 @@ fn fleet(results: &mut SectionResults, built: &Built, folder: &Path) -> Fleet {
         ours: spin("1", "0", &level),
         two: spin("2", "0,1", &level),
         urgent: spin("1", "0", "0"),
-        others: built.spin(),
+        others: built.of(SPIN),
         pages: ours(&["plaintext-server", "--vcpus", "1", "--pin", "0"]),
-        web: Servers::new(),
+        web: Programs::new(),
     };
     for (servers, cpu) in [
         (&mut fleet.ours, Some(0)),
         (&mut fleet.two, None),
         (&mut fleet.others, Some(0)),
     ] {
-        servers.retain(|(name, program)| checked(results, name, program, cpu));
+        servers.retain(|(name, program)| keep(results, name, program, same_spin(program, cpu)));
     }
     let root = folder.to_string_lossy();
     let serve = ["serve", &root, "--vcpus", "1", "--pin", "0"];
@@ -200,7 +195,7 @@ fn fleet(results: &mut SectionResults, built: &Built, folder: &Path) -> Fleet {
     fleet.web = serve
         .into_iter()
         .map(|(name, program)| (name.replace("upshift", "serve"), program))
-        .chain(built.axum())
+        .chain(built.of(APPLICATION))
         .collect();
     fleet
 }
@@ -234,23 +229,6 @@ fn for_everybody(program: &Path, folder: &Path) -> Result<PathBuf, String> {
             )
         })?;
     Ok(copy)
-}
-
-/// Leaves out a server that answers with other bytes; notes the command of one that does not.
-fn checked(results: &mut SectionResults, id: &str, program: &Program, cpu: Option<usize>) -> bool {
-    match same_spin(program, cpu) {
-        Ok(()) => {
-            let file = program.file.file_name().unwrap_or_default();
-            let words = format!("{} {}", file.display(), program.args.join(" "));
-            results.commands.push(format!("{id}: `{words}`"));
-            true
-        }
-        Err(why) => {
-            eprintln!("  {id} is left out: {why}");
-            results.notes.push(format!("{id} is left out: {why}"));
-            false
-        }
-    }
 }
 
 /// Everything that is run, in order.
@@ -324,41 +302,23 @@ fn batches<'a>(fleet: &'a Fleet, options: &Options) -> Vec<Batch<'a>> {
     let mut entries = spins(&fleet.urgent, &loads.pings(true));
     entries.extend(off(&fleet.urgent, ALONE, loads.pings(false)));
     add(cases::PINGS.into(), fewer, entries);
-    let page = Work::Http {
-        path: "/".into(),
-        headers: Vec::new(),
-        pipeline: 1,
-    };
-    let pages = Load::closed(page, 256, options);
-    let entries = fleet.pages.iter().map(|(name, program)| Entry {
-        name: name.clone(),
-        program,
-        load: Way::Pages(pages.clone()),
-    });
-    add(cases::COST.into(), rounds, entries.collect());
+    let pages = Load::closed(page("/", &[], 1), 256, options);
+    let entries = rounds::entries(&fleet.pages, |_| Some(Way::Pages(pages.clone())));
+    add(cases::COST.into(), rounds, entries);
     for tool in Tool::ALL {
-        let entries = fleet.web.iter().map(|(name, program)| Entry {
-            name: name.clone(),
-            program,
-            load: Way::Web(Web::new(tool, options)),
-        });
-        add(tool.case().into(), fewer, entries.collect());
+        let web = |_: &str| Some(Way::Web(Web::new(tool, options)));
+        add(tool.case().into(), fewer, rounds::entries(&fleet.web, web));
     }
     batches
 }
 
 /// Each of some servers under a load.
-fn spins<'a>(servers: &'a Servers, load: &Spin) -> Vec<Entry<'a, Way>> {
-    let entry = |(name, program): &'a (String, Program)| Entry {
-        name: name.clone(),
-        program,
-        load: Way::Spin(load.clone()),
-    };
-    servers.iter().map(entry).collect()
+fn spins<'a>(servers: &'a Programs, load: &Spin) -> Vec<Entry<'a, Way>> {
+    rounds::entries(servers, |_| Some(Way::Spin(load.clone())))
 }
 
 /// The server without preemption, under another name and another load.
-fn off<'a>(servers: &'a Servers, name: &str, load: Spin) -> Option<Entry<'a, Way>> {
+fn off<'a>(servers: &'a Programs, name: &str, load: Spin) -> Option<Entry<'a, Way>> {
     let (_, program) = servers.iter().find(|(name, _)| name == OFF)?;
     Some(Entry {
         name: name.to_owned(),
@@ -424,13 +384,8 @@ mod tests {
     /// With every peer there, in the time that the page says.
     #[test]
     fn the_section_takes_twenty_minutes_at_most() {
-        let program = Program {
-            file: PathBuf::new(),
-            args: Vec::new(),
-            env: Vec::new(),
-            user: None,
-        };
-        let named = |names: &[&str]| -> Servers {
+        let program = Program::new(PathBuf::new(), &[]);
+        let named = |names: &[&str]| -> Programs {
             let server = |name: &&str| ((*name).to_owned(), program.clone());
             names.iter().map(server).collect()
         };

@@ -1,11 +1,12 @@
 //! One table of all mixes: what preemption does to short requests, and what it costs the long ones.
 
-use std::fmt::Write;
+use upshift_report::Table;
 
 use super::cases::{self, MILLIS, Mix};
 use super::targets::{Quantile, latency};
 use super::{NO_LONG, OFF, ON, PLAIN, TRICK};
-use crate::results::SectionResults;
+use crate::results::{Run, SectionResults};
+use crate::table::plain;
 
 /// Loads, the class that goals are about, and where short requests are not disturbed.
 fn loads() -> Vec<(String, Mix, String)> {
@@ -26,52 +27,42 @@ fn loads() -> Vec<(String, Mix, String)> {
 /// The table, in Markdown; empty if nothing of it is measured.
 pub(crate) fn table(section: &SectionResults) -> String {
     const SERVERS: [&str; 6] = [OFF, ON, PLAIN, TRICK, "go", "tokio-mt2"];
-    let mut rows = String::new();
+    let title = "Short requests, p50 / p99 / p99.9; then long ones, p50 / p99; all in µs. Of eight levels, the short requests are those of the most \
+                 urgent one.";
+    let heads = ["<load", "short p99 without long requests"];
+    let mut table = Table::new(title, &[&heads[..], &SERVERS[..]].concat());
     for (case, mix, quiet) in loads() {
-        let of = |server: &str, class: &str, quantile| {
-            latency(section, &case, server, class, quantile).map(figure)
+        let of = |server: &str, class: &str, quantiles: &[Quantile]| {
+            let figure = |&quantile: &Quantile| {
+                latency(section, &case, server, class, quantile).map(|it| format!("{it:.0}"))
+            };
+            let figures: Option<Vec<String>> = quantiles.iter().map(figure).collect();
+            Some(figures?.join(" / "))
         };
-        let cells: Vec<String> = SERVERS
-            .iter()
-            .map(|server| {
-                let short = [Quantile::P50, Quantile::P99, Quantile::P999];
-                let short = short.map(|quantile| of(server, mix.short(), quantile));
-                let long = [Quantile::P50, Quantile::P99].map(|q| of(server, "long", q));
-                match (short, long) {
-                    ([Some(p50), Some(p99), Some(p999)], [Some(median), Some(worst)]) => {
-                        format!("{p50} / {p99} / {p999}; {median} / {worst}")
-                    }
-                    _ => "–".into(),
-                }
-            })
-            .collect();
-        if cells.iter().all(|cell| cell == "–") {
-            continue;
+        let cell = |server| {
+            let short = of(server, mix.short(), &[Run::p50, Run::p99, Run::p999])?;
+            Some(format!(
+                "{short}; {}",
+                of(server, "long", &[Run::p50, Run::p99])?
+            ))
+        };
+        let cells = SERVERS.map(cell);
+        if cells.iter().any(Option::is_some) {
+            let quiet = latency(section, &quiet, NO_LONG, mix.short(), Run::p99);
+            let row = [case.clone(), plain(quiet, 0)].into_iter();
+            table.row(row.chain(cells.map(|cell| cell.unwrap_or("–".into()))));
         }
-        let quiet = latency(section, &quiet, NO_LONG, mix.short(), Quantile::P99);
-        let quiet = quiet.map_or("–".into(), figure);
-        let _ = writeln!(rows, "| {case} | {quiet} | {} |", cells.join(" | "));
     }
-    if rows.is_empty() {
-        return rows;
+    if table.rows.is_empty() {
+        return String::new();
     }
-    format!(
-        "Short requests, p50 / p99 / p99.9; then long ones, p50 / p99; all in µs. Of eight levels, the short requests are those of the most \
-         urgent one.\n\n| load | short p99 without long requests | {} |\n|---|---{}|\n{rows}\n",
-        SERVERS.join(" | "),
-        "|---".repeat(SERVERS.len())
-    )
-}
-
-/// Whole µs.
-fn figure(micros: f64) -> String {
-    format!("{micros:.0}")
+    table.markdown()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::{Cell, Run};
+    use crate::results::Cell;
     use crate::sections::preemption::class_row;
 
     #[test]

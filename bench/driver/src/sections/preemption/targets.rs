@@ -5,7 +5,8 @@
 use super::cases::{self, MILLIS, Mix};
 use super::{ALONE, NO_LONG, OFF, ON, PLAIN, TRICK, class_row};
 use crate::results::{Run, SectionResults};
-use crate::verdict::{Row, Verdict, at_most, row};
+use crate::table::plain;
+use crate::verdict::{Row, Verdict, at_most, ratio, row, within};
 
 /// A short request is served in time when its p99 is below this many times its service time.
 const SLOWDOWN: f64 = 20.0;
@@ -13,22 +14,7 @@ const SLOWDOWN: f64 = 20.0;
 const MODES: [(&str, &str); 2] = [(ON, ""), (PLAIN, ", without rights")];
 
 /// A percentile of a row of the page.
-#[derive(Clone, Copy)]
-pub(super) enum Quantile {
-    P50,
-    P99,
-    P999,
-}
-
-impl Quantile {
-    fn of(self, run: &Run) -> f64 {
-        match self {
-            Quantile::P50 => run.honest(run.p50, 0.5),
-            Quantile::P99 => run.honest(run.p99, 0.99),
-            Quantile::P999 => run.honest(run.p999, 0.999),
-        }
-    }
-}
+pub(super) type Quantile = fn(&Run) -> f64;
 
 /// The median over the rounds of a percentile of a class of a server, µs.
 pub(super) fn latency(
@@ -38,197 +24,135 @@ pub(super) fn latency(
     class: &str,
     quantile: Quantile,
 ) -> Option<f64> {
-    let cell = section.cell(case, &class_row(server, class))?;
-    cell.median(|run| quantile.of(run))
+    section.median(case, &class_row(server, class), quantile)
 }
 
 /// All rows of the section.
-pub(crate) fn rows(section: &SectionResults, rows: &mut Vec<Row>) {
-    for (on, how) in MODES {
-        micros(section, on, how, rows);
-        millis(section, on, how, rows);
-        without_harm(section, on, how, rows);
-        pings(section, on, how, rows);
-    }
+pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
+    let of = |(on, how): (&str, &str)| {
+        let mut rows = micros(section, on, how);
+        rows.push(millis(section, on, how));
+        rows.extend(without_harm(section, on, how));
+        rows.extend(pings(section, on, how));
+        rows
+    };
+    MODES.into_iter().flat_map(of).collect()
 }
 
-/// A measured value and what it is held against.
-struct Ratio {
-    what: String,
-    value: f64,
-    base: f64,
-}
-
-impl Ratio {
-    fn get(&self) -> f64 {
-        self.value / self.base
-    }
-
-    fn words(&self, unit: &str) -> String {
-        format!(
-            "{:.2} × ({:.1} against {:.1} {unit})",
-            self.get(),
-            self.value,
-            self.base
-        )
-    }
-}
+/// A load, what was measured, and what it is held against.
+type Pair = (String, f64, f64);
 
 /// The worst of some ratios decides; without all of them there is no verdict.
-fn worst(target: String, ratios: Option<Vec<Ratio>>, limit: f64, unit: &str) -> Row {
-    let sorted = ratios.map(|mut ratios| {
-        ratios.sort_by(|a, b| a.get().total_cmp(&b.get()));
-        ratios
-    });
-    let found = sorted.as_deref().and_then(|ratios| {
-        let (best, worst) = (ratios.first()?, ratios.last()?);
-        let mut text = worst.words(unit);
-        if ratios.len() > 1 {
-            let good = ratios.iter().filter(|r| r.get() <= limit).count();
-            text = format!(
-                "worst {text}, {}; best {:.2} ×, {}; {good} of {}",
-                worst.what,
-                best.get(),
-                best.what,
-                ratios.len()
-            );
-        }
-        Some((text, at_most(worst.get(), limit)))
-    });
-    row(target, found)
+fn worst(pairs: impl Iterator<Item = Option<Pair>>, limit: f64) -> Option<(String, Verdict)> {
+    let mut pairs: Vec<Pair> = pairs.collect::<Option<_>>()?;
+    let times = |pair: &Pair| pair.1 / pair.2;
+    pairs.sort_by(|a, b| times(a).total_cmp(&times(b)));
+    let (best, worst) = (pairs.first()?, pairs.last()?);
+    let (text, verdict) = ratio(Some(worst.1), Some(worst.2), limit, (1, " µs"))?;
+    let good = pairs.iter().filter(|pair| times(pair) <= limit).count();
+    let text = format!(
+        "worst {text}, {}; best {:.2} ×, {}; {good} of {}",
+        worst.0,
+        times(best),
+        best.0,
+        pairs.len()
+    );
+    Some((text, verdict))
 }
 
-fn micros(section: &SectionResults, on: &str, how: &str, rows: &mut Vec<Row>) {
+fn micros(section: &SectionResults, on: &str, how: &str) -> Vec<Row> {
     // The load, the class that counts, and the load whose short requests are not disturbed.
     let one = Mix::ALL.map(|mix| (cases::micros(mix), mix, cases::micros(mix.without_long())));
     let two = Mix::TWO.map(|mix| (cases::two(mix), mix, cases::two(mix)));
-    let all: Vec<_> = one.into_iter().chain(two).collect();
-    for (words, quantile, against, limit) in [
-        ("p50 ≤ 1.15 × off", Quantile::P50, OFF, 1.15),
-        (
-            "p99 ≤ 1.3 × what it is without long requests",
-            Quantile::P99,
-            NO_LONG,
-            1.3,
-        ),
-        ("p99.9 ≤ 0.5 × off", Quantile::P999, OFF, 0.5),
-    ] {
-        let ratios = all.iter().map(|(case, mix, quiet)| {
+    let goal = |words: &str, quantile: Quantile, against: &str, limit| {
+        let pairs = one.iter().chain(&two).map(|(case, mix, quiet)| {
             let base = if against == NO_LONG { quiet } else { case };
-            Some(Ratio {
-                what: case.clone(),
-                value: latency(section, case, on, mix.short(), quantile)?,
-                base: latency(section, base, against, mix.short(), quantile)?,
-            })
+            let value = latency(section, case, on, mix.short(), quantile)?;
+            let base = latency(section, base, against, mix.short(), quantile)?;
+            Some((case.clone(), value, base))
         });
         let target =
             format!("preemption{how}, 0.5 µs / 0.5 % of 500 µs, one and two vCPUs: short {words}");
-        rows.push(worst(target, ratios.collect(), limit, "µs"));
-    }
+        row(target, worst(pairs, limit))
+    };
+    let quiet = "p99 ≤ 1.3 × what it is without long requests";
+    vec![
+        goal("p50 ≤ 1.15 × off", Run::p50, OFF, 1.15),
+        goal(quiet, Run::p99, NO_LONG, 1.3),
+        goal("p99.9 ≤ 0.5 × off", Run::p999, OFF, 0.5),
+    ]
 }
 
-fn millis(section: &SectionResults, on: &str, how: &str, rows: &mut Vec<Row>) {
+fn millis(section: &SectionResults, on: &str, how: &str) -> Row {
     let short = cases::Kind::Millis.short().as_secs_f64() * 1e6;
-    let p99 = |load, mix, server| {
-        latency(
-            section,
-            &cases::millis(load, mix),
-            server,
-            "short",
-            Quantile::P99,
-        )
-    };
-    let ratios = MILLIS.into_iter().map(|(load, mix)| {
-        Some(Ratio {
-            what: cases::millis(load, mix),
-            value: p99(load, mix, on)?,
-            base: short,
-        })
+    let p99 = |case: &str, server| latency(section, case, server, "short", Run::p99);
+    let pairs = MILLIS.into_iter().map(|(load, mix)| {
+        let case = cases::millis(load, mix);
+        let value = p99(&case, on)?;
+        Some((case, value, short))
     });
-    let mut row = worst(
+    let mut row = row(
         format!(
             "preemption{how}, 25 µs / 0.5 % of 25 ms: short p99 < 20 × their service time up to load 0.85"
         ),
-        ratios.collect(),
-        SLOWDOWN,
-        "µs",
+        worst(pairs, SLOWDOWN),
     );
     let (load, mix) = MILLIS[1];
-    let others = [OFF, TRICK, "go", "tokio-mt2"]
-        .into_iter()
-        .filter_map(|server| {
-            let p99 = p99(load, mix, server)?;
-            Some(format!("{server} {:.0} ×", p99 / short))
-        });
+    let case = cases::millis(load, mix);
+    let others = [OFF, TRICK, "go", "tokio-mt2"].into_iter();
+    let others =
+        others.filter_map(|server| Some(format!("{server} {:.0} ×", p99(&case, server)? / short)));
     let others: Vec<String> = others.collect();
     if !others.is_empty() {
         row.measured += &format!("; at {load}: {}", others.join(", "));
     }
-    rows.push(row);
+    row
 }
 
-fn without_harm(section: &SectionResults, on: &str, how: &str, rows: &mut Vec<Row>) {
-    let p50 = |server| latency(section, cases::EXPONENTIAL, server, "short", Quantile::P50);
-    let one = |value: Option<f64>, base: Option<f64>| {
-        let (value, base) = value.zip(base)?;
-        let what = String::new();
-        Some(vec![Ratio { what, value, base }])
-    };
-    rows.push(worst(
-        format!("preemption{how}, {}: p50 ≤ off / 0.9", cases::EXPONENTIAL),
-        one(p50(on), p50(OFF)),
-        1.0 / 0.9,
-        "µs",
-    ));
-    let served = |server| {
-        let cell = section.cell(cases::FLOOD, &class_row(server, "short"))?;
-        cell.median(|run| run.per_second)
-    };
-    rows.push(row(
-        format!("preemption{how}, {}: throughput ≥ 0.9 × off", cases::FLOOD),
-        served(on).zip(served(OFF)).map(|(on, off)| {
-            let text = format!("{:.2} × ({on:.0} against {off:.0} per s)", on / off);
-            (text, at_most(0.9, on / off))
-        }),
-    ));
-    let cpu = |server| section.cell(cases::COST, server)?.median(Run::cpu);
-    rows.push(worst(
-        format!("preemption{how}, nothing overruns: CPU per request ≤ 1.05 × off"),
-        one(cpu(on), cpu(OFF)),
-        1.05,
-        "µs",
-    ));
+fn without_harm(section: &SectionResults, on: &str, how: &str) -> [Row; 3] {
+    let [exponential, flood] = [cases::EXPONENTIAL, cases::FLOOD];
+    let p50 = |server| latency(section, exponential, server, "short", Run::p50);
+    let served = |server| latency(section, flood, server, "short", |run| run.per_second);
+    let cpu = |server| section.median(cases::COST, server, Run::cpu);
+    [
+        row(
+            format!("preemption{how}, {exponential}: p50 ≤ off / 0.9"),
+            ratio(p50(on), p50(OFF), 1.0 / 0.9, (1, " µs")),
+        ),
+        row(
+            format!("preemption{how}, {flood}: throughput ≥ 0.9 × off"),
+            served(on).zip(served(OFF)).map(|(on, off)| {
+                let text = format!("{:.2} × ({on:.0} against {off:.0} per s)", on / off);
+                (text, at_most(0.9, on / off))
+            }),
+        ),
+        row(
+            format!("preemption{how}, nothing overruns: CPU per request ≤ 1.05 × off"),
+            ratio(cpu(on), cpu(OFF), 1.05, (1, " µs")),
+        ),
+    ]
 }
 
-fn pings(section: &SectionResults, on: &str, how: &str, rows: &mut Vec<Row>) {
+fn pings(section: &SectionResults, on: &str, how: &str) -> [Row; 2] {
     let case = cases::PINGS;
     let waiting = |server| {
         let cell = section.cell(case, &class_row(server, "pings"))?;
         Some(cell.spread(|run| run.unanswered.0 as f64)?.max)
     };
-    rows.push(row(
-        format!("preemption{how}, {case}: every ping answered"),
-        waiting(on).map(|on| {
-            let off = waiting(OFF).map_or("–".into(), |off| format!("{off:.0}"));
-            let verdict = if on == 0.0 {
-                Verdict::Reached
-            } else {
-                Verdict::Missed
-            };
-            (format!("{on:.0} unanswered; {off} when off"), verdict)
-        }),
-    ));
-    let p99 = |server| latency(section, case, server, "pings", Quantile::P99);
-    let ratio = p99(on).zip(p99(ALONE)).map(|(value, base)| {
-        let what = String::new();
-        vec![Ratio { what, value, base }]
-    });
-    rows.push(worst(
-        format!("preemption{how}, {case}: p99 ≤ 2 × that of an idle vCPU kept awake"),
-        ratio,
-        2.0,
-        "µs",
-    ));
+    let p99 = |server| latency(section, case, server, "pings", Run::p99);
+    [
+        row(
+            format!("preemption{how}, {case}: every ping answered"),
+            waiting(on).map(|on| {
+                let text = format!("{on:.0} unanswered; {} when off", plain(waiting(OFF), 0));
+                (text, within(on == 0.0))
+            }),
+        ),
+        row(
+            format!("preemption{how}, {case}: p99 ≤ 2 × that of an idle vCPU kept awake"),
+            ratio(p99(on), p99(ALONE), 2.0, (1, " µs")),
+        ),
+    ]
 }
 
 #[cfg(test)]
@@ -267,19 +191,13 @@ mod tests {
         section
     }
 
-    fn verdicts(section: &SectionResults) -> Vec<Row> {
-        let mut found = Vec::new();
-        rows(section, &mut found);
-        found
-    }
-
     #[test]
     fn the_worst_mix_decides() {
-        let good = verdicts(&measured(|_| 40.0));
+        let good = rows(&measured(|_| 40.0));
         assert_eq!(good[0].verdict, Verdict::Reached);
         assert_eq!(good[2].verdict, Verdict::Reached);
         let less_urgent = cases::micros(Mix::LessUrgent);
-        let bad = verdicts(&measured(
+        let bad = rows(&measured(
             |case| if case == less_urgent { 150.0 } else { 40.0 },
         ));
         for row in &bad[..3] {
@@ -296,12 +214,12 @@ mod tests {
         section
             .cells
             .retain(|cell| cell.case != case || cell.peer != class_row(ON, "short"));
-        assert_eq!(verdicts(&section)[0].verdict, Verdict::Unmeasured);
+        assert_eq!(rows(&section)[0].verdict, Verdict::Unmeasured);
     }
 
     #[test]
     fn without_figures_there_is_no_verdict() {
-        let found = verdicts(&SectionResults::default());
+        let found = rows(&SectionResults::default());
         assert_eq!(found.len(), 18);
         assert!(found.iter().all(|r| r.verdict == Verdict::Unmeasured));
     }

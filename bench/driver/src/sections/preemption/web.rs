@@ -7,13 +7,14 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use upshift_load::child::pin;
-use upshift_load::{Group, Pace, Plan, Work, run as drive};
+use upshift_load::{Group, Pace, Plan, run as drive};
 
 use super::{AROUND, WARM_UP, class_row};
 use crate::measure::{Drive, Measured, observe};
 use crate::options::{Options, bench_dir};
 use crate::peers::Program;
 use crate::results::Run;
+use crate::sections::closed::page;
 use crate::server::Server;
 
 /// Some µs.
@@ -78,12 +79,7 @@ impl Web {
 
     fn plan(&self, server: &Server, path: &str, connections: usize, per_second: f64) -> Plan {
         let group = Group::new(server.addresses[0], connections, path);
-        let work = Work::Http {
-            path: path.to_owned(),
-            headers: Vec::new(),
-            pipeline: 1,
-        };
-        let mut plan = Plan::new(vec![group], work, self.time);
+        let mut plan = Plan::new(vec![group], page(path, &[], 1), self.time);
         plan.pace = Pace::OpenRate { per_second };
         plan.warmup = WARM_UP;
         plan.patience = plan.warmup + plan.duration + Duration::from_secs(10);

@@ -3,15 +3,18 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
+use upshift_report::Table;
+
 use super::layers::{LAYERS, Profile, SHARED};
 use super::{BEFORE, COMPARED, COUNTED};
 use crate::evaluate::commit;
+use crate::evaluate::file::COMMIT;
 use crate::evaluate::point::MODELS;
 
 /// The file of profiles.
 pub(super) fn write(profiles: &[Profile]) -> String {
     let mut text = format!(
-        "# commit {}\nmodel,connections,n,layer,instructions\n",
+        "{COMMIT}{}\nmodel,connections,n,layer,instructions\n",
         commit()
     );
     for Profile { load, layers } in profiles {
@@ -29,15 +32,15 @@ pub(super) fn tenths(count: u64) -> String {
 }
 
 /// The profiles of a file: instructions of a request by shape, layer and model.
-struct Table {
+struct Known {
     /// Connections and order.
     shapes: Vec<(u32, u32)>,
     cells: HashMap<(u32, u32, String, usize), f64>,
 }
 
-impl Table {
-    fn parse(file: &str) -> Table {
-        let mut table = Table {
+impl Known {
+    fn parse(file: &str) -> Known {
+        let mut table = Known {
             shapes: Vec::new(),
             cells: HashMap::new(),
         };
@@ -74,61 +77,57 @@ impl Table {
     }
 }
 
-/// Adds the tables of a file of profiles to the page.
-pub(crate) fn draw(page: &mut String, folder: &str, file: &str) {
-    let table = Table::parse(file);
-    if table.shapes.is_empty() {
-        return;
+/// The tables of a file of profiles, for the page.
+pub(crate) fn draw(folder: &str, file: &str) -> String {
+    let known = Known::parse(file);
+    if known.shapes.is_empty() {
+        return String::new();
     }
-    let mut commits = file
-        .lines()
-        .filter_map(|line| line.strip_prefix("# commit "));
-    let commit = commits.next().unwrap_or("unknown");
-    let _ = writeln!(
-        page,
-        "\n## Where the instructions go\n\n`cargo xtask os -- evaluate --profile`, commit `{commit}`: instructions of a request in a closed loop on one hart, by the source that they are compiled from \
+    let commit = file.lines().find_map(|line| line.strip_prefix(COMMIT));
+    let mut page = format!(
+        "## Where the instructions go\n\n`cargo xtask os -- evaluate --profile`, commit `{}`: instructions of a request in a closed loop on one hart, by the source that they are compiled from \
          (each block that QEMU executes is counted, over {COUNTED} requests after the first {BEFORE}; inlined functions count for themselves, the standard library for what calls it). \
-         The client and both ends of its connection are in the machine. The figures are in [`profile.csv`]({folder}/profile.csv)."
+         The client and both ends of its connection are in the machine. The figures are in [`profile.csv`]({folder}/profile.csv).\n\n",
+        commit.unwrap_or("unknown")
     );
-    for &shape in &table.shapes {
+    let mut shares = Table::new(
+        "What the models share is the client, the product, and TCP and IP: if that alone is more than half of KTUT, no kernel answers twice as much. \
+         What a kernel decides is the rest.",
+        &[
+            "<",
+            "shared, KCUC",
+            "shared, KTUT",
+            "share of KTUT",
+            "KTUT to KCUC",
+            "KTUT to KCUC, of the rest",
+        ],
+    );
+    for &shape in &known.shapes {
         let (connections, n) = shape;
-        let _ = writeln!(
-            page,
-            "\n{n} × {n} on {connections} connections:\n\n| | {} |\n|---|{}",
-            COMPARED.map(|model| MODELS[model]).join(" | "),
-            "---|".repeat(COMPARED.len())
-        );
-        let mut row = |title: &str, cell: &dyn Fn(usize) -> f64| {
-            let cells = COMPARED.map(|model| format!("{:.0}", cell(model)));
-            let _ = writeln!(page, "| {title} | {} |", cells.join(" | "));
-        };
+        let [kcuc, ktut] = COMPARED.map(|model| MODELS[model]);
+        let title = format!("{n} × {n} on {connections} connections:");
+        let mut table = Table::new(title, &["<", kcuc, ktut]);
         for (name, title) in LAYERS {
-            row(title, &|model| table.cell(shape, name, model));
+            let cells = COMPARED.map(|model| format!("{:.0}", known.cell(shape, name, model)));
+            table.row(std::iter::once(title.to_owned()).chain(cells));
         }
-        row("**all**", &|model| table.sum(shape, model, |_| true));
-    }
-    let _ = writeln!(
-        page,
-        "\nWhat the models share is the client, the product, and TCP and IP: if that alone is more than half of KTUT, no kernel answers twice as much. \
-         What a kernel decides is the rest.\n\n\
-         | | shared, KCUC | shared, KTUT | share of KTUT | KTUT to KCUC | KTUT to KCUC, of the rest |\n|---|---|---|---|---|---|"
-    );
-    for &shape in &table.shapes {
-        let (connections, n) = shape;
+        let all = COMPARED.map(|model| known.sum(shape, model, |_| true));
+        let cells = all.map(|sum| format!("{sum:.0}"));
+        table.row(std::iter::once("**all**".to_owned()).chain(cells));
+        page += &table.markdown();
         let is_shared = |name: &str| SHARED.contains(&name);
-        let all = |model| table.sum(shape, model, |_| true);
-        let shared = |model| table.sum(shape, model, is_shared);
-        let rest = |model| all(model) - shared(model);
-        let _ = writeln!(
-            page,
-            "| {n} × {n} on {connections} | {:.0} | {:.0} | {:.0} % | {:.2} × | {:.2} × |",
-            shared(0),
-            shared(3),
-            shared(3) * 100.0 / all(3),
-            all(3) / all(0),
-            rest(3) / rest(0)
-        );
+        let shared = COMPARED.map(|model| known.sum(shape, model, is_shared));
+        let rest = [all[0] - shared[0], all[1] - shared[1]];
+        shares.row([
+            format!("{n} × {n} on {connections}"),
+            format!("{:.0}", shared[0]),
+            format!("{:.0}", shared[1]),
+            format!("{:.0} %", shared[1] * 100.0 / all[1]),
+            format!("{:.2} ×", all[1] / all[0]),
+            format!("{:.2} ×", rest[1] / rest[0]),
+        ]);
     }
+    page + &shares.markdown()
 }
 
 #[cfg(test)]
@@ -139,8 +138,7 @@ mod tests {
     fn the_rest_is_what_is_not_shared() {
         let file = "# commit x\nmodel,connections,n,layer,instructions\n\
                     KCUC,64,1,tcp,10.0\nKCUC,64,1,trap,5.0\nKTUT,64,1,tcp,10.0\nKTUT,64,1,trap,15.0\n";
-        let mut page = String::new();
-        draw(&mut page, "folder", file);
+        let page = draw("folder", file);
         assert!(
             page.contains("| 1 × 1 on 64 | 10 | 10 | 40 % | 1.67 × | 3.00 × |"),
             "{page}"

@@ -5,16 +5,18 @@
 
 use std::f64::consts::LOG10_2;
 
+use crate::number::short;
+
 /// How values are spread along an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// From 0, in equal steps.
+    /// Equal steps from 0.
     Linear,
-    /// From the least value, in equal steps.
+    /// Equal steps from the least value.
     Range,
     /// Powers of ten.
     Log10,
-    /// Powers of two: connections.
+    /// Powers of two, for connections.
     Log2,
     /// `1 / (1 - q)` for a quantile q: 50 %, 90 %, 99 %, 99.9 % at readable distances.
     Quantile,
@@ -22,7 +24,7 @@ pub enum Kind {
 
 /// An axis with its range.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Scale {
+pub(crate) struct Scale {
     kind: Kind,
     /// Ends of the range, transformed.
     low: f64,
@@ -30,9 +32,9 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// An axis that shows all of `values`; those that are not finite, or have no logarithm where
-    /// one is needed, are ignored.
-    pub(super) fn covering(kind: Kind, values: impl Iterator<Item = f64>) -> Scale {
+    /// Creates an axis that shows all of `values`; values that are not finite, or have no logarithm
+    /// where the axis needs one, are ignored.
+    pub(crate) fn covering(kind: Kind, values: impl Iterator<Item = f64>) -> Scale {
         let mut low = f64::INFINITY;
         let mut high = f64::NEG_INFINITY;
         for value in values
@@ -66,12 +68,12 @@ impl Scale {
     }
 
     /// Place of `value` between 0 and 1.
-    pub(super) fn place(&self, value: f64) -> f64 {
+    pub(crate) fn place(&self, value: f64) -> f64 {
         ((transform(self.kind, value) - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
     }
 
     /// Values with a label, ascending; `wanted` is a hint for linear and decimal axes.
-    pub(super) fn ticks(&self, wanted: usize) -> Vec<(f64, String)> {
+    pub(crate) fn ticks(&self, wanted: usize) -> Vec<(f64, String)> {
         match self.kind {
             Kind::Linear | Kind::Range => self.linear_ticks(wanted.max(2)),
             Kind::Log10 => self.decimal_ticks(wanted.max(2)),
@@ -144,25 +146,6 @@ fn transform(kind: Kind, value: f64) -> f64 {
     }
 }
 
-/// A number for a tick: `1500000` is `1.5M`, `0.020` is `0.02`.
-pub(super) fn short(value: f64) -> String {
-    let (scaled, suffix) = match value.abs() {
-        v if v >= 1e6 => (value / 1e6, "M"),
-        v if v >= 1e4 => (value / 1e3, "k"),
-        _ => (value, ""),
-    };
-    if scaled != 0.0 && scaled.abs() < 0.001 {
-        return format!("{scaled}");
-    }
-    let text = format!("{scaled:.3}");
-    let text = if text.contains('.') {
-        text.trim_end_matches('0').trim_end_matches('.')
-    } else {
-        &text
-    };
-    format!("{}{suffix}", if text == "-0" { "0" } else { text })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,15 +208,5 @@ mod tests {
     fn a_decimal_axis_over_little_more_than_a_decade_has_several_ticks() {
         let ticks = Scale::covering(Kind::Log10, [3.0, 60.0].into_iter()).ticks(5);
         assert!(ticks.len() >= 3, "{ticks:?}");
-    }
-
-    #[test]
-    fn short_numbers() {
-        assert_eq!(short(1_500_000.0), "1.5M");
-        assert_eq!(short(20_000.0), "20k");
-        assert_eq!(short(0.02), "0.02");
-        assert_eq!(short(0.0001), "0.0001");
-        assert_eq!(short(100.0), "100");
-        assert_eq!(short(-0.0), "0");
     }
 }

@@ -1,0 +1,38 @@
+//! Measurements for people: a [`Table`] as text, Markdown and HTML, a [`Plot`] as SVG, a [`Page`]
+//! as one HTML file, and [`number`]s as words.
+//!
+//! Pure apart from [`table::width`], which asks the terminal. Text is escaped wherever it becomes
+//! markup, and plots leave out values that are not finite, so every form is well-formed for every
+//! measurement.
+//!
+//! ```
+//! use upshift_report::{Kind, Look, Page, Plot, Table, number::micros, plot::COLOURS};
+//!
+//! let mut table = Table::new("Latency", &["<server", "p50", "p99"]);
+//! table.row(["coroutines".into(), micros(12.0), micros(40.0)]);
+//! assert!(table.markdown().contains("| coroutines | 12.0 µs | 40.0 µs |"));
+//!
+//! let mut plot = Plot::new("Latency", ("connections", Kind::Log2), ("ms", Kind::Linear));
+//! plot.add("coroutines", Look::Line, COLOURS[0], [(1.0, 0.1), (64.0, 0.4)]);
+//! assert!(plot.svg().starts_with("<svg xmlns="));
+//!
+//! let mut page = Page::new("Report");
+//! page.heading(2, "Latency");
+//! page.plots(&[plot]);
+//! page.table(&table);
+//! assert!(page.html().starts_with("<!DOCTYPE html>"));
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod number;
+mod page;
+pub mod plot;
+mod scale;
+pub mod table;
+
+pub use page::Page;
+pub use plot::{Look, Plot};
+pub use scale::Kind;
+pub use table::Table;
+pub use upshift_trace::escape;
