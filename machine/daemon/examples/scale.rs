@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use upshift_board::layout::VcpuLine;
 use upshift_board::{NOTHING, Standing};
-use upshift_daemon::bucket::TokenBucket;
+use upshift_core::TokenBucket;
 use upshift_daemon::rank::{self, Entrant};
 use upshift_elevate::testing::Random;
 use upshift_report::plot::{COLOURS, Look};
@@ -31,6 +31,11 @@ const RINGS: (u64, u64) = (20_000, 10_000);
 const DEAF: u64 = 36_000_000;
 /// ns of work: in a second, and at once.
 const WORK: (u64, u64) = (200_000_000, 4_000_000);
+
+/// Creates a full bucket of so many tokens per second, with such a burst.
+fn per_second(rate: u64, burst: u64) -> TokenBucket {
+    TokenBucket::with_rate((rate, 1_000_000_000), burst, 0)
+}
 const MACHINES: [usize; 3] = [8, 64, 256];
 
 const PROCESSES: usize = 1_000;
@@ -151,10 +156,10 @@ impl Machine {
         };
         machine.cpus.extend((0..cpus).map(|_| Cpu {
             vcpus: Vec::new(),
-            rings: TokenBucket::new(RINGS.0, RINGS.0 / 50, 0),
+            rings: per_second(RINGS.0, RINGS.0 / 50),
             woken: false,
             busy_until: 0,
-            work: TokenBucket::new(WORK.0, WORK.1, 0),
+            work: per_second(WORK.0, WORK.1),
             total: 0,
         }));
         for process in 0..PROCESSES {
@@ -170,7 +175,7 @@ impl Machine {
                     cpu,
                     user: process as u32 % 100,
                     base,
-                    rings: TokenBucket::new(RINGS.1, RINGS.1 / 50, 0),
+                    rings: per_second(RINGS.1, RINGS.1 / 50),
                     deaf_until: 0,
                     band: 0,
                     waiting: None,
@@ -230,7 +235,7 @@ impl Machine {
         let cpu = &mut self.cpus[vcpu.cpu];
         if now < vcpu.deaf_until {
             self.out.unheard += 1;
-        } else if vcpu.rings.take(1, now) && cpu.rings.take(1, now) {
+        } else if vcpu.rings.try_take(1, now) && cpu.rings.try_take(1, now) {
             let cpu = vcpu.cpu;
             self.wake(cpu, now);
         } else {
@@ -323,7 +328,7 @@ impl Machine {
         it.woken = false;
         it.work.charge(took, decided);
         it.total += took;
-        it.busy_until = decided + it.work.wait(decided);
+        it.busy_until = decided + it.work.wait(0, decided);
     }
 }
 

@@ -60,8 +60,6 @@ mod rules;
 mod shared;
 mod status;
 
-#[doc(hidden)]
-pub use bounds::bucket;
 pub use bounds::quota::cpu_quota;
 use ranking::cpu;
 pub use ranking::rank;

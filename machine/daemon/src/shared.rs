@@ -10,7 +10,9 @@ use upshift_elevate::sys::Sys;
 use upshift_elevate::{Elevator, Priority};
 
 use crate::bounds::quota::Quotas;
-use crate::bucket::{TokenBucket, ns, whole};
+use upshift_core::TokenBucket;
+
+use crate::bounds::{ns, per_second, whole};
 use crate::config::Config;
 use crate::machine::Machine;
 use crate::proc::reader::ProcReader;
@@ -45,7 +47,7 @@ pub(crate) struct WorkBudget(TokenBucket);
 impl WorkBudget {
     pub(crate) fn new(now: Instant) -> WorkBudget {
         let rate = Duration::from_secs(1).mul_f64(BUDGET.div_duration_f64(WINDOW));
-        WorkBudget(TokenBucket::new(whole(rate), whole(BUDGET), ns(now)))
+        WorkBudget(per_second(whole(rate), whole(BUDGET), now))
     }
 
     /// Counts work, and sleeps if the budget is used up.
@@ -60,7 +62,7 @@ impl WorkBudget {
         if self.0.charge(whole(time.min(WINDOW)), ns(now)) {
             return Duration::ZERO;
         }
-        Duration::from_nanos(self.0.wait(ns(now))) + WINDOW
+        Duration::from_nanos(self.0.wait(u64::MAX, ns(now)))
     }
 }
 

@@ -181,7 +181,7 @@ impl Allowance {
     /// Locks the bucket, which is refilled at the share that a connection has now.
     fn bucket(&self, now: u64) -> MutexGuard<'_, TokenBucket> {
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
-        bucket.set_interval(self.receiving.share(), now);
+        bucket.set_rate((1, self.receiving.share()), now);
         bucket
     }
 

@@ -9,7 +9,9 @@ pub(crate) mod peer;
 use std::collections::HashMap;
 use std::time::Instant;
 
-use crate::bucket::{TokenBucket, ns};
+use upshift_core::TokenBucket;
+
+use crate::bounds::{ns, per_second};
 use crate::config::Limits;
 
 /// Users of which something is remembered at most; one with nothing open is forgotten first.
@@ -149,8 +151,8 @@ impl Admission {
             registrations: 0,
             threads: 0,
             vcpus: HashMap::new(),
-            rate: TokenBucket::new(rate, rate, ns(now)),
-            questions: TokenBucket::new(QUESTIONS, QUESTIONS, ns(now)),
+            rate: per_second(rate, rate, now),
+            questions: per_second(QUESTIONS, QUESTIONS, now),
         });
         if found.connections >= self.limits.connections_per_user {
             return Err(format!(
@@ -183,7 +185,9 @@ impl Admission {
         now: Instant,
     ) -> Result<(), String> {
         let found = self.users.get_mut(&user);
-        match found.is_none_or(|it| standing > Standing::Anybody || it.questions.take(1, ns(now))) {
+        match found
+            .is_none_or(|it| standing > Standing::Anybody || it.questions.try_take(1, ns(now)))
+        {
             true => Ok(()),
             false => Err(format!(
                 "user {user} asks for more than {QUESTIONS} censuses a second: wait"
@@ -208,7 +212,7 @@ impl Admission {
         let Some(found) = self.users.get_mut(&user) else {
             return Err("this user is not connected".to_string());
         };
-        if !found.rate.take(1, ns(now)) {
+        if !found.rate.try_take(1, ns(now)) {
             return Err(format!(
                 "user {user} registers more than {} times a second: wait",
                 limits.registrations_per_second

@@ -1,5 +1,28 @@
 //! Bounds: how much of a CPU a user, a program or a cgroup may take.
 
-#[doc(hidden)]
-pub mod bucket;
 pub(crate) mod quota;
+
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use upshift_core::TokenBucket;
+
+/// Creates a full bucket of so many tokens per second, of which it holds at most `burst`. A token is
+/// a unit of the owner's: a request, a ring, a nanosecond of CPU time.
+pub(crate) fn per_second(rate: u64, burst: u64, now: Instant) -> TokenBucket {
+    TokenBucket::with_rate((rate, SECOND), burst, ns(now))
+}
+
+/// Nanoseconds of a second.
+pub(crate) const SECOND: u64 = 1_000_000_000;
+
+/// Returns `now` in ns, for a bucket.
+pub(crate) fn ns(now: Instant) -> u64 {
+    static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    whole(now.saturating_duration_since(*ORIGIN))
+}
+
+/// Returns `time` in ns.
+pub(crate) fn whole(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -20,7 +20,9 @@ use std::time::{Duration, Instant};
 
 use upshift_elevate::sys::read_at_once;
 
-use crate::bucket::{TokenBucket, ns, whole};
+use upshift_core::TokenBucket;
+
+use crate::bounds::{SECOND, ns, per_second, whole};
 use crate::proc::cgroups::mount_of;
 
 /// The CPUs that the cgroups of process `pid` leave it; `None`: nothing limits it.
@@ -52,7 +54,7 @@ impl Quota {
         let rate = rate_of(cpus);
         Quota {
             rate: AtomicU64::new(rate),
-            bucket: Mutex::new(TokenBucket::new(rate, burst_of(rate), ns(now))),
+            bucket: Mutex::new(per_second(rate, burst_of(rate), now)),
         }
     }
 
@@ -64,7 +66,8 @@ impl Quota {
     pub(crate) fn charge(&self, used: Duration, now: Instant) -> bool {
         let rate = self.rate.load(Relaxed);
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
-        bucket.set_rate(rate, burst_of(rate), ns(now));
+        bucket.set_rate((rate, SECOND), ns(now));
+        bucket.set_capacity(burst_of(rate));
         bucket.charge(whole(used), ns(now))
     }
 }

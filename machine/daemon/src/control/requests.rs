@@ -13,7 +13,7 @@ use upshift_board::os::Mapping;
 use upshift_board::wire::{self, Cpus, Reason, Reply, Request, Threads, Tids, WireError};
 
 use crate::admission::{Load, Standing};
-use crate::bucket::{TokenBucket, ns};
+use crate::bounds::per_second;
 use crate::control::lookup::{Facts, Intent};
 use crate::control::names::Named;
 use crate::control::session::{Session, SessionThread, SessionVcpu};
@@ -311,7 +311,7 @@ impl Control {
                 doorbell,
                 charges,
                 tally,
-                rings: TokenBucket::new(rate, rate / 50, ns(Instant::now())),
+                rings: per_second(rate, rate / 50, Instant::now()),
                 deaf_until: None,
             };
             if let Some(scheduler) = self.schedulers.get(&cpu) {

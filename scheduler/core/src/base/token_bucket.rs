@@ -2,7 +2,7 @@
 //!
 //! A bucket stores the tokens that are missing and the time up to which the refill is counted. The
 //! caller passes the time, so a bucket needs no clock and no thread. Times are nanoseconds or
-//! ticks, the same unit at each call; arithmetic is in integers and saturates.
+//! ticks, the same unit at each call; arithmetic is in integers, loses nothing and saturates.
 //!
 //! A time earlier than that of a call before brings nothing, and no time is counted twice.
 //!
@@ -21,11 +21,14 @@
 /// ```
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
-    /// Time that brings one token.
-    interval: u64,
+    /// Tokens that the time `per` brings.
+    tokens: u64,
+    per: u64,
     capacity: u64,
     /// Tokens that the bucket lacks; those beyond the capacity are owed.
     missing: u64,
+    /// Part of the next token that time has brought, of `per`.
+    part: u64,
     /// Time up to which the refill is counted.
     at: u64,
 }
@@ -35,18 +38,37 @@ impl TokenBucket {
     /// holds at most `capacity`. With the interval `u64::MAX` it is never refilled.
     #[must_use]
     pub fn new(interval: u64, capacity: u64, now: u64) -> TokenBucket {
+        TokenBucket::with_rate((1, interval), capacity, now)
+    }
+
+    /// Creates a full bucket at time `now` that gets so many tokens per so much time.
+    #[must_use]
+    pub fn with_rate((tokens, per): (u64, u64), capacity: u64, now: u64) -> TokenBucket {
         TokenBucket {
-            interval: interval.max(1),
+            tokens,
+            per: per.max(1),
             capacity,
             missing: 0,
+            part: 0,
             at: now,
         }
     }
 
-    /// Changes the time that brings one token, from `now` on.
-    pub fn set_interval(&mut self, interval: u64, now: u64) {
+    /// Changes the rate from `now` on.
+    pub fn set_rate(&mut self, (tokens, per): (u64, u64), now: u64) {
         self.refill(now);
-        self.interval = interval.max(1);
+        if (tokens, per.max(1)) != (self.tokens, self.per) {
+            (self.tokens, self.per, self.part) = (tokens, per.max(1), 0);
+        }
+    }
+
+    /// Changes the capacity. Tokens beyond the new one are lost, debts stay.
+    pub fn set_capacity(&mut self, capacity: u64) {
+        self.missing = match capacity.checked_sub(self.capacity) {
+            Some(more) => self.missing.saturating_add(more),
+            None => self.missing.saturating_sub(self.capacity - capacity),
+        };
+        self.capacity = capacity;
     }
 
     /// Takes `price` tokens if the bucket holds them all.
@@ -58,6 +80,14 @@ impl TokenBucket {
             self.missing += price;
         }
         enough
+    }
+
+    /// Takes `price` tokens, and owes all that the bucket does not hold. Returns whether it still
+    /// holds any.
+    pub fn charge(&mut self, price: u64, now: u64) -> bool {
+        self.refill(now);
+        self.missing = self.missing.saturating_add(price);
+        self.missing < self.capacity
     }
 
     /// Takes `price` tokens, and owes those that the bucket does not hold. Debts do not add up: the
@@ -82,7 +112,12 @@ impl TokenBucket {
         if lacks == 0 {
             return 0;
         }
-        let time = lacks.saturating_mul(self.interval);
+        let parts = u128::from(lacks) * u128::from(self.per) - u128::from(self.part);
+        let time = parts.div_ceil(u128::from(self.tokens.max(1)));
+        let time = match self.tokens {
+            0 => u64::MAX,
+            _ => u64::try_from(time).unwrap_or(u64::MAX),
+        };
         self.at.saturating_add(time).saturating_sub(now)
     }
 
@@ -99,12 +134,24 @@ impl TokenBucket {
     }
 
     fn refill(&mut self, now: u64) {
-        let tokens = now.saturating_sub(self.at) / self.interval;
-        // The rest of an interval is not lost.
-        self.at += tokens * self.interval;
+        let elapsed = now.saturating_sub(self.at);
+        self.at = self.at.max(now);
+        let parts = elapsed.checked_mul(self.tokens);
+        let tokens = match parts.and_then(|parts| parts.checked_add(self.part)) {
+            Some(parts) => {
+                self.part = parts % self.per;
+                parts / self.per
+            }
+            None => {
+                let parts = u128::from(elapsed) * u128::from(self.tokens) + u128::from(self.part);
+                // The remainder is below `per`.
+                self.part = (parts % u128::from(self.per)) as u64;
+                u64::try_from(parts / u128::from(self.per)).unwrap_or(u64::MAX)
+            }
+        };
         self.refund(tokens);
         if self.missing == 0 {
-            self.at = self.at.max(now);
+            self.part = 0;
         }
     }
 }
@@ -178,10 +225,39 @@ mod tests {
     }
 
     #[test]
+    fn all_that_is_charged_is_owed_and_paid_off_at_any_rate() {
+        // A fifth of the time, and seven tokens in two: neither is a whole interval.
+        let mut bucket = TokenBucket::with_rate((2, 10), 4, 0);
+        assert!(bucket.charge(3, 0) && !bucket.charge(3, 0));
+        assert_eq!((bucket.wait(0, 0), bucket.wait(0, 10)), (10, 0));
+        assert!(!bucket.try_take(1, 10) && bucket.try_take(1, 15));
+        let mut fast = TokenBucket::with_rate((7, 2), 10, 0);
+        assert!(!fast.charge(1_000_000, 0));
+        assert_eq!(fast.wait(10, 1), 285_714);
+        assert!(!fast.is_full(285_714) && fast.is_full(285_715));
+        let mut never = TokenBucket::with_rate((0, 1), 1, 0);
+        assert!(!never.charge(2, 0));
+        assert_eq!(never.wait(1, 9), u64::MAX - 9);
+    }
+
+    #[test]
+    fn a_new_capacity_keeps_tokens_and_debts() {
+        let mut bucket = TokenBucket::new(1, 10, 0);
+        assert!(bucket.try_take(4, 0));
+        bucket.set_capacity(20);
+        assert!(!bucket.try_take(7, 0) && bucket.try_take(6, 0));
+        bucket.set_capacity(5);
+        assert_eq!(bucket.wait(5, 0), 5);
+        assert!(!bucket.charge(3, 0));
+        bucket.set_capacity(0);
+        assert_eq!(bucket.wait(0, 0), 3);
+    }
+
+    #[test]
     fn another_interval_counts_from_then_on() {
         let mut bucket = TokenBucket::new(10, 100, 0);
         bucket.spend(100, 0);
-        bucket.set_interval(5, 100);
+        bucket.set_rate((1, 5), 100);
         assert_eq!(bucket.wait(20, 100), 50);
     }
 

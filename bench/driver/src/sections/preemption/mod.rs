@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use upshift_load::scenario::{self, BATCH_LEVEL, LONG_SHARE, MIXED_RATE, NOWHERE};
-use upshift_load::{Distribution, Hog, Plan, Work};
+use upshift_load::{Distribution, Hog, Plan};
 
 use crate::check::same_spin;
 use crate::measure::{Drive, Load, Measured};

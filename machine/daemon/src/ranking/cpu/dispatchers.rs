@@ -7,7 +7,9 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use crate::bucket::{TokenBucket, ns, whole};
+use upshift_core::TokenBucket;
+
+use crate::bounds::{ns, per_second, whole};
 use crate::cpu::watch::LOOK;
 
 /// CPU time of dispatchers since the last look, by user.
@@ -29,7 +31,7 @@ impl Dispatchers {
         let rate = whole(Duration::from_secs(1) * percent / 100);
         Dispatchers {
             percent,
-            bucket: TokenBucket::new(rate, whole(LOOK), ns(now)),
+            bucket: per_second(rate, whole(LOOK), now),
             overspent: HashSet::new(),
         }
     }

@@ -10,7 +10,9 @@ use upshift_board::os::Mapping;
 use upshift_board::{Claim, LocalPage, NOTHING};
 
 use crate::bounds::quota::Bill;
-use crate::bucket::{TokenBucket, ns};
+use upshift_core::TokenBucket;
+
+use crate::bounds::ns;
 use crate::cpu::placing::Charge;
 use crate::ranking::rank::Entrant;
 
@@ -83,7 +85,7 @@ impl Entry {
     /// Counts a ring; `false` if that was too many, for this doorbell or for `all`, and it is to be left alone for `pause`.
     pub(crate) fn rang(&mut self, now: Instant, pause: Duration, all: &mut TokenBucket) -> bool {
         self.tally.rings.fetch_add(1, Relaxed);
-        if self.rings.take(1, ns(now)) && all.take(1, ns(now)) {
+        if self.rings.try_take(1, ns(now)) && all.try_take(1, ns(now)) {
             return true;
         }
         self.tally.floods.fetch_add(1, Relaxed);

@@ -18,7 +18,9 @@ use upshift_board::wire::Role;
 use upshift_board::{Claim, NOTHING, Standing};
 use upshift_elevate::{Elevated, Priority};
 
-use crate::bucket::{TokenBucket, ns};
+use upshift_core::TokenBucket;
+
+use crate::bounds::per_second;
 use crate::config::Config;
 use crate::cpu::entrant::Entry;
 use crate::cpu::mailbox::{Command, Mailbox};
@@ -89,7 +91,7 @@ impl Scheduler {
             turned: now,
             winner: None,
             calm_since: None,
-            rings: TokenBucket::new(RINGS, RINGS / 50, ns(now)),
+            rings: per_second(RINGS, RINGS / 50, now),
             budget: WorkBudget::new(now),
         })
     }
