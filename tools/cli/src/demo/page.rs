@@ -53,28 +53,19 @@ mod tests {
     use crate::demo::sample;
 
     #[test]
-    fn the_page_is_self_contained_and_escaped() {
+    fn a_part_has_its_verdicts_its_plot_and_its_table() {
         let group = &sample(&[[30.0, 900.0, f64::NAN]]).groups[0];
         let part = Part {
             title: "One <part>".into(),
-            intro: "What & why".into(),
+            intro: "A & b".into(),
             lines: vec![Line::missing("no \"reply\"")],
             rows: vec![Row::new("a & b", group, 0)],
             palette: 'c',
         };
-        let text = page(&[("Machine", "2 CPUs".into())], &[part.clone(), part]);
-        for outside in [
-            "http://", "https://", "<script", "<link", "@import", "url(", "NaN",
-        ] {
-            assert!(!text.contains(outside), "the report has {outside}");
-        }
-        for inside in ["One &lt;part&gt;", "What &amp; why"] {
+        let text = page(&[("Machine", "2 CPUs".into())], &[part]);
+        for inside in ["One &lt;part&gt;", "<li>Missing. no ", "<svg", "<table", "2 CPUs"] {
             assert!(text.contains(inside), "{inside}");
         }
-        for tag in ["ul", "li", "table", "tr", "td", "svg"] {
-            let [opened, closed] = [format!("<{tag}"), format!("</{tag}>")];
-            assert!(text.matches(&opened).count() >= text.matches(&closed).count());
-            assert!(text.contains(&closed), "{tag}");
-        }
+        assert!(!text.contains("NaN"));
     }
 }
