@@ -150,9 +150,9 @@ fn two_that_change_their_levels_at_full_speed_leave_a_victim_its_cpu() {
         let burnt: u64 = pair.iter_mut().map(|it| it.number("used ")).sum();
         let daemon = (used_by_the_scheduler() - before) / 1000;
         println!("{policy}: victim {used} us, the pair {burnt}, the daemon {daemon}");
-        // A fifth for the daemon, and breaths that the pair has where no bystander is. Where another scheduler of this machine keeps the canary
-        // silent, all are ordinary for a while and have a third each.
-        assert!(takes_at_most(60, burnt + daemon, us()));
+        // A fifth for the daemon, and breaths that the pair has where no bystander is. If a canary
+        // is silent meanwhile, all three are ordinary for a second and have a third each.
+        assert!(takes_at_most(85, burnt + daemon, us()));
     }
 }
 

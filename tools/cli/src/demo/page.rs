@@ -63,7 +63,13 @@ mod tests {
             palette: 'c',
         };
         let text = page(&[("Machine", "2 CPUs".into())], &[part]);
-        for inside in ["One &lt;part&gt;", "<li>Missing. no ", "<svg", "<table", "2 CPUs"] {
+        for inside in [
+            "One &lt;part&gt;",
+            "<li>Missing. no ",
+            "<svg",
+            "<table",
+            "2 CPUs",
+        ] {
             assert!(text.contains(inside), "{inside}");
         }
         assert!(!text.contains("NaN"));
