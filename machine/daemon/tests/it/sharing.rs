@@ -87,8 +87,9 @@ fn a_bystander_keeps_its_share() {
     let path = socket("bystander");
     let used = race(vec![burner(&path, 2), burner(&path, 40), bystander(&path)]);
     println!("{used:?}");
-    // What the registered leave goes to this bystander and to whatever else runs on the machine.
-    assert!((used[0] + used[1]) * 100 <= 96 * MS * 1000, "{used:?}");
+    // The registered leave 5 % to this bystander and to the rest of the machine, but for the debt
+    // that is not paid off yet at the end.
+    assert!((used[0] + used[1]) * 100 <= 98 * MS * 1000, "{used:?}");
     assert!(used[2] > 0 && used[0] > 2 * used[2], "{used:?}");
 }
 
