@@ -38,8 +38,8 @@ pub(crate) fn page(facts: &[(&str, String)], parts: &[Part]) -> String {
 /// A line with its verdict.
 fn words(line: &Line) -> String {
     match line.verdict {
-        Verdict::Note => line.text.clone(),
-        Verdict::CannotTell(_) => format!("Cannot be told. {}", line.text),
+        // Its text says so.
+        Verdict::Note | Verdict::CannotTell(_) => line.text.clone(),
         Verdict::Better => format!("Better. {}", line.text),
         Verdict::Worse => format!("Worse. {}", line.text),
         Verdict::Missing => format!("Missing. {}", line.text),

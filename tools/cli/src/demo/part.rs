@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use upshift_load::GroupReport;
 use upshift_report::number::{factor, grouped, micros};
-use upshift_report::plot::{COLOURS, DARK, LEVELS};
+use upshift_report::plot::{COLOURS, DARK, LEVELS, SOFT};
 use upshift_report::{Look, Plot, Table, table};
 
 use crate::load::latencies;
@@ -180,7 +180,8 @@ impl Part {
             let Some(colour) = row.colour else { continue };
             let (look, colour) = match palette.get(colour) {
                 Some(colour) => (Look::Curve, *colour),
-                None => (Look::DashedCurve, DARK),
+                None if colour == palette.len() => (Look::DashedCurve, DARK),
+                None => (Look::DashedCurve, SOFT),
             };
             plot.add(&row.name, look, colour, row.group.curve.iter().copied());
         }
