@@ -50,7 +50,7 @@ enum Task {
     /// Run the test suite
     ///
     /// Installs what the tests need first (nightly Rust only with CI=true), then runs every step, also after one has
-    /// failed. Without --full it takes about ten minutes: formatting, lints, tests, the shortest models, one run of the kernel. The output of each step goes to target/xtask/STEP.log; that of a failed step is printed too. A skipped
+    /// failed. Without --full it takes about twelve minutes: formatting, lints, tests, the shortest models, one run of the kernel. The output of each step goes to target/xtask/STEP.log; that of a failed step is printed too. A skipped
     /// step is no pass: it is listed with its reason. The last line is `N passed, N failed, N skipped`; the exit
     /// status is 0 when no step failed.
     Test(suite::Options),

@@ -25,10 +25,6 @@ const HUMBLE: [&str; 8] = [
     "unix",
 ];
 
-/// Argument for test programs in the full suite: a test that takes ten seconds or more is marked
-/// `#[ignore = "long: cargo xtask test --full"]`.
-const INCLUDE_LONG: &str = "--include-ignored";
-
 /// What `unit` runs.
 const UNIT: [&str; 3] = ["--lib", "--bins", "--tests"];
 
@@ -51,9 +47,6 @@ pub(super) fn doc_tests(context: &Context<'_>) -> Verdict {
 pub(super) fn tests(context: &Context<'_>, which: &[&str]) -> Verdict {
     let mut command = cargo(context, ["test", "--workspace", "--no-fail-fast"]);
     command.args(which).args(SHOW_SKIPS);
-    if context.full && which != ["--doc"] {
-        command.arg(INCLUDE_LONG);
-    }
     context.run_tests(command)?;
     match context.io_uring {
         Ok(()) => context.tests_passed(),
@@ -71,7 +64,7 @@ pub(super) fn tests(context: &Context<'_>, which: &[&str]) -> Verdict {
 pub(super) fn readiness(context: &Context<'_>) -> Verdict {
     let run = |of: &[&str], humble: bool| {
         let mut command = cargo(context, ["test", "--no-fail-fast"]);
-        command.args(of).args(SHOW_SKIPS).arg(INCLUDE_LONG);
+        command.args(of).args(SHOW_SKIPS);
         confine::tests(&mut command, context.root, humble)?;
         context.run_tests(command)
     };
