@@ -209,20 +209,13 @@ fn measure(image: &Image, load: Load) -> Result<Point, String> {
 
 /// Makes the plots of the points that there are, and the page beside the folder.
 fn draw(folder: &Path) -> Result<(), String> {
-    let read = |source| {
-        let text = fs::read_to_string(points_in(folder, source)).unwrap_or_default();
-        File::parse(&text)
-    };
-    let counted = read(Source::Instructions);
+    let text = fs::read_to_string(points_in(folder, Source::Instructions)).unwrap_or_default();
+    let counted = File::parse(&text);
     plot::draw_all(&counted.points, folder)?;
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let mut page = page::page(&name, &counted.points, &counted.commit);
     let profiles = fs::read_to_string(folder.join(PROFILE)).unwrap_or_default();
     page += &profile::draw(&name, &profiles);
-    for (source, is_outside) in [(Source::Clock, false), (Source::Host, true)] {
-        let file = read(source);
-        page += &page::by_clock(&name, &file.points, &file.commit, is_outside);
-    }
     let file = folder.with_extension("md");
     let page = format!("{}\n", page.trim_end());
     fs::write(&file, page).map_err(|error| format!("{}: {error}", file.display()))?;

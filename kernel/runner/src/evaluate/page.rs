@@ -11,26 +11,20 @@ use super::published;
 
 const INTRODUCTION: &str = "# The papers' server in the kernel
 
-The matrix server of the SharedScheduler papers in four models. `cargo xtask os -- evaluate` measures them and writes this
-page, its plots and the file of points. In KC, a call that blocks is a coroutine of the kernel; in KT, it is a kernel
-thread (the feature `kernel-threads`: 16 KiB of stack, a stack switch, the ready queues of each hart). In UC, the server has three
-coroutines per connection (receive, compute, send, with a queue between each two); in UT, three threads. In all models the clients are coroutines of one
-process, connected over the loopback; the figures include the instructions of the clients and of the network.
+The matrix server of the SharedScheduler papers (cited in [the kernel](kernel.md)) in four models. `cargo xtask os -- evaluate` measures them and writes this
+page, its plots and the files of points. KC: a call that blocks is a coroutine of the kernel. KT: it is a kernel
+thread with a stack of 16 KiB (feature `kernel-threads`). UC: the server has three
+coroutines per connection (receive, compute, send). UT: three threads. The clients are coroutines of one
+process, connected over the loopback; the figures include their instructions and those of the network.
 
 Time counts instructions (QEMU 7.2, `-icount shift=0`): a millisecond of a hart is a million instructions, and every figure repeats exactly. QEMU runs several harts
-in turn, 0.1 ms each, so on *n* harts a millisecond of the machine takes *n* of QEMU's; a wake from one hart to another waits for a turn. Instruction counts
-are not affected by this; latencies on several harts are meaningful only if they are longer than the turns. A process has at most 64 threads, so with threads in user mode there is a server for every
-16 connections.
+in turn, 0.1 ms each: latencies on several harts are meaningful only if they are longer than the turns.
 
 ";
 
-const BY_CLOCK: &str = "`cargo xtask os -- evaluate --clock`, commit `{commit}`. QEMU emulates every instruction, on a busy host: \
-these figures show that the models work, not which one is faster. The points are in [`points-clock.csv`]({folder}/points-clock.csv).";
-
-const FROM_HOST: &str = "`cargo xtask os -- evaluate --host`, commit `{commit}`. The client of `upshift load matrix` sends requests through ports that QEMU forwards to the \
-machine's network card, and measures by the host's clock. QEMU emulates every instruction, on a busy host: these figures show that the models work, not which one is faster. \
-Each connection has a forwarded port of its own: QEMU's user networking listens on such a port with a backlog of 1 (`ss -ltn`), so if 64 clients connect to one port at once, the \
-host's kernel drops most of the connections (400 in `TcpExtListenOverflows`) and retries after 1, 3, 7 and 15 seconds, which may be after the end of the measurement. The points are in [`points-host.csv`]({folder}/points-host.csv).";
+/// Matrix orders that the page shows a table of, and its rows; the points have more.
+const SHOWN: [u32; 2] = [1, 20];
+const SHOWN_CONNECTIONS: [u32; 5] = [1, 4, 16, 64, 128];
 
 /// Points of one file.
 struct Points<'a>(&'a [Point]);
@@ -73,44 +67,27 @@ pub(crate) fn page(folder: &str, counted: &[Point], commit: &str) -> String {
     let mut page = INTRODUCTION.to_owned();
     let _ = writeln!(
         page,
-        "The points are in [`points.csv`]({folder}/points.csv), measured at commit `{commit}`.\n"
+        "All points are in [`points.csv`]({folder}/points.csv), measured at commit `{commit}`. `--clock` and `--host` measure by the host's clock, \
+         with clients inside and outside of the machine, into files of their own; they show that the models work, not which one is faster.\n"
     );
     page += &goals(&points);
-    page += "## Closed loop\n\nEach connection sends its next request on receiving a reply.\n\
-             The cost of a request is counted from the first reply of each connection to its last: a fixed period would include replies of one turn too many \
-             or too few.\n\n";
+    page += "## Closed loop\n\nEach connection sends its next request on receiving a reply.\n\n";
     page += &closed(&points, folder);
-    page += &open("## Open loop", &points, folder);
+    page += "## Open loop\n\nEach connection sends requests of 20 × 20 at set times, from which latency counts.\n\n";
+    for period in [100, 50] {
+        for what in ["throughput", "latency"] {
+            let name = format!("{what}, every {period} ms");
+            page += &image(folder, &name, &format!("{what}-{period}.svg"));
+        }
+    }
     page += &memory(&points);
-    page += &priorities("## 8 levels", &points, 8);
+    page += &priorities(&points);
     let plots = ["throughput", "latency", "jitter"];
     for (what, model) in plots.iter().flat_map(|it| [(it, "KCUC"), (it, "KTUT")]) {
         let file = format!("levels-{what}-{}.svg", model.to_lowercase());
         page += &image(folder, &format!("{what}, {model}"), &file);
     }
-    page += &priorities("## 4 levels", &points, 4);
     page + &published_figures(&points)
-}
-
-/// The points measured by the host's clock; `is_outside`: by clients on the host.
-pub(crate) fn by_clock(folder: &str, timed: &[Point], commit: &str, is_outside: bool) -> String {
-    let points = Points(timed);
-    if timed.is_empty() {
-        return String::new();
-    }
-    let (title, text, short) = if is_outside {
-        ("Clients on the host", FROM_HOST, "clients on the host")
-    } else {
-        ("By the host's clock", BY_CLOCK, "by the host's clock")
-    };
-    let text = text.replace("{commit}", commit).replace("{folder}", folder);
-    let mut page = format!(
-        "## {title}\n\n{text}\n\n### Closed loop, {short}\n\n\
-         Each connection sends its next request on receiving a reply.\n\n"
-    );
-    page += &closed(&points, folder);
-    page += &open(&format!("### Open loop, {short}"), &points, folder);
-    page + &priorities(&format!("### 8 levels, {short}"), &points, 8)
 }
 
 fn image(folder: &str, name: &str, file: &str) -> String {
@@ -126,80 +103,23 @@ fn is_closed(load: &Load) -> bool {
     load.period == 0 && load.millis != plan::MEMORY
 }
 
-/// A table for each number of harts, period (the longest first) and order, a row for each number
-/// of connections; `plots` are shown below the table of the shape that they are drawn of.
-fn loops(
-    points: &Points<'_>,
-    wanted: fn(&Load) -> bool,
-    title: impl Fn(&Load) -> String,
-    cell: fn(&Point) -> Option<String>,
-    plots: impl Fn(&Load) -> String,
-) -> String {
-    let shape = |load: &Load| (load.harts, std::cmp::Reverse(load.period), load.n);
+/// A table and a plot for each shown order, on one hart; a row for each number of connections.
+fn closed(points: &Points<'_>, folder: &str) -> String {
     let mut page = String::new();
-    for of in points.values(wanted, shape) {
-        let is_it = |load: &Load| wanted(load) && shape(load) == of;
-        let Some(point) = points.0.iter().find(|point| is_it(&point.load)) else {
-            continue;
-        };
-        let mut table = ByModel::new(&title(&point.load), "connections");
-        for row in points.values(is_it, |load| load.connections) {
+    for n in SHOWN {
+        let is_it = |load: &Load| is_closed(load) && load.harts == 1 && load.n == n;
+        let title = format!("Instructions per request, {n} × {n}, one hart:");
+        let mut table = ByModel::new(&title, "connections");
+        for row in SHOWN_CONNECTIONS {
             let is_it = |load: &Load| is_it(load) && load.connections == row;
-            table.row(row, |model| cell(points.of(model, is_it)?));
+            table.row(row, |model| {
+                Some(points.of(model, is_it)?.instructions()?.to_string())
+            });
         }
         page += &table.0.markdown();
-        if point.load.harts == 1 && !point.load.by_clock {
-            page += &plots(&point.load);
-        }
+        page += &image(folder, "closed loop", &format!("closed-{n}.svg"));
     }
     page
-}
-
-fn closed(points: &Points<'_>, folder: &str) -> String {
-    let title = |load: &Load| {
-        let unit = if load.by_clock {
-            "Replies per second"
-        } else {
-            "Instructions per request, of all harts"
-        };
-        let (n, harts) = (load.n, load.harts);
-        format!("{unit}, {n} × {n}, harts: {harts}:")
-    };
-    let cell = |point: &Point| {
-        if point.load.by_clock {
-            point.rate().map(|rate| format!("{rate:.0}"))
-        } else {
-            point.instructions().map(|count| count.to_string())
-        }
-    };
-    loops(points, is_closed, title, cell, |load| match load.n {
-        n @ (1 | 20) => image(folder, "closed loop", &format!("closed-{n}.svg")),
-        _ => String::new(),
-    })
-}
-
-fn open(title: &str, points: &Points<'_>, folder: &str) -> String {
-    let wanted = |load: &Load| load.period != 0 && load.levels == 1 && !is_published(load);
-    let of_shape =
-        |&Load {
-             n, period, harts, ..
-         }: &Load| { format!("{n} × {n}, every {period} ms, harts: {harts}:") };
-    let cell = |point: &Point| {
-        let all = point.figures.first()?;
-        let (mean, p99, jitter) = (all.mean, all.p99, all.deviation);
-        Some(format!("{:.0}; {mean}, {p99}, {jitter}", point.rate()?))
-    };
-    let plots = |load: &Load| match load.n {
-        20 => ["throughput", "latency"]
-            .map(|what| image(folder, what, &format!("{what}-{}.svg", load.period)))
-            .concat(),
-        _ => String::new(),
-    };
-    format!(
-        "{title}\n\nEach connection sends requests at set times, from which latency counts. Replies per second; mean latency, 99th \
-         percentile and standard deviation (the papers' jitter) in µs.\n\n{}",
-        loops(points, wanted, of_shape, cell, plots)
-    )
 }
 
 /// Pages that connecting has taken.
@@ -241,59 +161,37 @@ fn memory(points: &Points<'_>) -> String {
     table.0.markdown()
 }
 
-/// Connections of several levels.
-fn priorities(title: &str, points: &Points<'_>, levels: u32) -> String {
-    let wanted = |load: &Load| load.levels == levels && !is_published(load);
-    let all_harts = points.values(wanted, |load| load.harts);
-    if all_harts.is_empty() {
-        return String::new();
-    }
+/// Connections of 8 levels: KCUC and KTUT on each number of harts.
+fn priorities(points: &Points<'_>) -> String {
     let (connections, period) = (plan::PRIORITY_CONNECTIONS, plan::PRIORITY_PERIOD);
-    let mut page = format!(
-        "{title}\n\n{connections} connections, the same number at each level, 20 × 20, every {period} ms: {} requests per second at each level. \
-         Replies per second; mean latency, 50th and 99th percentile, jitter in µs.\n\n",
-        connections * 1000 / period / levels
+    let title = format!(
+        "## 8 levels\n\n{connections} connections, the same number at each level, 20 × 20, every {period} ms: {} requests per second at each level. \
+         Replies per second; 50th and 99th percentile of the latency in µs.",
+        connections * 1000 / period / 8
     );
-    let of = |harts, model| points.of(model, |load| wanted(load) && load.harts == harts);
-    for &harts in &all_harts {
-        let mut table = ByModel::new(&format!("Harts: {harts}:"), "level");
-        for level in 0..levels {
-            table.row(level, |model| {
-                let point = of(harts, model)?;
-                let level = point.figures.get(1 + level as usize)?;
-                let rate = level.count * 1000 / u64::from(point.load.millis);
-                let (mean, median, p99, jitter) =
-                    (level.mean, level.median, level.p99, level.deviation);
-                Some(match level.count {
-                    0 => "0".to_owned(),
-                    _ => format!("{rate}; {mean}, {median}, {p99}, {jitter}"),
-                })
-            });
-        }
-        page += &table.0.markdown();
-    }
-    for &harts in &all_harts {
-        let (Some(coroutines), Some(threads)) = (of(harts, 0), of(harts, 3)) else {
-            continue;
+    let columns = plan::HARTS.map(|harts| [0, 3].map(|model| (harts, model)));
+    let columns = columns.as_flattened();
+    let heads = columns
+        .iter()
+        .map(|&(harts, model)| format!("{}, harts: {harts}", MODELS[model]));
+    let heads: Vec<String> = std::iter::once("<level".to_owned()).chain(heads).collect();
+    let mut table = Table::new(title, &heads);
+    for level in 0..8 {
+        let cell = |&(harts, model): &(u32, usize)| {
+            let is_it =
+                |load: &Load| load.levels == 8 && load.harts == harts && !is_published(load);
+            let point = points.of(model, is_it)?;
+            let level: &Figures = point.figures.get(1 + level)?;
+            let rate = level.count * 1000 / u64::from(point.load.millis);
+            Some(match level.count {
+                0 => "0".to_owned(),
+                _ => format!("{rate}; {}, {}", level.median, level.p99),
+            })
         };
-        let title = format!(
-            "Percentiles of the latencies of KCUC and KTUT: 25, 50, 75, 90, 99 and 99.9, harts: {harts}, in µs:"
-        );
-        let mut table = Table::new(title, &["<level", "KCUC", "KTUT"]);
-        let cell = |of: &Figures| {
-            let [p25, p75, p90, p999] = of.spread;
-            match of.count {
-                0 => "–".to_owned(),
-                _ => format!("{p25}, {}, {p75}, {p90}, {}, {p999}", of.median, of.p99),
-            }
-        };
-        let all = coroutines.figures.iter().zip(&threads.figures).skip(1);
-        for (level, (first, second)) in all.enumerate() {
-            table.row([level.to_string(), cell(first), cell(second)]);
-        }
-        page += &table.markdown();
+        let cells = columns.iter().map(|at| cell(at).unwrap_or("fails".into()));
+        table.row(std::iter::once(level.to_string()).chain(cells));
     }
-    page
+    table.markdown()
 }
 
 /// The published figures, and ours of the same shape.
@@ -307,19 +205,11 @@ fn published_figures(points: &Points<'_>) -> String {
         value.map_or_else(|| word.to_owned(), |value| format!("{value:.1}"))
     };
     let mut rates = ByModel::new("Replies per second:", "connections");
-    let title = "Ours, mean latency and jitter, multiplied by 2.5, in ms:";
-    let mut latencies = ByModel::new(title, "connections");
     for (connections, published) in published::THROUGHPUT {
         rates.row(connections, |model| {
             let ours = of(model, connections).and_then(Point::rate);
             let ours = none(ours.map(|rate| rate / plan::PUBLISHED_FASTER), "–");
             Some(format!("{} / {ours}", none(published[model], "fails")))
-        });
-        latencies.row(connections, |model| {
-            let all = of(model, connections)?.figures.first()?;
-            let millis = |micros: u64| micros as f64 * plan::PUBLISHED_FASTER / 1000.0;
-            let (mean, jitter) = (millis(all.mean), millis(all.deviation));
-            Some(format!("{mean:.2}; {jitter:.2}"))
         });
     }
     let title = "64 connections of 8 levels, every 50 ms, KCUC: replies per second at each level, and mean latency of the first and the last level in ms. Ours: every 5 ms, \
@@ -350,9 +240,8 @@ fn published_figures(points: &Points<'_>) -> String {
     format!(
         "## Published figures beside ours\n\nPublished: the raw data in the repository of the papers' code, from an FPGA with 4 harts at 100 MHz, 15 × 15, every 100 ms, 5 s, with the client on \
          another machine. One of our harts, at an instruction per nanosecond, executes two and a half times as many instructions as those four; so ours is one hart with a period of 40 ms, and its \
-         rates are divided by 2.5. In each cell: published / ours.\n\n{}{}{}",
+         rates are divided by 2.5. In each cell: published / ours.\n\n{}{}",
         rates.0.markdown(),
-        latencies.0.markdown(),
         levels.markdown()
     )
 }

@@ -9,6 +9,7 @@ use super::layers::{LAYERS, Profile, SHARED};
 use super::{BEFORE, COMPARED, COUNTED};
 use crate::evaluate::commit;
 use crate::evaluate::file::COMMIT;
+use crate::evaluate::plan::MANY_CONNECTIONS;
 use crate::evaluate::point::MODELS;
 
 /// The file of profiles.
@@ -114,7 +115,10 @@ pub(crate) fn draw(folder: &str, file: &str) -> String {
         let all = COMPARED.map(|model| known.sum(shape, model, |_| true));
         let cells = all.map(|sum| format!("{sum:.0}"));
         table.row(std::iter::once("**all**".to_owned()).chain(cells));
-        page += &table.markdown();
+        // One shape stands for all: the file has the others.
+        if connections == MANY_CONNECTIONS {
+            page += &table.markdown();
+        }
         let is_shared = |name: &str| SHARED.contains(&name);
         let shared = COMPARED.map(|model| known.sum(shape, model, is_shared));
         let rest = [all[0] - shared[0], all[1] - shared[1]];
