@@ -2,8 +2,8 @@
 //! 1,024 ranks would do.
 //!
 //! The driver starts this program by `mpirun` once for each way of doing a thing, in interleaved rounds, prints medians with their
-//! spread, and writes them into `docs/mpi.md` (not with `--quick`, and only if the tree is that of a commit). The ways do the same work on the same ranks. What it is not: a measurement of a network, or of ranks with CPUs of their own:
-//! all ranks share one machine.
+//! spread, and writes them into `mpi/bench/FIGURES.md` (not with `--quick`, and only if the tree is that of a commit).
+//! The ways do the same work on the same ranks. All ranks share one machine: no network is measured.
 
 mod collective;
 mod costs;
@@ -133,7 +133,7 @@ fn drive(arguments: &Arguments) -> Result<(), String> {
     println!("{rounds} rounds, {seconds:.0} s; {}", page::machine());
     match page::commit() {
         _ if arguments.quick || arguments.only.is_some() => Ok(()),
-        None => Err("the tree differs from its commit: nothing is written to docs/mpi.md".into()),
+        None => Err("the tree differs from its commit: nothing is written to mpi/bench/FIGURES.md".into()),
         Some(commit) => page::write(&format!(
             "At {commit}, {rounds} interleaved rounds, {seconds:.0} s; {}. Medians with (smallest–largest).\n{tables}",
             page::machine()

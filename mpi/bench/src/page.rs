@@ -1,4 +1,4 @@
-//! The tables of what was measured: printed, and written into `docs/mpi.md` between two marks.
+//! The tables of what was measured: printed, and written into `mpi/bench/FIGURES.md` between two marks.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -121,7 +121,7 @@ pub(crate) fn commit() -> Option<String> {
             "--porcelain",
             "--",
             ".",
-            ":!docs/mpi.md",
+            ":!mpi/bench/FIGURES.md",
             ":!bench/results",
             ":!bench/RESULTS.md",
         ],
@@ -151,7 +151,7 @@ pub(crate) fn machine() -> String {
 /// # Errors
 /// The page cannot be read or written, or has no marks.
 pub(crate) fn write(text: &str) -> Result<(), String> {
-    let path = root().join("docs/mpi.md");
+    let path = root().join("mpi/bench/FIGURES.md");
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
     let page = std::fs::read_to_string(&path).map_err(failed)?;
     let parts = page
