@@ -11,14 +11,16 @@ use super::published;
 
 const INTRODUCTION: &str = "# The papers' server in the kernel
 
-The matrix server of the SharedScheduler papers (cited in [the kernel](kernel.md)) in four models. `cargo xtask os -- evaluate` measures them and writes this
-page, its plots and the files of points. KC: a call that blocks is a coroutine of the kernel. KT: it is a kernel
-thread with a stack of 16 KiB (feature `kernel-threads`). UC: the server has three
-coroutines per connection (receive, compute, send). UT: three threads. The clients are coroutines of one
-process, connected over the loopback; the figures include their instructions and those of the network.
+The matrix server of the SharedScheduler papers (cited in [the kernel](kernel.md)) in four models.
+`cargo xtask os -- evaluate` measures them and writes this page, its plots and the files of points.
+KC: a call that blocks is a coroutine of the kernel. KT: it is a kernel thread with a stack of
+16 KiB (feature `kernel-threads`). UC: the server has three coroutines per connection (receive,
+compute, send). UT: three threads. The clients are coroutines of one process, connected over the
+loopback; the figures include their instructions and those of the network.
 
-Time counts instructions (QEMU 7.2, `-icount shift=0`): a millisecond of a hart is a million instructions, and every figure repeats exactly. QEMU runs several harts
-in turn, 0.1 ms each: latencies on several harts are meaningful only if they are longer than the turns.
+Time counts instructions (QEMU 7.2, `-icount shift=0`): a millisecond of a hart is a million
+instructions, and every figure repeats exactly. QEMU runs several harts in turn, 0.1 ms each:
+latencies on several harts are meaningful only if they are longer than the turns.
 
 ";
 
@@ -67,8 +69,9 @@ pub(crate) fn page(folder: &str, counted: &[Point], commit: &str) -> String {
     let mut page = INTRODUCTION.to_owned();
     let _ = writeln!(
         page,
-        "All points are in [`points.csv`]({folder}/points.csv), measured at commit `{commit}`. `--clock` and `--host` measure by the host's clock, \
-         with clients inside and outside of the machine, into files of their own; they show that the models work, not which one is faster.\n"
+        "All points are in [`points.csv`]({folder}/points.csv), measured at commit `{commit}`. `--clock`\n\
+         and `--host` measure by the host's clock, with clients inside and outside of the machine, into\n\
+         files of their own; they show that the models work, not which one is faster.\n"
     );
     page += &goals(&points);
     page += "## Closed loop\n\nEach connection sends its next request on receiving a reply.\n\n";
