@@ -68,13 +68,14 @@ fn lay_out(root: &Path) -> io::Result<usize> {
         fs::create_dir_all(file.parent().unwrap_or(&to))?;
         fs::write(file, within(&text, page, &pages))?;
     }
-    for entry in fs::read_dir(root.join("docs"))? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "svg") {
-            fs::copy(
-                &path,
-                to.join("docs").join(path.file_name().unwrap_or_default()),
-            )?;
+    for folder in ["docs", "docs/kernel-evaluation"] {
+        fs::create_dir_all(to.join(folder))?;
+        for entry in fs::read_dir(root.join(folder))? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "svg") {
+                let name = path.file_name().unwrap_or_default();
+                fs::copy(&path, to.join(folder).join(name))?;
+            }
         }
     }
     // The summary lies in docs/, that of a book in its root.
