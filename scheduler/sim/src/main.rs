@@ -111,15 +111,15 @@ fn scale(folder: Option<&Path>) -> ExitCode {
     let Some(folder) = folder else {
         return ExitCode::SUCCESS;
     };
-    let urgent = "p99 of the wait of level 0 (dashed: ideal)";
+    let urgent = "median wait of level 0 (dashed: ideal)";
     let all = "mean wait of all jobs (dashed: ideal)";
     let drawn = draw(
         &points,
         urgent,
-        |it| it.1,
+        |it| it.0,
         &folder.join("scale-level-0.svg"),
     )
-    .and_then(|()| draw(&points, all, |it| it.2, &folder.join("scale-all.svg")));
+    .and_then(|()| draw(&points, all, |it| it.1, &folder.join("scale-all.svg")));
     match drawn {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

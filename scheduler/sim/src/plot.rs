@@ -15,13 +15,13 @@ use crate::scale::Point;
 pub fn draw(
     points: &[Point],
     title: &str,
-    figure: impl Fn(&(f64, f64, f64)) -> f64,
+    figure: impl Fn(&(f64, f64)) -> f64,
     to: &Path,
 ) -> io::Result<()> {
     let x = ("load: offered work over capacity", Kind::Range);
     let mut plot = Plot::new(title, x, ("µs", Kind::Linear));
     for (vcpus, colour) in [2, 8, 32, 128].into_iter().zip(COLOURS) {
-        let line = |figures: fn(&Point) -> &(f64, f64, f64)| {
+        let line = |figures: fn(&Point) -> &(f64, f64)| {
             let machine = points.iter().filter(move |point| point.vcpus == vcpus);
             let point = |point: &Point| (point.load, figure(figures(point)));
             machine.map(point).collect::<Vec<_>>()

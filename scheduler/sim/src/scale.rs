@@ -95,16 +95,16 @@ fn real(vcpus: usize, jobs: &[Job]) -> Vec<u64> {
     jobs.iter().enumerate().map(wait).collect()
 }
 
-/// Median and 99th percentile of level 0, and the mean of all, µs.
-fn figures(jobs: &[Job], waits: &[u64]) -> (f64, f64, f64) {
+/// Median wait of level 0 and mean wait of all, µs.
+fn figures(jobs: &[Job], waits: &[u64]) -> (f64, f64) {
     let mut urgent: Vec<u64> = (jobs.iter().zip(waits))
         .filter(|(job, _)| job.urgent)
         .map(|(_, wait)| *wait)
         .collect();
     urgent.sort_unstable();
-    let at = |part: f64| urgent[((urgent.len() - 1) as f64 * part) as usize] as f64 / 1e3;
+    let median = urgent[(urgent.len() - 1) / 2] as f64 / 1e3;
     let mean = waits.iter().sum::<u64>() as f64 / waits.len() as f64 / 1e3;
-    (at(0.5), at(0.99), mean)
+    (median, mean)
 }
 
 /// The figures of one machine at one load.
@@ -113,10 +113,10 @@ pub struct Point {
     pub vcpus: usize,
     /// Offered work over capacity.
     pub load: f64,
-    /// Median and p99 of level 0 and the mean wait of all, µs: on the core.
-    pub core: (f64, f64, f64),
+    /// Median wait of level 0 and mean wait of all, µs: on the core.
+    pub core: (f64, f64),
     /// The same on the ideal machine.
-    pub ideal: (f64, f64, f64),
+    pub ideal: (f64, f64),
 }
 
 /// All machines at all loads.
@@ -142,7 +142,7 @@ pub fn points() -> Vec<Point> {
 #[must_use]
 pub fn table(points: &[Point]) -> String {
     let mut text = String::from(
-        "| vCPUs | load | level 0 p50, µs: core (ideal) | level 0 p99, µs: core (ideal) | all, mean wait, µs: core (ideal) |\n|---|---|---|---|---|\n",
+        "| vCPUs | load | level 0, median wait, µs: core (ideal) | all, mean wait, µs: core (ideal) |\n|---|---|---|---|\n",
     );
     for Point {
         vcpus,
@@ -153,8 +153,8 @@ pub fn table(points: &[Point]) -> String {
     {
         let _ = writeln!(
             text,
-            "| {vcpus} | {load} | {:.1} ({:.1}) | {:.1} ({:.1}) | {:.1} ({:.1}) |",
-            core.0, ideal.0, core.1, ideal.1, core.2, ideal.2
+            "| {vcpus} | {load} | {:.1} ({:.1}) | {:.1} ({:.1}) |",
+            core.0, ideal.0, core.1, ideal.1
         );
     }
     text
