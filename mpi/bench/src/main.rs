@@ -2,8 +2,9 @@
 //! 1,024 ranks would do.
 //!
 //! The driver starts this program by `mpirun` once for each way of doing a thing, in interleaved rounds, prints medians with their
-//! spread, and writes them into `mpi/bench/FIGURES.md` (not with `--quick`, and only if the tree is that of a commit).
-//! The ways do the same work on the same ranks. All ranks share one machine: no network is measured.
+//! spread, and writes them into `mpi/bench/FIGURES.md` (not with `--quick`, and only if the tree is
+//! that of a commit). The ways do the same work on the same ranks. All ranks share one machine: no
+//! network is measured.
 
 mod collective;
 mod costs;
@@ -133,7 +134,9 @@ fn drive(arguments: &Arguments) -> Result<(), String> {
     println!("{rounds} rounds, {seconds:.0} s; {}", page::machine());
     match page::commit() {
         _ if arguments.quick || arguments.only.is_some() => Ok(()),
-        None => Err("the tree differs from its commit: nothing is written to mpi/bench/FIGURES.md".into()),
+        None => Err(
+            "the tree differs from its commit: nothing is written to mpi/bench/FIGURES.md".into(),
+        ),
         Some(commit) => page::write(&format!(
             "At {commit}, {rounds} interleaved rounds, {seconds:.0} s; {}. Medians with (smallest–largest).\n{tables}",
             page::machine()

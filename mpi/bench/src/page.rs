@@ -1,4 +1,4 @@
-//! The tables of what was measured: printed, and written into `mpi/bench/FIGURES.md` between two marks.
+//! The tables of the figures: printed, and written into `mpi/bench/FIGURES.md` between two marks.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
