@@ -22,6 +22,31 @@
 #define UPSHIFT_INHERIT -1
 
 /*
+ Level of short work that must not wait.
+ */
+#define UPSHIFT_LEVEL_URGENT 0
+
+/*
+ Level of requests that somebody waits for.
+ */
+#define UPSHIFT_LEVEL_HIGH 16
+
+/*
+ Level of work without a wish: the default.
+ */
+#define UPSHIFT_LEVEL_NORMAL 32
+
+/*
+ Level of work that nobody waits for and that has a deadline.
+ */
+#define UPSHIFT_LEVEL_LOW 48
+
+/*
+ Level of work that runs when nothing else does.
+ */
+#define UPSHIFT_LEVEL_BACKGROUND 63
+
+/*
  No coroutine has this id.
  */
 #define UPSHIFT_NO_CID UINT64_MAX

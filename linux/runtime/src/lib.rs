@@ -114,7 +114,9 @@ pub use runtime::driver::Report;
 pub use runtime::handle::Handle;
 pub use runtime::stats::LevelStats;
 pub use task::{JoinError, JoinHandle};
-pub use upshift_core::{CoroutineId, Dead, LEVELS, Level, LevelError, Priority, SpawnError, State};
+pub use upshift_core::{
+    CoroutineId, Dead, LEVELS, Level, LevelError, ParseLevelError, Priority, SpawnError, State,
+};
 pub use upshift_macros::{main, test};
 pub use upshift_ring::{Driver, Mode, RecvBuf};
 
