@@ -326,9 +326,13 @@ typedef struct upshift_config {
    */
   uint32_t driver;
   /*
-   Every so many turns a level of another is served; 0: strict priority.
+   Percent of each vCPU's time for the levels from `floor_level` on; 0: strict priority.
    */
-  uint32_t aging_turns;
+  uint32_t floor_percent;
+  /*
+   See `floor_percent`.
+   */
+  uint32_t floor_level;
   /*
    Receive buffers per vCPU and level that receives (a power of two), and their size in bytes; both 0: as is best for most.
    */

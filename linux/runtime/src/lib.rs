@@ -124,3 +124,8 @@ pub use upshift_ring::{Driver, Mode, RecvBuf};
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// So is that of the guide to levels.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/levels.md")]
+struct Levels;

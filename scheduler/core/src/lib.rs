@@ -83,7 +83,7 @@ mod sync;
 mod tables;
 mod vcpu;
 
-pub use base::config::{Config, MAX_VCPUS, SpawnError, SpawnOptions, TooManyVcpus};
+pub use base::config::{Config, Floor, MAX_VCPUS, SpawnError, SpawnOptions, TooManyVcpus};
 pub use base::events::{Change, Poll, Step};
 pub use base::host::{Host, Panic, Served};
 pub use base::id::{CoroutineId, Dead};
