@@ -22,6 +22,31 @@
 #define UPSHIFT_INHERIT -1
 
 /*
+ Level of short work that must not wait.
+ */
+#define UPSHIFT_LEVEL_URGENT 0
+
+/*
+ Level of requests that somebody waits for.
+ */
+#define UPSHIFT_LEVEL_HIGH 16
+
+/*
+ Level of work without a wish: the default.
+ */
+#define UPSHIFT_LEVEL_NORMAL 32
+
+/*
+ Level of work that nobody waits for and that has a deadline.
+ */
+#define UPSHIFT_LEVEL_LOW 48
+
+/*
+ Level of work that runs when nothing else does.
+ */
+#define UPSHIFT_LEVEL_BACKGROUND 63
+
+/*
  No coroutine has this id.
  */
 #define UPSHIFT_NO_CID UINT64_MAX
@@ -301,9 +326,13 @@ typedef struct upshift_config {
    */
   uint32_t driver;
   /*
-   Every so many turns a level of another is served; 0: strict priority.
+   Percent of each vCPU's time for the levels from `floor_level` on; 0: strict priority.
    */
-  uint32_t aging_turns;
+  uint32_t floor_percent;
+  /*
+   See `floor_percent`.
+   */
+  uint32_t floor_level;
   /*
    Receive buffers per vCPU and level that receives (a power of two), and their size in bytes; both 0: as is best for most.
    */

@@ -10,12 +10,19 @@
 
 UPSHIFT_BEGIN
 
-/// 0 is the most urgent, 63 the least.
+/// 0 is the most urgent, 63 the least. Five have names.
 struct level {
+  static const level urgent, high, normal, low, background;
   int value;
   constexpr explicit level(int n) noexcept : value(n) {}
   friend constexpr bool operator==(level, level) = default;
 };
+
+inline constexpr level level::urgent{UPSHIFT_LEVEL_URGENT};
+inline constexpr level level::high{UPSHIFT_LEVEL_HIGH};
+inline constexpr level level::normal{UPSHIFT_LEVEL_NORMAL};
+inline constexpr level level::low{UPSHIFT_LEVEL_LOW};
+inline constexpr level level::background{UPSHIFT_LEVEL_BACKGROUND};
 
 /// The level of what spawns.
 inline constexpr level inherit{UPSHIFT_INHERIT};

@@ -1,7 +1,6 @@
 //! Runtimes and handles to them.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::num::NonZeroU32;
 use std::ptr::null;
 use std::thread::ThreadId;
 use std::time::Duration;
@@ -41,8 +40,10 @@ pub struct upshift_config {
     pub board: u32,
     /// What carries out I/O: 0 the environment's UPSHIFT_DRIVER, or what works; 1 io_uring; 2 epoll, and threads for files.
     pub driver: u32,
-    /// Every so many turns a level of another is served; 0: strict priority.
-    pub aging_turns: u32,
+    /// Percent of each vCPU's time for the levels from `floor_level` on; 0: strict priority.
+    pub floor_percent: u32,
+    /// See `floor_percent`.
+    pub floor_level: u32,
     /// Receive buffers per vCPU and level that receives (a power of two), and their size in bytes; both 0: as is best for most.
     pub buffers: u32,
     /// See `buffers`.
@@ -73,7 +74,8 @@ pub unsafe extern "C" fn upshift_config_init(config: *mut upshift_config) {
         preemption: 0,
         board: 0,
         driver: 0,
-        aging_turns: 0,
+        floor_percent: 0,
+        floor_level: u32::from(Level::NORMAL.get()),
         buffers: 0,
         buffer_size: 0,
         quantum_ns: 0,
@@ -90,6 +92,11 @@ pub unsafe extern "C" fn upshift_config_init(config: *mut upshift_config) {
     }
 }
 
+fn level_of(number: u32) -> Result<Level, c_int> {
+    let number = u8::try_from(number).map_err(|_| -libc::EINVAL)?;
+    Level::new(number).map_err(|_| -libc::EINVAL)
+}
+
 /// # Safety
 /// `config` is filled as its comments say.
 unsafe fn build(config: &upshift_config) -> Result<Runtime, c_int> {
@@ -97,8 +104,7 @@ unsafe fn build(config: &upshift_config) -> Result<Runtime, c_int> {
     if config.vcpus != 0 {
         builder = builder.vcpus(config.vcpus as usize);
     }
-    let level = u8::try_from(config.main_level).map_err(|_| -libc::EINVAL)?;
-    let level = Level::new(level).map_err(|_| -libc::EINVAL)?;
+    let level = level_of(config.main_level)?;
     builder = builder
         .blocking_threads(config.blocking_threads as usize)
         .main_level(level)
@@ -120,8 +126,9 @@ unsafe fn build(config: &upshift_config) -> Result<Runtime, c_int> {
             2 => Driver::Readiness,
             _ => return Err(-libc::EINVAL),
         });
-    if let Some(turns) = NonZeroU32::new(config.aging_turns) {
-        builder = builder.aging(turns);
+    if config.floor_percent != 0 {
+        let percent = u8::try_from(config.floor_percent).map_err(|_| -libc::EINVAL)?;
+        builder = builder.floor(level_of(config.floor_level)?, percent);
     }
     if config.buffers != 0 || config.buffer_size != 0 {
         if config.buffers == 0 || config.buffer_size == 0 {

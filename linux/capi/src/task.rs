@@ -19,6 +19,16 @@ use crate::runtime::upshift_handle;
 
 /// The level of the spawner.
 pub const UPSHIFT_INHERIT: c_int = -1;
+/// Level of short work that must not wait.
+pub const UPSHIFT_LEVEL_URGENT: c_int = 0;
+/// Level of requests that somebody waits for.
+pub const UPSHIFT_LEVEL_HIGH: c_int = 16;
+/// Level of work without a wish: the default.
+pub const UPSHIFT_LEVEL_NORMAL: c_int = 32;
+/// Level of work that nobody waits for and that has a deadline.
+pub const UPSHIFT_LEVEL_LOW: c_int = 48;
+/// Level of work that runs when nothing else does.
+pub const UPSHIFT_LEVEL_BACKGROUND: c_int = 63;
 /// No coroutine has this id.
 pub const UPSHIFT_NO_CID: u64 = u64::MAX;
 
@@ -102,6 +112,15 @@ pub struct upshift_join {
 
 /// The word that says whether there is a handle in the others.
 const HELD: usize = 3;
+
+// cbindgen wants literals.
+const _: () = {
+    assert!(UPSHIFT_LEVEL_URGENT == Level::URGENT.get() as c_int);
+    assert!(UPSHIFT_LEVEL_HIGH == Level::HIGH.get() as c_int);
+    assert!(UPSHIFT_LEVEL_NORMAL == Level::NORMAL.get() as c_int);
+    assert!(UPSHIFT_LEVEL_LOW == Level::LOW.get() as c_int);
+    assert!(UPSHIFT_LEVEL_BACKGROUND == Level::BACKGROUND.get() as c_int);
+};
 
 type Join = JoinHandle<Frame>;
 

@@ -114,7 +114,9 @@ pub use runtime::driver::Report;
 pub use runtime::handle::Handle;
 pub use runtime::stats::LevelStats;
 pub use task::{JoinError, JoinHandle};
-pub use upshift_core::{CoroutineId, Dead, LEVELS, Level, LevelError, Priority, SpawnError, State};
+pub use upshift_core::{
+    CoroutineId, Dead, LEVELS, Level, LevelError, ParseLevelError, Priority, SpawnError, State,
+};
 pub use upshift_macros::{main, test};
 pub use upshift_ring::{Driver, Mode, RecvBuf};
 
@@ -122,3 +124,8 @@ pub use upshift_ring::{Driver, Mode, RecvBuf};
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// So is that of the guide to levels.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/levels.md")]
+struct Levels;

@@ -83,12 +83,12 @@ mod sync;
 mod tables;
 mod vcpu;
 
-pub use base::config::{Config, MAX_VCPUS, SpawnError, SpawnOptions, TooManyVcpus};
+pub use base::config::{Config, Floor, MAX_VCPUS, SpawnError, SpawnOptions, TooManyVcpus};
 pub use base::events::{Change, Poll, Step};
 pub use base::host::{Host, Panic, Served};
 pub use base::id::{CoroutineId, Dead};
 pub use base::kind::{Kind, Place, State};
-pub use base::level::{LEVELS, Level, LevelError, Priority};
+pub use base::level::{LEVELS, Level, LevelError, ParseLevelError, Priority};
 pub use base::stats::{BUCKETS, LevelStats, WaitHistogram};
 pub use base::token_bucket::TokenBucket;
 pub use coroutine::CONTROL_BLOCK_BYTES;

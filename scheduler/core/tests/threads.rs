@@ -5,7 +5,6 @@
 mod threaded;
 
 use std::future::poll_fn;
-use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +12,7 @@ use std::task::{Poll, Waker};
 use std::thread;
 
 use threaded::{OneAtATime, Random, Stop, ThreadHost, domain, eventually, serve};
-use upshift_core::{Config, CoroutineId, Domain, Level, Priority};
+use upshift_core::{Config, CoroutineId, Domain, Floor, Level, Priority};
 
 const COROUTINES: usize = if cfg!(miri) { 4 } else { 64 };
 const WAKES: usize = if cfg!(miri) { 12 } else { 1_000_000 };
@@ -23,7 +22,11 @@ fn configs() -> Vec<Config> {
     let plain = Config::default();
     let chaos = Config {
         chaos: Some(7),
-        aging: NonZeroU32::new(5),
+        floor: Some(Floor {
+            from: Level::at::<20>(),
+            percent: 20,
+            quantum: 1_000,
+        }),
         coarse_below: 1_000,
         ..Config::default()
     };

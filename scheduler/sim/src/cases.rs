@@ -1,13 +1,15 @@
 //! Generated cases: machines, workloads and interleavings, which `proptest` shrinks when one of them breaks a law.
 //!
 //! Cases are small on purpose: what the laws say of two or three vCPUs and a handful of coroutines breaks there first,
-//! and a million of them pass in minutes. One in eight is of up to [`Family::SEVERAL`]'s most vCPUs, one in four ages. The distributions of computing time are fixed, exponential and bimodal.
+//! and a million of them pass in minutes. One in eight is of
+//! up to [`Family::SEVERAL`]'s most vCPUs, one in four has a floor. The distributions of computing
+//! time are fixed, exponential and bimodal.
 
 use std::fmt;
-use std::num::NonZeroU32;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
+use upshift_core::{Floor, Level};
 
 use crate::machine::{Machine, Preemption};
 use crate::workload::{Op, Program, Workload};
@@ -103,7 +105,7 @@ fn machine(family: Family) -> impl Strategy<Value = Machine> {
         7 => least..=most.min(FEW_VCPUS),
         1 => least..=most,
     ];
-    let aging = prop_oneof![3 => Just(None), 1 => (2..6_u32).prop_map(NonZeroU32::new)];
+    let floor = prop_oneof![3 => Just(None), 1 => floor().prop_map(Some)];
     let wake = prop_oneof![Just(35_000_u64), Just(1_000), Just(5_000)];
     let set_back = if family.set_back {
         let at = 0..3_000_000_u64;
@@ -111,16 +113,28 @@ fn machine(family: Family) -> impl Strategy<Value = Machine> {
     } else {
         Just(None).boxed()
     };
-    let all = (vcpus, wake, aging, set_back);
-    all.prop_map(move |(vcpus, wake, aging, set_back)| Machine {
+    let all = (vcpus, wake, floor, set_back);
+    all.prop_map(move |(vcpus, wake, floor, set_back)| Machine {
         set_back,
         wake,
-        aging,
+        floor,
         preemption: family.preemption.then_some(Preemption {
             suspension: 25_000,
             quantum: 300_000,
         }),
         ..Machine::new(vcpus)
+    })
+}
+
+/// A floor that splits the levels of most programs.
+fn floor() -> impl Strategy<Value = Floor> {
+    let from = prop_oneof![Just(Level::at::<11>()), Just(Level::at::<12>())];
+    let percent = prop_oneof![1..=99_u8, Just(10)];
+    let quantum = prop_oneof![Just(20_000_u64), Just(200_000), Just(2_000_000)];
+    (from, percent, quantum).prop_map(|(from, percent, quantum)| Floor {
+        from,
+        percent,
+        quantum,
     })
 }
 

@@ -13,7 +13,6 @@
 //!   for before that no other vCPU can have known.
 
 use std::collections::HashMap;
-use std::num::NonZeroU32;
 
 use upshift_core::{Change, CoroutineId, Step};
 
@@ -21,9 +20,11 @@ use crate::machine::Machine;
 use crate::timeline::{Entry, Timeline};
 use crate::workload::Workload;
 
+mod floor;
 mod lending;
 mod verdict;
 
+use floor::FloorLaw;
 pub(crate) use lending::level;
 
 /// What a vCPU does.
@@ -46,6 +47,8 @@ pub enum Law {
     Conservation,
     /// Something waited for what is less urgent for longer than the theorem says.
     Progress,
+    /// The levels of the floor got less than their share, or went ahead of urgent work for longer.
+    Floor,
     /// What others see of a vCPU hid something urgent.
     Truth,
 }
@@ -124,19 +127,6 @@ struct Tracked {
     first: Option<u64>,
     beside_idle: u64,
     behind: u64,
-    /// Aging, on a machine with one vCPU, since the first pick after it was settled.
-    aged: Option<Aged>,
-}
-
-/// Wait of a coroutine in its queue, by turns.
-#[derive(Clone, Copy)]
-struct Aged {
-    /// Its place in its level at the beginning.
-    place: u64,
-    /// Turns of others.
-    turns: u64,
-    /// Levels that have had something ready, as a bitmap.
-    levels: u64,
 }
 
 impl Tracked {
@@ -160,7 +150,6 @@ impl Tracked {
             first: None,
             beside_idle: 0,
             behind: 0,
-            aged: None,
         }
     }
 
@@ -191,8 +180,6 @@ impl Tracked {
 struct Pick {
     began: Stamp,
     count: u64,
-    /// Polls so far, this one included.
-    polls: u64,
     /// What it came to, and of which level that was then.
     chosen: Option<(usize, u8)>,
 }
@@ -212,7 +199,7 @@ pub(crate) struct Laws {
     behind: u64,
     /// Polls are not interrupted.
     inline: bool,
-    aging: Option<NonZeroU32>,
+    floor: Option<FloorLaw>,
     pub(crate) longest: Longest,
     timeline: Timeline,
     enabled: bool,
@@ -238,9 +225,9 @@ impl Laws {
             time: 0,
             bound,
             inline: machine.preemption.is_none(),
-            aging: machine.aging,
-            // With aging what is less urgent has its turns.
-            behind: if workload.blocks() || machine.aging.is_some() {
+            floor: FloorLaw::new(machine, workload),
+            // With a floor less urgent work has turns of its own.
+            behind: if workload.blocks() || machine.floor.is_some() {
                 u64::MAX
             } else {
                 poll + bound
@@ -337,9 +324,7 @@ impl Laws {
                 it.unsettled = None;
                 it.keeps = None;
                 (it.beside_idle, it.behind) = (0, 0);
-                let pick = &mut self.picks[change.vcpu];
-                pick.chosen = Some((k, change.level.get()));
-                pick.polls += 1;
+                self.picks[change.vcpu].chosen = Some((k, change.level.get()));
             }
             Step::Blocked => {
                 it.phase = Phase::Blocked;
@@ -368,7 +353,6 @@ impl Laws {
                 if it.keeps.take().is_none() {
                     it.settled_pick = pick;
                 }
-                it.aged = None;
             }
         }
     }
@@ -376,7 +360,7 @@ impl Laws {
     /// The poll of `k` on a vCPU gives way and keeps the place that it had when it was picked.
     pub(crate) fn keeps_place(&mut self, vcpu: usize, k: usize) {
         let picked = self.picks[vcpu].chosen.map(|(_, level)| level);
-        self.all[k].keeps = picked.filter(|_| self.aging.is_none());
+        self.all[k].keeps = picked;
     }
 
     /// What a vCPU has polled is to go on, and is in no queue before its next pick.
@@ -393,8 +377,8 @@ impl Laws {
         pick.began = stamp;
         pick.count += 1;
         pick.chosen = None;
-        if self.aging.is_some() {
-            self.queue();
+        if let Some(floor) = &mut self.floor {
+            floor.ends(vcpu);
         }
     }
 

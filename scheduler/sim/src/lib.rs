@@ -14,9 +14,10 @@
 //!
 //! | law | broken when |
 //! |---|---|
-//! | Order | a poll begins while something more urgent that may run there was ready, for all to see, when its pick began; on a machine with one vCPU also when it overtakes an equal. With aging every n-th poll of a vCPU may be of any level |
+//! | Order | a poll begins while something more urgent that may run there was ready, for all to see, when its pick began; on a machine with one vCPU also when it overtakes an equal. Turns of a floor may go ahead of levels above it |
 //! | Conservation | something waits (ready, or its timer due, or its data arrived) beside a vCPU that idles all the time, for longer than *B* ([`Machine::conservation_bound`]); or for ever |
-//! | Progress | the time that something waits while a vCPU polls less urgent things, or idles, exceeds the longest poll and *B*; with preemption, on one vCPU, three suspensions and *B*; with aging, on one vCPU, something waits for more turns than [`Config::aging`](upshift_core::Config::aging) says |
+//! | Progress | the time that something waits while a vCPU polls less urgent things, or idles, exceeds the longest poll and *B*; with preemption, on one vCPU, three suspensions and *B* |
+//! | Floor | in some window the floor's levels exceed a bound of [`Config::floor`](upshift_core::Config::floor) |
 //! | Truth | between two steps a ready coroutine is missing in the bitmap, a vCPU shows a more urgent level than that of its poll, is not asked to give way to what is more urgent and ready there, or parked vCPUs are miscounted; what holds a mutex or is awaited is less urgent than what is blocked on it, or stays raised when nothing is |
 //!
 //! The preemption rule has a model of its own, [`suspending`]: the decision of `upshift_core::preempt` as it is, over random loads.

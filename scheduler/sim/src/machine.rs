@@ -1,6 +1,6 @@
 //! The machine that is simulated: how many vCPUs it has and what its steps cost.
 
-use std::num::NonZeroU32;
+use upshift_core::Floor;
 
 /// What polls may be interrupted at, and for how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +27,8 @@ pub struct Machine {
     pub look: u64,
     /// `None`: polls are never interrupted.
     pub preemption: Option<Preemption>,
-    /// See [`Config::aging`](upshift_core::Config::aging).
-    pub aging: Option<NonZeroU32>,
+    /// See [`Config::floor`](upshift_core::Config::floor).
+    pub floor: Option<Floor>,
     /// When the clock of its CPUs is set back, and by how much, ns.
     pub set_back: Option<(u64, u64)>,
 }
@@ -44,7 +44,7 @@ impl Machine {
             wake: 35_000,
             look: 50_000,
             preemption: None,
-            aging: None,
+            floor: None,
             set_back: None,
         }
     }
@@ -67,6 +67,11 @@ impl Machine {
     pub fn conservation_bound(&self) -> u64 {
         let doublings = u64::from(self.vcpus.next_power_of_two().trailing_zeros());
         3 * self.look + (2 + doublings) * (self.wake + self.overhead()) + SLACK
+    }
+
+    /// Returns the time that the interleaving and a turn may add to any span.
+    pub(crate) fn slack(&self) -> u64 {
+        self.overhead() + SLACK
     }
 
     /// What may lie between a decision and its effect besides what the law counts: turns and steals that are under way.

@@ -117,7 +117,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(machine: Machine, workload: Workload, laws: Laws) -> Rc<World> {
         let config = Config {
-            aging: machine.aging,
+            floor: machine.floor,
             look_after: machine.look,
             patience: machine.preemption.map_or(0, |p| 10 * p.quantum),
             ..Config::default()

@@ -1,8 +1,15 @@
 //! Each law over generated cases, a second of them each; `cargo xtask soak` runs a million.
 
+use upshift_core::{Floor, Level};
 use upshift_sim::{Family, Law, Machine, Op, Program, Workload, search, simulate};
 
-const LAWS: [Law; 4] = [Law::Order, Law::Conservation, Law::Progress, Law::Truth];
+const LAWS: [Law; 5] = [
+    Law::Order,
+    Law::Conservation,
+    Law::Progress,
+    Law::Floor,
+    Law::Truth,
+];
 const CASES: u32 = if cfg!(debug_assertions) { 250 } else { 4_000 };
 
 /// The law holds in generated cases of the family, without preemption and with it.
@@ -43,6 +50,16 @@ fn progress_across_vcpus() {
 #[test]
 fn progress_on_a_vcpu() {
     holds(Law::Progress, Family::ONE);
+}
+
+#[test]
+fn floor_on_a_vcpu() {
+    holds(Law::Floor, Family::ONE);
+}
+
+#[test]
+fn floor_across_vcpus() {
+    holds(Law::Floor, Family::SEVERAL);
 }
 
 #[test]
@@ -113,4 +130,29 @@ fn what_becomes_more_urgent_while_it_queues_for_a_mutex_queues_as_such() {
         delays: DELAYS.to_vec(),
     };
     simulate(Machine::new(4), workload).unwrap_or_else(|violation| panic!("{violation}"));
+}
+
+/// Batch work runs beside urgent work without end, within both bounds.
+#[test]
+fn a_floor_holds_beside_work_without_end() {
+    let work = |level, length| {
+        let ops: Vec<Op> = (0..200)
+            .flat_map(|_| [Op::Compute(length), Op::Yield])
+            .collect();
+        Program::at(0, level, ops)
+    };
+    for percent in [5, 10, 30, 60] {
+        for (urgent, batch) in [(20_000, 20_000), (3_000, 150_000), (300_000, 2_000)] {
+            let machine = Machine {
+                floor: Some(Floor {
+                    from: Level::at::<32>(),
+                    percent,
+                    quantum: 200_000,
+                }),
+                ..Machine::new(1)
+            };
+            let workload = Workload::of([work(3, urgent), work(3, urgent), work(40, batch)]);
+            simulate(machine, workload).unwrap_or_else(|violation| panic!("{violation}"));
+        }
+    }
 }

@@ -25,13 +25,11 @@ pub(crate) struct Endpoint {
     pub(crate) label: String,
 }
 
-/// A priority level, 0..=63.
+/// A priority level, 0..=63, as a number or by its name.
 pub(crate) fn level(text: &str) -> Result<u8, String> {
-    match text.parse::<u8>() {
-        Ok(level) if level <= 63 => Ok(level),
-        _ => Err(format!(
-            "`{text}` is not a level; levels run from 0 (most urgent) to 63 (least)"
-        )),
+    match text.parse::<upshift::Level>() {
+        Ok(level) => Ok(level.get()),
+        Err(error) => Err(format!("`{text}` is {error}")),
     }
 }
 

@@ -284,7 +284,7 @@ fn wrong_tasks_and_parameters_are_refused() {
         (&["rr", "--pid", "4194305"][..], "no process 4194305"),
         (&["rr", "--pid", "2147483647=3"], "unexpected"),
         (&["weighted", "--pid", "1=0"], "shares"),
-        (&["priority", "--pid", "1=64"], "levels run from 0"),
+        (&["priority", "--pid", "1=64"], "not a level"),
         (&["edf", "--pid", "1=5ms"], "PERIOD/BUDGET"),
         (&["edf", "--pid", "1=5ms/10us"], "timers"),
         (&["edf", "--pid", "1=5ms/5ms"], "add up"),

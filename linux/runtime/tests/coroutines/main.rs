@@ -1,6 +1,7 @@
 //! Coroutines of a runtime: order, names, priorities, vCPUs, panics, shutdown.
 
 mod ends;
+mod floor;
 mod order;
 mod vcpus;
 

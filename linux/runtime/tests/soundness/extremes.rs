@@ -23,7 +23,7 @@ fn settings_may_be_of_any_size() {
         |builder| builder.ring_entries(0),
         |builder| builder.buffers(u16::MAX, u32::MAX),
         |builder| builder.buffers(1 << 15, u32::MAX),
-        |builder| builder.aging(std::num::NonZeroU32::MAX),
+        |builder| builder.floor(Level::URGENT, u8::MAX),
         |builder| builder.chaos(u64::MAX),
         |builder| builder.spin(Duration::MAX),
         |builder| builder.reap_interval(Duration::MAX),

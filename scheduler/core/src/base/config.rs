@@ -1,10 +1,9 @@
 //! Choices for a domain and for a coroutine, and the errors of making one.
 
 use core::fmt;
-use core::num::NonZeroU32;
 
 use crate::base::kind::Kind;
-use crate::base::level::Priority;
+use crate::base::level::{Level, Priority};
 
 /// The most vCPUs a domain can have.
 pub const MAX_VCPUS: usize = if cfg!(loom) { 4 } else { 256 };
@@ -12,11 +11,17 @@ pub const MAX_VCPUS: usize = if cfg!(loom) { 4 } else { 256 };
 /// Choices that hold for a whole domain.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// `None`: strict priority, a less urgent level may starve. `Some(n)`: every
-    /// n-th turn of a vCPU goes to its levels in rotation, so the k-th coroutine
-    /// of a level starts after at most k · n · m turns, where m is the number of
-    /// levels that have a ready coroutine on that vCPU.
-    pub aging: Option<NonZeroU32>,
+    /// `None`: strict priority, a less urgent level may starve. With a floor, for a share *f*, a
+    /// quantum *Q*, the longest poll *P* of any level and *f* · *P* ≤ *Q*, on each vCPU:
+    ///
+    /// * In any window of length *w* in which the floor's levels have work, they get at least
+    ///   *f* · *w* − (*Q* + *P*).
+    /// * In any window of length *w*, polls of the floor that began while something more urgent
+    ///   was ready take at most *f* · *w* + *Q* + *P*. So in a row they take at most
+    ///   *Q* / (1 − *f*) + *P*.
+    ///
+    /// With a floor the clock is read at each poll: `coarse_below` has no effect.
+    pub floor: Option<Floor>,
     /// A seed switches the test mode on: FIFO order within a level is shuffled,
     /// and every other poll, by chance, is told that it is needed elsewhere.
     pub chaos: Option<u64>,
@@ -34,6 +39,18 @@ pub struct Config {
     /// only for so long. After that one suspended coroutine goes before them in
     /// as long, however many there are. 0: it waits its turn like any other.
     pub patience: u64,
+}
+
+/// A share of the time of each vCPU for its less urgent levels; see [`Config::floor`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Floor {
+    /// The most urgent of these levels. A turn of theirs goes to the most urgent of them that is
+    /// ready on the vCPU.
+    pub from: Level,
+    /// Their share in percent, 1 to 99.
+    pub percent: u8,
+    /// Ticks. The time by which they may be ahead of their share, or behind it.
+    pub quantum: u64,
 }
 
 /// How to start a coroutine.

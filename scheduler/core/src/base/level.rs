@@ -5,6 +5,7 @@
 //! error value.
 
 use core::fmt;
+use core::str::FromStr;
 
 /// How many levels there are: one bit each in a 64-bit bitmap.
 pub const LEVELS: usize = 64;
@@ -17,9 +18,14 @@ pub const LEVELS: usize = 64;
 /// use upshift_core::Level;
 ///
 /// const REQUESTS: Level = Level::at::<8>();
-/// assert!(REQUESTS < Level::DEFAULT);
+/// assert!(REQUESTS < Level::NORMAL);
 /// assert!(Level::new(64).is_err());
+/// assert_eq!("low".parse(), Ok(Level::LOW));
+/// assert_eq!("8".parse(), Ok(REQUESTS));
 /// ```
+///
+/// Five levels have names. They lie 16 apart, so that others fit between them; `docs/levels.md`
+/// helps to choose.
 ///
 /// A constant out of range does not compile:
 ///
@@ -31,12 +37,23 @@ pub const LEVELS: usize = 64;
 pub struct Level(u8);
 
 impl Level {
-    /// Level 0: nothing goes before it.
-    pub const MOST_URGENT: Level = Level(0);
-    /// Level 32: what a coroutine without a wish gets.
-    pub const DEFAULT: Level = Level(32);
+    /// Level 0: short work that must not wait, such as heartbeats and cancellation.
+    pub const URGENT: Level = Level(0);
+    /// Level 16: requests that somebody waits for.
+    pub const HIGH: Level = Level(16);
+    /// Level 32: work without a wish.
+    pub const NORMAL: Level = Level(32);
+    /// Level 48: work that nobody waits for and that has a deadline, such as reports and imports.
+    pub const LOW: Level = Level(48);
     /// Level 63: runs when nothing else does.
-    pub const LEAST_URGENT: Level = Level(63);
+    pub const BACKGROUND: Level = Level(63);
+
+    /// The level that nothing goes before: [`Level::URGENT`].
+    pub const MOST_URGENT: Level = Level::URGENT;
+    /// The level of a coroutine without a wish: [`Level::NORMAL`].
+    pub const DEFAULT: Level = Level::NORMAL;
+    /// The level that goes before nothing: [`Level::BACKGROUND`].
+    pub const LEAST_URGENT: Level = Level::BACKGROUND;
 
     /// The level `N`, checked by the compiler.
     #[must_use]
@@ -118,6 +135,42 @@ impl fmt::Display for Level {
     }
 }
 
+/// Reads a number from 0 to 63, or one of the five names in any case.
+impl FromStr for Level {
+    type Err = ParseLevelError;
+    fn from_str(text: &str) -> Result<Level, ParseLevelError> {
+        const NAMES: [(&str, Level); 5] = [
+            ("urgent", Level::URGENT),
+            ("high", Level::HIGH),
+            ("normal", Level::NORMAL),
+            ("low", Level::LOW),
+            ("background", Level::BACKGROUND),
+        ];
+        let named = NAMES
+            .into_iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(text));
+        if let Some((_, level)) = named {
+            return Ok(level);
+        }
+        let number = text.parse().map_err(|_| ParseLevelError(()))?;
+        Level::new(number).map_err(|_| ParseLevelError(()))
+    }
+}
+
+/// A text that is no level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParseLevelError(());
+
+impl fmt::Display for ParseLevelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "not a level: use 0 (most urgent) to 63 (least urgent), or urgent, high, normal, low, background",
+        )
+    }
+}
+
+impl core::error::Error for ParseLevelError {}
+
 /// A number that is no level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LevelError(u8);
@@ -148,5 +201,27 @@ pub enum Priority {
 impl From<Level> for Priority {
     fn from(level: Level) -> Priority {
         Priority::At(level)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_is_read_as_a_number_or_a_name() {
+        for (text, level) in [
+            ("0", Level::URGENT),
+            ("urgent", Level::URGENT),
+            ("High", Level::HIGH),
+            ("NORMAL", Level::DEFAULT),
+            ("48", Level::LOW),
+            ("background", Level::LEAST_URGENT),
+        ] {
+            assert_eq!(text.parse(), Ok(level), "{text}");
+        }
+        for text in ["", "64", "-1", "256", " 1", "lowest", "low "] {
+            assert!(text.parse::<Level>().is_err(), "{text}");
+        }
     }
 }

@@ -74,8 +74,7 @@ impl TokenBucket {
     /// Takes `price` tokens if the bucket holds them all.
     #[must_use]
     pub fn try_take(&mut self, price: u64, now: u64) -> bool {
-        self.refill(now);
-        let enough = price <= self.capacity.saturating_sub(self.missing);
+        let enough = self.holds(price, now);
         if enough {
             self.missing += price;
         }
@@ -119,6 +118,13 @@ impl TokenBucket {
             _ => u64::try_from(time).unwrap_or(u64::MAX),
         };
         self.at.saturating_add(time).saturating_sub(now)
+    }
+
+    /// Whether the bucket holds `price` tokens.
+    #[must_use]
+    pub fn holds(&mut self, price: u64, now: u64) -> bool {
+        self.refill(now);
+        price <= self.capacity.saturating_sub(self.missing)
     }
 
     /// Whether the bucket owes tokens.
@@ -179,7 +185,9 @@ mod tests {
     #[test]
     fn a_price_is_taken_whole_or_not_at_all() {
         let mut bucket = TokenBucket::new(10, 5, 0);
+        assert!(bucket.holds(5, 0) && !bucket.holds(6, 0));
         assert!(bucket.try_take(3, 0) && !bucket.try_take(3, 0) && bucket.try_take(2, 0));
+        assert!(bucket.holds(0, 0) && !bucket.holds(1, 0));
         assert!(!bucket.try_take(1, 9) && bucket.try_take(1, 10));
         assert!(!bucket.try_take(6, u64::MAX), "more than the capacity");
     }

@@ -29,8 +29,9 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// The poll under way, which has just woken its own coroutine and is about to end, gives way to what is more urgent and goes
-    /// on before its equals, as what is preempted does under `SCHED_FIFO`. It goes to the tail all the same if it has not woken itself, if its
-    /// level has changed during the poll, or if the domain has [aging](crate::Config::aging), whose bound counts polls.
+    /// on before its equals, as what is preempted does under `SCHED_FIFO`.
+    /// It goes to the tail all the same if it has not woken itself, or if its level has changed
+    /// during the poll.
     ///
     /// The host bounds it: what has used its quantum ([`Vcpu::turn_began`]) goes to the tail. By the thread that polls; from another one
     /// it does nothing.
@@ -140,6 +141,9 @@ impl<H: Host> Vcpu<H> {
         guarded.batch[0] = level.get();
         guarded.polls = 1;
         guarded.picked = level.get();
+        if let Some(floor) = &mut guarded.floor {
+            floor.begin(level.get(), guarded.now);
+        }
         self.turn_began.store(guarded.now, Relaxed);
         self.set_running(level.get());
         // Release: a watchdog looks at the slot.

@@ -101,6 +101,9 @@ impl<'a, H: Host> Locked<'a, H> {
             if guarded.polls == 1 {
                 vcpu.counters
                     .ran(Level::from_stored(guarded.batch[0]), each);
+                if let Some(floor) = &mut guarded.floor {
+                    floor.charge(each, now);
+                }
             } else {
                 each = vcpu.share_out(elapsed, &guarded.batch[..guarded.polls as usize]);
             }
@@ -228,17 +231,16 @@ impl<'a, H: Host> Locked<'a, H> {
         }
     }
 
-    /// What has got another level in its poll has no place there yet. With aging polls are counted, and nothing keeps its place.
+    /// Enqueues a coroutine that gives way in place; at the tail, if its level has changed.
     #[cold]
     unsafe fn push_in_place(&mut self, coroutine: NonNull<Slot<H>>) {
         let began = self.vcpu.turn_began();
-        let aging = self.vcpu.shared().config.aging.is_some();
         let guarded = self.guarded();
         let now = guarded.now;
         // SAFETY: owned, hence alive.
         let block = unsafe { coroutine.as_ref() };
         let level = block.level();
-        if aging || level.get() != guarded.picked {
+        if level.get() != guarded.picked {
             // SAFETY: passed on.
             unsafe { self.push_now(coroutine) };
             return;
@@ -323,8 +325,8 @@ impl<'a, H: Host> Locked<'a, H> {
         Some((coroutine, resumed))
     }
 
-    /// [`Locked::next`] with aging, chaos, or something suspended in the most urgent level: takes what is next, and says of which
-    /// level it is.
+    /// Takes the next coroutine and returns it with its level: [`Locked::next`] with a floor,
+    /// chaos, or a suspended coroutine in the most urgent level.
     #[cold]
     fn choose(&mut self, ready: u64) -> Option<(NonNull<Slot<H>>, Level, Option<bool>)> {
         let config = &self.vcpu.shared().config;
@@ -341,22 +343,17 @@ impl<'a, H: Host> Locked<'a, H> {
         Some((coroutine, level, resumed))
     }
 
-    /// The level whose turn it is with aging, and whether with chaos its newest goes first.
+    /// Returns the level whose turn it is, and whether with chaos its newest goes first.
     #[cold]
     fn choose_level(&mut self, ready: u64) -> (u8, bool) {
         let vcpu = self.vcpu;
         let config = &vcpu.shared().config;
         let guarded = self.guarded();
-        guarded.turns += 1;
-        let mut level = ready.trailing_zeros() as u8;
-        if let Some(every) = config.aging
-            && guarded.turns.is_multiple_of(u64::from(every.get()))
-        {
-            // The next level after the one that had the last such turn.
-            let after = ready & !((2u64 << (guarded.cursor & 63)).wrapping_sub(1));
-            level = if after == 0 { ready } else { after }.trailing_zeros() as u8;
-            guarded.cursor = level;
-        }
+        let now = guarded.now;
+        let level = match &mut guarded.floor {
+            Some(floor) => floor.next_level(ready, now),
+            None => ready.trailing_zeros() as u8,
+        };
         if config.chaos.is_none() {
             return (level, false);
         }

@@ -49,6 +49,7 @@ mod arrivals;
 mod ask;
 mod balance;
 mod current;
+mod floor;
 mod home;
 mod inspect;
 mod locked;
@@ -111,12 +112,9 @@ struct Guarded<H: Host> {
     unserved_after: u64,
     /// A running mean of the ticks of a poll.
     mean: u64,
-    /// Neither aging nor chaos: the most urgent level, and its oldest.
+    /// Neither a floor nor chaos: the most urgent level, and its oldest.
     plain: bool,
-    /// Aging: turns so far.
-    turns: u64,
-    /// Aging: the level after which the next turn of the others goes on.
-    cursor: u8,
+    floor: Option<floor::Account>,
     random: u64,
     queues: ReadyQueues<H>,
     /// When a level was served last, or got something by a change of levels.
@@ -247,9 +245,8 @@ impl<H: Host> Vcpu<H> {
                     period => period,
                 },
                 mean: 0,
-                plain: config.aging.is_none() && config.chaos.is_none(),
-                turns: 0,
-                cursor: 0,
+                plain: config.floor.is_none() && config.chaos.is_none(),
+                floor: config.floor.map(floor::Account::new),
                 random: seed | 1,
                 served: [0; LEVELS],
                 picked: NOBODY,

@@ -54,6 +54,8 @@ impl<H: Host> Shared<H> {
             config: Config {
                 // Periods are multiples of it.
                 look_after: config.look_after.min(MOST_LOOK_AFTER),
+                // A poll of the floor is charged with its own time.
+                coarse_below: config.floor.map_or(config.coarse_below, |_| 0),
                 ..config
             },
             vcpus: core::array::from_fn(|_| AtomicPtr::new(null_mut())),

@@ -1,13 +1,12 @@
 //! Trace tests of the order in which coroutines are polled.
 
-use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 
 use crate::support::{
-    Server, Trace, at, block_once, domain, keep_place, level, run, serving, step, turn_began,
-    yield_now,
+    Server, TestHost, Trace, at, block_once, domain, keep_place, level, run, serving, step,
+    turn_began, yield_now,
 };
-use upshift_core::{Config, Kind, Picked, SpawnOptions};
+use upshift_core::{Config, Domain, Floor, Kind, Picked, SpawnOptions};
 
 #[test]
 fn invariant_1_order_the_most_urgent_level_is_polled_first() {
@@ -199,7 +198,7 @@ fn request_preempt_lasts_until_the_next_pick() {
 }
 
 #[test]
-fn without_aging_a_less_urgent_level_starves() {
+fn without_a_floor_a_less_urgent_level_starves() {
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let vcpu = domain.add_vcpu().unwrap();
     domain.spawn(trace.say("starved"), at(40)).unwrap().detach();
@@ -220,54 +219,60 @@ fn without_aging_a_less_urgent_level_starves() {
     assert_eq!(trace.take(), "starved");
 }
 
-/// The bound that `Config::aging` states: the k-th of a level starts after at
-/// most k · n · m turns, with m levels that have something ready.
+/// A coroutine whose polls take so many ticks each, without end.
+fn works(domain: &Domain<TestHost>, ticks: u64, l: u8) {
+    let clock = domain.clone();
+    let work = async move {
+        loop {
+            clock.host().time.fetch_add(ticks, Ordering::Relaxed);
+            yield_now().await;
+        }
+    };
+    domain.spawn(work, at(l)).unwrap().detach();
+}
+
+/// The two bounds that `Config::floor` states, each in any window.
 #[test]
-fn aging_bounds_the_turns_until_the_kth_coroutine_of_a_level() {
-    let every: &[u32] = if cfg!(miri) { &[3] } else { &[1, 2, 3, 7] };
-    for &n in every {
-        for levels in [vec![2, 40], vec![0, 31, 63], vec![1, 2, 3, 4, 60]] {
-            let config = Config {
-                aging: NonZeroU32::new(n),
+fn a_floor_gets_its_share_and_no_more_of_any_time() {
+    const QUANTUM: u64 = 500;
+    let lengths: &[(u64, u64)] = if cfg!(miri) {
+        &[(10, 70)]
+    } else {
+        &[(10, 10), (1, 300), (400, 3), (130, 170)]
+    };
+    for &(urgent, low) in lengths {
+        for percent in [1, 10, 50, 90] {
+            let domain = domain(Config {
+                floor: Some(Floor {
+                    from: level(32),
+                    percent,
+                    quantum: QUANTUM,
+                }),
+                // No effect beside a floor.
+                coarse_below: 1_000,
                 ..Config::default()
-            };
-            let (domain, trace) = (domain(config), Trace::default());
+            });
             let vcpu = domain.add_vcpu().unwrap();
-            let last = *levels.last().unwrap();
-            let mut busy = Vec::new();
-            for &l in &levels[..levels.len() - 1] {
-                busy.push(
-                    domain
-                        .spawn(
-                            async {
-                                loop {
-                                    yield_now().await
-                                }
-                            },
-                            at(l),
-                        )
-                        .unwrap(),
-                );
-            }
-            let waiting = 5;
-            for k in 1..=waiting {
-                domain
-                    .spawn(trace.say(&k.to_string()), at(last))
-                    .unwrap()
-                    .detach();
-            }
-            let (m, mut turns) = (levels.len() as u32, 0);
-            for k in 1..=waiting {
-                loop {
-                    let (_, polled) = step(&vcpu).unwrap();
-                    turns += 1;
-                    assert!(turns <= k * n * m, "n {n}, levels {levels:?}, k {k}");
-                    if polled == level(last) {
-                        break;
-                    }
+            works(&domain, urgent, 31);
+            works(&domain, low, 32);
+            works(&domain, low, 63);
+            let bound = 100 * (QUANTUM + urgent.max(low));
+            let (mut behind, mut ahead) = (0_u64, 0_u64);
+            for _ in 0..if cfg!(miri) { 300 } else { 20_000 } {
+                let (_, polled) = step(&vcpu).unwrap();
+                let share = u64::from(percent);
+                // Excess of the worst window up to now, in hundredths of a tick.
+                if polled == level(32) {
+                    behind = behind.saturating_sub((100 - share) * low);
+                    ahead += (100 - share) * low;
+                } else {
+                    assert_eq!(polled, level(31), "strict priority within the floor");
+                    behind += share * urgent;
+                    ahead = ahead.saturating_sub(share * urgent);
                 }
+                assert!(behind <= bound, "{percent} %, {urgent}, {low}: {behind}");
+                assert!(ahead <= bound, "{percent} %, {urgent}, {low}: {ahead}");
             }
-            assert_eq!(trace.take(), "1 2 3 4 5");
         }
     }
 }
@@ -438,7 +443,7 @@ fn what_gives_way_alone_comes_before_what_arrives_at_the_same_tick() {
 }
 
 #[test]
-fn what_gives_way_with_another_level_or_with_aging_goes_to_the_tail() {
+fn what_gives_way_with_another_level_goes_to_the_tail() {
     let (plain, trace) = (domain(Config::default()), Trace::default());
     let vcpu = plain.add_vcpu().unwrap();
     let (d, t) = (plain.clone(), trace.clone());
@@ -458,18 +463,6 @@ fn what_gives_way_with_another_level_or_with_aging_goes_to_the_tail() {
     plain.spawn(trace.say("b"), at(9)).unwrap().detach();
     run(&vcpu, 100);
     assert_eq!(trace.take(), "moves b moves");
-
-    let aging = domain(Config {
-        aging: NonZeroU32::new(100),
-        ..Config::default()
-    });
-    let vcpu = aging.add_vcpu().unwrap();
-    for name in ["a", "b"] {
-        let future = gives_way(&trace, name, 1);
-        aging.spawn(future, at(7)).unwrap().detach();
-    }
-    run(&vcpu, 100);
-    assert_eq!(trace.take(), "a b a b");
 }
 
 #[test]

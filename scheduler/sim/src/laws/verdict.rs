@@ -2,7 +2,7 @@
 
 use upshift_core::Level;
 
-use super::{Aged, Doing, Law, Laws, Phase, Tracked, Violation};
+use super::{Doing, Law, Laws, Phase, Tracked, Violation};
 use crate::world::World;
 
 impl Laws {
@@ -21,16 +21,30 @@ impl Laws {
         if !self.enabled {
             return Ok(());
         }
-        let aged = self.is_aged(vcpu);
+        let is_below = |level| self.floor.as_ref().is_some_and(|floor| floor.has(level));
+        // A poll of the floor may go ahead of urgent work, as far as the law of the floor allows.
+        let below = is_below(level);
+        let ready_first = |it: &Tracked| {
+            it.is_settled() && it.may_run_on(vcpu) && it.level < level && it.settled < pick.began
+        };
+        let urgent_waits = below
+            && (self.all.iter().enumerate())
+                .any(|(other, it)| other != k && ready_first(it) && !is_below(it.level));
+        // A turn of the floor looks at the vCPU's own queues alone.
+        let in_order = !urgent_waits || self.picks.len() == 1;
         let alone = self.picks.len() == 1 && !resumed;
         let overtaken = self.all.iter().enumerate().find(|(other, it)| {
             let waited = *other != k && it.is_settled() && it.may_run_on(vcpu);
-            let first = !aged && it.level < level && it.settled < pick.began;
+            let first = ready_first(it) && (!below || (in_order && is_below(it.level)));
             let fifo = alone && it.level == level && it.settled_pick < self.all[k].ready_pick;
             waited && (first || fifo)
         });
         let Some((other, it)) = overtaken else {
-            return self.ages(world, k);
+            if let Some(floor) = &mut self.floor {
+                let seen = world.cpus[vcpu].executor.bitmap();
+                floor.begins(vcpu, level, urgent_waits, seen);
+            }
+            return Ok(());
         };
         let what = format!(
             "vCPU {vcpu} polls #{k} of level {level} while #{other} of level {} is ready",
@@ -49,70 +63,6 @@ impl Laws {
         }
     }
 
-    /// Is it the turn of aging that the last pick of a vCPU has come to? Then it was picked over what is more urgent.
-    fn is_aged(&self, vcpu: usize) -> bool {
-        let polls = self.picks[vcpu].polls;
-        self.aging
-            .is_some_and(|every| polls.is_multiple_of(u64::from(every.get())))
-    }
-
-    fn ready_levels(&self) -> u64 {
-        let ready = self.all.iter().filter(|it| it.is_queued());
-        ready.fold(0, |all, it| all | 1 << it.level)
-    }
-
-    /// A pick begins: what was settled before it has a place in its queue from now on.
-    pub(super) fn queue(&mut self) {
-        let levels = self.ready_levels();
-        let mut queued = [0; 64];
-        for it in self.all.iter().filter(|it| it.is_queued()) {
-            queued[usize::from(it.level)] += 1;
-        }
-        let fresh = |it: &&mut Tracked| it.aged.is_none() && it.is_settled();
-        for it in self.all.iter_mut().filter(fresh) {
-            it.aged = Some(Aged {
-                place: queued[usize::from(it.level)],
-                turns: 0,
-                levels,
-            });
-        }
-    }
-
-    /// Aging: a turn of one vCPU that is alone has gone to coroutine `k`.
-    fn ages(&mut self, world: &World, k: usize) -> Result<(), Violation> {
-        let Some(every) = self.aging.filter(|_| self.picks.len() == 1) else {
-            return Ok(());
-        };
-        let levels = self.ready_levels() | 1 << self.all[k].level;
-        for it in self.all.iter_mut().filter(|it| it.is_settled()) {
-            if let Some(aged) = &mut it.aged {
-                aged.turns += 1;
-                aged.levels |= levels;
-            }
-        }
-        // The turn of the pick that gave it its place.
-        let late = |aged: &Aged| {
-            let levels = u64::from(aged.levels.count_ones());
-            aged.turns > 1 + aged.place * levels * u64::from(every.get())
-        };
-        let waiting = self
-            .all
-            .iter()
-            .enumerate()
-            .filter(|(_, it)| it.is_settled());
-        let mut waiting = waiting.filter_map(|(k, it)| Some((k, it.level, it.aged?)));
-        let Some((k, level, aged)) = waiting.find(|(_, _, aged)| late(aged)) else {
-            return Ok(());
-        };
-        let what = format!(
-            "#{k}, of level {level}, then number {} of its level, has waited for {} turns among {} levels; every {every}th is for aging",
-            aged.place,
-            aged.turns,
-            aged.levels.count_ones()
-        );
-        Err(self.violation(world, Law::Progress, what))
-    }
-
     /// Looks at the time until the next event, in which nothing changes.
     pub(crate) fn between(&mut self, world: &World, until: u64) -> Result<(), Violation> {
         if !self.enabled {
@@ -126,6 +76,7 @@ impl Laws {
         if from == until {
             return Ok(());
         }
+        self.floor_holds(world, until - from)?;
         let mut broken = None;
         for k in 0..self.all.len() {
             let it = &self.all[k];
@@ -208,7 +159,6 @@ impl Laws {
         // As if it had become ready now: another poll may be under way that is less urgent.
         it.behind = 0;
         it.ready_pick = pick;
-        it.aged = None;
     }
 
     /// The level of coroutine `k` may have changed there and back: then it is at the tail of its level.
@@ -239,11 +189,9 @@ impl Laws {
                 let what = format!("vCPU {vcpu} polls level {level} and shows {shown:?}");
                 return Err(self.violation(world, Law::Truth, what));
             }
-            let more_urgent = (1_u64 << level) - 1;
-            if executor.bitmap() & more_urgent != 0
-                && !executor.need_preempt()
-                && !self.is_aged(vcpu)
-            {
+            let overtaken = self.floor.as_ref().map_or(0, |floor| floor.overtaken(vcpu));
+            let more_urgent = ((1_u64 << level) - 1) & !overtaken;
+            if executor.bitmap() & more_urgent != 0 && !executor.need_preempt() {
                 let what = format!(
                     "vCPU {vcpu} polls level {level}, has {:#x} ready, and is not asked to give way",
                     executor.bitmap()

@@ -142,9 +142,7 @@ impl FromStr for Rule {
 fn level_of(text: &str) -> Result<Level, String> {
     text.trim()
         .parse()
-        .ok()
-        .and_then(|n| Level::new(n).ok())
-        .ok_or_else(|| format!("`{text}` is not a level: use 0 (most urgent) to 63 (least urgent)"))
+        .map_err(|error| format!("`{text}` is {error}"))
 }
 
 fn method_of(text: &str) -> Result<Method, String> {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use upshift_board::Role;
-use upshift_core::{Config, Domain};
+use upshift_core::{Config, Domain, Floor};
 use upshift_ring::Bracket;
 
 use super::Builder;
@@ -99,7 +99,7 @@ impl Builder {
             Some(settings) if self.preemption != Preemption::Off => settings.quantum(),
             _ => self.quantum.unwrap_or(QUANTUM_INLINE),
         };
-        let config = self.core_config();
+        let config = self.core_config(quantum);
         // Around everything of users, their hooks among it.
         #[cfg_attr(
             not(feature = "tokio-rt"),
@@ -183,9 +183,13 @@ impl Builder {
         Ok(runtime)
     }
 
-    fn core_config(&self) -> Config {
+    fn core_config(&self, quantum: Duration) -> Config {
         Config {
-            aging: self.aging,
+            floor: self.floor.map(|(from, percent)| Floor {
+                from,
+                percent,
+                quantum: clock::to_ticks(quantum),
+            }),
             chaos: self.chaos,
             coarse_below: clock::to_ticks(Duration::from_nanos(300)),
             notify_above: clock::to_ticks(Duration::from_micros(20)),

@@ -3,7 +3,6 @@
 mod build;
 mod observation;
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -34,7 +33,7 @@ pub struct Builder {
     vcpus: usize,
     pins: Vec<usize>,
     ring: upshift_ring::Config,
-    aging: Option<NonZeroU32>,
+    floor: Option<(Level, u8)>,
     chaos: Option<u64>,
     spin: Option<Duration>,
     reap_interval: Duration,
@@ -61,7 +60,7 @@ impl Builder {
             vcpus: thread::available_parallelism().map_or(1, usize::from),
             pins: Vec::new(),
             ring: upshift_ring::Config::default(),
-            aging: None,
+            floor: None,
             chaos: None,
             spin: None,
             reap_interval: Duration::from_micros(20),
@@ -141,11 +140,27 @@ impl Builder {
         self
     }
 
-    /// Aging: every `turns`-th turn of a vCPU goes to its levels in rotation, so
-    /// that none starves. Default: strict priority.
+    /// Keeps `percent` (1 to 99) of the time of each vCPU for the levels from `from` on, while
+    /// they have work. Default: strict priority, under which urgent work without end starves the
+    /// rest.
+    ///
+    /// Among the levels of the floor strict priority holds: a turn of the floor goes to the most
+    /// urgent of them that is ready. Their share may lag by a [quantum](Builder::quantum) and one
+    /// poll. More urgent work waits in a row for at most *Q* / (1 − *f*) and one poll, with the
+    /// quantum *Q* and the share *f*. `docs/levels.md` says when a floor is right.
+    ///
+    /// ```
+    /// use upshift::Level;
+    ///
+    /// let runtime = upshift::Runtime::builder()
+    ///     .vcpus(1)
+    ///     .floor(Level::NORMAL, 10)
+    ///     .build()?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[must_use]
-    pub fn aging(mut self, turns: NonZeroU32) -> Builder {
-        self.aging = Some(turns);
+    pub fn floor(mut self, from: Level, percent: u8) -> Builder {
+        self.floor = Some((from, percent));
         self
     }
 
@@ -384,6 +399,14 @@ impl Builder {
                 blocking_threads: 0,
                 ..
             } => "Builder::blocking_threads must be at least 1: spawn_blocking would wait for ever",
+            Builder {
+                floor: Some((_, percent)),
+                ..
+            } if !(1..100).contains(percent) => {
+                return Err(format!(
+                    "Builder::floor takes 1 to 99 percent, not {percent}"
+                ));
+            }
             Builder {
                 stall_limit: Some(Duration::ZERO),
                 ..

@@ -1,0 +1,130 @@
+//! The law of the floor: its levels get their share, and no more ahead of urgent work.
+//!
+//! Both halves bound *any* window. The largest excess of a window that ends now follows from that
+//! of a moment ago: time that counts adds to it, other time is taken off, and an excess below 0 is
+//! 0, for then a shorter window is the worst.
+
+use upshift_core::Floor;
+
+use super::{Law, Laws, Tracked, Violation};
+use crate::machine::Machine;
+use crate::workload::Workload;
+use crate::world::World;
+
+/// Use of a vCPU from the beginning of a poll to the next pick.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// Between polls, or in a poll above the floor.
+    Other,
+    /// A poll of the floor. `ahead`: something above the floor was ready at its beginning.
+    /// `seen`: the bitmap then.
+    Floor { ahead: bool, seen: u64 },
+}
+
+/// The floor of a machine. Excesses are in hundredths of nanoseconds.
+pub(super) struct FloorLaw {
+    floor: Floor,
+    turns: Vec<Turn>,
+    /// Excess of polls ahead of urgent work over the share, for each vCPU.
+    ahead: Vec<u64>,
+    /// Time that the floor lacks of its share while it has work; on a machine with one vCPU.
+    behind: u64,
+    /// *Q* + *P*.
+    bound: u64,
+    /// The share is promised: one vCPU, and *f* · *P* ≤ *Q*.
+    promises: bool,
+}
+
+impl FloorLaw {
+    /// Returns `None` if the machine has no floor, or a poll may take any time.
+    pub(super) fn new(machine: &Machine, workload: &Workload) -> Option<FloorLaw> {
+        let floor = machine.floor.filter(|_| !workload.blocks())?;
+        let suspensions = 3 * machine.preemption.map_or(0, |p| p.suspension);
+        let poll = workload.longest_poll() + suspensions + machine.slack();
+        // A clock that is set back does not show the time of one poll.
+        let unseen = machine.set_back.map_or(0, |_| poll);
+        Some(FloorLaw {
+            floor,
+            turns: vec![Turn::Other; machine.vcpus],
+            ahead: vec![0; machine.vcpus],
+            behind: 0,
+            bound: 100 * (floor.quantum + poll + unseen),
+            promises: machine.vcpus == 1 && u64::from(floor.percent) * poll <= 100 * floor.quantum,
+        })
+    }
+
+    /// Whether a level is one of the floor.
+    pub(super) fn has(&self, level: u8) -> bool {
+        level >= self.floor.from.get()
+    }
+
+    /// Notes that a vCPU begins a poll of `level`, perhaps `ahead` of something above the floor,
+    /// while the levels in `seen` are ready.
+    pub(super) fn begins(&mut self, vcpu: usize, level: u8, ahead: bool, seen: u64) {
+        self.turns[vcpu] = if self.has(level) {
+            Turn::Floor { ahead, seen }
+        } else {
+            Turn::Other
+        };
+    }
+
+    /// Notes that a vCPU begins a pick.
+    pub(super) fn ends(&mut self, vcpu: usize) {
+        self.turns[vcpu] = Turn::Other;
+    }
+
+    /// Returns the levels that were ready when a poll of the floor began on a vCPU: the poll is not
+    /// asked to give way to them.
+    pub(super) fn overtaken(&self, vcpu: usize) -> u64 {
+        match self.turns[vcpu] {
+            Turn::Floor { seen, .. } => seen,
+            Turn::Other => 0,
+        }
+    }
+
+    /// Accounts for a time without changes, and describes a bound that is exceeded then.
+    fn passes(&mut self, all: &[Tracked], time: u64) -> Option<String> {
+        let share = u64::from(self.floor.percent);
+        let rest = (100 - share) * time;
+        for (turn, ahead) in self.turns.iter().zip(&mut self.ahead) {
+            *ahead = match turn {
+                Turn::Floor { ahead: true, .. } => *ahead + rest,
+                _ => ahead.saturating_sub(share * time),
+            };
+        }
+        let has_work = |it: &Tracked| it.is_queued() && self.has(it.level);
+        self.behind = if self.turns[0] != Turn::Other {
+            self.behind.saturating_sub(rest)
+        } else if all.iter().any(has_work) {
+            self.behind + share * time
+        } else {
+            0
+        };
+        let most_ahead = self.ahead.iter().copied().max().unwrap_or(0);
+        let (what, excess) = if most_ahead > self.bound {
+            ("went ahead of urgent work for", most_ahead)
+        } else if self.promises && self.behind > self.bound {
+            ("lack of their share", self.behind)
+        } else {
+            return None;
+        };
+        Some(format!(
+            "the levels of the floor {what} {:.3} µs; the bound is {:.3} µs",
+            excess as f64 / 1e5,
+            self.bound as f64 / 1e5
+        ))
+    }
+}
+
+impl Laws {
+    /// Holds the next span of time, in which nothing changes, against the law.
+    pub(super) fn floor_holds(&mut self, world: &World, time: u64) -> Result<(), Violation> {
+        let Some(floor) = &mut self.floor else {
+            return Ok(());
+        };
+        match floor.passes(&self.all, time) {
+            None => Ok(()),
+            Some(what) => Err(self.violation(world, Law::Floor, what)),
+        }
+    }
+}
