@@ -1,5 +1,6 @@
 //! hyper on this runtime, and with it axum, tower and everything else that speaks
-//! hyper's traits. Feature `hyper`.
+//! hyper's traits. Feature `hyper`. For an axum application, the module `axum` has `serve` with
+//! axum's own signature.
 //!
 //! | item | implements |
 //! |---|---|

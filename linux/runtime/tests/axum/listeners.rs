@@ -125,7 +125,7 @@ fn a_handler_behind_a_unix_socket_learns_the_process_of_its_client() {
 
 #[test]
 fn tls_is_served_with_both_versions_of_http() {
-    const LONG: usize = 3 << 20;
+    const LONG: usize = 2 << 20;
     let (server, client) = certificates();
     for runtime in runtimes() {
         runtime.block_on(async {

@@ -20,7 +20,7 @@ use upshift::tls::rustls::{ClientConnection, StreamOwned};
 use crate::app::{certificates, get as request, listener, runtimes, spawn};
 
 /// More than the sockets hold.
-const LONG: usize = 8 << 20;
+const LONG: usize = 4 << 20;
 
 async fn echo(mut socket: WebSocket) {
     while let Some(Ok(message)) = socket.recv().await {
