@@ -96,7 +96,7 @@ async fn report(Json(request): Json<ReportRequest>) -> Json<Report> {
     let mut checksum = 0u64;
     for row in 0..request.rows.min(50_000_000) {
         checksum = checksum.rotate_left(5) ^ row.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        // Lets whatever is more urgent pass: about a nanosecond.
+        // Lets more urgent coroutines pass.
         upshift::yield_if_needed().await;
     }
     Json(Report {

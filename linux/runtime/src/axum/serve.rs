@@ -29,7 +29,7 @@ use crate::sync::Mutex;
 ///
 /// The result is a future once it is awaited; without
 /// [`with_graceful_shutdown`](Serve::with_graceful_shutdown) it ends with the runtime alone.
-/// [`hyper::Server`](crate::hyper::Server) serves the same applications with more settings.
+/// Idle connections are closed after the [time limit for heads](Serve::header_timeout).
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -112,6 +112,13 @@ impl<L: Listener, M, S> Serve<L, M, S> {
     /// are open after it are cut off.
     pub fn drain_limit(self, limit: Duration) -> Self {
         self.with(|server| server.drain_timeout(limit))
+    }
+
+    /// Limits the time in which a client has to send the head of a request, or may be idle before
+    /// it, and in which it has to make a TLS handshake (default: 30 s; zero: no limit). axum itself
+    /// has no limit.
+    pub fn header_timeout(self, limit: Duration) -> Self {
+        self.with(|server| server.header_timeout(limit))
     }
 
     /// Returns the address that the server listens on.

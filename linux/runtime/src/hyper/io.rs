@@ -440,7 +440,7 @@ impl Write for Io {
     }
 }
 
-/// For TLS, which reads and writes with the traits of the ecosystem.
+/// TLS reads and writes with the traits of the ecosystem.
 impl Source for Io {
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         Io::poll_fill(self, cx)

@@ -20,6 +20,10 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A listening socket for [`Server`](super::Server): [`TcpListener`], [`UnixListener`], or
 /// `TlsListener` (feature `tls`). No other type can implement it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a listener of upshift",
+    note = "use `upshift::net::TcpListener::bind(address)?`, which is not a future, or `from_std` with a listener of the standard library"
+)]
 pub trait Listener: Sealed + Send + Sync + Sized + 'static {
     /// A connection, as [`IncomingStream::io`] shows it.
     type Io: Send + Sync + 'static;

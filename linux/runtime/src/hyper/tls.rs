@@ -22,7 +22,8 @@ use crate::tls::{Acceptor, TlsStream};
 /// `upshift::axum::serve`. Features `hyper` and `tls`.
 ///
 /// Each connection's coroutine makes its handshake, at the level of receiving and within the
-/// server's time limit for heads.
+/// server's time limit for heads. Its CPU time, mostly a signature by the server's key, does not
+/// count towards the connection's [`Allowance`](super::Allowance).
 ///
 /// ```no_run
 /// # async fn example(app: axum::Router) -> std::io::Result<()> {

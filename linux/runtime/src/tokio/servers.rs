@@ -53,8 +53,8 @@ fn server(tokio: &Handle, own: usize) -> Option<String> {
     watched(tokio)?.into_iter().find_map(listens)
 }
 
-/// Returns the descriptors in the epoll set of tokio's driver. tokio does not name its set, which is
-/// the one that contains a socket that was just registered with tokio.
+/// Returns the descriptors in the epoll set of tokio's driver. tokio does not name its set: it is
+/// the one that contains a socket which was just registered with tokio.
 fn watched(tokio: &Handle) -> Option<Vec<RawFd>> {
     let _within = tokio.enter();
     let probe = UnixDatagram::unbound().ok()?;
@@ -75,8 +75,10 @@ fn members(set: &str) -> Vec<RawFd> {
 
 /// Returns the address that a socket listens on; `None` for every other descriptor.
 fn listens(fd: RawFd) -> Option<String> {
-    // SAFETY: the call reads an option, and fails for a number that is closed or is no socket.
-    let socket = SockRef::from(unsafe { &BorrowedFd::borrow_raw(fd) });
+    // SAFETY: the number is not -1. The socket's owner may close it meanwhile: the calls below only
+    // read an option and an address, of whatever has the number then, or fail.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    let socket = SockRef::from(&borrowed);
     if !socket.is_listener().ok()? {
         return None;
     }

@@ -8,7 +8,7 @@ use upshift::net::TcpListener;
 use upshift::tls::{self, rustls};
 use upshift::{Driver, Preemption, Runtime};
 
-/// One runtime per driver and form of preemption.
+/// Returns a runtime for each driver and form of preemption.
 pub(crate) fn runtimes() -> Vec<Runtime> {
     let mut runtimes = Vec::new();
     for driver in [Driver::Auto, Driver::Readiness] {

@@ -1,4 +1,4 @@
-//! TCP, Unix and TLS; what a handler learns of its client.
+//! TCP, Unix and TLS, and a handler's knowledge of its client.
 
 use std::net::SocketAddr;
 
