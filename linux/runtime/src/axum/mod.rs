@@ -1,6 +1,6 @@
 //! axum's `serve`, on the vCPUs and with levels. Feature `axum`.
 //!
-//! [`serve`] takes the arguments of `axum::serve`, with a listener of this runtime. Connections
+//! [`serve`](serve()) takes the arguments of `axum::serve`, with a listener of this runtime. Connections
 //! and handlers are coroutines: [`Serve::levels`] gives each request its level, and handlers that
 //! compute delay none that is more urgent.
 //!
@@ -25,7 +25,7 @@
 //! ```
 //!
 //! `axum::serve` itself spawns with tokio: its connections share tokio's thread and have no level.
-//! Given a listener of this runtime it does not compile, and the error names [`serve`]:
+//! Given a listener of this runtime it does not compile, and the error names [`serve`](serve()):
 //!
 //! ```compile_fail,E0277
 //! # async fn example(app: axum::Router, listener: upshift::net::TcpListener) {

@@ -1,4 +1,4 @@
-//! A compile error that leads from `axum::serve` to [`serve`](super::serve).
+//! A compile error that leads from `axum::serve` to [`serve`](super::serve()).
 //!
 //! `axum::serve` spawns its connections with tokio, so a listener of this runtime must not compile
 //! there. axum's trait is implemented all the same, on a condition that is never met: the compiler
