@@ -1,7 +1,7 @@
 //! axum's `serve`, on the vCPUs and with levels. Feature `axum`.
 //!
-//! [`serve`](serve()) takes the arguments of `axum::serve`, with a listener of this runtime. Connections
-//! and handlers are coroutines: [`Serve::levels`] gives each request its level, and handlers that
+//! [`serve`](serve()) takes the arguments of `axum::serve`, with a listener of this runtime.
+//! Connections and handlers are coroutines: [`Serve::levels`] gives each request its level, and handlers that
 //! compute delay none that is more urgent.
 //!
 //! ```no_run

@@ -76,7 +76,7 @@ fn members(set: &str) -> Vec<RawFd> {
 /// Returns the address that a socket listens on; `None` for every other descriptor.
 fn listens(fd: RawFd) -> Option<String> {
     // SAFETY: the number is not -1. The socket's owner may close it meanwhile: the calls below only
-    // read an option and an address, of whatever has the number then, or fail.
+    // read an option and an address of the descriptor that then has the number, or fail.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     let socket = SockRef::from(&borrowed);
     if !socket.is_listener().ok()? {
