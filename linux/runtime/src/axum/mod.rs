@@ -1,8 +1,8 @@
 //! axum's `serve`, on the vCPUs and with levels. Feature `axum`.
 //!
 //! [`serve`](serve()) takes the arguments of `axum::serve`, with a listener of this runtime.
-//! Connections and handlers are coroutines: [`Serve::levels`] gives each request its level, and handlers that
-//! compute delay none that is more urgent.
+//! Connections and handlers are coroutines: [`Serve::levels`] gives each request its level, and
+//! handlers that compute delay none that is more urgent.
 //!
 //! ```no_run
 //! use axum::{Router, routing::{get, post}};
