@@ -26,7 +26,6 @@ mod report;
 mod routes;
 mod state;
 
-use upshift::hyper::Server;
 use upshift::net::TcpListener;
 use upshift::{Level, Preemption, Runtime, signal};
 
@@ -45,11 +44,10 @@ async fn serve(config: config::Config) -> Result<(), Box<dyn std::error::Error>>
     let state = state::connect(&config).await?;
     let listener = TcpListener::bind(&*config.listen)?;
     println!("listening on http://{}", listener.local_addr()?);
-    Server::new(listener)
+    upshift::axum::serve(listener, routes::router(state, &config.files))
         .receive_level(Level::at::<0>())
         .levels(|request| routes::level(request.method(), request.uri().path()))
-        .until(async { _ = signal::terminate().await })
-        .run(routes::router(state, &config.files))
+        .with_graceful_shutdown(async { _ = signal::terminate().await })
         .await?;
     Ok(())
 }

@@ -7,13 +7,13 @@
 //! client, and ends:
 //!
 //! ```text
-//! cargo run --release -p upshift --features hyper-client --example axum_priorities
+//! cargo run --release -p upshift --example axum_priorities
 //! ```
 //!
 //! With an address it serves until Ctrl-C, and ends when the requests under way are answered:
 //!
 //! ```text
-//! cargo run --release -p upshift --features hyper-client --example axum_priorities 127.0.0.1:8080
+//! cargo run --release -p upshift --example axum_priorities 127.0.0.1:8080
 //! curl localhost:8080/orders/7
 //! curl -d '{"rows":2000000}' -H 'content-type: application/json' localhost:8080/reports
 //! curl -N localhost:8080/ticks
@@ -36,11 +36,26 @@ use axum::{Json, Router};
 use futures_util::stream::{self, Stream};
 use http_body_util::{BodyExt, Full};
 use serde::{Deserialize, Serialize};
-use upshift::hyper::Server;
 use upshift::net::TcpListener;
 use upshift::{Level, Priority, signal, time};
 
-/// What all handlers share.
+/// Returns the level of a request, by its path: an order is urgent, a report is not.
+fn level_of(path: &str) -> Level {
+    match path {
+        path if path.starts_with("/orders/") => Level::at::<8>(),
+        _ => Level::at::<40>(),
+    }
+}
+
+async fn serve(listener: TcpListener) -> std::io::Result<()> {
+    upshift::axum::serve(listener, app())
+        .receive_level(Level::at::<2>())
+        .levels(|request| level_of(request.uri().path()))
+        .with_graceful_shutdown(async { _ = signal::ctrl_c().await })
+        .await
+}
+
+/// The state that all handlers share.
 #[derive(Default)]
 struct Shop {
     requests: AtomicU64,
@@ -81,7 +96,7 @@ async fn report(Json(request): Json<ReportRequest>) -> Json<Report> {
     let mut checksum = 0u64;
     for row in 0..request.rows.min(50_000_000) {
         checksum = checksum.rotate_left(5) ^ row.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        // Lets whatever is more urgent pass: about a nanosecond.
+        // Lets more urgent coroutines pass.
         upshift::yield_if_needed().await;
     }
     Json(Report {
@@ -116,18 +131,6 @@ fn app() -> Router {
         .route("/ticks", get(ticks))
         .layer(middleware::from_fn_with_state(shop.clone(), count))
         .with_state(shop)
-}
-
-async fn serve(listener: TcpListener) -> std::io::Result<()> {
-    Server::new(listener)
-        .receive_level(Level::at::<2>())
-        .levels(|request| match request.uri().path() {
-            path if path.starts_with("/orders/") => Level::at::<8>(),
-            _ => Level::at::<40>(),
-        })
-        .until(async { _ = signal::ctrl_c().await })
-        .run(app())
-        .await
 }
 
 /// Asks for a long report, and meanwhile for an order.

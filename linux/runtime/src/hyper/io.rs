@@ -43,7 +43,7 @@ use upshift_ring::{Fd, Submission, op};
 use super::{reply, send_file};
 use crate::context;
 use crate::coroutine::coop;
-use crate::io::Source;
+use crate::io::{Sink, Source, impl_read, impl_write};
 use crate::net::{SendQueue, TcpStream, UnixStream, is_cancelled, start};
 use crate::preempt::at_once;
 use crate::time;
@@ -439,6 +439,44 @@ impl Write for Io {
         }
     }
 }
+
+/// TLS reads and writes with the traits of the ecosystem.
+impl Source for Io {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        Io::poll_fill(self, cx)
+    }
+
+    fn consume(&mut self, count: usize) {
+        Io::consume(self, count);
+    }
+}
+
+impl Sink for Io {
+    const VECTORED: bool = true;
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_send(cx, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffers: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_send(cx, buffers)
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Write::poll_flush(Pin::new(self), cx)
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Write::poll_shutdown(Pin::new(self), cx)
+    }
+}
+
+impl_read!(Io);
+impl_write!(Io);
 
 impl Drop for Io {
     fn drop(&mut self) {

@@ -1,5 +1,6 @@
 //! hyper on this runtime, and with it axum, tower and everything else that speaks
-//! hyper's traits. Feature `hyper`.
+//! hyper's traits. Feature `hyper`. For an axum application, the module `axum` has `serve` with
+//! axum's own signature.
 //!
 //! | item | implements |
 //! |---|---|
@@ -7,6 +8,7 @@
 //! | [`Spawner`] | `hyper::rt::Executor`, at a level |
 //! | [`Clock`] | `hyper::rt::Timer` |
 //! | [`Server`], [`serve`] | accept, HTTP/1.1 and HTTP/2 by their first bytes, any tower service |
+//! | [`Listener`] | its listeners: TCP, Unix, and `TlsListener` (feature `tls`) |
 //! | [`Levelled`] | a service whose requests each run at a level of their own |
 //! | [`Receiving`] | what connections may take of the CPU at the level at which they receive |
 //! | `Connector`, `client` | outgoing connections (feature `hyper-client`) |
@@ -36,11 +38,14 @@ mod executor;
 mod https;
 mod io;
 mod levelled;
+mod listener;
 mod receiving;
 mod reply;
 mod send_file;
 mod server;
 mod timer;
+#[cfg(feature = "tls")]
+mod tls;
 
 #[cfg(feature = "hyper-client")]
 pub use connect::{Connecting, Connector, TcpConnector, client};
@@ -49,6 +54,11 @@ pub use executor::Spawner;
 pub use https::{HttpsConnector, https_client, https_client_with};
 pub use io::Io;
 pub use levelled::{LevelBody, LevelFuture, Levelled, RequestLevel};
+pub use listener::{IncomingStream, Listener};
 pub use receiving::{Allowance, Held, Receiving, StreamSpawner};
+#[cfg(feature = "axum")]
+pub(crate) use server::Make;
 pub use server::{Server, serve};
 pub use timer::Clock;
+#[cfg(feature = "tls")]
+pub use tls::TlsListener;

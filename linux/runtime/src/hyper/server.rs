@@ -13,7 +13,6 @@ use std::error::Error;
 use std::fmt;
 use std::future::{Future, pending, poll_fn};
 use std::io;
-use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -29,8 +28,9 @@ use tower_service::Service;
 use upshift_core::{CoroutineId, Level, Priority};
 
 use super::levelled::Classify;
-use super::{Allowance, Clock, Io, Levelled, Receiving, Spawner};
-use crate::net::{TcpListener, TcpStream};
+use super::listener::{IncomingStream, Listener, Transport};
+use super::{Allowance, Clock, Levelled, Receiving, Spawner};
+use crate::net::TcpListener;
 use crate::sync::Notify;
 use crate::task::JoinHandle;
 use crate::time;
@@ -38,8 +38,6 @@ use crate::time;
 /// As hyper takes errors.
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// What an HTTP/2 client with prior knowledge sends first.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// What a connection (HTTP/1) or a stream (HTTP/2) holds of requests that are not read, and of responses that are not sent.
 const BUFFERED: usize = 64 * 1024;
 /// What is read of HTTP/2 between two looks at the clock: 455 frames at most.
@@ -55,8 +53,9 @@ const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// Outside a runtime.
-pub async fn serve<S, B>(listener: TcpListener, service: S) -> io::Result<()>
+pub async fn serve<L, S, B>(listener: L, service: S) -> io::Result<()>
 where
+    L: Listener,
     S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
     S: Service<Request<Incoming>, Future: Send + 'static, Error: Into<BoxError>>,
     B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
@@ -82,8 +81,8 @@ where
 /// # }
 /// ```
 #[must_use = "a server serves when it is run"]
-pub struct Server {
-    listener: TcpListener,
+pub struct Server<L = TcpListener> {
+    listener: L,
     receive: Priority,
     beyond: Level,
     classify: Option<Classify>,
@@ -92,9 +91,9 @@ pub struct Server {
     drain_timeout: Duration,
 }
 
-impl Server {
+impl<L: Listener> Server<L> {
     /// A server on this listener, for ever, all at the level of its caller.
-    pub fn new(listener: TcpListener) -> Server {
+    pub fn new(listener: L) -> Server<L> {
         Server {
             listener,
             receive: Priority::Inherit,
@@ -106,17 +105,22 @@ impl Server {
         }
     }
 
+    #[cfg(feature = "axum")]
+    pub(crate) fn listener(&self) -> &L {
+        &self.listener
+    }
+
     /// The level at which connections are accepted, and requests received (default: that
     /// of the coroutine that runs the server). With [`levels`](Server::levels), make it at least as
     /// urgent as the most urgent request; each connection is then received there within its [`Allowance`].
-    pub fn receive_level(mut self, level: Level) -> Server {
+    pub fn receive_level(mut self, level: Level) -> Server<L> {
         self.receive = level.into();
         self
     }
 
     /// The level at which a connection is received that has used up its [`Allowance`] (default: the least urgent): one that sends
     /// what is no request as fast as it can, for instance. With [`receive_level`](Server::receive_level) and [`levels`](Server::levels).
-    pub fn beyond_level(mut self, level: Level) -> Server {
+    pub fn beyond_level(mut self, level: Level) -> Server<L> {
         self.beyond = level;
         self
     }
@@ -126,7 +130,7 @@ impl Server {
     pub fn levels(
         mut self,
         classify: impl Fn(&Request<Incoming>) -> Level + Send + Sync + 'static,
-    ) -> Server {
+    ) -> Server<L> {
         self.classify = Some(Arc::new(classify));
         self
     }
@@ -134,7 +138,7 @@ impl Server {
     /// Limits the time in which a client of HTTP/1 has to send the head of a request, or to be idle
     /// before it; and in which any client has to say which version it speaks (default: 30 s; zero:
     /// as long as it likes). A connection that takes longer is closed.
-    pub fn header_timeout(mut self, limit: Duration) -> Server {
+    pub fn header_timeout(mut self, limit: Duration) -> Server<L> {
         self.header_timeout = limit;
         self
     }
@@ -142,7 +146,7 @@ impl Server {
     /// Limits the time that connections have for the requests under way when the server ends
     /// (default: 10 s; zero: none). A connection that takes longer is cut off: its client may
     /// never finish a request, read a response, or answer.
-    pub fn drain_timeout(mut self, limit: Duration) -> Server {
+    pub fn drain_timeout(mut self, limit: Duration) -> Server<L> {
         self.drain_timeout = limit;
         self
     }
@@ -150,7 +154,7 @@ impl Server {
     /// Stops accepting when this future is ready; [`run`](Server::run) returns when the
     /// requests under way have been answered, or cut off after the [time for
     /// that](Server::drain_timeout).
-    pub fn until(mut self, end: impl Future<Output = ()> + Send + 'static) -> Server {
+    pub fn until(mut self, end: impl Future<Output = ()> + Send + 'static) -> Server<L> {
         self.end = Box::pin(end);
         self
     }
@@ -168,25 +172,34 @@ impl Server {
         self.run_with(move |_| service.clone()).await
     }
 
-    /// Serves each connection with the service that a function makes for the address of its peer.
-    /// The function is called at the level of receiving.
+    /// Serves each connection with the service that a function makes for it. The function is
+    /// called in the connection's coroutine, at the level of receiving; if it panics, the
+    /// connection ends.
     ///
     /// # Errors
     /// As [`run`](Server::run).
-    ///
-    /// # Panics
-    /// If the function panics, with its payload.
     pub async fn run_with<S, B>(
         self,
-        service: impl FnMut(SocketAddr) -> S + Send + 'static,
+        service: impl FnMut(IncomingStream<'_, L>) -> S + Send + 'static,
     ) -> io::Result<()>
     where
         S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
         S: Service<Request<Incoming>, Future: Send + 'static, Error: Into<BoxError>>,
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
+        self.run_making(ByFunction(Mutex::new(service))).await
+    }
+
+    /// Serves each connection with a service made for it.
+    pub(crate) async fn run_making<M, B>(self, make: M) -> io::Result<()>
+    where
+        M: Make<L>,
+        M::Service: Service<Request<Incoming>, Response = Response<B>>,
+        M::Service: Service<Request<Incoming>, Future: Send + 'static, Error: Into<BoxError>>,
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    {
         let receive = self.receive;
-        let accepts = crate::try_spawn(self.accept_all(service), receive);
+        let accepts = crate::try_spawn(self.accept_all(make), receive);
         let mut accepts = Accepts(accepts.map_err(io::Error::other)?);
         match (&mut accepts.0).await {
             Ok(ended) => ended,
@@ -197,17 +210,16 @@ impl Server {
         }
     }
 
-    async fn accept_all<S, B>(
-        mut self,
-        mut service: impl FnMut(SocketAddr) -> S + Send + 'static,
-    ) -> io::Result<()>
+    async fn accept_all<M, B>(mut self, make: M) -> io::Result<()>
     where
-        S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
-        S: Service<Request<Incoming>, Future: Send + 'static, Error: Into<BoxError>>,
+        M: Make<L>,
+        M::Service: Service<Request<Incoming>, Response = Response<B>>,
+        M::Service: Service<Request<Incoming>, Future: Send + 'static, Error: Into<BoxError>>,
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
         let table = Arc::new(Table::default());
         let settings = Arc::new(Settings {
+            make,
             receive: self.receive,
             receiving: match (self.receive, &self.classify) {
                 (Priority::At(level), Some(_)) => Some(Receiving::new(level, self.beyond)),
@@ -218,7 +230,7 @@ impl Server {
             header_timeout: (!self.header_timeout.is_zero()).then_some(self.header_timeout),
         });
         loop {
-            let (stream, peer) = match accept(&self.listener, &mut self.end).await {
+            let (handshake, peer) = match accept(&self.listener, &mut self.end).await {
                 Some(Ok(accepted)) => accepted,
                 Some(Err(error)) => {
                     survive(error).await?;
@@ -226,12 +238,10 @@ impl Server {
                 }
                 None => break,
             };
-            // The peer may be gone already.
-            let _ = stream.set_nodelay(true);
-            let service = TowerToHyperService::new(service(peer));
             let entered = table.enter();
             let settings = settings.clone();
-            let connection = async move { settings.connection(stream, service, entered).await };
+            let connection =
+                async move { settings.connection::<L, B>(handshake, peer, entered).await };
             if let Ok(handle) = crate::try_spawn(connection, self.receive) {
                 handle.detach();
             }
@@ -243,7 +253,7 @@ impl Server {
     }
 }
 
-impl fmt::Debug for Server {
+impl<L: fmt::Debug> fmt::Debug for Server<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server")
             .field("listener", &self.listener)
@@ -261,10 +271,10 @@ impl Drop for Accepts {
 }
 
 /// The next connection; `None` when `end` is ready.
-async fn accept(
-    listener: &TcpListener,
+async fn accept<L: Listener>(
+    listener: &L,
     end: &mut Pin<Box<dyn Future<Output = ()> + Send>>,
-) -> Option<io::Result<(TcpStream, SocketAddr)>> {
+) -> Option<io::Result<(L::Handshake, L::Addr)>> {
     let mut next = pin!(listener.accept());
     poll_fn(|cx| {
         if end.as_mut().poll(cx).is_ready() {
@@ -287,48 +297,82 @@ async fn survive(error: io::Error) -> io::Result<()> {
     }
 }
 
-struct Settings {
+/// Makes the services of connections.
+pub(crate) trait Make<L: Listener>: Send + Sync + 'static {
+    type Service: Clone + Send + 'static;
+
+    fn make(&self, stream: IncomingStream<'_, L>) -> impl Future<Output = Self::Service> + Send;
+}
+
+struct ByFunction<F>(Mutex<F>);
+
+impl<L, F, S> Make<L> for ByFunction<F>
+where
+    L: Listener,
+    F: FnMut(IncomingStream<'_, L>) -> S + Send + 'static,
+    S: Clone + Send + 'static,
+{
+    type Service = S;
+
+    async fn make(&self, stream: IncomingStream<'_, L>) -> S {
+        let mut function = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        function(stream)
+    }
+}
+
+struct Settings<M> {
+    make: M,
     receive: Priority,
     receiving: Option<Arc<Receiving>>,
     classify: Option<Classify>,
     header_timeout: Option<Duration>,
 }
 
-impl Settings {
-    async fn connection<S, B>(
-        &self,
-        stream: TcpStream,
-        service: TowerToHyperService<S>,
-        entered: Entered,
-    ) where
-        S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
-        S: Service<Request<Incoming>, Future: Send + 'static, Error: Into<BoxError>>,
+impl<M> Settings<M> {
+    async fn connection<L, B>(&self, handshake: L::Handshake, peer: L::Addr, entered: Entered)
+    where
+        L: Listener,
+        M: Make<L>,
+        M::Service: Service<Request<Incoming>, Response = Response<B>>,
+        M::Service: Service<Request<Incoming>, Future: Send + 'static, Error: Into<BoxError>>,
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
         entered.take();
-        let mut io = Io::new(stream);
-        let preface = io.peek(PREFACE.len(), |bytes| !PREFACE.starts_with(bytes));
-        let preface = entered.table.or_end(preface);
-        let first = match self.header_timeout {
-            Some(limit) => time::timeout(limit, preface).await.unwrap_or(None),
-            None => preface.await,
+        let begin = async {
+            let io = handshake.await?;
+            let service = self.make.make(IncomingStream::new(&io, peer)).await;
+            let mut transport = L::transport(io);
+            let two = transport.is_http2().await?;
+            io::Result::Ok((transport, TowerToHyperService::new(service), two))
         };
-        let Some(Ok(first)) = first else { return };
-        let two = first.starts_with(PREFACE);
+        let begin = entered.table.or_end(begin);
+        let begun = match self.header_timeout {
+            Some(limit) => time::timeout(limit, begin).await.unwrap_or(None),
+            None => begin.await,
+        };
+        let Some(Ok((transport, service, two))) = begun else {
+            return;
+        };
         let allowance = self.receiving.as_ref().map(Receiving::open);
         // How a connection ends is between hyper and the peer; handlers see to their own.
         match &self.classify {
             Some(classify) => {
                 let service = Levelled::shared(service, classify.clone());
-                let _ = self.speak(io, two, service, &entered, allowance).await;
+                let _ = self
+                    .speak(transport, two, service, &entered, allowance)
+                    .await;
             }
-            None => _ = self.speak(io, two, service, &entered, allowance).await,
+            None => {
+                _ = self
+                    .speak(transport, two, service, &entered, allowance)
+                    .await
+            }
         }
     }
 
     async fn speak<S, B>(
         &self,
-        mut io: Io,
+        mut io: impl Transport,
         two: bool,
         service: S,
         entered: &Entered,
@@ -345,11 +389,16 @@ impl Settings {
             let Some(allowance) = allowance else {
                 let mut builder = http2::Builder::new(Spawner::new(self.receive));
                 let builder = builder.timer(Clock).max_send_buf_size(BUFFERED);
+                let builder = builder.enable_connect_protocol();
+                // Web sockets over HTTP/2.
+                let builder = builder.enable_connect_protocol();
                 let connection = builder.serve_connection(io, service);
                 return table.tell(connection, |two| two.graceful_shutdown()).await;
             };
             let mut builder = http2::Builder::new(allowance.spawner());
             let builder = builder.timer(Clock).max_send_buf_size(BUFFERED);
+            // Web sockets over HTTP/2.
+            let builder = builder.enable_connect_protocol();
             let connection = builder.serve_connection(io, service);
             let told = table.tell(connection, |two| two.graceful_shutdown());
             return allowance.hold(told).await;

@@ -25,6 +25,7 @@ use tokio::runtime::{self, EnterGuard, Handle};
 use crate::context::{self, Belonging};
 use crate::preempt;
 use crate::tokio::around::Around;
+use crate::tokio::servers;
 use crate::user_code::catch_panic::catch_panic;
 
 /// How long tasks that are dropped, and blocking calls, are waited for.
@@ -57,6 +58,7 @@ impl Beside {
             .build()?;
         // On that one thread; those that block keep ordinary slices.
         drop(runtime.spawn(async { preempt::serve_shortly() }));
+        drop(runtime.spawn(servers::watch()));
         Ok(Beside {
             runtime: Some(runtime),
         })

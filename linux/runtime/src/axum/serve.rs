@@ -1,0 +1,228 @@
+//! A server that is built and awaited as axum's.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::{Future, IntoFuture, poll_fn};
+use std::io;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use ::axum::body::Body;
+use ::axum::extract::Request;
+use ::axum::response::Response;
+use ::hyper::body::Incoming;
+use tower_service::Service;
+use upshift_core::Level;
+
+use super::{IncomingStream, Listener};
+use crate::hyper::{Make, Server};
+use crate::sync::Mutex;
+
+/// Serves an axum application on the vCPUs, with the arguments of `axum::serve`.
+///
+/// `make_service` is a `Router`, a `MethodRouter`, a handler with a state, or the result of their
+/// `into_make_service` and `into_make_service_with_connect_info`. `listener` is a
+/// [`TcpListener`](crate::net::TcpListener), a [`UnixListener`](crate::net::UnixListener) or a
+/// `TlsListener` (feature `tls`). HTTP/1.1 and HTTP/2 are both served.
+///
+/// The result is a future once it is awaited; without
+/// [`with_graceful_shutdown`](Serve::with_graceful_shutdown) it ends with the runtime alone.
+/// Idle connections are closed after the [time limit for heads](Serve::header_timeout).
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// use axum::{Router, extract::ConnectInfo, routing::get};
+/// use std::net::SocketAddr;
+/// use upshift::{Level, net::{TcpListener, TcpStream}, sync::Notify};
+///
+/// let end = std::sync::Arc::new(Notify::new());
+/// let ended = end.clone();
+/// let hello = |ConnectInfo(peer): ConnectInfo<SocketAddr>| async move { peer.ip().to_string() };
+/// let app = Router::new().route("/", get(hello));
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// let address = listener.local_addr()?;
+/// let server = upshift::axum::serve(
+///     listener,
+///     app.into_make_service_with_connect_info::<SocketAddr>(),
+/// )
+/// .levels(|_| Level::at::<8>())
+/// .with_graceful_shutdown(async move { ended.notified().await });
+/// let server = upshift::spawn(server.into_future(), Level::at::<4>());
+///
+/// let mut client = TcpStream::connect(address).await?;
+/// let request = "GET / HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n";
+/// client.write_all(request).await.0?;
+/// let mut answer = Vec::new();
+/// upshift::io::AsyncReadExt::read_to_end(&mut client, &mut answer).await?;
+/// assert!(answer.ends_with(b"127.0.0.1"));
+/// end.notify_one();
+/// server.await.unwrap()?;
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
+pub fn serve<L, M, S>(listener: L, make_service: M) -> Serve<L, M, S>
+where
+    L: Listener,
+    M: for<'a> Service<IncomingStream<'a, L>, Error = Infallible, Response = S>,
+    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    Serve {
+        server: Server::new(listener),
+        make_service,
+        service: PhantomData,
+    }
+}
+
+/// A server of [`serve`] and its settings. It serves when it is awaited.
+#[must_use = "a server serves when it is awaited"]
+pub struct Serve<L, M, S> {
+    server: Server<L>,
+    make_service: M,
+    service: PhantomData<fn() -> S>,
+}
+
+impl<L: Listener, M, S> Serve<L, M, S> {
+    /// Sets the level of each request, by its head, for its handler and for sending the response
+    /// (default: the level of receiving).
+    pub fn levels(
+        self,
+        level: impl Fn(&::hyper::Request<Incoming>) -> Level + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|server| server.levels(level))
+    }
+
+    /// Sets the level at which connections are accepted and requests received (default: that of
+    /// the coroutine that awaits the server). With [`levels`](Serve::levels) it should be at least
+    /// as urgent as the most urgent request. A connection that takes more of the CPU there than
+    /// its [`Allowance`](crate::hyper::Allowance) is received at the least urgent level.
+    pub fn receive_level(self, level: Level) -> Self {
+        self.with(|server| server.receive_level(level))
+    }
+
+    /// Ends the server when a future is ready: nothing more is accepted, and the requests under
+    /// way are answered within the [drain limit](Serve::drain_limit).
+    pub fn with_graceful_shutdown(self, signal: impl Future<Output = ()> + Send + 'static) -> Self {
+        self.with(|server| server.until(signal))
+    }
+
+    /// Limits the time that the requests under way have after
+    /// [`with_graceful_shutdown`](Serve::with_graceful_shutdown) (default: 10 s). Connections that
+    /// are open after it are cut off.
+    pub fn drain_limit(self, limit: Duration) -> Self {
+        self.with(|server| server.drain_timeout(limit))
+    }
+
+    /// Limits the time in which a client has to send the head of a request, or may be idle before
+    /// it, and in which it has to make a TLS handshake (default: 30 s; zero: no limit). axum itself
+    /// has no limit.
+    pub fn header_timeout(self, limit: Duration) -> Self {
+        self.with(|server| server.header_timeout(limit))
+    }
+
+    /// Returns the address that the server listens on.
+    ///
+    /// # Errors
+    /// Those of `getsockname`.
+    pub fn local_addr(&self) -> io::Result<L::Addr> {
+        self.server.listener().local_addr()
+    }
+
+    fn with(self, set: impl FnOnce(Server<L>) -> Server<L>) -> Self {
+        Serve {
+            server: set(self.server),
+            ..self
+        }
+    }
+}
+
+impl<L, M, S> IntoFuture for Serve<L, M, S>
+where
+    L: Listener,
+    M: for<'a> Service<IncomingStream<'a, L>, Error = Infallible, Response = S> + Send + 'static,
+    for<'a> <M as Service<IncomingStream<'a, L>>>::Future: Send,
+    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    type Output = io::Result<()>;
+    type IntoFuture = ServeFuture;
+
+    fn into_future(self) -> ServeFuture {
+        let make = Makes {
+            make_service: Mutex::new(self.make_service),
+            service: self.service,
+        };
+        ServeFuture(Box::pin(self.server.run_making(make)))
+    }
+}
+
+impl<L: fmt::Debug, M, S> fmt::Debug for Serve<L, M, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Serve").field(&self.server).finish()
+    }
+}
+
+/// The future of [`Serve`]. Its errors are those of
+/// [`Server::run`](crate::hyper::Server::run).
+#[must_use = "futures do nothing unless awaited"]
+pub struct ServeFuture(Pin<Box<dyn Future<Output = io::Result<()>> + Send>>);
+
+impl Future for ServeFuture {
+    type Output = io::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+impl fmt::Debug for ServeFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServeFuture").finish_non_exhaustive()
+    }
+}
+
+/// Makes services with a tower service, for one connection at a time.
+struct Makes<M, S> {
+    make_service: Mutex<M>,
+    service: PhantomData<fn() -> S>,
+}
+
+impl<L, M, S> Make<L> for Makes<M, S>
+where
+    L: Listener,
+    M: for<'a> Service<IncomingStream<'a, L>, Error = Infallible, Response = S> + Send + 'static,
+    for<'a> <M as Service<IncomingStream<'a, L>>>::Future: Send,
+    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    type Service = TakesIncoming<S>;
+
+    async fn make(&self, stream: IncomingStream<'_, L>) -> TakesIncoming<S> {
+        let made = {
+            let mut make_service = self.make_service.lock().await;
+            let Ok(()) = poll_fn(|cx| make_service.poll_ready(cx)).await;
+            make_service.call(stream)
+        };
+        let Ok(service) = made.await;
+        TakesIncoming(service)
+    }
+}
+
+/// A service of axum's requests, for those of hyper.
+#[derive(Clone)]
+struct TakesIncoming<S>(S);
+
+impl<S: Service<Request>> Service<::hyper::Request<Incoming>> for TakesIncoming<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: ::hyper::Request<Incoming>) -> S::Future {
+        self.0.call(request.map(Body::new))
+    }
+}

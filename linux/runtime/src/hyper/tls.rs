@@ -1,0 +1,157 @@
+//! HTTP over TLS.
+
+use std::fmt;
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use ::hyper::rt::{Read, ReadBufCursor, Write};
+
+use super::Io;
+use super::listener::{Listener, Sealed, Transport};
+use crate::coroutine::coop;
+use crate::io::{Sink, Source};
+use crate::net::TcpListener;
+use crate::tls::rustls::ServerConfig;
+use crate::tls::{Acceptor, TlsStream};
+
+/// A TCP listener whose clients speak TLS, for [`Server`](super::Server) and
+/// `upshift::axum::serve`. Features `hyper` and `tls`.
+///
+/// Each connection's coroutine makes its handshake, at the level of receiving and within the
+/// server's time limit for heads. Its CPU time, mostly a signature by the server's key, does not
+/// count towards the connection's [`Allowance`](super::Allowance).
+///
+/// ```no_run
+/// # async fn example(app: axum::Router) -> std::io::Result<()> {
+/// use upshift::{hyper::{Server, TlsListener}, net::TcpListener, tls};
+///
+/// let config = tls::load_server_config("chain.pem", "key.pem").await?;
+/// let listener = TlsListener::new(TcpListener::bind("0.0.0.0:443")?, config);
+/// Server::new(listener).run(app).await
+/// # }
+/// ```
+pub struct TlsListener {
+    listener: TcpListener,
+    acceptor: Acceptor,
+}
+
+impl TlsListener {
+    /// Combines a listener and a configuration, as
+    /// [`server_config`](crate::tls::server_config) makes it. A configuration that names no
+    /// protocol (ALPN) gets HTTP/2 and HTTP/1.1.
+    #[must_use]
+    pub fn new(listener: TcpListener, config: impl Into<Arc<ServerConfig>>) -> TlsListener {
+        let mut config = config.into();
+        if config.alpn_protocols.is_empty() {
+            let both = [&b"h2"[..], b"http/1.1"];
+            Arc::make_mut(&mut config).alpn_protocols = both.map(<[u8]>::to_vec).into();
+        }
+        TlsListener {
+            listener,
+            acceptor: Acceptor::new(config),
+        }
+    }
+}
+
+impl Sealed for TlsListener {}
+
+impl Listener for TlsListener {
+    type Io = TlsStream<Io>;
+    type Addr = SocketAddr;
+    type Handshake = Pin<Box<dyn Future<Output = io::Result<TlsStream<Io>>> + Send>>;
+    type Transport = TlsIo;
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    async fn accept(&self) -> io::Result<(Self::Handshake, SocketAddr)> {
+        let (stream, peer) = Listener::accept(&self.listener).await?;
+        let acceptor = self.acceptor.clone();
+        let handshake = async move { acceptor.accept(Io::new(stream.await?)).await };
+        Ok((Box::pin(handshake), peer))
+    }
+
+    fn transport(stream: TlsStream<Io>) -> TlsIo {
+        TlsIo {
+            stream,
+            read_in: 0,
+            most: usize::MAX,
+        }
+    }
+}
+
+impl fmt::Debug for TlsListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TlsListener").field(&self.listener).finish()
+    }
+}
+
+/// A [`TlsStream`] with hyper's I/O traits.
+pub struct TlsIo {
+    stream: TlsStream<Io>,
+    /// The beginning of the poll in which something was read last.
+    read_in: u64,
+    /// Most bytes of one read.
+    most: usize,
+}
+
+impl Transport for TlsIo {
+    async fn is_http2(&mut self) -> io::Result<bool> {
+        Ok(self.stream.alpn_protocol() == Some(b"h2"))
+    }
+
+    fn read_at_most(&mut self, bytes: usize) {
+        self.most = bytes;
+    }
+}
+
+impl Read for TlsIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut room: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        ready!(coop::poll_next_piece(cx, &mut self.read_in));
+        let most = room.remaining().min(self.most);
+        let data = ready!(self.stream.poll_fill(cx))?;
+        let count = data.len().min(most);
+        room.put_slice(&data[..count]);
+        self.stream.consume(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Write for TlsIo {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.stream.poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.stream.poll_write_vectored(cx, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.poll_close(cx)
+    }
+}

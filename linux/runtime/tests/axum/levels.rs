@@ -1,0 +1,96 @@
+//! Requests at levels of their own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::get;
+use upshift::axum::serve;
+use upshift::{Level, Priority, Runtime};
+
+use crate::app::{get as request, listener, spawn, text};
+
+async fn level() -> String {
+    upshift::current_level().unwrap().to_string()
+}
+
+#[test]
+fn a_handler_runs_at_the_level_of_its_request() {
+    let runtime = Runtime::builder().vcpus(1).build().unwrap();
+    runtime.block_on(async {
+        let (listener, port) = listener();
+        let app = Router::new().fallback(level);
+        let server = serve(listener, app)
+            .receive_level(Level::at::<2>())
+            .levels(|request| match request.uri().path() {
+                "/urgent" => Level::at::<8>(),
+                _ => Level::at::<40>(),
+            });
+        spawn(server);
+        for (path, level) in [("/urgent", "8"), ("/report", "40"), ("/urgent", "8")] {
+            assert_eq!(text(request(port, path).await).await, level);
+        }
+    });
+}
+
+#[test]
+fn without_levels_a_handler_runs_at_the_level_of_receiving() {
+    let runtime = Runtime::builder().vcpus(1).build().unwrap();
+    runtime.block_on(async {
+        let (listener, port) = listener();
+        spawn(serve(listener, Router::new().fallback(level)).receive_level(Level::at::<5>()));
+        assert_eq!(text(request(port, "/").await).await, "5");
+    });
+}
+
+/// Urgent requests that the computing one waits for.
+const URGENT: u32 = 50;
+
+/// Computes until that many urgent requests have been served.
+async fn compute(State(served): State<Arc<AtomicU32>>) -> (StatusCode, String) {
+    let began = Instant::now();
+    while served.load(Ordering::Relaxed) < URGENT {
+        if began.elapsed() > Duration::from_secs(30) {
+            return (StatusCode::GATEWAY_TIMEOUT, "no urgent request".to_owned());
+        }
+        upshift::yield_if_needed().await;
+    }
+    (StatusCode::OK, level().await)
+}
+
+#[test]
+fn urgent_requests_are_served_while_another_computes() {
+    let runtime = Runtime::builder().vcpus(1).build().unwrap();
+    runtime.block_on(async {
+        let served = Arc::new(AtomicU32::new(0));
+        let count = |State(served): State<Arc<AtomicU32>>| async move {
+            served.fetch_add(1, Ordering::Relaxed).to_string()
+        };
+        let app = Router::new()
+            .route("/compute", get(compute))
+            .route("/urgent", get(count))
+            .with_state(served);
+        let (listener, port) = listener();
+        let server = serve(listener, app)
+            .receive_level(Level::at::<2>())
+            .levels(|request| match request.uri().path() {
+                "/urgent" => Level::at::<8>(),
+                _ => Level::at::<40>(),
+            });
+        spawn(server);
+        let asks = async move {
+            let computes = async move { text(request(port, "/compute").await).await };
+            let computes = upshift::spawn(computes, Priority::Inherit);
+            for number in 0..URGENT {
+                let answer = text(request(port, "/urgent").await).await;
+                assert_eq!(answer, number.to_string());
+            }
+            computes.await.unwrap()
+        };
+        let asks = upshift::spawn(asks, Level::at::<4>());
+        assert_eq!(asks.await.unwrap(), "40");
+    });
+}

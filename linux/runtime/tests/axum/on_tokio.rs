@@ -1,0 +1,53 @@
+//! `axum::serve` on tokio's thread: the program is told.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use axum::Router;
+use axum::routing::get;
+use upshift::Runtime;
+
+use crate::child::child;
+
+const CHILD: &str = "UPSHIFT_TEST_SERVES_ON_TOKIO";
+
+/// The child serves until its parent has read the words.
+#[test]
+fn a_server_on_tokios_thread_is_told_of() {
+    if std::env::var_os(CHILD).is_some() {
+        return serve_on_tokio();
+    }
+    let mut child = child("on_tokio::a_server_on_tokios_thread_is_told_of")
+        .env(CHILD, "1")
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let told = lines
+        .map_while(Result::ok)
+        .find(|line| line.contains("tokio listens on"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let told = told.expect("the child ends without the words");
+    assert!(told.contains("127.0.0.1:"), "{told}");
+    assert!(
+        told.contains("upshift::axum::serve(listener, app)"),
+        "{told}"
+    );
+}
+
+fn serve_on_tokio() {
+    let runtime = Runtime::builder().vcpus(1).tokio(true).build().unwrap();
+    runtime.block_on(async {
+        let app = Router::new().route("/", get(|| async { "hello" }));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = async { _ = axum::serve(listener, app).await };
+        upshift::spawn(server, upshift::Priority::Inherit).detach();
+        let client = upshift::net::TcpStream::connect(address).await.unwrap();
+        // A minute, should the parent be gone.
+        upshift::time::sleep(std::time::Duration::from_secs(60)).await;
+        drop(client);
+    });
+}

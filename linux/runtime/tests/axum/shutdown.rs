@@ -1,0 +1,88 @@
+//! The end of a server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::routing::get;
+use upshift::axum::serve;
+use upshift::net::TcpStream;
+use upshift::sync::Notify;
+use upshift::{Priority, spawn, time};
+
+use crate::app::{get as request, listener, runtimes, text};
+
+#[derive(Clone, Default)]
+struct Slow {
+    begun: Arc<Notify>,
+    goes_on: Arc<Notify>,
+}
+
+async fn slow(State(slow): State<Slow>) -> &'static str {
+    slow.begun.notify_one();
+    slow.goes_on.notified().await;
+    "answered"
+}
+
+/// An application with a slow handler, and a server of it that `end` ends.
+fn server(
+    state: &Slow,
+    end: &Arc<Notify>,
+    limit: Duration,
+) -> (
+    impl Future<Output = std::io::Result<()>> + Send + use<>,
+    u16,
+) {
+    let (listener, port) = listener();
+    let app = Router::new()
+        .route("/", get(slow))
+        .with_state(state.clone());
+    let end = end.clone();
+    let server = serve(listener, app)
+        .with_graceful_shutdown(async move { end.notified().await })
+        .drain_limit(limit);
+    (server.into_future(), port)
+}
+
+#[test]
+fn a_request_under_way_is_answered_after_the_end() {
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            let (state, end) = (Slow::default(), Arc::new(Notify::new()));
+            let (server, port) = server(&state, &end, Duration::from_secs(60));
+            let mut server = spawn(server, Priority::Inherit);
+            let asks = async move { text(request(port, "/").await).await };
+            let asks = spawn(asks, Priority::Inherit);
+            state.begun.notified().await;
+            end.notify_one();
+            // Nothing listens any more, and the server still waits for the request.
+            while TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
+                time::sleep(Duration::from_millis(1)).await;
+            }
+            let wait = time::timeout(Duration::from_millis(20), &mut server);
+            assert!(wait.await.is_err(), "the server waits for its request");
+            state.goes_on.notify_one();
+            assert_eq!(asks.await.unwrap(), "answered");
+            server.await.unwrap().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_request_that_does_not_end_is_cut_off() {
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            let (state, end) = (Slow::default(), Arc::new(Notify::new()));
+            let (server, port) = server(&state, &end, Duration::from_millis(20));
+            let server = spawn(server, Priority::Inherit);
+            let client = upshift::hyper::client::<axum::body::Body>();
+            let uri = format!("http://127.0.0.1:{port}/").parse().unwrap();
+            let asks = spawn(client.get(uri), Priority::Inherit);
+            state.begun.notified().await;
+            end.notify_one();
+            server.await.unwrap().unwrap();
+            assert!(asks.await.unwrap().is_err());
+        });
+    }
+}
