@@ -107,6 +107,7 @@ pub use coroutine::{
 };
 pub use host::Linux;
 pub use notice::errno_of;
+pub use observe::named;
 pub use preempt::{Preemption, PreemptionStats, no_suspend};
 pub use runtime::Runtime;
 pub use runtime::builder::Builder;

@@ -2,6 +2,7 @@
 //!
 //! | file | concern |
 //! |---|---|
+//! | `names` | names of work, counted and shown instead of spawn locations |
 //! | `longest` | the longest polls by spawn location, and stalls to be reported |
 //! | `watchdog` | the thread that looks for polls that take too long |
 //! | `span` | a `tracing` span per coroutine (feature `tracing`) |
@@ -13,6 +14,7 @@
 #[cfg(feature = "observe")]
 mod directory;
 mod longest;
+mod names;
 mod span;
 #[cfg(feature = "observe")]
 mod view;
@@ -27,7 +29,11 @@ pub use longest::{Stall, to_stderr};
 #[cfg(feature = "observe")]
 pub use view::{PROTOCOL, Recording, View};
 
-pub(crate) use longest::{Longest, OnStall};
+pub use names::Named;
+
+pub(crate) use longest::{Longest, NamedPoll, OnStall, report_panic};
+pub(crate) use names::{Names, Work};
+pub use names::named;
 pub(crate) use span::traced;
 #[cfg(feature = "observe")]
 pub(crate) use view::Server;

@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::longest::OnStall;
+use super::longest::{NamedPoll, OnStall};
 use super::watch::{SHORTEST_PERIOD, Watch};
 use crate::affinity::{self, Mask};
 use crate::runtime::shared::Shared;
@@ -127,6 +127,8 @@ fn look(shared: &Shared, watch: &Watch, seen: &mut Vec<Seen>, limit: u64) -> boo
         if now.saturating_sub(poll.began) >= limit {
             let is_new = last.reported != poll.began;
             last.reported = poll.began;
+            let work = shared.domain.host().names().under_way(vcpu, &poll);
+            let poll = NamedPoll::new(&poll, work);
             watch.longest.seen(index, &poll, now, is_new);
         }
     }
