@@ -63,10 +63,13 @@
 //! | [`observe`] | stalls, spans, the live view |
 //! | [`trace`] | a timeline of coroutines and vCPUs |
 //! | [`sys`] | the papers' system calls in two forms |
+//! | `axum` (feature) | names of axum's routes |
 //! | `hyper` (feature) | hyper, axum and tower on this runtime |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 mod affinity;
+#[cfg(feature = "axum")]
+pub mod axum;
 mod blocking;
 mod board;
 mod context;
