@@ -8,12 +8,16 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table};
 
-use super::figures::{Frame, Level, Vcpu, age, percent, rate, time};
-use super::settings::{Settings, Sort};
+use super::figures::{Frame, Level, Route, Vcpu, age, end_of, percent, rate, time};
+use super::settings::{Bottom, Settings, Sort};
 
 /// The smallest size that a page is drawn in.
 const WIDTH: u16 = 50;
 const HEIGHT: u16 = 12;
+/// Columns of the longest polls before the last one, with a space after each.
+const POLL_COLUMNS: u16 = 9 + 6 + 7 + 14 + 4;
+/// The same of routes.
+const ROUTE_COLUMNS: u16 = 5 + 6 + 5 * 7 + 7;
 /// Cells of a bar.
 const BAR: usize = 20;
 
@@ -68,10 +72,14 @@ pub(super) fn process(to: &mut Canvas<'_>, frame: &Frame, settings: &Settings) {
     .areas(area);
     draw_title(to, title, frame, settings);
     draw_states(to, states, frame);
-    let lines: Vec<Line<'_>> = vcpus.iter().map(|vcpu| bar(vcpu)).collect();
+    let width = usize::from(area.width);
+    let lines: Vec<Line<'_>> = vcpus.iter().map(|vcpu| bar(vcpu, width)).collect();
     to.render_widget(Paragraph::new(lines), bars);
     draw_levels(to, levels, frame, settings.sort);
-    draw_polls(to, polls, frame, settings.scroll);
+    match settings.bottom {
+        Bottom::Polls => draw_polls(to, polls, frame, settings.scroll),
+        Bottom::Routes => draw_routes(to, polls, frame, settings.scroll),
+    }
     footer(to, keys, settings);
 }
 
@@ -119,7 +127,7 @@ fn draw_states(to: &mut Canvas<'_>, area: Rect, frame: &Frame) {
 }
 
 /// One vCPU in a line.
-fn bar(vcpu: &Vcpu) -> Line<'_> {
+fn bar(vcpu: &Vcpu, width: usize) -> Line<'_> {
     let cells = |share: f64| (share * BAR as f64).round() as usize;
     let polling = cells(vcpu.polling).min(BAR);
     let busy = cells(vcpu.busy).clamp(polling, BAR);
@@ -128,28 +136,31 @@ fn bar(vcpu: &Vcpu) -> Line<'_> {
         busy if busy > 0.6 => Color::Yellow,
         _ => Color::Green,
     };
-    let running = match (vcpu.running, &vcpu.location) {
-        (Some(level), Some(place)) => {
-            format!("  level {level} for {}: {place}", time(vcpu.poll_age_ns))
+    let name = format!("vCPU {:<3}[", vcpu.index);
+    let rates = format!(
+        "{}] {:>7}  {:>6} polls/s",
+        " ".repeat(BAR - busy),
+        percent(vcpu.busy),
+        rate(vcpu.polls_per_s),
+    );
+    let running = match (vcpu.running, vcpu.work.as_ref().or(vcpu.location.as_ref())) {
+        (Some(level), Some(what)) => {
+            let since = format!("  level {level} for {}: ", time(vcpu.poll_age_ns));
+            let cells = [&name, &rates, &since].map(|text| text.chars().count());
+            let left = width.saturating_sub(busy + cells.iter().sum::<usize>());
+            format!("{since}{}", end_of(what, left))
         }
-        _ => String::new(),
+        _ => format!(
+            "  {:>6} enters/s  {} in flight",
+            rate(vcpu.enters_per_s),
+            vcpu.in_flight
+        ),
     };
     Line::from(vec![
-        Span::raw(format!("vCPU {:<3}[", vcpu.index)),
+        Span::raw(name),
         Span::styled("|".repeat(polling), Style::new().fg(color)),
         Span::styled("|".repeat(busy - polling), Style::new().fg(Color::Blue)),
-        Span::raw(format!(
-            "{}] {:>7}",
-            " ".repeat(BAR - busy),
-            percent(vcpu.busy)
-        )),
-        Span::raw(format!(
-            "  {:>6} polls/s  {:>6} enters/s  {:>6} SQE/s  {} in flight",
-            rate(vcpu.polls_per_s),
-            rate(vcpu.enters_per_s),
-            rate(vcpu.sqes_per_s),
-            vcpu.in_flight,
-        )),
+        Span::raw(rates),
         Span::styled(running, dim()),
     ])
 }
@@ -201,8 +212,9 @@ fn draw_polls(to: &mut Canvas<'_>, area: Rect, frame: &Frame, scroll: usize) {
         right("level"),
         right("timed"),
         Cell::from("coroutine"),
-        Cell::from("spawned at"),
+        Cell::from("work, or where it was spawned"),
     ]);
+    let width = usize::from(area.width.saturating_sub(POLL_COLUMNS));
     let scroll = scroll.min(frame.longest_polls.len().saturating_sub(1));
     let rows = frame.longest_polls.iter().skip(scroll).map(|poll| {
         let mut style = Style::new();
@@ -219,7 +231,7 @@ fn draw_polls(to: &mut Canvas<'_>, area: Rect, frame: &Frame, scroll: usize) {
             right(poll.level.to_string()),
             right(poll.watched.to_string()),
             Cell::from(id),
-            Cell::from(poll.location.clone()),
+            Cell::from(end_of(poll.what(), width)),
         ])
         .style(style)
     });
@@ -233,17 +245,42 @@ fn draw_polls(to: &mut Canvas<'_>, area: Rect, frame: &Frame, scroll: usize) {
     to.render_widget(Table::new(rows, widths).header(title.style(head())), area);
 }
 
+fn draw_routes(to: &mut Canvas<'_>, area: Rect, frame: &Frame, scroll: usize) {
+    let [_, area] = Layout::vertical([Constraint::Length(1), Constraint::Min(1)]).areas(area);
+    if frame.routes.is_empty() {
+        let text = "no work has a name (`upshift::axum::NameRoutes`, `upshift::named`)";
+        to.render_widget(Paragraph::new(text).style(dim()), area);
+        return;
+    }
+    let heads = Route::COLUMNS.map(right).into_iter();
+    let title = Row::new(heads.chain([Cell::from("route, or other name")]));
+    let width = usize::from(area.width.saturating_sub(ROUTE_COLUMNS));
+    let scroll = scroll.min(frame.routes.len() - 1);
+    let rows = frame.routes.iter().skip(scroll).map(|route| {
+        let cells = route.cells().map(right).into_iter();
+        let mut style = Style::new();
+        if frame.stall_limit_ns != 0 && route.longest_poll_ns >= frame.stall_limit_ns {
+            style = style.fg(Color::Red);
+        }
+        Row::new(cells.chain([Cell::from(end_of(&route.name, width))])).style(style)
+    });
+    let widths = [5, 6, 7, 7, 7, 7, 7].map(Constraint::Length);
+    let widths = widths.into_iter().chain([Constraint::Min(10)]);
+    to.render_widget(Table::new(rows, widths).header(title.style(head())), area);
+}
+
 /// The line of keys.
 pub(super) fn footer(to: &mut Canvas<'_>, area: Rect, settings: &Settings) {
     let pause = if settings.paused { "go on" } else { "pause" };
-    let text = format!("q quit  p {pause}  s sort  +/- interval  l list  m machine  ? help");
+    let text = format!("q quit  p {pause}  s sort  r routes  +/- interval  l list  m machine  ? help");
     to.render_widget(Paragraph::new(text).style(dim()), area);
 }
 
-const HELP: [&str; 20] = [
+const HELP: [&str; 23] = [
     "q, Esc    quit             p, space  pause and go on",
     "s         sort levels      + -       longer, shorter interval",
     "l         list             m         machine (upshift daemon)",
+    "r         routes, or the longest polls",
     "↑ ↓       scroll, choose   Enter     look at the chosen process",
     "",
     "vCPU      green to red: polls; blue: scheduling and ring",
@@ -256,7 +293,9 @@ const HELP: [&str; 20] = [
     "longest   the longest poll of the coroutines spawned in a place;",
     "          red: over the stall limit; ▶: goes on. Short polls are",
     "          a sample: each is timed as often as it is long.",
-    "timed     polls of this place that were timed",
+    "timed     polls of this name or place that were timed",
+    "routes    work with a name; active: begun and not ended;",
+    "          p50, p99: from the first poll to the end",
     "",
     "bold      levels with something ready or running",
     "",
