@@ -317,3 +317,142 @@ pub(super) fn help(to: &mut Canvas<'_>) {
     let text = Paragraph::new(HELP.join("\n"));
     to.render_widget(text.block(Block::bordered().title(" upshift top ")), middle);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::super::figures::{Coroutines, Poll, Preemption};
+    use super::*;
+
+    const PLACE: &str =
+        "/root/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f/crate-1.2.3/src/http/server.rs:191:17";
+
+    fn frame() -> Frame {
+        Frame {
+            pid: 4711,
+            name: "shop".into(),
+            command: "/usr/local/bin/shop --listen 127.0.0.1:8080".into(),
+            version: "0.1.0".into(),
+            uptime_ns: 3_600_000_000_000,
+            interval_ns: 1_000_000_000,
+            coroutines: Coroutines {
+                live: 120,
+                ready: 3,
+                running: 1,
+                blocked: 116,
+                suspended: 0,
+                spawned_per_s: 812.0,
+                exited_per_s: 812.0,
+                panicked: 0,
+                blocking_threads: 2,
+                blocking_queued: 0,
+            },
+            occupied: 1 << 40,
+            levels: vec![Level {
+                level: 40,
+                ready: 3,
+                running: 1,
+                polls_per_s: 12_345.0,
+                cpu: 0.912,
+                starve: 0.02,
+                wait_p50_ns: 12_000,
+                wait_p99_ns: 250_000_000,
+            }],
+            vcpus: vec![Vcpu {
+                index: 0,
+                active: true,
+                busy: 0.95,
+                polling: 0.9,
+                parked: 0.05,
+                spin: 0.0,
+                polls_per_s: 12_345.0,
+                stolen_per_s: 0.0,
+                suspensions_per_s: 0.0,
+                enters_per_s: 99.0,
+                sqes_per_s: 99.0,
+                cqes_per_s: 99.0,
+                in_flight: 7,
+                overflows: 0,
+                running: Some(40),
+                work: None,
+                location: Some(PLACE.into()),
+                poll_age_ns: 1_230_000,
+            }],
+            preemption: Preemption {
+                vcpus: 0,
+                suspended: 0,
+                suspensions_per_s: 0.0,
+                looks_per_s: 0.0,
+                useless_per_s: 0.0,
+            },
+            stall_limit_ns: 10_000_000,
+            stalls: 4,
+            longest_polls: vec![Poll {
+                work: None,
+                location: PLACE.into(),
+                id: "3.1".into(),
+                level: 40,
+                longest_ns: 44_800_000,
+                is_running: true,
+                watched: 1234,
+            }],
+            routes: vec![Route {
+                name: "GET /users/{id}/orders".into(),
+                level: 40,
+                under_way: 12,
+                ended_per_s: 812.0,
+                cpu: 1.234,
+                p50_ns: 812_000,
+                p99_ns: 44_800_000,
+                longest_poll_ns: 44_800_000,
+            }],
+        }
+    }
+
+    fn page(width: u16, bottom: Bottom) -> Vec<String> {
+        let settings = Settings {
+            interval: Duration::from_secs(1),
+            paused: false,
+            help: false,
+            sort: Sort::Level,
+            bottom,
+            scroll: 0,
+        };
+        let mut terminal = Terminal::new(TestBackend::new(width, 24)).unwrap();
+        terminal
+            .draw(|to| process(to, &frame(), &settings))
+            .unwrap();
+        let buffer = terminal.backend().buffer();
+        let row = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect();
+        (0..24).map(row).collect()
+    }
+
+    #[test]
+    fn a_place_shows_its_end_at_80_and_100_columns() {
+        for width in [80, 100] {
+            let page = page(width, Bottom::Polls);
+            let shown = |row: &String| row.trim_end().ends_with("server.rs:191:17");
+            // The vCPU's poll and the longest one.
+            assert_eq!(page.iter().filter(|row| shown(row)).count(), 2, "{page:#?}");
+            let keys = page.last().unwrap();
+            assert!(keys.contains("r routes") && keys.contains("? help"), "{keys}");
+        }
+    }
+
+    #[test]
+    fn routes_show_all_columns_at_80_and_100_columns() {
+        for width in [80, 100] {
+            let page = page(width, Bottom::Routes);
+            let row = page.iter().find(|row| row.contains("GET ")).unwrap();
+            let cells: Vec<&str> = row.split_whitespace().collect();
+            assert_eq!(
+                cells.join(" "),
+                "40 12 812 123.4 % 812 µs 44.8 ms 44.8 ms GET /users/{id}/orders"
+            );
+        }
+    }
+}
