@@ -28,8 +28,8 @@ use upshift::hyper::Server;
 use upshift::net::TcpListener;
 use upshift::{Level, signal};
 
-/// Returns the provider of OpenTelemetry's tracers, to be shut down at the end, and a subscriber that
-/// gives it the spans of `tracing`.
+/// Returns the provider of OpenTelemetry's tracers, to be shut down at the end, and a subscriber
+/// that passes the spans of `tracing` on.
 fn exported_by(
     processor: impl SpanProcessor + 'static,
 ) -> (SdkTracerProvider, impl Subscriber + Send + Sync) {
@@ -39,7 +39,7 @@ fn exported_by(
         .build();
     let spans = tracing_opentelemetry::layer()
         .with_tracer(provider.tracer("shop"))
-        // Those of coroutines, whose level is DEBUG, would be the parents of all: a connection is one.
+        // Coroutines have spans at DEBUG: a connection would be the parent of its requests.
         .with_filter(LevelFilter::INFO);
     (provider, tracing_subscriber::registry().with(spans))
 }
@@ -96,7 +96,7 @@ fn ask_for_all(address: SocketAddr) -> std::io::Result<Vec<String>> {
         .collect()
 }
 
-/// Serves the address, or serves itself and returns what it answered.
+/// Serves the address; without one, asks its own server for each route and returns the answers.
 fn run(address: Option<&str>) -> std::io::Result<Vec<String>> {
     let runtime = upshift::Runtime::builder().vcpus(1).build()?;
     runtime.block_on(async {
@@ -133,7 +133,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for answer in run(std::env::args().nth(1).as_deref())? {
         eprintln!("{}", answer.lines().last().unwrap_or_default());
     }
-    // Sends what has not been sent.
+    // Sends the last batch.
     provider.shutdown()?;
     Ok(())
 }

@@ -154,7 +154,7 @@ impl Linux {
         &self.names
     }
 
-    /// From now on panics of detached coroutines are reported on standard error.
+    /// Lets panics of detached coroutines be reported on standard error from now on.
     pub(crate) fn report_panics(&self) {
         let _ = self.reports_panics.set(());
     }

@@ -61,7 +61,8 @@ fn assert_is_of_the_route(stall: &Stall) {
     assert!(stall.to_string().starts_with(&begins), "{stall}");
 }
 
-/// A stall of a request while it goes on, what `metrics` says meanwhile, and the same stall when it has ended.
+/// Returns a stall of a request while it goes on, a snapshot taken meanwhile, and the same stall
+/// when it has ended.
 fn stall_of_a_request(preemption: Preemption) -> (Stall, Metrics, Stall) {
     let reported = Arc::new(OnceLock::new());
     let while_it_runs = Arc::new(OnceLock::new());

@@ -1,5 +1,5 @@
-//! What a runtime reports on standard error unless it is told not to: stalls, starved levels, panics
-//! of detached coroutines.
+//! Reports on standard error, which a runtime makes by default: stalls, starved levels, panics of
+//! detached coroutines.
 
 #[path = "support/child.rs"]
 mod child;
@@ -75,8 +75,8 @@ fn does_as_it_is_told() {
     }
 }
 
-/// Runs a child until a line of its standard error begins like this, or, with `ends`, until it ends,
-/// and returns all lines that begin like this: a slow machine may make others.
+/// Runs a child until a line of its standard error begins with `begin`, or, with `ends`, until it
+/// ends, and returns all lines that begin so: a slow machine may cause others.
 fn lines(kind: &str, begin: &str, ends: bool, variable: Option<&str>) -> Vec<String> {
     let mut command = child("does_as_it_is_told");
     command.env(VARIABLE, kind);

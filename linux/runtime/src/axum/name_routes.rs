@@ -1,6 +1,6 @@
 //! [`NameRoutes`]: the work of a request is named by its method and the route that axum matched.
 //!
-//! axum tells the route ([`MatchedPath`]) only to what is inside of its router, so this is a layer.
+//! axum shows the route ([`MatchedPath`]) only inside its router, so this is a layer.
 //! Cost: the name is an allocation per request; further that of [`named`](crate::named).
 
 use std::task::{Context, Poll};
@@ -12,16 +12,15 @@ use tower_service::Service;
 
 use crate::observe::{Named, named};
 
-/// What stands for the route of a request that no route matched.
+/// Stands for the route of a request that no route matched.
 const NO_ROUTE: &str = "(no route)";
 
 /// Names each request by its method and route: `GET /users/{id}`.
 ///
 /// Stalls, panics, timelines, `upshift top` and [`Metrics::named`](crate::metrics::Metrics::named)
 /// show the name. Add the layer last, by `Router::layer` (not `tower::ServiceBuilder` around the
-/// router, where no route is known yet): it then also counts the time in the other layers. It counts
-/// the time until the head of the response is there, with what the handler awaits; not the body of
-/// a response that streams.
+/// router, where no route is known yet): the other layers are then a part of the request. The
+/// request ends with the head of its response; a body that streams does not count.
 ///
 /// ```
 /// use axum::{Router, routing::get};

@@ -163,7 +163,7 @@ impl fmt::Debug for OnStall {
 }
 
 struct Place {
-    /// That of the longest poll.
+    /// The longest poll.
     poll: NamedPoll,
     /// Ticks.
     longest: u64,

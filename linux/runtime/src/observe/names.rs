@@ -55,7 +55,7 @@ pub(crate) struct Work {
     longest: AtomicU64,
     /// The level of the last poll.
     level: AtomicU64,
-    /// From the first poll to the end.
+    /// Ticks from the first poll to the end.
     latency: TickHistogram,
 }
 
@@ -171,7 +171,7 @@ impl Names {
     }
 }
 
-/// What a thread does.
+/// The named work that a thread polls.
 #[derive(Clone, Copy)]
 struct Noted {
     /// Address of the vCPU.
@@ -194,7 +194,7 @@ impl Noted {
     }
 }
 
-/// What a thread does, for others to read.
+/// The [`Noted`] of a thread, which other threads read.
 #[derive(Default)]
 struct Here {
     stamp: AtomicU64,
@@ -206,11 +206,11 @@ struct Here {
 }
 
 impl Here {
-    /// By its own thread alone.
+    /// Writes it; only the thread that it belongs to may.
     fn write(&self, noted: Noted) {
         let stamp = self.stamp.load(Relaxed);
         self.stamp.store(stamp + 1, Relaxed);
-        // The odd stamp is seen by a reader that sees a word of what follows.
+        // A reader that sees one of the words below sees the odd stamp.
         fence(Release);
         let level = u64::from(noted.level.get());
         let what = u64::from(noted.number) | level << 32 | u64::from(noted.active) << 40;
@@ -254,7 +254,7 @@ fn heres() -> MutexGuard<'static, Vec<Weak<Here>>> {
     HERES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// That of the calling thread.
+/// Returns the [`Here`] of the calling thread.
 fn here() -> Option<Arc<Here>> {
     let make = || {
         // A poll that is suspended under the lock would keep the watchdog waiting.
@@ -273,7 +273,7 @@ fn here() -> Option<Arc<Here>> {
 /// of the place where the coroutine was spawned, and `upshift top` and
 /// [`Metrics::named`](crate::metrics::Metrics::named) count it by its name.
 ///
-/// Make names of what there are few of: a route with its placeholders (`GET /users/{id}`), not the
+/// Choose names of which there are few: a route with its placeholders (`GET /users/{id}`), not the
 /// path of a request. A runtime distinguishes 1,024; further ones are counted together. Named work
 /// may have parts with names of their own: the innermost one is shown.
 ///
@@ -328,7 +328,7 @@ impl Drop for Begun {
     }
 }
 
-/// A poll of named work; what was noted before it is noted again at its end.
+/// A poll of named work; its end restores the outer one.
 struct Noting<'a> {
     work: &'a Work,
     here: Arc<Here>,
@@ -399,15 +399,14 @@ impl<F: Future> Future for Named<F> {
         // SAFETY: pinned with `self`: it is never moved, and dropped in place.
         let future = unsafe { Pin::new_unchecked(&mut this.future) };
         if this.begun.is_none() {
-            this.begun = context::with_domain(|domain| domain.host().names().of(&this.name)).map(
-                |work| {
+            this.begun =
+                context::with_domain(|domain| domain.host().names().of(&this.name)).map(|work| {
                     work.begun.fetch_add(1, Relaxed);
                     Begun {
                         work,
                         at: clock::ticks(),
                     }
-                },
-            );
+                });
         }
         let Some(begun) = &this.begun else {
             // Outside a runtime nothing shows names.

@@ -1,6 +1,6 @@
 //! [`Starved`]: levels that have something ready on a vCPU, and get no turn there.
 //!
-//! Pure: the watchdog gives it what it sees at each look. A level is starved when nothing of it was
+//! Pure: the watchdog passes its observations at each look. A level is starved when nothing of it was
 //! polled for [`LIMIT`] although something was ready at each of [`LOOKS`] looks: a process that was
 //! stopped meanwhile is not taken for one whose vCPU was busy. A level behind a single long poll is
 //! not starved but stalled. O(levels) per look.
@@ -73,11 +73,7 @@ impl Starved {
     }
 
     /// Takes a look. Returns the most urgent level that is starved and was not reported lately.
-    pub(super) fn look(
-        &mut self,
-        now: Instant,
-        of: impl Fn(Level) -> Seen,
-    ) -> Option<Starvation> {
+    pub(super) fn look(&mut self, now: Instant, of: impl Fn(Level) -> Seen) -> Option<Starvation> {
         let mut starved = None;
         let mut more_urgent = 0;
         for (index, wait) in self.waits.iter_mut().enumerate() {
@@ -107,8 +103,8 @@ impl Starved {
             let others = others_now.saturating_sub(wait.others);
             // Without polls of others it is one poll that takes long, or a vCPU that does not run.
             let is_starved = time >= LIMIT && wait.looks >= LOOKS && others > 1;
-            let lately = self.reported[index]
-                .is_some_and(|at| now.saturating_duration_since(at) < AGAIN);
+            let lately =
+                self.reported[index].is_some_and(|at| now.saturating_duration_since(at) < AGAIN);
             if is_starved && !lately && starved.is_none() {
                 self.reported[index] = Some(now);
                 starved = Some(Starvation {

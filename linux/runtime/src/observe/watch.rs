@@ -12,7 +12,7 @@ use crate::time::clock;
 
 /// The limit when only the live view asks for one.
 const DEFAULT_LIMIT: Duration = Duration::from_millis(10);
-/// The limit of what is reported by default: a person notices a delay of this length.
+/// The limit of reports by default: a person notices a delay of this length.
 const REPORTED_LIMIT: Duration = Duration::from_millis(100);
 /// The longest time between two looks, if somebody wants to see the longest polls.
 const LONGEST_PERIOD: Duration = Duration::from_millis(5);
@@ -43,7 +43,7 @@ impl Watch {
         Watch::every(limit, reported, (limit / 2).min(LONGEST_PERIOD))
     }
 
-    /// For what is reported by default: looks seldom.
+    /// Creates the watch for reports by default, which looks seldom.
     pub(crate) fn by_default() -> Watch {
         Watch::every(REPORTED_LIMIT, REPORTED_LIMIT, REPORTED_LIMIT / 2)
     }

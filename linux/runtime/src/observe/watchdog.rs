@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use super::longest::{NamedPoll, OnStall, to_stderr};
 use super::starved::{self, Starved};
 use super::watch::Watch;
-use crate::notice::notice;
 use crate::affinity::{self, Mask};
+use crate::notice::notice;
 use crate::runtime::shared::Shared;
 use crate::time::clock;
 use crate::user_code::catch_panic::catch_panic;
@@ -199,7 +199,7 @@ fn sleep(shared: &Weak<Shared>, watch: &Watch) {
     }
 }
 
-/// What has been reported by default, lately.
+/// The names and spawn locations of recent reports by default.
 #[derive(Default)]
 struct Told(Vec<(String, Instant)>);
 

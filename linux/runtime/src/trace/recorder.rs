@@ -311,7 +311,7 @@ struct Writer<'a> {
     timeline: Timeline,
     sites: HashMap<*const Location<'static>, u32>,
     names: &'a Names,
-    /// By coroutine: the event that began the poll under way, and the name of its work.
+    /// The event that began the poll of each coroutine that is polled, and the name of its work.
     polls: HashMap<u64, (usize, Option<u32>)>,
     began: u64,
 }

@@ -68,8 +68,8 @@ impl<H: Host> Vcpu<H> {
         self.watched.load(Relaxed) == slot.as_ptr()
     }
 
-    /// The poll of the calling thread, which has just ended, with the level that it was picked at: a
-    /// connection that served a request at its level has the level of receiving again.
+    /// Returns the poll of the calling thread, which has just ended, with the level at which it was
+    /// picked: a connection that served a request has the level of receiving again.
     ///
     /// # Safety
     /// The caller owns the coroutine.

@@ -272,7 +272,8 @@ fn draw_routes(to: &mut Canvas<'_>, area: Rect, frame: &Frame, scroll: usize) {
 /// The line of keys.
 pub(super) fn footer(to: &mut Canvas<'_>, area: Rect, settings: &Settings) {
     let pause = if settings.paused { "go on" } else { "pause" };
-    let text = format!("q quit  p {pause}  s sort  r routes  +/- interval  l list  m machine  ? help");
+    let text =
+        format!("q quit  p {pause}  s sort  r routes  +/- interval  l list  m machine  ? help");
     to.render_widget(Paragraph::new(text).style(dim()), area);
 }
 
@@ -328,8 +329,7 @@ mod tests {
     use super::super::figures::{Coroutines, Poll, Preemption};
     use super::*;
 
-    const PLACE: &str =
-        "/root/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f/crate-1.2.3/src/http/server.rs:191:17";
+    const PLACE: &str = "/root/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f/crate-1.2.3/src/http/server.rs:191:17";
 
     fn frame() -> Frame {
         Frame {
@@ -439,7 +439,10 @@ mod tests {
             // The vCPU's poll and the longest one.
             assert_eq!(page.iter().filter(|row| shown(row)).count(), 2, "{page:#?}");
             let keys = page.last().unwrap();
-            assert!(keys.contains("r routes") && keys.contains("? help"), "{keys}");
+            assert!(
+                keys.contains("r routes") && keys.contains("? help"),
+                "{keys}"
+            );
         }
     }
 

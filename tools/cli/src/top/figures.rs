@@ -112,13 +112,13 @@ pub(super) struct Poll {
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Route {
     pub(super) name: String,
-    /// That of its last poll.
+    /// The level of its last poll.
     pub(super) level: u8,
     pub(super) under_way: u64,
     pub(super) ended_per_s: f64,
     /// Share of one CPU that its polls took.
     pub(super) cpu: f64,
-    /// From the first poll to the end, in this interval.
+    /// Median from the first poll to the end, in this interval.
     pub(super) p50_ns: u64,
     pub(super) p99_ns: u64,
     /// Since the start.
@@ -277,9 +277,8 @@ impl Frame {
 
 impl Route {
     /// Heads of the columns; the name comes last.
-    pub(super) const COLUMNS: [&'static str; 7] = [
-        "level", "active", "done/s", "CPU", "p50", "p99", "longest",
-    ];
+    pub(super) const COLUMNS: [&'static str; 7] =
+        ["level", "active", "done/s", "CPU", "p50", "p99", "longest"];
 
     /// Cells of the columns.
     pub(super) fn cells(&self) -> [String; 7] {

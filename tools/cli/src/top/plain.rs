@@ -97,7 +97,15 @@ fn polls(frame: &Frame) -> String {
         frame.stalls,
         time(frame.stall_limit_ns)
     );
-    let mut table = Table::new(&title, &["longest", "level", "<coroutine", "<work, or where it was spawned"]);
+    let mut table = Table::new(
+        &title,
+        &[
+            "longest",
+            "level",
+            "<coroutine",
+            "<work, or where it was spawned",
+        ],
+    );
     for poll in &frame.longest_polls {
         let id = if poll.is_running {
             format!("{} (goes on)", poll.id)

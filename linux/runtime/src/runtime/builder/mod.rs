@@ -320,7 +320,7 @@ impl Builder {
 
     /// Reports, in a line each on standard error, that
     ///
-    /// * a poll has taken 100 ms or, if one is given, the [`stall_limit`](Builder::stall_limit), and
+    /// * a poll has taken 100 ms, or the [`stall_limit`](Builder::stall_limit) that was given, and
     ///   goes on: once a minute for each [name](crate::named) or spawn location, unless
     ///   [`on_stall`](Builder::on_stall) takes stalls or the vCPUs are
     ///   [preemptible](Builder::preemption);
