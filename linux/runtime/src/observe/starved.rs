@@ -2,8 +2,8 @@
 //!
 //! Pure: the watchdog passes its observations at each look. A level is starved when nothing of it
 //! was polled for [`LIMIT`] although something was ready at each of [`LOOKS`] looks: a process that
-//! was stopped meanwhile is not taken for one whose vCPU was busy. A level behind a single long poll
-//! is not starved but stalled. O(levels) per look.
+//! was stopped meanwhile is not taken for one whose vCPU was busy. A level behind one long poll is
+//! stalled, not starved. O(levels) per look.
 
 use std::fmt;
 use std::time::{Duration, Instant};
