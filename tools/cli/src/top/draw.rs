@@ -150,11 +150,7 @@ fn bar(vcpu: &Vcpu, width: usize) -> Line<'_> {
             let left = width.saturating_sub(busy + cells.iter().sum::<usize>());
             format!("{since}{}", end_of(what, left))
         }
-        _ => format!(
-            "  {:>6} enters/s  {} in flight",
-            rate(vcpu.enters_per_s),
-            vcpu.in_flight
-        ),
+        _ => format!("  {} in flight", vcpu.in_flight),
     };
     Line::from(vec![
         Span::raw(name),
