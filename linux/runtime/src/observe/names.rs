@@ -308,7 +308,7 @@ pub struct Named<F> {
     name: Cow<'static, str>,
     begun: Option<Begun>,
     #[cfg(feature = "tracing")]
-    span: Option<(tracing::Span, u8)>,
+    span: Option<(tracing::Span, i64)>,
     /// Pinned with the whole.
     future: F,
 }
@@ -414,7 +414,8 @@ impl<F: Future> Future for Named<F> {
         };
         #[cfg(feature = "tracing")]
         let _entered = {
-            let level = host::current_level().unwrap_or_default().get();
+            // OpenTelemetry has no unsigned numbers.
+            let level = i64::from(host::current_level().unwrap_or_default().get());
             let (span, shown) = this.span.get_or_insert_with(|| {
                 let span = tracing::info_span!(
                     target: "upshift::named",
