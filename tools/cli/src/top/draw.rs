@@ -18,6 +18,8 @@ const HEIGHT: u16 = 12;
 const POLL_COLUMNS: u16 = 9 + 6 + 7 + 14 + 4;
 /// The same of routes.
 const ROUTE_COLUMNS: u16 = 5 + 6 + 5 * 7 + 7;
+/// From here on the line of a vCPU has room for its rate of polls.
+const WIDE: usize = 100;
 /// Cells of a bar.
 const BAR: usize = 20;
 
@@ -137,12 +139,10 @@ fn bar(vcpu: &Vcpu, width: usize) -> Line<'_> {
         _ => Color::Green,
     };
     let name = format!("vCPU {:<3}[", vcpu.index);
-    let rates = format!(
-        "{}] {:>7}  {:>6} polls/s",
-        " ".repeat(BAR - busy),
-        percent(vcpu.busy),
-        rate(vcpu.polls_per_s),
-    );
+    let mut rates = format!("{}] {:>7}", " ".repeat(BAR - busy), percent(vcpu.busy));
+    if width >= WIDE {
+        rates.push_str(&format!("  {:>6} polls/s", rate(vcpu.polls_per_s)));
+    }
     let running = match (vcpu.running, vcpu.work.as_ref().or(vcpu.location.as_ref())) {
         (Some(level), Some(what)) => {
             let since = format!("  level {level} for {}: ", time(vcpu.poll_age_ns));
