@@ -16,7 +16,7 @@ use upshift_elevate::dispatch::{heavy_barrier, register_barrier};
 use upshift_ring::{Remote, Watch};
 
 use crate::memory::mapping;
-use crate::observe::Longest;
+use crate::observe::{self, Longest, NamedPoll, Names};
 use crate::preempt::permit::{self, Critical};
 use crate::preempt::{self, PreemptionStats};
 use crate::time::clock;
@@ -98,6 +98,9 @@ pub struct Linux {
     /// What is told of long polls.
     longest: OnceLock<Arc<Longest>>,
     recorder: Recorder,
+    names: Names,
+    /// Set if panics of detached coroutines are reported.
+    reports_panics: OnceLock<()>,
     clock: clock::Ticks,
     has_barrier: bool,
 }
@@ -110,6 +113,8 @@ impl Linux {
             preemptible: (0..MAX_VCPUS).map(|_| Mutex::new(None)).collect(),
             longest: OnceLock::new(),
             recorder: Recorder::new(),
+            names: Names::default(),
+            reports_panics: OnceLock::new(),
             clock: clock::Ticks::new(),
             // Without it locks cost an atomic step, and nothing else changes.
             has_barrier: register_barrier().is_ok(),
@@ -145,6 +150,15 @@ impl Linux {
         &self.recorder
     }
 
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// Lets panics of detached coroutines be reported on standard error from now on.
+    pub(crate) fn report_panics(&self) {
+        let _ = self.reports_panics.set(());
+    }
+
     pub(crate) fn set_longest(&self, longest: Arc<Longest>) {
         let _ = self.longest.set(longest);
     }
@@ -153,6 +167,13 @@ impl Linux {
         *self.watches[index]
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = watch;
+    }
+}
+
+impl Linux {
+    /// A poll of the calling thread, which has just ended, with the name of its work.
+    fn named(&self, poll: &Poll) -> NamedPoll {
+        NamedPoll::new(poll, self.names.just_done(poll))
     }
 }
 
@@ -256,7 +277,13 @@ unsafe impl Host for Linux {
 
     fn watched(&self, index: usize, poll: &Poll, ended: u64) {
         if let Some(longest) = self.longest.get() {
-            longest.ended(index, poll, ended);
+            longest.ended(index, &self.named(poll), ended);
+        }
+    }
+
+    fn panicked(&self, index: usize, poll: &Poll) {
+        if self.reports_panics.get().is_some() {
+            observe::report_panic(index, &self.named(poll));
         }
     }
 

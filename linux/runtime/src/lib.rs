@@ -63,7 +63,7 @@
 //! | [`observe`] | stalls, spans, the live view |
 //! | [`trace`] | a timeline of coroutines and vCPUs |
 //! | [`sys`] | the papers' system calls in two forms |
-//! | `axum` (feature) | `axum::serve` on the vCPUs, with levels |
+//! | `axum` (feature) | `axum::serve` on the vCPUs, with levels; names of routes |
 //! | `hyper` (feature) | hyper, axum and tower on this runtime |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -110,6 +110,7 @@ pub use coroutine::{
 };
 pub use host::Linux;
 pub use notice::errno_of;
+pub use observe::named;
 pub use preempt::{Preemption, PreemptionStats, no_suspend};
 pub use runtime::Runtime;
 pub use runtime::builder::Builder;

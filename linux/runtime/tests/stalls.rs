@@ -159,8 +159,9 @@ fn every_way_to_spawn_remembers_the_place() {
 }
 
 #[test]
-fn without_a_limit_there_are_no_looks() {
-    let runtime = Runtime::builder().vcpus(1).build().unwrap();
+fn without_a_limit_and_warnings_there_are_no_looks() {
+    let builder = Runtime::builder().vcpus(1).warnings(false);
+    let runtime = builder.build().unwrap();
     runtime.block_on(async {
         upshift::spawn(async { burn(LIMIT) }, Level::DEFAULT)
             .await

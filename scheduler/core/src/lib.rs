@@ -89,7 +89,7 @@ pub use base::host::{Host, Panic, Served};
 pub use base::id::{CoroutineId, Dead};
 pub use base::kind::{Kind, Place, State};
 pub use base::level::{LEVELS, Level, LevelError, ParseLevelError, Priority};
-pub use base::stats::{BUCKETS, LevelStats, WaitHistogram};
+pub use base::stats::{BUCKETS, LevelStats, TickHistogram, WaitHistogram};
 pub use base::token_bucket::TokenBucket;
 pub use coroutine::CONTROL_BLOCK_BYTES;
 pub use coroutine::join_error::{JoinError, Payload};

@@ -63,6 +63,11 @@
 //! # }
 //! ```
 //!
+//! # Names of routes
+//!
+//! [`NameRoutes`] is a layer that names each request by its method and route, so that
+//! `upshift top`, spans and stalls show it.
+//!
 //! # Web sockets
 //!
 //! axum's `on_upgrade` spawns its callback with tokio: build the runtime with feature `tokio-rt`
@@ -70,10 +75,12 @@
 //! `upshift::spawn(…, level).await` in it runs a part on the vCPUs.
 
 mod connect_info;
+mod name_routes;
 mod refusal;
 mod serve;
 
 pub use crate::hyper::{IncomingStream, Listener};
+pub use name_routes::{NameRoutes, NameRoutesService};
 pub use serve::{Serve, ServeFuture, serve};
 
 #[cfg(feature = "tls")]

@@ -2,7 +2,7 @@
 
 use upshift_core::{LEVELS, Level};
 
-use super::{CoroutineMetrics, Histogram, LevelMetrics, Meter, Metrics, StallMetrics, VcpuMetrics};
+use super::{CoroutineMetrics, Histogram, LevelMetrics, Metrics, StallMetrics, VcpuMetrics};
 use crate::host::Linux;
 use crate::runtime::shared::Shared;
 use crate::time::clock;
@@ -22,7 +22,7 @@ pub(crate) fn collect(shared: &Shared) -> Metrics {
     let mut levels = Levels::default();
     let mut vcpus = Vec::new();
     for vcpu in domain.vcpus() {
-        vcpus.push(of_vcpu(vcpu, &shared.meter(vcpu.index()), &mut levels));
+        vcpus.push(of_vcpu(shared, vcpu, &mut levels));
     }
     let spawned = domain.spawned().max(exited);
     let live = spawned - exited;
@@ -52,6 +52,7 @@ pub(crate) fn collect(shared: &Shared) -> Metrics {
         preemption: shared.preemption_stats(),
         blocking: shared.pool.metrics(),
         stalls: stalls(shared),
+        named: domain.host().names().metrics(),
     }
 }
 
@@ -67,7 +68,8 @@ fn stalls(shared: &Shared) -> StallMetrics {
     }
 }
 
-fn of_vcpu(vcpu: &Vcpu, meter: &Meter, levels: &mut Levels) -> VcpuMetrics {
+fn of_vcpu(shared: &Shared, vcpu: &Vcpu, levels: &mut Levels) -> VcpuMetrics {
+    let meter = shared.meter(vcpu.index());
     let running = vcpu.running_level().filter(|_| vcpu.is_polling());
     let (mut polls, mut suspensions, mut polling, mut ready) = (0, 0, 0, 0);
     for level in all_levels() {
@@ -85,6 +87,8 @@ fn of_vcpu(vcpu: &Vcpu, meter: &Meter, levels: &mut Levels) -> VcpuMetrics {
         levels.add(level, queued, running, &stats);
     }
     let poll = vcpu.current_poll();
+    let names = shared.domain.host().names();
+    let work = poll.and_then(|poll| names.under_way(vcpu, &poll));
     let now = clock::ticks();
     let age = poll.map_or(0, |poll| now.saturating_sub(poll.began));
     let times = meter.times(now);
@@ -95,6 +99,7 @@ fn of_vcpu(vcpu: &Vcpu, meter: &Meter, levels: &mut Levels) -> VcpuMetrics {
         index: vcpu.index(),
         active: !vcpu.is_retired(),
         is_parked: vcpu.is_parked(),
+        polls_name: work.map(|(work, _)| work.name.to_string()),
         polls_location: poll.map(|poll| poll.location.to_string()),
         poll_age: clock::from_ticks(age),
         running,

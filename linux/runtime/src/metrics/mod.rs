@@ -75,6 +75,36 @@ pub struct Metrics {
     /// The polls that took longest; empty unless
     /// [`Builder::stall_limit`](crate::Builder::stall_limit) was set.
     pub stalls: StallMetrics,
+    /// Work that has a name, in the order in which the names came up; see
+    /// [`named`](crate::named).
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub named: Vec<NamedMetrics>,
+}
+
+/// The work of one [name](crate::named): the requests of a route, for instance.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+#[non_exhaustive]
+pub struct NamedMetrics {
+    /// The name.
+    pub name: String,
+    /// Pieces of work that have begun and not ended.
+    pub under_way: u64,
+    /// Pieces of work that have ended, or were dropped.
+    pub ended: u64,
+    /// Polls.
+    pub polls: u64,
+    /// Time in these polls. Time in which a poll was suspended counts.
+    #[cfg_attr(feature = "serde", serde(rename = "polling_ns", with = "nanos"))]
+    pub polling: Duration,
+    /// The longest poll so far.
+    #[cfg_attr(feature = "serde", serde(rename = "longest_ns", with = "nanos"))]
+    pub longest: Duration,
+    /// The level of the last poll.
+    #[cfg_attr(feature = "serde", serde(with = "nanos::level"))]
+    pub level: Level,
+    /// Times from the first poll of a piece of work to its end.
+    pub latency: Histogram,
 }
 
 /// Coroutines, counted. `live` is the sum of the four states below it.
@@ -142,6 +172,9 @@ pub struct VcpuMetrics {
     pub active: bool,
     /// It waits for something to do.
     pub is_parked: bool,
+    /// The name of the work that it polls now, if that has one.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub polls_name: Option<String>,
     /// Where what it polls now was spawned: `file:line:column`.
     pub polls_location: Option<String>,
     /// How long the poll that is under way has taken.
@@ -234,11 +267,15 @@ pub struct StallMetrics {
     pub longest: Vec<LongPoll>,
 }
 
-/// The longest poll of the coroutines that were spawned in one place.
+/// The longest poll of the work of one name, or of the coroutines without a name that were spawned
+/// in one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[non_exhaustive]
 pub struct LongPoll {
+    /// The name of the work, if it has one.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub name: Option<String>,
     /// Where they were spawned: `file:line:column`.
     pub location: String,
     /// The coroutine.

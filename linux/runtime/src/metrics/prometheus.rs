@@ -7,7 +7,7 @@ use std::time::Duration;
 use upshift_core::Level;
 use upshift_trace::prometheus::{CONTENT_TYPE, Text};
 
-use super::{Histogram, LevelMetrics, Metrics, VcpuMetrics};
+use super::{Histogram, LevelMetrics, Metrics, NamedMetrics, VcpuMetrics};
 
 /// Bounds of the wait histograms, ns: 1, 2 and 5 per decade from 1 µs to 10 s.
 const BOUNDS: [u64; 22] = {
@@ -122,6 +122,9 @@ impl Display for Prometheus<'_> {
         let level = ("level", (|l| l.level) as fn(&LevelMetrics) -> Level);
         labelled(to, ("level_", LEVEL), &metrics.levels, level)?;
         waits(metrics, to)?;
+        let name = ("name", (|n| n.name.clone()) as fn(&NamedMetrics) -> String);
+        labelled(to, ("named_", NAMED), &metrics.named, name)?;
+        latencies(metrics, to)?;
         let vcpu = ("vcpu", (|v| v.index) as fn(&VcpuMetrics) -> usize);
         labelled(to, ("vcpu_", VCPU), &metrics.vcpus, vcpu)?;
         labelled(to, ("ring_", RING), &metrics.vcpus, vcpu)?;
@@ -180,6 +183,13 @@ families! { LEVEL of LevelMetrics:
     Count "ready" "Coroutines ready or suspended, by level." ready;
 }
 
+families! { NAMED of NamedMetrics:
+    Count "ended_total" "Pieces of named work that have ended, by name." ended;
+    Count "under_way" "Pieces of named work that have begun and not ended, by name." under_way;
+    Count "polls_total" "Polls of named work, by name." polls;
+    Time "polling_seconds_total" "Time in polls of named work, suspended ones included, by name." polling;
+}
+
 families! { VCPU of VcpuMetrics:
     Time "in_service_seconds_total" "Time in service." in_service;
     Time "busy_seconds_total" "Time neither parked nor spinning." busy;
@@ -225,6 +235,20 @@ fn waits(metrics: &Metrics, to: &mut Text<'_>) -> fmt::Result {
     Ok(())
 }
 
+fn latencies(metrics: &Metrics, to: &mut Text<'_>) -> fmt::Result {
+    if !metrics.named.is_empty() {
+        let help = "Time from the first poll of named work to its end, by name; the sum is \
+                    estimated from the buckets.";
+        to.histogram("named_latency_seconds", help)?;
+    }
+    for work in &metrics.named {
+        let sum = work.latency.estimated_sum().as_secs_f64();
+        let (buckets, count) = (at_most(&work.latency), work.latency.count());
+        to.buckets(&[("name", &work.name)], buckets, sum, count)?;
+    }
+    Ok(())
+}
+
 /// For each of [`BOUNDS`], in seconds, how many waits were no longer.
 fn at_most(waits: &Histogram) -> impl Iterator<Item = (f64, u64)> {
     let mut rest = waits.buckets().iter().peekable();
@@ -264,7 +288,17 @@ mod tests {
             running: 0,
             run: Duration::from_micros(250),
             starve: Duration::ZERO,
-            wait,
+            wait: wait.clone(),
+        });
+        metrics.named.push(NamedMetrics {
+            name: "GET /".into(),
+            under_way: 1,
+            ended: 6,
+            polls: 8,
+            polling: Duration::from_micros(250),
+            longest: Duration::from_micros(90),
+            level: Level::at::<4>(),
+            latency: wait,
         });
         metrics.vcpus.push(VcpuMetrics {
             ring: RingMetrics {

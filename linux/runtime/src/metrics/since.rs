@@ -1,6 +1,6 @@
 //! The difference of two snapshots.
 
-use super::{LevelMetrics, Metrics, RingMetrics, VcpuMetrics};
+use super::{LevelMetrics, Metrics, NamedMetrics, RingMetrics, VcpuMetrics};
 
 impl Metrics {
     /// What happened between `earlier` and this snapshot of the same runtime:
@@ -43,6 +43,11 @@ impl Metrics {
         less(&mut mine.looks, theirs.looks);
         less(&mut mine.useless, theirs.useless);
         less(&mut mine.services, theirs.services);
+        for work in &mut now.named {
+            if let Some(before) = earlier.named.iter().find(|old| old.name == work.name) {
+                work.subtract(before);
+            }
+        }
         less(&mut now.stalls.count, earlier.stalls.count);
         now
     }
@@ -59,6 +64,15 @@ impl LevelMetrics {
         self.run = self.run.saturating_sub(before.run);
         self.starve = self.starve.saturating_sub(before.starve);
         self.wait.subtract(&before.wait);
+    }
+}
+
+impl NamedMetrics {
+    fn subtract(&mut self, before: &NamedMetrics) {
+        less(&mut self.ended, before.ended);
+        less(&mut self.polls, before.polls);
+        self.polling = self.polling.saturating_sub(before.polling);
+        self.latency.subtract(&before.latency);
     }
 }
 

@@ -1,4 +1,4 @@
-//! [`Longest`]: the longest polls, one entry per place where coroutines are spawned,
+//! [`Longest`]: the longest polls, one entry per name of work, or else spawn location,
 //! and the stalls that wait to be reported. Both bounded; O(entries) per watched poll.
 
 use std::collections::VecDeque;
@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use upshift_core::{CoroutineId, Level, Poll};
+
+use super::names::Work;
 
 use crate::metrics::LongPoll;
 use crate::time::clock;
@@ -25,8 +27,10 @@ const WAITING: usize = 64;
 pub struct Stall {
     /// The coroutine.
     pub id: CoroutineId,
-    /// Its level.
+    /// The level at which it was polled.
     pub level: Level,
+    /// The name of its work, if it has one; see [`named`](super::named).
+    pub name: Option<Arc<str>>,
     /// Where it was spawned.
     pub location: &'static Location<'static>,
     /// The vCPU that polls it.
@@ -41,12 +45,11 @@ pub struct Stall {
 
 impl fmt::Display for Stall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name.as_deref();
         write!(
             f,
-            "coroutine {} (level {}, spawned at {}) {} for {:?} on vCPU {}",
-            self.id,
-            self.level,
-            self.location,
+            "{} {} for {:.1?} on vCPU {}",
+            Who(name, self.id, self.level, self.location),
             if self.is_running {
                 "has been polled"
             } else {
@@ -65,6 +68,68 @@ impl fmt::Display for Stall {
     }
 }
 
+/// The coroutine of a poll in words: its work if that has a name, its level, and where it was
+/// spawned.
+struct Who<'a>(
+    Option<&'a str>,
+    CoroutineId,
+    Level,
+    &'static Location<'static>,
+);
+
+impl fmt::Display for Who<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Who(name, id, level, location) = self;
+        match name {
+            Some(name) => write!(
+                f,
+                "{name} (level {level}, coroutine {id}, spawned at {location})"
+            ),
+            None => write!(f, "coroutine {id} (level {level}, spawned at {location})"),
+        }
+    }
+}
+
+/// A poll, with the name of its work and the level at which that is done.
+#[derive(Clone, Debug)]
+pub(crate) struct NamedPoll {
+    poll: Poll,
+    work: Option<Arc<Work>>,
+}
+
+impl NamedPoll {
+    pub(crate) fn new(poll: &Poll, work: Option<(Arc<Work>, Level)>) -> NamedPoll {
+        let level = work.as_ref().map_or(poll.level, |(_, level)| *level);
+        NamedPoll {
+            poll: Poll { level, ..*poll },
+            work: work.map(|(work, _)| work),
+        }
+    }
+
+    /// Is it of the same work? If that has no name: of the same spawn location?
+    fn is_like(&self, other: &NamedPoll) -> bool {
+        self.name() == other.name() && self.poll.location == other.poll.location
+    }
+
+    fn name(&self) -> Option<&Arc<str>> {
+        self.work.as_ref().map(|work| &work.name)
+    }
+}
+
+/// Reports that a detached coroutine has panicked, in a line on standard error.
+pub(crate) fn report_panic(vcpu: usize, poll: &NamedPoll) {
+    let NamedPoll { poll: of, .. } = poll;
+    let who = Who(
+        poll.name().map(|name| &**name),
+        of.id,
+        of.level,
+        of.location,
+    );
+    crate::notice::notice(format_args!(
+        "panic: {who} panicked on vCPU {vcpu}; it was detached, so no join handle has the panic"
+    ));
+}
+
 /// Prints a stall on standard error: for [`Builder::on_stall`](crate::Builder::on_stall).
 pub fn to_stderr(stall: &Stall) {
     crate::notice::notice(format_args!("stall: {stall}"));
@@ -76,6 +141,7 @@ pub fn to_tracing(stall: &Stall) {
     tracing::warn!(
         target: "upshift::stall",
         coroutine = %stall.id,
+        name = stall.name.as_deref(),
         level = stall.level.get(),
         location = %stall.location,
         vcpu = stall.vcpu,
@@ -97,9 +163,8 @@ impl fmt::Debug for OnStall {
 }
 
 struct Place {
-    location: &'static Location<'static>,
-    id: CoroutineId,
-    level: Level,
+    /// The longest poll.
+    poll: NamedPoll,
     /// Ticks.
     longest: u64,
     /// Ticks at which the poll began that has not ended.
@@ -135,12 +200,12 @@ impl Longest {
     }
 
     /// A watched poll has ended. On the thread that polled it.
-    pub(crate) fn ended(&self, vcpu: usize, poll: &Poll, ended: u64) {
-        let ticks = ended.saturating_sub(poll.began);
+    pub(crate) fn ended(&self, vcpu: usize, poll: &NamedPoll, ended: u64) {
+        let ticks = ended.saturating_sub(poll.poll.began);
         let mut inner = self.inner();
         if let Some(place) = inner.place(poll, ticks) {
             place.watched += 1;
-            if place.running == Some(poll.began) {
+            if place.running == Some(poll.poll.began) {
                 place.running = None;
             }
         }
@@ -151,11 +216,11 @@ impl Longest {
     }
 
     /// A poll is seen under way. With `report` it has become a stall.
-    pub(crate) fn seen(&self, vcpu: usize, poll: &Poll, now: u64, report: bool) {
-        let ticks = now.saturating_sub(poll.began);
+    pub(crate) fn seen(&self, vcpu: usize, poll: &NamedPoll, now: u64, report: bool) {
+        let ticks = now.saturating_sub(poll.poll.began);
         let mut inner = self.inner();
         if let Some(place) = inner.place(poll, ticks) {
-            place.running = Some(poll.began);
+            place.running = Some(poll.poll.began);
         }
         if report {
             inner.report(vcpu, poll, ticks, true);
@@ -179,9 +244,10 @@ impl Longest {
             .places
             .iter()
             .map(|place| LongPoll {
-                location: place.location.to_string(),
-                id: place.id.to_string(),
-                level: place.level,
+                name: place.poll.name().map(ToString::to_string),
+                location: place.poll.poll.location.to_string(),
+                id: place.poll.poll.id.to_string(),
+                level: place.poll.poll.level,
                 longest: clock::from_ticks(place.longest),
                 is_running: place.running.is_some(),
                 watched: place.watched,
@@ -194,11 +260,11 @@ impl Longest {
 
 impl Inner {
     /// The entry of the poll's place, with its longest poll brought up to date.
-    fn place(&mut self, poll: &Poll, ticks: u64) -> Option<&mut Place> {
+    fn place(&mut self, poll: &NamedPoll, ticks: u64) -> Option<&mut Place> {
         let known = self
             .places
             .iter()
-            .position(|place| place.location == poll.location);
+            .position(|place| place.poll.is_like(poll));
         let index = match known {
             Some(index) => index,
             None => self.new_place(poll, ticks)?,
@@ -206,17 +272,14 @@ impl Inner {
         let place = &mut self.places[index];
         if ticks >= place.longest {
             place.longest = ticks;
-            place.id = poll.id;
-            place.level = poll.level;
+            place.poll = poll.clone();
         }
         Some(place)
     }
 
-    fn new_place(&mut self, poll: &Poll, ticks: u64) -> Option<usize> {
+    fn new_place(&mut self, poll: &NamedPoll, ticks: u64) -> Option<usize> {
         let place = Place {
-            location: poll.location,
-            id: poll.id,
-            level: poll.level,
+            poll: poll.clone(),
             longest: ticks,
             running: None,
             watched: 0,
@@ -233,15 +296,16 @@ impl Inner {
         Some(shortest)
     }
 
-    fn report(&mut self, vcpu: usize, poll: &Poll, ticks: u64, is_running: bool) {
+    fn report(&mut self, vcpu: usize, poll: &NamedPoll, ticks: u64, is_running: bool) {
         if self.waiting.len() >= WAITING {
             self.suppressed += 1;
             return;
         }
         self.waiting.push_back(Stall {
-            id: poll.id,
-            level: poll.level,
-            location: poll.location,
+            id: poll.poll.id,
+            level: poll.poll.level,
+            name: poll.name().cloned(),
+            location: poll.poll.location,
             vcpu,
             duration: clock::from_ticks(ticks),
             is_running,
@@ -254,13 +318,14 @@ impl Inner {
 mod tests {
     use super::*;
 
-    fn poll(location: &'static Location<'static>, id: u64) -> Poll {
-        Poll {
+    fn poll(location: &'static Location<'static>, id: u64) -> NamedPoll {
+        let poll = Poll {
             id: CoroutineId::from_u64(id),
             level: Level::DEFAULT,
             location,
             began: 1_000,
-        }
+        };
+        NamedPoll::new(&poll, None)
     }
 
     #[test]

@@ -2,8 +2,10 @@
 //!
 //! | file | concern |
 //! |---|---|
+//! | `names` | names of work, counted and shown instead of spawn locations |
 //! | `longest` | the longest polls by spawn location, and stalls to be reported |
 //! | `watchdog` | the thread that looks for polls that take too long |
+//! | `starved` | levels that have something ready and get no turn |
 //! | `span` | a `tracing` span per coroutine (feature `tracing`) |
 //! | `directory`, `view` | the socket that `upshift top` attaches to (feature `observe`) |
 //!
@@ -13,7 +15,9 @@
 #[cfg(feature = "observe")]
 mod directory;
 mod longest;
+mod names;
 mod span;
+mod starved;
 #[cfg(feature = "observe")]
 mod view;
 mod watch;
@@ -27,7 +31,10 @@ pub use longest::{Stall, to_stderr};
 #[cfg(feature = "observe")]
 pub use view::{PROTOCOL, Recording, View};
 
-pub(crate) use longest::{Longest, OnStall};
+pub use names::{Named, named};
+
+pub(crate) use longest::{Longest, NamedPoll, OnStall, report_panic};
+pub(crate) use names::Names;
 pub(crate) use span::traced;
 #[cfg(feature = "observe")]
 pub(crate) use view::Server;

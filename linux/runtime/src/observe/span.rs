@@ -33,7 +33,8 @@ pub(crate) fn traced<F: Future>(
         parent: None,
         "coroutine",
         id = Empty,
-        level = level.get(),
+        // OpenTelemetry has no unsigned numbers.
+        level = i64::from(level.get()),
         location = %location,
     );
     Traced {
@@ -85,7 +86,7 @@ mod with {
                     this.span.record("id", tracing::field::display(id));
                 }
                 this.level = level;
-                this.span.record("level", level);
+                this.span.record("level", i64::from(level));
             }
             let _entered = this.span.enter();
             future.poll(cx)

@@ -81,6 +81,7 @@ impl Trace {
         recorder.snapshot(
             &self.shared.settings.name,
             self.shared.domain.vcpus().count(),
+            self.shared.domain.host().names(),
         )
     }
 }

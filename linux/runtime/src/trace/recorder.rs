@@ -17,6 +17,7 @@ use upshift_core::{Change, CoroutineId, Domain, Host, Level, MAX_VCPUS, Step};
 use upshift_trace::{Coroutine, Timeline, What};
 
 use super::ring::{Record, Ring};
+use crate::observe::Names;
 use crate::time::clock;
 
 /// The ring of the threads that serve no vCPU.
@@ -147,6 +148,19 @@ impl Recorder {
         self.push(change.by, &record);
     }
 
+    /// The poll under way on the vCPU that the calling thread serves is work of this name, at this
+    /// level.
+    #[cold]
+    pub(crate) fn named(&self, index: usize, id: CoroutineId, level: Level, name: u32) {
+        let argument = usize::try_from(name).unwrap_or(usize::MAX);
+        let record = Record {
+            id: id.to_u64(),
+            what: pack(NAMED, level.get(), index, Some(index), argument),
+            ..of_vcpu(index, NAMED, 0, clock::ticks())
+        };
+        self.push(Some(index), &record);
+    }
+
     /// The vCPU that the calling thread serves parks.
     #[inline]
     pub(crate) fn parked(&self, index: usize) {
@@ -190,7 +204,7 @@ impl Recorder {
     }
 
     /// See [`Trace::snapshot`](super::Trace::snapshot).
-    pub(super) fn snapshot(&self, name: &str, vcpus: usize) -> Timeline {
+    pub(super) fn snapshot(&self, name: &str, vcpus: usize, names: &Names) -> Timeline {
         let state = self.state();
         let mut timeline = Timeline::new(name);
         timeline.vcpus = vcpus as u32;
@@ -222,6 +236,8 @@ impl Recorder {
         let mut writer = Writer {
             timeline,
             sites: HashMap::new(),
+            names,
+            polls: HashMap::new(),
             began: window,
         };
         for record in under_way.at(window, kept) {
@@ -291,13 +307,16 @@ impl UnderWay {
 }
 
 /// From records to a timeline.
-struct Writer {
+struct Writer<'a> {
     timeline: Timeline,
     sites: HashMap<*const Location<'static>, u32>,
+    names: &'a Names,
+    /// The event that began the poll of each coroutine that is polled, and the name of its work.
+    polls: HashMap<u64, (usize, Option<u32>)>,
     began: u64,
 }
 
-impl Writer {
+impl Writer<'_> {
     fn add(&mut self, record: &Record) {
         let Unpacked {
             kind,
@@ -308,13 +327,18 @@ impl Writer {
         } = unpack(record.what);
         let what = match (step(kind, argument), Level::new(level)) {
             (Some(step), Ok(level)) => {
+                let name = self.name_of(record.id, step);
                 let coroutine = Coroutine {
                     id: CoroutineId::from_u64(record.id),
                     level,
-                    site: self.site(record.location),
+                    site: name.unwrap_or_else(|| self.site(record.location)),
                     by: by.map(|by| by as u32),
                 };
                 What::Coroutine(step, coroutine)
+            }
+            (None, Ok(level)) if kind == NAMED => {
+                self.named(record.id, level, argument);
+                return;
             }
             _ if kind == PARKED => What::Parked,
             _ if kind == UNPARKED => What::Unparked,
@@ -322,6 +346,42 @@ impl Writer {
         };
         self.timeline
             .add(nanos(self.began, record.at), vcpu as u32, what);
+    }
+
+    /// The name of the poll that a step begins or ends. It stays while the poll is suspended.
+    fn name_of(&mut self, id: u64, step: Step) -> Option<u32> {
+        let next = self.timeline.events.len();
+        match step {
+            Step::Polled => {
+                self.polls.insert(id, (next, None));
+                None
+            }
+            Step::Resumed => {
+                let poll = self.polls.entry(id).or_insert((next, None));
+                poll.0 = next;
+                poll.1
+            }
+            Step::Suspended => self.polls.get(&id)?.1,
+            Step::Yielded | Step::Blocked | Step::Exited => self.polls.remove(&id)?.1,
+            Step::Spawned | Step::Ready | Step::Stolen { .. } => None,
+        }
+    }
+
+    /// The poll under way does work of this name: its beginning shows it, with its level.
+    fn named(&mut self, id: u64, level: Level, number: usize) {
+        let work = u32::try_from(number).ok().and_then(|n| self.names.get(n));
+        if let Some(work) = work
+            && let Some((began, name)) = self.polls.get_mut(&id)
+        {
+            let site = self.timeline.site(&work.name);
+            *name = Some(site);
+            if let Some(event) = self.timeline.events.get_mut(*began)
+                && let What::Coroutine(_, coroutine) = &mut event.what
+            {
+                coroutine.site = site;
+                coroutine.level = level;
+            }
+        }
     }
 
     fn site(&mut self, location: Option<&'static Location<'static>>) -> u32 {
@@ -350,6 +410,8 @@ const EXITED: u8 = 8;
 const PARKED: u8 = 9;
 const UNPARKED: u8 = 10;
 const ARRIVED: u8 = 11;
+/// The argument is the number of a name.
+const NAMED: u8 = 12;
 
 fn number(step: Step) -> (u8, usize) {
     match step {

@@ -126,6 +126,12 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
         let _ = (index, poll, ended);
     }
 
+    /// A detached coroutine has panicked in a poll on vCPU `index`: nobody will be told but the
+    /// host. On the thread that polled, as a part of the poll.
+    fn panicked(&self, index: usize, poll: &Poll) {
+        let _ = (index, poll);
+    }
+
     /// Memory for a coroutine's future; null if there is none. The global allocator's, unless the host knows better.
     ///
     /// # Safety

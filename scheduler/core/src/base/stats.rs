@@ -207,6 +207,38 @@ impl WaitHistogram {
     }
 }
 
+/// A [`WaitHistogram`] that any thread may add to: one locked addition.
+pub struct TickHistogram {
+    counts: [Statistic; BUCKETS],
+}
+
+impl Default for TickHistogram {
+    fn default() -> TickHistogram {
+        TickHistogram { counts: zeros() }
+    }
+}
+
+impl core::fmt::Debug for TickHistogram {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.snapshot().fmt(f)
+    }
+}
+
+impl TickHistogram {
+    /// Counts a duration, in ticks.
+    pub fn add(&self, ticks: u64) {
+        self.counts[bucket(ticks)].fetch_add(1, Relaxed);
+    }
+
+    /// Returns the counts so far.
+    #[must_use]
+    pub fn snapshot(&self) -> WaitHistogram {
+        WaitHistogram {
+            counts: core::array::from_fn(|bucket| self.counts[bucket].load(Relaxed)),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -258,6 +258,10 @@ pub(crate) unsafe fn exit<H: Host>(
     let word = &block.word;
     let detached = word.is_detached();
     if detached {
+        if end == Ended::Panicked {
+            // SAFETY: it is ours.
+            unsafe { vcpu.has_panicked(coroutine, began) };
+        }
         // SAFETY: no handle is left, and none will be, so the output is ours.
         unsafe { block.drop_output(vcpu.spawn_sites()) };
     }

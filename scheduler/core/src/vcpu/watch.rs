@@ -15,6 +15,7 @@ use core::ptr::{NonNull, null_mut};
 use super::{Vcpu, release};
 use crate::base::events::Poll;
 use crate::base::host::Host;
+use crate::base::level::Level;
 use crate::coroutine::Slot;
 use crate::sync::Ordering::{Acquire, Relaxed};
 use crate::tables::table::id_of;
@@ -67,6 +68,29 @@ impl<H: Host> Vcpu<H> {
         self.watched.load(Relaxed) == slot.as_ptr()
     }
 
+    /// Returns the poll of the calling thread, which has just ended, with the level at which it was
+    /// picked: a connection that served a request has the level of receiving again.
+    ///
+    /// # Safety
+    /// The caller owns the coroutine.
+    unsafe fn just_ended(&self, coroutine: NonNull<Slot<H>>, began: u64) -> Poll {
+        // SAFETY: owned, hence alive.
+        let poll = unsafe { Poll::of(coroutine, began) };
+        let level = Level::from_stored(self.locked().guarded().picked);
+        Poll { level, ..poll }
+    }
+
+    /// The detached coroutine of the poll that has just ended has panicked.
+    ///
+    /// # Safety
+    /// The caller owns the coroutine.
+    #[cold]
+    pub(crate) unsafe fn has_panicked(&self, coroutine: NonNull<Slot<H>>, began: Option<u64>) {
+        // SAFETY: passed on.
+        let poll = unsafe { self.just_ended(coroutine, began.unwrap_or(self.clock())) };
+        self.shared().host.panicked(self.index, &poll);
+    }
+
     /// A watched poll, which began at tick `began`, has ended.
     ///
     /// # Safety
@@ -74,10 +98,10 @@ impl<H: Host> Vcpu<H> {
     #[cold]
     pub(crate) unsafe fn was_watched(&self, coroutine: NonNull<Slot<H>>, began: u64) {
         self.watched.store(null_mut(), Relaxed);
-        // SAFETY: owned, hence alive.
-        let poll = unsafe { Poll::of(coroutine, began) };
         // What is polled next is not charged for it.
         self.refresh_clock();
+        // SAFETY: passed on.
+        let poll = unsafe { self.just_ended(coroutine, began) };
         self.shared().host.watched(self.index, &poll, self.clock());
     }
 }

@@ -8,12 +8,18 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table};
 
-use super::figures::{Frame, Level, Vcpu, age, percent, rate, time};
-use super::settings::{Settings, Sort};
+use super::figures::{Frame, Level, Route, Vcpu, age, end_of, percent, rate, time};
+use super::settings::{Bottom, Settings, Sort};
 
 /// The smallest size that a page is drawn in.
 const WIDTH: u16 = 50;
 const HEIGHT: u16 = 12;
+/// Columns of the longest polls before the last one, with a space after each.
+const POLL_COLUMNS: u16 = 9 + 6 + 7 + 14 + 4;
+/// The same of routes.
+const ROUTE_COLUMNS: u16 = 5 + 6 + 5 * 7 + 7;
+/// From here on the line of a vCPU has room for its rate of polls.
+const WIDE: usize = 100;
 /// Cells of a bar.
 const BAR: usize = 20;
 
@@ -68,10 +74,14 @@ pub(super) fn process(to: &mut Canvas<'_>, frame: &Frame, settings: &Settings) {
     .areas(area);
     draw_title(to, title, frame, settings);
     draw_states(to, states, frame);
-    let lines: Vec<Line<'_>> = vcpus.iter().map(|vcpu| bar(vcpu)).collect();
+    let width = usize::from(area.width);
+    let lines: Vec<Line<'_>> = vcpus.iter().map(|vcpu| bar(vcpu, width)).collect();
     to.render_widget(Paragraph::new(lines), bars);
     draw_levels(to, levels, frame, settings.sort);
-    draw_polls(to, polls, frame, settings.scroll);
+    match settings.bottom {
+        Bottom::Polls => draw_polls(to, polls, frame, settings.scroll),
+        Bottom::Routes => draw_routes(to, polls, frame, settings.scroll),
+    }
     footer(to, keys, settings);
 }
 
@@ -119,7 +129,7 @@ fn draw_states(to: &mut Canvas<'_>, area: Rect, frame: &Frame) {
 }
 
 /// One vCPU in a line.
-fn bar(vcpu: &Vcpu) -> Line<'_> {
+fn bar(vcpu: &Vcpu, width: usize) -> Line<'_> {
     let cells = |share: f64| (share * BAR as f64).round() as usize;
     let polling = cells(vcpu.polling).min(BAR);
     let busy = cells(vcpu.busy).clamp(polling, BAR);
@@ -128,28 +138,25 @@ fn bar(vcpu: &Vcpu) -> Line<'_> {
         busy if busy > 0.6 => Color::Yellow,
         _ => Color::Green,
     };
-    let running = match (vcpu.running, &vcpu.location) {
-        (Some(level), Some(place)) => {
-            format!("  level {level} for {}: {place}", time(vcpu.poll_age_ns))
+    let name = format!("vCPU {:<3}[", vcpu.index);
+    let mut rates = format!("{}] {:>7}", " ".repeat(BAR - busy), percent(vcpu.busy));
+    if width >= WIDE {
+        rates.push_str(&format!("  {:>6} polls/s", rate(vcpu.polls_per_s)));
+    }
+    let running = match (vcpu.running, vcpu.work.as_ref().or(vcpu.location.as_ref())) {
+        (Some(level), Some(what)) => {
+            let since = format!("  level {level} for {}: ", time(vcpu.poll_age_ns));
+            let cells = [&name, &rates, &since].map(|text| text.chars().count());
+            let left = width.saturating_sub(busy + cells.iter().sum::<usize>());
+            format!("{since}{}", end_of(what, left))
         }
-        _ => String::new(),
+        _ => format!("  {} in flight", vcpu.in_flight),
     };
     Line::from(vec![
-        Span::raw(format!("vCPU {:<3}[", vcpu.index)),
+        Span::raw(name),
         Span::styled("|".repeat(polling), Style::new().fg(color)),
         Span::styled("|".repeat(busy - polling), Style::new().fg(Color::Blue)),
-        Span::raw(format!(
-            "{}] {:>7}",
-            " ".repeat(BAR - busy),
-            percent(vcpu.busy)
-        )),
-        Span::raw(format!(
-            "  {:>6} polls/s  {:>6} enters/s  {:>6} SQE/s  {} in flight",
-            rate(vcpu.polls_per_s),
-            rate(vcpu.enters_per_s),
-            rate(vcpu.sqes_per_s),
-            vcpu.in_flight,
-        )),
+        Span::raw(rates),
         Span::styled(running, dim()),
     ])
 }
@@ -201,8 +208,9 @@ fn draw_polls(to: &mut Canvas<'_>, area: Rect, frame: &Frame, scroll: usize) {
         right("level"),
         right("timed"),
         Cell::from("coroutine"),
-        Cell::from("spawned at"),
+        Cell::from("work, or where it was spawned"),
     ]);
+    let width = usize::from(area.width.saturating_sub(POLL_COLUMNS));
     let scroll = scroll.min(frame.longest_polls.len().saturating_sub(1));
     let rows = frame.longest_polls.iter().skip(scroll).map(|poll| {
         let mut style = Style::new();
@@ -219,7 +227,7 @@ fn draw_polls(to: &mut Canvas<'_>, area: Rect, frame: &Frame, scroll: usize) {
             right(poll.level.to_string()),
             right(poll.watched.to_string()),
             Cell::from(id),
-            Cell::from(poll.location.clone()),
+            Cell::from(end_of(poll.what(), width)),
         ])
         .style(style)
     });
@@ -233,17 +241,43 @@ fn draw_polls(to: &mut Canvas<'_>, area: Rect, frame: &Frame, scroll: usize) {
     to.render_widget(Table::new(rows, widths).header(title.style(head())), area);
 }
 
+fn draw_routes(to: &mut Canvas<'_>, area: Rect, frame: &Frame, scroll: usize) {
+    let [_, area] = Layout::vertical([Constraint::Length(1), Constraint::Min(1)]).areas(area);
+    if frame.routes.is_empty() {
+        let text = "no work has a name (`upshift::axum::NameRoutes`, `upshift::named`)";
+        to.render_widget(Paragraph::new(text).style(dim()), area);
+        return;
+    }
+    let heads = Route::COLUMNS.map(right).into_iter();
+    let title = Row::new(heads.chain([Cell::from("route, or other name")]));
+    let width = usize::from(area.width.saturating_sub(ROUTE_COLUMNS));
+    let scroll = scroll.min(frame.routes.len() - 1);
+    let rows = frame.routes.iter().skip(scroll).map(|route| {
+        let cells = route.cells().map(right).into_iter();
+        let mut style = Style::new();
+        if frame.stall_limit_ns != 0 && route.longest_poll_ns >= frame.stall_limit_ns {
+            style = style.fg(Color::Red);
+        }
+        Row::new(cells.chain([Cell::from(end_of(&route.name, width))])).style(style)
+    });
+    let widths = [5, 6, 7, 7, 7, 7, 7].map(Constraint::Length);
+    let widths = widths.into_iter().chain([Constraint::Min(10)]);
+    to.render_widget(Table::new(rows, widths).header(title.style(head())), area);
+}
+
 /// The line of keys.
 pub(super) fn footer(to: &mut Canvas<'_>, area: Rect, settings: &Settings) {
     let pause = if settings.paused { "go on" } else { "pause" };
-    let text = format!("q quit  p {pause}  s sort  +/- interval  l list  m machine  ? help");
+    let text =
+        format!("q quit  p {pause}  s sort  r routes  +/- interval  l list  m machine  ? help");
     to.render_widget(Paragraph::new(text).style(dim()), area);
 }
 
-const HELP: [&str; 20] = [
+const HELP: [&str; 23] = [
     "q, Esc    quit             p, space  pause and go on",
     "s         sort levels      + -       longer, shorter interval",
     "l         list             m         machine (upshift daemon)",
+    "r         routes, or the longest polls",
     "↑ ↓       scroll, choose   Enter     look at the chosen process",
     "",
     "vCPU      green to red: polls; blue: scheduling and ring",
@@ -256,7 +290,9 @@ const HELP: [&str; 20] = [
     "longest   the longest poll of the coroutines spawned in a place;",
     "          red: over the stall limit; ▶: goes on. Short polls are",
     "          a sample: each is timed as often as it is long.",
-    "timed     polls of this place that were timed",
+    "timed     polls of this name or place that were timed",
+    "routes    work with a name; active: begun and not ended;",
+    "          p50, p99: from the first poll to the end",
     "",
     "bold      levels with something ready or running",
     "",
@@ -277,4 +313,145 @@ pub(super) fn help(to: &mut Canvas<'_>) {
     to.render_widget(Clear, middle);
     let text = Paragraph::new(HELP.join("\n"));
     to.render_widget(text.block(Block::bordered().title(" upshift top ")), middle);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::super::figures::{Coroutines, Poll, Preemption};
+    use super::*;
+
+    const PLACE: &str = "/root/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f/crate-1.2.3/src/http/server.rs:191:17";
+
+    fn frame() -> Frame {
+        Frame {
+            pid: 4711,
+            name: "shop".into(),
+            command: "/usr/local/bin/shop --listen 127.0.0.1:8080".into(),
+            version: "0.1.0".into(),
+            uptime_ns: 3_600_000_000_000,
+            interval_ns: 1_000_000_000,
+            coroutines: Coroutines {
+                live: 120,
+                ready: 3,
+                running: 1,
+                blocked: 116,
+                suspended: 0,
+                spawned_per_s: 812.0,
+                exited_per_s: 812.0,
+                panicked: 0,
+                blocking_threads: 2,
+                blocking_queued: 0,
+            },
+            occupied: 1 << 40,
+            levels: vec![Level {
+                level: 40,
+                ready: 3,
+                running: 1,
+                polls_per_s: 12_345.0,
+                cpu: 0.912,
+                starve: 0.02,
+                wait_p50_ns: 12_000,
+                wait_p99_ns: 250_000_000,
+            }],
+            vcpus: vec![Vcpu {
+                index: 0,
+                active: true,
+                busy: 0.95,
+                polling: 0.9,
+                parked: 0.05,
+                spin: 0.0,
+                polls_per_s: 12_345.0,
+                stolen_per_s: 0.0,
+                suspensions_per_s: 0.0,
+                enters_per_s: 99.0,
+                sqes_per_s: 99.0,
+                cqes_per_s: 99.0,
+                in_flight: 7,
+                overflows: 0,
+                running: Some(40),
+                work: None,
+                location: Some(PLACE.into()),
+                poll_age_ns: 1_230_000,
+            }],
+            preemption: Preemption {
+                vcpus: 0,
+                suspended: 0,
+                suspensions_per_s: 0.0,
+                looks_per_s: 0.0,
+                useless_per_s: 0.0,
+            },
+            stall_limit_ns: 10_000_000,
+            stalls: 4,
+            longest_polls: vec![Poll {
+                work: None,
+                location: PLACE.into(),
+                id: "3.1".into(),
+                level: 40,
+                longest_ns: 44_800_000,
+                is_running: true,
+                watched: 1234,
+            }],
+            routes: vec![Route {
+                name: "GET /users/{id}/orders".into(),
+                level: 40,
+                under_way: 12,
+                ended_per_s: 812.0,
+                cpu: 1.234,
+                p50_ns: 812_000,
+                p99_ns: 44_800_000,
+                longest_poll_ns: 44_800_000,
+            }],
+        }
+    }
+
+    fn page(width: u16, bottom: Bottom) -> Vec<String> {
+        let settings = Settings {
+            interval: Duration::from_secs(1),
+            paused: false,
+            help: false,
+            sort: Sort::Level,
+            bottom,
+            scroll: 0,
+        };
+        let mut terminal = Terminal::new(TestBackend::new(width, 24)).unwrap();
+        terminal
+            .draw(|to| process(to, &frame(), &settings))
+            .unwrap();
+        let buffer = terminal.backend().buffer();
+        let row = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect();
+        (0..24).map(row).collect()
+    }
+
+    #[test]
+    fn a_place_shows_its_end_at_80_and_100_columns() {
+        for width in [80, 100] {
+            let page = page(width, Bottom::Polls);
+            let shown = |row: &String| row.trim_end().ends_with("server.rs:191:17");
+            // The vCPU's poll and the longest one.
+            assert_eq!(page.iter().filter(|row| shown(row)).count(), 2, "{page:#?}");
+            let keys = page.last().unwrap();
+            assert!(
+                keys.contains("r routes") && keys.contains("? help"),
+                "{keys}"
+            );
+        }
+    }
+
+    #[test]
+    fn routes_show_all_columns_at_80_and_100_columns() {
+        for width in [80, 100] {
+            let page = page(width, Bottom::Routes);
+            let row = page.iter().find(|row| row.contains("GET ")).unwrap();
+            let cells: Vec<&str> = row.split_whitespace().collect();
+            assert_eq!(
+                cells.join(" "),
+                "40 12 812 123.4 % 812 µs 44.8 ms 44.8 ms GET /users/{id}/orders"
+            );
+        }
+    }
 }

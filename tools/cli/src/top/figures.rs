@@ -29,6 +29,8 @@ pub(super) struct Frame {
     /// Stalls since the start.
     pub(super) stalls: u64,
     pub(super) longest_polls: Vec<Poll>,
+    /// Work with a name, such as the requests of a route; the names that took most time first.
+    pub(super) routes: Vec<Route>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -78,6 +80,8 @@ pub(super) struct Vcpu {
     /// Since the start.
     pub(super) overflows: u64,
     pub(super) running: Option<u8>,
+    /// The name of the work that it polls.
+    pub(super) work: Option<String>,
     /// Where what it polls was spawned, and for how long it has polled it.
     pub(super) location: Option<String>,
     pub(super) poll_age_ns: u64,
@@ -94,12 +98,31 @@ pub(super) struct Preemption {
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Poll {
+    /// The name of the work.
+    pub(super) work: Option<String>,
     pub(super) location: String,
     pub(super) id: String,
     pub(super) level: u8,
     pub(super) longest_ns: u64,
     pub(super) is_running: bool,
     pub(super) watched: u64,
+}
+
+/// The work of one name.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Route {
+    pub(super) name: String,
+    /// The level of its last poll.
+    pub(super) level: u8,
+    pub(super) under_way: u64,
+    pub(super) ended_per_s: f64,
+    /// Share of one CPU that its polls took.
+    pub(super) cpu: f64,
+    /// Median from the first poll to the end, in this interval.
+    pub(super) p50_ns: u64,
+    pub(super) p99_ns: u64,
+    /// Since the start.
+    pub(super) longest_poll_ns: u64,
 }
 
 /// What `--once --json` prints.
@@ -187,10 +210,12 @@ impl Frame {
             in_flight: vcpu.ring.in_flight,
             overflows: now.metrics.vcpus[vcpu.index].ring.overflows,
             running: vcpu.running.map(|level| level.get()),
+            work: vcpu.polls_name.as_deref().map(clean),
             location: vcpu.polls_location.as_deref().map(clean),
             poll_age_ns: nanos(vcpu.poll_age),
         });
         let polls = part.stalls.longest.iter().map(|poll| Poll {
+            work: poll.name.as_deref().map(clean),
             location: clean(&poll.location),
             id: clean(&poll.id),
             level: poll.level.get(),
@@ -198,6 +223,21 @@ impl Frame {
             is_running: poll.is_running,
             watched: poll.watched,
         });
+        let mut routes: Vec<Route> = part
+            .named
+            .iter()
+            .map(|work| Route {
+                name: clean(&work.name),
+                level: work.level.get(),
+                under_way: work.under_way,
+                ended_per_s: rate(work.ended),
+                cpu: share(work.polling),
+                p50_ns: nanos(work.latency.quantile(0.5)),
+                p99_ns: nanos(work.latency.quantile(0.99)),
+                longest_poll_ns: nanos(work.longest),
+            })
+            .collect();
+        routes.sort_by(|a, b| b.cpu.total_cmp(&a.cpu).then_with(|| a.name.cmp(&b.name)));
         Frame {
             pid: peer.pid,
             name: clean(&now.name),
@@ -230,8 +270,47 @@ impl Frame {
             stall_limit_ns: nanos(part.stalls.limit),
             stalls: now.metrics.stalls.count,
             longest_polls: polls.collect(),
+            routes,
         }
     }
+}
+
+impl Route {
+    /// Heads of the columns; the name comes last.
+    pub(super) const COLUMNS: [&'static str; 7] =
+        ["level", "active", "done/s", "CPU", "p50", "p99", "longest"];
+
+    /// Cells of the columns.
+    pub(super) fn cells(&self) -> [String; 7] {
+        [
+            self.level.to_string(),
+            self.under_way.to_string(),
+            rate(self.ended_per_s),
+            percent(self.cpu),
+            time(self.p50_ns),
+            time(self.p99_ns),
+            time(self.longest_poll_ns),
+        ]
+    }
+}
+
+impl Poll {
+    /// The name of the work, or else the spawn location.
+    pub(super) fn what(&self) -> &str {
+        self.work.as_deref().unwrap_or(&self.location)
+    }
+}
+
+/// The end of a text that is wider than `width` cells, behind an ellipsis: of a path the file and
+/// the line.
+pub(super) fn end_of(text: &str, width: usize) -> String {
+    let cells = text.chars().count();
+    if cells <= width {
+        return text.into();
+    }
+    let kept = width.saturating_sub(1);
+    let end: String = text.chars().skip(cells - kept).collect();
+    format!("…{end}")
 }
 
 /// A time in three figures and its unit; nothing at all for 0.
@@ -289,5 +368,7 @@ mod tests {
         assert_eq!(age(59_900_000_000), "59 s");
         assert_eq!(age(3_700_000_000_000), "1 h 01 min");
         assert_eq!(clean("a\u{1b}[2Jb\n"), "a[2Jb");
+        assert_eq!(end_of("src/main.rs:10:5", 16), "src/main.rs:10:5");
+        assert_eq!(end_of("/home/a/src/main.rs:10:5", 13), "…main.rs:10:5");
     }
 }

@@ -13,7 +13,7 @@ use super::attach::{self, Peer};
 use super::figures::Frame;
 use super::machine::{self, Machine};
 use super::screen::Screen;
-use super::settings::{Settings, Sort};
+use super::settings::{Bottom, Settings, Sort};
 use super::{draw, draw_machine};
 
 /// The longest wait for a key: a signal is noticed within it.
@@ -114,6 +114,7 @@ pub(super) fn run(start: Start, interval: Duration) -> Result<()> {
         paused: false,
         help: false,
         sort: Sort::Level,
+        bottom: Bottom::Polls,
         scroll: 0,
     };
     let mut screen = Screen::take()?;
@@ -192,6 +193,13 @@ fn press(key: KeyEvent, page: &mut Page, settings: &mut Settings) -> Result<Next
         KeyCode::Char('?' | 'h') => settings.help = true,
         KeyCode::Char('p' | ' ') => settings.paused = !settings.paused,
         KeyCode::Char('s') => settings.sort = settings.sort.next(),
+        KeyCode::Char('r') => {
+            settings.bottom = match settings.bottom {
+                Bottom::Polls => Bottom::Routes,
+                Bottom::Routes => Bottom::Polls,
+            };
+            settings.scroll = 0;
+        }
         KeyCode::Char('+') => settings.interval = step(settings.interval, true),
         KeyCode::Char('-') => settings.interval = step(settings.interval, false),
         KeyCode::Char('m') if !matches!(page, Page::Machine { .. }) => {

@@ -1,6 +1,6 @@
 //! A [`Frame`] as text: what `--once` prints.
 
-use super::figures::{Frame, Level, age, percent, rate, time};
+use super::figures::{Frame, Level, Route, age, percent, rate, time};
 use upshift_report::Table;
 
 /// Tables for people; for scripts there is `--json`.
@@ -30,6 +30,10 @@ pub(super) fn text(frame: &Frame) -> String {
     text.push_str(&levels(frame).to_string());
     text.push('\n');
     text.push_str(&polls(frame));
+    if !frame.routes.is_empty() {
+        text.push('\n');
+        text.push_str(&routes(frame).to_string());
+    }
     text
 }
 
@@ -72,16 +76,36 @@ fn levels(frame: &Frame) -> Table {
     table
 }
 
+fn routes(frame: &Frame) -> Table {
+    let heads: Vec<&str> = Route::COLUMNS
+        .into_iter()
+        .chain(["<route, or other name"])
+        .collect();
+    let mut table = Table::new("Routes and other work with a name", &heads);
+    for route in &frame.routes {
+        table.row(route.cells().into_iter().chain([route.name.clone()]));
+    }
+    table
+}
+
 fn polls(frame: &Frame) -> String {
     if frame.stall_limit_ns == 0 {
         return "Longest polls: not recorded (`Builder::stall_limit`)\n".into();
     }
     let title = format!(
-        "Longest polls by place of spawn; {} of more than {}",
+        "Longest polls by name or place of spawn; {} of more than {}",
         frame.stalls,
         time(frame.stall_limit_ns)
     );
-    let mut table = Table::new(&title, &["longest", "level", "<coroutine", "<spawned at"]);
+    let mut table = Table::new(
+        &title,
+        &[
+            "longest",
+            "level",
+            "<coroutine",
+            "<work, or where it was spawned",
+        ],
+    );
     for poll in &frame.longest_polls {
         let id = if poll.is_running {
             format!("{} (goes on)", poll.id)
@@ -92,7 +116,7 @@ fn polls(frame: &Frame) -> String {
             time(poll.longest_ns),
             poll.level.to_string(),
             id,
-            poll.location.clone(),
+            poll.what().to_owned(),
         ]);
     }
     table.to_string()

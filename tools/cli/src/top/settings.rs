@@ -32,12 +32,22 @@ impl Sort {
     }
 }
 
+/// The table at the bottom of a process's page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bottom {
+    /// The longest polls.
+    Polls,
+    /// Work by name.
+    Routes,
+}
+
 /// What all pages share.
 pub(super) struct Settings {
     pub(super) interval: Duration,
     pub(super) paused: bool,
     pub(super) help: bool,
     pub(super) sort: Sort,
+    pub(super) bottom: Bottom,
     /// Lines of the last table that are scrolled over.
     pub(super) scroll: usize,
 }

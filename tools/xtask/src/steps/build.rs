@@ -31,6 +31,7 @@ pub(super) fn fmt(context: &Context<'_>) -> Verdict {
         "Cargo.toml",
         "compat/programs/Cargo.toml",
         "examples/service/Cargo.toml",
+        "examples/telemetry/Cargo.toml",
     ];
     let manifests = programs.into_iter().chain(bench);
     all(manifests

@@ -47,6 +47,7 @@ pub struct Builder {
     name: String,
     stall_limit: Option<Duration>,
     on_stall: Option<OnStall>,
+    warnings: Option<bool>,
     surroundings: Surroundings,
     #[cfg(feature = "tokio-rt")]
     tokio: bool,
@@ -74,6 +75,7 @@ impl Builder {
             name: "upshift".into(),
             stall_limit: None,
             on_stall: None,
+            warnings: None,
             surroundings: Surroundings::default(),
             #[cfg(feature = "tokio-rt")]
             tokio: false,
@@ -299,7 +301,7 @@ impl Builder {
     }
 
     /// Finds polls that take longer than this, also while they are still going on
-    /// (default: there is no watchdog). A millisecond at least; see
+    /// (default: 100 ms, for [`warnings`](Builder::warnings) alone). A millisecond at least; see
     /// [`observe`](crate::observe).
     ///
     /// The longest are in [`Metrics::stalls`](crate::metrics::Metrics::stalls), each with
@@ -328,6 +330,31 @@ impl Builder {
     #[must_use]
     pub fn on_stall(mut self, tell: impl Fn(&Stall) + Send + Sync + 'static) -> Builder {
         self.on_stall = Some(OnStall(Arc::new(tell)));
+        self
+    }
+
+    /// Reports, in a line each on standard error, that
+    ///
+    /// * a poll has taken 100 ms, or the [`stall_limit`](Builder::stall_limit) that was given, and
+    ///   goes on: once a minute for each [name](crate::named) or spawn location, unless
+    ///   [`on_stall`](Builder::on_stall) takes stalls or the vCPUs are
+    ///   [preemptible](Builder::preemption);
+    /// * a level has something ready and had no turn on a vCPU for a second: once a minute for each
+    ///   level;
+    /// * a detached coroutine has panicked.
+    ///
+    /// Default: true, unless the environment variable `UPSHIFT_WARNINGS` is `0`. The first two take
+    /// a thread, which looks 20 times a second while something is polled, and sleeps while nothing
+    /// is; where no thread can be had they are not reported.
+    ///
+    /// ```
+    /// let quiet = upshift::Runtime::builder().warnings(false).build()?;
+    /// # drop(quiet);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[must_use]
+    pub fn warnings(mut self, warnings: bool) -> Builder {
+        self.warnings = Some(warnings);
         self
     }
 

@@ -14,6 +14,9 @@ use crate::runtime::Runtime;
 pub(super) struct Observation {
     watch: Option<Watch>,
     on_stall: Option<OnStall>,
+    /// The watchdog was asked for.
+    is_wanted: bool,
+    warnings: bool,
     #[cfg(feature = "observe")]
     view: bool,
     mask: affinity::Mask,
@@ -27,9 +30,19 @@ impl Observation {
             || std::env::var_os("UPSHIFT_OBSERVE").is_some_and(|value| value != "0");
         #[cfg(not(feature = "observe"))]
         let view = false;
-        let watched = view || builder.stall_limit.is_some() || builder.on_stall.is_some();
+        let is_wanted = view || builder.stall_limit.is_some() || builder.on_stall.is_some();
+        let warnings = builder
+            .warnings
+            .unwrap_or_else(|| std::env::var_os("UPSHIFT_WARNINGS").is_none_or(|set| set != "0"));
+        let watch = match (is_wanted, warnings) {
+            (true, _) => Some(Watch::new(builder.stall_limit, builder.on_stall.is_some())),
+            (false, true) => Some(Watch::by_default()),
+            (false, false) => None,
+        };
         Ok(Observation {
-            watch: watched.then(|| Watch::new(builder.stall_limit)),
+            watch,
+            is_wanted,
+            warnings,
             on_stall: builder.on_stall.clone(),
             #[cfg(feature = "observe")]
             view,
@@ -44,8 +57,15 @@ impl Observation {
             shared.domain.host().set_longest(watch.longest.clone());
             let _ = shared.watch.set(watch.clone());
             let mask = self.mask.clone();
-            runtime.observers.watchdog =
-                Some(Watchdog::start(shared, &watch, self.on_stall, mask)?);
+            match Watchdog::start(shared, &watch, self.on_stall, self.warnings, mask) {
+                Ok(watchdog) => runtime.observers.watchdog = Some(watchdog),
+                Err(error) if self.is_wanted => return Err(error),
+                // A process that may have no further thread works without.
+                Err(_) => {}
+            }
+        }
+        if self.warnings {
+            shared.domain.host().report_panics();
         }
         #[cfg(feature = "observe")]
         if self.view {

@@ -1,0 +1,69 @@
+//! [`NameRoutes`]: the work of a request is named by its method and the route that axum matched.
+//!
+//! axum shows the route ([`MatchedPath`]) only inside its router, so this is a layer.
+//! Cost: the name is an allocation per request; further that of [`named`](crate::named).
+
+use std::task::{Context, Poll};
+
+use ::axum::extract::MatchedPath;
+use ::hyper::Request;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::observe::{Named, named};
+
+/// Stands for the route of a request that no route matched.
+const NO_ROUTE: &str = "(no route)";
+
+/// Names each request by its method and route: `GET /users/{id}`.
+///
+/// Stalls, panics, timelines, `upshift top` and [`Metrics::named`](crate::metrics::Metrics::named)
+/// show the name. Add the layer last, by `Router::layer` (not `tower::ServiceBuilder` around the
+/// router, where no route is known yet): the other layers are then a part of the request. The
+/// request ends with the head of its response; a body that streams does not count.
+///
+/// ```
+/// use axum::{Router, routing::get};
+/// use upshift::axum::NameRoutes;
+///
+/// let app: Router = Router::new()
+///     .route("/users/{id}", get(|| async { "a user" }))
+///     .layer(NameRoutes);
+/// # drop(app);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NameRoutes;
+
+impl<S> Layer<S> for NameRoutes {
+    type Service = NameRoutesService<S>;
+
+    fn layer(&self, inner: S) -> NameRoutesService<S> {
+        NameRoutesService { inner }
+    }
+}
+
+/// The service of [`NameRoutes`].
+#[derive(Clone, Debug)]
+pub struct NameRoutesService<S> {
+    inner: S,
+}
+
+impl<S, B> Service<Request<B>> for NameRoutesService<S>
+where
+    S: Service<Request<B>>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Named<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Named<S::Future> {
+        let matched = request.extensions().get::<MatchedPath>();
+        let route = matched.map_or(NO_ROUTE, MatchedPath::as_str);
+        let name = format!("{} {route}", request.method());
+        named(name, self.inner.call(request))
+    }
+}

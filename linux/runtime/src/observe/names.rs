@@ -1,0 +1,447 @@
+//! [`named`]: work with a name, which stalls, panics, timelines and `upshift top` show.
+//!
+//! ```text
+//!  named(name, future) ─► number in the table of the runtime: counters, one entry per name
+//!  each poll of it     ─► "here" of the polling thread: vCPU, coroutine, level, number
+//!                            │ under a stamp: odd while it is written
+//!                            ▼
+//!  watchdog, metrics   ─► the thread whose "here" has the vCPU and the coroutine of the poll
+//! ```
+//!
+//! A poll begins and ends on one thread, also if it is suspended in between, so a thread needs one
+//! "here". It stays after the named future has returned: the end of the poll is reported with the
+//! name of the last named work in it. Writers never wait; a reader that meets an odd stamp, or a
+//! stamp that changes, has no name.
+//!
+//! Bound: [`MAX_NAMES`] names per runtime; work with a further one is counted as [`OTHERS`].
+//! Cost: nothing for work without a name. For each poll of named work two readings of the clock,
+//! some 20 stores and two locked additions; a look-up by hash when it is polled first.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU64, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::task::{Context, Poll};
+
+use upshift_core::{CoroutineId, Level, TickHistogram, Vcpu};
+
+use crate::context;
+use crate::host::{self, Linux};
+use crate::metrics::{Histogram, NamedMetrics};
+use crate::preempt::permit::Critical;
+use crate::time::clock;
+
+/// Names that a runtime distinguishes.
+const MAX_NAMES: usize = 1024;
+/// The name of all work whose name came too late.
+const OTHERS: &str = "(other names)";
+
+/// A name, and the counters of the work that has it.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) name: Arc<str>,
+    number: u32,
+    begun: AtomicU64,
+    ended: AtomicU64,
+    polls: AtomicU64,
+    /// Ticks in polls.
+    polling: AtomicU64,
+    /// Ticks of the longest poll.
+    longest: AtomicU64,
+    /// The level of the last poll.
+    level: AtomicU64,
+    /// Ticks from the first poll to the end.
+    latency: TickHistogram,
+}
+
+/// The names of a runtime.
+#[derive(Default)]
+pub(crate) struct Names {
+    table: RwLock<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    numbers: HashMap<Arc<str>, u32>,
+    all: Vec<Arc<Work>>,
+}
+
+impl Table {
+    fn get(&self, name: &str) -> Option<&Arc<Work>> {
+        self.all.get(*self.numbers.get(name)? as usize)
+    }
+
+    fn add(&mut self, name: &str) -> Arc<Work> {
+        let name = if self.all.len() + 1 < MAX_NAMES {
+            name
+        } else {
+            OTHERS
+        };
+        if let Some(known) = self.get(name) {
+            return known.clone();
+        }
+        let number = self.all.len() as u32;
+        let work = Arc::new(Work {
+            name: name.into(),
+            number,
+            begun: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            polls: AtomicU64::new(0),
+            polling: AtomicU64::new(0),
+            longest: AtomicU64::new(0),
+            level: AtomicU64::new(0),
+            latency: TickHistogram::default(),
+        });
+        self.numbers.insert(work.name.clone(), number);
+        self.all.push(work.clone());
+        work
+    }
+}
+
+impl Names {
+    fn of(&self, name: &str) -> Arc<Work> {
+        // A poll that is suspended under the lock would keep others waiting.
+        let _critical = Critical::enter();
+        if let Some(known) = self.table().get(name) {
+            return known.clone();
+        }
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        table.add(name)
+    }
+
+    fn table(&self) -> RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The work of a number.
+    pub(crate) fn get(&self, number: u32) -> Option<Arc<Work>> {
+        let _critical = Critical::enter();
+        self.table().all.get(number as usize).cloned()
+    }
+
+    /// The work that a poll on this vCPU does, and its level. From any thread, while the poll goes
+    /// on.
+    pub(crate) fn under_way(
+        &self,
+        vcpu: &Vcpu<Linux>,
+        poll: &upshift_core::Poll,
+    ) -> Option<(Arc<Work>, Level)> {
+        let _critical = Critical::enter();
+        let noted = heres()
+            .iter()
+            .filter_map(|here| here.upgrade()?.read())
+            .find(|noted| noted.is_of(vcpu, poll))?;
+        Some((self.get(noted.number)?, noted.level))
+    }
+
+    /// The work that a poll which has just ended on the calling thread did last, and its level.
+    pub(crate) fn just_done(&self, poll: &upshift_core::Poll) -> Option<(Arc<Work>, Level)> {
+        let vcpu = host::served()?;
+        let noted = HERE.try_with(|here| here.get()?.read()).ok().flatten();
+        // SAFETY: a served vCPU exists.
+        let noted = noted.filter(|noted| noted.is_of(unsafe { vcpu.as_ref() }, poll))?;
+        Some((self.get(noted.number)?, noted.level))
+    }
+
+    pub(crate) fn metrics(&self) -> Vec<NamedMetrics> {
+        let all = {
+            let _critical = Critical::enter();
+            self.table().all.clone()
+        };
+        let of = |work: &Arc<Work>| {
+            let ended = work.ended.load(Relaxed);
+            NamedMetrics {
+                name: work.name.to_string(),
+                // An end is counted after its beginning.
+                under_way: work.begun.load(Relaxed).saturating_sub(ended),
+                ended,
+                polls: work.polls.load(Relaxed),
+                polling: clock::from_ticks(work.polling.load(Relaxed)),
+                longest: clock::from_ticks(work.longest.load(Relaxed)),
+                level: Level::new(work.level.load(Relaxed) as u8).unwrap_or_default(),
+                latency: Histogram::from_ticks(&work.latency.snapshot()),
+            }
+        };
+        all.iter().map(of).collect()
+    }
+}
+
+/// The named work that a thread polls.
+#[derive(Clone, Copy)]
+struct Noted {
+    /// Address of the vCPU.
+    vcpu: u64,
+    id: u64,
+    /// When it was noted, ticks.
+    at: u64,
+    number: u32,
+    level: Level,
+    /// The named future has not returned.
+    active: bool,
+}
+
+impl Noted {
+    fn is_of(&self, vcpu: &Vcpu<Linux>, poll: &upshift_core::Poll) -> bool {
+        self.vcpu == std::ptr::from_ref(vcpu).addr() as u64
+            && self.id == poll.id.to_u64()
+            // A poll that was suspended seems to have begun when it went on.
+            && (self.active || self.at >= poll.began)
+    }
+}
+
+/// The [`Noted`] of a thread, which other threads read.
+#[derive(Default)]
+struct Here {
+    stamp: AtomicU64,
+    vcpu: AtomicU64,
+    id: AtomicU64,
+    at: AtomicU64,
+    /// Number, level in bits 32 to 39, active in bit 40.
+    what: AtomicU64,
+}
+
+impl Here {
+    /// Writes it; only the thread that it belongs to may.
+    fn write(&self, noted: Noted) {
+        let stamp = self.stamp.load(Relaxed);
+        self.stamp.store(stamp + 1, Relaxed);
+        // A reader that sees one of the words below sees the odd stamp.
+        fence(Release);
+        let level = u64::from(noted.level.get());
+        let what = u64::from(noted.number) | level << 32 | u64::from(noted.active) << 40;
+        self.vcpu.store(noted.vcpu, Relaxed);
+        self.id.store(noted.id, Relaxed);
+        self.at.store(noted.at, Relaxed);
+        self.what.store(what, Relaxed);
+        self.stamp.store(stamp + 2, Release);
+    }
+
+    fn read(&self) -> Option<Noted> {
+        let stamp = self.stamp.load(Acquire);
+        if stamp == 0 || stamp % 2 == 1 {
+            return None;
+        }
+        let (vcpu, id) = (self.vcpu.load(Relaxed), self.id.load(Relaxed));
+        let (at, what) = (self.at.load(Relaxed), self.what.load(Relaxed));
+        fence(Acquire);
+        if self.stamp.load(Relaxed) != stamp {
+            return None;
+        }
+        Some(Noted {
+            vcpu,
+            id,
+            at,
+            number: what as u32,
+            level: Level::new((what >> 32) as u8).ok()?,
+            active: what >> 40 & 1 == 1,
+        })
+    }
+}
+
+/// All threads that have polled named work.
+static HERES: Mutex<Vec<Weak<Here>>> = Mutex::new(Vec::new());
+
+thread_local! {
+    static HERE: OnceCell<Arc<Here>> = const { OnceCell::new() };
+}
+
+fn heres() -> MutexGuard<'static, Vec<Weak<Here>>> {
+    HERES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the [`Here`] of the calling thread.
+fn here() -> Option<Arc<Here>> {
+    let make = || {
+        // A poll that is suspended under the lock would keep the watchdog waiting.
+        let _critical = Critical::enter();
+        let here = Arc::new(Here::default());
+        let mut all = heres();
+        all.retain(|other| other.strong_count() != 0);
+        all.push(Arc::downgrade(&here));
+        here
+    };
+    // During the destruction of a thread its locals may be gone.
+    HERE.try_with(|here| here.get_or_init(make).clone()).ok()
+}
+
+/// Names the work of a future: a route, a job. Stalls, panics and timelines show the name instead
+/// of the place where the coroutine was spawned, and `upshift top` and
+/// [`Metrics::named`](crate::metrics::Metrics::named) count it by its name.
+///
+/// Choose names of which there are few: a route with its placeholders (`GET /users/{id}`), not the
+/// path of a request. A runtime distinguishes 1,024; further ones are counted together. Named work
+/// may have parts with names of their own: the innermost one is shown.
+///
+/// Axum's routes are named by the layer `upshift::axum::NameRoutes` (feature `axum`).
+///
+/// ```
+/// use upshift::{Handle, Level, Runtime, named};
+///
+/// Runtime::new()?.block_on(async {
+///     let report = async { 6 * 7 };
+///     let report = upshift::spawn(named("nightly report", report), Level::at::<40>());
+///     assert_eq!(report.await.unwrap(), 42);
+///     let metrics = Handle::current().unwrap().metrics();
+///     assert_eq!(metrics.named[0].name, "nightly report");
+///     assert_eq!(metrics.named[0].level, Level::at::<40>());
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn named<F: Future>(name: impl Into<Cow<'static, str>>, future: F) -> Named<F> {
+    Named {
+        name: name.into(),
+        begun: None,
+        #[cfg(feature = "tracing")]
+        span: None,
+        future,
+    }
+}
+
+/// A future with a name; see [`named`].
+#[must_use = "futures do nothing unless they are awaited"]
+pub struct Named<F> {
+    name: Cow<'static, str>,
+    begun: Option<Begun>,
+    #[cfg(feature = "tracing")]
+    span: Option<(tracing::Span, i64)>,
+    /// Pinned with the whole.
+    future: F,
+}
+
+/// Named work that was polled.
+struct Begun {
+    work: Arc<Work>,
+    /// Ticks of the first poll.
+    at: u64,
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        let ticks = clock::ticks().saturating_sub(self.at);
+        self.work.latency.add(ticks);
+        self.work.ended.fetch_add(1, Relaxed);
+    }
+}
+
+/// A poll of named work; its end restores the outer one.
+struct Noting<'a> {
+    work: &'a Work,
+    here: Arc<Here>,
+    before: Option<Noted>,
+    noted: Noted,
+}
+
+impl<'a> Noting<'a> {
+    /// `None`: no coroutine is polled on this thread.
+    fn begin(work: &'a Work) -> Option<Noting<'a>> {
+        let vcpu = host::served()?;
+        let noted = Noted {
+            vcpu: vcpu.as_ptr().addr() as u64,
+            id: host::current_id()?.to_u64(),
+            at: clock::ticks(),
+            number: work.number,
+            level: host::current_level().unwrap_or_default(),
+            active: true,
+        };
+        let here = here()?;
+        let before = here.read().filter(|before| before.active);
+        here.write(noted);
+        work.level.store(u64::from(noted.level.get()), Relaxed);
+        trace(vcpu, &noted);
+        Some(Noting {
+            work,
+            here,
+            before,
+            noted,
+        })
+    }
+}
+
+impl Drop for Noting<'_> {
+    fn drop(&mut self) {
+        let ticks = clock::ticks().saturating_sub(self.noted.at);
+        self.work.polls.fetch_add(1, Relaxed);
+        self.work.polling.fetch_add(ticks, Relaxed);
+        if ticks > self.work.longest.load(Relaxed) {
+            self.work.longest.fetch_max(ticks, Relaxed);
+        }
+        self.here.write(self.before.unwrap_or(Noted {
+            active: false,
+            ..self.noted
+        }));
+    }
+}
+
+/// Enters a name in the timeline, if there is one.
+fn trace(vcpu: NonNull<Vcpu<Linux>>, noted: &Noted) {
+    context::with_domain(|domain| {
+        let recorder = domain.host().recorder();
+        if recorder.is_on() {
+            // SAFETY: a served vCPU exists.
+            let index = unsafe { vcpu.as_ref() }.index();
+            let id = CoroutineId::from_u64(noted.id);
+            recorder.named(index, id, noted.level, noted.number);
+        }
+    });
+}
+
+impl<F: Future> Future for Named<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        // SAFETY: the future is not moved out of it.
+        let this = unsafe { self.get_unchecked_mut() };
+        // SAFETY: pinned with `self`: it is never moved, and dropped in place.
+        let future = unsafe { Pin::new_unchecked(&mut this.future) };
+        if this.begun.is_none() {
+            this.begun =
+                context::with_domain(|domain| domain.host().names().of(&this.name)).map(|work| {
+                    work.begun.fetch_add(1, Relaxed);
+                    Begun {
+                        work,
+                        at: clock::ticks(),
+                    }
+                });
+        }
+        let Some(begun) = &this.begun else {
+            // Outside a runtime nothing shows names.
+            return future.poll(cx);
+        };
+        #[cfg(feature = "tracing")]
+        let _entered = {
+            // OpenTelemetry has no unsigned numbers.
+            let level = i64::from(host::current_level().unwrap_or_default().get());
+            let (span, shown) = this.span.get_or_insert_with(|| {
+                let span = tracing::info_span!(
+                    target: "upshift::named",
+                    "named",
+                    otel.name = &*this.name,
+                    level,
+                );
+                (span, level)
+            });
+            if std::mem::replace(shown, level) != level {
+                span.record("level", level);
+            }
+            span.enter()
+        };
+        let noting = Noting::begin(&begun.work);
+        let polled = future.poll(cx);
+        drop(noting);
+        if polled.is_ready() {
+            this.begun = None;
+        }
+        polled
+    }
+}
+
+impl<F> fmt::Debug for Named<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Named").field(&self.name).finish()
+    }
+}

@@ -1,0 +1,171 @@
+//! [`Starved`]: levels that have something ready on a vCPU, and get no turn there.
+//!
+//! Pure: the watchdog passes its observations at each look. A level is starved when nothing of it
+//! was polled for [`LIMIT`] although something was ready at each of [`LOOKS`] looks: a process that
+//! was stopped meanwhile is not taken for one whose vCPU was busy. A level behind one long poll is
+//! stalled, not starved. O(levels) per look.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use upshift_core::{LEVELS, Level};
+
+/// Strict priority lets less urgent levels wait, so a short wait is no news.
+const LIMIT: Duration = Duration::from_secs(1);
+/// Looks in a row; a second has more of them.
+const LOOKS: u32 = 5;
+/// A level is reported once in this time.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// A level of a vCPU, as it is now.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seen {
+    /// Coroutines that are ready.
+    pub(super) ready: usize,
+    /// Polls so far.
+    pub(super) polls: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Wait {
+    polls: u64,
+    since: Instant,
+    looks: u32,
+    others: u64,
+}
+
+/// The levels of one vCPU.
+pub(super) struct Starved {
+    vcpu: usize,
+    waits: [Option<Wait>; LEVELS],
+    reported: [Option<Instant>; LEVELS],
+}
+
+/// A level that is starved.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Starvation {
+    vcpu: usize,
+    level: Level,
+    ready: usize,
+    time: Duration,
+    /// Polls of more urgent levels meanwhile.
+    others: u64,
+}
+
+impl fmt::Display for Starvation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "level {} has {} ready on vCPU {} and had no turn for {:.1?}, in which more urgent \
+             levels had {} polls",
+            self.level, self.ready, self.vcpu, self.time, self.others
+        )
+    }
+}
+
+impl Starved {
+    pub(super) fn new(vcpu: usize) -> Starved {
+        Starved {
+            vcpu,
+            waits: [None; LEVELS],
+            reported: [None; LEVELS],
+        }
+    }
+
+    /// Takes a look. Returns the most urgent level that is starved and was not reported lately.
+    pub(super) fn look(&mut self, now: Instant, of: impl Fn(Level) -> Seen) -> Option<Starvation> {
+        let mut starved = None;
+        let mut more_urgent = 0;
+        for (index, wait) in self.waits.iter_mut().enumerate() {
+            let Ok(level) = Level::new(index as u8) else {
+                continue;
+            };
+            let seen = of(level);
+            let begins = Wait {
+                polls: seen.polls,
+                since: now,
+                looks: 0,
+                others: more_urgent,
+            };
+            let others_now = more_urgent;
+            more_urgent += seen.polls;
+            if seen.ready == 0 {
+                *wait = None;
+                continue;
+            }
+            let wait = wait.get_or_insert(begins);
+            if wait.polls != seen.polls {
+                *wait = begins;
+                continue;
+            }
+            wait.looks += 1;
+            let time = now.saturating_duration_since(wait.since);
+            let others = others_now.saturating_sub(wait.others);
+            // Without polls of others it is one poll that takes long, or a vCPU that does not run.
+            let is_starved = time >= LIMIT && wait.looks >= LOOKS && others > 1;
+            let lately =
+                self.reported[index].is_some_and(|at| now.saturating_duration_since(at) < AGAIN);
+            if is_starved && !lately && starved.is_none() {
+                self.reported[index] = Some(now);
+                starved = Some(Starvation {
+                    vcpu: self.vcpu,
+                    level,
+                    ready: seen.ready,
+                    time,
+                    others,
+                });
+            }
+        }
+        starved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks once in `period`: at level 3 a poll each time, at level 40 one is ready.
+    fn looks(starved: &mut Starved, count: u32, period: Duration, polls_of_40: u64) -> Vec<String> {
+        let begin = Instant::now();
+        let of = |n: u32, level: Level| match level.get() {
+            3 => Seen {
+                ready: 1,
+                polls: 10 * u64::from(n),
+            },
+            40 => Seen {
+                ready: 2,
+                polls: polls_of_40 * u64::from(n),
+            },
+            _ => Seen::default(),
+        };
+        (0..count)
+            .filter_map(|n| starved.look(begin + period * n, |level| of(n, level)))
+            .map(|starvation| starvation.to_string())
+            .collect()
+    }
+
+    #[test]
+    fn a_level_without_a_turn_is_reported_once() {
+        let mut starved = Starved::new(1);
+        let reports = looks(&mut starved, 100, Duration::from_millis(50), 0);
+        assert_eq!(
+            reports,
+            [
+                "level 40 has 2 ready on vCPU 1 and had no turn for 1.0s, in which more urgent \
+                 levels had 200 polls"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_level_that_is_polled_is_not() {
+        let mut starved = Starved::new(0);
+        assert!(looks(&mut starved, 100, Duration::from_millis(50), 1).is_empty());
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_is_not() {
+        let mut starved = Starved::new(0);
+        assert!(looks(&mut starved, 3, Duration::from_secs(100), 0).is_empty());
+    }
+}
