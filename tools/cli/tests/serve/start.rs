@@ -81,7 +81,7 @@ fn mistakes_say_what_to_do() {
             &["--config", &misspelt],
             &["misspelt.toml", "unknown field `lissen`", "line 1"],
         ),
-        (&["--config", &level], &["level.toml", "not a level"]),
+        (&["--config", &level], &["level.toml: line 3, column 9", "0 (most urgent) to 63"]),
         (&["no-folder"], &["no-folder", "No such file"]),
         (
             &["--config", &hosts],
@@ -89,9 +89,9 @@ fn mistakes_say_what_to_do() {
         ),
         (&["--priority", "/a"], &["CONDITIONS=LEVEL"]),
         (&["--endpoints", "status"], &["use healthz, metrics"]),
-        (&["--tls-cert", "cert.pem"], &["--tls-key"]),
+        (&["--tls-certificate", "cert.pem"], &["--tls-key"]),
         (
-            &["--tls-cert", "cert.pem", "--tls-key", "key.pem"],
+            &["--tls-certificate", "cert.pem", "--tls-key", "key.pem"],
             &["cert.pem", "No such file"],
         ),
         (&["--ask", "status"], &["--control"]),
