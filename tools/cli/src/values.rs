@@ -248,7 +248,10 @@ mod tests {
         for (text, says) in [
             ("http://127.0.0.1:80/a?b", "write --connect 127.0.0.1:80"),
             ("http://localhost/", "write --connect localhost:80"),
-            ("upshift.invalid:80", "the name `upshift.invalid` has no address"),
+            (
+                "upshift.invalid:80",
+                "the name `upshift.invalid` has no address",
+            ),
             ("localhost", "write IP:PORT"),
             ("127.0.0.1:x", "write IP:PORT"),
         ] {

@@ -26,7 +26,10 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
     let daemon = Daemon::start(config)?;
     if let Some(folder) = folder {
         let folder = folder.display();
-        let _ = writeln!(std::io::stderr(), "upshift daemon: made the directory {folder} for its socket");
+        let _ = writeln!(
+            std::io::stderr(),
+            "upshift daemon: made the directory {folder} for its socket"
+        );
     }
     stay_in_memory();
     // The reader of the lines may have closed the pipe, or the disk is full.

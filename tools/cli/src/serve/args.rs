@@ -308,7 +308,9 @@ mod tests {
             }
             let is_field = match flag.strip_prefix("tls-") {
                 Some(name) => of_tls.contains(&format!("`{name}`")),
-                None => known.iter().any(|known| known.contains(&format!("`{flag}`"))),
+                None => known
+                    .iter()
+                    .any(|known| known.contains(&format!("`{flag}`"))),
             };
             assert!(is_field, "--{flag} is in {known:?}, {of_tls}");
         }

@@ -9,6 +9,8 @@ fn with_board_auto_it_serves_without_a_daemon_and_joins_one_that_comes() {
     let folder = Folder::new();
     let server = Server::start(&folder, &["--board", "auto"]);
     assert!(server.get("/healthz", "").contains("ok"));
+    let said = folder.read("stderr");
+    assert!(said.contains("--board auto: there is no daemon"), "{said}");
     let daemon = Command::new(PROGRAM)
         .args(["daemon", "--cooperative", "--socket"])
         .arg(folder.0.join("daemon"))

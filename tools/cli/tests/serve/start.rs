@@ -81,7 +81,10 @@ fn mistakes_say_what_to_do() {
             &["--config", &misspelt],
             &["misspelt.toml", "unknown field `lissen`", "line 1"],
         ),
-        (&["--config", &level], &["level.toml: line 3, column 9", "0 (most urgent) to 63"]),
+        (
+            &["--config", &level],
+            &["level.toml: line 3, column 9", "0 (most urgent) to 63"],
+        ),
         (&["no-folder"], &["no-folder", "No such file"]),
         (
             &["--config", &hosts],

@@ -149,7 +149,11 @@ impl Config {
                 faults.push(text());
             }
         };
-        let Limits { header_bytes, headers, .. } = self.limits;
+        let Limits {
+            header_bytes,
+            headers,
+            ..
+        } = self.limits;
         fault(self.listen.is_empty(), &|| {
             "listen = []: there is no address to listen on".into()
         });

@@ -103,7 +103,12 @@ mod tests {
         for (from, to, path, expected) in [
             ("http://", "https://", "/a?b", Some("https://a.test/a?b")),
             ("https://", "http://", "/a", None),
-            ("http://a.test", "https://b.test/", "/", Some("https://b.test/")),
+            (
+                "http://a.test",
+                "https://b.test/",
+                "/",
+                Some("https://b.test/"),
+            ),
             ("http://a.test/x/", "/", "/y", None),
             ("http://b.test", "https://a.test", "/", None),
             ("/", "https://b.test/c", "/a", Some("https://b.test/c/a")),
