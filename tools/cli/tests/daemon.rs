@@ -24,8 +24,7 @@ impl Drop for Folder {
     }
 }
 
-/// Starts a cooperative daemon, ends it once it listens, and returns what it wrote on standard
-/// error.
+/// Starts a cooperative daemon, ends it once it listens, and returns its standard error.
 fn said(socket: &Path, config: Option<&Path>) -> String {
     let mut command = Command::new(PROGRAM);
     command.args(["daemon", "--cooperative", "--socket"]);

@@ -37,8 +37,8 @@ pub(crate) struct ServeArgs {
     /// Folder to serve [default: the current one]
     #[arg(value_name = "FOLDER")]
     root: Option<PathBuf>,
-    /// Address to listen on, a port (`8080` on loopback, `:80` on all addresses), or `unix:PATH[,mode=660]`; with `,plain`
-    /// without TLS; may be repeated [default: 127.0.0.1:8080]
+    /// Address to listen on, a port (`8080` on loopback, `:80` on all addresses), or
+    /// `unix:PATH[,mode=660]`; with `,plain` without TLS; may be repeated [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR")]
     listen: Vec<Address>,
     /// Configuration file, reloaded on SIGHUP; flags override it

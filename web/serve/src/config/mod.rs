@@ -210,7 +210,7 @@ impl Config {
         remarks
     }
 
-    /// What a site may set for itself, and the server for the others.
+    /// The settings of the server, then of each site, that are checked alike.
     fn site_parts(&self) -> impl Iterator<Item = SiteParts<'_>> {
         let own = (
             Some(&self.headers),
@@ -243,7 +243,7 @@ type SiteParts<'a> = (
     Option<&'a error_pages::Settings>,
 );
 
-/// What is wrong with a text, and where, in one line.
+/// Returns an error with its line and column in a text, in one line.
 fn placed(text: &str, error: &toml::de::Error) -> String {
     let message = error.message().replace('\n', "; ");
     let Some(span) = error.span() else {

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-/// A beginning of URLs, and what stands in its place.
+/// A beginning of URLs, and the text that replaces it.
 ///
 /// Permanent: clients that follow it keep the method (status 308), and may remember it.
 ///
@@ -47,7 +47,7 @@ impl Redirect {
     }
 
     /// # Errors
-    /// What it would not do as it is written.
+    /// The reason why no client would be led to the URL that is meant.
     pub(super) fn check(&self) -> Result<(), String> {
         let Redirect { from, to } = self;
         for (name, text) in [("from", from), ("to", to)] {

@@ -21,7 +21,7 @@ pub(crate) struct Conn {
     /// Its place among the open ones.
     number: u64,
     pub(crate) peer: SocketAddr,
-    /// It speaks no TLS, also if there is a certificate.
+    /// Set if the connection speaks no TLS, also if there is a certificate.
     pub(super) plain: bool,
     pub(crate) clocks: Clocks,
     pub(crate) in_flight: InFlight,

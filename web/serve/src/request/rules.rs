@@ -44,7 +44,7 @@ pub(crate) struct Facts {
     pub(crate) method: Method,
     pub(crate) uri: Uri,
     pub(crate) peer: IpAddr,
-    /// Of the headers, those that a rule or the access log named when the request came.
+    /// Headers that a rule or the access log named when the request came.
     pub(crate) headers: HeaderMap,
 }
 
@@ -237,9 +237,10 @@ impl<'de> Deserialize<'de> for Rule {
             parse(&text).map(Some).map_err(de::Error::custom)
         }
         fn path<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
-            read(from, |path| match path.starts_with('/') {
-                true => Ok(path.to_owned()),
-                false => Err(format!("the path `{path}` must begin with /")),
+            read(from, |path| {
+                let is_path = path.starts_with('/');
+                let wrong = || format!("the path `{path}` must begin with /");
+                is_path.then(|| path.to_owned()).ok_or_else(wrong)
             })
         }
         fn method<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Method>, D::Error> {

@@ -40,7 +40,7 @@ const BETWEEN: Duration = Duration::from_secs(5);
 /// although another process may listen on the same socket.
 pub(crate) struct Listener {
     socket: Socket,
-    /// Its connections speak no TLS, also if there is a certificate.
+    /// Set if its connections speak no TLS, also if there is a certificate.
     pub(crate) plain: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Looking at what a server would open, without opening it.
+//! A look at the folders, certificates, addresses and paths of a server that is not started.
 
 use std::fs;
 use std::io;

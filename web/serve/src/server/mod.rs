@@ -66,10 +66,10 @@ impl Server {
         Server::bind_to(config, Vec::new())
     }
 
-    /// Looks at everything that [`bind`](Server::bind) would open: folders, certificates, addresses, the access
-    /// log and the control socket. Listens nowhere and makes no file. A port that another `upshift`
-    /// or systemd holds is no fault, since it may be the server that is to read these settings.
-    /// Returns warnings.
+    /// Looks at everything that [`bind`](Server::bind) would open: folders, certificates, addresses,
+    /// the access log and the control socket. Listens nowhere and makes no file. A port that another
+    /// `upshift` or systemd holds is no fault, since it may be the server that is to read these
+    /// settings. Returns warnings.
     ///
     /// # Errors
     /// The faults, one a line.
@@ -77,9 +77,10 @@ impl Server {
         check::check(config)
     }
 
-    /// As [`bind`](Server::bind), but on sockets that listen already, if there are some: those of a service manager
-    /// (`LISTEN_FDS`), of TCP or Unix, which keeps them while one server follows another. The addresses in
-    /// the settings then only say which of them are [plain](crate::Address::plain).
+    /// As [`bind`](Server::bind), but on sockets that listen already, if there are some: those of a
+    /// service manager (`LISTEN_FDS`), of TCP or Unix, which keeps them while one server follows
+    /// another. The addresses in the settings then only say which of them are
+    /// [plain](crate::Address::plain).
     ///
     /// # Errors
     /// As [`bind`](Server::bind).

@@ -40,7 +40,7 @@ impl Sites {
     /// Opens the folders, reads the certificates.
     ///
     /// # Errors
-    /// What cannot be opened, and what is wrong with it: a fault a line.
+    /// The faults of folders and certificates, one a line.
     pub(crate) fn open(config: &Config) -> Result<Sites, String> {
         let hosts = Arc::new(config.hosts()?);
         let mut remarks = config.remarks();

@@ -152,6 +152,21 @@ fn the_access_log_has_referer_and_user_agent() {
 }
 
 #[test]
+fn the_examples_of_the_page_are_valid() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/serve.md");
+    let Ok(text) = std::fs::read_to_string(page) else {
+        println!("skipped: the page is not in the package");
+        return;
+    };
+    let examples = text.split("```toml\n").skip(1);
+    for example in examples.filter_map(|rest| rest.split("```").next()) {
+        if let Err(error) = Config::parse(example) {
+            panic!("{error}\n{example}");
+        }
+    }
+}
+
+#[test]
 fn a_check_names_each_fault_and_makes_nothing() {
     let folder = Folder::new();
     let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
