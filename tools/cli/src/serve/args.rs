@@ -11,8 +11,8 @@ use crate::choice::{SchedulingArgs, Switch};
 use crate::values::{self, Cpus};
 
 /// The end of `upshift serve --help`.
-pub(crate) const EXAMPLES: &str = "Priority of a request: the first matching --priority rule; else the client's `Priority: u=0..7, i`
-(RFC 9218), capped by --ceiling; else u=3. Urgency u is level 4 + 8 u (one more with i).
+pub(crate) const EXAMPLES: &str = "Priority of a request: the first matching --priority rule; else the client's
+`Priority: u=0..7, i` (RFC 9218), capped by --ceiling; else u=3. Urgency u is level 4 + 8 u (one more with i).
 Under overload the least urgent are refused first, with 503 and Retry-After.
 
 Examples:
@@ -25,10 +25,10 @@ Examples:
   upshift serve --control /run/upshift.sock --ask 'reprio 17 4'
 
 SIGTERM and Ctrl-C drain: no new connections, requests in progress are answered (for at most
---drain-timeout), status 0. SIGHUP reloads configuration and certificates. The configuration file also
-sets up several hosts with their folders and certificates, redirects, header fields, error pages and
-compression. A rule is CONDITIONS=LEVEL: a path, a method, `header:NAME[:VALUE]`, `peer:NETWORK`, in any
-combination. See docs/serve.md for details.";
+--drain-timeout), status 0. SIGHUP reloads configuration and certificates. The file also sets up
+several hosts with their folders and certificates, redirects, header fields, error pages and
+compression. A rule is CONDITIONS=LEVEL: a path, a method, `header:NAME[:VALUE]`, `peer:NETWORK`,
+in any combination. See docs/serve.md for details.";
 
 /// Flags of `upshift serve`.
 #[derive(Debug, Clone, Args)]

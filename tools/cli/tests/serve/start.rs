@@ -50,6 +50,8 @@ fn help_shows_priorities_and_examples() {
     let output = output(&folder, &["--help"]);
     assert!(output.status.success());
     let help = String::from_utf8(output.stdout).unwrap();
+    // Lines are broken at the width of the terminal.
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
         "[default: 127.0.0.1:8080]",
         "--priority",
