@@ -71,10 +71,10 @@ impl From<BoardChoice> for upshift::Board {
 }
 
 impl BoardChoice {
-    /// Says on standard error that there is no daemon to join yet.
+    /// Says on standard error that there is no daemon to join yet. Where a socket is named
+    /// (`UPSHIFT_DAEMON_SOCKET`) the runtime says it.
     pub(crate) fn say_if_absent(self) {
-        let socket = upshift_board::client::find().filter(|socket| socket.exists());
-        if self == BoardChoice::Auto && socket.is_none() {
+        if self == BoardChoice::Auto && upshift_board::client::find().is_none() {
             // The reader may be gone.
             let _ = writeln!(
                 std::io::stderr(),
