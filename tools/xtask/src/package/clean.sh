@@ -1,6 +1,6 @@
 #!/bin/sh
 # The package in a Debian that has nothing but its base: installed, serves a page, goes.
-dpkg --install /trial.deb
+dpkg --no-triggers --install /trial.deb
 upshift --version
 upshift daemon --check --config /etc/upshift/daemon.toml
 mkdir /tmp/site
@@ -19,4 +19,4 @@ cat <&3" > /tmp/answer || { cat /tmp/said; exit 1; }
 grep -q 'a page of the package' /tmp/answer || { cat /tmp/said /tmp/answer; exit 1; }
 kill -TERM $server
 wait $server
-dpkg --purge upshift
+dpkg --no-triggers --purge upshift
