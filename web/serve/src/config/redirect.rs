@@ -51,7 +51,8 @@ impl Redirect {
     pub(super) fn check(&self) -> Result<(), String> {
         let Redirect { from, to } = self;
         for (name, text) in [("from", from), ("to", to)] {
-            if !(text.starts_with('/') && !text.starts_with("//")) && !is_url(text) {
+            let is_path = text.starts_with('/') && !text.starts_with("//");
+            if !is_path && !is_url(text) {
                 return Err(format!(
                     "redirect: {name} = \"{text}\": write a path (/old) or a URL (https://example.com/)"
                 ));
