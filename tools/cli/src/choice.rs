@@ -1,5 +1,6 @@
 //! Flags that several commands have, and their values: models, drivers, the board, switches.
 
+use std::io::Write;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -65,6 +66,20 @@ impl From<BoardChoice> for upshift::Board {
             BoardChoice::Off => upshift::Board::Off,
             BoardChoice::Auto => upshift::Board::Auto,
             BoardChoice::Required => upshift::Board::Required,
+        }
+    }
+}
+
+impl BoardChoice {
+    /// Says on standard error that there is no daemon to join yet. Where a socket is named
+    /// (`UPSHIFT_DAEMON_SOCKET`) the runtime says it.
+    pub(crate) fn say_if_absent(self) {
+        if self == BoardChoice::Auto && upshift_board::client::find().is_none() {
+            // The reader may be gone.
+            let _ = writeln!(
+                std::io::stderr(),
+                "--board auto: there is no daemon; this process joins it as soon as `upshift daemon` runs"
+            );
         }
     }
 }

@@ -80,7 +80,7 @@ fn say(said: &clap::Error) -> ExitCode {
 fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Demo(args) => return demo::demo(&args),
-        Command::Serve(args) => serve::serve(&args)?,
+        Command::Serve(args) => return serve::serve(&args),
         Command::MatrixServer(args) => servers::serve(Service::Matrix, &args)?,
         Command::PlaintextServer(args) => servers::serve(Service::Plaintext, &args)?,
         Command::SpinServer(args) => servers::serve(Service::Spin, &args)?,

@@ -25,6 +25,10 @@ pub(crate) struct Endpoint {
     pub(crate) label: String,
 }
 
+/// CPUs that this process may run on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cpus(pub(crate) Vec<usize>);
+
 /// A priority level, 0..=63, as a number or by its name.
 pub(crate) fn level(text: &str) -> Result<u8, String> {
     match text.parse::<upshift::Level>() {
@@ -38,10 +42,27 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);
     }
+    if let Some((_, rest)) = text.split_once("://") {
+        let server = rest.split('/').next().unwrap_or_default();
+        let server = if server.contains(':') {
+            server.to_owned()
+        } else {
+            format!("{server}:80")
+        };
+        return Err(format!(
+            "`{text}` is a URL; write --connect {server}, and the path with --path"
+        ));
+    }
+    let name = text.rsplit_once(':').filter(|(name, port)| {
+        !name.is_empty() && !name.contains(':') && port.parse::<u16>().is_ok()
+    });
+    let Some((name, _)) = name else {
+        return Err(format!("`{text}` is not an address; {hint}"));
+    };
     text.to_socket_addrs()
-        .map_err(|_| format!("`{text}` is not an address; {hint}"))?
+        .map_err(|error| format!("the name `{name}` has no address ({error}); {hint}"))?
         .next()
-        .ok_or_else(|| format!("`{text}` has no address; {hint}"))
+        .ok_or_else(|| format!("the name `{name}` has no address; {hint}"))
 }
 
 /// `ADDR` or `ADDR@LEVEL`.
@@ -151,6 +172,13 @@ pub(crate) fn cpu(text: &str) -> Result<usize, String> {
     }
 }
 
+/// A list of CPUs as taskset takes it, `0-3,8`, all of which this process may run on.
+pub(crate) fn cpus(text: &str) -> Result<Cpus, String> {
+    let listed = upshift_units::cpus(text)?;
+    let checked = listed.iter().map(|number| cpu(&number.to_string()));
+    checked.collect::<Result<_, _>>().map(Cpus)
+}
+
 /// A nice value, -20 to 19.
 pub(crate) fn nice(text: &str) -> Result<i32, String> {
     match text.parse() {
@@ -199,6 +227,35 @@ mod tests {
     fn a_request_takes_a_minute_at_most() {
         assert_eq!(service("0").unwrap(), Duration::ZERO);
         assert!(service("61s").is_err());
+    }
+
+    #[test]
+    fn lists_of_cpus_are_those_of_taskset() {
+        let allowed = machine::allowed_cpus();
+        let (first, last) = (allowed[0], allowed[allowed.len() - 1]);
+        assert_eq!(cpus(&format!("{first}")), Ok(Cpus(vec![first])));
+        if allowed.len() == last - first + 1 {
+            assert_eq!(cpus(&format!("{first}-{last}")), Ok(Cpus(allowed)));
+        }
+        assert!(cpus("0-4095").unwrap_err().contains("available"));
+        assert!(cpus("all").unwrap_err().contains("0-3,8"));
+    }
+
+    #[test]
+    fn what_is_no_address_is_named() {
+        for (text, says) in [
+            ("http://127.0.0.1:80/a?b", "write --connect 127.0.0.1:80"),
+            ("http://localhost/", "write --connect localhost:80"),
+            (
+                "upshift.invalid:80",
+                "the name `upshift.invalid` has no address",
+            ),
+            ("localhost", "write IP:PORT"),
+            ("127.0.0.1:x", "write IP:PORT"),
+        ] {
+            let error = endpoint(text).unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
     }
 
     #[test]

@@ -384,5 +384,5 @@ fn load_says_why_a_server_without_room_closes_connections() {
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
     assert!(said.contains("before its first reply"), "{said}");
-    assert!(said.contains("--max-per-peer"), "{said}");
+    assert!(said.contains("--connections-per-peer"), "{said}");
 }

@@ -2,7 +2,7 @@
 //!
 //! It stands outside the house: it depends on no crate of the project, so that it builds and reports even when one of
 //! them does not. `run` starts processes and ends them in time, `setup` knows what must be installed and `packages` what of Debian, `host` asks the
-//! kernel what it can do, `package` builds a Debian package, `steps` is the list of what is tested, `suite` runs that list and counts, `cpp` builds and tests the headers of C++, `book` makes a
+//! kernel what it can do, `package` builds a Debian package and a container image, `steps` is the list of what is tested, `suite` runs that list and counts, `cpp` builds and tests the headers of C++, `book` makes a
 //! book of the pages, `compat` counts what of tokio runs, `confine` runs a program without io_uring, `bench` calls the benchmark driver, `os` and `mpi` the workspaces of these names.
 
 #![forbid(unsafe_code)]
@@ -101,11 +101,15 @@ enum Task {
         prefix: Option<PathBuf>,
     },
 
-    /// Build a Debian package of the command: target/xtask/upshift_VERSION_ARCH.deb
+    /// Build a Debian package or a container image of the command
     ///
-    /// It installs the command, the daemon's unit and default configuration, man pages and completions. What is in it is looked at
-    /// afterwards, and the command is run from where it was unpacked.
-    Package,
+    /// The package installs the command, units, default configuration, man pages and completions. The image serves /srv
+    /// on port 8080 and needs no container engine to be built. As root both are tried afterwards, each in a tree of its own.
+    Package {
+        /// The form of the package
+        #[arg(value_enum, default_value = "deb")]
+        form: package::Form,
+    },
 
     /// How much of what is written for tokio runs on Upshift
     ///
@@ -158,7 +162,7 @@ fn main() -> ExitCode {
         Task::Os { args } => bench::os(&root, &args),
         Task::Mpi { args } => mpi::command(&root, &args),
         Task::Cpp { prefix } => cpp::command(&root, prefix),
-        Task::Package => package::command(&root),
+        Task::Package { form } => package::command(&root, form),
         Task::Compat { what } => compat::command(&root, &what),
         Task::Confine { program } => confine::command(&program),
         Task::Book { install } => book::command(&root, install),

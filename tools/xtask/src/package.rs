@@ -1,9 +1,10 @@
-//! `cargo xtask package`: a Debian package, made by `dpkg-deb` from a tree that is laid out here.
+//! `cargo xtask package deb`: a Debian package, made by `dpkg-deb` from a tree that is laid out here; `image`: see `image.rs`.
 //!
 //! The tree is target/xtask/package. The package is looked at and unpacked afterwards: every file that is promised has to be in it, and
 //! the command has to run from there. As root it is also installed, used, and removed, in a copy of this machine's files that goes with it
 //! (`trial.rs`). `cargo xtask test package` does all that with the command as it is built for tests.
 
+pub(crate) mod image;
 mod trial;
 
 use std::fs;
@@ -11,6 +12,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+
+use clap::ValueEnum;
 
 use crate::bench::foreground;
 use crate::host;
@@ -72,14 +75,28 @@ const COPYRIGHT: &str = "Upshift may be used under the Apache License 2.0, which
 
 ";
 
+/// A form in which the command is handed out.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Form {
+    /// A Debian package: target/xtask/upshift_VERSION_ARCH.deb
+    Deb,
+    /// A container image, for `docker load` or `podman load`: target/xtask/upshift_VERSION_image.tar
+    Image,
+}
+
 /// Builds it; the exit status is that of the first command that fails.
-pub(crate) fn command(root: &Path) -> ExitCode {
+pub(crate) fn command(root: &Path, form: Form) -> ExitCode {
     let mut build = setup::cargo(root);
     build.args(["build", "--release", "-p", "upshift-cli"]);
     if let Err(code) = foreground(&mut build) {
         return code;
     }
-    match package(root, &setup::target(root).join("release/upshift")) {
+    let binary = setup::target(root).join("release/upshift");
+    let made = match form {
+        Form::Deb => package(root, &binary),
+        Form::Image => image::image(root, &binary),
+    };
+    match made {
         Ok((path, tried)) => {
             println!("{tried}");
             println!("{}", path.display());
@@ -131,11 +148,7 @@ pub(crate) fn package(root: &Path, binary: &Path) -> io::Result<(PathBuf, String
     }
     output(Command::new(binary).arg("documents").arg(&papers))?;
     tree.put(&fs::read(binary)?, "usr/bin/upshift", 0o755)?;
-    if host::has_program("strip") {
-        let mut strip = Command::new("strip");
-        strip.args(["--remove-section=.comment", "--remove-section=.note"]);
-        output(strip.arg(tree.0.join("usr/bin/upshift")))?;
-    }
+    stripped(&tree.0.join("usr/bin/upshift"))?;
     let dist = root.join("machine/daemon/dist");
     tree.copy(&dist.join("daemon.toml"), "etc/upshift/daemon.toml")?;
     let of_sched = root.join("machine/sched/dist");
@@ -202,6 +215,16 @@ pub(crate) fn package(root: &Path, binary: &Path) -> io::Result<(PathBuf, String
     look_at(&path, &work.join("unpacked"))?;
     let tried = trial::of(&path, &work)?;
     Ok((path, tried))
+}
+
+/// Removes symbols and notes from a program, where there is a tool for it.
+fn stripped(program: &Path) -> io::Result<()> {
+    if host::has_program("strip") {
+        let mut strip = Command::new("strip");
+        strip.args(["--remove-section=.comment", "--remove-section=.note"]);
+        output(strip.arg(program))?;
+    }
+    Ok(())
 }
 
 /// The sums by which `dpkg --verify` tells what was changed.

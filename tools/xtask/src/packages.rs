@@ -57,6 +57,13 @@ impl Package {
     }
 }
 
+/// The clean root in which the Debian package is tried.
+pub(crate) static DEBOOTSTRAP: Package = Package::new(
+    "debootstrap",
+    "a clean root for the trial of the Debian package",
+    || host::has_program("debootstrap"),
+);
+
 /// The emulator of the kernel's tests.
 pub(crate) static QEMU: Package = Package::new(
     "qemu-system-misc",
@@ -174,7 +181,8 @@ static LIBASIO: Package = Package::new("libasio-dev", "the benchmarks' peers of 
 /// What mpi/ is built with and started by.
 pub(crate) static MPI: [&Package; 3] = [&OPENMPI, &LIBOPENMPI, &LIBCLANG];
 
-static ALL: [&Package; 18] = [
+static ALL: [&Package; 19] = [
+    &DEBOOTSTRAP,
     &QEMU,
     &VALGRIND,
     &LIBURING,

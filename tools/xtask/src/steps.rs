@@ -74,7 +74,7 @@ pub(crate) static STEPS: [Step; 21] = [
         .built_by("debug", tests::build_examples),
     full(
         "package",
-        "a Debian package, installed and removed on trial",
+        "crates, cargo install, a Debian package and an image, each tried",
         build::package,
     ),
     full(

@@ -134,8 +134,8 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     let root = folder.to_string_lossy().into_owned();
     // SAFETY: no other thread runs yet.
     unsafe { std::env::set_var("UPSHIFT_BENCH_ROOT", &root) };
-    let args = ["serve", &root, "--vcpus", "1", "--pin", "0"];
-    let ours = built.upshift(&[&args[..], &["--max-per-peer", "10000"]].concat());
+    let args = ["serve", &root, "--vcpus", "1", "--cpu", "0"];
+    let ours = built.upshift(&[&args[..], &["--connections-per-peer", "10000"]].concat());
     let ours = ours.map(|program| (SERVE.to_owned(), program));
     let all: Programs = ours.into_iter().chain(built.of(WEB)).collect();
     for (name, program) in &all {

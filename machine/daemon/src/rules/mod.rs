@@ -105,10 +105,13 @@ impl Assigner {
             return Ok(None);
         }
         if !shared.enforcing() {
-            shared.complain("assign", || {
-                "no program is assigned a level: that takes elevating, and this daemon is cooperative"
-                    .to_string()
-            });
+            // With `cooperative = true` the remarks on the configuration say it.
+            if !shared.config().cooperative {
+                shared.complain("assign", || {
+                    "no program is assigned a level: that takes elevating, and this daemon is cooperative"
+                        .to_string()
+                });
+            }
             return Ok(None);
         }
         let post = Arc::new(Post {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::UnknownArgumentValueParser;
 
 use crate::values;
 
@@ -72,9 +73,18 @@ pub(crate) struct DaemonArgs {
     /// Check the configuration, and list the running processes that each [[assign]] rule matches
     #[arg(long, conflicts_with = "status")]
     pub(crate) check: bool,
+    /// Starting needs no flag; others that are like it take one
+    #[arg(long, hide = true, num_args = 0, default_missing_value = "", value_parser = without_flag())]
+    start: Option<String>,
     /// Print the state of the daemon that runs, as JSON, and end
     #[arg(long, conflicts_with_all = ["mode", "group", "ceiling", "cooperative"])]
     pub(crate) status: bool,
+}
+
+fn without_flag() -> UnknownArgumentValueParser {
+    UnknownArgumentValueParser::suggest(
+        "`upshift daemon` starts the daemon, in the foreground, without a flag",
+    )
 }
 
 fn octal(text: &str) -> Result<u32, String> {

@@ -21,7 +21,16 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
     let config = config(args)?;
     let socket = config.socket.clone();
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot handle signals")?;
+    let folder = socket.parent();
+    let folder = folder.filter(|it| !it.as_os_str().is_empty() && !it.exists());
     let daemon = Daemon::start(config)?;
+    if let Some(folder) = folder {
+        let folder = folder.display();
+        let _ = writeln!(
+            std::io::stderr(),
+            "upshift daemon: made the directory {folder} for its socket"
+        );
+    }
     stay_in_memory();
     // The reader of the lines may have closed the pipe, or the disk is full.
     let _ = writeln!(std::io::stderr(), "upshift daemon: {}", daemon.mode());

@@ -69,8 +69,8 @@ pub(crate) struct SchedArgs {
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
     /// CPUs shared by the processes, e.g. `0,1`; each runs one process at a time
-    #[arg(long, value_name = "CPUS", value_delimiter = ',', required = true, value_parser = values::cpu)]
-    cpu: Vec<usize>,
+    #[arg(long, value_name = "CPUS", required = true, value_parser = values::cpus)]
+    cpu: Vec<values::Cpus>,
     /// A process, with its argument for the policy; may be repeated
     #[arg(long, value_name = "PID[=ARG]")]
     pub(super) pid: Vec<String>,
@@ -128,7 +128,7 @@ pub(crate) struct SchedArgs {
 impl SchedArgs {
     /// The CPUs, each once.
     pub(super) fn cpus(&self) -> Vec<usize> {
-        let mut cpus = self.cpu.clone();
+        let mut cpus: Vec<_> = self.cpu.iter().flat_map(|list| list.0.clone()).collect();
         cpus.sort_unstable();
         cpus.dedup();
         cpus

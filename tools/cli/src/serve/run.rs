@@ -2,9 +2,9 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
@@ -21,25 +21,52 @@ use crate::choice::Switch;
 /// Signals and messages go before requests.
 const OPERATOR: Level = Level::at::<1>();
 
-/// Serves until SIGTERM or Ctrl-C, or asks a server that is running.
-pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
-    if let (Some(command), Some(socket)) = (&args.ask, &args.control) {
-        return command_to(socket, command);
+/// Serves until SIGTERM or Ctrl-C, checks the settings, or asks a server that is running.
+pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
+    if args.check {
+        return Ok(check(args));
     }
+    let operation = &args.operation;
+    match (&operation.ask, &operation.control) {
+        (Some(command), Some(socket)) => command_to(socket, command)?,
+        _ => run(args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says whether a server would start with these flags and this file.
+fn check(args: &ServeArgs) -> ExitCode {
+    let checked = args.settings().and_then(|config| Server::check(&config));
+    match checked {
+        Ok(remarks) => {
+            for remark in remarks {
+                say(format_args!("warning: {remark}"));
+            }
+            let _ = writeln!(io::stdout(), "valid");
+            ExitCode::SUCCESS
+        }
+        Err(faults) => {
+            for fault in faults.lines() {
+                say(format_args!("error: {fault}"));
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &ServeArgs) -> Result<()> {
     let config = args.settings().map_err(|error| anyhow!(error))?;
     let mut builder = Runtime::builder()
         .name("serve")
         .main_level(OPERATOR)
         .observe(true)
         .board(args.scheduling.board.into());
-    if let Some(vcpus) = args
-        .vcpus
-        .or((!args.pin.is_empty()).then_some(args.pin.len()))
-    {
+    let cpus = args.cpus.cpu.as_ref().map(|cpus| &cpus.0);
+    if let Some(vcpus) = args.cpus.vcpus.or(cpus.map(Vec::len)) {
         builder = builder.vcpus(vcpus);
     }
-    if !args.pin.is_empty() {
-        builder = builder.pin(args.pin.iter().copied());
+    if let Some(cpus) = cpus {
+        builder = builder.pin(cpus.iter().copied());
     }
     if args.scheduling.preempt == Switch::On {
         builder = builder.preemption(Preemption::Preferred);
@@ -50,18 +77,19 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     // A file that may not grow is an error of the write, as a full disk is, not the end of the process.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).context("SIGXFSZ")?;
     let sockets = inherited()?;
+    args.scheduling.board.say_if_absent();
     let runtime = builder.build().context("cannot start the runtime")?;
     let flags = args.clone();
     runtime.block_on(async move {
         let server = Server::bind_to(config.clone(), sockets)
             .map_err(|error| anyhow!(error))?
             .with_reload(move || flags.settings());
-        let (addresses, paths) = (server.addresses(), server.paths());
+        let urls = server.urls();
         let started = server.start().map_err(|error| anyhow!(error))?;
         let control = started.control();
         listen_to_signals(&control).context("cannot listen to signals")?;
         // The reader may be gone.
-        let _ = announce(&addresses, &paths, &config);
+        let _ = announce(&urls, &config);
         tell(&[NotifyState::Ready]);
         let cut_off = started.run().await;
         let answered = control.answered();
@@ -113,20 +141,12 @@ fn say(line: fmt::Arguments<'_>) {
 }
 
 /// Where it listens and what there is, on standard output.
-fn announce(addresses: &[SocketAddr], paths: &[PathBuf], config: &Config) -> io::Result<()> {
+fn announce(urls: &[String], config: &Config) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let root = whole(&config.root);
-    let scheme = if config.tls.is_some() {
-        "https"
-    } else {
-        "http"
-    };
-    for address in addresses {
-        writeln!(out, "serving {} on {scheme}://{address}", root.display())?;
-    }
-    for path in paths {
-        writeln!(out, "serving {} on unix:{}", root.display(), path.display())?;
+    for url in urls {
+        writeln!(out, "serving {} on {url}", root.display())?;
     }
     for site in &config.site {
         let root = site.root.as_deref().map_or_else(|| root.clone(), whole);

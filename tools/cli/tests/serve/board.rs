@@ -1,8 +1,9 @@
 //! With the daemon of the machine.
 
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::harness::{Folder, PROGRAM, Server, wait_until};
+use crate::harness::{Folder, PROGRAM, Server, command, wait_until};
 
 #[test]
 fn with_board_auto_it_serves_without_a_daemon_and_joins_one_that_comes() {
@@ -23,6 +24,25 @@ fn with_board_auto_it_serves_without_a_daemon_and_joins_one_that_comes() {
     assert!(server.get("/healthz", "").contains("ok"));
     drop(daemon);
     assert!(server.get("/healthz", "").contains("ok"));
+}
+
+#[test]
+fn with_board_auto_it_says_that_there_is_no_daemon() {
+    if Path::new("/run/upshift/daemon.sock").exists() {
+        println!("skipped: this machine has a daemon");
+        return;
+    }
+    let folder = Folder::new();
+    let args = ["--board", "auto", "--listen", "127.0.0.1:0", "--vcpus", "1"];
+    let mut command = command(&folder, &args);
+    command
+        .env_remove("UPSHIFT_DAEMON_SOCKET")
+        .env("XDG_RUNTIME_DIR", &folder.0)
+        .stderr(std::fs::File::create(folder.0.join("stderr")).unwrap());
+    let server = Server::launch(&mut command).unwrap();
+    assert!(server.get("/healthz", "").contains("ok"));
+    let said = folder.read("stderr");
+    assert!(said.contains("--board auto: there is no daemon"), "{said}");
 }
 
 /// Killed when dropped.

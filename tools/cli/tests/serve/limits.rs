@@ -12,7 +12,7 @@ use crate::harness::{Folder, PATIENCE, PROGRAM, Server, all, metric, wait_until}
 #[test]
 fn with_preemption_a_long_request_is_suspended_for_short_ones() {
     let folder = Folder::new();
-    let args = ["--pin", "0", "--preempt", "on", "--quantum", "100us"];
+    let args = ["--cpu", "0", "--preempt", "on", "--quantum", "100us"];
     let server = Server::start(&folder, &args);
     let said = folder.read("stderr");
     if said.contains("long polls are not interrupted") {

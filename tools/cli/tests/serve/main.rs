@@ -2,6 +2,7 @@
 //! What clients get from it is tested in `upshift-serve`.
 
 mod board;
+mod check;
 mod end;
 mod harness;
 mod limits;

@@ -50,6 +50,8 @@ fn help_shows_priorities_and_examples() {
     let output = output(&folder, &["--help"]);
     assert!(output.status.success());
     let help = String::from_utf8(output.stdout).unwrap();
+    // Lines are broken at the width of the terminal.
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
         "[default: 127.0.0.1:8080]",
         "--priority",
@@ -81,7 +83,10 @@ fn mistakes_say_what_to_do() {
             &["--config", &misspelt],
             &["misspelt.toml", "unknown field `lissen`", "line 1"],
         ),
-        (&["--config", &level], &["level.toml", "not a level"]),
+        (
+            &["--config", &level],
+            &["level.toml: line 3, column 9", "0 (most urgent) to 63"],
+        ),
         (&["no-folder"], &["no-folder", "No such file"]),
         (
             &["--config", &hosts],
@@ -89,9 +94,9 @@ fn mistakes_say_what_to_do() {
         ),
         (&["--priority", "/a"], &["CONDITIONS=LEVEL"]),
         (&["--endpoints", "status"], &["use healthz, metrics"]),
-        (&["--tls-cert", "cert.pem"], &["--tls-key"]),
+        (&["--tls-certificate", "cert.pem"], &["--tls-key"]),
         (
-            &["--tls-cert", "cert.pem", "--tls-key", "key.pem"],
+            &["--tls-certificate", "cert.pem", "--tls-key", "key.pem"],
             &["cert.pem", "No such file"],
         ),
         (&["--ask", "status"], &["--control"]),

@@ -465,7 +465,7 @@ impl<'p> Engine<'p> {
         let hint = if self.connections[at].has_replied {
             ""
         } else {
-            " before its first reply: the server may have no room for so many (of `upshift serve`: --max-connections, --max-per-peer)"
+            " before its first reply: the server may have no room for so many (of `upshift serve`: --connections, --connections-per-peer)"
         };
         self.fail(at, || format!("{how}{hint}"));
     }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes a copy of this machine's files, moves into it, and runs "$TRY" there. $1: an empty directory, $2: the package. In a mount and a pid
+# Makes a copy of the files below $3, moves into it, and runs "$TRY" there. $1: an empty directory, $2: the package. In a mount and a pid
 # namespace of its own: all of it goes with the last process.
 set -e
 mount --make-rprivate /
@@ -7,7 +7,7 @@ mount -t tmpfs -o mode=755 trial "$1"
 cd "$1"
 mkdir up work root
 cp "$2" up/trial.deb
-mount -t overlay -o "lowerdir=/,upperdir=$PWD/up,workdir=$PWD/work" trial root
+mount -t overlay -o "lowerdir=$3,upperdir=$PWD/up,workdir=$PWD/work" trial root
 mount -t proc proc root/proc
 mount --rbind /dev root/dev
 mount --rbind /sys root/sys
@@ -21,6 +21,6 @@ grep -v -e '^/var/lib/dpkg/' -e '^/var/log/' -e '^/var/cache/' -e '^/trial.deb$'
     -e '^/etc/group$' -e '^/etc/gshadow$' left > more || true
 if [ -s more ]; then echo "it leaves behind:"; cat more; status=1; fi
 for file in group gshadow; do
-    if [ -e up/etc/$file ] && ! cmp -s up/etc/$file /etc/$file; then echo "/etc/$file is another one"; status=1; fi
+    if [ -e up/etc/$file ] && ! cmp -s up/etc/$file "$3/etc/$file"; then echo "/etc/$file is another one"; status=1; fi
 done
 exit $status

@@ -1,35 +1,85 @@
-//! The package on trial: installed by dpkg, used, and removed, in a copy of this machine's files: a file system in memory over them, in a mount
-//! namespace of its own. Nothing of the machine changes, and all of it goes with the last process.
+//! The package on trial: installed by dpkg, used, and removed, twice. First in a copy of this machine's files: a file system in memory over
+//! them, in a mount namespace of its own. Then in a clean root, a Debian of this release that has nothing but its base. Nothing of the machine
+//! changes, and all of it goes with the last process.
 //!
 //! What is held against it: the units pass `systemd-analyze verify`; the pages render without a warning; the default configuration is valid; the
 //! daemon runs with the rights that its unit leaves it, and in good order ends without a trace; a second installation over the first one keeps
-//! a configuration that was changed; and after `dpkg --purge` no file is there that was not before.
+//! a configuration that was changed; a page is served in the clean root; and after `dpkg --purge` no file is there that was not before.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::host;
+use crate::packages;
 
 const ENTER: &str = include_str!("enter.sh");
 const TRY: &str = include_str!("try.sh");
+const CLEAN: &str = include_str!("clean.sh");
 
 /// Lines of what it said that are shown when it fails.
 const SHOWN: usize = 20;
 
-/// Tries the package; what was done, or why it could not be.
+/// Tries the package; says what was done, or why it could not be.
 pub(super) fn of(package: &Path, work: &Path) -> io::Result<String> {
     if !rustix::process::geteuid().is_root() {
         return Ok("not installed on trial: that takes root".to_string());
     }
-    let place = work.join("trial");
-    std::fs::create_dir_all(&place)?;
     let possible = Command::new("unshare")
         .args(["--mount", "--pid", "--fork", "--net", "true"])
         .output();
     if !possible.is_ok_and(|it| it.status.success()) || !host::has_program("dpkg") {
         return Ok("not installed on trial: no namespaces, or no dpkg".to_string());
     }
+    let place = work.join("trial");
+    run(package, &place, Path::new("/"), TRY)?;
+    let clean = match clean_root(&work.join("clean")) {
+        Ok(base) => base,
+        Err(why) => return Ok(format!("not tried in a clean root: {why}")),
+    };
+    run(package, &place, &clean, CLEAN)?;
+    Ok("installed, used and removed on trial, also in a clean root".to_string())
+}
+
+/// A directory with the base of this machine's Debian release; made once.
+///
+/// # Errors
+/// The reason why there is none.
+fn clean_root(base: &Path) -> Result<PathBuf, String> {
+    let done = base.join("var/lib/dpkg/status");
+    if done.exists() {
+        return Ok(base.to_owned());
+    }
+    let absence = packages::DEBOOTSTRAP.absence();
+    if !packages::DEBOOTSTRAP.is_there() {
+        return Err(absence);
+    }
+    let about = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let release = about
+        .lines()
+        .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
+        .ok_or("/etc/os-release names no release")?;
+    // A directory that was left half made would be taken for the whole.
+    let half = base.with_extension("half");
+    let _ = std::fs::remove_dir_all(&half);
+    let mut make = Command::new("debootstrap");
+    make.args(["--variant=minbase", release]).arg(&half);
+    let made = make.output().map_err(|error| error.to_string())?;
+    if !made.status.success() {
+        let said = String::from_utf8_lossy(&made.stdout).into_owned();
+        return Err(format!(
+            "debootstrap fails: {}",
+            said.lines().last().unwrap_or_default()
+        ));
+    }
+    let _ = std::fs::remove_dir_all(base);
+    std::fs::rename(&half, base).map_err(|error| error.to_string())?;
+    Ok(base.to_owned())
+}
+
+/// Runs a script, with the package beside it, in a copy of the files below `base`.
+fn run(package: &Path, place: &Path, base: &Path, script: &str) -> io::Result<()> {
+    std::fs::create_dir_all(place)?;
     let mut enter = Command::new("timeout");
     enter.args([
         "--kill-after=1",
@@ -40,17 +90,17 @@ pub(super) fn of(package: &Path, work: &Path) -> io::Result<String> {
         "--fork",
     ]);
     enter.args(["--kill-child", "--", "sh", "-c", ENTER, "trial"]);
-    enter.arg(&place).arg(package).env("TRY", TRY);
+    enter.arg(place).arg(package).arg(base).env("TRY", script);
     enter.env("DEBIAN_FRONTEND", "noninteractive");
     enter.env("LC_ALL", "C.UTF-8");
     enter.env_remove("NOTIFY_SOCKET");
     enter.env_remove("UPSHIFT_DAEMON_SOCKET");
     let done = enter.output()?;
-    let _ = std::fs::remove_dir(&place);
+    let _ = std::fs::remove_dir(place);
     let mut said = String::from_utf8_lossy(&done.stdout).into_owned();
     said.push_str(&String::from_utf8_lossy(&done.stderr));
     if done.status.success() {
-        return Ok("installed, used and removed on trial".to_string());
+        return Ok(());
     }
     let lines: Vec<&str> = said.lines().collect();
     let end = lines[lines.len().saturating_sub(SHOWN)..].join("\n");

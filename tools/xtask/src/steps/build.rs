@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 
 use super::common::{all, cargo, need, passed};
 use crate::book;
@@ -124,19 +125,35 @@ pub(super) fn docs(context: &Context<'_>) -> Verdict {
     Ok(Done::Passed(said))
 }
 
-/// With the command as tests have it: what is tried is the package.
+/// Tries `cargo package`, `cargo install`, the Debian package and the image, with the command as
+/// tests have it.
 pub(super) fn package(context: &Context<'_>) -> Verdict {
     if !host::has_program("dpkg-deb") {
         return Ok(Done::Skipped("dpkg-deb is not there".to_owned()));
     }
     context.run(setup::debug_build(context.root))?;
     let binary = context.target.join("debug/upshift");
+    // As for `cargo publish`, without the registry and without building each crate again.
+    let pack = ["package", "--workspace", "--no-verify", "--allow-dirty"];
+    context.run(cargo(context, pack.into_iter().chain(["--offline"])))?;
+    // In the profile whose crates are built already.
+    let installed = context.target.join("xtask/installed");
+    let mut install = cargo(context, ["install", "--debug", "--locked", "--no-track"]);
+    install.args(["--force", "--path", "tools/cli", "--root"]);
+    install.arg(&installed);
+    context.run(install)?;
+    let mut version = Command::new(installed.join("bin/upshift"));
+    version.arg("--version");
+    context.run(version)?;
     let packaged = package::package(context.root, &binary);
-    let (_, tried) = packaged.map_err(|error| error.to_string())?;
-    match tried.strip_prefix("not ") {
-        Some(_) => Ok(Done::Skipped(tried)),
-        None => Ok(Done::Passed(tried)),
+    let (_, package) = packaged.map_err(|error| error.to_string())?;
+    let imaged = package::image::image(context.root, &binary);
+    let (_, image) = imaged.map_err(|error| error.to_string())?;
+    let tried = format!("{package}; {image}");
+    if tried.contains("not ") {
+        return Ok(Done::Skipped(tried));
     }
+    Ok(Done::Passed(tried))
 }
 
 /// Why instructions cannot be counted here.

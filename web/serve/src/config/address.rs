@@ -10,16 +10,26 @@ use serde::{Deserialize, Deserializer, de};
 /// Where a server listens.
 ///
 /// ```
-/// use upshift_serve::Address;
+/// use upshift_serve::{Address, Place};
 ///
-/// let all: Address = ":80".parse()?;
-/// assert_eq!(all, Address::Port(80));
+/// let all: Address = ":80,plain".parse()?;
+/// assert_eq!((all.place, all.plain), (Place::Port(80), true));
 /// let socket: Address = "unix:/run/web.sock,mode=660".parse()?;
-/// assert_eq!(socket, Address::Unix { path: "/run/web.sock".into(), mode: Some(0o660) });
+/// let path = "/run/web.sock".into();
+/// assert_eq!(socket.place, Place::Unix { path, mode: Some(0o660) });
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
+pub struct Address {
+    /// The port or the socket.
+    pub place: Place,
+    /// HTTP without TLS, although there is a certificate.
+    pub plain: bool,
+}
+
+/// The port or the socket of an [`Address`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
     /// A port of TCP.
     Ip(SocketAddr),
     /// A port of TCP on all addresses: of IPv6 and IPv4, or of IPv4 alone where there is no IPv6.
@@ -33,27 +43,42 @@ pub enum Address {
     },
 }
 
+impl From<Place> for Address {
+    fn from(place: Place) -> Address {
+        Address {
+            place,
+            plain: false,
+        }
+    }
+}
+
 impl From<SocketAddr> for Address {
     fn from(address: SocketAddr) -> Address {
-        Address::Ip(address)
+        Place::Ip(address).into()
     }
 }
 
 /// `127.0.0.1:8080`, `[::1]:8080`, a port of this machine alone (`8080`), a port on all addresses
 /// (`:80`, `*:80`), a name and a port (`localhost:8080`), or a Unix socket
-/// (`unix:/run/web.sock`, `unix:/run/web.sock,mode=660`).
+/// (`unix:/run/web.sock`, `unix:/run/web.sock,mode=660`); each with `,plain` at its end for HTTP
+/// without TLS.
 impl FromStr for Address {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Address, String> {
-        match text.strip_prefix("unix:") {
-            Some(socket) => unix(socket),
-            None => port(text),
-        }
+        let (text, plain) = match text.strip_suffix(",plain") {
+            Some(text) => (text, true),
+            None => (text, false),
+        };
+        let place = match text.strip_prefix("unix:") {
+            Some(socket) => unix(socket)?,
+            None => port(text)?,
+        };
+        Ok(Address { place, plain })
     }
 }
 
-fn unix(text: &str) -> Result<Address, String> {
+fn unix(text: &str) -> Result<Place, String> {
     let (path, mode) = match text.rsplit_once(",mode=") {
         Some((path, mode)) => {
             let number = u32::from_str_radix(mode, 8).ok();
@@ -68,42 +93,56 @@ fn unix(text: &str) -> Result<Address, String> {
             "`unix:{text}`: use a path, such as unix:/run/web.sock"
         ));
     }
-    Ok(Address::Unix {
+    Ok(Place::Unix {
         path: Path::new(path).to_owned(),
         mode,
     })
 }
 
-fn port(text: &str) -> Result<Address, String> {
+fn port(text: &str) -> Result<Place, String> {
     if let Ok(address) = text.parse() {
-        return Ok(Address::Ip(address));
+        return Ok(Place::Ip(address));
     }
     if let Ok(port) = text.parse::<u16>() {
-        return Ok(Address::Ip((Ipv4Addr::LOCALHOST, port).into()));
+        return Ok(Place::Ip((Ipv4Addr::LOCALHOST, port).into()));
     }
     let all = text.strip_prefix(':').or(text.strip_prefix("*:"));
     if let Some(Ok(port)) = all.map(str::parse::<u16>) {
-        return Ok(Address::Port(port));
+        return Ok(Place::Port(port));
     }
-    let wanted = || {
-        format!("`{text}`: use an address and a port, such as 127.0.0.1:80, a port, or unix:/PATH")
+    let wanted =
+        "use an address and a port, such as 127.0.0.1:80, a port, or unix:/PATH".to_owned();
+    if text.contains("://") {
+        return Err(format!("`{text}` is a URL: {wanted}"));
+    }
+    let name = text.rsplit_once(':').filter(|(name, port)| {
+        !name.is_empty() && !name.contains([':', ',']) && port.parse::<u16>().is_ok()
+    });
+    let Some((name, _)) = name else {
+        return Err(format!("`{text}`: {wanted}"));
     };
-    let found: Vec<_> = text.to_socket_addrs().map_err(|_| wanted())?.collect();
+    let found: Vec<_> = text
+        .to_socket_addrs()
+        .map_err(|error| format!("`{name}` has no address ({error}): {wanted}"))?
+        .collect();
     let four = found.iter().find(|address| address.is_ipv4());
     let address = four.or(found.first()).copied();
-    address.map(Address::Ip).ok_or_else(wanted)
+    address
+        .map(Place::Ip)
+        .ok_or_else(|| format!("`{name}` has no address: {wanted}"))
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Address::Ip(address) => address.fmt(f),
-            Address::Port(port) => write!(f, ":{port}"),
-            Address::Unix { path, mode } => {
+        match &self.place {
+            Place::Ip(address) => address.fmt(f)?,
+            Place::Port(port) => write!(f, ":{port}")?,
+            Place::Unix { path, mode } => {
                 write!(f, "unix:{}", path.display())?;
-                mode.map_or(Ok(()), |mode| write!(f, ",mode={mode:o}"))
+                mode.map_or(Ok(()), |mode| write!(f, ",mode={mode:o}"))?;
             }
         }
+        f.write_str(if self.plain { ",plain" } else { "" })
     }
 }
 
@@ -113,6 +152,39 @@ impl<'de> Deserialize<'de> for Address {
             .parse()
             .map_err(de::Error::custom)
     }
+}
+
+/// Reads an address, or a list of some.
+pub(super) fn read_list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Address>, D::Error> {
+    struct Visit;
+
+    impl<'de> de::Visitor<'de> for Visit {
+        type Value = Vec<Address>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an address in quotes, or a list of addresses")
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<Address>, E> {
+            text.parse().map(|one| vec![one]).map_err(E::custom)
+        }
+
+        fn visit_i64<E: de::Error>(self, port: i64) -> Result<Vec<Address>, E> {
+            Err(E::custom(format!(
+                "write \"{port}\" for this machine alone, or \":{port}\" for all addresses"
+            )))
+        }
+
+        fn visit_seq<A: de::SeqAccess<'de>>(self, mut all: A) -> Result<Vec<Address>, A::Error> {
+            let mut addresses = Vec::new();
+            while let Some(address) = all.next_element()? {
+                addresses.push(address);
+            }
+            Ok(addresses)
+        }
+    }
+
+    from.deserialize_any(Visit)
 }
 
 #[cfg(test)]
@@ -131,6 +203,8 @@ mod tests {
             ("localhost:8080", "127.0.0.1:8080"),
             ("unix:/run/a.sock", "unix:/run/a.sock"),
             ("unix:a,b,mode=0600", "unix:a,b,mode=600"),
+            (":80,plain", ":80,plain"),
+            ("unix:a,mode=600,plain", "unix:a,mode=600,plain"),
         ] {
             let address: Address = text.parse().unwrap();
             assert_eq!(address.to_string(), means, "{text}");
@@ -145,6 +219,8 @@ mod tests {
             "unix:,mode=600",
             "unix:a,mode=9",
             "unix:a,mode=1777",
+            ":80,tls",
+            "http://127.0.0.1:80",
         ] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }

@@ -16,24 +16,33 @@ use crate::request::rules::Rule;
 
 mod address;
 pub(crate) mod error_pages;
+pub(crate) mod headers;
+mod redirect;
 mod site;
-mod units;
+pub(crate) mod units;
 
-pub use address::Address;
+pub use address::{Address, Place};
+pub use redirect::Redirect;
 pub use site::Site;
 
 /// The settings of a server.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Config {
-    /// Addresses to listen on, ports, or Unix sockets (*start*).
+    /// Addresses to listen on, ports, or Unix sockets (*start*). In the file one text, or a list.
+    #[serde(deserialize_with = "address::read_list")]
     pub listen: Vec<Address>,
     /// The folder whose files are served.
     pub root: PathBuf,
-    /// Certificate and key, if TLS is spoken; a reload reads the files again.
+    /// Certificate and key. With them the server speaks TLS on each address that is not
+    /// [plain](Address::plain); a reload reads the files again.
     pub tls: Option<TlsFiles>,
     /// Which built-in endpoints there are.
     pub endpoints: Vec<Endpoint>,
+    /// URLs that have moved. The first that applies answers a request that is for no endpoint.
+    pub redirect: Vec<Redirect>,
+    /// Header fields of every response that does not have them, by name.
+    pub headers: BTreeMap<String, String>,
     /// How files are served.
     pub files: Files,
     /// Pages for errors: by status (`404`, `50x`, `4xx`) a file, relative to the root; a reload reads them again.
@@ -41,8 +50,10 @@ pub struct Config {
     /// What is otherwise for some hosts.
     pub site: Vec<Site>,
     /// The level at which connections are accepted and requests read (*start*).
+    #[serde(deserialize_with = "units::read_level")]
     pub receive_level: u8,
     /// The most urgent `u` that clients are granted.
+    #[serde(deserialize_with = "units::read_urgency")]
     pub ceiling: u8,
     /// The operator's rules, in order.
     pub priority: Vec<Rule>,
@@ -71,6 +82,8 @@ impl Default for Config {
             root: PathBuf::from("."),
             tls: None,
             endpoints: Endpoint::ALL.to_vec(),
+            redirect: Vec::new(),
+            headers: BTreeMap::new(),
             files: Files::default(),
             error_pages: BTreeMap::new(),
             site: Vec::new(),
@@ -91,19 +104,24 @@ impl Config {
     /// Reads a configuration file.
     ///
     /// # Errors
-    /// The file and what is wrong with it, with line and column where it is the text.
+    /// The faults, one a line, each after the name of the file.
     pub fn read(path: &Path) -> Result<Config, String> {
+        let file = path.display();
         let text = std::fs::read_to_string(path)
-            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-        Config::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+            .map_err(|error| format!("cannot read {file}: {error}"))?;
+        Config::parse(&text).map_err(|faults| {
+            let faults = faults.lines().map(|fault| format!("{file}: {fault}"));
+            faults.collect::<Vec<_>>().join("\n")
+        })
     }
 
     /// Reads the text of a configuration file.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The faults, one a line. A value that cannot be read is the only one, with its line and
+    /// column.
     pub fn parse(text: &str) -> Result<Config, String> {
-        let config: Config = toml::from_str(text).map_err(|error| error.to_string())?;
+        let config: Config = toml::from_str(text).map_err(|error| placed(text, &error))?;
         config.check()?;
         Ok(config)
     }
@@ -120,36 +138,37 @@ impl Config {
         changed.map(|(name, _)| name).collect()
     }
 
-    /// Are the values possible?
+    /// Checks the values; opens nothing.
     ///
     /// # Errors
-    /// The first that is not.
+    /// The faults, one a line.
     pub fn check(&self) -> Result<(), String> {
-        if self.listen.is_empty() {
-            return Err("there is no address to listen on".into());
-        }
-        if self.receive_level > 63 {
-            return Err(format!(
-                "receive-level = {}: use 0 to 63",
-                self.receive_level
-            ));
-        }
-        if self.ceiling > 7 {
-            return Err(format!(
-                "ceiling = {}: urgencies go from 0 to 7",
-                self.ceiling
-            ));
-        }
-        if !(8192..=1 << 20).contains(&self.limits.header_bytes) {
-            return Err(format!(
-                "header-bytes = {}: use 8k to 1M",
-                self.limits.header_bytes
-            ));
-        }
-        if !(1..=10_000).contains(&self.limits.headers) {
-            let headers = self.limits.headers;
-            return Err(format!("headers = {headers}: use 1 to 10000"));
-        }
+        let mut faults = Vec::new();
+        let mut fault = |is: bool, text: &dyn Fn() -> String| {
+            if is {
+                faults.push(text());
+            }
+        };
+        let Limits {
+            header_bytes,
+            headers,
+            ..
+        } = self.limits;
+        fault(self.listen.is_empty(), &|| {
+            "listen = []: there is no address to listen on".into()
+        });
+        fault(self.receive_level > 63, &|| {
+            format!("receive-level = {}: {}", self.receive_level, units::LEVELS)
+        });
+        fault(self.ceiling > 7, &|| {
+            format!("ceiling = {}: {}", self.ceiling, units::URGENCIES)
+        });
+        fault(!(8192..=1 << 20).contains(&header_bytes), &|| {
+            format!("header-bytes = {header_bytes}: use 8k to 1M")
+        });
+        fault(!(1..=10_000).contains(&headers), &|| {
+            format!("headers = {headers}: use 1 to 10000")
+        });
         for (name, is_none) in [
             ("connections", self.limits.connections == 0),
             (
@@ -159,24 +178,53 @@ impl Config {
             ("streams", self.limits.streams == 0),
             ("in-flight", self.admission.in_flight == 0),
         ] {
-            if is_none {
-                return Err(format!(
-                    "{name} = 0: no connection would be served; use 1 or more"
-                ));
-            }
+            fault(is_none, &|| {
+                format!("{name} = 0: no connection would be served; use 1 or more")
+            });
         }
-        let files = self.site.iter().filter_map(|site| site.files.as_ref());
-        for files in files.chain([&self.files]) {
-            files.check()?;
+        faults.extend(self.redirect.iter().filter_map(|one| one.check().err()));
+        for (own, files, pages) in self.site_parts() {
+            faults.extend(own.and_then(|own| headers::read(own).err()));
+            faults.extend(files.and_then(|files| files.check().err()));
+            faults.extend(pages.and_then(|pages| error_pages::check(pages).err()));
         }
-        let pages = self
-            .site
-            .iter()
-            .filter_map(|site| site.error_pages.as_ref());
-        for pages in pages.chain([&self.error_pages]) {
-            error_pages::check(pages)?;
+        faults.extend(self.hosts().err());
+        if faults.is_empty() {
+            return Ok(());
         }
-        self.hosts().map(drop)
+        Err(faults.join("\n"))
+    }
+
+    /// Settings that are valid and are probably not meant; for people.
+    pub(crate) fn remarks(&self) -> Vec<String> {
+        let of_sites = self.site.iter().flat_map(|site| &site.priority);
+        let rules = self.priority.iter().chain(of_sites);
+        let mut remarks: Vec<_> = rules.filter_map(Rule::remark).collect();
+        if self.tls.is_none()
+            && let Some(plain) = self.listen.iter().find(|address| address.plain)
+        {
+            remarks.push(format!(
+                "listen = \"{plain}\": without `tls` every address is plain"
+            ));
+        }
+        remarks
+    }
+
+    /// The settings of the server, then of each site, that are checked alike.
+    fn site_parts(&self) -> impl Iterator<Item = SiteParts<'_>> {
+        let own = (
+            Some(&self.headers),
+            Some(&self.files),
+            Some(&self.error_pages),
+        );
+        let sites = self.site.iter().map(|site| {
+            (
+                site.headers.as_ref(),
+                site.files.as_ref(),
+                site.error_pages.as_ref(),
+            )
+        });
+        std::iter::once(own).chain(sites)
     }
 
     /// The table of the hosts: site 0 is for all others, then they count from 1.
@@ -186,6 +234,25 @@ impl Config {
     pub(crate) fn hosts(&self) -> Result<Hosts, String> {
         site::hosts(&self.site, self.tls.is_some())
     }
+}
+
+/// Header fields, files, error pages.
+type SiteParts<'a> = (
+    Option<&'a BTreeMap<String, String>>,
+    Option<&'a Files>,
+    Option<&'a error_pages::Settings>,
+);
+
+/// Returns an error with its line and column in a text, in one line.
+fn placed(text: &str, error: &toml::de::Error) -> String {
+    let message = error.message().replace('\n', "; ");
+    let Some(span) = error.span() else {
+        return message;
+    };
+    let before = text.get(..span.start).unwrap_or(text);
+    let line = 1 + before.matches('\n').count();
+    let column = 1 + before.chars().rev().take_while(|c| *c != '\n').count();
+    format!("line {line}, column {column}: {message}")
 }
 
 /// A certificate chain and its private key, as PEM files.
@@ -239,6 +306,9 @@ impl Endpoint {
 pub struct Files {
     /// What is served for a folder, if it is there.
     pub index: String,
+    /// A file that is sent, with status 200, for every path that has none: the page of an
+    /// application that routes in the browser. Relative to the root.
+    pub fallback: Option<String>,
     /// List folders that have no index file.
     pub listing: bool,
     /// Serve names that begin with a dot.
@@ -260,7 +330,13 @@ impl Files {
             Some(value) if HeaderValue::from_str(value).is_err() => Err(format!(
                 "cache-control = {value:?}: this cannot be the value of a header"
             )),
-            _ => Ok(()),
+            _ => match &self.fallback {
+                Some(file) if file.starts_with('/') => Err(format!(
+                    "fallback = {file:?}: names are relative to the root; write {:?}",
+                    file.trim_start_matches('/')
+                )),
+                _ => Ok(()),
+            },
         }
     }
 }
@@ -269,6 +345,7 @@ impl Default for Files {
     fn default() -> Files {
         Files {
             index: "index.html".into(),
+            fallback: None,
             listing: true,
             hidden: false,
             precompressed: true,

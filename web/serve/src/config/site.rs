@@ -21,6 +21,8 @@ pub struct Site {
     pub tls: Option<TlsFiles>,
     /// Rules that follow those of the server.
     pub priority: Vec<Rule>,
+    /// Header fields of every response that does not have them, by name.
+    pub headers: Option<BTreeMap<String, String>>,
     /// How files are served.
     pub files: Option<Files>,
     /// Pages for errors: by status (`404`, `50x`, `4xx`) a file, relative to the root.

@@ -40,16 +40,34 @@ fn the_end_is_bounded_by_default() {
 #[test]
 fn mistakes_are_named() {
     for (text, says) in [
-        ("listen = 3", "expected a sequence"),
+        (
+            "listen = 8080",
+            "line 1, column 10: write \"8080\" for this",
+        ),
+        ("listen = true", "an address in quotes, or a list"),
+        ("listen = [\":80\", \":x\"]", "line 1, column 10: `:x`"),
         ("lissen = []", "unknown field `lissen`"),
-        ("receive-level = 64", "use 0 to 63"),
-        ("ceiling = 9", "0 to 7"),
-        ("[limits]\nidle-timeout = 10", "unit"),
+        (
+            "receive-level = 64",
+            "line 1, column 17: 64: levels go from 0",
+        ),
+        ("ceiling = 9", "0 (most urgent) to 7"),
+        (
+            "[limits]\nidle-timeout = 75",
+            "line 2, column 16: 75 has no unit: write \"75s\"",
+        ),
         (
             "[[priority]]\npath = \"api\"\nlevel = 8",
             "must begin with /",
         ),
-        ("[[priority]]\nlevel = 64", "not a level"),
+        (
+            "[[priority]]\npath = \"/a\"\nlevel = 99",
+            "line 3, column 9: 99: levels go from 0",
+        ),
+        (
+            "[[priority]]\nlevel = 8\npeer = \"home\"",
+            "line 3, column 8: `home` is not a network",
+        ),
         ("listen = []", "no address"),
         ("[limits]\nheaders = 99999999999", "1 to 10000"),
         ("[limits]\nconnections = 0", "use 1 or more"),
@@ -76,8 +94,54 @@ fn mistakes_are_named() {
             "value of a header",
         ),
         ("[files]\ncache-control = \"a\\nb\"", "value of a header"),
+        (
+            "[files]\nfallback = \"/index.html\"",
+            "write \"index.html\"",
+        ),
+        (
+            "[headers]\ncontent-length = \"1\"",
+            "the server sets `content-length` itself",
+        ),
+        (
+            "[headers]\n\"a b\" = \"1\"",
+            "not the name of a header field",
+        ),
+        ("[headers]\na = \"b\\nc\"", "value of a header field"),
+        ("[[redirect]]\nfrom = \"/a\"\nto = \"/a/b\"", "for ever"),
     ] {
         let error = Config::parse(text).unwrap_err();
         assert!(error.contains(says), "{text}: {error}");
     }
+}
+
+#[test]
+fn faults_are_a_line_each() {
+    let text = "[limits]\nstreams = 0\nheaders = 0\n[files]\nfallback = \"/a\"";
+    let error = Config::parse(text).unwrap_err();
+    assert_eq!(error.lines().count(), 3, "{error}");
+}
+
+#[test]
+fn one_address_needs_no_list() {
+    let listen = |text: &str| {
+        let config = Config::parse(&format!("listen = {text}")).unwrap();
+        config
+            .listen
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(listen("\":80\""), [":80"]);
+    assert_eq!(listen("[\":443\", \":80,plain\"]"), [":443", ":80,plain"]);
+}
+
+#[test]
+fn methods_that_no_client_sends_are_remarked() {
+    let text =
+        "[[priority]]\nmethod = \"get\"\nlevel = 8\n[[priority]]\nmethod = \"POST\"\nlevel = 8";
+    let remarks = Config::parse(text).unwrap().remarks();
+    assert_eq!(
+        remarks,
+        ["priority get=8: `get` is no method of HTTP; methods are upper case"]
+    );
 }

@@ -21,6 +21,8 @@ pub(crate) struct Conn {
     /// Its place among the open ones.
     number: u64,
     pub(crate) peer: SocketAddr,
+    /// Set if the connection speaks no TLS, also if there is a certificate.
+    pub(super) plain: bool,
     pub(crate) clocks: Clocks,
     pub(crate) in_flight: InFlight,
     /// The coroutine that serves it.
@@ -38,10 +40,11 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    pub(crate) fn new(shared: Arc<Shared>, number: u64, peer: SocketAddr) -> Conn {
+    pub(crate) fn new(shared: Arc<Shared>, number: u64, peer: SocketAddr, plain: bool) -> Conn {
         Conn {
             number,
             peer,
+            plain,
             clocks: Clocks::new(shared.coarse.clone()),
             in_flight: InFlight::default(),
             coroutine: OnceLock::new(),
@@ -72,6 +75,15 @@ impl Conn {
         Connection {
             peer: self.peer,
             tls: self.tls.get().cloned(),
+        }
+    }
+
+    /// Returns the scheme of its URLs.
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.tls.get().is_some() {
+            "https"
+        } else {
+            "http"
         }
     }
 

@@ -35,7 +35,7 @@ impl Conn {
         let _ = self.queue.set(io.stream().send_queue());
         let limits = live.config.limits.clone();
         // How a connection ends is between hyper and the peer.
-        if let Some(config) = &live.sites.tls {
+        if let Some(config) = live.sites.tls.as_ref().filter(|_| !self.plain) {
             let Some(Ok(first)) = self.or_end(io.peek(1, |_| true)).await else {
                 return;
             };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{
     self, ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
-    CONTENT_TYPE, ETAG, HeaderValue, LAST_MODIFIED, LOCATION, RANGE, VARY, X_CONTENT_TYPE_OPTIONS,
+    CONTENT_TYPE, ETAG, HeaderValue, LAST_MODIFIED, RANGE, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, Method, Response, StatusCode, Uri};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
@@ -91,7 +91,7 @@ async fn find(
     };
     let (kind, found) = match looking.find(&name.relative).await {
         Ok(Some(found)) => (found.kind, Ok(found)),
-        Ok(None) => return Ok(not_found()),
+        Ok(None) => return missing(looking, settings, headers, ranges).await,
         // A folder that may be searched and not read can have an index.
         Err(error) if is_denied(&error) => match looking.root.look_at(&name.relative) {
             Ok((FileType::Directory, _)) => (FileType::Directory, Err(error)),
@@ -100,7 +100,7 @@ async fn find(
         Err(error) => return Err(error),
     };
     match kind {
-        FileType::RegularFile if name.folder => Ok(not_found()),
+        FileType::RegularFile if name.folder => missing(looking, settings, headers, ranges).await,
         FileType::RegularFile | FileType::Directory
             if !name.literal || name.folder != kind.is_dir() =>
         {
@@ -118,11 +118,27 @@ async fn find(
                 _ if settings.listing => {
                     list(looking.root, found?, name.relative, settings.hidden).await
                 }
-                _ => Ok(not_found()),
+                _ => missing(looking, settings, headers, ranges).await,
             }
         }
-        _ => Ok(not_found()),
+        _ => missing(looking, settings, headers, ranges).await,
     }
+}
+
+/// Answers a request for a path that has no file.
+async fn missing(
+    looking: Looking<'_>,
+    settings: &Files,
+    headers: &HeaderMap,
+    ranges: bool,
+) -> std::io::Result<Response<Body>> {
+    if let Some(name) = &settings.fallback
+        && let Some(found) = looking.find(name).await?
+        && found.kind.is_file()
+    {
+        return file(looking, settings, name, found, headers, ranges).await;
+    }
+    Ok(not_found())
 }
 
 fn is_denied(error: &std::io::Error) -> bool {
@@ -161,11 +177,7 @@ fn redirect(name: &Name, folder: bool, query: Option<&str>) -> Response<Body> {
     if let Some(query) = query {
         location = format!("{location}?{query}");
     }
-    let mut response = reply::text(StatusCode::PERMANENT_REDIRECT, "");
-    if let Ok(location) = HeaderValue::from_str(&location) {
-        response.headers_mut().insert(LOCATION, location);
-    }
-    response
+    reply::moved(&location)
 }
 
 async fn list(
@@ -295,6 +307,8 @@ fn insert(response: &mut Response<Body>, name: header::HeaderName, value: &str) 
 
 #[cfg(test)]
 mod tests {
+    use http::header::LOCATION;
+
     use super::*;
 
     #[test]

@@ -20,7 +20,7 @@ use crate::operator::notice::Notices;
 use crate::server::bind::UNIX;
 use crate::shards::PerVcpu;
 
-/// Records that wait at most, of all vCPUs, and bytes of their paths.
+/// Records that wait at most, of all vCPUs, and bytes of their texts.
 const MOST: usize = 1 << 16;
 const MOST_BYTES: usize = 16 << 20;
 const EVERY: Duration = Duration::from_millis(100);
@@ -40,12 +40,23 @@ pub(crate) struct Record {
     pub(crate) host: Option<Box<str>>,
     /// With its query. A copy: a `Uri` keeps all that was received with it.
     pub(crate) path: Box<str>,
+    pub(crate) referer: Option<Box<str>>,
+    pub(crate) user_agent: Option<Box<str>>,
     pub(crate) version: Version,
     pub(crate) status: u16,
     pub(crate) bytes: u64,
     pub(crate) level: u8,
     pub(crate) waited: Duration,
     pub(crate) took: Duration,
+}
+
+impl Record {
+    /// Bytes of its texts.
+    fn text(&self) -> usize {
+        let texts = [&self.host, &self.referer, &self.user_agent];
+        let texts = texts.into_iter().flatten().map(|text| text.len());
+        self.path.len() + texts.sum::<usize>()
+    }
 }
 
 /// An address, or that it is a Unix socket's.
@@ -72,6 +83,10 @@ struct Line<'a> {
     path: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     query: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    referer: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user_agent: Option<&'a str>,
     version: &'a str,
     status: u16,
     bytes: u64,
@@ -142,7 +157,7 @@ impl AccessLog {
         let vcpus = self.queue.pending.count();
         let mut pending = lock(self.queue.pending.here());
         if pending.records.len() < MOST / vcpus && pending.bytes < MOST_BYTES / vcpus {
-            pending.bytes += record.path.len() + record.host.as_ref().map_or(0, |host| host.len());
+            pending.bytes += record.text();
             pending.records.push(record);
         } else {
             pending.dropped += 1;
@@ -316,6 +331,8 @@ fn line(text: &mut Vec<u8>, record: &Record, dropped: u64) -> io::Result<()> {
         host: record.host.as_deref(),
         path,
         query,
+        referer: record.referer.as_deref(),
+        user_agent: record.user_agent.as_deref(),
         version: match record.version {
             Version::HTTP_10 => "1.0",
             Version::HTTP_2 => "2",
@@ -366,6 +383,8 @@ mod tests {
             method: Method::GET,
             host: None,
             path: path.into(),
+            referer: None,
+            user_agent: None,
             version: Version::HTTP_11,
             status: 200,
             bytes: 0,

@@ -1,10 +1,11 @@
 //! The future of a response, which the HTTP library polls.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue};
-use http::{Method, Response, Version};
+use http::{HeaderMap, Method, Response, Version};
 use http_body::Body as _;
 
 use crate::request::body::{Body, BoxError};
@@ -21,11 +22,18 @@ pub(super) enum Answer {
 pub(crate) struct Answering {
     request: Option<Box<Request>>,
     answer: Answer,
+    /// Fields that the operator adds.
+    headers: Option<Arc<HeaderMap>>,
 }
 
 impl Answering {
-    pub(super) fn new(request: Box<Request>, answer: Answer) -> Answering {
+    pub(super) fn new(
+        request: Box<Request>,
+        answer: Answer,
+        headers: Option<Arc<HeaderMap>>,
+    ) -> Answering {
         Answering {
+            headers,
             request: Some(request),
             answer,
         }
@@ -49,6 +57,12 @@ impl Future for Answering {
         };
         if request.entry.facts.method == Method::HEAD {
             only_head(&mut response);
+        }
+        for (name, value) in this.headers.iter().flat_map(|fields| fields.iter()) {
+            response
+                .headers_mut()
+                .entry(name)
+                .or_insert_with(|| value.clone());
         }
         request.follow(&response);
         let direct = request.conn.direct().filter(|_| !request.is_two());

@@ -1,6 +1,6 @@
 //! Short responses.
 
-use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, LOCATION, RETRY_AFTER};
 use http::{Response, StatusCode};
 
 use crate::request::body::Body;
@@ -24,6 +24,15 @@ pub(crate) fn typed(
 /// A text.
 pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Body> {
     typed(status, "text/plain; charset=utf-8", body)
+}
+
+/// A permanent redirect, by which the method stays.
+pub(crate) fn moved(to: &str) -> Response<Body> {
+    let mut response = text(StatusCode::PERMANENT_REDIRECT, "");
+    if let Ok(location) = HeaderValue::from_str(to) {
+        response.headers_mut().insert(LOCATION, location);
+    }
+    response
 }
 
 /// What has no other methods.

@@ -22,7 +22,21 @@ use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Deserializer, de};
 use upshift::Level;
 
+use crate::config::units;
 use crate::request::host;
+
+/// The methods of RFC 9110 and RFC 5789.
+const KNOWN: [Method; 9] = [
+    Method::GET,
+    Method::HEAD,
+    Method::POST,
+    Method::PUT,
+    Method::DELETE,
+    Method::CONNECT,
+    Method::OPTIONS,
+    Method::TRACE,
+    Method::PATCH,
+];
 
 /// What rules look at.
 #[derive(Clone, Debug)]
@@ -30,7 +44,7 @@ pub(crate) struct Facts {
     pub(crate) method: Method,
     pub(crate) uri: Uri,
     pub(crate) peer: IpAddr,
-    /// Of the headers, those that some rule named when the request came.
+    /// Headers that a rule or the access log named when the request came.
     pub(crate) headers: HeaderMap,
 }
 
@@ -68,6 +82,15 @@ impl Rule {
         let method = method.is_none_or(|wanted| *wanted == facts.method);
         let peer = self.peer.is_none_or(|network| network.contains(facts.peer));
         path && method && peer && self.header_matches(&facts.headers)
+    }
+
+    /// Returns a warning if no client is likely to send its method.
+    pub(crate) fn remark(&self) -> Option<String> {
+        let method = self.method.as_ref()?;
+        let known = KNOWN.contains(method);
+        (!known).then(|| {
+            format!("priority {self}: `{method}` is no method of HTTP; methods are upper case")
+        })
     }
 
     fn header_matches(&self, headers: &HeaderMap) -> bool {
@@ -187,33 +210,61 @@ impl fmt::Display for Rule {
     }
 }
 
+/// Each field is read by a function of its own, so that an error points at its value.
 impl<'de> Deserialize<'de> for Rule {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Rule, D::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Table {
+            #[serde(default, deserialize_with = "path")]
             path: Option<String>,
-            method: Option<String>,
-            header: Option<String>,
-            peer: Option<String>,
+            #[serde(default, deserialize_with = "method")]
+            method: Option<Method>,
+            #[serde(default, deserialize_with = "header")]
+            header: Option<(HeaderName, Option<HeaderValue>)>,
+            #[serde(default, deserialize_with = "peer")]
+            peer: Option<Network>,
+            #[serde(deserialize_with = "units::read_level")]
             level: u8,
         }
-        let table = Table::deserialize(from)?;
-        let read = || -> Result<Rule, String> {
-            Ok(Rule {
-                path: match table.path {
-                    Some(path) if !path.starts_with('/') => {
-                        return Err(format!("the path `{path}` must begin with /"));
-                    }
-                    path => path,
-                },
-                method: table.method.as_deref().map(method_of).transpose()?,
-                header: table.header.as_deref().map(header_of).transpose()?,
-                peer: table.peer.as_deref().map(str::parse).transpose()?,
-                level: Level::new(table.level).map_err(|error| error.to_string())?,
+        fn read<'de, T, D: Deserializer<'de>>(
+            from: D,
+            parse: impl Fn(&str) -> Result<T, String>,
+        ) -> Result<Option<T>, D::Error> {
+            let text = String::deserialize(from)?;
+            parse(&text).map(Some).map_err(de::Error::custom)
+        }
+        fn path<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+            read(from, |path| {
+                let is_path = path.starts_with('/');
+                let wrong = || format!("the path `{path}` must begin with /");
+                is_path.then(|| path.to_owned()).ok_or_else(wrong)
             })
-        };
-        read().map_err(de::Error::custom)
+        }
+        fn method<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Method>, D::Error> {
+            read(from, method_of)
+        }
+        type Header = (HeaderName, Option<HeaderValue>);
+        fn header<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Header>, D::Error> {
+            read(from, header_of)
+        }
+        fn peer<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Network>, D::Error> {
+            read(from, str::parse)
+        }
+        let Table {
+            path,
+            method,
+            header,
+            peer,
+            level,
+        } = Table::deserialize(from)?;
+        Ok(Rule {
+            path,
+            method,
+            header,
+            peer,
+            level: Level::new(level).map_err(de::Error::custom)?,
+        })
     }
 }
 

@@ -50,6 +50,11 @@ impl Service<Request<Incoming>> for Http {
         // A refusal is the same for every client.
         let place_of_site = *site.as_ref().unwrap_or(&0);
         let rule = live.rule_for(place_of_site, &facts);
+        let headers = live.sites.get(place_of_site).headers.clone();
+        let moved = match endpoint {
+            None => self.moved(&live, &request),
+            Some(_) => None,
+        };
         // Monitoring must get an answer when the server is overloaded.
         let is_vital = matches!(endpoint, Some(Endpoint::Healthz | Endpoint::Metrics));
         let (stream, updated) = if version >= Version::HTTP_2 {
@@ -69,7 +74,7 @@ impl Service<Request<Incoming>> for Http {
             .begin_request(shared.app.is_none() || endpoint.is_some());
         let gate = match endpoint {
             _ if is_vital && rule.is_none() => Gate::Open,
-            None if shared.app.is_some() => Gate::Waits,
+            None if shared.app.is_some() && moved.is_none() => Gate::Waits,
             Some(Endpoint::Matrix) => Gate::Waits,
             _ => Gate::Counts,
         };
@@ -87,6 +92,10 @@ impl Service<Request<Incoming>> for Http {
         let receives = site.is_err() || gate == Gate::Open;
         let is_ruled = rule.is_some();
         let mut under_way = UnderWay::new(conn.clone(), entry, version, ticket, receives, is_ruled);
+        let site = match (site, moved) {
+            (Ok(_), Some(location)) => Err(reply::moved(&location)),
+            (site, _) => site,
+        };
         let answer = match (site, &shared.app) {
             (Ok(_), Some(app)) if endpoint.is_none() => self.ask(&live, app, request),
             (site, _) => {
@@ -98,7 +107,7 @@ impl Service<Request<Incoming>> for Http {
                 }
             }
         };
-        Answering::new(under_way, answer)
+        Answering::new(under_way, answer, headers)
     }
 }
 
@@ -168,6 +177,22 @@ impl Http {
             Some(server) if live.sites.is_misdirected(site, server) => Err(Refusal::Misdirected),
             _ => Ok(site),
         }
+    }
+
+    /// Returns the URL that the first matching redirect names.
+    fn moved(&self, live: &Live, request: &Request<Incoming>) -> Option<String> {
+        let redirects = &live.config.redirect;
+        if redirects.is_empty() {
+            return None;
+        }
+        let uri = request.uri();
+        let host = host::of(request.version(), uri, request.headers())?;
+        let path = uri.path_and_query()?.as_str();
+        let (scheme, mut redirects) = (self.conn.scheme(), redirects.iter());
+        redirects.find_map(|redirect| {
+            let location = redirect.location(scheme, host, path);
+            location.filter(|location| !host.is_empty() || location.starts_with('/'))
+        })
     }
 
     /// Limits, rates, gates.

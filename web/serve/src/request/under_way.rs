@@ -5,6 +5,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use http::header::{HeaderName, REFERER, USER_AGENT};
 use http::{Method, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 use upshift::hyper::RequestLevel;
@@ -199,12 +200,18 @@ impl Drop for Request {
         let level = entry.level();
         shared.metrics.request(level, self.status, self.bytes, took);
         if let Some(log) = &shared.log {
+            let field = |name: HeaderName| {
+                let value = entry.facts.headers.get(name)?;
+                Some(String::from_utf8_lossy(value.as_bytes()).into())
+            };
             log.push(Record {
                 at: SystemTime::now(),
                 peer: conn.peer,
                 method: entry.facts.method.clone(),
                 host: entry.facts.host().map(Into::into),
                 path: path_of(&entry.facts.uri),
+                referer: field(REFERER),
+                user_agent: field(USER_AGENT),
                 version: self.version,
                 status: if self.status == 0 { 499 } else { self.status },
                 bytes: self.bytes,

@@ -15,7 +15,7 @@ use upshift::hyper::Io;
 use upshift::io::AsyncFd;
 use upshift::net::{TcpListener, TcpSocket, TcpStream, UnixStream};
 
-use crate::config::Address;
+use crate::config::{Address, Place};
 use upshift_units::socket_file::{self, SocketFile};
 
 /// Connections that wait to be accepted on a Unix socket or on all addresses, as far as the kernel
@@ -38,7 +38,13 @@ const BETWEEN: Duration = Duration::from_secs(5);
 /// accepts for ever would take a descriptor for each connection that waits, before the server has
 /// seen that there are too many; and those that it has accepted when it is cancelled would be lost,
 /// although another process may listen on the same socket.
-pub(crate) enum Listener {
+pub(crate) struct Listener {
+    socket: Socket,
+    /// Set if its connections speak no TLS, also if there is a certificate.
+    pub(crate) plain: bool,
+}
+
+enum Socket {
     Tcp(net::TcpListener, AsyncFd),
     /// The file of a socket that was opened here goes with it.
     Unix(StdUnixListener, AsyncFd, Option<SocketFile>),
@@ -72,30 +78,63 @@ impl Listener {
     /// # Errors
     /// Why not, and what to do about it.
     pub(crate) fn open(address: &Address) -> io::Result<Listener> {
-        match address {
-            Address::Ip(address) => Listener::own(&listen(*address)?),
-            Address::Port(port) => Listener::own(&listen_on_all(*port)?),
-            Address::Unix { path, mode } => {
+        let socket = match &address.place {
+            Place::Ip(address) => Socket::own(&listen(*address)?)?,
+            Place::Port(port) => Socket::own(&listen_on_all(*port)?)?,
+            Place::Unix { path, mode } => {
                 let named = |error: io::Error| {
                     let text = format!("cannot listen on {address}: {error}");
                     io::Error::new(error.kind(), text)
                 };
                 let (listener, made) = socket_file::listen(path, *mode, BACKLOG).map_err(named)?;
-                let mut listener = Listener::shared(listener.into())?;
-                if let Listener::Unix(.., file) = &mut listener {
+                let mut socket = Socket::shared(listener.into())?;
+                if let Socket::Unix(.., file) = &mut socket {
                     *file = Some(made);
                 }
-                Ok(listener)
+                socket
             }
-        }
+        };
+        let plain = address.plain;
+        Ok(Listener { socket, plain })
     }
 
-    fn own(listener: &TcpListener) -> io::Result<Listener> {
-        Listener::shared(listener.as_fd().try_clone_to_owned()?)
+    /// Takes a socket that listens already, of TCP or a Unix socket. It is plain if `addresses`
+    /// say so of its port or path.
+    pub(crate) fn shared(socket: OwnedFd, addresses: &[Address]) -> io::Result<Listener> {
+        let socket = Socket::shared(socket)?;
+        let (port, path) = (socket.ip().map(|ip| ip.port()), socket.path());
+        let is_it = |place: &Place| match place {
+            Place::Ip(address) => port == Some(address.port()),
+            Place::Port(number) => port == Some(*number),
+            Place::Unix { path: named, .. } => path.as_ref() == Some(named),
+        };
+        let mut plain = addresses.iter().filter(|address| address.plain);
+        let plain = plain.any(|address| is_it(&address.place));
+        Ok(Listener { socket, plain })
     }
 
-    /// One that listens already, of TCP or a Unix socket.
-    pub(crate) fn shared(socket: OwnedFd) -> io::Result<Listener> {
+    /// The next connection. Cancelled, it loses none.
+    pub(crate) async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
+        self.socket.accept().await
+    }
+
+    /// The address, if it is of TCP.
+    pub(crate) fn ip(&self) -> Option<SocketAddr> {
+        self.socket.ip()
+    }
+
+    /// The path, if it is a Unix socket that has one.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        self.socket.path()
+    }
+}
+
+impl Socket {
+    fn own(listener: &TcpListener) -> io::Result<Socket> {
+        Socket::shared(listener.as_fd().try_clone_to_owned()?)
+    }
+
+    fn shared(socket: OwnedFd) -> io::Result<Socket> {
         let wrong = |what: &str| {
             let text = format!(
                 "descriptor {}, which was handed over, {what}",
@@ -112,44 +151,41 @@ impl Listener {
         rustix::io::ioctl_fionbio(&socket, true)?;
         let readiness = AsyncFd::new(socket.try_clone()?);
         Ok(match socket_domain(&socket)? {
-            AddressFamily::UNIX => Listener::Unix(socket.into(), readiness, None),
+            AddressFamily::UNIX => Socket::Unix(socket.into(), readiness, None),
             _ => {
                 keep_alive(&socket);
-                Listener::Tcp(socket.into(), readiness)
+                Socket::Tcp(socket.into(), readiness)
             }
         })
     }
 
-    /// The next connection. Cancelled, it loses none.
-    pub(crate) async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
+    async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
         match self {
-            Listener::Tcp(socket, readiness) => {
+            Socket::Tcp(socket, readiness) => {
                 let (stream, peer) = readiness.read_with(|_| socket.accept()).await?;
                 // A socket of both families shows addresses of IPv4 within IPv6.
                 let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
                 Ok((Accepted::Tcp(stream), peer))
             }
-            Listener::Unix(socket, readiness, _) => {
+            Socket::Unix(socket, readiness, _) => {
                 let (stream, _) = readiness.read_with(|_| socket.accept()).await?;
                 Ok((Accepted::Unix(stream), UNIX))
             }
         }
     }
 
-    /// The address, if it is of TCP.
-    pub(crate) fn ip(&self) -> Option<SocketAddr> {
+    fn ip(&self) -> Option<SocketAddr> {
         match self {
-            Listener::Tcp(socket, _) => socket.local_addr().ok(),
-            Listener::Unix(..) => None,
+            Socket::Tcp(socket, _) => socket.local_addr().ok(),
+            Socket::Unix(..) => None,
         }
     }
 
-    /// The path, if it is a Unix socket that has one.
-    pub(crate) fn path(&self) -> Option<PathBuf> {
+    fn path(&self) -> Option<PathBuf> {
         match self {
-            Listener::Tcp(..) => None,
-            Listener::Unix(.., Some(file)) => Some(file.path().to_owned()),
-            Listener::Unix(socket, ..) => Some(socket.local_addr().ok()?.as_pathname()?.to_owned()),
+            Socket::Tcp(..) => None,
+            Socket::Unix(.., Some(file)) => Some(file.path().to_owned()),
+            Socket::Unix(socket, ..) => Some(socket.local_addr().ok()?.as_pathname()?.to_owned()),
         }
     }
 }
@@ -215,7 +251,7 @@ fn listen_by(
     }
 }
 
-fn explain(address: SocketAddr, error: &io::Error) -> String {
+pub(super) fn explain(address: SocketAddr, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
             let holder = match holder(address) {
@@ -236,7 +272,7 @@ fn explain(address: SocketAddr, error: &io::Error) -> String {
 }
 
 /// The process that listens on the port, and its command line.
-fn holder(address: SocketAddr) -> Option<(u32, String)> {
+pub(super) fn holder(address: SocketAddr) -> Option<(u32, String)> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).ok());
     let inodes: Vec<String> = tables
         .iter()

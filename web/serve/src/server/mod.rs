@@ -38,6 +38,7 @@ use crate::server::connections::Connections;
 use crate::server::shared::{Control, Live, Shared};
 
 pub(crate) mod bind;
+mod check;
 pub(crate) mod connections;
 pub(crate) mod shared;
 pub(crate) mod sweep;
@@ -65,8 +66,21 @@ impl Server {
         Server::bind_to(config, Vec::new())
     }
 
-    /// As [`bind`](Server::bind), but on sockets that listen already, if there are some: those of a service manager
-    /// (`LISTEN_FDS`), of TCP or Unix, which keeps them while one server follows another. The addresses in the settings then say nothing.
+    /// Looks at everything that [`bind`](Server::bind) would open: folders, certificates, addresses,
+    /// the access log and the control socket. Listens nowhere and makes no file. A port that another
+    /// `upshift` or systemd holds is no fault, since it may be the server that is to read these
+    /// settings. Returns warnings.
+    ///
+    /// # Errors
+    /// The faults, one a line.
+    pub fn check(config: &Config) -> Result<Vec<String>, String> {
+        check::check(config)
+    }
+
+    /// As [`bind`](Server::bind), but on sockets that listen already, if there are some: those of a
+    /// service manager (`LISTEN_FDS`), of TCP or Unix, which keeps them while one server follows
+    /// another. The addresses in the settings then only say which of them are
+    /// [plain](crate::Address::plain).
     ///
     /// # Errors
     /// As [`bind`](Server::bind).
@@ -85,7 +99,11 @@ impl Server {
         let listeners: io::Result<Vec<_>> = if sockets.is_empty() {
             live.config.listen.iter().map(Listener::open).collect()
         } else {
-            sockets.into_iter().map(Listener::shared).collect()
+            let sockets = sockets.into_iter();
+            let addresses = &live.config.listen;
+            sockets
+                .map(|socket| Listener::shared(socket, addresses))
+                .collect()
         };
         let listeners = listeners.map_err(|error| error.to_string())?;
         let connections = Connections::within(descriptors, (KEPT + PREEMPTION) * runtime.vcpus());
@@ -162,6 +180,21 @@ impl Server {
     #[must_use]
     pub fn paths(&self) -> Vec<PathBuf> {
         self.listeners.iter().filter_map(Listener::path).collect()
+    }
+
+    /// The URLs under which it answers, and `unix:PATH` for Unix sockets.
+    #[must_use]
+    pub fn urls(&self) -> Vec<String> {
+        let has_certificate = self.shared.live().sites.tls.is_some();
+        let url = |listener: &Listener| match (listener.ip(), listener.path()) {
+            (Some(address), _) if has_certificate && !listener.plain => {
+                Some(format!("https://{address}"))
+            }
+            (Some(address), _) => Some(format!("http://{address}")),
+            (None, Some(path)) => Some(format!("unix:{}", path.display())),
+            (None, None) => None,
+        };
+        self.listeners.iter().filter_map(url).collect()
     }
 
     /// Gets ready to run.
@@ -300,7 +333,7 @@ async fn accept(listener: Listener, shared: Arc<Shared>) {
         // A thousand may have come at once.
         poll_fn(upshift::task::poll_piece).await;
         match listener.accept().await {
-            Ok((accepted, peer)) => admit(&shared, accepted, peer),
+            Ok((accepted, peer)) => admit(&shared, accepted, peer, listener.plain),
             Err(error) if error.raw_os_error().is_some() => {
                 // Of one connection, or of a process that has run out of something.
                 if !matches!(error.kind(), io::ErrorKind::ConnectionAborted) {
@@ -313,14 +346,14 @@ async fn accept(listener: Listener, shared: Arc<Shared>) {
     }
 }
 
-fn admit(shared: &Arc<Shared>, accepted: Accepted, peer: SocketAddr) {
+fn admit(shared: &Arc<Shared>, accepted: Accepted, peer: SocketAddr, plain: bool) {
     let live = shared.live();
     let limits = &live.config.limits;
     let opened = shared.connections.enter(
         peer,
         limits.connections,
         limits.connections_per_peer,
-        |number| Arc::new(Conn::new(shared.clone(), number, peer)),
+        |number| Arc::new(Conn::new(shared.clone(), number, peer, plain)),
     );
     let Some(conn) = opened else {
         shared.connections.remark();

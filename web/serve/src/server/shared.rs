@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use http::header::HOST;
+use http::header::{HOST, REFERER, USER_AGENT};
 use http::{HeaderName, Request, Response};
 use upshift::Level;
 use upshift::hyper::Receiving;
@@ -31,7 +31,7 @@ use crate::sites::Sites;
 /// The settings of the moment, and what follows from them.
 pub(crate) struct Live {
     pub(crate) config: Config,
-    /// Headers that rules name; with several sites, the host.
+    /// Headers that rules name; with several sites, the host; those that are logged.
     pub(crate) named: Vec<HeaderName>,
     pub(crate) sites: Sites,
 }
@@ -78,6 +78,9 @@ fn named(config: &Config) -> Vec<HeaderName> {
     let mut named: Vec<_> = headers.map(|(name, _)| name.clone()).collect();
     if !config.site.is_empty() {
         named.push(HOST);
+    }
+    if config.access_log.is_some() {
+        named.extend([REFERER, USER_AGENT]);
     }
     let mut seen = std::collections::HashSet::new();
     named.retain(|name| seen.insert(name.clone()));

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use http::HeaderMap;
 use rustls::ServerConfig;
 use rustls::sign::CertifiedKey;
 
-use crate::config::{Config, Files, Site};
+use crate::config::{Config, Files, Site, headers};
 use crate::files::Root;
 use crate::request::host::Hosts;
 use crate::request::rules::Rule;
@@ -19,6 +20,8 @@ pub(crate) struct Served {
     pub(crate) root: Arc<Root>,
     pub(crate) files: Files,
     pub(crate) pages: Pages,
+    /// Fields of every response that does not have them; `None` if there are none.
+    pub(crate) headers: Option<Arc<HeaderMap>>,
     /// Those of the server go before.
     pub(crate) rules: Vec<Rule>,
     key: Option<Arc<CertifiedKey>>,
@@ -37,26 +40,34 @@ impl Sites {
     /// Opens the folders, reads the certificates.
     ///
     /// # Errors
-    /// What cannot be opened, and what is wrong with it.
+    /// The faults of folders and certificates, one a line.
     pub(crate) fn open(config: &Config) -> Result<Sites, String> {
         let hosts = Arc::new(config.hosts()?);
-        let mut remarks = Vec::new();
+        let mut remarks = config.remarks();
+        let mut faults = Vec::new();
         let rest = Site::default();
         let mut all: Vec<Served> = Vec::with_capacity(1 + config.site.len());
         for site in std::iter::once(&rest).chain(&config.site) {
             let root = match (&site.root, all.first()) {
-                (None, Some(first)) => first.root.clone(),
+                (None, Some(first)) => Ok(first.root.clone()),
                 (path, _) => {
                     let path = path.as_ref().unwrap_or(&config.root);
                     Root::open(path)
-                        .map_err(|error| format!("cannot serve {}: {error}", path.display()))?
+                        .map_err(|error| format!("cannot serve {}: {error}", path.display()))
                 }
             };
             let key = match (&site.tls, all.first()) {
-                (None, Some(first)) => first.key.clone(),
+                (None, Some(first)) => Ok(first.key.clone()),
                 (files, _) => {
                     let files = files.as_ref().or(config.tls.as_ref());
-                    files.map(certificates::read).transpose()?
+                    files.map(certificates::read).transpose()
+                }
+            };
+            let (root, key) = match (root, key) {
+                (Ok(root), Ok(key)) => (root, key),
+                (root, key) => {
+                    faults.extend(root.err().into_iter().chain(key.err()));
+                    continue;
                 }
             };
             if let (Some(files), Some(key)) = (&site.tls, &key) {
@@ -72,13 +83,27 @@ impl Sites {
             }
             let pages = site.error_pages.as_ref().unwrap_or(&config.error_pages);
             let folder = site.root.as_ref().unwrap_or(&config.root);
+            let files = site.files.as_ref().unwrap_or(&config.files);
+            if let Some(fallback) = &files.fallback
+                && !folder.join(fallback).is_file()
+            {
+                remarks.push(format!(
+                    "files: fallback = \"{fallback}\": there is no such file in {}",
+                    folder.display()
+                ));
+            }
+            let headers = headers::read(site.headers.as_ref().unwrap_or(&config.headers))?;
             all.push(Served {
                 root,
                 pages: Pages::read(pages, folder, &mut remarks),
-                files: site.files.as_ref().unwrap_or(&config.files).clone(),
+                files: files.clone(),
+                headers: (!headers.is_empty()).then(|| Arc::new(headers)),
                 rules: site.priority.clone(),
                 key,
             });
+        }
+        if !faults.is_empty() {
+            return Err(faults.join("\n"));
         }
         let keys: Option<Vec<_>> = all.iter().map(|site| site.key.clone()).collect();
         let tls = keys.map(|keys| certificates::settings(hosts.clone(), keys));

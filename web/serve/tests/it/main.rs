@@ -13,6 +13,7 @@ mod hosts;
 mod http2;
 mod limits;
 mod operation;
+mod operators;
 mod priorities;
 mod receiving;
 mod rfcs;

@@ -190,8 +190,8 @@ fn fleet(results: &mut SectionResults, built: &Built, folder: &Path) -> Fleet {
         servers.retain(|(name, program)| keep(results, name, program, same_spin(program, cpu)));
     }
     let root = folder.to_string_lossy();
-    let serve = ["serve", &root, "--vcpus", "1", "--pin", "0"];
-    let serve = ours(&[&serve[..], &["--max-per-peer", "1000"]].concat());
+    let serve = ["serve", &root, "--vcpus", "1", "--cpu", "0"];
+    let serve = ours(&[&serve[..], &["--connections-per-peer", "1000"]].concat());
     fleet.web = serve
         .into_iter()
         .map(|(name, program)| (name.replace("upshift", "serve"), program))

@@ -1,0 +1,57 @@
+//! `upshift serve --check`.
+
+use std::net::TcpListener;
+
+use crate::harness::{Folder, Server, output};
+
+/// The exit code, standard output, and the lines of standard error.
+fn check(folder: &Folder, args: &[&str]) -> (Option<i32>, String, Vec<String>) {
+    let output = output(folder, &[&["--check"], args].concat());
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let said = text(output.stderr).lines().map(str::to_owned).collect();
+    (output.status.code(), text(output.stdout), said)
+}
+
+#[test]
+fn a_valid_configuration_is_said_to_be_and_warnings_are_a_line_each() {
+    let folder = Folder::new();
+    let rules = "[[priority]]\nmethod = \"get\"\nlevel = 3\n";
+    let config = folder.write("serve.toml", rules);
+    let args = ["--config", &config, "--listen", "127.0.0.1:0"];
+    let (code, out, said) = check(&folder, &args);
+    assert_eq!((code, &*out), (Some(0), "valid\n"));
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].starts_with("warning: priority get=3"), "{said:?}");
+}
+
+#[test]
+fn faults_are_a_line_each() {
+    let folder = Folder::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let text = format!(
+        "listen = \"{address}\"\nroot = \"none\"\ntls = {{ certificate = \"c\", key = \"k\" }}\n"
+    );
+    let config = folder.write("serve.toml", &text);
+    let (code, out, said) = check(&folder, &["--config", &config]);
+    assert_eq!((code, &*out), (Some(1), ""));
+    assert_eq!(said.len(), 3, "{said:?}");
+    for (line, part) in said.iter().zip(["none", "certificate c", &*address]) {
+        assert!(line.starts_with("error: ") && line.contains(part), "{line}");
+    }
+    let config = folder.write("serve.toml", "[[priority]]\nlevel = 99\n");
+    let (code, _, said) = check(&folder, &["--config", &config]);
+    assert_eq!(code, Some(1));
+    let end =
+        "serve.toml: line 2, column 9: 99: levels go from 0 (most urgent) to 63 (least urgent)";
+    assert!(said.len() == 1 && said[0].ends_with(end), "{said:?}");
+}
+
+#[test]
+fn the_port_of_the_server_that_is_to_reload_is_no_fault() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let address = server.address().to_string();
+    let (code, _, said) = check(&folder, &["--listen", &address]);
+    assert_eq!(code, Some(0), "{said:?}");
+}

@@ -1,0 +1,174 @@
+//! `cargo xtask package image`: a container image of the command, without a container engine.
+//!
+//! The image has one layer: the command, the libraries that it names, and the files that name its
+//! user. The archive is one that `docker load` and `podman load` take. As root the tree is tried:
+//! the command serves in it, as the image's user, with nothing else in sight.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::{Tree, VERSION, output, stripped};
+use crate::setup;
+
+/// The user and group of the image's process: no user of the machine has this number by default.
+const USER: u32 = 65532;
+/// The longest that the command may take to answer or to end on trial.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Builds an image with this command in it; the archive, and the result of its trial.
+pub(crate) fn image(root: &Path, binary: &Path) -> io::Result<(PathBuf, String)> {
+    let work = setup::target(root).join("xtask");
+    let (tree, parts) = (Tree(work.join("image")), work.join("image-archive"));
+    for directory in [&tree.0, &parts] {
+        let _ = fs::remove_dir_all(directory);
+        fs::create_dir_all(directory)?;
+    }
+    tree.put(&fs::read(binary)?, "usr/bin/upshift", 0o755)?;
+    stripped(&tree.0.join("usr/bin/upshift"))?;
+    for library in libraries(binary)? {
+        let place = library.strip_prefix("/").unwrap_or(&library);
+        tree.put(&fs::read(&library)?, &place.to_string_lossy(), 0o755)?;
+    }
+    let user = format!("upshift:x:{USER}:{USER}::/srv:/sbin/nologin\n");
+    tree.put(user.as_bytes(), "etc/passwd", 0o644)?;
+    let group = format!("upshift:x:{USER}:\n");
+    tree.put(group.as_bytes(), "etc/group", 0o644)?;
+    tree.put(b"hosts: files dns\n", "etc/nsswitch.conf", 0o644)?;
+    for (place, mode) in [("srv", 0o755), ("proc", 0o555), ("tmp", 0o1777)] {
+        fs::create_dir(tree.0.join(place))?;
+        fs::set_permissions(tree.0.join(place), fs::Permissions::from_mode(mode))?;
+    }
+    pack(&tree.0, &parts.join("layer.tar"), &["."])?;
+    let architecture = output(Command::new("dpkg").arg("--print-architecture"))?;
+    let config = json!({
+        "architecture": architecture.trim(),
+        "os": "linux",
+        "config": {
+            "Entrypoint": ["/usr/bin/upshift"],
+            "Cmd": ["serve", "/srv", "--listen", ":8080"],
+            "User": format!("{USER}:{USER}"),
+            "WorkingDir": "/srv",
+            "ExposedPorts": { "8080/tcp": {} },
+            "StopSignal": "SIGTERM",
+        },
+        "rootfs": {
+            "type": "layers",
+            "diff_ids": [format!("sha256:{}", sum(&parts.join("layer.tar"))?)],
+        },
+        "history": [{ "created_by": "cargo xtask package image" }],
+    });
+    fs::write(parts.join("config.json"), config.to_string())?;
+    let name = format!("{}.json", sum(&parts.join("config.json"))?);
+    fs::rename(parts.join("config.json"), parts.join(&name))?;
+    let manifest = json!([{
+        "Config": name,
+        "RepoTags": [format!("upshift:{VERSION}")],
+        "Layers": ["layer.tar"],
+    }]);
+    fs::write(parts.join("manifest.json"), manifest.to_string())?;
+    let path = work.join(format!("upshift_{VERSION}_image.tar"));
+    pack(&parts, &path, &["manifest.json", &name, "layer.tar"])?;
+    let tried = trial(&path, &work.join("image-trial"))?;
+    Ok((path, tried))
+}
+
+/// The libraries that the program loads, and its loader.
+fn libraries(binary: &Path) -> io::Result<Vec<PathBuf>> {
+    let listed = output(Command::new("ldd").arg(binary))?;
+    let path = |line: &str| {
+        let word = line.split_whitespace().find(|word| word.starts_with('/'))?;
+        Some(PathBuf::from(word))
+    };
+    Ok(listed.lines().filter_map(path).collect())
+}
+
+/// Packs files of a directory, the same bytes each time.
+fn pack(directory: &Path, archive: &Path, names: &[&str]) -> io::Result<()> {
+    let mut tar = Command::new("tar");
+    tar.args(["--create", "--sort=name", "--mtime=@0", "--numeric-owner"]);
+    tar.args(["--owner=0", "--group=0", "--file"]).arg(archive);
+    tar.arg("--directory").arg(directory).args(names);
+    output(&mut tar).map(drop)
+}
+
+fn sum(path: &Path) -> io::Result<String> {
+    let said = output(Command::new("sha256sum").arg(path))?;
+    let sum = said.split_whitespace().next().map(str::to_owned);
+    sum.ok_or_else(|| io::Error::other(said))
+}
+
+/// Unpacks the archive's layer and serves a page from it.
+fn trial(archive: &Path, place: &Path) -> io::Result<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok("image not tried: that takes root".to_owned());
+    }
+    let _ = fs::remove_dir_all(place);
+    let tree = place.join("tree");
+    fs::create_dir_all(&tree)?;
+    for (from, to) in [(archive, place), (&place.join("layer.tar"), &tree)] {
+        let mut tar = Command::new("tar");
+        tar.arg("--extract").arg("--file").arg(from);
+        output(tar.arg("--directory").arg(to))?;
+    }
+    fs::write(tree.join("srv/page"), "a page of the image")?;
+    let inside = format!(
+        "mount -t proc proc \"$0/proc\" && exec chroot --userspec={USER}:{USER} \"$0\" \
+         /usr/bin/upshift serve /srv --listen 127.0.0.1:0"
+    );
+    let mut server = Command::new("unshare");
+    server.args(["--mount", "sh", "-c", &inside]).arg(&tree);
+    let child = server.stdout(Stdio::piped()).spawn()?;
+    let tried = Served(child).try_page();
+    let _ = fs::remove_dir_all(place);
+    tried.map(|()| "image served a page and ended in its own tree".to_owned())
+}
+
+/// A server, killed when the trial ends early.
+struct Served(Child);
+
+impl Served {
+    fn try_page(mut self) -> io::Result<()> {
+        let wrong = |text: String| io::Error::other(format!("the image fails its trial: {text}"));
+        let mut line = String::new();
+        let out = self.0.stdout.take();
+        let mut out = BufReader::new(out.ok_or_else(|| wrong("no output".into()))?);
+        out.read_line(&mut line)?;
+        let address = line.trim().rsplit_once("http://").map(|(_, it)| it);
+        let address = address.ok_or_else(|| wrong(format!("it says `{line}`")))?;
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(b"GET /page HTTP/1.1\r\nhost: image\r\nconnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        if !answer.ends_with("a page of the image") {
+            return Err(wrong(answer));
+        }
+        let pid = self.0.id().to_string();
+        output(Command::new("kill").args(["-s", "TERM", &pid]))?;
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            if let Some(status) = self.0.try_wait()? {
+                let is_good = status.success();
+                return is_good
+                    .then_some(())
+                    .ok_or_else(|| wrong(status.to_string()));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Err(wrong("it does not end on SIGTERM".into()))
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,43 @@
+//! Header fields that the operator adds to responses.
+
+use std::collections::BTreeMap;
+
+use http::header::{
+    CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, DATE, HeaderName,
+    TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+use http::{HeaderMap, HeaderValue};
+
+/// Fields that describe one message or one connection: only the server knows them.
+const OWN: [HeaderName; 10] = [
+    CONNECTION,
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    CONTENT_RANGE,
+    CONTENT_TYPE,
+    DATE,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// Returns the fields that a table names.
+///
+/// # Errors
+/// The first that cannot be one, or that the server sets itself.
+pub(crate) fn read(table: &BTreeMap<String, String>) -> Result<HeaderMap, String> {
+    let field = |(name, value): (&String, &String)| {
+        let key: HeaderName = name
+            .parse()
+            .map_err(|_| format!("headers: `{name}` is not the name of a header field"))?;
+        if OWN.contains(&key) {
+            return Err(format!("headers: the server sets `{name}` itself"));
+        }
+        let value = HeaderValue::from_str(value).map_err(|_| {
+            format!("headers: {name} = {value:?}: this cannot be the value of a header field")
+        })?;
+        Ok((key, value))
+    };
+    table.iter().map(field).collect()
+}

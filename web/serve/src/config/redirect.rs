@@ -1,0 +1,156 @@
+//! URLs that have moved.
+
+use serde::Deserialize;
+
+/// A beginning of URLs, and the text that replaces it.
+///
+/// Permanent: clients that follow it keep the method (status 308), and may remember it.
+///
+/// ```
+/// use upshift_serve::Redirect;
+///
+/// let secure = Redirect { from: "http://".into(), to: "https://".into() };
+/// let to = secure.location("http", "example.com", "/page?x=1");
+/// assert_eq!(to.as_deref(), Some("https://example.com/page?x=1"));
+/// let moved = Redirect { from: "/old".into(), to: "/new".into() };
+/// assert_eq!(moved.location("https", "example.com", "/old/a").as_deref(), Some("/new/a"));
+/// assert_eq!(moved.location("https", "example.com", "/older"), None);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Redirect {
+    /// A path, of any host, or `http://` or `https://` with or without a host and a path. It ends
+    /// where a segment of the URL does.
+    pub from: String,
+    /// A path, or a URL.
+    pub to: String,
+}
+
+impl Redirect {
+    /// Returns the URL to which a request is redirected; `None` if it does not begin with
+    /// [`from`](Redirect::from). `host` is without a port, `path` with its query.
+    #[must_use]
+    pub fn location(&self, scheme: &str, host: &str, path: &str) -> Option<String> {
+        let rest = if self.from.starts_with('/') {
+            below(path, &self.from)?.to_owned()
+        } else {
+            below(&format!("{scheme}://{host}{path}"), &self.from)?.to_owned()
+        };
+        // A browser reads a backslash as a slash.
+        let rest = rest.replace('\\', "%5C");
+        let location = format!("{}{rest}", self.to.trim_end_matches('/'));
+        if is_url(&location) {
+            return Some(location);
+        }
+        // One slash in front: two would name another host.
+        Some(format!("/{}", location.trim_start_matches('/')))
+    }
+
+    /// # Errors
+    /// The reason why no client would be led to the URL that is meant.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let Redirect { from, to } = self;
+        for (name, text) in [("from", from), ("to", to)] {
+            let is_path = text.starts_with('/') && !text.starts_with("//");
+            if !is_path && !is_url(text) {
+                return Err(format!(
+                    "redirect: {name} = \"{text}\": write a path (/old) or a URL (https://example.com/)"
+                ));
+            }
+            if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+                return Err(format!(
+                    "redirect: {name} = \"{text}\": escape what is not ASCII or a space (%20)"
+                ));
+            }
+        }
+        if is_url(from) && to.starts_with('/') {
+            return Err(format!(
+                "redirect: from = \"{from}\" is a URL, so `to` is one: write to = \"https://…\""
+            ));
+        }
+        if below(to, from).is_some() {
+            return Err(format!(
+                "redirect: \"{to}\" is below \"{from}\": a client would be redirected for ever"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn is_url(text: &str) -> bool {
+    text.starts_with("http://") || text.starts_with("https://")
+}
+
+/// The part of a URL that follows a prefix, which ends where a segment does: empty, or from a slash
+/// or a question mark on.
+fn below<'a>(url: &'a str, prefix: &str) -> Option<&'a str> {
+    let rest = url.strip_prefix(prefix.trim_end_matches('/'))?;
+    (rest.is_empty() || rest.starts_with(['/', '?'])).then_some(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn redirect(from: &str, to: &str) -> Redirect {
+        Redirect {
+            from: from.into(),
+            to: to.into(),
+        }
+    }
+
+    #[test]
+    fn a_beginning_is_replaced_at_the_end_of_a_segment() {
+        for (from, to, path, expected) in [
+            ("http://", "https://", "/a?b", Some("https://a.test/a?b")),
+            ("https://", "http://", "/a", None),
+            (
+                "http://a.test",
+                "https://b.test/",
+                "/",
+                Some("https://b.test/"),
+            ),
+            ("http://a.test/x/", "/", "/y", None),
+            ("http://b.test", "https://a.test", "/", None),
+            ("/", "https://b.test/c", "/a", Some("https://b.test/c/a")),
+            ("/old/", "/new", "/old/a", Some("/new/a")),
+            ("/old", "/new/", "/old?x", Some("/new?x")),
+            ("/old", "/", "/old", Some("/")),
+            ("/old", "/new", "/older", None),
+        ] {
+            let location = redirect(from, to).location("http", "a.test", path);
+            assert_eq!(location.as_deref(), expected, "{from} {to} {path}");
+        }
+    }
+
+    #[test]
+    fn a_path_does_not_become_another_host() {
+        let root = redirect("/old", "/");
+        for (path, expected) in [
+            ("/old//evil.test", "/evil.test"),
+            ("/old/\\evil.test", "/%5Cevil.test"),
+            ("/old/%2Fevil.test", "/%2Fevil.test"),
+        ] {
+            let location = root.location("http", "a.test", path);
+            assert_eq!(location.as_deref(), Some(expected), "{path}");
+        }
+    }
+
+    #[test]
+    fn redirects_that_would_not_work_are_refused() {
+        for (from, to, says) in [
+            ("old", "/new", "write a path"),
+            ("/old", "//b.test", "write a path"),
+            ("/a b", "/c", "escape"),
+            ("/a", "/a/b", "for ever"),
+            ("/", "/new", "for ever"),
+            ("http://", "/new", "`to` is one"),
+        ] {
+            let error = redirect(from, to).check().unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+        for (from, to) in [("http://", "https://"), ("/", "https://b.test")] {
+            assert_eq!(redirect(from, to).check(), Ok(()));
+        }
+    }
+}

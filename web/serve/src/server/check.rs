@@ -1,0 +1,133 @@
+//! A look at the folders, certificates, addresses and paths of a server that is not started.
+
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+
+use crate::config::{Address, Config, Place};
+use crate::server::bind::{explain, holder};
+use crate::sites::Sites;
+
+/// Commands that hold the port of a server that is to read these settings: the server itself, and
+/// systemd for a `.socket` unit.
+const OWN: [&str; 2] = ["upshift", "systemd"];
+/// The longest path of a Unix socket, in bytes.
+const LONGEST: usize = 108;
+
+/// See [`Server::check`](crate::Server::check).
+pub(super) fn check(config: &Config) -> Result<Vec<String>, String> {
+    config.check()?;
+    let mut faults = Vec::new();
+    let mut remarks = Vec::new();
+    match Sites::open(config) {
+        Ok(sites) => remarks = sites.remarks,
+        Err(error) => faults.push(error),
+    }
+    for address in &config.listen {
+        faults.extend(listens(address).err());
+    }
+    let paths = [
+        ("access log", &config.access_log),
+        ("control", &config.control),
+    ];
+    for (name, path) in paths {
+        let path = path.as_ref().filter(|path| path.as_os_str() != "-");
+        let error = path.and_then(|path| match name {
+            "control" => socket(path).err(),
+            _ => writable(path).err(),
+        });
+        if let (Some(path), Some(error)) = (path, error) {
+            faults.push(format!("{name} {}: {error}", path.display()));
+        }
+    }
+    if faults.is_empty() {
+        Ok(remarks)
+    } else {
+        Err(faults.join("\n"))
+    }
+}
+
+fn listens(address: &Address) -> Result<(), String> {
+    let (ip, bound) = match &address.place {
+        Place::Ip(ip) => (*ip, bind(*ip)),
+        Place::Port(port) => {
+            let six = SocketAddr::from((Ipv6Addr::UNSPECIFIED, *port));
+            let four = SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port));
+            let bound = bind(six);
+            match bound {
+                Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => (four, bind(four)),
+                bound => (six, bound),
+            }
+        }
+        Place::Unix { path, .. } => {
+            return socket(path).map_err(|error| format!("cannot listen on {address}: {error}"));
+        }
+    };
+    let own = || holder(ip).is_some_and(|(pid, _)| is_own(pid));
+    match bound {
+        Ok(()) => Ok(()),
+        Err(Errno::ADDRINUSE) if own() => Ok(()),
+        Err(error) => Err(format!(
+            "cannot listen on {address}: {}",
+            explain(ip, &error.into())
+        )),
+    }
+}
+
+fn is_own(pid: u32) -> bool {
+    let command = fs::read_to_string(format!("/proc/{pid}/comm"));
+    command.is_ok_and(|command| OWN.contains(&command.trim()))
+}
+
+/// Binds a socket that does not listen, so that no client comes.
+fn bind(address: SocketAddr) -> Result<(), Errno> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let socket = net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.ip() == Ipv6Addr::UNSPECIFIED {
+        sockopt::set_ipv6_v6only(&socket, false)?;
+    }
+    net::bind(&socket, &address)
+}
+
+/// Can a Unix socket be made under this name?
+fn socket(path: &Path) -> io::Result<()> {
+    if path.as_os_str().len() > LONGEST {
+        return Err(io::Error::other("the path is too long: 108 bytes at most"));
+    }
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => Err(io::Error::other(
+            "there is a file that is no socket: remove it",
+        )),
+        _ => folder(path),
+    }
+}
+
+/// Can a file be written under this name?
+fn writable(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        Ok(_) => Ok(access(path, Access::WRITE_OK)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => folder(path),
+        Err(error) => Err(error),
+    }
+}
+
+/// Can a file be made in the folder of a path?
+fn folder(path: &Path) -> io::Result<()> {
+    let path = std::path::absolute(path)?;
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| {
+        let folder = folder.display();
+        io::Error::other(format!("no file can be made in {folder}: {error}"))
+    })
+}
