@@ -56,17 +56,22 @@ impl Age {
         self.began.store(began, Relaxed);
     }
 
-    /// How long the poll that began at this tick has run, if it had run for `before` when it went on, or began, at the tick `since`.
-    pub(super) fn of(&self, clocks: Clocks, began: u64, before: u64, since: u64) -> u64 {
+    /// Returns how long the poll that began at this tick has run, if it had run for `before` when it
+    /// was resumed, or began, at the tick `since`; and how much it has lost since the clocks were
+    /// read last, or since then.
+    pub(super) fn of(&self, clocks: Clocks, began: u64, before: u64, since: u64) -> (u64, u64) {
         let most = before + clocks.now.saturating_sub(since);
         let used = clocks.used.saturating_sub(self.used.load(Relaxed));
+        let read = self.now.load(Relaxed);
         if self.began.load(Relaxed) == began {
-            return (self.ran.load(Relaxed) + used).clamp(before, most);
+            let ran = (self.ran.load(Relaxed) + used).clamp(before, most);
+            let passed = clocks.now.saturating_sub(read.max(since));
+            return (ran, passed.saturating_sub(used));
         }
-        let passed = clocks.now.saturating_sub(self.now.load(Relaxed));
+        let passed = clocks.now.saturating_sub(read);
         let slept = clocks.parked.saturating_sub(self.parked.load(Relaxed));
         let lost = passed.saturating_sub(slept).saturating_sub(used);
-        most.saturating_sub(lost).max(before)
+        (most.saturating_sub(lost).max(before), lost)
     }
 }
 
@@ -83,34 +88,34 @@ mod tests {
         let age = Age::default();
         age.is(at(1_000, 300, 50), 0, 0);
         // 200 of sleep, and 800 of polls and of what is between them.
-        assert_eq!(age.of(at(2_000, 1_100, 250), 1_900, 0, 1_900), 100);
+        assert_eq!(age.of(at(2_000, 1_100, 250), 1_900, 0, 1_900).0, 100);
     }
 
     #[test]
     fn what_the_thread_has_lost_is_not_the_polls() {
         let age = Age::default();
         age.is(at(1_000, 300, 50), 0, 0);
-        assert_eq!(age.of(at(9_000, 330, 50), 1_020, 0, 1_020), 10);
+        assert_eq!(age.of(at(9_000, 330, 50), 1_020, 0, 1_020).0, 10);
         // It may have been lost before; then it has run for longer.
-        assert_eq!(age.of(at(9_000, 330, 50), 8_900, 0, 8_900), 0);
+        assert_eq!(age.of(at(9_000, 330, 50), 8_900, 0, 8_900).0, 0);
     }
 
     #[test]
     fn since_a_look_its_time_is_known() {
         let age = Age::default();
         age.is(at(1_000, 300, 50), 900, 80);
-        assert_eq!(age.of(at(9_000, 500, 50), 900, 0, 900), 280);
+        assert_eq!(age.of(at(9_000, 500, 50), 900, 0, 900).0, 280);
         // Another one.
-        assert_eq!(age.of(at(1_300, 600, 50), 1_250, 0, 1_250), 50);
+        assert_eq!(age.of(at(1_300, 600, 50), 1_250, 0, 1_250).0, 50);
     }
 
     #[test]
     fn one_that_goes_on_keeps_what_it_has_run() {
         let age = Age::default();
         age.is(at(5_000, 300, 50), 900, 80);
-        assert_eq!(age.of(at(5_500, 420, 50), 900, 80, 5_000), 200);
+        assert_eq!(age.of(at(5_500, 420, 50), 900, 80, 5_000).0, 200);
         // Of nothing known: at least what it had run.
         let none = Age::default();
-        assert_eq!(none.of(at(5_500, 0, 0), 900, 80, 5_000), 80);
+        assert_eq!(none.of(at(5_500, 0, 0), 900, 80, 5_000).0, 80);
     }
 }

@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use upshift_elevate::dispatch::Permit;
 
 use super::roles::{FIRST, NONE};
-use super::slice::{self, Punctual};
 use super::thread::Thread;
 use super::vcpu::Preemptible;
 use crate::preempt::interrupt::{self, OnStack};
@@ -29,7 +28,6 @@ struct Here {
 pub(super) struct Registered<'a> {
     before: (Here, permit::Before),
     thread: &'a Thread,
-    _punctual: Punctual,
     _stack: OnStack,
 }
 
@@ -61,7 +59,6 @@ impl<'a> Registered<'a> {
         Registered {
             before: (here, permit),
             thread,
-            _punctual: Punctual::begin(),
             _stack: stack,
         }
     }
@@ -99,7 +96,6 @@ fn wait_here(permit: &Permit) {
         if number == FIRST {
             vcpu.attend_blocked(|| !permit.is_revoked());
         } else {
-            vcpu.parks(number);
             permit.wait_until(|| false);
         }
         goes_on(vcpu, &vcpu.threads[number]);
@@ -114,21 +110,15 @@ fn goes_on(vcpu: &Preemptible, thread: &Thread) {
     if thread.woken.load(Relaxed) == 0 {
         return;
     }
-    if vcpu.is_overtaken() {
-        // Otherwise the watcher would see a poll that sleeps, and set it aside.
-        thread.settling.store(true, SeqCst);
-        slice::settle();
-        thread.settling.store(false, SeqCst);
-    }
-    thread.is_sampled(|now| vcpu.parked(now));
     let woken = thread.woken.swap(0, SeqCst);
     if woken != 0 {
         thread.resumed.store(clock::ticks(), Relaxed);
-        vcpu.costs.resuming.add(clock::now().saturating_sub(woken));
-        // What came while this poll was still to wake rang then, and the watcher has looked too early.
-        vcpu.watch().unmask();
-        if vcpu.watch().has_arrivals() {
-            vcpu.watch().notify();
+        if thread.turn.load(Relaxed) == 0 {
+            // The watcher may have looked at what came while this poll had yet to wake up.
+            vcpu.watch().unmask();
+            if vcpu.watch().has_arrivals() {
+                vcpu.watch().notify();
+            }
         }
     }
 }
@@ -182,11 +172,7 @@ pub(crate) fn answer_here() {
             // The signal is blocked while its handler runs.
             vcpu.attend(|| is_loose() || !thread.permit.is_revoked());
         } else {
-            thread.permit.wait_until(|| {
-                let over = is_loose();
-                vcpu.parks(number);
-                over
-            });
+            thread.permit.wait_until(is_loose);
         }
         if !thread.permit.is_revoked() {
             goes_on(vcpu, thread);
@@ -202,7 +188,6 @@ impl Preemptible {
         let mask = interrupt::mask_without_own();
         thread.attending.store(true, SeqCst);
         loop {
-            self.parks(FIRST);
             self.service.answer();
             // After the call, which may fetch the completion that was to end the wait.
             if over() {

@@ -4,7 +4,6 @@
 //!   watcher    sleeps on an eventfd and a timer; decides (rule.rs) and stops polls (watcher.rs, suspend.rs)
 //!   workers    one is current: it runs ring and coroutines, inline (serve.rs)
 //!              spare ones sleep; others hold a poll that is suspended or blocked (thread.rs)
-//!   ticker     has the kernel pick again, every millisecond while polls are suspended (ticker.rs)
 //! ```
 //!
 //! All threads of a vCPU are pinned to one CPU, and are of ordinary priority. The first worker thread is the one that made the ring: that
@@ -56,7 +55,6 @@ mod current;
 mod idle;
 pub(crate) mod interrupt;
 pub(crate) mod permit;
-mod prices;
 mod roles;
 mod serve;
 mod service;
@@ -65,7 +63,6 @@ mod start;
 mod starter;
 mod suspend;
 mod thread;
-mod ticker;
 mod vcpu;
 mod watcher;
 

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{compiler_fence, fence};
+use std::sync::atomic::compiler_fence;
 
 use upshift_core::preempt::{TURN, Waits};
 use upshift_core::{Picked, Polled, Running, Yielded};
@@ -26,13 +26,6 @@ impl Preemptible {
         let thread = &self.threads[me];
         // SAFETY: this thread is current: it alone uses the ring.
         unsafe { worker.ring().adopt() };
-        self.parks(me);
-        let stopped_at = self.costs.stopped_at.swap(0, Relaxed);
-        if stopped_at != 0 {
-            self.costs
-                .stopping
-                .add(clock::now().saturating_sub(stopped_at));
-        }
         self.keep_a_spare();
         thread.is_sampled(|now| self.parked(now));
         // Whatever made us current waits in the ring, or in the queues.
@@ -160,10 +153,6 @@ impl Preemptible {
         thread
             .began
             .store(worker.executor().clock().max(1), Relaxed);
-        if self.tally.suspended.load(Relaxed) != 0 {
-            // What it runs is known from its beginning: the threads of the vCPU take much of each other's time.
-            thread.is_sampled(|now| self.parked(now));
-        }
         compiler_fence(SeqCst);
         self.watch_over(worker);
         if thread.permit.leave() {
@@ -175,8 +164,6 @@ impl Preemptible {
     #[inline]
     fn poll_ends(&self, thread: &Thread) {
         crate::preempt::permit::enter();
-        let ran = || thread.has_run_ticks(|now| self.parked(now));
-        self.costs.lengths.note(thread.has_lasted_ticks(), ran);
         thread.began.store(0, Relaxed);
         if thread.resumed.load(Relaxed) != 0 {
             thread.forget_suspension();
@@ -185,61 +172,50 @@ impl Preemptible {
         self.watch().mask();
     }
 
-    /// Sees to it that the watcher comes: when something arrives or becomes ready, when a timer is due, and before long if something
-    /// waits already. Some loads, and one atomic step.
+    /// The watcher comes when something arrives or becomes ready, when a timer is due, and before
+    /// long if something waits already; or, if it rests, at the end of that. Some loads, and one
+    /// atomic step.
     #[inline]
     fn watch_over(&self, worker: &Worker) {
-        if !self.listens(worker) {
+        let begins = worker.executor().clock();
+        if self.alarm.rests(begins, self.settings.kept_ticks) {
             return;
         }
-        let waiting = worker.executor().bitmap() | self.pinned.levels.load(Relaxed);
-        if worker.ring().has_completions() {
-            self.come_before_long(worker.executor().clock());
-        } else if waiting != 0 {
-            let level = worker.executor().running_level().unwrap_or_default();
-            match Waits::of(level.get(), waiting) {
-                Waits::Equal if worker.executor().only_lingers(level) => {
-                    self.alarm.see_sleep(worker.executor().clock());
-                }
-                Waits::Nothing => self.alarm.see_sleep(worker.executor().clock()),
-                Waits::Equal | Waits::Urgent => self.come_before_long(worker.executor().clock()),
-            }
-        }
-    }
-
-    /// The watcher hears what arrives from here on, or will as soon as it may (false).
-    #[inline]
-    fn listens(&self, worker: &Worker) -> bool {
-        if self.alarm.is_deaf(worker.executor().clock()) {
-            fence(SeqCst);
-            // None: it has begun to hear meanwhile.
-            if let Some(until) = self.alarm.deaf_until() {
-                let deadline = worker.timers().next_deadline().unwrap_or(NEVER);
-                self.alarm.arm(deadline.min(until));
-                return false;
-            }
-        }
         self.listen(worker);
-        true
+        if worker.ring().has_completions() {
+            return self.alarm.look_within(begins, self.settings.cost_ticks);
+        }
+        let waiting = worker.executor().bitmap() | self.pinned.levels.load(Relaxed);
+        if waiting != 0 {
+            let level = worker.executor().running_level().unwrap_or_default();
+            let waits = match Waits::of(level.get(), waiting) {
+                Waits::Equal if worker.executor().only_lingers(level) => Waits::Nothing,
+                waits => waits,
+            };
+            self.alarm.look_within(begins, self.look_after(waits));
+        }
     }
 
-    /// The watcher hears what arrives from here on, whatever its looks have cost. So it is for a poll that goes on: that is long, and most looks at it
-    /// are worth while.
+    /// Returns the ticks after which the watcher looks at a poll behind which this waits: less
+    /// urgent work waits for the end of the poll, or for its sleep.
+    fn look_after(&self, waits: Waits) -> u64 {
+        match waits {
+            Waits::Nothing => self.settings.kept_ticks,
+            Waits::Equal | Waits::Urgent => self.settings.cost_ticks,
+        }
+    }
+
+    /// The watcher listens from here on.
     #[inline]
     pub(super) fn listen(&self, worker: &Worker) {
         if !worker.executor().is_attended() {
             worker.executor().set_attended(true);
         }
-        // A full barrier: what came before is seen here, and the watcher, when its timer has gone off, sees the poll.
+        // A full barrier: what came before is seen here, and the watcher, when its timer has gone
+        // off, sees the poll.
         self.watch().unmask();
         self.alarm
             .arm(worker.timers().next_deadline().unwrap_or(NEVER));
-    }
-
-    /// Something waits already: see [`Alarm::come_before_long`](super::alarm::Alarm::come_before_long).
-    #[inline]
-    fn come_before_long(&self, ticks: u64) {
-        self.alarm.come_before_long(ticks, || self.rule().cost);
     }
 
     /// See [`at_once`].
@@ -322,18 +298,14 @@ impl Preemptible {
         }
     }
 
-    /// The poll of the calling thread has made something of this vCPU ready, which waits for its end.
+    /// The poll of the calling thread has made something of this vCPU ready, which waits for its
+    /// end.
     #[cold]
     fn waiter(&self, waits: Waits) {
         let ticks = clock::ticks();
-        match waits {
-            // What is less urgent waits for the end of the poll, or for its sleep.
-            Waits::Nothing => return self.alarm.see_sleep(ticks),
-            Waits::Equal => {}
-            // What was said for what waited before may not be early enough.
-            Waits::Urgent => self.alarm.comes_earlier(),
+        if !self.alarm.rests(ticks, self.settings.kept_ticks) {
+            self.alarm.look_within(ticks, self.look_after(waits));
         }
-        self.come_before_long(ticks);
     }
 
     /// Starts one more thread. On a thread of the vCPU only: it allocates.

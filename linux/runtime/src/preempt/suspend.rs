@@ -2,8 +2,9 @@
 
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::time::Duration;
 
-use upshift_core::preempt::TURN;
+use upshift_core::preempt::{KEPT, TURN};
 use upshift_core::{CoroutineId, Place};
 use upshift_elevate::dispatch::heavy_barrier;
 
@@ -42,8 +43,14 @@ impl Preemptible {
     /// allocates nothing and takes no lock that a poll may hold.
     ///
     /// The poll is the one that the decision was about: the vCPU may have gone to another one since, and one that is to go on and has not got
-    /// the CPU yet would pay for a suspension without having run.
-    pub(super) fn stop_current(&self, poll: PollId, place: Place) -> Result<Stopped, NotStopped> {
+    /// the CPU yet would pay for a suspension without having run. A poll that has lost no time
+    /// does not sleep: `may_sleep` is false, and the kernel is not asked.
+    pub(super) fn stop_current(
+        &self,
+        poll: PollId,
+        place: Place,
+        may_sleep: bool,
+    ) -> Result<Stopped, NotStopped> {
         // A thread that makes another one current holds this until that one has its permit.
         let mut roles = self.roles();
         let current = self.current.load(Acquire);
@@ -54,7 +61,7 @@ impl Preemptible {
         if thread.permit.revoke(heavy_barrier).is_err() {
             return Err(NotStopped::InUse);
         }
-        let is_asleep = thread.is_asleep();
+        let is_asleep = may_sleep && thread.is_asleep();
         let turn = self.relay.turn.load(Relaxed);
         let level = self.worker().executor().running_level().unwrap_or_default();
         // With a poll in the middle on every thread, one of them goes on in place of one that sleeps or that others wait behind: it may hold
@@ -85,9 +92,6 @@ impl Preemptible {
             }
         };
         thread.since.store(clock::now(), Relaxed);
-        if role == Role::Suspended {
-            self.leaves(current);
-        }
         let worker = self.worker();
         let _ = thread.owner.set(worker.ring().owner());
         if let Some(heir) = heir {
@@ -112,7 +116,8 @@ impl Preemptible {
             unreachable!("there is a free thread, and the lock is held");
         };
         self.current.store(next, Release);
-        self.costs.stopped_at.store(clock::now(), Relaxed);
+        // The next thread finds what arrives before its first poll.
+        self.watch().mask();
         if role == Role::Suspended {
             // The stopped thread wakes the next one, from its handler. If this thread did, that one might run in its place, and it
             // would wait among those that run, behind the next poll, where nothing wakes it.
@@ -157,7 +162,7 @@ impl Preemptible {
     fn take_poll(&self, current: usize, place: Place, asleep: bool) -> Result<Stopped, NotStopped> {
         let thread = &self.threads[current];
         let executor = &self.worker().executor();
-        let ran = thread.has_run_ticks(|now| self.parked(now));
+        let (ran, _) = thread.has_run(self.settings.cost_ticks, |now| self.parked(now));
         let stopped = if asleep {
             // SAFETY: the thread that polls it is outside of the core, and comes back to it only with its permit, which `resume`
             // grants when the coroutine has been picked; the domain is there while the vCPU is.
@@ -174,6 +179,7 @@ impl Preemptible {
             self.tally.suspended.fetch_add(1, SeqCst);
             Stopped::Suspended
         };
+        let ran = clock::to_ticks(Duration::from_nanos(ran.in_all));
         thread.ran.store(ran, Relaxed);
         Ok(stopped)
     }
@@ -192,7 +198,6 @@ impl Preemptible {
         if !matches!(roles.role(to), Role::Free | Role::Main) {
             return false;
         }
-        self.leaves(self.current.load(Relaxed));
         roles.give_to(to);
         self.current.store(to, Release);
         drop(roles);
@@ -208,7 +213,6 @@ impl Preemptible {
         };
         // Held until the permit is granted: the watcher sees all of it or nothing.
         let mut roles = self.roles();
-        self.leaves(self.current.load(Relaxed));
         roles.give_to(to);
         self.goes_on(worker, roles, to, turn);
     }
@@ -239,17 +243,17 @@ impl Preemptible {
         thread.resumed.store(clock::ticks(), Relaxed);
         thread.woken.store(clock::now(), Relaxed);
         self.tally.suspended.fetch_sub(1, SeqCst);
-        // The thread may never have come to its wait.
-        self.parks(to);
         self.current.store(to, Release);
         worker.publish(worker.executor().running_level().unwrap_or_default().get());
-        self.listen(worker);
-        if worker.executor().bitmap() != 0 {
-            match turn {
-                0 => self.alarm.see_sleep(worker.executor().clock()),
-                turn => self
-                    .alarm
-                    .arm(clock::now() + self.costs.resuming.get() + turn),
+        if turn != 0 {
+            // Nothing cuts a turn short.
+            self.watch().mask();
+            let turn = self.settings.rule.cost + turn;
+            self.alarm.arm(clock::now() + turn);
+        } else {
+            self.listen(worker);
+            if worker.executor().bitmap() != 0 {
+                self.alarm.arm(clock::now() + KEPT);
             }
         }
         if let Some(owner) = thread.owner.get() {
@@ -331,7 +335,7 @@ mod tests {
             let current = vcpu.current.load(Acquire);
             let poll = (current, vcpu.threads[current].began.load(Acquire));
             vcpu.threads[current].interrupt();
-            if poll.1 != 0 && vcpu.stop_current(poll, Place::Head) == Ok(Stopped::Suspended) {
+            if poll.1 != 0 && vcpu.stop_current(poll, Place::Head, true) == Ok(Stopped::Suspended) {
                 suspensions += 1;
             }
         }

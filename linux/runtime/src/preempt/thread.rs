@@ -71,13 +71,9 @@ pub(crate) struct Thread {
     pub(super) aside: Mutex<Option<Aside<Linux>>>,
     /// Its poll is blocked: it is not to be kept from where it sleeps.
     pub(super) blocked: AtomicBool,
-    /// It has given the vCPU away, or is stopped, and has yet to wait.
-    pub(super) leaving: AtomicBool,
     /// Set while the thread waits in the ring, where a signal reaches it, and
     /// [`rouse`](upshift_ring::Watch::rouse).
     pub(super) attending: AtomicBool,
-    /// Set while the thread, which has its permit, lets others run before its poll goes on.
-    pub(super) settling: AtomicBool,
     /// It is to enter its ring.
     pub(super) owes_enter: AtomicBool,
     /// The last signal to this thread.
@@ -104,9 +100,7 @@ impl Thread {
             since: AtomicU64::new(0),
             aside: Mutex::new(None),
             blocked: AtomicBool::new(false),
-            leaving: AtomicBool::new(false),
             attending: AtomicBool::new(false),
-            settling: AtomicBool::new(false),
             owes_enter: AtomicBool::new(false),
             sent: Sent::default(),
             status: OnceLock::new(),
@@ -189,39 +183,30 @@ impl Thread {
         }
     }
 
-    /// How long its poll has run. For the watcher: from here on what it runs is known.
-    pub(super) fn has_run(&self, parked: impl FnOnce(u64) -> u64) -> Ran {
-        let clocks = self.clocks(parked);
+    /// Returns how long its poll has run, for the watcher, and how much time it has lost, ns, since
+    /// its thread's clock was read last. That clock is read, by a system call, only if the poll has
+    /// lasted for `least` ticks.
+    pub(super) fn has_run(&self, least: u64, parked: impl FnOnce(u64) -> u64) -> (Ran, u64) {
         let (since, before) = self.stretch();
-        let (began, ran) = (self.began.load(Relaxed), self.ran_by(clocks));
-        self.age.is(clocks, began, ran);
+        let lasted = before + clock::ticks().saturating_sub(since);
+        let (mut ran, mut lost) = (lasted, 0);
+        if lasted >= least {
+            let clocks = self.clocks(parked);
+            let began = self.began.load(Relaxed);
+            (ran, lost) = self.age.of(clocks, began, before, since);
+            self.age.is(clocks, began, ran);
+        }
         let nanos = |ticks| clock::nanos(clock::from_ticks(ticks));
-        Ran {
+        let ran = Ran {
             in_all: nanos(ran),
             stretch: nanos(ran.saturating_sub(before)),
-            lasted: nanos(before + clocks.now.saturating_sub(since)),
-        }
+            lasted: nanos(lasted),
+        };
+        (ran, nanos(lost))
     }
 
-    /// Ticks that its poll has run. For the thread itself, or the watcher when it has revoked the permit.
-    pub(super) fn has_run_ticks(&self, parked: impl FnOnce(u64) -> u64) -> u64 {
-        self.ran_by(self.clocks(parked))
-    }
-
-    fn ran_by(&self, clocks: Clocks) -> u64 {
-        let (since, before) = self.stretch();
-        let began = self.began.load(Relaxed);
-        self.age.of(clocks, began, before, since)
-    }
-
-    /// Ticks since its poll began or went on, and that it had run before.
-    #[inline]
-    pub(super) fn has_lasted_ticks(&self) -> u64 {
-        let (since, before) = self.stretch();
-        before + clock::ticks().saturating_sub(since)
-    }
-
-    /// The calling thread, which is this one, begins to serve, or goes on with its poll: from here on what it runs is known.
+    /// The calling thread, which is this one, begins to serve: from here on the time that it runs
+    /// is known.
     pub(super) fn is_sampled(&self, parked: impl FnOnce(u64) -> u64) {
         let clocks = self.clocks(parked);
         let (began, ran) = (self.began.load(Relaxed), self.ran.load(Relaxed));
@@ -271,9 +256,9 @@ impl Thread {
         self.is_off_the_cpu() && !self.awaits_permit()
     }
 
-    /// Does it wait for its permit, or [settle](Self::settling), asleep or about to be?
+    /// Does it wait for its permit, asleep or about to be?
     pub(super) fn awaits_permit(&self) -> bool {
-        self.permit.is_awaited() || self.attending.load(SeqCst) || self.settling.load(SeqCst)
+        self.permit.is_awaited() || self.attending.load(SeqCst)
     }
 
     /// The calling thread is this one, number `number` of its vCPU.
@@ -344,9 +329,4 @@ fn cpu_time(clock: libc::clockid_t) -> Option<u64> {
     // SAFETY: a pointer to a local of the type asked for; a clock that is not there is an error.
     let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
     (result == 0).then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
-}
-
-/// The CPU time that the calling thread has used, ns.
-pub(super) fn own_cpu_time() -> u64 {
-    cpu_time(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
 }

@@ -11,14 +11,12 @@
 //! | `threads` | see [`Thread`] | all |
 //! | `current`, `relay` | the giver of the vCPU (below) | all |
 //! | `tally`: suspended, blocked | the giver, and a blocked thread that comes back | all |
-//! | `tally`: leaving | a thread that stops serving, the watcher for it | a thread that goes on |
 //! | `pinned.queue` | the current thread | the current thread |
 //! | `pinned.levels` | the current thread | the watcher, the end of `block_on` |
 //! | `service`, `idle` | the current thread asks, the ring's answers | both |
-//! | `alarm`, `ticker` | the current thread and the watcher | the watcher, the ticker |
+//! | `alarm` | the current thread and the watcher | the watcher |
 //! | `orders.loose` | the watcher | suspended threads, in their handler |
-//! | `orders.ended` | the thread that ends the vCPU, once | the watcher, the ticker |
-//! | `costs` | the current thread, `stopped_at` the giver | the current thread, the watcher |
+//! | `orders.ended` | the thread that ends the vCPU, once | the watcher |
 //! | `counts` | the watcher | metrics |
 //!
 //! The giver of the vCPU is the current thread, or the watcher when it has revoked its permit.
@@ -35,19 +33,18 @@ use std::time::Duration;
 
 use upshift_board as board;
 use upshift_core::Running;
-use upshift_core::preempt::{Lengths, Looks, Rule, TURN};
+use upshift_core::preempt::{KEPT, Looks, Rule, TURN};
 use upshift_ring::Watch;
 
 use super::PreemptionStats;
 use super::alarm::Alarm;
 use super::current::{Registered, with_current};
 use super::idle::Idle;
-use super::prices::Median;
 use super::roles::{FIRST, MAIN, NONE, Role, Roles};
 use super::service::Service;
+use super::slice;
 use super::starter::Starter;
 use super::thread::{Go, Thread};
-use super::ticker::Ticker;
 use crate::board::Eyes;
 use crate::context;
 use crate::host::{Linux, Preempted};
@@ -69,6 +66,9 @@ pub(crate) struct Settings {
     pub(super) threads: usize,
     /// A vCPU that was idle so many ticks ago has time to spare.
     pub(super) spare_time: u64,
+    /// [`Rule::cost`] and [`KEPT`] in ticks.
+    pub(super) cost_ticks: u64,
+    pub(super) kept_ticks: u64,
 }
 
 impl Settings {
@@ -78,6 +78,8 @@ impl Settings {
             looks,
             threads: threads + SPARES,
             spare_time: clock::to_ticks(Duration::from_nanos(TURN)),
+            cost_ticks: clock::to_ticks(Duration::from_nanos(rule.cost)),
+            kept_ticks: clock::to_ticks(Duration::from_nanos(KEPT)),
         }
     }
 
@@ -106,10 +108,8 @@ pub(crate) struct Preemptible {
     pub(super) eyes: Option<Arc<Eyes>>,
     watch: Watch,
     pub(super) alarm: Alarm,
-    pub(super) ticker: Ticker,
     pub(super) orders: Orders,
     pub(super) idle: Idle,
-    pub(super) costs: Costs,
     pub(super) counts: Counts,
 }
 
@@ -133,8 +133,6 @@ pub(super) struct Tally {
     pub(super) suspended: AtomicUsize,
     /// Polls that are blocked.
     pub(super) blocked: AtomicUsize,
-    /// Threads on their way to wait.
-    pub(super) leaving: AtomicUsize,
 }
 
 /// Pinned coroutines that have been picked, for the thread that polls them.
@@ -150,20 +148,8 @@ pub(super) struct Pinned {
 pub(super) struct Orders {
     /// Suspended threads run, without their permits.
     pub(super) loose: AtomicBool,
-    /// The vCPU is over: the watcher and the ticker end.
+    /// The vCPU is over: the watcher ends.
     pub(super) ended: AtomicBool,
-}
-
-/// Measured times.
-pub(super) struct Costs {
-    /// When a poll was stopped, ns, until the next thread serves; else 0.
-    pub(super) stopped_at: AtomicU64,
-    /// What it takes until the next thread serves.
-    pub(super) stopping: Median,
-    /// What it takes until a poll that is to go on does.
-    pub(super) resuming: Median,
-    /// How long polls took.
-    pub(super) lengths: Lengths,
 }
 
 /// Counts for [`PreemptionStats`].
@@ -221,15 +207,8 @@ impl Preemptible {
                 None => worker.ring().watch()?,
             },
             alarm: Alarm::new()?,
-            ticker: Ticker::default(),
             orders: Orders::default(),
             idle: Idle::new(),
-            costs: Costs {
-                stopped_at: AtomicU64::new(0),
-                stopping: Median::new(settings.rule.cost / 2),
-                resuming: Median::new(settings.rule.cost / 2),
-                lengths: Lengths::new(settings.rule.quantum, clock::ticks_per_micro()),
-            },
             counts: Counts::default(),
             settings,
         }))
@@ -273,6 +252,7 @@ impl Preemptible {
 
     fn be_spare(&self, number: usize) {
         self.enlist(board::Role::Worker);
+        slice::of_spare();
         let thread = &self.threads[number];
         if interrupt::claim().is_err() {
             while self.roles().count() <= number {
@@ -286,7 +266,6 @@ impl Preemptible {
         }
         let _registered = Registered::begin(self, number);
         loop {
-            self.parks(number);
             if thread.wait() == Go::End {
                 return;
             }
@@ -320,41 +299,17 @@ impl Preemptible {
             } else if done() && self.roles().set_main(false) {
                 return Ok(());
             } else {
-                self.parks(MAIN);
                 thread.wait_a_while(patient);
             }
         }
-    }
-
-    /// A thread gives the vCPU away, or is stopped, and is to wait.
-    pub(super) fn leaves(&self, number: usize) {
-        if !self.threads[number].leaving.swap(true, Relaxed) {
-            self.tally.leaving.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// It is about to wait, or is current again. Async-signal-safe.
-    pub(super) fn parks(&self, number: usize) {
-        if self.threads[number].leaving.swap(false, Relaxed) {
-            self.tally.leaving.fetch_sub(1, Relaxed);
-        }
-    }
-
-    /// Is a thread on its way to wait, and has another one the CPU?
-    pub(super) fn is_overtaken(&self) -> bool {
-        self.tally.leaving.load(Relaxed) != 0
     }
 
     pub(super) fn roles(&self) -> MutexGuard<'_, Roles> {
         self.roles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The rule, with what suspending has cost lately; at least what it cost at the start. What goes beyond a turn is the time for which
-    /// others had the CPU: it does not make suspending dearer.
     pub(super) fn rule(&self) -> Rule {
-        let rule = self.settings.rule;
-        let lately = self.costs.stopping.get() + self.costs.resuming.get();
-        rule.at_cost(rule.cost.max(lately.min(TURN)))
+        self.settings.rule
     }
 
     /// The vCPU with its ring. Only for the current thread, and for what is `Sync` of it.
@@ -435,7 +390,6 @@ impl Preempted for Preemptible {
         let is_over = !self.has_stopped_polls();
         self.orders.ended.store(true, SeqCst);
         self.watch.notify();
-        self.ticker.wake();
         let host = self.worker().shared().domain.host();
         host.set_watch(self.index, None);
         host.set_preemptible(self.index, None);

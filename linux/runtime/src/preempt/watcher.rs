@@ -19,12 +19,11 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use std::time::Duration;
 
-use upshift_core::preempt::{Decision, KEPT, Looks, Policy, Ran, SHARE, Sight, TURN, Waits};
+use upshift_core::preempt::{Decision, KEPT, Policy, Ran, Sight, TURN};
 use upshift_core::{Level, Place};
 use upshift_elevate::dispatch::heavy_barrier;
 
 use super::alarm::NEVER;
-use super::prices::Prices;
 use super::roles::{FIRST, NONE, Role};
 use super::suspend::{NotStopped, PollId, Stopped};
 use super::thread::Thread;
@@ -69,48 +68,48 @@ fn sleep(vcpu: &Preemptible) -> bool {
     events[0].revents == 0
 }
 
-/// What a look came to.
+/// The outcome of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     /// Nothing waits, or not for this.
     Rest,
-    /// Look again then, ns, if looks by the clock may be paid.
+    /// The watcher looks again then, ns.
     At(u64),
-    /// Look again then, ns.
-    By(u64),
-    /// Things have changed: look again now.
+    /// Things have changed: the watcher looks again now.
     Now,
-    /// A poll was stopped, or the current thread was woken: the look was worth while.
+    /// A poll was stopped, or the current thread was woken.
     Done,
 }
+
+/// Looks in a row while things change.
+const LOOKS_AT_ONCE: usize = 4;
 
 struct Watcher<'a> {
     vcpu: &'a Preemptible,
     policy: Policy,
-    /// The thread that had the last one.
+    /// The thread that had the last turn.
     last_turn: usize,
     /// The thread whose poll was suspended last, until it is known to wait.
     stopped: Option<usize>,
-    /// A poll, or none, and the vCPU's clock when a use of a permit was found under way; when that was, and the CPU time of its thread then.
+    /// A poll, or none, and the vCPU's clock when a use of a permit was found under way; when that
+    /// was, and the CPU time of its thread then.
     stuck: Option<((PollId, u64), u64, u64)>,
-    /// The poll that could not be stopped for want of a thread, and when that was; NEVER: that has been said.
+    /// The poll that could not be stopped for want of a thread, and when that was; NEVER: that has
+    /// been said.
     crowded: Option<(PollId, u64)>,
-    prices: Prices,
     /// Ticks at the last look.
     looked_at: u64,
 }
 
 impl<'a> Watcher<'a> {
     fn new(vcpu: &'a Preemptible) -> Watcher<'a> {
-        let now = clock::now();
         Watcher {
             vcpu,
-            policy: Policy::new(now),
+            policy: Policy::new(vcpu.settings.looks, clock::now()),
             last_turn: FIRST,
             stopped: None,
             stuck: None,
             crowded: None,
-            prices: Prices::new(vcpu.settings.looks),
             looked_at: 0,
         }
     }
@@ -124,10 +123,6 @@ impl<'a> Watcher<'a> {
         if let Some(eyes) = &vcpu.eyes {
             eyes.look();
         }
-        self.policy.goes_on(self.current().resumed.load(Relaxed));
-        if !by_timer {
-            self.policy.hears();
-        }
         // The signal has not reached the stopped thread.
         vcpu.start_next();
         self.tend_stopped();
@@ -136,11 +131,9 @@ impl<'a> Watcher<'a> {
             self.loosen(false);
         }
         let mut next = Next::Now;
-        // What has changed meanwhile is looked at again at once while that costs less than to come back by the clock.
-        let Looks { event, timer } = vcpu.settings.looks;
-        for _ in 0..(timer / event).max(2) {
+        for _ in 0..LOOKS_AT_ONCE {
             let id = self.poll_id();
-            next = self.decide(id);
+            next = self.decide(id, by_timer);
             if next == Next::Rest {
                 next = self.rest(id);
             }
@@ -149,33 +142,21 @@ impl<'a> Watcher<'a> {
             }
         }
         let now = clock::now();
-        if next == Next::Done {
-            self.prices.begin();
-        } else {
+        if next != Next::Done {
             vcpu.counts.useless.fetch_add(1, Relaxed);
-            let cost = self.prices.of_vain_look(by_timer);
-            self.policy.looked_in_vain(cost, now);
-        }
-        let looks = self.prices.lately();
-        let deaf = self.policy.is_deaf_for(&looks, now);
-        vcpu.alarm.hears_after(now, deaf);
-        if deaf != 0 && !self.policy.hears_freely() {
-            vcpu.watch().mask();
-        }
-        let timers_wait = self.policy.timers_wait(&looks, now);
-        vcpu.alarm.looks_after(timers_wait);
-        let mut at = match next {
-            Next::At(at) => at.max(now + timers_wait),
-            Next::By(at) => at,
-            // Things change as fast as we look: the others must get on.
-            Next::Now => now + SHARE * SHARE * looks.timer,
-            // A poll that has begun while nothing was heard did not look after itself.
-            Next::Rest | Next::Done if deaf != 0 && (self.poll_id().1 != 0 || vcpu.is_idle()) => {
-                now + deaf
+            if !by_timer {
+                self.policy.has_heard(now);
             }
+        }
+        vcpu.alarm.set_rest(now, self.policy.rests_until());
+        let mut at = match next {
+            Next::At(at) => at,
+            // Things change as fast as we look: the others must get on.
+            Next::Now => now + KEPT,
             Next::Rest | Next::Done => NEVER,
         };
-        // The signal may not have reached the stopped thread. What is pinned and picked shows in no queue: a poll may have begun without seeing it.
+        // The signal may not have reached the stopped thread. What is pinned and picked shows in no
+        // queue: a poll may have begun without seeing it.
         if vcpu.has_stopped_polls()
             || vcpu.pinned.levels.load(Acquire) != 0
             || self.current().is_to_wake(now).is_some()
@@ -259,7 +240,7 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    fn decide(&mut self, id: PollId) -> Next {
+    fn decide(&mut self, id: PollId, by_timer: bool) -> Next {
         let vcpu = self.vcpu;
         let now = clock::now();
         let worker = vcpu.worker();
@@ -267,12 +248,10 @@ impl<'a> Watcher<'a> {
         if vcpu.is_idle() {
             return self.decide_idle();
         }
-        let Some(level) = worker.executor().running_level() else {
-            return self.between_polls(now);
+        let level = match worker.executor().running_level() {
+            Some(level) if id.1 != 0 => level,
+            _ => return self.between_polls(by_timer, now),
         };
-        if id.1 == 0 {
-            return self.between_polls(now);
-        }
         if let Some(woken) = thread.is_to_wake(now) {
             // It goes on as soon as it gets the CPU, if it has been woken.
             if now.saturating_sub(woken) >= TURN {
@@ -283,51 +262,50 @@ impl<'a> Watcher<'a> {
             }
             return Next::At(NEVER);
         }
-        let ran = thread.has_run(|now| vcpu.parked(now));
+        let rule = vcpu.rule();
+        let (ran, lost) = thread.has_run(vcpu.settings.cost_ticks, |now| vcpu.parked(now));
+        // A poll that sleeps loses time; so does, a little, one that the watcher looks at.
+        let may_sleep = lost > TURN.min(ran.lasted / 2);
         let depended_on = Policy::is_depended_on(vcpu.tally.blocked.load(Acquire) != 0, ran);
         if self.gives_turn(depended_on, now) && depended_on {
-            return self.stop(id, vcpu.rule().place(ran), false, now);
+            return self.stop(id, rule.place(ran), may_sleep, now);
         }
-        let sight = self.sight(level, thread, ran, now);
-        let is_asleep = || thread.is_asleep();
-        let decision =
-            self.policy
-                .decide(&vcpu.rule(), &vcpu.costs.lengths, &sight, is_asleep, now);
-        match decision {
+        let sight = self.sight(id, level, thread, ran, now);
+        let is_asleep = || may_sleep && thread.is_asleep();
+        match self.policy.decide(&rule, &sight, by_timer, is_asleep, now) {
             Decision::Rest => Next::Rest,
-            Decision::Later(wait, waits) => {
-                if self.listen() && waits != Waits::Urgent {
+            Decision::Later { wait, listens } => {
+                if !listens {
+                    vcpu.watch().mask();
+                } else {
+                    self.listen();
                     // Something more urgent may have come.
-                    if self.sight(level, thread, ran, now).waits() > waits {
+                    if self.sight(id, level, thread, ran, now).waits() > sight.waits() {
                         return Next::Now;
                     }
                 }
-                // A look that came sooner would take the CPU time that it waits for.
-                let price = self.prices.lately().timer;
-                let wait = wait.max(price);
-                if waits != Waits::Nothing && self.policy.looks_freely(&ran, price, now) {
-                    Next::By(now + wait)
-                } else {
-                    Next::At(now + wait)
-                }
+                Next::At(now + wait)
             }
             // Its thread would run on beside the next one.
             Decision::Suspend(_) if interrupt::is_lost() => Next::Rest,
-            Decision::Suspend(place) => self.stop(id, place, true, now),
-            Decision::SetAside => self.stop(id, Place::Head, false, now),
+            Decision::Suspend(place) => self.stop(id, place, may_sleep, now),
+            Decision::SetAside => self.stop(id, Place::Head, true, now),
         }
     }
 
-    fn sight(&self, level: Level, thread: &Thread, ran: Ran, now: u64) -> Sight {
+    fn sight(&self, id: PollId, level: Level, thread: &Thread, ran: Ran, now: u64) -> Sight {
         let executor = &self.vcpu.worker().executor();
         let hidden = self.hidden(now);
         Sight {
+            poll: id.1,
             level: level.get(),
             ran,
+            was_suspended: thread.resumed.load(Relaxed) != 0,
             turn: thread.turn.load(Relaxed),
             waiting: executor.bitmap() | hidden,
             lingering: hidden & level.bit() == 0 && executor.only_lingers(level),
             beside_idle: self.waits_beside_an_idle_vcpu(),
+            may_hear_urgent: self.vcpu.watch().levels_in_flight() & level.more_urgent_bits() != 0,
         }
     }
 
@@ -372,8 +350,11 @@ impl<'a> Watcher<'a> {
     }
 
     /// The current thread looks after itself; but a turn may be due, or it may be stuck.
-    fn between_polls(&mut self, now: u64) -> Next {
-        self.current().is_sampled(|now| self.vcpu.parked(now));
+    fn between_polls(&mut self, by_timer: bool, now: u64) -> Next {
+        if by_timer && self.policy.is_in_vain(0) {
+            // A poll that begins meanwhile sets the timer for the end of the rest.
+            self.policy.rest(now);
+        }
         self.gives_turn(self.vcpu.tally.blocked.load(Acquire) != 0, now);
         if self.may_be_stuck() {
             let id = (self.vcpu.current.load(Acquire), 0);
@@ -409,17 +390,14 @@ impl<'a> Watcher<'a> {
     }
 
     /// Stops the poll that is under way.
-    fn stop(&mut self, id: PollId, place: Place, paid: bool, now: u64) -> Next {
+    fn stop(&mut self, id: PollId, place: Place, may_sleep: bool, now: u64) -> Next {
         let vcpu = self.vcpu;
-        match vcpu.stop_current(id, place) {
+        match vcpu.stop_current(id, place, may_sleep) {
             Ok(stopped) => {
                 if stopped == Stopped::Suspended {
                     self.stopped = Some(id.0);
-                }
-                if paid && stopped == Stopped::Suspended {
                     self.policy.has_suspended(&vcpu.rule(), now);
                 }
-                vcpu.ticker.go_on(now);
                 self.stuck = None;
                 self.loosen(false);
                 Next::Done
@@ -498,16 +476,12 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// What comes from now on signals the eventfd. False: it does not hear, or there was something before.
-    fn listen(&self) -> bool {
+    /// Arrivals signal the eventfd from here on.
+    fn listen(&self) {
         let vcpu = self.vcpu;
-        if vcpu.alarm.is_deaf(clock::ticks()) {
-            return false;
-        }
         vcpu.worker().executor().set_attended(true);
         vcpu.watch().unmask();
         fence(SeqCst);
-        true
     }
 
     /// Nothing waits. Says that it listens, and looks once more whether that is still true.
@@ -519,10 +493,11 @@ impl<'a> Watcher<'a> {
             // A poll that begins now looks after itself.
             return Next::Rest;
         }
-        if !self.listen() {
-            // As soon as it hears.
-            return Next::At(0);
+        let now = clock::now();
+        if self.policy.rests_until() > now {
+            return Next::At(now + 2 * KEPT);
         }
+        self.listen();
         match worker.timers().next_deadline() {
             Some(deadline) if deadline > clock::now() => vcpu.alarm.arm(deadline),
             _ => {}

@@ -20,7 +20,6 @@ mod order;
 mod pinned;
 mod signals;
 mod stacks;
-mod ticker;
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
