@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use upshift_elevate::dispatch::Permit;
 
 use super::roles::{FIRST, NONE};
+use super::slice::Modest;
 use super::thread::Thread;
 use super::vcpu::Preemptible;
 use crate::preempt::interrupt::{self, OnStack};
@@ -96,6 +97,7 @@ fn wait_here(permit: &Permit) {
         if number == FIRST {
             vcpu.attend_blocked(|| !permit.is_revoked());
         } else {
+            let _modest = Modest::begin();
             permit.wait_until(|| false);
         }
         goes_on(vcpu, &vcpu.threads[number]);
@@ -172,6 +174,7 @@ pub(crate) fn answer_here() {
             // The signal is blocked while its handler runs.
             vcpu.attend(|| is_loose() || !thread.permit.is_revoked());
         } else {
+            let _modest = Modest::begin();
             thread.permit.wait_until(is_loose);
         }
         if !thread.permit.is_revoked() {

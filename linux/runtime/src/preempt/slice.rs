@@ -65,12 +65,34 @@ pub(crate) fn of_waiter() {
     shorten();
 }
 
-/// For a spare thread, if it is ordinary: it never goes before the thread that wakes it, which is
-/// about to sleep.
-pub(super) fn of_spare() {
-    if let Some(mut attributes) = get().filter(is_ordinary) {
-        attributes.policy = libc::SCHED_BATCH as u32;
-        set(&mut attributes);
+/// While it lives, a thread of ordinary priority that waits does not go before the thread that
+/// wakes it, which is about to sleep. If it did, that thread would stay in the kernel's queue, and
+/// the watcher, when it wakes, would be compared with it instead of with the poll, and be left to
+/// wait for the tick (4 ms). Async-signal-safe.
+pub(super) struct Modest(());
+
+impl Modest {
+    pub(super) fn begin() -> Modest {
+        exchange(libc::SCHED_OTHER, libc::SCHED_BATCH);
+        Modest(())
+    }
+}
+
+impl Drop for Modest {
+    fn drop(&mut self) {
+        exchange(libc::SCHED_BATCH, libc::SCHED_OTHER);
+    }
+}
+
+/// Changes the policy of the calling thread, if it is `from`: another program, or the user, may
+/// have given it a third one.
+fn exchange(from: libc::c_int, to: libc::c_int) {
+    let priority = libc::sched_param { sched_priority: 0 };
+    // SAFETY: a pointer to a local. A refusal leaves the thread as it is.
+    unsafe {
+        if libc::sched_getscheduler(0) == from {
+            libc::sched_setscheduler(0, to, &raw const priority);
+        }
     }
 }
 

@@ -42,7 +42,7 @@ use super::current::{Registered, with_current};
 use super::idle::Idle;
 use super::roles::{FIRST, MAIN, NONE, Role, Roles};
 use super::service::Service;
-use super::slice;
+use super::slice::Modest;
 use super::starter::Starter;
 use super::thread::{Go, Thread};
 use crate::board::Eyes;
@@ -252,7 +252,6 @@ impl Preemptible {
 
     fn be_spare(&self, number: usize) {
         self.enlist(board::Role::Worker);
-        slice::of_spare();
         let thread = &self.threads[number];
         if interrupt::claim().is_err() {
             while self.roles().count() <= number {
@@ -266,7 +265,11 @@ impl Preemptible {
         }
         let _registered = Registered::begin(self, number);
         loop {
-            if thread.wait() == Go::End {
+            let told = {
+                let _modest = Modest::begin();
+                thread.wait()
+            };
+            if told == Go::End {
                 return;
             }
             let _serving = context::serve(self.worker());

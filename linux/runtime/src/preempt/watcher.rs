@@ -461,8 +461,8 @@ impl<'a> Watcher<'a> {
         if vcpu.orders.loose.swap(loose, SeqCst) == loose && !loose {
             return;
         }
-        if loose {
-            // It makes room, if the kernel does not share the CPU between them.
+        if loose && !self.current().is_asleep() {
+            // It spins, and makes room, if the kernel does not share the CPU between them.
             self.current().interrupt();
         }
         let roles = vcpu.roles();
