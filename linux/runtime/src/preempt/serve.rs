@@ -1,4 +1,5 @@
-//! The loop of the current thread: that of an inline vCPU (`worker`), plus the watch over polls.
+//! The steps of the loop of a vCPU (`worker`) that the current thread of a preemptible one adds: the
+//! watch over polls, and the hand-over to other threads.
 //!
 //! The permit of the thread is in use throughout, but for the time of polls.
 
@@ -7,7 +8,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::compiler_fence;
 
 use upshift_core::preempt::{TURN, Waits};
-use upshift_core::{Picked, Polled, Running, Yielded};
+use upshift_core::{CoroutineId, Picked, Running, Yielded};
 
 use super::alarm::NEVER;
 use super::current::with_current;
@@ -17,117 +18,114 @@ use super::vcpu::Preemptible;
 use crate::coroutine::budget;
 use crate::host::Linux;
 use crate::time::clock;
-use crate::worker::{POLLS_PER_REAP, Spin, Worker};
+use crate::worker::{Kind, Worker};
+
+/// A preemptible vCPU, served by its thread `me`.
+struct Shared<'a> {
+    vcpu: &'a Preemptible,
+    worker: &'a Worker,
+    thread: &'a Thread,
+    me: usize,
+    done: &'a dyn Fn() -> bool,
+    /// Ticks at the end of the last wait.
+    idle_at: u64,
+}
+
+impl<'a> Kind<'a> for Shared<'a> {
+    const TURNED: bool = true;
+
+    fn is_done(&self) -> bool {
+        self.me == FIRST && (self.done)()
+    }
+
+    fn ends(&mut self, turned: bool, back: &mut Option<Yielded<'a, Linux>>) -> Option<bool> {
+        let vcpu = self.vcpu;
+        let to = if self.me != FIRST && vcpu.roles().role(FIRST) == Role::Free {
+            FIRST
+        } else if turned && self.is_done() {
+            return Some(true);
+        } else if vcpu.has_aside() && vcpu.roles().role(MAIN) == Role::Main {
+            MAIN
+        } else {
+            return None;
+        };
+        drop(back.take());
+        vcpu.hand_over(self.worker, to).then_some(false)
+    }
+
+    /// An arrival goes before what is resumed, if it is as urgent; and while there is time to spare,
+    /// it need not wait behind a poll that may turn out to be long.
+    fn is_prompt(&self) -> bool {
+        let vcpu = self.vcpu;
+        let idle = self.worker.executor().clock().wrapping_sub(self.idle_at);
+        (vcpu.tally.suspended.load(Relaxed) != 0 || idle < vcpu.settings.spare_time)
+            && self.worker.ring_is_due()
+    }
+
+    fn is_between_polls(&self) {
+        self.vcpu.watch().mask();
+    }
+
+    fn pick(&mut self, back: &mut Option<Yielded<'a, Linux>>) -> Option<Picked<'a, Linux>> {
+        let executor = self.worker.executor();
+        if self.vcpu.relay.turn.load(Relaxed) != NONE
+            && let Some(id) = self.vcpu.take_turn()
+        {
+            drop(back.take());
+            if let Some(turn) = executor.pick_suspended(id) {
+                return Some(turn);
+            }
+        }
+        executor.pick(back.take())
+    }
+
+    fn takes(&mut self, running: Running<'a, Linux>) -> Result<Running<'a, Linux>, bool> {
+        match running.is_pinned() {
+            true => Err(self.vcpu.hand_to_main(running)),
+            false => Ok(running),
+        }
+    }
+
+    #[inline]
+    fn poll_begins(&mut self) {
+        self.vcpu.poll_begins(self.worker, self.thread);
+    }
+
+    #[inline]
+    fn poll_ends(&mut self) {
+        self.vcpu.poll_ends(self.thread);
+    }
+
+    fn resumes(&mut self, id: CoroutineId, for_a_turn: bool) {
+        let turn = if for_a_turn { TURN } else { 0 };
+        self.vcpu.resume(self.worker, id, turn);
+    }
+
+    fn has_waited(&mut self) {
+        self.idle_at = self.worker.executor().clock();
+    }
+}
 
 impl Preemptible {
-    /// Serves the vCPU until it is given to another thread (false), or, on the first thread, `done` says so (true).
+    /// Serves the vCPU until it is given to another thread (false), or, on the first thread, `done`
+    /// says so (true).
     pub(super) fn serve(&self, me: usize, done: &dyn Fn() -> bool) -> bool {
-        let worker = self.worker();
-        let thread = &self.threads[me];
+        let (worker, thread) = (self.worker(), &self.threads[me]);
         // SAFETY: this thread is current: it alone uses the ring.
         unsafe { worker.ring().adopt() };
         self.keep_a_spare();
         thread.is_sampled(|now| self.parked(now));
         // Whatever made us current waits in the ring, or in the queues.
-        self.turn(worker);
-        let mut spin = Spin::default();
-        let mut reaped_at = worker.executor().clock();
-        let mut idle_at = reaped_at;
-        let mut polls = 0;
-        // As in the loop of an inline vCPU.
-        let mut turned = true;
-        let mut back: Option<Yielded<'_, Linux>> = None;
-        loop {
-            if me == FIRST {
-                if turned && done() {
-                    return true;
-                }
-            } else if self.roles().role(FIRST) == Role::Free {
-                drop(back.take());
-                if self.hand_over(worker, FIRST) {
-                    return false;
-                }
-            }
-            if self.has_aside() && self.roles().role(MAIN) == Role::Main {
-                drop(back.take());
-                if self.hand_over(worker, MAIN) {
-                    return false;
-                }
-            }
-            let prompt = self.tally.suspended.load(Relaxed) != 0
-                || worker.executor().clock().wrapping_sub(idle_at) < self.settings.spare_time;
-            if worker.submissions_are_urgent(back.as_ref()) || (prompt && worker.ring_is_due()) {
-                // What has arrived goes before what is resumed, if it is as urgent; and while there is time to spare, it
-                // need not wait behind a poll that may turn out to be long, in which what comes after it would not ring.
-                self.turn(worker);
-                reaped_at = worker.executor().clock();
-                polls = 0;
-            }
-            if worker.yields_to_others(back.as_ref()) {
-                reaped_at = worker.executor().clock();
-                polls = 0;
-                turned = false;
-                continue;
-            }
-            let picked = if self.relay.turn.load(Relaxed) != NONE
-                && let Some(id) = self.take_turn()
-            {
-                drop(back.take());
-                worker.executor().pick_suspended(id)
-            } else {
-                None
-            };
-            let picked = match picked {
-                None => worker.executor().pick(back.take()),
-                turn => turn,
-            };
-            match picked {
-                Some(Picked::Poll(running)) if running.is_pinned() => {
-                    if self.hand_to_main(running) {
-                        return false;
-                    }
-                }
-                Some(Picked::Poll(running)) => {
-                    budget::refill();
-                    worker.publish(running.level().get());
-                    self.poll_begins(worker, thread);
-                    let polled = running.poll();
-                    self.poll_ends(thread);
-                    if let Polled::Yielded(yielded) = polled {
-                        back = Some(yielded);
-                    }
-                    polls += 1;
-                    turned = false;
-                    if polls >= POLLS_PER_REAP || worker.reap_is_due(reaped_at, back.is_some()) {
-                        self.turn(worker);
-                        reaped_at = worker.executor().clock();
-                        polls = 0;
-                    }
-                    if me == FIRST && done() {
-                        return true;
-                    }
-                }
-                Some(Picked::Resume { id, for_a_turn }) => {
-                    self.resume(worker, id, if for_a_turn { TURN } else { 0 });
-                    return false;
-                }
-                None => {
-                    polls = 0;
-                    if !turned && (worker.ring_is_due() || worker.timer_is_due()) {
-                        self.turn(worker);
-                        turned = true;
-                    } else if me == FIRST && done() {
-                        return true;
-                    } else {
-                        self.watch().mask();
-                        worker.wait(&mut spin);
-                        idle_at = worker.executor().clock();
-                        turned = false;
-                    }
-                    reaped_at = worker.executor().clock();
-                }
-            }
-        }
+        self.watch().mask();
+        worker.turn();
+        worker.serve_as(&mut Shared {
+            vcpu: self,
+            worker,
+            thread,
+            me,
+            done,
+            idle_at: worker.executor().clock(),
+        })
     }
 
     /// There is a thread to go on with when the next poll is stopped. A system that gives none leaves polls as they are.
@@ -139,12 +137,6 @@ impl Preemptible {
         if lacks {
             let _ = self.start_another();
         }
-    }
-
-    /// Enters the ring, reaps, expires timers.
-    fn turn(&self, worker: &Worker) {
-        self.watch().mask();
-        worker.turn();
     }
 
     /// The poll of this thread begins: from here on it may be stopped.
