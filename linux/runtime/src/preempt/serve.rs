@@ -118,7 +118,7 @@ impl Preemptible {
         // Whatever made us current waits in the ring, or in the queues.
         self.watch().mask();
         worker.turn();
-        worker.serve_as(&mut Shared {
+        worker.serve_as(Shared {
             vcpu: self,
             worker,
             thread,

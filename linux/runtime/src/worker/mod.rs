@@ -301,7 +301,7 @@ impl Worker {
     pub(crate) fn run_within(&self, done: Until<'_>) {
         fence(Ordering::SeqCst);
         self.tell_watchdog();
-        self.serve_as(&mut Alone {
+        self.serve_as(Alone {
             worker: self,
             done,
             reachable: self.reachable(),
@@ -310,8 +310,8 @@ impl Worker {
 
     /// The loop of a vCPU. Returns whether the thread that serves it is done; if not, another
     /// thread serves the vCPU from here on.
-    #[inline]
-    pub(crate) fn serve_as<'a, K: Kind<'a>>(&'a self, kind: &mut K) -> bool {
+    #[inline(always)]
+    pub(crate) fn serve_as<'a, K: Kind<'a>>(&'a self, mut kind: K) -> bool {
         let mut spin = Spin::default();
         let mut reaped_at = clock::ticks();
         let mut polls = 0;
