@@ -18,7 +18,7 @@ use super::vcpu::Preemptible;
 use crate::coroutine::budget;
 use crate::host::Linux;
 use crate::time::clock;
-use crate::worker::{Kind, Worker};
+use crate::worker::{Kind, Until, Worker};
 
 /// A preemptible vCPU, served by its thread `me`.
 struct Shared<'a> {
@@ -32,17 +32,13 @@ struct Shared<'a> {
 }
 
 impl<'a> Kind<'a> for Shared<'a> {
-    const TURNED: bool = true;
-
-    fn is_done(&self) -> bool {
-        self.me == FIRST && (self.done)()
-    }
+    const SHARES: bool = true;
 
     fn ends(&mut self, turned: bool, back: &mut Option<Yielded<'a, Linux>>) -> Option<bool> {
         let vcpu = self.vcpu;
         let to = if self.me != FIRST && vcpu.roles().role(FIRST) == Role::Free {
             FIRST
-        } else if turned && self.is_done() {
+        } else if turned && self.me == FIRST && (self.done)() {
             return Some(true);
         } else if vcpu.has_aside() && vcpu.roles().role(MAIN) == Role::Main {
             MAIN
@@ -66,8 +62,12 @@ impl<'a> Kind<'a> for Shared<'a> {
         self.vcpu.watch().mask();
     }
 
-    fn pick(&mut self, back: &mut Option<Yielded<'a, Linux>>) -> Option<Picked<'a, Linux>> {
-        let executor = self.worker.executor();
+    fn pick(
+        &mut self,
+        worker: &'a Worker,
+        mut back: Option<Yielded<'a, Linux>>,
+    ) -> Option<Picked<'a, Linux>> {
+        let executor = worker.executor();
         if self.vcpu.relay.turn.load(Relaxed) != NONE
             && let Some(id) = self.vcpu.take_turn()
         {
@@ -76,14 +76,11 @@ impl<'a> Kind<'a> for Shared<'a> {
                 return Some(turn);
             }
         }
-        executor.pick(back.take())
+        executor.pick(back)
     }
 
-    fn takes(&mut self, running: Running<'a, Linux>) -> Result<Running<'a, Linux>, bool> {
-        match running.is_pinned() {
-            true => Err(self.vcpu.hand_to_main(running)),
-            false => Ok(running),
-        }
+    fn hands_on(&mut self, pinned: Running<'a, Linux>) -> bool {
+        self.vcpu.hand_to_main(pinned)
     }
 
     #[inline]
@@ -101,8 +98,8 @@ impl<'a> Kind<'a> for Shared<'a> {
         self.vcpu.resume(self.worker, id, turn);
     }
 
-    fn has_waited(&mut self) {
-        self.idle_at = self.worker.executor().clock();
+    fn has_waited(&mut self, worker: &'a Worker) {
+        self.idle_at = worker.executor().clock();
     }
 }
 
@@ -118,14 +115,15 @@ impl Preemptible {
         // Whatever made us current waits in the ring, or in the queues.
         self.watch().mask();
         worker.turn();
-        worker.serve_as(Shared {
+        let shared = Shared {
             vcpu: self,
             worker,
             thread,
             me,
             done,
             idle_at: worker.executor().clock(),
-        })
+        };
+        worker.serve_as(shared, Until::Says(&|| me == FIRST && done()))
     }
 
     /// There is a thread to go on with when the next poll is stopped. A system that gives none leaves polls as they are.

@@ -148,10 +148,8 @@ impl Until<'_> {
 /// The steps of the loop in which vCPUs of the two kinds differ. Each kind has a loop of its own in
 /// the program.
 pub(crate) trait Kind<'a> {
-    /// Whether there has been a turn of the ring when the loop begins.
-    const TURNED: bool;
-    /// Whether the thread has been asked for and is done.
-    fn is_done(&self) -> bool;
+    /// Whether several threads share the vCPU. The loop of such a thread begins after a turn.
+    const SHARES: bool;
     /// Before each pick: whether the thread leaves the loop, and then whether it is done.
     fn ends(&mut self, turned: bool, back: &mut Option<Yielded<'a, Linux>>) -> Option<bool>;
     /// Whether completions are reaped before the next poll, however short the last one was.
@@ -159,10 +157,14 @@ pub(crate) trait Kind<'a> {
     /// Nothing is polled from here on, and the ring is looked at.
     fn is_between_polls(&self);
     /// Takes what is to be polled or resumed next.
-    fn pick(&mut self, back: &mut Option<Yielded<'a, Linux>>) -> Option<Picked<'a, Linux>>;
-    /// Returns the coroutine if this thread polls it; otherwise whether the vCPU has been given to
-    /// the thread that does.
-    fn takes(&mut self, running: Running<'a, Linux>) -> Result<Running<'a, Linux>, bool>;
+    fn pick(
+        &mut self,
+        worker: &'a Worker,
+        back: Option<Yielded<'a, Linux>>,
+    ) -> Option<Picked<'a, Linux>>;
+    /// Hands on a pinned coroutine. Returns whether the vCPU has been given to the thread that
+    /// polls it.
+    fn hands_on(&mut self, pinned: Running<'a, Linux>) -> bool;
     /// A poll begins.
     fn poll_begins(&mut self);
     /// The poll has ended.
@@ -170,24 +172,17 @@ pub(crate) trait Kind<'a> {
     /// The vCPU goes to the thread that holds this suspended poll.
     fn resumes(&mut self, id: CoroutineId, for_a_turn: bool);
     /// A wait in the ring is over.
-    fn has_waited(&mut self);
+    fn has_waited(&mut self, worker: &'a Worker);
 }
 
 /// An inline vCPU: one thread serves it, and no poll is interrupted.
 struct Alone<'a> {
-    worker: &'a Worker,
-    done: Until<'a>,
     /// In the middle of a poll others may stand in.
     reachable: Option<Reachable<'a>>,
 }
 
 impl<'a> Kind<'a> for Alone<'a> {
-    const TURNED: bool = false;
-
-    #[inline(always)]
-    fn is_done(&self) -> bool {
-        self.done.is_now()
-    }
+    const SHARES: bool = false;
 
     #[inline(always)]
     fn ends(&mut self, _: bool, _: &mut Option<Yielded<'a, Linux>>) -> Option<bool> {
@@ -203,13 +198,16 @@ impl<'a> Kind<'a> for Alone<'a> {
     fn is_between_polls(&self) {}
 
     #[inline(always)]
-    fn pick(&mut self, back: &mut Option<Yielded<'a, Linux>>) -> Option<Picked<'a, Linux>> {
-        self.worker.executor.pick(back.take())
+    fn pick(
+        &mut self,
+        worker: &'a Worker,
+        back: Option<Yielded<'a, Linux>>,
+    ) -> Option<Picked<'a, Linux>> {
+        worker.executor.pick(back)
     }
 
-    #[inline(always)]
-    fn takes(&mut self, running: Running<'a, Linux>) -> Result<Running<'a, Linux>, bool> {
-        Ok(running)
+    fn hands_on(&mut self, _: Running<'a, Linux>) -> bool {
+        unreachable!("one thread polls all")
     }
 
     #[inline(always)]
@@ -231,9 +229,9 @@ impl<'a> Kind<'a> for Alone<'a> {
     }
 
     #[inline(always)]
-    fn has_waited(&mut self) {
+    fn has_waited(&mut self, worker: &'a Worker) {
         if self.reachable.is_none() {
-            self.reachable = self.worker.reachable();
+            self.reachable = worker.reachable();
         }
     }
 }
@@ -301,25 +299,24 @@ impl Worker {
     pub(crate) fn run_within(&self, done: Until<'_>) {
         fence(Ordering::SeqCst);
         self.tell_watchdog();
-        self.serve_as(Alone {
-            worker: self,
-            done,
-            reachable: self.reachable(),
-        });
+        let reachable = self.reachable();
+        self.serve_as(Alone { reachable }, done);
     }
 
     /// The loop of a vCPU. Returns whether the thread that serves it is done; if not, another
     /// thread serves the vCPU from here on.
     #[inline(always)]
-    pub(crate) fn serve_as<'a, K: Kind<'a>>(&'a self, mut kind: K) -> bool {
+    pub(crate) fn serve_as<'a, K: Kind<'a>>(&'a self, mut kind: K, done: Until<'_>) -> bool {
         let mut spin = Spin::default();
         let mut reaped_at = clock::ticks();
         let mut polls = 0;
         // There has been a turn since the last poll or wait.
-        let mut turned = K::TURNED;
+        let mut turned = K::SHARES;
         let mut back: Option<Yielded<'a, Linux>> = None;
         loop {
-            if let Some(is_done) = kind.ends(turned, &mut back) {
+            if K::SHARES
+                && let Some(is_done) = kind.ends(turned, &mut back)
+            {
                 return is_done;
             }
             if self.submissions_are_urgent(back.as_ref()) || kind.is_prompt() {
@@ -329,7 +326,7 @@ impl Worker {
                 polls = 0;
             }
             if self.yields_to_others(back.as_ref()) {
-                if kind.is_done() {
+                if done.is_now() {
                     return true;
                 }
                 reaped_at = self.executor.clock();
@@ -337,13 +334,14 @@ impl Worker {
                 turned = false;
                 continue;
             }
-            match kind.pick(&mut back) {
+            match kind.pick(self, back.take()) {
                 Some(Picked::Poll(running)) => {
-                    let running = match kind.takes(running) {
-                        Ok(running) => running,
-                        Err(true) => return false,
-                        Err(false) => continue,
-                    };
+                    if K::SHARES && running.is_pinned() {
+                        match kind.hands_on(running) {
+                            true => return false,
+                            false => continue,
+                        }
+                    }
                     budget::refill();
                     self.publish(running.level().get());
                     kind.poll_begins();
@@ -360,7 +358,7 @@ impl Worker {
                         reaped_at = self.executor.clock();
                         polls = 0;
                     }
-                    if kind.is_done() {
+                    if done.is_now() {
                         return true;
                     }
                 }
@@ -376,12 +374,12 @@ impl Worker {
                         kind.is_between_polls();
                         self.turn();
                         turned = true;
-                    } else if kind.is_done() {
+                    } else if done.is_now() {
                         return true;
                     } else {
                         kind.is_between_polls();
                         self.wait(&mut spin);
-                        kind.has_waited();
+                        kind.has_waited(self);
                         turned = false;
                     }
                     reaped_at = self.executor.clock();
