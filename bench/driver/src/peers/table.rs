@@ -98,6 +98,7 @@ pub(crate) const MICRO: &[Peer] = &[
 /// Spin servers that Upshift's is compared with.
 pub(crate) const SPIN: &[Peer] = &[
     peer("trick", Bench("peer-trick"), &["spin"]),
+    peer("c", C("preempt", &["-luring"]), &["spin"]),
     peer("go", GO, &["spin"]),
     peer("tokio-ct", Bench("peer-tokio"), &["spin"]),
     peer(
