@@ -7,14 +7,15 @@
 //! knowing the future would have cost.
 //!
 //! 1. A poll may be suspended for something **more urgent** once it has used *C* of CPU time. It
-//!    returns to the head of its level.
+//!    returns to the head of its level until it has used its quantum, then to the tail.
 //! 2. A poll may be suspended for an **equal** once it has used its **quantum**, at least 4 *C*.
 //!    It returns to the tail, and from then on makes room for fresh equals as in 1. Polls of a
 //!    level that have used their quantum do not interrupt each other: they take turns.
-//! 3. **One budget**: suspensions, turns and looks are charged to one [`TokenBucket`] that gets a
-//!    tenth of the time. Equals use it only while it is at least half full. While it does not hold
-//!    *C*, polls run on. A look is in vain if the poll that it was meant for has ended; then the
-//!    watcher rests for 2 ms ([`KEPT`]).
+//! 3. **One budget**: suspensions, turns and looks in vain are charged to one [`TokenBucket`] that
+//!    gets a tenth of the time. Equals use it only while it is at least half full. While it does
+//!    not hold *C*, polls run on. After a look in vain (the poll that it was meant for has ended)
+//!    the watcher listens to nothing for 20 ms ([`SELDOM`]), or until a poll is suspended; it still
+//!    looks at a poll that lasts for 2 to 4 ms.
 //! 4. **Nothing hangs**: a suspended poll gets a turn at least every 2 ms while anything may depend
 //!    on it, and every 20 ms otherwise. Turns are charged, but never refused. A poll that sleeps
 //!    while others wait behind it is set aside.
@@ -34,11 +35,12 @@ pub use rule::{Ran, Rule};
 /// Preemption takes at most one part in so many of a vCPU's time.
 pub const SHARE: u64 = 10;
 /// Longest time that a suspended poll is kept off the CPU while something may depend on it, times
-/// the number of suspended polls; also the watcher's rest after a look in vain.
+/// the number of suspended polls.
 pub const KEPT: u64 = 2_000_000;
 /// Length of a suspended poll's turn.
 pub const TURN: u64 = KEPT / SHARE;
-/// Time between turns while nothing visible depends on a suspended poll.
+/// Time between turns while nothing visible depends on a suspended poll; also the watcher's rest
+/// after a look in vain.
 pub const SELDOM: u64 = SHARE * KEPT;
 /// Capacity of the budget: a burst of suspensions takes no longer than a suspended poll may be kept
 /// off the CPU.
