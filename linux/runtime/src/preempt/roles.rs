@@ -5,7 +5,7 @@
 pub(super) const FIRST: usize = 0;
 /// The thread of `block_on`, on vCPU 0: it polls pinned coroutines, and nothing else.
 pub(super) const MAIN: usize = 1;
-/// The number of no thread.
+/// Stands for no thread.
 pub(super) const NONE: usize = usize::MAX;
 
 /// The role of a worker thread.

@@ -11,7 +11,7 @@
 //! | `threads` | see [`Thread`] | all |
 //! | `current`, `relay.displaced` | the giver of the vCPU (below) | all |
 //! | `relay.next_up` | the giver; the thread that wakes the next one | all |
-//! | `relay.turn` | the watcher gives turns, the giver takes them | the giver |
+//! | `relay.turn` | the watcher, and the giver of the vCPU | the giver |
 //! | `tally` | the giver; a blocked thread that wakes up, or the watcher for it | all |
 //! | `pinned.queue` | the current thread | the current thread |
 //! | `pinned.levels` | the current thread | the watcher, the end of `block_on` |
