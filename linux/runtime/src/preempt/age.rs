@@ -1,9 +1,12 @@
-//! How long a poll has run, by the CPU time of its thread: what other programs take of the CPU meanwhile is not the poll's.
+//! How long a poll has run, by the CPU time of its thread: CPU time that other programs take
+//! meanwhile is not the poll's.
 //!
-//! To read that clock is a system call. A poll that begins while polls are suspended makes it; then the threads of the vCPU take much of each other's time. One that begins
-//! otherwise does not: the clock is known at the last look of the watcher, or when the thread began to serve, and all that the thread has lost since, beside its sleeps between
-//! polls, is taken for lost in this poll. So **no poll is thought to have run for longer than its thread**, and from its first look on what it has run is known. A long poll beside a
-//! busy program may be seen one look later therefore; a short one is not stopped for what others have done.
+//! Reading that clock is a system call, made only at looks and when a thread begins to serve. For a
+//! poll that has begun since, all CPU time that its thread has lost since the last reading, beside
+//! sleeps between polls, counts as lost in this poll. So **no poll is thought to have run for
+//! longer than its thread**, and from its first look on its age is known. A long poll beside a busy
+//! program may therefore be stopped one look later; a short one is not stopped for the work of
+//! others.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,12 +21,12 @@ pub(super) struct Clocks {
     pub(super) now: u64,
     /// Its CPU time, ticks.
     pub(super) used: u64,
-    /// For how long its vCPU has slept in all, ticks.
+    /// Time for which its vCPU has slept in all, ticks.
     pub(super) parked: u64,
 }
 
 impl Clocks {
-    /// With its CPU time in ns.
+    /// Creates the clocks from the tick, the CPU time in ns, and the sleeps of the vCPU in ticks.
     pub(super) fn new(now: u64, used: u64, parked: u64) -> Clocks {
         Clocks {
             now,
@@ -33,8 +36,8 @@ impl Clocks {
     }
 }
 
-/// What is known of a thread since its clocks were read last. Written by the thread and by its vCPU's watcher; one that meets the other may take what is
-/// known of one moment for that of the other, for one look.
+/// The last reading of a thread's clocks, and the age of its poll then. Written by the thread and
+/// by its vCPU's watcher; if both write at a time, a reader may mix the two readings, for one look.
 #[derive(Debug, Default)]
 pub(super) struct Age {
     now: AtomicU64,
@@ -42,12 +45,12 @@ pub(super) struct Age {
     parked: AtomicU64,
     /// The poll that was under way, by the tick at which it began; 0: none.
     began: AtomicU64,
-    /// What it had run.
+    /// Time that this poll had run, ticks.
     ran: AtomicU64,
 }
 
 impl Age {
-    /// At this moment the poll that began at this tick, or none, 0, has run for so long, ticks.
+    /// Records that the poll that began at this tick, 0 for none, has run for `ran` ticks by now.
     pub(super) fn is(&self, clocks: Clocks, began: u64, ran: u64) {
         self.now.store(clocks.now, Relaxed);
         self.used.store(clocks.used, Relaxed);
@@ -56,9 +59,9 @@ impl Age {
         self.began.store(began, Relaxed);
     }
 
-    /// Returns how long the poll that began at this tick has run, if it had run for `before` when it
-    /// was resumed, or began, at the tick `since`; and how much it has lost since the clocks were
-    /// read last, or since then.
+    /// Returns for how long the poll that began at the tick `began` has run, and the time that it
+    /// has lost since the last reading, or since `since`. The poll had run for `before` when it was
+    /// resumed, or began, at the tick `since`.
     pub(super) fn of(&self, clocks: Clocks, began: u64, before: u64, since: u64) -> (u64, u64) {
         let most = before + clocks.now.saturating_sub(since);
         let used = clocks.used.saturating_sub(self.used.load(Relaxed));
@@ -87,7 +90,7 @@ mod tests {
     fn a_poll_that_is_not_disturbed_has_run_since_it_began() {
         let age = Age::default();
         age.is(at(1_000, 300, 50), 0, 0);
-        // 200 of sleep, and 800 of polls and of what is between them.
+        // 200 of sleep, and 800 of polls and of the loop between them.
         assert_eq!(age.of(at(2_000, 1_100, 250), 1_900, 0, 1_900).0, 100);
     }
 
@@ -96,7 +99,7 @@ mod tests {
         let age = Age::default();
         age.is(at(1_000, 300, 50), 0, 0);
         assert_eq!(age.of(at(9_000, 330, 50), 1_020, 0, 1_020).0, 10);
-        // It may have been lost before; then it has run for longer.
+        // The time may have been lost before the poll; then the poll has run for longer.
         assert_eq!(age.of(at(9_000, 330, 50), 8_900, 0, 8_900).0, 0);
     }
 
@@ -105,7 +108,7 @@ mod tests {
         let age = Age::default();
         age.is(at(1_000, 300, 50), 900, 80);
         assert_eq!(age.of(at(9_000, 500, 50), 900, 0, 900).0, 280);
-        // Another one.
+        // Another poll.
         assert_eq!(age.of(at(1_300, 600, 50), 1_250, 0, 1_250).0, 50);
     }
 
@@ -114,7 +117,7 @@ mod tests {
         let age = Age::default();
         age.is(at(5_000, 300, 50), 900, 80);
         assert_eq!(age.of(at(5_500, 420, 50), 900, 80, 5_000).0, 200);
-        // Of nothing known: at least what it had run.
+        // Without a reading: at least as long as at the suspension.
         let none = Age::default();
         assert_eq!(none.of(at(5_500, 0, 0), 900, 80, 5_000).0, 80);
     }

@@ -1,13 +1,18 @@
-//! The time slices of threads that mostly wait.
+//! Time slices and policies of threads: the order in which the kernel runs the threads of a vCPU.
+//! No rights are needed.
 //!
-//! A thread that wakes up goes before one that runs, of the same priority, if its slice is shorter;
-//! a thread that runs is otherwise left alone until the next tick. So the watcher has the shortest
-//! slice that the kernel takes, and the workers keep those that the kernel gives to all. No rights
-//! are needed.
+//! A thread that wakes up goes before a running one of the same priority if its slice is shorter;
+//! otherwise the running thread is left alone until the next tick. So the watcher has the shortest
+//! slice that the kernel takes, or with rights the lowest real-time priority, and the workers keep
+//! the slices that the kernel gives to all.
+//!
+//! Workers that wait, spare or with a suspended poll, are in the batch policy: a thread of that
+//! policy does not go before the thread that wakes it ([`Modest`]). Workers that poll are in the
+//! default policy.
 
 /// The watcher's slice: the shortest that the kernel takes, ns.
 const SLICE: u64 = 100_000;
-/// Threads and processes that are started by the thread inherit neither slice nor priority.
+/// Flag: threads and processes that the thread starts inherit neither slice nor priority.
 const RESET_ON_FORK: u64 = 1;
 
 /// The kernel's `sched_attr`.
@@ -42,9 +47,11 @@ fn is_ordinary(attributes: &Attributes) -> bool {
     attributes.policy == libc::SCHED_OTHER as u32
 }
 
-/// For the watcher. With the right to, the least real-time priority: then it runs when it wakes, whatever it has used of the CPU before.
-/// It polls nothing, and what it does is bounded. Without, and if the kernel knows of slices, a short one; so also with a `daemon`, which
-/// elevates it above all that computes, when others compete, and leaves alone what has a real-time priority of its own.
+/// Prepares the calling thread to be a watcher. With rights it gets the lowest real-time priority:
+/// it runs when it wakes up, however much CPU time it has used. It polls nothing, and its work is
+/// bounded. Without rights it gets a short slice, if the kernel knows of slices; so also with a
+/// `daemon`, which elevates it above all that computes when others compete, and leaves alone
+/// threads that have a real-time priority of their own.
 pub(super) fn of_watcher(daemon: bool) {
     let mut real_time = Attributes {
         policy: libc::SCHED_FIFO as u32,
@@ -57,7 +64,8 @@ pub(super) fn of_watcher(daemon: bool) {
     }
 }
 
-/// For a thread that mostly waits, and wakes coroutines. It keeps no real-time priority of the thread that started it.
+/// Prepares the calling thread to mostly wait, and to wake coroutines. It keeps no real-time
+/// priority of the thread that started it.
 pub(crate) fn of_waiter() {
     if get().is_some_and(|attributes| !is_ordinary(&attributes)) {
         set(&mut Attributes::default());
@@ -65,10 +73,10 @@ pub(crate) fn of_waiter() {
     shorten();
 }
 
-/// While it lives, a thread of ordinary priority that waits does not go before the thread that
-/// wakes it, which is about to sleep. If it did, that thread would stay in the kernel's queue, and
-/// the watcher, when it wakes, would be compared with it instead of with the poll, and be left to
-/// wait for the tick (4 ms). Async-signal-safe.
+/// Guard of a wait: while it lives, the calling thread, if it has ordinary priority, does not go
+/// before the thread that wakes it, which is about to sleep. If it did, that thread would stay in
+/// the kernel's queue, and the watcher, when it wakes up, would be compared with that thread
+/// instead of with the poll, and be left to wait for the tick. Async-signal-safe.
 pub(super) struct Modest(());
 
 impl Modest {
@@ -100,7 +108,8 @@ fn shorten() {
     let Some(mut attributes) = get().filter(is_ordinary) else {
         return;
     };
-    // It would also give a thread that this one starts the niceness 0 in place of a negative one.
+    // The flag would also give a thread that this one starts the niceness 0 in place of a negative
+    // one.
     if attributes.nice >= 0 {
         attributes.flags |= RESET_ON_FORK;
     }
