@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::notice::told;
 use crate::time::clock;
 
-/// No timer is set.
+/// Time of a timer that is not set.
 pub(super) const NEVER: u64 = u64::MAX;
 
 /// See the module. Written by the watcher and by the current thread.

@@ -72,9 +72,10 @@ impl Roles {
     /// Has the thread for pinned coroutines come, or go if nothing needs it. Returns false if the
     /// thread stays in its role.
     pub(super) fn set_main(&mut self, is_there: bool) -> bool {
-        let (from, to) = match is_there {
-            true => (Role::Absent, Role::Main),
-            false => (Role::Main, Role::Absent),
+        let (from, to) = if is_there {
+            (Role::Absent, Role::Main)
+        } else {
+            (Role::Main, Role::Absent)
         };
         match self.main {
             Some(main) if self.roles[main] == from => self.roles[main] = to,

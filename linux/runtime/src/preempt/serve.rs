@@ -1,5 +1,5 @@
-//! The steps of the loop of a vCPU (`worker`) that the current thread of a preemptible one adds: the
-//! watch over polls, and the hand-over to other threads.
+//! Steps that the current thread of a preemptible vCPU adds to the loop of `worker`: the watch over
+//! polls, and the hand-over to other threads.
 //!
 //! The permit of the thread is in use throughout, but for the time of polls.
 
@@ -49,8 +49,8 @@ impl<'a> Kind<'a> for Shared<'a> {
         vcpu.hand_over(self.worker, to).then_some(false)
     }
 
-    /// An arrival goes before what is resumed, if it is as urgent; and while there is time to spare,
-    /// it need not wait behind a poll that may turn out to be long.
+    /// An arrival goes before a suspended poll, if it is as urgent; and while there is time to
+    /// spare, it need not wait behind a poll that may turn out to be long.
     fn is_prompt(&self) -> bool {
         let vcpu = self.vcpu;
         let idle = self.worker.executor().clock().wrapping_sub(self.idle_at);
@@ -112,7 +112,7 @@ impl Preemptible {
         unsafe { worker.ring().adopt() };
         self.keep_a_spare();
         thread.is_sampled(|now| self.parked(now));
-        // Whatever made us current waits in the ring, or in the queues.
+        // The cause of the suspension waits in the ring or in the queues.
         self.watch().mask();
         worker.turn();
         let shared = Shared {
@@ -126,7 +126,8 @@ impl Preemptible {
         worker.serve_as(shared, Until::Says(&|| me == FIRST && done()))
     }
 
-    /// There is a thread to go on with when the next poll is stopped. A system that gives none leaves polls as they are.
+    /// Sees to it that there is a thread to go on with when the next poll is stopped. A system that
+    /// gives none leaves polls as they are.
     fn keep_a_spare(&self) {
         let lacks = {
             let roles = self.roles();
@@ -158,7 +159,7 @@ impl Preemptible {
         if thread.resumed.load(Relaxed) != 0 {
             thread.forget_suspension();
         }
-        // What arrives between polls is seen before the next.
+        // Arrivals between polls are seen before the next one.
         self.watch().mask();
     }
 
@@ -201,7 +202,7 @@ impl Preemptible {
         if !worker.executor().is_attended() {
             worker.executor().set_attended(true);
         }
-        // A full barrier: what came before is seen here, and the watcher, when its timer has gone
+        // A full barrier: earlier arrivals are seen here, and the watcher, when its timer has gone
         // off, sees the poll.
         self.watch().unmask();
         self.alarm
@@ -221,12 +222,12 @@ impl Preemptible {
         result
     }
 
-    /// Gives what is pinned, and the vCPU, to the thread that polls it (true); or keeps it until that thread is to be had, and sees to
-    /// that.
+    /// Gives a pinned coroutine, and the vCPU, to the thread that polls it (true); or keeps it until
+    /// that thread is to be had, and sees to that.
     fn hand_to_main(&self, running: Running<'_, Linux>) -> bool {
-        // Before the role is read: a thread that comes back rings, and the watcher sees what waits.
+        // Before the role is read: a thread that comes back rings, and the watcher sees the levels.
         self.pinned.levels.fetch_or(running.level().bit(), Release);
-        // SAFETY: the vCPU outlives what is kept aside; the list is the current thread's.
+        // SAFETY: the vCPU outlives the list, which is the current thread's.
         unsafe {
             let running =
                 std::mem::transmute::<Running<'_, Linux>, Running<'static, Linux>>(running);
@@ -247,7 +248,8 @@ impl Preemptible {
         !unsafe { &*self.pinned.queue.0.get() }.is_empty()
     }
 
-    /// Polls what is pinned to the calling thread, which is current, and gives the vCPU back.
+    /// Polls the coroutines that are pinned to the calling thread, which is current, and gives the
+    /// vCPU back.
     pub(super) fn serve_main(&self) {
         let worker = self.worker();
         let thread = &self.threads[MAIN];
@@ -261,7 +263,8 @@ impl Preemptible {
             let levels = left.fold(0, |levels, one| levels | one.level().bit());
             self.pinned.levels.store(levels, Release);
             budget::refill();
-            // Before it may be stopped: others were picked since, and the watcher stops what is current.
+            // Before it may be stopped: others were picked since, and the watcher stops the current
+            // one.
             running.make_current();
             worker.publish(running.level().get());
             self.poll_begins(worker, thread);
@@ -303,7 +306,7 @@ impl Preemptible {
         self.held().start_spare()
     }
 
-    /// It, counted once more. On a thread of the vCPU only.
+    /// Returns the vCPU, counted once more. On a thread of the vCPU only.
     pub(super) fn held(&self) -> Arc<Preemptible> {
         // SAFETY: the vCPU is held by the runtime's worker, by an `Arc`.
         unsafe {
@@ -323,7 +326,8 @@ pub(crate) fn waits_here(waits: Waits) {
     });
 }
 
-/// Makes a system call of this runtime that does not wait, in the middle of a poll. What arrives meanwhile does not ring: it is looked for afterwards.
+/// Makes a system call of this runtime that does not wait, in the middle of a poll. Arrivals do not
+/// ring meanwhile, and are looked for afterwards.
 ///
 /// To send takes longer than the rest of most polls, and ends without being stopped.
 #[inline]

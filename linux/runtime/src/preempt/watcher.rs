@@ -1,19 +1,22 @@
 //! The watcher of a vCPU: the thread that stops polls.
 //!
-//! It sleeps until its eventfd is signalled (an arrival in the ring, something that became ready, the end of a use of a permit that it asked to
-//! hear of) or its timer goes off, looks at the current thread, and does what the [policy](upshift_core::preempt) says. It allocates nothing and
+//! It sleeps until its eventfd is signalled (an arrival in the ring, a coroutine that became ready,
+//! the end of a use of a permit that it asked to hear of) or its timer goes off. Then it looks at
+//! the current thread and follows the [policy](upshift_core::preempt). It allocates nothing and
 //! takes no lock that a poll may hold: a poll that is suspended in the allocator does not stop it.
 //!
-//! Nothing is forgotten: when it goes to sleep it first says that it listens, then looks once more; a thread that makes something ready
-//! does the reverse. Both steps are separated by full barriers.
+//! Nothing is forgotten: before it sleeps the watcher says that it listens, then looks once more; a
+//! thread that makes something ready does the reverse. Both steps are separated by full barriers.
 //!
-//! # What others may wait for
+//! # Waiters of suspended polls
 //!
-//! A suspended poll may hold a lock. While a poll is blocked, or one has run for [`KEPT`] and may be spinning, each suspended one gets a
-//! turn of [`TURN`] within [`KEPT`] times their number, whatever else is ready. What waits for it may not show: a thread that is not the
-//! vCPU's, or a coroutine that tries again and again in short polls; so there are turns also while nothing shows, as far apart as
-//! [`SELDOM`](upshift_core::preempt::SELDOM) says. And if the current thread gets on with nothing outside of a poll (it allocates, and the allocator's lock is held; it is starting,
-//! and has no permit yet), suspended threads run without theirs.
+//! A suspended poll may hold a lock. While a poll is blocked, or one has run for [`KEPT`] and may be
+//! spinning, each suspended one gets a turn of [`TURN`] within [`KEPT`] times their number, whatever
+//! else is ready. Its waiter may not show: a thread beside the vCPU, or a coroutine that tries again
+//! in short polls. So there are turns also while nothing shows, as far apart as
+//! [`SELDOM`](upshift_core::preempt::SELDOM) says. If the current thread makes no progress outside
+//! of a poll (it waits for the allocator's lock, or is starting and has no permit yet), suspended
+//! threads run without theirs.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
@@ -33,7 +36,8 @@ use crate::host::Preempted;
 use crate::preempt::interrupt;
 use crate::time::clock;
 
-/// A suspended poll that has had its turn lets others of its level go first for so long, ns: as long as it may be kept.
+/// Nanoseconds for which a suspended poll that has had its turn lets others of its level go first:
+/// as long as it may be kept.
 pub(crate) const PATIENCE: Duration = Duration::from_nanos(KEPT);
 
 /// After so long, ns, a vCPU that stands still for want of threads says so.
@@ -46,7 +50,7 @@ pub(super) fn run(vcpu: &Preemptible) {
         let by_timer = sleep(vcpu);
         watcher.look(by_timer);
     }
-    // What is stopped goes on by itself.
+    // Stopped polls go on by themselves.
     watcher.loosen(true);
 }
 
@@ -155,8 +159,8 @@ impl<'a> Watcher<'a> {
             Next::Now => now + KEPT,
             Next::Rest | Next::Done => NEVER,
         };
-        // The signal may not have reached the stopped thread. What is pinned and picked shows in no
-        // queue: a poll may have begun without seeing it.
+        // The signal may not have reached the stopped thread. Pinned coroutines that were picked
+        // show in no queue: a poll may have begun without seeing them.
         if vcpu.has_stopped_polls()
             || vcpu.pinned.levels.load(Acquire) != 0
             || self.current().is_to_wake(now).is_some()
@@ -176,7 +180,8 @@ impl<'a> Watcher<'a> {
         &self.vcpu.threads[self.vcpu.current.load(Acquire)]
     }
 
-    /// Is the current thread in the middle of something that is no poll, or about to take the vCPU, while something is suspended?
+    /// Whether the current thread is in the middle of something that is no poll, or about to take
+    /// the vCPU, while something is suspended.
     fn may_be_stuck(&self) -> bool {
         let vcpu = self.vcpu;
         let current = self.current();
@@ -185,8 +190,9 @@ impl<'a> Watcher<'a> {
             && !vcpu.worker().executor().is_parked()
     }
 
-    /// Has the current thread slept for a turn, or used the CPU for as long as a suspended poll may be kept, in the middle of one use of
-    /// its permit, as far as can be seen? It may depend on what is suspended. One that waits for the CPU does not, and would wait for longer.
+    /// Whether the current thread has slept for a turn, or used the CPU for as long as a suspended
+    /// poll may be kept, in the middle of one use of its permit, as far as can be seen. It may
+    /// depend on a suspended poll. A thread that waits for the CPU does not.
     fn is_stuck(&mut self, id: PollId, now: u64) -> bool {
         let seen = (id, self.vcpu.worker().executor().clock());
         let used = self.current().cpu_time().unwrap_or(now);
@@ -224,7 +230,7 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Those that were blocked and run now are suspended.
+    /// Suspends polls that were blocked and run now.
     fn tend_blocked(&self) {
         let vcpu = self.vcpu;
         if vcpu.tally.blocked.load(Acquire) == 0 {
@@ -309,7 +315,8 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Levels of what has arrived, or waits for the thread that it is pinned to, and is in no queue.
+    /// Levels of arrivals, and of coroutines that wait for the thread that they are pinned to: both
+    /// are in no queue.
     fn hidden(&self, now: u64) -> u64 {
         let watch = self.vcpu.watch();
         let pinned = self.vcpu.main_waits();
@@ -328,7 +335,8 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Has something arrived here that another vCPU, which idles, could run if it were reaped? However little urgent it is.
+    /// Whether something has arrived here that an idle vCPU could run if it were reaped, however
+    /// little urgent.
     fn waits_beside_an_idle_vcpu(&self) -> bool {
         let domain = self.vcpu.worker().executor().domain();
         domain.active_vcpus() > 1 && self.vcpu.watch().has_arrivals() && domain.idle_vcpus() != 0
@@ -412,7 +420,8 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// All threads of the vCPU hold a poll that sleeps, if the current one does. That may be meant; if it lasts, it is said once.
+    /// Every thread of the vCPU holds a poll that sleeps, if the current one does. That may be
+    /// meant; if it lasts, it is said once.
     fn has_no_thread(&mut self, id: PollId, now: u64) {
         const SAYS: &str = "upshift: every thread of a vCPU sleeps in the middle of a poll, so the vCPU stands still until one wakes up; \
             raise Builder::max_suspended\n";
@@ -430,8 +439,8 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// The current thread is in the middle of a use of its permit. It says when that ends; if it does not end, it may depend on what is
-    /// suspended.
+    /// The current thread is in the middle of a use of its permit, and says when that ends. If it
+    /// does not end, it may depend on a suspended poll.
     fn in_use(&mut self, id: PollId, now: u64) -> Next {
         let vcpu = self.vcpu;
         if !vcpu.threads[id.0].permit.ask(heavy_barrier) {

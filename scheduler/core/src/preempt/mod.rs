@@ -3,8 +3,8 @@
 //!
 //! Suspending a poll and resuming it later costs *C* of CPU time ([`Rule::cost`]). Nobody knows how
 //! much longer the poll will take. That is the ski-rental problem: renting (the poll runs on) until
-//! the rent has reached the price and then buying (the poll is suspended) costs at most twice what
-//! knowing the future would have cost.
+//! the rent has reached the price and then buying (the poll is suspended) costs at most twice the
+//! price of knowing the future.
 //!
 //! 1. A poll may be suspended for something **more urgent** once it has used *C* of CPU time. It
 //!    returns to the head of its level until it has used its quantum, then to the tail.

@@ -14,7 +14,7 @@ pub struct Looks {
     pub timer: u64,
 }
 
-/// What a look shows of the poll under way.
+/// The poll under way and the work that waits, as a look shows them.
 #[derive(Clone, Copy, Debug)]
 pub struct Sight {
     /// The poll: another number than that of each other poll of its vCPU.
@@ -156,9 +156,10 @@ impl Policy {
         self.awaited = Some(sight.poll);
         self.rests_until = 0;
         Decision::Later {
-            wait: match may_sleep {
-                true => left,
-                false => left.min((rule.cost - ran.lasted).max(self.looks.timer)),
+            wait: if may_sleep {
+                left
+            } else {
+                left.min((rule.cost - ran.lasted).max(self.looks.timer))
             },
             // After a look because of an arrival that was not more urgent, the next look is early
             // enough.
@@ -367,7 +368,7 @@ mod tests {
         assert_eq!(policy.next_turn_in(SELDOM + 3 * KEPT), KEPT);
     }
 
-    /// A look by the clock that finds another poll begins a rest, unless that poll is to be stopped.
+    /// A look by the clock that finds another poll begins a rest, unless it stops that poll.
     #[test]
     fn after_a_look_in_vain_the_watcher_rests() {
         let mut policy = Policy::new(LOOKS, 0);
