@@ -222,8 +222,8 @@ impl Preemptible {
         result
     }
 
-    /// Gives a pinned coroutine, and the vCPU, to the thread that polls it (true); or keeps it until
-    /// that thread is to be had, and sees to that.
+    /// Gives a pinned coroutine, and the vCPU, to the thread that polls it (true); or keeps it
+    /// until that thread is to be had, and sees to that.
     fn hand_to_main(&self, running: Running<'_, Linux>) -> bool {
         // Before the role is read: a thread that comes back rings, and the watcher sees the levels.
         self.pinned.levels.fetch_or(running.level().bit(), Release);

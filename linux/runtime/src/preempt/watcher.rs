@@ -10,10 +10,10 @@
 //!
 //! # Waiters of suspended polls
 //!
-//! A suspended poll may hold a lock. While a poll is blocked, or one has run for [`KEPT`] and may be
-//! spinning, each suspended one gets a turn of [`TURN`] within [`KEPT`] times their number, whatever
-//! else is ready. Its waiter may not show: a thread beside the vCPU, or a coroutine that tries again
-//! in short polls. So there are turns also while nothing shows, as far apart as
+//! A suspended poll may hold a lock. While a poll is blocked, or has run for [`KEPT`] and may be
+//! spinning, each suspended one gets a turn of [`TURN`] within [`KEPT`] times their number, however
+//! urgent other work is. Its waiter may not show: a thread beside the vCPU, or a coroutine that
+//! tries again in short polls. So there are turns also while nothing shows, as far apart as
 //! [`SELDOM`](upshift_core::preempt::SELDOM) says. If the current thread makes no progress outside
 //! of a poll (it waits for the allocator's lock, or is starting and has no permit yet), suspended
 //! threads run without theirs.
