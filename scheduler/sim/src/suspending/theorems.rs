@@ -1,10 +1,10 @@
-//! The theorems of `docs/preemption.md`, held against what comes of a load.
+//! The theorems of `docs/preemption-proofs.md`, held against the outcome of a load.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
-use upshift_core::preempt::{BURST, KEPT, SHARE, TURN};
+use upshift_core::preempt::{BURST, KEPT, RESERVE, SELDOM, SHARE, TURN};
 
-use super::{Arrival, Load, Outcome, contend, random};
+use super::{Arrival, Load, Outcome, Wait, Watch, contend, random};
 
 /// How long polls run.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +39,8 @@ pub struct Shape {
     pub late: u64,
     /// See [`Load`].
     pub look: u64,
+    /// See [`Load`].
+    pub hears_urgent: bool,
     /// See [`Load`].
     pub slow: u64,
     /// See [`Load`].
@@ -100,6 +102,7 @@ impl Shape {
             quantum: self.quantum,
             late: self.late,
             look: self.look,
+            hears_urgent: self.hears_urgent,
             slow: self.slow,
             vcpus: self.vcpus,
             arrivals: arrivals.collect(),
@@ -129,7 +132,7 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
         5_000..60_000_u64,
         0..1_000_000_u64,
         0..100_000_u64,
-        0..100_u64,
+        (0..100_u64, any::<bool>()),
         (prop_oneof![Just(1), 1..20_u64], 1..4_usize),
     );
     let rest = (
@@ -142,6 +145,7 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
     );
     (machine, rest).prop_map(|((cost, quantum, late, look, (slow, vcpus)), rest)| {
         let (polls, service, levels, percent, sleeps_one_in, seed) = rest;
+        let (look, hears_urgent) = look;
         // A suspension takes two of them, and more.
         let look = cost * look / 200;
         Shape {
@@ -149,6 +153,7 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
             quantum,
             late,
             look,
+            hears_urgent,
             slow,
             vcpus,
             polls,
@@ -161,68 +166,92 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
     })
 }
 
+/// Returns the longest time that theorem 1 or 2 allows for a wait, ns.
+fn longest(load: &Load, wait: &Wait) -> u64 {
+    let (cost, slow) = (load.cost, load.slow);
+    let quantum = load.quantum.max(4 * cost);
+    let (left_alone, price) = match wait.is_equal {
+        false => (cost, cost),
+        true => (quantum, cost + RESERVE),
+    };
+    // The watcher does not look sooner than a look costs.
+    let early = (left_alone.saturating_sub(wait.ran) * slow).max(load.look);
+    let unheard = match wait.watch {
+        Watch::Listens => 0,
+        Watch::Deaf => KEPT,
+        Watch::Rests => 2 * KEPT,
+    };
+    let budget = match wait.lacked {
+        // What is owed is at most the price of one suspension.
+        true => SHARE * (price + cost) + load.late + unheard,
+        false => 0,
+    };
+    let turn = match wait.turned {
+        true => TURN * slow + cost + load.late,
+        false => 0,
+    };
+    (wait.needed * slow).min(early + unheard + budget + turn) + cost + 2 * load.late
+}
+
 /// Holds the theorems against a load.
 ///
 /// # Errors
-/// What breaks one of them.
+/// A description of what breaks one of them.
 pub fn check(load: &Load) -> Result<Outcome, String> {
     let outcome = contend(load);
-    let (cost, late) = (load.cost, load.late);
-    // An account that is empty, two looks, and what the last one owed.
-    let silence = 3 * SHARE * SHARE * load.look + late;
-    for wait in &outcome.waits {
-        // The watcher is late when something comes, and when its timer goes off.
-        let late = 2 * late;
-        let excuse = match wait.excused {
-            true => (TURN * load.slow).max(SHARE * cost) + late,
-            false => 0,
-        };
-        let excuse = match wait.unheard {
-            true => excuse + silence,
-            false => excuse,
-        };
-        let least = wait.needed.min(cost);
-        let stretch = (wait.ran + wait.needed).min(cost);
-        if wait.waited > least * load.slow + cost + late + excuse {
-            return Err(format!("theorem 1: {wait:?}, the least is {least}"));
-        }
-        if wait.waited > 2 * stretch * load.slow + late + excuse {
-            return Err(format!("theorem 1, for the whole stretch: {wait:?}"));
+    let (cost, late, end) = (load.cost, load.late, outcome.end);
+    let waits = outcome.waits.iter();
+    for wait in waits.filter(|wait| !wait.overtaken) {
+        let theorem = 1 + u8::from(wait.is_equal);
+        let most = longest(load, wait);
+        if wait.waited > most {
+            return Err(format!("theorem {theorem}: {wait:?}, at most {most}"));
         }
     }
-    for (suspended, looked) in outcome.suspended.iter().zip(&outcome.looked) {
+    if outcome.for_lingering != 0 {
+        let count = outcome.for_lingering;
+        return Err(format!(
+            "theorem 2: {count} for polls that had used their quantum"
+        ));
+    }
+    if outcome.before_quantum != 0 {
+        let count = outcome.before_quantum;
+        return Err(format!("theorem 2: {count} before their quantum"));
+    }
+    for (vcpu, suspended) in outcome.suspended.iter().enumerate() {
         // The most that suspending has run ahead of its share of the time.
         let mut lowest = i128::MAX;
         for (n, at) in suspended.iter().enumerate() {
             let spent = (n as u64 * cost * SHARE) as i128 - i128::from(*at);
             lowest = lowest.min(spent);
             let ahead = spent + i128::from(cost * SHARE) - lowest;
-            if ahead > i128::from(SHARE * (BURST + cost)) {
-                return Err(format!("theorem 2: {ahead} ns of time ahead at {at}"));
+            if ahead > i128::from(SHARE * BURST) {
+                return Err(format!("theorem 3: {ahead} ns of time ahead at {at}"));
             }
         }
-        // Two for each suspension, and one in each time that a suspended poll may be kept, wait for no account.
-        let free = 2 * (suspended.len() as u64 + outcome.turns) + outcome.end / KEPT + 2;
-        let paid = outcome.end / (SHARE * SHARE) + BURST / 2 + suspended.len() as u64 * cost / 2;
-        let took = looked * load.look;
-        if took > paid + free * load.look {
-            return Err(format!("theorem 2: looks took {took} ns, of {paid}"));
+        let turns = outcome.turns[vcpu];
+        if turns > end / KEPT + 1 {
+            return Err(format!("theorem 3: {turns} turns in {end} ns"));
+        }
+        let stopped = suspended.len() as u64 + turns + outcome.set_aside[vcpu];
+        let in_vain = outcome.in_vain[vcpu];
+        if in_vain > end / SELDOM + stopped + 1 {
+            return Err(format!(
+                "theorem 3: {in_vain} looks in vain in {end} ns, {stopped} stopped"
+            ));
         }
     }
-    if outcome.for_lingering != 0 {
-        let count = outcome.for_lingering;
-        return Err(format!(
-            "theorem 5: {count} for polls that had had their quantum"
-        ));
+    let apart = SELDOM + (KEPT + TURN) * load.slow + 2 * KEPT + 3 * (cost + late);
+    if outcome.kept_off > apart {
+        let time = outcome.kept_off;
+        return Err(format!("theorem 4: kept off for {time}, at most {apart}"));
     }
-    if outcome.turns > load.vcpus as u64 * (outcome.end / KEPT + 1) {
-        return Err(format!("{} turns in {} ns", outcome.turns, outcome.end));
-    }
-    // It may have been on its way when something came, or look a turn after the poll began.
-    // And not before the watcher hears.
-    if outcome.slept_in_the_way > KEPT + late + cost + silence {
+    let asleep = 2 * KEPT + cost + 2 * late;
+    if outcome.slept_in_the_way > asleep {
         let time = outcome.slept_in_the_way;
-        return Err(format!("a sleeping poll was in the way for {time} ns"));
+        return Err(format!(
+            "theorem 4: a sleeping poll was in the way for {time} ns, at most {asleep}"
+        ));
     }
     Ok(outcome)
 }
