@@ -133,7 +133,7 @@ impl Machine<'_> {
                 needed: under_way.left - (ran.in_all - under_way.in_all),
                 waited: 0,
                 is_equal: under_way.level == it.level,
-                watch: vcpu.watch(under_way.was_suspended, now),
+                watch: vcpu.watch(),
                 lacked: false,
                 turned: ran.stretch < stretch.turn,
                 overtaken: false,
@@ -289,6 +289,7 @@ impl Machine<'_> {
         }
         let resumes = std::mem::take(&mut poll.suspended);
         poll.lingers = false;
+        vcpu.seen_at = now;
         if !resumes {
             vcpu.watch_over(poll.level, self.rule.cost, now, late);
         } else if turn != 0 {
@@ -384,7 +385,7 @@ impl Machine<'_> {
             Decision::Rest => vcpu.listens = true,
             Decision::Later { wait, listens } => {
                 vcpu.listens = listens;
-                let watch = vcpu.watch(sight.was_suspended, now);
+                let watch = vcpu.watch();
                 let waits = sight.waits();
                 let may_stop = rule.left(waits, ran) == Some(0);
                 for (_, _, it) in &mut vcpu.open {

@@ -175,7 +175,7 @@ fn longest(load: &Load, wait: &Wait) -> u64 {
         true => (quantum, cost + RESERVE),
     };
     // The watcher does not look sooner than a look costs.
-    let early = (left_alone.saturating_sub(wait.ran) * slow).max(load.look);
+    let early = left_alone.saturating_sub(wait.ran) * slow + load.look + slow;
     let unheard = match wait.watch {
         Watch::Listens => 0,
         Watch::Deaf => KEPT,

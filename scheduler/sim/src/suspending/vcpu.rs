@@ -101,6 +101,8 @@ pub(super) struct Vcpu {
     pub(super) alarm: Alarm,
     /// Whether the next arrival rings.
     pub(super) listens: bool,
+    /// Time of the last look, or at which the poll under way went on.
+    pub(super) seen_at: u64,
     /// Time of the look because of an arrival; NEVER.
     pub(super) hears_at: u64,
     /// When one that lingered last went before a fresh one.
@@ -129,6 +131,7 @@ impl Vcpu {
                 watchdog: NEVER,
             },
             listens: false,
+            seen_at: 0,
             hears_at: NEVER,
             turned: 0,
             turn: false,
@@ -149,6 +152,7 @@ impl Vcpu {
 
     /// Takes what makes the watcher look now. True: the clock alone.
     pub(super) fn wakes_watcher(&mut self, now: u64) -> bool {
+        self.seen_at = now;
         if self.alarm.look_at() <= now {
             self.alarm.at = NEVER;
         }
@@ -202,12 +206,14 @@ impl Vcpu {
         Some((poll, stretch, ran, asleep))
     }
 
-    /// The state of the watcher towards arrivals.
-    pub(super) fn watch(&self, was_suspended: bool, now: u64) -> Watch {
-        match self.policy.rests_until() > now && !was_suspended {
-            true => Watch::Rests,
-            false if self.listens || self.hears_at != NEVER => Watch::Listens,
-            false => Watch::Deaf,
+    /// Returns the state of the watcher towards arrivals.
+    pub(super) fn watch(&self) -> Watch {
+        if self.listens || self.hears_at != NEVER {
+            Watch::Listens
+        } else if self.policy.rests_until() > self.seen_at {
+            Watch::Rests
+        } else {
+            Watch::Deaf
         }
     }
 
