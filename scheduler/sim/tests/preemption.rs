@@ -1,5 +1,5 @@
-//! The theorems of `docs/preemption-proofs.md` over random loads; `cargo xtask soak` runs a million of
-//! them.
+//! The theorems of `docs/preemption-proofs.md` over random loads; `cargo xtask soak` runs a million
+//! of them.
 
 use upshift_core::preempt::{KEPT, SELDOM, SHARE, TURN};
 use upshift_sim::suspending::{
@@ -57,8 +57,8 @@ fn mean_ratio(service: Service) -> f64 {
     waited as f64 / ideal as f64
 }
 
-/// Theorem 1, for the mean over arrivals that do not know of the polls: below 3 whatever the service
-/// times are. The worst are those of polls that end just after they have used C.
+/// Theorem 1, for the mean over arrivals that do not know of the polls: below 3 for all service
+/// times. The worst are those of polls that end just after they have used C.
 #[test]
 fn the_mean_wait_is_below_three_times_the_ideals() {
     let worst = mean_ratio(Service::Fixed(C + C / 50));
@@ -84,7 +84,7 @@ fn overhead(outcome: &Outcome) -> f64 {
     (suspensions as u64 * C) as f64 / outcome.end as f64
 }
 
-/// Theorem 3: equals share the CPU at a price of at most the share, whatever the quantum.
+/// Theorem 3: equals share the CPU at a price of at most the share, for each quantum.
 #[test]
 fn quanta_for_equals_cost_at_most_their_share() {
     for service in [
@@ -133,8 +133,8 @@ fn apart(late: u64) -> u64 {
     2 * KEPT + 2 * C + 3 * late
 }
 
-/// Theorem 4: suspended polls get turns behind a poll that does not end, each within its bound times
-/// their number.
+/// Theorem 4: suspended polls get turns behind a poll that does not end, each within its bound
+/// times their number.
 #[test]
 fn suspended_polls_get_turns_beside_a_poll_that_does_not_end() {
     for (suspended, late) in [(1, 0), (2, 50_000), (5, 100_000), (20, 0)] {

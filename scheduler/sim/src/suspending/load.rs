@@ -1,6 +1,6 @@
-//! What is to be done, and what came of it.
+//! The load of the model, and its outcome.
 
-/// One poll.
+/// A poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// When it becomes ready, ns.
@@ -9,18 +9,18 @@ pub struct Arrival {
     pub level: u8,
     /// The CPU time that it needs, ns.
     pub service: u64,
-    /// It sleeps once in its middle, for so long, ns.
+    /// Length of its sleep in its middle, ns.
     pub sleeps: Option<u64>,
 }
 
-/// What is to be done, and by what.
+/// Polls, and the machine that runs them.
 #[derive(Clone, Debug)]
 pub struct Load {
     /// *C*, ns.
     pub cost: u64,
-    /// As asked for, ns.
+    /// Quantum that is asked for, ns; the rule may raise it.
     pub quantum: u64,
-    /// How much too late the watcher wakes, at most, ns.
+    /// Longest delay of the watcher when it wakes, ns.
     pub late: u64,
     /// Price of a look by the clock, ns: it is charged, and takes no time. Twice that of a look
     /// because of an arrival.
@@ -29,7 +29,7 @@ pub struct Load {
     pub hears_urgent: bool,
     /// Others have the CPU, so that polls take so many times as long. At least 1.
     pub slow: u64,
-    /// At least 1. Arrival n comes to vCPU n modulo this.
+    /// Number of vCPUs, at least 1. Arrival n comes to vCPU n modulo this.
     pub vcpus: usize,
     /// In order of time.
     pub arrivals: Vec<Arrival>,
@@ -63,16 +63,17 @@ pub struct Wait {
     pub lacked: bool,
     /// Set when the poll had its turn, or made room for a turn.
     pub turned: bool,
-    /// Set when an equal was overtaken by something more urgent.
-    pub overtaken: bool,
+    /// Set when something else arrived while an equal waited: the watcher may have heard it, and
+    /// each look is charged.
+    pub followed: bool,
 }
 
-/// What came of it.
+/// Outcome of a load.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Waits for polls under way.
     pub waits: Vec<Wait>,
-    /// Of each poll that has ended, the number of its arrival, and how long after that it was, ns.
+    /// Number of the arrival of each poll that has ended, and the time from there to its end, ns.
     pub times: Vec<(usize, u64)>,
     /// Times of suspensions by the rule, for each vCPU.
     pub suspended: Vec<Vec<u64>>,

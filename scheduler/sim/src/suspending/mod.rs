@@ -1,11 +1,12 @@
-//! The preemption policy of `upshift_core::preempt`, unmodified, over random loads: polls, arrivals and a watcher that wakes late, against an
-//! ideal that knows how long each poll takes.
+//! The preemption policy of `upshift_core::preempt`, unmodified, over random loads: polls, arrivals
+//! and a watcher that wakes late.
 //!
 //! The model has no core and no threads: only the decision counts here, and millions of polls pass
 //! in seconds. A vCPU polls the most urgent that it has, in order within a level. Suspending takes
 //! *C*, all of it before the next poll, and resuming takes nothing: so the wait that a suspension
 //! costs is never less than on a real machine. Where other programs have a part of the CPU, polls
-//! take longer, and have used less than they last. An idle vCPU takes what has not begun elsewhere.
+//! take longer, and have used less than they last. An idle vCPU takes a poll that has not begun
+//! elsewhere.
 //!
 //! The watcher's timer, its rests and the watchdog are those of the runtime
 //! (`linux/runtime/src/preempt/{alarm,serve,watcher}.rs`). The watcher wakes late by a random time
@@ -122,7 +123,7 @@ impl Machine<'_> {
             among: 0,
         };
         for (_, _, wait) in &mut vcpu.open {
-            wait.overtaken |= wait.is_equal;
+            wait.followed |= wait.is_equal;
         }
         if let Some((under_way, stretch, ran, false)) = vcpu.under_way(now)
             && under_way.level >= it.level
@@ -136,7 +137,7 @@ impl Machine<'_> {
                 watch: vcpu.watch(),
                 lacked: false,
                 turned: ran.stretch < stretch.turn,
-                overtaken: false,
+                followed: false,
             };
             vcpu.open.push((n, now, wait));
         }
@@ -259,7 +260,7 @@ impl Machine<'_> {
             let theirs = &mut self.vcpus[other];
             theirs.forget_empty(level);
             let n = poll.as_ref().map(|poll| poll.n);
-            // What goes elsewhere waits no more.
+            // A poll that goes elsewhere waits no more.
             let outcome = &mut self.outcome;
             theirs.open.retain_mut(|(waiting, since, wait)| {
                 wait.waited = now - *since;

@@ -9,15 +9,15 @@ use super::{Arrival, Load, Outcome, Wait, Watch, contend, random};
 /// How long polls run.
 #[derive(Clone, Copy, Debug)]
 pub enum Service {
-    /// Always so long, ns.
+    /// The same time for all, ns.
     Fixed(u64),
-    /// With this mean, ns.
+    /// Exponential with this mean, ns.
     Exponential(u64),
-    /// One in 16 runs for the second time, ns.
+    /// The first time for 15 polls in 16, the second for one, ns.
     Bimodal(u64, u64),
 }
 
-/// At which levels polls come.
+/// Levels of the polls.
 #[derive(Clone, Copy, Debug)]
 pub enum Levels {
     /// All at one.
@@ -28,7 +28,7 @@ pub enum Levels {
     Eight,
 }
 
-/// What loads are generated from.
+/// Parameters from which a load is generated.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// See [`Load`].
@@ -51,11 +51,11 @@ pub struct Shape {
     pub service: Service,
     /// Their levels.
     pub levels: Levels,
-    /// Of the vCPUs' time, in percent, without what suspending takes.
+    /// Share of the vCPUs' time that the polls need, percent.
     pub percent: u64,
-    /// One poll in so many sleeps in its middle; 0: none.
+    /// Number of polls of which one sleeps in its middle; 0: none sleeps.
     pub sleeps_one_in: u64,
-    /// Of the random numbers.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
@@ -170,9 +170,10 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
 fn longest(load: &Load, wait: &Wait) -> u64 {
     let (cost, slow) = (load.cost, load.slow);
     let quantum = load.quantum.max(4 * cost);
-    let (left_alone, price) = match wait.is_equal {
-        false => (cost, cost),
-        true => (quantum, cost + RESERVE),
+    let (left_alone, price) = if wait.is_equal {
+        (quantum, cost + RESERVE)
+    } else {
+        (cost, cost)
     };
     // The watcher does not look sooner than a look costs.
     let early = left_alone.saturating_sub(wait.ran) * slow + load.look + slow;
@@ -181,27 +182,26 @@ fn longest(load: &Load, wait: &Wait) -> u64 {
         Watch::Deaf => KEPT,
         Watch::Rests => 2 * KEPT,
     };
-    let budget = match wait.lacked {
-        // What is owed is at most the price of one suspension.
-        true => SHARE * (price + cost) + load.late + unheard,
-        false => 0,
-    };
-    let turn = match wait.turned {
-        true => TURN * slow + cost + load.late,
-        false => 0,
-    };
-    (wait.needed * slow).min(early + unheard + budget + turn) + cost + 2 * load.late
+    let mut most = early + unheard;
+    if wait.lacked {
+        // The debt is at most the price of one suspension.
+        most += SHARE * (price + cost) + load.late + unheard;
+    }
+    if wait.turned {
+        most += TURN * slow + cost + load.late;
+    }
+    (wait.needed * slow).min(most) + cost + 2 * load.late
 }
 
 /// Holds the theorems against a load.
 ///
 /// # Errors
-/// A description of what breaks one of them.
+/// A description of the violation.
 pub fn check(load: &Load) -> Result<Outcome, String> {
     let outcome = contend(load);
     let (cost, late, end) = (load.cost, load.late, outcome.end);
     let waits = outcome.waits.iter();
-    for wait in waits.filter(|wait| !wait.overtaken) {
+    for wait in waits.filter(|wait| !wait.followed) {
         let theorem = 1 + u8::from(wait.is_equal);
         let most = longest(load, wait);
         if wait.waited > most {
@@ -235,7 +235,9 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
         }
         let stopped = suspended.len() as u64 + turns + outcome.set_aside[vcpu];
         let in_vain = outcome.in_vain[vcpu];
-        if in_vain > end / SELDOM + stopped + 1 {
+        // A rest ends with a stop, and with a look at a poll that is resumed or has used its
+        // quantum.
+        if in_vain > end / KEPT + 2 * stopped + 1 {
             return Err(format!(
                 "theorem 3: {in_vain} looks in vain in {end} ns, {stopped} stopped"
             ));

@@ -15,12 +15,12 @@ pub(super) struct Poll {
     pub(super) in_all: u64,
     /// Time since it began, without that in which it was suspended.
     pub(super) lasted: u64,
-    /// It sleeps for so long when no more than this is left.
+    /// Time left when it sleeps, and the length of the sleep.
     pub(super) sleeps: Option<(u64, u64)>,
     pub(super) suspended: bool,
     /// Set once it has been suspended.
     pub(super) was_suspended: bool,
-    /// It was suspended after its quantum.
+    /// Set if it was suspended after its quantum.
     pub(super) lingers: bool,
     /// When it was last on the CPU, or became ready.
     pub(super) off_since: u64,
@@ -150,7 +150,7 @@ impl Vcpu {
         own.min(woken).min(self.alarm.look_at()).min(self.hears_at)
     }
 
-    /// Takes what makes the watcher look now. True: the clock alone.
+    /// Takes the event that makes the watcher look now. True: the timer alone.
     pub(super) fn wakes_watcher(&mut self, now: u64) -> bool {
         self.seen_at = now;
         if self.alarm.look_at() <= now {
@@ -187,7 +187,7 @@ impl Vcpu {
         self.queues[usize::from(level)].iter().all(|it| it.lingers)
     }
 
-    /// Returns what the poll under way has run, with its level, and whether it sleeps.
+    /// Returns the poll under way, its times, and whether it sleeps.
     pub(super) fn under_way(&self, now: u64) -> Option<(&Poll, Stretch, Ran, bool)> {
         let (poll, stretch, runs, asleep) = match &self.doing {
             Doing::Polls {
@@ -232,7 +232,8 @@ impl Vcpu {
         }
     }
 
-    /// As the queues of the core: those that linger are behind the others, but for one every now and then that has been patient.
+    /// Picks as the queues of the core do: polls that linger are behind the others, but for one in
+    /// KEPT that has been patient.
     pub(super) fn pop(&mut self, now: u64) -> Option<Poll> {
         let level = self.waiting.trailing_zeros() as usize;
         let queue = self.queues.get_mut(level)?;
@@ -288,7 +289,7 @@ impl Vcpu {
         all.filter(|poll| poll.suspended).count()
     }
 
-    /// The poll under way is out of the way of what waits.
+    /// Ends the waits for the poll under way.
     pub(super) fn close_waits(&mut self, at: u64, outcome: &mut Outcome) {
         for (_, since, mut wait) in self.open.drain(..) {
             wait.waited = at - since;
