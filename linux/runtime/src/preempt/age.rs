@@ -59,22 +59,28 @@ impl Age {
         self.began.store(began, Relaxed);
     }
 
-    /// Returns for how long the poll that began at the tick `began` has run, and the time that it
-    /// has lost since the last reading, or since `since`. The poll had run for `before` when it was
-    /// resumed, or began, at the tick `since`.
-    pub(super) fn of(&self, clocks: Clocks, began: u64, before: u64, since: u64) -> (u64, u64) {
+    /// Returns for how long the poll that began at the tick `began` has run, and whether it may
+    /// sleep: it has lost half of the time since the last reading, or since `since`, or `least`.
+    /// The poll had run for `before` when it was resumed, or began, at the tick `since`.
+    pub(super) fn of(
+        &self,
+        clocks: Clocks,
+        (began, before, since): (u64, u64, u64),
+        least: u64,
+    ) -> (u64, bool) {
         let most = before + clocks.now.saturating_sub(since);
         let used = clocks.used.saturating_sub(self.used.load(Relaxed));
         let read = self.now.load(Relaxed);
         if self.began.load(Relaxed) == began {
             let ran = (self.ran.load(Relaxed) + used).clamp(before, most);
             let passed = clocks.now.saturating_sub(read.max(since));
-            return (ran, passed.saturating_sub(used));
+            return (ran, passed.saturating_sub(used) > least.min(passed / 2));
         }
         let passed = clocks.now.saturating_sub(read);
         let slept = clocks.parked.saturating_sub(self.parked.load(Relaxed));
         let lost = passed.saturating_sub(slept).saturating_sub(used);
-        (most.saturating_sub(lost).max(before), lost)
+        let may_sleep = lost > least.min((most - before) / 2);
+        (most.saturating_sub(lost).max(before), may_sleep)
     }
 }
 
@@ -91,34 +97,45 @@ mod tests {
         let age = Age::default();
         age.is(at(1_000, 300, 50), 0, 0);
         // 200 of sleep, and 800 of polls and of the loop between them.
-        assert_eq!(age.of(at(2_000, 1_100, 250), 1_900, 0, 1_900).0, 100);
+        assert_eq!(age.of(at(2_000, 1_100, 250), (1_900, 0, 1_900), 200).0, 100);
     }
 
     #[test]
     fn what_the_thread_has_lost_is_not_the_polls() {
         let age = Age::default();
         age.is(at(1_000, 300, 50), 0, 0);
-        assert_eq!(age.of(at(9_000, 330, 50), 1_020, 0, 1_020).0, 10);
+        assert_eq!(age.of(at(9_000, 330, 50), (1_020, 0, 1_020), 200).0, 10);
         // The time may have been lost before the poll; then the poll has run for longer.
-        assert_eq!(age.of(at(9_000, 330, 50), 8_900, 0, 8_900).0, 0);
+        assert_eq!(age.of(at(9_000, 330, 50), (8_900, 0, 8_900), 200).0, 0);
     }
 
     #[test]
     fn since_a_look_its_time_is_known() {
         let age = Age::default();
         age.is(at(1_000, 300, 50), 900, 80);
-        assert_eq!(age.of(at(9_000, 500, 50), 900, 0, 900).0, 280);
+        assert_eq!(age.of(at(9_000, 500, 50), (900, 0, 900), 200).0, 280);
         // Another poll.
-        assert_eq!(age.of(at(1_300, 600, 50), 1_250, 0, 1_250).0, 50);
+        assert_eq!(age.of(at(1_300, 600, 50), (1_250, 0, 1_250), 200).0, 50);
+    }
+
+    /// Also if the readings are close to each other.
+    #[test]
+    fn a_poll_that_loses_half_of_its_time_may_sleep() {
+        let age = Age::default();
+        age.is(at(1_000, 300, 50), 900, 80);
+        let may_sleep = |now, used| age.of(at(now, used, 50), (900, 0, 900), 200).1;
+        assert!(may_sleep(1_080, 310));
+        assert!(!may_sleep(1_080, 350));
+        assert!(may_sleep(9_000, 8_000));
     }
 
     #[test]
     fn one_that_goes_on_keeps_what_it_has_run() {
         let age = Age::default();
         age.is(at(5_000, 300, 50), 900, 80);
-        assert_eq!(age.of(at(5_500, 420, 50), 900, 80, 5_000).0, 200);
+        assert_eq!(age.of(at(5_500, 420, 50), (900, 80, 5_000), 200).0, 200);
         // Without a reading: at least as long as at the suspension.
         let none = Age::default();
-        assert_eq!(none.of(at(5_500, 0, 0), 900, 80, 5_000).0, 80);
+        assert_eq!(none.of(at(5_500, 0, 0), (900, 80, 5_000), 200).0, 80);
     }
 }

@@ -34,14 +34,14 @@ pub(crate) struct Costs {
 
 impl Costs {
     /// Derives the costs from those of a switch of threads and of a look by the clock. A look
-    /// because of an arrival is two switches and as much work as one. A suspension is such a look
-    /// and six switches: to the stopped thread's handler, to the next thread, to and fro for the
-    /// ring, and to the stopped thread when it resumes.
+    /// because of an arrival is two switches and as much work as one. A suspension is such a look,
+    /// one by the clock, and six switches: to the stopped thread's handler, to the next thread, to
+    /// and fro for the ring, and to the stopped thread when it resumes.
     fn of(switch: u64, timer: u64) -> Costs {
         let event = 3 * switch;
         let timer = timer.max(event + switch);
         Costs {
-            suspension: event + 6 * switch,
+            suspension: event + timer + 6 * switch,
             looks: Looks { event, timer },
         }
     }

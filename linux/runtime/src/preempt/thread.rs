@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use upshift_core::Aside;
 use upshift_core::preempt::{Ran, TURN};
@@ -185,17 +186,17 @@ impl Thread {
         }
     }
 
-    /// Returns how long its poll has run, for the watcher, and how much time it has lost, ns, since
-    /// its thread's clock was read last. That clock is read, by a system call, only if the poll has
-    /// lasted for `least` ticks.
-    pub(super) fn has_run(&self, least: u64, parked: impl FnOnce(u64) -> u64) -> (Ran, u64) {
+    /// Returns how long its poll has run, for the watcher, and whether it may sleep. The thread's
+    /// clock is read, by a system call, only if the poll has lasted for `least` ticks.
+    pub(super) fn has_run(&self, least: u64, parked: impl FnOnce(u64) -> u64) -> (Ran, bool) {
         let (since, before) = self.stretch();
         let lasted = before + clock::ticks().saturating_sub(since);
-        let (mut ran, mut lost) = (lasted, 0);
+        let (mut ran, mut may_sleep) = (lasted, false);
         if lasted >= least {
             let clocks = self.clocks(parked);
             let began = self.began.load(Relaxed);
-            (ran, lost) = self.age.of(clocks, began, before, since);
+            let turn = clock::to_ticks(Duration::from_nanos(TURN));
+            (ran, may_sleep) = self.age.of(clocks, (began, before, since), turn);
             self.age.is(clocks, began, ran);
         }
         let nanos = |ticks| clock::nanos(clock::from_ticks(ticks));
@@ -204,7 +205,7 @@ impl Thread {
             stretch: nanos(ran.saturating_sub(before)),
             lasted: nanos(lasted),
         };
-        (ran, nanos(lost))
+        (ran, may_sleep)
     }
 
     /// Records that the calling thread, which is this one, begins to serve: from here on its

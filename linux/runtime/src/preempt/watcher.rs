@@ -269,9 +269,7 @@ impl<'a> Watcher<'a> {
             return Next::At(NEVER);
         }
         let rule = vcpu.rule();
-        let (ran, lost) = thread.has_run(vcpu.settings.cost_ticks, |now| vcpu.parked(now));
-        // A poll that sleeps loses time; so does, a little, one that the watcher looks at.
-        let may_sleep = lost > TURN.min(ran.lasted / 2);
+        let (ran, may_sleep) = thread.has_run(vcpu.settings.cost_ticks, |now| vcpu.parked(now));
         let depended_on = Policy::is_depended_on(vcpu.tally.blocked.load(Acquire) != 0, ran);
         if self.gives_turn(depended_on, now) && depended_on {
             return self.stop(id, rule.place(ran), may_sleep, now);

@@ -1,6 +1,6 @@
 //! The decision that the watcher of a vCPU makes at a look.
 
-use super::{BURST, KEPT, RESERVE, Ran, Rule, SELDOM, SHARE};
+use super::{BURST, KEPT, RESERVE, Ran, Rule, SELDOM, SHARE, TURN};
 use crate::base::events::Waits;
 use crate::base::kind::Place;
 use crate::base::token_bucket::TokenBucket;
@@ -134,8 +134,11 @@ impl Policy {
         if may_sleep && is_asleep() {
             return Decision::SetAside;
         }
-        // A look that came sooner would take the CPU time that it waits for.
-        let left = left.unwrap_or(KEPT).clamp(self.looks.timer, KEPT);
+        // A look that came sooner would take the CPU time that it waits for. The more time the poll
+        // has lost to others, the longer it takes to use what is left.
+        let lost = ran.lasted.saturating_sub(ran.in_all);
+        let least = (lost / 4).min(TURN).max(self.looks.timer);
+        let left = left.unwrap_or(KEPT).clamp(least, KEPT);
         if waits == Waits::Nothing {
             self.awaited = None;
             return Decision::Later {
@@ -232,7 +235,6 @@ impl Policy {
 
 #[cfg(test)]
 mod tests {
-    use super::super::TURN;
     use super::*;
 
     const RULE: Rule = Rule {

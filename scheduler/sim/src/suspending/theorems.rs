@@ -166,8 +166,9 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
     })
 }
 
-/// Returns the longest time that theorem 1 or 2 allows for a wait, ns.
-fn longest(load: &Load, wait: &Wait) -> u64 {
+/// Returns the longest time that theorem 1 or 2 allows for a wait, ns. `loses`: polls sleep or wait
+/// for the CPU.
+fn longest(load: &Load, wait: &Wait, loses: bool) -> u64 {
     let (cost, slow) = (load.cost, load.slow);
     let quantum = load.quantum.max(4 * cost);
     let (left_alone, price) = if wait.is_equal {
@@ -175,8 +176,10 @@ fn longest(load: &Load, wait: &Wait) -> u64 {
     } else {
         (cost, cost)
     };
-    // The watcher does not look sooner than a look costs.
-    let early = left_alone.saturating_sub(wait.ran) * slow + load.look + slow;
+    // The watcher does not look sooner than a look costs, nor, where a poll has slept or waited for
+    // the CPU, than a quarter of that time after the last look.
+    let lost = if loses { TURN } else { 0 };
+    let early = left_alone.saturating_sub(wait.ran) * slow + load.look + slow + lost;
     let unheard = match wait.watch {
         Watch::Listens => 0,
         Watch::Deaf => KEPT,
@@ -200,10 +203,11 @@ fn longest(load: &Load, wait: &Wait) -> u64 {
 pub fn check(load: &Load) -> Result<Outcome, String> {
     let outcome = contend(load);
     let (cost, late, end) = (load.cost, load.late, outcome.end);
+    let loses = load.slow > 1 || load.arrivals.iter().any(|it| it.sleeps.is_some());
     let waits = outcome.waits.iter();
     for wait in waits.filter(|wait| !wait.followed) {
         let theorem = 1 + u8::from(wait.is_equal);
-        let most = longest(load, wait);
+        let most = longest(load, wait, loses);
         if wait.waited > most {
             return Err(format!("theorem {theorem}: {wait:?}, at most {most}"));
         }
