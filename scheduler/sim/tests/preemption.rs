@@ -188,3 +188,17 @@ fn a_poll_that_sleeps_is_set_aside() {
     let outcome = check(&one(vec![sleeps, poll(10, 30, C)], 1_000)).unwrap();
     assert_eq!(outcome.set_aside[0], 1);
 }
+
+/// The watcher rests also where the next poll has begun, and something has arrived behind it, before
+/// the timer for the one before goes off.
+#[test]
+fn short_polls_behind_which_something_always_waits_are_hardly_looked_at() {
+    for levels in [1, 2] {
+        let arrivals =
+            (0..50_000).map(|n| poll(n * C / 2, 20 + (n % levels) as u8, C / 2 + C / 20));
+        let outcome = contend(&one(arrivals.collect(), 0));
+        let looks = outcome.heard + outcome.by_clock;
+        println!("{levels}: {looks} looks in {} ns", outcome.end);
+        assert!(looks <= 1_000, "{levels}: {looks}");
+    }
+}

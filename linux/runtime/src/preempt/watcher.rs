@@ -173,7 +173,11 @@ impl<'a> Watcher<'a> {
         if vcpu.eyes.is_some() {
             at = at.min(now + clock::nanos(LOOK));
         }
-        vcpu.alarm.arm(at.max(now + 1));
+        let at = at.max(now + 1);
+        if self.policy.rests_until() > now && next == Next::At(at) {
+            vcpu.alarm.set_watchdog(at);
+        }
+        vcpu.alarm.arm(at);
     }
 
     fn current(&self) -> &'a Thread {
@@ -501,7 +505,8 @@ impl<'a> Watcher<'a> {
             return Next::Rest;
         }
         let now = clock::now();
-        if self.policy.rests_until() > now {
+        let is_resumed = vcpu.threads[id.0].resumed.load(Relaxed) != 0;
+        if self.policy.rests_until() > now && !is_resumed {
             return Next::At(now + 2 * KEPT);
         }
         self.listen();

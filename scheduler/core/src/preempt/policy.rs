@@ -74,8 +74,8 @@ pub struct Policy {
     budget: TokenBucket,
     /// Time of the last turn of a suspended poll.
     turned_at: u64,
-    /// The poll for which the next look is set.
-    awaited: Option<u64>,
+    /// The poll for which the next look is set, and the time of that look.
+    awaited: Option<(u64, u64)>,
     /// End of the watcher's rest after a look in vain.
     rests_until: u64,
 }
@@ -139,13 +139,6 @@ impl Policy {
         let lost = ran.lasted.saturating_sub(ran.in_all);
         let least = (lost / 4).min(TURN).max(self.looks.timer);
         let left = left.unwrap_or(KEPT).clamp(least, KEPT);
-        if waits == Waits::Nothing {
-            self.awaited = None;
-            return Decision::Later {
-                wait: left,
-                listens: true,
-            };
-        }
         let is_young = !sight.was_suspended && ran.in_all < rule.quantum;
         if is_young && now < self.rests_until {
             return Decision::Later {
@@ -153,20 +146,36 @@ impl Policy {
                 listens: false,
             };
         }
-        if by_timer && is_young && self.is_in_vain(sight.poll) {
+        // The poll for which the timer is set has ended, or a timer has found another poll than its
+        // own. A poll that has lasted for C may have set the timer itself.
+        let is_over = self
+            .awaited
+            .is_some_and(|(poll, until)| poll != sight.poll && (by_timer || now < until));
+        let found_another = by_timer && waits != Waits::Nothing && self.is_in_vain(sight.poll);
+        if is_young && !may_sleep && self.rests_until == 0 && (is_over || found_another) {
             return self.rest(now);
         }
-        self.awaited = Some(sight.poll);
+        // A look at an arrival that stops nothing is charged: without the price nothing is heard.
+        let holds_price = self.budget.wait(price, now) == 0;
+        if waits == Waits::Nothing {
+            self.awaited = None;
+            return Decision::Later {
+                wait: left,
+                listens: holds_price,
+            };
+        }
         self.rests_until = 0;
+        let wait = if may_sleep {
+            left
+        } else {
+            left.min((rule.cost - ran.lasted).max(self.looks.timer))
+        };
+        self.awaited = Some((sight.poll, now + wait));
         Decision::Later {
-            wait: if may_sleep {
-                left
-            } else {
-                left.min((rule.cost - ran.lasted).max(self.looks.timer))
-            },
+            wait,
             // After a look because of an arrival that was not more urgent, the next look is early
             // enough.
-            listens: by_timer && waits == Waits::Equal && sight.may_hear_urgent,
+            listens: by_timer && waits == Waits::Equal && sight.may_hear_urgent && holds_price,
         }
     }
 
@@ -185,7 +194,7 @@ impl Policy {
     /// ended. That at the end of a rest was set for none.
     #[must_use]
     pub fn is_in_vain(&self, poll: u64) -> bool {
-        self.rests_until == 0 && self.awaited != Some(poll)
+        self.rests_until == 0 && self.awaited.is_none_or(|(awaited, _)| awaited != poll)
     }
 
     /// Returns until when the watcher rests.
