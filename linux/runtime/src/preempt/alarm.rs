@@ -160,11 +160,6 @@ impl Alarm {
         rests
     }
 
-    /// The timer that is about to be set, ns, is the watchdog's.
-    pub(super) fn set_watchdog(&self, at: u64) {
-        self.watchdog.store(at, Relaxed);
-    }
-
     /// Sets the timer for so many ticks from now, also if that is later than before, unless it is
     /// set for something else.
     #[cold]

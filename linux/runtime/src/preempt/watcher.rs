@@ -173,11 +173,7 @@ impl<'a> Watcher<'a> {
         if vcpu.eyes.is_some() {
             at = at.min(now + clock::nanos(LOOK));
         }
-        let at = at.max(now + 1);
-        if self.policy.rests_until() > now && next == Next::At(at) {
-            vcpu.alarm.set_watchdog(at);
-        }
-        vcpu.alarm.arm(at);
+        vcpu.alarm.arm(at.max(now + 1));
     }
 
     fn current(&self) -> &'a Thread {
@@ -314,6 +310,7 @@ impl<'a> Watcher<'a> {
             lingering: hidden & level.bit() == 0 && executor.only_lingers(level),
             beside_idle: self.waits_beside_an_idle_vcpu(),
             may_hear_urgent: self.vcpu.watch().levels_in_flight() & level.more_urgent_bits() != 0,
+            is_one_suspended: self.vcpu.tally.suspended.load(Acquire) != 0,
         }
     }
 
@@ -505,8 +502,7 @@ impl<'a> Watcher<'a> {
             return Next::Rest;
         }
         let now = clock::now();
-        let is_resumed = vcpu.threads[id.0].resumed.load(Relaxed) != 0;
-        if self.policy.rests_until() > now && !is_resumed {
+        if self.policy.rests_until() > now {
             return Next::At(now + 2 * KEPT);
         }
         self.listen();

@@ -35,6 +35,8 @@ pub struct Sight {
     pub beside_idle: bool,
     /// Whether an operation is in flight that is more urgent than the poll.
     pub may_hear_urgent: bool,
+    /// Whether a poll is suspended, so that polls are long here.
+    pub is_one_suspended: bool,
 }
 
 impl Sight {
@@ -140,42 +142,41 @@ impl Policy {
         let least = (lost / 4).min(TURN).max(self.looks.timer);
         let left = left.unwrap_or(KEPT).clamp(least, KEPT);
         let is_young = !sight.was_suspended && ran.in_all < rule.quantum;
+        // The poll for which the timer is set has ended, before that goes off.
+        let is_over = self
+            .awaited
+            .is_some_and(|(poll, until)| poll != sight.poll && now < until);
+        if is_young && is_over && self.rests_until == 0 && !sight.is_one_suspended {
+            return self.rest(now);
+        }
+        if waits == Waits::Nothing {
+            self.awaited = None;
+            return Decision::Later {
+                wait: left,
+                listens: true,
+            };
+        }
         if is_young && now < self.rests_until {
             return Decision::Later {
                 wait: 2 * KEPT,
                 listens: false,
             };
         }
-        // The poll for which the timer is set has ended, or a timer has found another poll than its
-        // own. A poll that has lasted for C may have set the timer itself.
-        let is_over = self
-            .awaited
-            .is_some_and(|(poll, until)| poll != sight.poll && (by_timer || now < until));
-        let found_another = by_timer && waits != Waits::Nothing && self.is_in_vain(sight.poll);
-        if is_young && !may_sleep && self.rests_until == 0 && (is_over || found_another) {
+        if by_timer && is_young && self.is_in_vain(sight.poll) {
             return self.rest(now);
         }
-        // A look at an arrival that stops nothing is charged: without the price nothing is heard.
-        let holds_price = self.budget.wait(price, now) == 0;
-        if waits == Waits::Nothing {
-            self.awaited = None;
-            return Decision::Later {
-                wait: left,
-                listens: holds_price,
-            };
-        }
-        self.rests_until = 0;
         let wait = if may_sleep {
             left
         } else {
             left.min((rule.cost - ran.lasted).max(self.looks.timer))
         };
         self.awaited = Some((sight.poll, now + wait));
+        self.rests_until = 0;
         Decision::Later {
             wait,
             // After a look because of an arrival that was not more urgent, the next look is early
             // enough.
-            listens: by_timer && waits == Waits::Equal && sight.may_hear_urgent && holds_price,
+            listens: by_timer && waits == Waits::Equal && sight.may_hear_urgent,
         }
     }
 
@@ -272,6 +273,7 @@ mod tests {
             lingering: false,
             beside_idle: false,
             may_hear_urgent: true,
+            is_one_suspended: false,
         }
     }
 

@@ -363,6 +363,7 @@ impl Machine<'_> {
             lingering: vcpu.only_lingers(poll.level),
             beside_idle: false,
             may_hear_urgent: self.load.hears_urgent,
+            is_one_suspended: vcpu.suspended() != 0,
         };
         let depended_on = Policy::is_depended_on(!vcpu.aside.is_empty(), ran);
         if vcpu.gives_turn(depended_on, now) && depended_on {
