@@ -381,3 +381,38 @@ fn what_blocks_does_not_stop_the_vcpu() {
         parties.party(runtime, Level::at::<60>(), || (), pause);
     });
 }
+
+/// Calls `f` with all signals of the calling thread blocked.
+fn without_signals(f: impl FnOnce()) {
+    // SAFETY: plain data; pointers to locals.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        f();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+    }
+}
+
+/// The signal that stops such a poll is handled when it unblocks its signals, with the lock
+/// released, or held by the next poll.
+#[test]
+fn polls_that_block_all_signals_and_a_std_mutex() {
+    torture(|runtime, parties| {
+        let lock = Arc::new(Mutex::new(0u64));
+        let masked = |time| {
+            let lock = lock.clone();
+            move || {
+                without_signals(|| {
+                    let mut held = lock.lock().unwrap();
+                    burn(micros(time));
+                    *held += 1;
+                });
+            }
+        };
+        parties.party(runtime, LAZY, masked(300), turn);
+        parties.party(runtime, MIDDLE, masked(100), pause);
+        parties.party(runtime, URGENT, move || *lock.lock().unwrap() += 1, pause);
+    });
+}
