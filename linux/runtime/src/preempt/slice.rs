@@ -77,30 +77,35 @@ pub(crate) fn of_waiter() {
 /// before the thread that wakes it, which is about to sleep. If it did, that thread would stay in
 /// the kernel's queue, and the watcher, when it wakes up, would be compared with that thread
 /// instead of with the poll, and be left to wait for the tick. Async-signal-safe.
-pub(super) struct Modest(());
+pub(super) struct Modest {
+    /// The policy is this guard's doing, and its drop's to take back.
+    is_ours: bool,
+}
 
 impl Modest {
     pub(super) fn begin() -> Modest {
-        exchange(libc::SCHED_OTHER, libc::SCHED_BATCH);
-        Modest(())
+        Modest {
+            is_ours: exchange(libc::SCHED_OTHER, libc::SCHED_BATCH),
+        }
     }
 }
 
 impl Drop for Modest {
     fn drop(&mut self) {
-        exchange(libc::SCHED_BATCH, libc::SCHED_OTHER);
+        if self.is_ours {
+            exchange(libc::SCHED_BATCH, libc::SCHED_OTHER);
+        }
     }
 }
 
 /// Changes the policy of the calling thread, if it is `from`: another program, or the user, may
-/// have given it a third one.
-fn exchange(from: libc::c_int, to: libc::c_int) {
+/// have given it another one. Returns whether it has changed.
+fn exchange(from: libc::c_int, to: libc::c_int) -> bool {
     let priority = libc::sched_param { sched_priority: 0 };
     // SAFETY: a pointer to a local. A refusal leaves the thread as it is.
     unsafe {
-        if libc::sched_getscheduler(0) == from {
-            libc::sched_setscheduler(0, to, &raw const priority);
-        }
+        libc::sched_getscheduler(0) == from
+            && libc::sched_setscheduler(0, to, &raw const priority) == 0
     }
 }
 
@@ -115,4 +120,26 @@ fn shorten() {
     }
     attributes.runtime = SLICE;
     set(&mut attributes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program that runs in the batch policy stays there.
+    #[test]
+    fn a_wait_leaves_the_policy_of_the_thread_as_it_was() {
+        // SAFETY: no pointers.
+        let policy = || unsafe { libc::sched_getscheduler(0) };
+        std::thread::spawn(move || {
+            let before = policy();
+            drop(Modest::begin());
+            assert_eq!(policy(), before);
+            assert!(exchange(before, libc::SCHED_BATCH));
+            drop(Modest::begin());
+            assert_eq!(policy(), libc::SCHED_BATCH);
+        })
+        .join()
+        .unwrap();
+    }
 }

@@ -15,6 +15,8 @@ mod foreign;
 mod hooks;
 mod io;
 mod locks;
+#[path = "../support/masked.rs"]
+mod masked;
 mod niceness;
 mod order;
 mod pinned;

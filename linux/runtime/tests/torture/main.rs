@@ -1,5 +1,7 @@
 //! Everyday crates between coroutines of different levels, on preemptible vCPUs: whatever a poll does, every party gets on.
 
+#[path = "../support/masked.rs"]
+mod masked;
 mod parties;
 
 use std::cell::RefCell;
@@ -11,6 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use masked::without_signals;
 use parties::{LAZY, MIDDLE, Parties, URGENT, burn, micros, pause, torture};
 use upshift::sync::Notify;
 use upshift::{Level, Runtime, time};
@@ -380,19 +383,6 @@ fn what_blocks_does_not_stop_the_vcpu() {
         );
         parties.party(runtime, Level::at::<60>(), || (), pause);
     });
-}
-
-/// Calls `f` with all signals of the calling thread blocked.
-fn without_signals(f: impl FnOnce()) {
-    // SAFETY: plain data; pointers to locals.
-    unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        let mut before: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        f();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-    }
 }
 
 /// The signal that stops such a poll is handled when it unblocks its signals, with the lock

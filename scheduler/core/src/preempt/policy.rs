@@ -137,7 +137,7 @@ impl Policy {
             return Decision::SetAside;
         }
         // A look that came sooner would take the CPU time that it waits for. The more time the poll
-        // has lost to others, the longer it takes to use what is left.
+        // has lost to others, the longer it takes to use the rest.
         let lost = ran.lasted.saturating_sub(ran.in_all);
         let least = (lost / 4).min(TURN).max(self.looks.timer);
         let left = left.unwrap_or(KEPT).clamp(least, KEPT);
