@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use upshift_load::child::{Child, pin};
 use upshift_load::cpu::of_ended_children;
 
-use crate::machine::Watch;
+use crate::machine::{Watch, Watched};
 use crate::measure::DISTURBED;
 use crate::options::Options;
 use crate::peers::{Program, Programs};
@@ -117,7 +117,11 @@ pub(crate) fn lines<T: DeserializeOwned>(
         child.kill();
     }
     let status = child.wait().map_err(|e| e.to_string())?;
-    let ([first, second], time) = watch.stop();
+    let Watched {
+        busy: [first, second],
+        time,
+        ..
+    } = watch.stop();
     let own = of_ended_children().saturating_sub(own);
     match end {
         Ok(()) if !status.success() => Err(format!("ended with {status}")),

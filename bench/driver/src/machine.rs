@@ -22,15 +22,26 @@ impl Watch {
         }
     }
 
-    /// How busy each of the two was until now (0 to 1), and for how long they were watched.
-    pub(crate) fn stop(&self) -> ([f64; 2], Duration) {
+    /// Returns the use of the two CPUs until now.
+    pub(crate) fn stop(&self) -> Watched {
         let time = self.since.elapsed();
-        let share = |cpu: usize| {
-            let used = CpuTimes::of(Some(cpu)).since(&self.times[cpu]);
-            used.busy.as_secs_f64() / time.as_secs_f64()
-        };
-        ([share(0), share(1)], time)
+        let used = [0, 1].map(|cpu| CpuTimes::of(Some(cpu)).since(&self.times[cpu]));
+        let share = |part: Duration| part.as_secs_f64() / time.as_secs_f64();
+        Watched {
+            time,
+            busy: used.map(|cpu| share(cpu.busy)),
+            steal: share(used[0].steal.max(used[1].steal)),
+        }
     }
+}
+
+/// The use of the two CPUs while they were watched; shares from 0 to 1.
+pub(crate) struct Watched {
+    pub(crate) time: Duration,
+    /// The share in which each was busy.
+    pub(crate) busy: [f64; 2],
+    /// The share that the hypervisor took, the larger of the two.
+    pub(crate) steal: f64,
 }
 
 /// Server and client need a CPU each.

@@ -71,7 +71,7 @@ fn run(options: &Options) -> Result<(), String> {
     for &section in &options.only {
         if let Some(mut measured) = sections::run(section, options, &built) {
             need_commit(options, &measured.commit)?;
-            if !options.peers.is_empty()
+            if !(options.peers.is_empty() && options.rows.is_empty())
                 && let Some(before) = results.sections.remove(section.name())
             {
                 measured.take_over(before);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use upshift_load::cpu::Reading;
 use upshift_load::{Awake, CpuUse, Group, GroupReport, Outcome, Plan, Report, Work, run};
 
-use crate::machine::Watch;
+use crate::machine::{Watch, Watched};
 use crate::options::Options;
 use crate::peers::Program;
 use crate::results::Run;
@@ -112,7 +112,7 @@ impl Drive for Load {
 
 /// Drives a server and finds out what it, the client and others used of the CPUs meanwhile.
 ///
-/// `awake` is what keeps CPU 0 from halting, if anything does: its time counts for neither.
+/// `awake` is a thread that spins on CPU 0, if there is one: its time counts for neither.
 pub(crate) fn observe(
     server: &Server,
     pinned: bool,
@@ -127,7 +127,7 @@ pub(crate) fn observe(
     let outcome = drive().map_err(|e| e.to_string())?;
     let after = [used_by(server.pid())?, used_by(std::process::id())?];
     let spun = spun().saturating_sub(spun_before);
-    let (busy, time) = watch.stop();
+    let Watched { time, busy, steal } = watch.stop();
     let [server, client] = [0, 1].map(|i| before[i].until(&after[i]).total());
     // The spinner is a thread of this process, on the CPU of the server.
     let own = [server + spun, client.saturating_sub(spun)];
@@ -137,16 +137,18 @@ pub(crate) fn observe(
     } else {
         (busy[0] + busy[1] - own[0] - own[1]) / 2.0
     };
-    Ok(sum_up(&outcome, foreign.max(0.0)))
+    Ok(sum_up(&outcome, foreign.max(0.0), steal))
 }
 
-fn sum_up(outcome: &Outcome, foreign: f64) -> Measured {
+fn sum_up(outcome: &Outcome, foreign: f64, steal: f64) -> Measured {
     let report = Report::new(outcome);
     let (user, sys) = report.server_cpu_us.unwrap_or_default();
     let busy = |cpu: CpuUse| cpu.total().as_secs_f64() / report.seconds;
     let run = |group: &GroupReport| Run {
         per_second: group.per_second,
+        round: 0,
         p50: group.p50,
+        p95: group.p95,
         p99: group.p99,
         p999: group.p999,
         p99_of_pieces: 0.0,
@@ -160,6 +162,7 @@ fn sum_up(outcome: &Outcome, foreign: f64) -> Measured {
         server_busy: busy(outcome.server_cpu.unwrap_or_default()),
         client_busy: busy(outcome.client_cpu),
         foreign,
+        steal,
     };
     Measured {
         all: run(&report.total),

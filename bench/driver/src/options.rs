@@ -28,11 +28,15 @@ struct Words {
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     peers: Vec<String>,
 
-    /// Runs of each cell [default: 3; 5 in preemption and multi]
+    /// Only these rows of preemption, such as long-70,serve [default: all]
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    rows: Vec<String>,
+
+    /// Runs of each cell [default: 3; 5 in multi, 7 in preemption]
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
 
-    /// Length of a run, 0.1 to 600 [default: 2; 3 in preemption]
+    /// Length of a run, 0.1 to 600 [default: 2; 2.5 in preemption]
     #[arg(long, value_name = "S", value_parser = seconds)]
     seconds: Option<Duration>,
 
@@ -92,6 +96,8 @@ pub(crate) struct Options {
     pub(crate) only: Vec<Section>,
     /// The servers; all if empty.
     pub(crate) peers: Vec<String>,
+    /// The rows of the section `preemption`; all if empty.
+    pub(crate) rows: Vec<String>,
     /// Runs of each cell.
     pub(crate) rounds: usize,
     /// Length of a run.
@@ -114,7 +120,8 @@ impl Options {
     /// Runs of each cell of a section: more by default where tails are compared, or runs are short.
     pub(crate) fn rounds_of(&self, section: Section) -> usize {
         match section {
-            Section::Preemption | Section::Multi if self.by_section[0] => 5,
+            Section::Preemption if self.by_section[0] => 7,
+            Section::Multi if self.by_section[0] => 5,
             _ => self.rounds,
         }
     }
@@ -122,7 +129,7 @@ impl Options {
     /// Length of a run of a section.
     pub(crate) fn time_of(&self, section: Section) -> Duration {
         match section {
-            Section::Preemption if self.by_section[1] => Duration::from_secs(3),
+            Section::Preemption if self.by_section[1] => Duration::from_millis(2500),
             _ => self.time,
         }
     }
@@ -133,6 +140,7 @@ impl Options {
         Options {
             only: Vec::new(),
             peers: Vec::new(),
+            rows: Vec::new(),
             rounds,
             time,
             by_section: [false; 2],
@@ -155,6 +163,7 @@ fn understand(words: Words) -> Result<Command, String> {
     let mut options = Options {
         only: Section::ALL.to_vec(),
         peers: words.peers,
+        rows: words.rows,
         rounds: words.rounds.unwrap_or(3).clamp(1, 100),
         time: words.seconds.unwrap_or(Duration::from_secs(2)),
         by_section: [words.rounds.is_none(), words.seconds.is_none()],

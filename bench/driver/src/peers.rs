@@ -10,11 +10,11 @@ use std::path::PathBuf;
 use crate::build::{self, Source};
 use crate::options::Options;
 use crate::section::Section;
-pub(crate) use table::{
-    APPLICATION, CPP, FILES, HEADER_ORDER_FREE, MICRO, NO_RUNTIME, NOT_MULTI, RAW_C, SCHED, SPIN,
-    TWO_WORKERS, UPSHIFT, UPSHIFT_CPP, WEB,
-};
 use table::{CLI, NO_MATRIX, Peer, SERVERS};
+pub(crate) use table::{
+    CPP, FILES, HEADER_ORDER_FREE, MICRO, NO_RUNTIME, NOT_MULTI, RAW_C, SCHED, SPIN, TWO_WORKERS,
+    UPSHIFT, UPSHIFT_CPP, WEB,
+};
 
 /// A program that was built: its file and its first arguments.
 #[derive(Clone, Debug)]
@@ -115,7 +115,7 @@ fn lists(section: Section) -> &'static [&'static [Peer]] {
     match section {
         Section::Plaintext | Section::Pipelined | Section::Matrix | Section::Single => &[SERVERS],
         Section::Cpp => &[SERVERS],
-        Section::Preemption => &[SPIN, APPLICATION],
+        Section::Preemption => &[SPIN],
         Section::Sched => &[SCHED],
         Section::Serve => &[WEB],
         Section::Files => &[FILES],

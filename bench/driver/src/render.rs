@@ -2,13 +2,11 @@
 
 use std::fmt::Write;
 
-use upshift_report::Table;
-
 use crate::machine;
 use crate::results::{Results, SectionResults};
 use crate::section::Section;
 use crate::sections;
-use crate::verdict::Verdict;
+use crate::verdict::{self, Verdict};
 
 /// The whole page.
 pub(crate) fn page(results: &Results) -> String {
@@ -47,17 +45,7 @@ fn summary(results: &Results) -> String {
         count(Verdict::Missed),
         count(Verdict::Unmeasured),
     );
-    let mut table = Table::new(title, &["<target", "<measured", "<verdict"]);
-    for row in rows {
-        let verdict = match row.verdict {
-            Verdict::Reached => "reached",
-            Verdict::Noise => "missed by less than 5 % (noise)",
-            Verdict::Missed => "**not reached**",
-            Verdict::Unmeasured => "not measured",
-        };
-        table.row([row.target, row.measured, verdict.to_owned()]);
-    }
-    table.markdown()
+    verdict::table(title, rows).markdown()
 }
 
 fn of_section(section: Section, found: &SectionResults) -> String {

@@ -55,12 +55,18 @@ pub(crate) struct Cell {
 /// One run. Times in µs; shares of a CPU from 0 to 1.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Run {
+    /// The round, from 0, where the runs of one round are compared.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) round: usize,
     /// Replies per second.
     #[serde(serialize_with = "short")]
     pub(crate) per_second: f64,
     /// Latency, median.
     #[serde(serialize_with = "short")]
     pub(crate) p50: f64,
+    /// Latency, 95 %.
+    #[serde(default, serialize_with = "short", skip_serializing_if = "is_zero")]
+    pub(crate) p95: f64,
     /// Latency, 99 %.
     #[serde(serialize_with = "short")]
     pub(crate) p99: f64,
@@ -97,6 +103,9 @@ pub(crate) struct Run {
     /// CPU time of others on the two CPUs, in CPUs, the larger of the two.
     #[serde(serialize_with = "short")]
     pub(crate) foreign: f64,
+    /// Share of the time that the hypervisor took from one of the two CPUs, the larger of the two.
+    #[serde(default, serialize_with = "short", skip_serializing_if = "is_zero")]
+    pub(crate) steal: f64,
 }
 
 fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
@@ -118,6 +127,11 @@ impl Run {
     /// The honest median.
     pub(crate) fn p50(&self) -> f64 {
         self.honest(self.p50, 0.5)
+    }
+
+    /// The honest p95.
+    pub(crate) fn p95(&self) -> f64 {
+        self.honest(self.p95, 0.95)
     }
 
     /// The honest p99.
@@ -209,6 +223,23 @@ impl SectionResults {
     /// The median of one quantity of a cell.
     pub(crate) fn median(&self, case: &str, peer: &str, of: impl Fn(&Run) -> f64) -> Option<f64> {
         self.cell(case, peer)?.median(of)
+    }
+
+    /// The ratio of a quantity of two cells of a load, in each round that both have, from the
+    /// smallest to the largest; `None` without such a round.
+    pub(crate) fn ratio(
+        &self,
+        case: &str,
+        own: &str,
+        base: &str,
+        of: impl Fn(&Run) -> f64,
+    ) -> Option<Spread> {
+        let (own, base) = (self.cell(case, own)?, self.cell(case, base)?);
+        let ratio = |run: &Run| {
+            let other = base.runs.iter().find(|other| other.round == run.round)?;
+            Some(of(run) / of(other)).filter(|ratio| ratio.is_finite())
+        };
+        Spread::of(own.runs.iter().filter_map(ratio))
     }
 
     /// The cells of a load for which `wanted` is true of the server.

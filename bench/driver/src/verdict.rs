@@ -1,5 +1,7 @@
 //! Targets and verdicts: a row of the summary at the top of the page.
 
+use upshift_report::Table;
+
 use crate::peers::{NO_RUNTIME, UPSHIFT};
 use crate::results::{Run, SectionResults};
 
@@ -28,6 +30,21 @@ pub(crate) struct Row {
     pub(crate) measured: String,
     /// How it came out.
     pub(crate) verdict: Verdict,
+}
+
+/// Rows as a table.
+pub(crate) fn table(title: impl Into<String>, rows: Vec<Row>) -> Table {
+    let mut table = Table::new(title, &["<target", "<measured", "<verdict"]);
+    for row in rows {
+        let verdict = match row.verdict {
+            Verdict::Reached => "reached",
+            Verdict::Noise => "missed by less than 5 % (noise)",
+            Verdict::Missed => "**not reached**",
+            Verdict::Unmeasured => "not measured",
+        };
+        table.row([row.target, row.measured, verdict.to_owned()]);
+    }
+    table
 }
 
 /// Smaller is better: `value` against `limit`.

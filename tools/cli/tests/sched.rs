@@ -309,7 +309,9 @@ fn processes_are_named_by_their_command() {
     // At most 15 characters of it are shown.
     let name = format!("ups-{}", std::process::id());
     let program = std::env::temp_dir().join(&name);
-    std::fs::copy("/bin/sleep", &program).unwrap();
+    // By another process: one that another test forks here would hold the file open for writing.
+    let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
+    assert!(copied.unwrap().success());
     let start = |_| {
         let it = Ends::start(Command::new(&program).arg("20"));
         let comm = format!("/proc/{}/comm", it.0.id());
@@ -381,7 +383,9 @@ fn a_process_that_fits_and_cannot_be_had_is_left_out() {
     }
     let name = format!("upl-{}", std::process::id());
     let program = std::env::temp_dir().join(&name);
-    std::fs::copy("/bin/sleep", &program).unwrap();
+    // By another process: one that another test forks here would hold the file open for writing.
+    let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
+    assert!(copied.unwrap().success());
     let start = |words: &[&str]| {
         let mut command = Command::new(words[0]);
         let it = Ends::start(command.args(&words[1..]).arg("20"));

@@ -34,13 +34,27 @@ impl Awake {
     ///
     /// The CPU is not one this process may use, or a thread cannot be started.
     pub fn on(cpu: usize) -> io::Result<Awake> {
+        Awake::start(cpu, os::idle_policy)
+    }
+
+    /// Keeps `cpu` busy with a thread of the caller's own policy, which competes with the other
+    /// threads there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Awake::on`].
+    pub fn competing(cpu: usize) -> io::Result<Awake> {
+        Awake::start(cpu, || Ok(()))
+    }
+
+    fn start(cpu: usize, policy: fn() -> io::Result<()>) -> io::Result<Awake> {
         let state = Arc::new(State::default());
         let own = state.clone();
         let (sender, ready) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("upshift-awake".into())
             .spawn(move || {
-                let prepared = os::pin(cpu).and_then(|()| os::idle_policy());
+                let prepared = os::pin(cpu).and_then(|()| policy());
                 let go = prepared.is_ok();
                 // The other end waits below.
                 let _ = sender.send(prepared);

@@ -98,6 +98,8 @@ pub struct CpuTimes {
     pub busy: Duration,
     /// Time in which nothing ran.
     pub idle: Duration,
+    /// The part of `busy` in which the hypervisor ran something else.
+    pub steal: Duration,
 }
 
 impl CpuTimes {
@@ -121,6 +123,7 @@ impl CpuTimes {
         CpuTimes {
             busy: time(ticks.iter().sum::<u64>() - idle),
             idle: time(idle),
+            steal: time(ticks.get(7).copied().unwrap_or(0)),
         }
     }
 
@@ -130,6 +133,7 @@ impl CpuTimes {
         CpuTimes {
             busy: self.busy.saturating_sub(earlier.busy),
             idle: self.idle.saturating_sub(earlier.idle),
+            steal: self.steal.saturating_sub(earlier.steal),
         }
     }
 }

@@ -49,6 +49,8 @@ pub struct GroupReport {
     pub p50: f64,
     /// Latency, 90 %.
     pub p90: f64,
+    /// Latency, 95 %.
+    pub p95: f64,
     /// Latency, 99 %.
     pub p99: f64,
     /// Latency, 99.9 %.
@@ -142,6 +144,7 @@ impl GroupReport {
             first_error: None,
             p50: at(0.5),
             p90: at(0.9),
+            p95: at(0.95),
             p99: at(0.99),
             p999: at(0.999),
             max: latency.max() as f64 / 1e3,

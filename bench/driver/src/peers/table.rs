@@ -98,20 +98,8 @@ pub(crate) const MICRO: &[Peer] = &[
 /// Spin servers that Upshift's is compared with.
 pub(crate) const SPIN: &[Peer] = &[
     peer("trick", Bench("peer-trick"), &["spin"]),
+    peer("c", C("preempt", &["-luring"]), &["spin"]),
     peer("go", GO, &["spin"]),
-    peer("tokio-ct", Bench("peer-tokio"), &["spin"]),
-    peer(
-        "tokio-mt2",
-        Bench("peer-tokio"),
-        &["spin", "--variant", "mt2"],
-    ),
-];
-
-/// Variants of an axum application, with preemption and without.
-pub(crate) const APPLICATION: &[Peer] = &[
-    peer("axum off", AXUM, &["app", "--variant", "upshift"]),
-    peer("axum on", AXUM, &["app", "--variant", "upshift-preempt"]),
-    peer("axum on tokio", AXUM, &["app", "--variant", "tokio-ct"]),
 ];
 
 /// Programs with two workers.

@@ -36,14 +36,15 @@ pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<
     for (id, why) in &built.skipped {
         results.notes.push(format!("{id} was not built: {why}"));
     }
-    let peers = if options.peers.is_empty() {
-        String::new()
-    } else {
-        format!(" --peers {}", options.peers.join(","))
+    let list = |flag: &str, names: &[String]| match names {
+        [] => String::new(),
+        names => format!(" {flag} {}", names.join(",")),
     };
     results.commands.push(format!(
-        "cargo xtask bench --only {}{peers} --rounds {} --seconds {}",
+        "cargo xtask bench --only {}{}{} --rounds {} --seconds {}",
         section.name(),
+        list("--peers", &options.peers),
+        list("--rows", &options.rows),
         options.rounds,
         options.time.as_secs_f64()
     ));
@@ -116,13 +117,7 @@ pub(crate) fn tables(section: Section, found: &SectionResults) -> String {
         Section::Vcpus | Section::Levels | Section::Serve => {
             each(&|case| servers(found, case, None))
         }
-        Section::Preemption => {
-            let case = |case: &str| match case {
-                preemption::cases::COST => servers(found, case, None),
-                _ => classes(found, case),
-            };
-            preemption::summary::table(found) + &each(&case)
-        }
+        Section::Preemption => preemption::tables(found),
         Section::Processes => each(&|case| classes(found, case)),
         Section::Assign => each(&|case| assign::table(found, case)),
         Section::Files => each(&|case| files::table(found, case)),

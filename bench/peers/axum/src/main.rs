@@ -1,6 +1,7 @@
-//! One axum application, the same source and the same hyper, on Upshift (with preemption, or without) and on tokio (current_thread, or multi_thread
-//! with one worker): `/json?name=` answers a little JSON, `/orders?count=` as much as is asked for; `/matrix?n=` computes,
-//! without a hint to either runtime.
+//! One axum application, the same source and the same hyper, on Upshift and on tokio
+//! (current_thread, or multi_thread with one worker): `/json?name=` answers a little JSON,
+//! `/orders?count=` as much as is asked for; `/matrix?n=` computes, without a hint to either
+//! runtime.
 
 use axum::extract::Query;
 use axum::routing::get;
@@ -107,13 +108,9 @@ fn app() -> Router {
 }
 
 fn main() -> std::io::Result<()> {
-    let args = args_for(
-        &[("app", ())],
-        &["upshift", "upshift-preempt", "tokio-ct", "tokio-mt"],
-    );
+    let args = args_for(&[("app", ())], &["upshift", "tokio-ct", "tokio-mt"]);
     match args.variant.as_str() {
-        "upshift" => on_upshift(&args, upshift::Preemption::Off),
-        "upshift-preempt" => on_upshift(&args, upshift::Preemption::Preferred),
+        "upshift" => on_upshift(&args),
         "tokio-ct" => on_tokio(&args, tokio::runtime::Builder::new_current_thread()),
         _ => {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -123,9 +120,9 @@ fn main() -> std::io::Result<()> {
     }
 }
 
-fn on_upshift(args: &Args<()>, preemption: upshift::Preemption) -> std::io::Result<()> {
+fn on_upshift(args: &Args<()>) -> std::io::Result<()> {
     let builder = upshift::Runtime::builder().vcpus(1).pin([0]);
-    let runtime = builder.preemption(preemption).build()?;
+    let runtime = builder.preemption(upshift::Preemption::Off).build()?;
     runtime.block_on(async {
         let listener = upshift::net::TcpListener::from_std(listen(args)?)?;
         upshift::hyper::serve(listener, app()).await

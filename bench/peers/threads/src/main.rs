@@ -1,4 +1,4 @@
-//! Plaintext and spin servers with one thread per connection, and a matrix server with three,
+//! A plaintext server with one thread per connection, and a matrix server with three,
 //! joined by two bounded channels. Each thread has a stack of 128 KiB, of which only the used part
 //! takes memory.
 
@@ -8,39 +8,19 @@ use std::sync::mpsc::sync_channel;
 
 use bench_kit::frames::Frames;
 use bench_kit::requests::Requests;
-use bench_kit::server::{QUEUE, READ, args_for, listen};
-use upshift_load::{Burner, spin};
+use bench_kit::server::{QUEUE, READ, Work, args, listen};
 
 /// Bytes of a thread's stack.
 const STACK: usize = 128 * 1024;
 
-/// Which server to be.
-#[derive(Clone, Copy)]
-enum Work {
-    Plaintext,
-    Matrix,
-    Spin,
-}
-
 fn main() -> io::Result<()> {
-    let works = [
-        ("plaintext", Work::Plaintext),
-        ("matrix", Work::Matrix),
-        ("spin", Work::Spin),
-    ];
-    let args = args_for(&works, &["default"]);
-    let burner = matches!(args.work, Work::Spin).then(Burner::calibrate);
+    let args = args(&["default"]);
     for stream in listen(&args)?.incoming() {
         let stream = stream?;
         stream.set_nodelay(true)?;
         match args.work {
             Work::Plaintext => thread(move || plaintext(stream))?,
             Work::Matrix => matrix(stream)?,
-            Work::Spin => {
-                if let Some(burner) = burner {
-                    thread(move || spin(stream, burner))?;
-                }
-            }
         }
     }
     Ok(())
@@ -61,21 +41,6 @@ fn plaintext(mut stream: TcpStream) -> io::Result<()> {
         output.clear();
         if !open {
             return Ok(());
-        }
-    }
-}
-
-fn spin(mut stream: TcpStream, burner: Burner) -> io::Result<()> {
-    let (mut frames, mut input) = (spin::Frames::default(), vec![0; READ]);
-    loop {
-        let count = stream.read(&mut input)?;
-        if count == 0 {
-            return Ok(());
-        }
-        let mut chunk = &input[..count];
-        while let Some(request) = frames.next(&mut chunk).map_err(io::Error::other)? {
-            burner.burn(request.service);
-            stream.write_all(&request.bytes())?;
         }
     }
 }

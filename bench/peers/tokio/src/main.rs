@@ -1,34 +1,18 @@
-//! Plaintext, matrix and spin servers on tokio. Variants: `ct` (current_thread), `mt` (multi_thread, one worker) and `mt2`
-//! (multi_thread, two workers).
-
-mod spin;
+//! Plaintext and matrix servers on tokio. Variants: `ct` (current_thread) and `mt` (multi_thread,
+//! one worker).
 
 use std::io;
 
 use bench_kit::frames::Frames;
 use bench_kit::requests::Requests;
-use bench_kit::server::{Args, QUEUE, READ, args_for, listen};
+use bench_kit::server::{Args, QUEUE, READ, Work, args, listen};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;
-use upshift_load::Burner;
-
-/// Which server to be.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Work {
-    Plaintext,
-    Matrix,
-    Spin,
-}
 
 fn main() -> io::Result<()> {
-    let works = [
-        ("plaintext", Work::Plaintext),
-        ("matrix", Work::Matrix),
-        ("spin", Work::Spin),
-    ];
-    let args = args_for(&works, &["ct", "mt", "mt2"]);
+    let args = args(&["ct", "mt"]);
     if args.variant == "ct" {
         return Builder::new_current_thread()
             .enable_io()
@@ -36,15 +20,14 @@ fn main() -> io::Result<()> {
             .block_on(accept(args));
     }
     let runtime = Builder::new_multi_thread()
-        .worker_threads(if args.variant == "mt2" { 2 } else { 1 })
+        .worker_threads(1)
         .enable_io()
         .build()?;
     // As its docs advise: the accept loop belongs on the worker, not on the thread of `block_on`.
     runtime.block_on(async { tokio::spawn(accept(args)).await.map_err(io::Error::other)? })
 }
 
-async fn accept(args: Args<Work>) -> io::Result<()> {
-    let burner = (args.work == Work::Spin).then(Burner::calibrate);
+async fn accept(args: Args) -> io::Result<()> {
     let listener = listen(&args)?;
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
@@ -54,11 +37,6 @@ async fn accept(args: Args<Work>) -> io::Result<()> {
         match args.work {
             Work::Plaintext => drop(tokio::spawn(plaintext(stream))),
             Work::Matrix => matrix(stream),
-            Work::Spin => {
-                if let Some(burner) = burner {
-                    tokio::spawn(spin::serve(stream, burner));
-                }
-            }
         }
     }
 }

@@ -1,9 +1,12 @@
-//! How long a poll has run, by the CPU time of its thread: what other programs take of the CPU meanwhile is not the poll's.
+//! How long a poll has run, by the CPU time of its thread: CPU time that other programs take
+//! meanwhile is not the poll's.
 //!
-//! To read that clock is a system call. A poll that begins while polls are suspended makes it; then the threads of the vCPU take much of each other's time. One that begins
-//! otherwise does not: the clock is known at the last look of the watcher, or when the thread began to serve, and all that the thread has lost since, beside its sleeps between
-//! polls, is taken for lost in this poll. So **no poll is thought to have run for longer than its thread**, and from its first look on what it has run is known. A long poll beside a
-//! busy program may be seen one look later therefore; a short one is not stopped for what others have done.
+//! Reading that clock is a system call, made only at looks and when a thread begins to serve. For a
+//! poll that has begun since, all CPU time that its thread has lost since the last reading, beside
+//! sleeps between polls, counts as lost in this poll. So **no poll is thought to have run for
+//! longer than its thread**, and from its first look on its age is known. A long poll beside a busy
+//! program may therefore be stopped one look later; a short one is not stopped for the work of
+//! others.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,12 +21,12 @@ pub(super) struct Clocks {
     pub(super) now: u64,
     /// Its CPU time, ticks.
     pub(super) used: u64,
-    /// For how long its vCPU has slept in all, ticks.
+    /// Time for which its vCPU has slept in all, ticks.
     pub(super) parked: u64,
 }
 
 impl Clocks {
-    /// With its CPU time in ns.
+    /// Creates the clocks from the tick, the CPU time in ns, and the sleeps of the vCPU in ticks.
     pub(super) fn new(now: u64, used: u64, parked: u64) -> Clocks {
         Clocks {
             now,
@@ -33,8 +36,8 @@ impl Clocks {
     }
 }
 
-/// What is known of a thread since its clocks were read last. Written by the thread and by its vCPU's watcher; one that meets the other may take what is
-/// known of one moment for that of the other, for one look.
+/// The last reading of a thread's clocks, and the age of its poll then. Written by the thread and
+/// by its vCPU's watcher; if both write at a time, a reader may mix the two readings, for one look.
 #[derive(Debug, Default)]
 pub(super) struct Age {
     now: AtomicU64,
@@ -42,12 +45,12 @@ pub(super) struct Age {
     parked: AtomicU64,
     /// The poll that was under way, by the tick at which it began; 0: none.
     began: AtomicU64,
-    /// What it had run.
+    /// Time that this poll had run, ticks.
     ran: AtomicU64,
 }
 
 impl Age {
-    /// At this moment the poll that began at this tick, or none, 0, has run for so long, ticks.
+    /// Records that the poll that began at this tick, 0 for none, has run for `ran` ticks by now.
     pub(super) fn is(&self, clocks: Clocks, began: u64, ran: u64) {
         self.now.store(clocks.now, Relaxed);
         self.used.store(clocks.used, Relaxed);
@@ -56,17 +59,28 @@ impl Age {
         self.began.store(began, Relaxed);
     }
 
-    /// How long the poll that began at this tick has run, if it had run for `before` when it went on, or began, at the tick `since`.
-    pub(super) fn of(&self, clocks: Clocks, began: u64, before: u64, since: u64) -> u64 {
+    /// Returns for how long the poll that began at the tick `began` has run, and whether it may
+    /// sleep: it has lost half of the time since the last reading, or since `since`, or `least`.
+    /// The poll had run for `before` when it was resumed, or began, at the tick `since`.
+    pub(super) fn of(
+        &self,
+        clocks: Clocks,
+        (began, before, since): (u64, u64, u64),
+        least: u64,
+    ) -> (u64, bool) {
         let most = before + clocks.now.saturating_sub(since);
         let used = clocks.used.saturating_sub(self.used.load(Relaxed));
+        let read = self.now.load(Relaxed);
         if self.began.load(Relaxed) == began {
-            return (self.ran.load(Relaxed) + used).clamp(before, most);
+            let ran = (self.ran.load(Relaxed) + used).clamp(before, most);
+            let passed = clocks.now.saturating_sub(read.max(since));
+            return (ran, passed.saturating_sub(used) > least.min(passed / 2));
         }
-        let passed = clocks.now.saturating_sub(self.now.load(Relaxed));
+        let passed = clocks.now.saturating_sub(read);
         let slept = clocks.parked.saturating_sub(self.parked.load(Relaxed));
         let lost = passed.saturating_sub(slept).saturating_sub(used);
-        most.saturating_sub(lost).max(before)
+        let may_sleep = lost > least.min((most - before) / 2);
+        (most.saturating_sub(lost).max(before), may_sleep)
     }
 }
 
@@ -82,35 +96,46 @@ mod tests {
     fn a_poll_that_is_not_disturbed_has_run_since_it_began() {
         let age = Age::default();
         age.is(at(1_000, 300, 50), 0, 0);
-        // 200 of sleep, and 800 of polls and of what is between them.
-        assert_eq!(age.of(at(2_000, 1_100, 250), 1_900, 0, 1_900), 100);
+        // 200 of sleep, and 800 of polls and of the loop between them.
+        assert_eq!(age.of(at(2_000, 1_100, 250), (1_900, 0, 1_900), 200).0, 100);
     }
 
     #[test]
     fn what_the_thread_has_lost_is_not_the_polls() {
         let age = Age::default();
         age.is(at(1_000, 300, 50), 0, 0);
-        assert_eq!(age.of(at(9_000, 330, 50), 1_020, 0, 1_020), 10);
-        // It may have been lost before; then it has run for longer.
-        assert_eq!(age.of(at(9_000, 330, 50), 8_900, 0, 8_900), 0);
+        assert_eq!(age.of(at(9_000, 330, 50), (1_020, 0, 1_020), 200).0, 10);
+        // The time may have been lost before the poll; then the poll has run for longer.
+        assert_eq!(age.of(at(9_000, 330, 50), (8_900, 0, 8_900), 200).0, 0);
     }
 
     #[test]
     fn since_a_look_its_time_is_known() {
         let age = Age::default();
         age.is(at(1_000, 300, 50), 900, 80);
-        assert_eq!(age.of(at(9_000, 500, 50), 900, 0, 900), 280);
-        // Another one.
-        assert_eq!(age.of(at(1_300, 600, 50), 1_250, 0, 1_250), 50);
+        assert_eq!(age.of(at(9_000, 500, 50), (900, 0, 900), 200).0, 280);
+        // Another poll.
+        assert_eq!(age.of(at(1_300, 600, 50), (1_250, 0, 1_250), 200).0, 50);
+    }
+
+    /// Also if the readings are close to each other.
+    #[test]
+    fn a_poll_that_loses_half_of_its_time_may_sleep() {
+        let age = Age::default();
+        age.is(at(1_000, 300, 50), 900, 80);
+        let may_sleep = |now, used| age.of(at(now, used, 50), (900, 0, 900), 200).1;
+        assert!(may_sleep(1_080, 310));
+        assert!(!may_sleep(1_080, 350));
+        assert!(may_sleep(9_000, 8_000));
     }
 
     #[test]
     fn one_that_goes_on_keeps_what_it_has_run() {
         let age = Age::default();
         age.is(at(5_000, 300, 50), 900, 80);
-        assert_eq!(age.of(at(5_500, 420, 50), 900, 80, 5_000), 200);
-        // Of nothing known: at least what it had run.
+        assert_eq!(age.of(at(5_500, 420, 50), (900, 80, 5_000), 200).0, 200);
+        // Without a reading: at least as long as at the suspension.
         let none = Age::default();
-        assert_eq!(none.of(at(5_500, 0, 0), 900, 80, 5_000), 80);
+        assert_eq!(none.of(at(5_500, 0, 0), (900, 80, 5_000), 200).0, 80);
     }
 }

@@ -1,4 +1,5 @@
-//! When the watcher of a vCPU comes unasked: its timer, and what keeps it from listening or from looking by the clock.
+//! The timer of a vCPU's watcher, and its rests: when it looks without being woken, and until when
+//! it does not listen.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -6,28 +7,23 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 use std::time::Duration;
 
-use upshift_core::preempt::KEPT;
-
 use crate::notice::told;
 use crate::time::clock;
 
-/// No timer is set.
+/// Time of a timer that is not set.
 pub(super) const NEVER: u64 = u64::MAX;
 
 /// See the module. Written by the watcher and by the current thread.
 pub(super) struct Alarm {
     timer: OwnedFd,
-    /// When the timer goes off, ns; NEVER.
+    /// Time at which the timer goes off, ns; NEVER.
     armed: AtomicU64,
-    /// By this tick the watcher looks at a poll behind which something waits.
-    comes_by: AtomicU64,
-    /// By this tick it looks whether a poll sleeps behind which something less urgent waits.
-    sees_by: AtomicU64,
-    /// Before this tick it is not to look by the clock: see [`Policy::timers_wait`](upshift_core::preempt::Policy::timers_wait).
-    looks_from: AtomicU64,
-    /// It does not listen before this time, ticks and ns.
-    deaf_until: AtomicU64,
-    deaf_until_ns: AtomicU64,
+    /// The same in ticks, or a time that is past. A hint: `armed` decides.
+    armed_ticks: AtomicU64,
+    /// End of the watcher's rest, ticks; 0.
+    rests_until: AtomicU64,
+    /// Time for which the watchdog has set the timer, ns.
+    watchdog: AtomicU64,
 }
 
 impl Alarm {
@@ -44,11 +40,9 @@ impl Alarm {
             // SAFETY: just made, and ours.
             timer: unsafe { OwnedFd::from_raw_fd(fd) },
             armed: AtomicU64::new(NEVER),
-            comes_by: AtomicU64::new(0),
-            sees_by: AtomicU64::new(0),
-            looks_from: AtomicU64::new(0),
-            deaf_until: AtomicU64::new(0),
-            deaf_until_ns: AtomicU64::new(0),
+            armed_ticks: AtomicU64::new(0),
+            rests_until: AtomicU64::new(0),
+            watchdog: AtomicU64::new(NEVER),
         })
     }
 
@@ -68,22 +62,47 @@ impl Alarm {
         unsafe { libc::poll(&raw mut event, 1, -1) };
     }
 
-    /// Has the timer go off at a time of `CLOCK_MONOTONIC`, ns, or before. From any thread of the vCPU.
+    /// Has the timer go off at a time of `CLOCK_MONOTONIC`, ns, or before. From any thread of the
+    /// vCPU.
+    #[inline]
     pub(super) fn arm(&self, at: u64) {
+        if at < self.armed.load(Relaxed) {
+            self.arm_earlier(at);
+        }
+    }
+
+    #[cold]
+    fn arm_earlier(&self, at: u64) {
         // To set it to 0 would stop it for ever.
         let at = at.max(1);
-        if at >= self.armed.load(Relaxed) || at >= self.armed.fetch_min(at, SeqCst) {
-            return;
+        if at < self.armed.fetch_min(at, SeqCst) {
+            self.set_and_check(at);
         }
-        // What another thread has set meanwhile is earlier, and may have been overwritten.
-        let mut at = at;
+    }
+
+    /// Sets the timer, again if another thread wants it earlier meanwhile.
+    fn set_and_check(&self, mut at: u64) {
         loop {
+            let left = Duration::from_nanos(at.saturating_sub(clock::now()));
+            let ticks = clock::ticks() + clock::to_ticks(left);
+            // Before the timer, as its end takes this back.
+            self.armed_ticks.store(ticks, SeqCst);
             self.set(at);
             let armed = self.armed.load(SeqCst);
             if armed >= at {
                 return;
             }
             at = armed;
+        }
+    }
+
+    /// The watcher looks at a poll that begins at this tick before it has run for `wait` ticks.
+    #[inline]
+    pub(super) fn look_within(&self, begins: u64, wait: u64) {
+        let armed = self.armed_ticks.load(Relaxed);
+        if armed <= begins || armed > begins + wait {
+            let left = (begins + wait).saturating_sub(clock::ticks());
+            self.arm(clock::now() + clock::nanos(clock::from_ticks(left)));
         }
     }
 
@@ -99,7 +118,8 @@ impl Alarm {
         };
     }
 
-    /// The timer is readable. A poll that begins, and takes for granted that it is still to go off, is seen by the look that follows.
+    /// The timer is readable. The look that follows sees a poll that begins and takes for granted
+    /// that the timer is still to go off.
     pub(super) fn take(&self) {
         let mut count = 0u64;
         // SAFETY: a pointer to a local of the size given; the descriptor does not block.
@@ -107,80 +127,56 @@ impl Alarm {
         // Else it has been set anew meanwhile.
         if read > 0 {
             self.armed.store(NEVER, SeqCst);
-            self.comes_by.store(0, SeqCst);
-            self.sees_by.store(0, SeqCst);
+            self.armed_ticks.store(0, SeqCst);
             fence(SeqCst);
         }
     }
 
-    /// Something waits behind a poll of this tick, and perhaps nothing comes, or rings: the watcher looks `cost` ns later, or as soon as it may.
-    #[inline]
-    pub(super) fn come_before_long(&self, ticks: u64, cost: impl FnOnce() -> u64) {
-        if self.comes_by.load(Relaxed) <= ticks {
-            self.come_by(ticks, cost());
+    /// The watcher rests until then, ns: it does not listen to polls that begin before.
+    pub(super) fn set_rest(&self, now: u64, until: u64) {
+        let ticks = match until.checked_sub(now) {
+            Some(left) if left != 0 => clock::ticks() + clock::to_ticks(Duration::from_nanos(left)),
+            _ => 0,
+        };
+        if self.rests_until.load(Relaxed) != ticks {
+            self.rests_until.store(ticks, SeqCst);
         }
     }
 
+    /// Whether the watcher rests at this tick, at which a poll begins.
+    ///
+    /// Then only the watchdog is left: a timer that polls push ahead as they begin, so that it goes
+    /// off only behind a poll that lasts for `least` ticks, and within twice that time.
+    #[inline]
+    pub(super) fn rests(&self, begins: u64, least: u64) -> bool {
+        let rests = self.rests_until.load(Relaxed) > begins;
+        if rests {
+            // A timer that has gone off: its look sees the poll, or this thread sees that it has.
+            fence(SeqCst);
+            if self.armed_ticks.load(Relaxed) < begins + least {
+                self.push(2 * least);
+            }
+        }
+        rests
+    }
+
+    /// Sets the timer for so many ticks from now, also if that is later than before, unless it is
+    /// set for something else.
     #[cold]
-    fn come_by(&self, ticks: u64, cost: u64) {
-        let cost = clock::to_ticks(Duration::from_nanos(cost));
-        let by = (ticks + cost).max(self.looks_from.load(Relaxed));
-        // Before the timer, as its end takes this back: what it says never outlives a timer that is set.
-        self.comes_by.store(by, SeqCst);
-        let wait = clock::from_ticks(by.saturating_sub(clock::ticks()));
-        self.arm(clock::now() + clock::nanos(wait));
-    }
-
-    /// Something less urgent waits behind a poll of this tick, for its end or for its sleep: the watcher looks before it has slept for long.
-    #[inline]
-    pub(super) fn see_sleep(&self, ticks: u64) {
-        if self.sees_by.load(Relaxed) <= ticks {
-            let by = ticks + clock::to_ticks(Duration::from_nanos(KEPT));
-            self.sees_by.store(by, SeqCst);
-            self.arm(clock::now() + KEPT);
+    fn push(&self, ticks: u64) {
+        let at = clock::now() + clock::nanos(clock::from_ticks(ticks));
+        let before = self.watchdog.load(Relaxed);
+        self.watchdog.store(at, Relaxed);
+        let armed = self.armed.load(SeqCst);
+        if armed != before || armed == NEVER {
+            return self.arm(at);
         }
-    }
-
-    /// Something has come that waits less: what was said before is not early enough.
-    pub(super) fn comes_earlier(&self) {
-        self.comes_by.store(0, Relaxed);
-    }
-
-    /// The watcher is not to look by the clock for `wait` ns.
-    pub(super) fn looks_after(&self, wait: u64) {
-        let from = match wait {
-            0 => 0,
-            _ => clock::ticks() + clock::to_ticks(Duration::from_nanos(wait)),
-        };
-        if self.looks_from.load(Relaxed) != from {
-            self.looks_from.store(from, Relaxed);
+        if self
+            .armed
+            .compare_exchange(armed, at, SeqCst, SeqCst)
+            .is_ok()
+        {
+            self.set_and_check(at);
         }
-    }
-
-    /// The watcher has looked too often for nothing, and hears again in `deaf` ns from `now`.
-    pub(super) fn hears_after(&self, now: u64, deaf: u64) {
-        if deaf == 0 && self.deaf_until_ns.load(Relaxed) == 0 {
-            return;
-        }
-        let (ticks, until) = match deaf {
-            0 => (0, 0),
-            _ => (
-                clock::ticks() + clock::to_ticks(Duration::from_nanos(deaf)),
-                now + deaf,
-            ),
-        };
-        self.deaf_until_ns.store(until, Relaxed);
-        self.deaf_until.store(ticks, SeqCst);
-    }
-
-    /// At this tick, does the watcher not listen?
-    #[inline]
-    pub(super) fn is_deaf(&self, ticks: u64) -> bool {
-        self.deaf_until.load(Relaxed) > ticks
-    }
-
-    /// When it does again, ns; `None`: it does.
-    pub(super) fn deaf_until(&self) -> Option<u64> {
-        Some(self.deaf_until_ns.load(Relaxed)).filter(|until| *until != 0)
     }
 }

@@ -1,4 +1,5 @@
-//! What suspending a poll costs on this machine: measured once, in some two milliseconds, by the first runtime that asks.
+//! The cost of suspending a poll on this machine: measured once, in some two milliseconds, by the
+//! first runtime that asks.
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -13,45 +14,47 @@ use crate::affinity;
 use crate::futex::{futex_wait, futex_wake};
 use crate::time::clock;
 
-/// What a look by the clock is taken to cost where that cannot be measured, ns.
+/// Assumed cost of a look by the clock where it cannot be measured, ns.
 const DEFAULT_LOOK_COST: u64 = 10_000;
-/// When the timer goes off, from when it is begun to be set, ns.
+/// Time from the beginning of setting the timer to its end, ns.
 const SHORT_TIMER: u64 = 20_000;
-/// When the watcher has it go off, ns: it looks at least so often.
+/// Longest time between two looks of the watcher that calibrates, ns.
 const LONGEST_TIMER: u64 = 500_000;
-/// How often each thing is done; the median counts.
+/// Repetitions of each measurement; the median counts.
 const ROUNDS: usize = 33;
 
 /// Costs in CPU time, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Costs {
-    /// To suspend a poll and to go on with it.
+    /// Cost of suspending a poll and resuming it.
     pub(crate) suspension: u64,
-    /// To have the watcher look for nothing.
+    /// Costs of looks that stop nothing.
     pub(crate) looks: Looks,
 }
 
 impl Costs {
-    /// A look because something came is two switches of thread and as much work as one. A suspension is a look, by which what comes stops the poll,
-    /// and six switches: to the stopped thread's handler, to the next one, to and fro for the ring, and to the stopped one when it goes on.
+    /// Derives the costs from those of a switch of threads and of a look by the clock. A look
+    /// because of an arrival is two switches and as much work as one. A suspension is such a look,
+    /// one by the clock, and six switches: to the stopped thread's handler, to the next thread, to
+    /// and fro for the ring, and to the stopped thread when it resumes.
     fn of(switch: u64, timer: u64) -> Costs {
         let event = 3 * switch;
         let timer = timer.max(event + switch);
         Costs {
-            suspension: event + 6 * switch,
+            suspension: event + timer + 6 * switch,
             looks: Looks { event, timer },
         }
     }
 }
 
-/// See the module.
+/// Returns the costs on a CPU, and measures them at the first call.
 pub(crate) fn costs(cpu: usize) -> Costs {
     static COSTS: OnceLock<Costs> = OnceLock::new();
     *COSTS.get_or_init(|| {
         let measured = thread::Builder::new()
             .name("upshift-calibrate".to_owned())
             .spawn(move || {
-                // Elsewhere a switch costs more: then so does suspending.
+                // On other CPUs a switch costs more: then so does a suspension.
                 let _ = affinity::pin(cpu);
                 Costs::of(switch(), timer())
             })
@@ -65,7 +68,7 @@ pub(crate) fn costs(cpu: usize) -> Costs {
     })
 }
 
-/// From one thread to another one of the same CPU.
+/// Measures a switch from one thread to another one of the same CPU, ns.
 fn switch() -> u64 {
     let (ping, pong) = (AtomicU32::new(0), AtomicU32::new(0));
     let pass = |mine: &AtomicU32, other: &AtomicU32, round: u32| {
@@ -87,7 +90,8 @@ fn switch() -> u64 {
     })
 }
 
-/// What a poll loses when a timer has the watcher look: it sets the timer and is interrupted by it, and the watcher sets it anew.
+/// Measures the time that a poll loses to a look by the clock, ns: the poll sets the timer and is
+/// interrupted by it, and the watcher sets the timer anew.
 fn timer() -> u64 {
     let Ok(alarm) = Alarm::new() else {
         return DEFAULT_LOOK_COST;
@@ -100,7 +104,7 @@ fn timer() -> u64 {
             while !ended.load(Acquire) {
                 alarm.wait();
                 alarm.take();
-                // So it always comes again.
+                // So the timer always goes off again.
                 alarm.arm(clock::now() + LONGEST_TIMER);
                 looks.fetch_add(1, Release);
             }
@@ -113,7 +117,7 @@ fn timer() -> u64 {
             let began = clock::now();
             alarm.arm(began + SHORT_TIMER);
             while looks.load(Acquire) == before {
-                // It may be left to wait behind this thread until the next tick.
+                // The watcher may wait behind this thread until the next tick.
                 if clock::now() - began > LONGEST_TIMER {
                     thread::yield_now();
                 }

@@ -1,4 +1,5 @@
-//! The calling thread as one of a preemptible vCPU: which one it is, how it waits for its permit, what it does when it is interrupted.
+//! The calling thread as a thread of a preemptible vCPU: its number, its wait for its permit, and
+//! its answer to the signal.
 
 use std::cell::Cell;
 use std::ptr::null;
@@ -7,7 +8,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use upshift_elevate::dispatch::Permit;
 
 use super::roles::{FIRST, NONE};
-use super::slice::{self, Punctual};
+use super::slice::Modest;
 use super::thread::Thread;
 use super::vcpu::Preemptible;
 use crate::preempt::interrupt::{self, OnStack};
@@ -29,25 +30,27 @@ struct Here {
 pub(super) struct Registered<'a> {
     before: (Here, permit::Before),
     thread: &'a Thread,
-    _punctual: Punctual,
     _stack: OnStack,
 }
 
 impl<'a> Registered<'a> {
-    /// Its permit is in use from here on, but in polls. It has [claimed](interrupt::claim) its signal.
+    /// Begins with the permit in use, as everywhere but in polls. The thread has
+    /// [claimed](interrupt::claim) its signal.
     pub(super) fn begin(vcpu: &'a Preemptible, number: usize) -> Registered<'a> {
         let thread = &vcpu.threads[number];
         let stack = OnStack::begin();
         // SAFETY: cannot fail.
         let id = unsafe { libc::gettid() } as u32;
         thread.is_born(number, id);
-        // A loop within a poll of another runtime: that one's permit stays in use.
+        // The loop may be within a poll of another runtime, whose permit stays in use.
         permit::enter();
         let here = THREAD.replace(Here { vcpu, number });
-        // A signal that came before was not answered, and one that was sent before the number was known went nowhere: the next is sent.
+        // An earlier signal was not answered, and one sent before the number was known went
+        // nowhere. The next request sends the signal.
         thread.id.store(id, SeqCst);
         thread.sent.is_answered();
-        // SAFETY: the drop puts the one before back; the thread is `vcpu`'s, which is borrowed until then.
+        // SAFETY: the drop puts the former permit back; the thread is `vcpu`'s, which is borrowed
+        // until then.
         let permit = unsafe {
             permit::hold(
                 &thread.permit,
@@ -61,7 +64,6 @@ impl<'a> Registered<'a> {
         Registered {
             before: (here, permit),
             thread,
-            _punctual: Punctual::begin(),
             _stack: stack,
         }
     }
@@ -71,9 +73,9 @@ impl Drop for Registered<'_> {
     fn drop(&mut self) {
         permit::leave();
         THREAD.set(self.before.0);
-        // A signal for the place of before has found this one.
+        // A signal for the former place has found this one.
         with_current(|vcpu, number| vcpu.threads[number].sent.is_answered());
-        // SAFETY: it was held before.
+        // SAFETY: the thread held that permit before.
         unsafe { permit::put_back(self.before.1) };
         permit::leave();
         self.thread.began.store(0, Relaxed);
@@ -89,7 +91,7 @@ pub(super) fn with_current(f: impl FnOnce(&Preemptible, usize)) {
     }
 }
 
-/// The calling thread asks for its permit, which has been taken away.
+/// Waits for the permit of the calling thread, which has been revoked.
 fn wait_here(permit: &Permit) {
     let mut waited = false;
     with_current(|vcpu, number| {
@@ -99,7 +101,7 @@ fn wait_here(permit: &Permit) {
         if number == FIRST {
             vcpu.attend_blocked(|| !permit.is_revoked());
         } else {
-            vcpu.parks(number);
+            let _modest = Modest::begin();
             permit.wait_until(|| false);
         }
         goes_on(vcpu, &vcpu.threads[number]);
@@ -109,31 +111,25 @@ fn wait_here(permit: &Permit) {
     }
 }
 
-/// The calling thread goes on with its poll.
+/// Notes that the calling thread goes on with its poll.
 fn goes_on(vcpu: &Preemptible, thread: &Thread) {
     if thread.woken.load(Relaxed) == 0 {
         return;
     }
-    if vcpu.is_overtaken() {
-        // Otherwise the watcher would see a poll that sleeps, and set it aside.
-        thread.settling.store(true, SeqCst);
-        slice::settle();
-        thread.settling.store(false, SeqCst);
-    }
-    thread.is_sampled(|now| vcpu.parked(now));
     let woken = thread.woken.swap(0, SeqCst);
     if woken != 0 {
         thread.resumed.store(clock::ticks(), Relaxed);
-        vcpu.costs.resuming.add(clock::now().saturating_sub(woken));
-        // What came while this poll was still to wake rang then, and the watcher has looked too early.
-        vcpu.watch().unmask();
-        if vcpu.watch().has_arrivals() {
-            vcpu.watch().notify();
+        if thread.turn.load(Relaxed) == 0 {
+            // The watcher may have looked at the arrivals while this poll had yet to wake up.
+            vcpu.watch().unmask();
+            if vcpu.watch().has_arrivals() {
+                vcpu.watch().notify();
+            }
         }
     }
 }
 
-/// The calling thread has been interrupted. Async-signal-safe.
+/// Answers a signal to the calling thread. Async-signal-safe.
 pub(crate) fn answer_here() {
     with_current(|vcpu, number| {
         let thread = &vcpu.threads[number];
@@ -144,37 +140,40 @@ pub(crate) fn answer_here() {
                 vcpu.watch().enter();
             }
             if thread.attending.load(Relaxed) {
-                // It looks again when this returns.
+                // `attend` looks again when this handler returns.
                 return;
             }
         }
-        // What is in the middle of a use is not suspended: the watcher takes a revocation back that meets one.
+        // A thread in the middle of a use is not suspended: the watcher takes back a revocation
+        // that meets a use.
         let is_stopped = !thread.permit.in_use() && thread.permit.is_revoked();
         if vcpu.orders.loose.load(Relaxed) && !thread.permit.is_revoked() {
-            // It may depend on those that run loose. All may be in a real-time policy, in which none makes room by itself.
+            // This thread may depend on suspended threads that run loose. All may have a real-time
+            // policy, in which no thread makes room by itself.
             std::thread::yield_now();
         }
         if !is_stopped || thread.blocked.load(SeqCst) {
-            // It may have been stopped, and gone on, before the signal came.
+            // The poll may have been stopped and resumed before the signal came.
             if !thread.permit.is_revoked() {
                 goes_on(vcpu, thread);
             }
             if number == FIRST && !thread.permit.in_use() {
-                // Others may have served meanwhile, and have asked for this in vain.
+                // Other threads may have served meanwhile, and have asked for this in vain.
                 vcpu.watch().hand_over();
             }
             return;
         }
         if number == FIRST {
-            // The next thread finds what has arrived, and need not ask for it.
+            // The next thread finds the arrivals, and need not ask for them.
             if vcpu.relay.next_up.load(SeqCst) != NONE {
-                // Nor need the watcher hear of it. One that runs already, because this signal came late, listens for its own poll.
+                // Nor need the watcher hear of them. A next thread that runs already, because this
+                // signal came late, listens for its own poll.
                 vcpu.watch().mask();
             }
             vcpu.watch().fetch();
         }
         let is_loose = || {
-            // A signal that was on its way had this handler come before the next thread was known.
+            // A signal on its way may begin this handler before the next thread is known.
             vcpu.start_next();
             vcpu.orders.loose.load(SeqCst)
         };
@@ -182,11 +181,8 @@ pub(crate) fn answer_here() {
             // The signal is blocked while its handler runs.
             vcpu.attend(|| is_loose() || !thread.permit.is_revoked());
         } else {
-            thread.permit.wait_until(|| {
-                let over = is_loose();
-                vcpu.parks(number);
-                over
-            });
+            let _modest = Modest::begin();
+            thread.permit.wait_until(is_loose);
         }
         if !thread.permit.is_revoked() {
             goes_on(vcpu, thread);
@@ -195,14 +191,13 @@ pub(crate) fn answer_here() {
 }
 
 impl Preemptible {
-    /// The ring's thread waits in the ring, so that completions go on, and makes the calls that others ask for, until `over`
-    /// says so. With the signal blocked. Async-signal-safe.
+    /// Waits in the ring, on the ring's thread, so that completions go on, and makes the calls that
+    /// others ask for, until `over` returns true. With the signal blocked. Async-signal-safe.
     pub(super) fn attend(&self, over: impl Fn() -> bool) {
         let thread = &self.threads[FIRST];
         let mask = interrupt::mask_without_own();
         thread.attending.store(true, SeqCst);
         loop {
-            self.parks(FIRST);
             self.service.answer();
             // After the call, which may fetch the completion that was to end the wait.
             if over() {
@@ -210,17 +205,18 @@ impl Preemptible {
             }
             // Everything that ends the wait is looked at again.
             let _ = self.watch().wait(mask);
-            // Another handler may be there, which ends the wait as well.
+            // A replaced handler ends the wait as well.
             thread.sent.is_answered();
             self.end_idle();
         }
         thread.attending.store(false, Release);
-        // What was asked while it left, or withdrawn because it came too late: its poll may be long.
+        // Requests that came while the thread left, or were withdrawn because they came too late:
+        // its poll may be long.
         self.service.answer();
         self.watch().hand_over();
     }
 
-    /// The same, where the signal is not blocked.
+    /// Calls [`attend`](Preemptible::attend) where the signal is not blocked.
     pub(super) fn attend_blocked(&self, over: impl Fn() -> bool) {
         let Ok(before) = interrupt::block_own() else {
             return;

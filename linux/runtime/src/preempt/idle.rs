@@ -1,5 +1,5 @@
-//! A current thread that has nothing to do, and did not make the ring: it waits on a futex while the ring's thread waits in the ring, and has
-//! that thread make the ring's system calls.
+//! A current thread that has nothing to do, and did not make the ring: it waits on a futex while
+//! the ring's thread waits in the ring, and has that thread make the ring's system calls.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -22,7 +22,8 @@ impl Idle {
 }
 
 impl Preemptible {
-    /// The current thread waits, and cannot wait in the ring. It is woken by [`end_idle`](Preemptible::end_idle).
+    /// Waits on the current thread, which cannot wait in the ring.
+    /// [`end_idle`](Preemptible::end_idle) ends the wait.
     fn wait_idle(&self, timeout: Option<Duration>) {
         let Idle(word) = &self.idle;
         word.store(1, SeqCst);
@@ -65,7 +66,8 @@ impl Proxy for ByFirst {
         // SAFETY: see above.
         let vcpu = unsafe { &*self.0 };
         let owner = &vcpu.threads[FIRST];
-        // What has arrived may have been fetched, and the kernel's flag for it stands (`Ring::submit`): then nothing wakes it.
+        // The arrivals may have been fetched while the kernel's flag for them stands
+        // (`Ring::submit`): then nothing wakes the owner.
         let comes = owner.attending.load(Relaxed)
             && vcpu.watch().has_arrivals()
             && !vcpu.watch().has_completions()

@@ -1,25 +1,43 @@
-//! Preemptible vCPUs: a poll that overruns, or that blocks, does not hold up others. No rights are needed for it.
+//! Preemptible vCPUs: a poll that overruns, or that blocks, does not hold up others. No rights are
+//! needed for it.
 //!
 //! ```text
-//!   watcher    sleeps on an eventfd and a timer; decides (rule.rs) and stops polls (watcher.rs, suspend.rs)
+//!   watcher    sleeps on an eventfd and a timer; decides and stops polls (watcher.rs, suspend.rs)
 //!   workers    one is current: it runs ring and coroutines, inline (serve.rs)
 //!              spare ones sleep; others hold a poll that is suspended or blocked (thread.rs)
-//!   ticker     has the kernel pick again, every millisecond while polls are suspended (ticker.rs)
 //! ```
 //!
-//! All threads of a vCPU are pinned to one CPU, and are of ordinary priority. The first worker thread is the one that made the ring: that
-//! of `block_on`, or the vCPU's own. While polls are short it does what an inline vCPU does, with no hand-over: enter the ring, reap,
-//! poll. Before it polls, the ring's completion eventfd is unmasked by one store into memory that the kernel reads, so that **the arrival
-//! is the interrupt**: it wakes the watcher only while a poll is under way.
+//! # Where a newcomer starts
 //!
+//! | question | file |
+//! |---|---|
+//! | When is a poll suspended? | `upshift_core::preempt`: four sentences, no threads, no clocks |
+//! | How are *C* and the price of a look measured? | `calibrate.rs` |
+//! | How does a poll begin and end? | `serve.rs`: `poll_begins`, `poll_ends` |
+//! | When does the watcher look, and at which facts? | `watcher.rs`; timer and rests: `alarm.rs` |
+//! | How long has a poll run? | `age.rs` |
+//! | How is a poll stopped and resumed? | `suspend.rs`; the handler of the signal: `current.rs` |
+//! | Which thread may touch which state? | the table of `vcpu.rs`; `roles.rs` and `permit.rs` |
+//! | How is the ring of a stopped thread served? | `service.rs`, `idle.rs` |
+//! | In which order does the kernel run these threads? | `slice.rs` |
+//!
+//! All threads of a vCPU are pinned to one CPU. Workers have ordinary priority: the batch policy
+//! while they wait, the default one while they poll. The first worker thread made the ring. While
+//! polls are short, it does the same as an inline vCPU, without any hand-over: enter the ring,
+//! reap, poll. At the beginning of a poll, one store into memory that the kernel reads unmasks the
+//! ring's completion eventfd. So **the arrival is the interrupt**: it wakes the watcher only while
+//! a poll is under way. After a look in vain the watcher rests, and polls leave the eventfd
+//! masked; they push a timer ahead instead, which goes off only behind a long one.
 //! # Stopping a poll
 //!
-//! The watcher revokes the permit of the current thread (`permit.rs`), lets the core queue the coroutine as *suspended*, makes a spare
-//! thread current, and sends the stopped one a signal, in whose handler it waits until its permit is granted again. The signal is there
-//! to free the CPU; the permit keeps the data safe, whether the signal arrives or not.
+//! The watcher revokes the permit of the current thread (`permit.rs`), lets the core queue the
+//! coroutine as *suspended*, makes a spare thread current, and sends the stopped thread a signal,
+//! in whose handler the thread waits until its permit is granted again. The signal frees the CPU;
+//! the permit keeps the data safe, whether the signal arrives or not.
 //!
-//! A thread that sleeps in the middle of its poll (a lock, a system call) is not sent a signal: its poll is *blocked*, in no queue, until
-//! it comes back. So a system call that blocks does not stop the vCPU, and what holds the lock goes on.
+//! A thread that sleeps in the middle of its poll (a lock, a system call) is not sent a signal: its
+//! poll is *blocked*, in no queue, until the thread wakes up. So a system call that blocks does not
+//! stop the vCPU, and the holder of a lock goes on.
 //!
 //! # No state waits for the signal
 //!
@@ -32,22 +50,24 @@
 //! | a poll has yet to go on (`woken`) | a turn later, unless its thread waits for the permit |
 //! | a signal is on its way (`sent`) | it may be sent again after 2 ms |
 //! | the ring is to be entered (`owes_enter`) | each look that finds arrivals asks again |
-//! | a thread has yet to wait (`leaving`) | when it serves, or its poll goes on |
 //! | a call on the ring is asked for (`service.rs`) | the ring's thread is roused, or not needed |
 //! | the ring's thread is to serve (`go`) | its ring polls an eventfd |
 //!
 //! # The ring of a stopped thread
 //!
-//! Only the thread that made a ring may enter it. While others serve, it waits in the ring from its handler, so completions go on
-//! without a signal for each, and makes the calls that the current thread asks for (`service.rs`).
+//! Only the thread that made a ring may enter it. While others serve, it waits in the ring from its
+//! handler, so completions go on without a signal for each, and makes the calls that the current
+//! thread asks for (`service.rs`).
 //!
-//! # What is pinned
+//! # Pinned futures
 //!
-//! The future of `block_on` and those of `spawn_local` are not `Send`: they are polled on the first thread only, and suspended like
-//! others. While another poll is stopped on that thread they wait for it, and it goes on as soon as one of them is ready.
+//! The future of `block_on` and those of `spawn_local` are not `Send`: they are polled on the
+//! thread of `block_on` only, and suspended like others. While another poll is stopped on that
+//! thread they wait for it, and that poll goes on as soon as one of them is ready.
 //!
-//! Sources: suspension by signal is known for user-level threads as KLT-switching (Shiina, Iwasaki, Taura, Balaji, PPoPP 2021); the rule
-//! is ski rental. The rule and its bounds, and what was measured: `docs/preemption.md`.
+//! Sources: suspension by signal is known for user-level threads as KLT-switching (Shiina, Iwasaki,
+//! Taura, Balaji, PPoPP 2021); the rule is ski rental. `docs/preemption.md` states the rule for
+//! users, `docs/preemption-proofs.md` its bounds.
 
 mod age;
 mod alarm;
@@ -56,7 +76,6 @@ mod current;
 mod idle;
 pub(crate) mod interrupt;
 pub(crate) mod permit;
-mod prices;
 mod roles;
 mod serve;
 mod service;
@@ -65,7 +84,6 @@ mod start;
 mod starter;
 mod suspend;
 mod thread;
-mod ticker;
 mod vcpu;
 mod watcher;
 
@@ -87,14 +105,14 @@ pub enum Preemption {
     /// Never: vCPUs are cooperative.
     #[default]
     Off,
-    /// If the kernel can: with `membarrier`, and where I/O goes by io_uring, Linux 6.1 or newer. Otherwise the runtime says on standard
-    /// error what is missing, and is cooperative.
+    /// If the kernel can: with `membarrier`, and where I/O goes by io_uring, Linux 6.1 or newer.
+    /// Otherwise the runtime names the missing part on standard error, and is cooperative.
     Preferred,
-    /// Yes; building the runtime fails with the name of what is missing.
+    /// Yes; building the runtime fails with the name of the missing part.
     Required,
 }
 
-/// What preemption has done so far, over all vCPUs.
+/// Counts of the events of preemption, over all vCPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PreemptionStats {
@@ -110,18 +128,20 @@ pub struct PreemptionStats {
     /// Polls that are blocked now.
     #[cfg_attr(feature = "serde", serde(default))]
     pub blocked: usize,
-    /// How often a watcher woke up.
+    /// Wake-ups of watchers.
     pub looks: u64,
-    /// How often for nothing: precautions, which are limited to a hundredth of the time and half of what suspensions take.
+    /// Wake-ups of watchers that stopped nothing.
     pub useless: u64,
     /// System calls on a ring that its thread made for another one.
     pub services: u64,
 }
 
-/// Calls `f`, during which the current poll is not suspended: for a few microseconds in which others would wait for what it holds (a
-/// lock that spins, say). Two stores and two loads; without preemption nothing but the call.
+/// Calls `f`, during which the current poll is not suspended: for a few microseconds in which
+/// others would wait for something that the poll holds (a lock that spins, say). Two stores and two
+/// loads; without preemption nothing but the call.
 ///
-/// Nothing else of the vCPU runs meanwhile, also if `f` blocks: keep it short, and do not wait in it for another coroutine.
+/// Nothing else of the vCPU runs meanwhile, also if `f` blocks: keep it short, and do not wait in
+/// it for another coroutine.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -142,7 +162,7 @@ pub fn no_suspend<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// What keeps a vCPU from being preemptible.
+/// Returns the error for a vCPU that cannot be preemptible.
 pub(crate) fn refusal(why: impl fmt::Display) -> io::Error {
     io::Error::new(
         io::ErrorKind::PermissionDenied,

@@ -1,8 +1,9 @@
-//! The permit of the calling thread to use what its vCPU shares with other threads.
+//! The permit of the calling thread for the state that its vCPU shares with other threads.
 //!
-//! Everything in this crate, in the ring and in the core that touches a vCPU is bracketed by [`enter`] and [`leave`]. A thread
-//! whose permit has been taken away, in the middle of a poll, waits in `enter` until it has it back: a thread that was suspended
-//! (`preempt`), or a vCPU whose ring another one is taking care of (`stand_in`).
+//! Everything in this crate, in the ring and in the core that touches a vCPU is bracketed by
+//! [`enter`] and [`leave`]. A thread whose permit has been revoked in the middle of a poll waits in
+//! `enter` until the permit is granted again: its poll was suspended (`preempt`), or another thread
+//! takes care of the ring of its vCPU (`stand_in`).
 //!
 //! Cost: a nanosecond; on threads without a permit one load of a thread-local.
 
@@ -16,12 +17,12 @@ thread_local! {
     static CALLS: Cell<Calls> = const { Cell::new(Calls { tell: || (), wait: just_wait }) };
 }
 
-/// What the holder of a permit does for the threads that take it away.
+/// Calls by the holder of a permit for the threads that revoke it.
 #[derive(Clone, Copy)]
 pub(crate) struct Calls {
-    /// A use of it has ended that was waited for.
+    /// Called at the end of a use of the permit for which another thread waits.
     pub(crate) tell: fn(),
-    /// It has been taken away: returns when it is granted again.
+    /// Called when the permit is revoked: returns when it is granted again.
     pub(crate) wait: fn(&Permit),
 }
 
@@ -34,24 +35,25 @@ pub(crate) fn just_wait(permit: &Permit) {
 #[derive(Clone, Copy)]
 pub(crate) struct Before(*const Permit, Calls);
 
-/// The calling thread holds this permit from now on. Returns the one before.
+/// Gives the calling thread this permit. Returns its former one.
 ///
 /// # Safety
-/// The permit outlives the thread, or [`put_back`] is called before. No use is under way that ends later.
+/// The permit outlives the thread, or [`put_back`] is called before. No use is under way that ends
+/// later.
 pub(crate) unsafe fn hold(permit: &Permit, calls: Calls) -> Before {
     Before(PERMIT.replace(permit), CALLS.replace(calls))
 }
 
-/// Puts back what [`hold`] has returned.
+/// Puts back the permit that [`hold`] has returned.
 ///
 /// # Safety
-/// As [`hold`], for that permit.
+/// The demands of [`hold`], for that permit.
 pub(crate) unsafe fn put_back(before: Before) {
     PERMIT.set(before.0);
     CALLS.set(before.1);
 }
 
-/// The calling thread begins to use what its vCPU shares.
+/// Begins a use of the state that the threads of a vCPU share.
 #[inline]
 pub(crate) fn enter() {
     let permit = PERMIT.get();
@@ -69,7 +71,7 @@ fn wait(permit: &Permit) {
     (CALLS.get().wait)(permit);
 }
 
-/// The end of what [`enter`] began.
+/// Ends the use that [`enter`] began.
 #[inline]
 pub(crate) fn leave() {
     let permit = PERMIT.get();
@@ -107,7 +109,8 @@ pub(crate) fn end_use() {
     leave();
 }
 
-/// Is a use under way, or a lock held, on the calling thread? Only debug builds know.
+/// Returns whether a use is under way, or a lock held, on the calling thread. Only debug builds
+/// know.
 #[cfg(debug_assertions)]
 pub(crate) fn is_used() -> bool {
     USES.get() != 0

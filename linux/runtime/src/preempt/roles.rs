@@ -1,31 +1,33 @@
-//! What each worker thread of a preemptible vCPU is doing. Exactly one serves the vCPU: it is *current*.
+//! The role of each worker thread of a preemptible vCPU. Exactly one serves the vCPU: it is
+//! *current*.
 
 /// The thread that made the ring.
 pub(super) const FIRST: usize = 0;
-/// On vCPU 0 the thread of `block_on`: it polls what is pinned, and nothing else.
+/// The thread of `block_on`, on vCPU 0: it polls pinned coroutines, and nothing else.
 pub(super) const MAIN: usize = 1;
-/// No thread.
+/// Stands for no thread.
 pub(super) const NONE: usize = usize::MAX;
 
-/// What a worker thread is doing.
+/// The role of a worker thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Role {
-    /// It waits to be given the vCPU.
+    /// The thread waits to be given the vCPU.
     Free,
-    /// The same, for what is pinned to it.
+    /// The thread waits to be given the vCPU for the coroutines that are pinned to it.
     Main,
-    /// It is not there.
+    /// The thread is not there.
     Absent,
-    /// It serves the vCPU.
+    /// The thread serves the vCPU.
     Current,
-    /// It was stopped in the middle of a poll, which is queued.
+    /// The thread was stopped in the middle of a poll, which is queued.
     Suspended,
-    /// It sleeps in the middle of a poll, which is in no queue.
+    /// The thread sleeps in the middle of a poll, which is in no queue.
     Blocked,
 }
 
-/// The roles of the threads that have been started. Thread 0 made the ring: it is preferred whenever it is free. The thread for what is
-/// pinned, if there is one, comes and goes, and is given nothing else.
+/// Roles of the threads that have been started. Thread 0 made the ring: it is preferred whenever it
+/// is free. The thread for pinned coroutines, if there is one, comes and goes, and is given nothing
+/// else.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Roles {
     roles: Vec<Role>,
@@ -34,7 +36,7 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    /// Thread 0, which is current.
+    /// Creates the roles of a vCPU with thread 0 alone, which is current.
     pub(super) fn new(most: usize) -> Roles {
         let mut roles = Vec::with_capacity(most);
         roles.push(Role::Current);
@@ -45,12 +47,13 @@ impl Roles {
         }
     }
 
-    /// Adds a free one. Allocates nothing within the size given at first.
+    /// Adds a free thread. Allocates nothing within the size given at first.
     pub(super) fn add(&mut self) {
         self.roles.push(Role::Free);
     }
 
-    /// A free one does not come after all. False: it is not free.
+    /// Makes a free thread absent, because it cannot serve. Returns false if the thread is not
+    /// free.
     #[must_use]
     pub(super) fn leave(&mut self, thread: usize) -> bool {
         let is_free = self.roles[thread] == Role::Free;
@@ -60,17 +63,19 @@ impl Roles {
         is_free
     }
 
-    /// Adds the thread for what is pinned, which is absent.
+    /// Adds the thread for pinned coroutines, which is absent.
     pub(super) fn add_main(&mut self) {
         self.main = Some(self.roles.len());
         self.roles.push(Role::Absent);
     }
 
-    /// The thread for what is pinned comes, or goes if it is not needed. False: it is.
+    /// Has the thread for pinned coroutines come, or go if nothing needs it. Returns false if the
+    /// thread stays in its role.
     pub(super) fn set_main(&mut self, is_there: bool) -> bool {
-        let (from, to) = match is_there {
-            true => (Role::Absent, Role::Main),
-            false => (Role::Main, Role::Absent),
+        let (from, to) = if is_there {
+            (Role::Absent, Role::Main)
+        } else {
+            (Role::Main, Role::Absent)
         };
         match self.main {
             Some(main) if self.roles[main] == from => self.roles[main] = to,
@@ -83,25 +88,25 @@ impl Roles {
         self.roles[thread]
     }
 
-    /// Those of this role.
+    /// Returns the threads of this role.
     pub(super) fn of(&self, role: Role) -> impl Iterator<Item = usize> + '_ {
         let all = self.roles.iter().enumerate();
         all.filter(move |(_, other)| **other == role)
             .map(|(n, _)| n)
     }
 
-    /// How many have been started.
+    /// Returns the number of threads that have been started.
     pub(super) fn count(&self) -> usize {
         self.roles.len()
     }
 
-    /// The free one to use next.
+    /// Returns the free thread to use next.
     pub(super) fn free(&self) -> Option<usize> {
         self.of(Role::Free).next()
     }
 
-    /// The current one is stopped, and is `role` from now on; returns the one that is current now. `None`, and nothing changes,
-    /// if none is free.
+    /// Stops the current thread, which is `role` from now on, and returns the thread that is
+    /// current now. `None`, and nothing changes, if no thread is free.
     #[must_use]
     pub(super) fn stop(&mut self, role: Role) -> Option<usize> {
         let next = self.free()?;
@@ -110,20 +115,22 @@ impl Roles {
         Some(next)
     }
 
-    /// The current one is stopped, and is `role` from now on; one whose poll was suspended is current.
+    /// Stops the current thread, which is `role` from now on, and makes one with a suspended poll
+    /// current.
     pub(super) fn stop_for(&mut self, role: Role, suspended: usize) {
         debug_assert_eq!(self.roles[suspended], Role::Suspended);
         self.roles[self.current] = role;
         self.become_current(suspended);
     }
 
-    /// One that was blocked is queued.
+    /// Makes a blocked thread a suspended one: its poll is queued.
     pub(super) fn unblock(&mut self, thread: usize) {
         debug_assert_eq!(self.roles[thread], Role::Blocked);
         self.roles[thread] = Role::Suspended;
     }
 
-    /// The current one gives the vCPU to another one, which is free or whose poll goes on, and is free.
+    /// Gives the vCPU from the current thread, which is free then, to a free one or one whose poll
+    /// resumes.
     pub(super) fn give_to(&mut self, thread: usize) {
         debug_assert!(matches!(
             self.roles[thread],
@@ -147,7 +154,7 @@ mod tests {
     use super::*;
     use std::collections::{HashSet, VecDeque};
 
-    /// All that can follow, by any of the operations.
+    /// Returns all states that one operation can lead to.
     fn successors(roles: &Roles) -> Vec<Roles> {
         let mut next = Vec::new();
         if roles.count() < 4 {

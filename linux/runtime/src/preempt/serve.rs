@@ -1,13 +1,14 @@
-//! The loop of the current thread: that of an inline vCPU (`worker`), plus the watch over polls.
+//! Steps that the current thread of a preemptible vCPU adds to the loop of `worker`: the watch over
+//! polls, and the hand-over to other threads.
 //!
 //! The permit of the thread is in use throughout, but for the time of polls.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{compiler_fence, fence};
+use std::sync::atomic::compiler_fence;
 
 use upshift_core::preempt::{TURN, Waits};
-use upshift_core::{Picked, Polled, Running, Yielded};
+use upshift_core::{CoroutineId, Picked, Running, Yielded};
 
 use super::alarm::NEVER;
 use super::current::with_current;
@@ -17,127 +18,116 @@ use super::vcpu::Preemptible;
 use crate::coroutine::budget;
 use crate::host::Linux;
 use crate::time::clock;
-use crate::worker::{POLLS_PER_REAP, Spin, Worker};
+use crate::worker::{Kind, Until, Worker};
 
-impl Preemptible {
-    /// Serves the vCPU until it is given to another thread (false), or, on the first thread, `done` says so (true).
-    pub(super) fn serve(&self, me: usize, done: &dyn Fn() -> bool) -> bool {
-        let worker = self.worker();
-        let thread = &self.threads[me];
-        // SAFETY: this thread is current: it alone uses the ring.
-        unsafe { worker.ring().adopt() };
-        self.parks(me);
-        let stopped_at = self.costs.stopped_at.swap(0, Relaxed);
-        if stopped_at != 0 {
-            self.costs
-                .stopping
-                .add(clock::now().saturating_sub(stopped_at));
-        }
-        self.keep_a_spare();
-        thread.is_sampled(|now| self.parked(now));
-        // Whatever made us current waits in the ring, or in the queues.
-        self.turn(worker);
-        let mut spin = Spin::default();
-        let mut reaped_at = worker.executor().clock();
-        let mut idle_at = reaped_at;
-        let mut polls = 0;
-        // As in the loop of an inline vCPU.
-        let mut turned = true;
-        let mut back: Option<Yielded<'_, Linux>> = None;
-        loop {
-            if me == FIRST {
-                if turned && done() {
-                    return true;
-                }
-            } else if self.roles().role(FIRST) == Role::Free {
-                drop(back.take());
-                if self.hand_over(worker, FIRST) {
-                    return false;
-                }
-            }
-            if self.has_aside() && self.roles().role(MAIN) == Role::Main {
-                drop(back.take());
-                if self.hand_over(worker, MAIN) {
-                    return false;
-                }
-            }
-            let prompt = self.tally.suspended.load(Relaxed) != 0
-                || worker.executor().clock().wrapping_sub(idle_at) < self.settings.spare_time;
-            if worker.submissions_are_urgent(back.as_ref()) || (prompt && worker.ring_is_due()) {
-                // What has arrived goes before what is resumed, if it is as urgent; and while there is time to spare, it
-                // need not wait behind a poll that may turn out to be long, in which what comes after it would not ring.
-                self.turn(worker);
-                reaped_at = worker.executor().clock();
-                polls = 0;
-            }
-            if worker.yields_to_others(back.as_ref()) {
-                reaped_at = worker.executor().clock();
-                polls = 0;
-                turned = false;
-                continue;
-            }
-            let picked = if self.relay.turn.load(Relaxed) != NONE
-                && let Some(id) = self.take_turn()
-            {
-                drop(back.take());
-                worker.executor().pick_suspended(id)
-            } else {
-                None
-            };
-            let picked = match picked {
-                None => worker.executor().pick(back.take()),
-                turn => turn,
-            };
-            match picked {
-                Some(Picked::Poll(running)) if running.is_pinned() => {
-                    if self.hand_to_main(running) {
-                        return false;
-                    }
-                }
-                Some(Picked::Poll(running)) => {
-                    budget::refill();
-                    worker.publish(running.level().get());
-                    self.poll_begins(worker, thread);
-                    let polled = running.poll();
-                    self.poll_ends(thread);
-                    if let Polled::Yielded(yielded) = polled {
-                        back = Some(yielded);
-                    }
-                    polls += 1;
-                    turned = false;
-                    if polls >= POLLS_PER_REAP || worker.reap_is_due(reaped_at, back.is_some()) {
-                        self.turn(worker);
-                        reaped_at = worker.executor().clock();
-                        polls = 0;
-                    }
-                    if me == FIRST && done() {
-                        return true;
-                    }
-                }
-                Some(Picked::Resume { id, for_a_turn }) => {
-                    self.resume(worker, id, if for_a_turn { TURN } else { 0 });
-                    return false;
-                }
-                None => {
-                    polls = 0;
-                    if !turned && (worker.ring_is_due() || worker.timer_is_due()) {
-                        self.turn(worker);
-                        turned = true;
-                    } else if me == FIRST && done() {
-                        return true;
-                    } else {
-                        self.watch().mask();
-                        worker.wait(&mut spin);
-                        idle_at = worker.executor().clock();
-                        turned = false;
-                    }
-                    reaped_at = worker.executor().clock();
-                }
-            }
-        }
+/// A preemptible vCPU, served by its thread `me`.
+struct Shared<'a> {
+    vcpu: &'a Preemptible,
+    worker: &'a Worker,
+    thread: &'a Thread,
+    me: usize,
+    done: &'a dyn Fn() -> bool,
+    /// Ticks at the end of the last wait.
+    idle_at: u64,
+}
+
+impl<'a> Kind<'a> for Shared<'a> {
+    const SHARES: bool = true;
+
+    fn ends(&mut self, turned: bool, back: &mut Option<Yielded<'a, Linux>>) -> Option<bool> {
+        let vcpu = self.vcpu;
+        let to = if self.me != FIRST && vcpu.roles().role(FIRST) == Role::Free {
+            FIRST
+        } else if turned && self.me == FIRST && (self.done)() {
+            return Some(true);
+        } else if vcpu.has_aside() && vcpu.roles().role(MAIN) == Role::Main {
+            MAIN
+        } else {
+            return None;
+        };
+        drop(back.take());
+        vcpu.hand_over(self.worker, to).then_some(false)
     }
 
-    /// There is a thread to go on with when the next poll is stopped. A system that gives none leaves polls as they are.
+    /// An arrival goes before a suspended poll, if it is as urgent; and while there is time to
+    /// spare, it need not wait behind a poll that may turn out to be long.
+    fn is_prompt(&self) -> bool {
+        let vcpu = self.vcpu;
+        let idle = self.worker.executor().clock().wrapping_sub(self.idle_at);
+        (vcpu.tally.suspended.load(Relaxed) != 0 || idle < vcpu.settings.spare_time)
+            && self.worker.ring_is_due()
+    }
+
+    fn is_between_polls(&self) {
+        self.vcpu.watch().mask();
+    }
+
+    fn pick(
+        &mut self,
+        worker: &'a Worker,
+        mut back: Option<Yielded<'a, Linux>>,
+    ) -> Option<Picked<'a, Linux>> {
+        let executor = worker.executor();
+        if self.vcpu.relay.turn.load(Relaxed) != NONE
+            && let Some(id) = self.vcpu.take_turn()
+        {
+            drop(back.take());
+            if let Some(turn) = executor.pick_suspended(id) {
+                return Some(turn);
+            }
+        }
+        executor.pick(back)
+    }
+
+    fn hands_on(&mut self, pinned: Running<'a, Linux>) -> bool {
+        self.vcpu.hand_to_main(pinned)
+    }
+
+    #[inline]
+    fn poll_begins(&mut self) {
+        self.vcpu.poll_begins(self.worker, self.thread);
+    }
+
+    #[inline]
+    fn poll_ends(&mut self) {
+        self.vcpu.poll_ends(self.thread);
+    }
+
+    fn resumes(&mut self, id: CoroutineId, for_a_turn: bool) {
+        let turn = if for_a_turn { TURN } else { 0 };
+        self.vcpu.resume(self.worker, id, turn);
+    }
+
+    fn has_waited(&mut self, worker: &'a Worker) {
+        self.idle_at = worker.executor().clock();
+    }
+}
+
+impl Preemptible {
+    /// Serves the vCPU until it is given to another thread (false), or, on the first thread, `done`
+    /// says so (true).
+    pub(super) fn serve(&self, me: usize, done: &dyn Fn() -> bool) -> bool {
+        let (worker, thread) = (self.worker(), &self.threads[me]);
+        // SAFETY: this thread is current: it alone uses the ring.
+        unsafe { worker.ring().adopt() };
+        self.keep_a_spare();
+        thread.is_sampled(|now| self.parked(now));
+        // The cause of the suspension waits in the ring or in the queues.
+        self.watch().mask();
+        worker.turn();
+        let shared = Shared {
+            vcpu: self,
+            worker,
+            thread,
+            me,
+            done,
+            idle_at: worker.executor().clock(),
+        };
+        worker.serve_as(shared, Until::Says(&|| me == FIRST && done()))
+    }
+
+    /// Sees to it that there is a thread to go on with when the next poll is stopped. A system that
+    /// gives none leaves polls as they are.
     fn keep_a_spare(&self) {
         let lacks = {
             let roles = self.roles();
@@ -148,22 +138,12 @@ impl Preemptible {
         }
     }
 
-    /// Enters the ring, reaps, expires timers.
-    fn turn(&self, worker: &Worker) {
-        self.watch().mask();
-        worker.turn();
-    }
-
     /// The poll of this thread begins: from here on it may be stopped.
     #[inline]
     fn poll_begins(&self, worker: &Worker, thread: &Thread) {
         thread
             .began
             .store(worker.executor().clock().max(1), Relaxed);
-        if self.tally.suspended.load(Relaxed) != 0 {
-            // What it runs is known from its beginning: the threads of the vCPU take much of each other's time.
-            thread.is_sampled(|now| self.parked(now));
-        }
         compiler_fence(SeqCst);
         self.watch_over(worker);
         if thread.permit.leave() {
@@ -175,71 +155,58 @@ impl Preemptible {
     #[inline]
     fn poll_ends(&self, thread: &Thread) {
         crate::preempt::permit::enter();
-        let ran = || thread.has_run_ticks(|now| self.parked(now));
-        self.costs.lengths.note(thread.has_lasted_ticks(), ran);
         thread.began.store(0, Relaxed);
         if thread.resumed.load(Relaxed) != 0 {
             thread.forget_suspension();
         }
-        // What arrives between polls is seen before the next.
+        // Arrivals between polls are seen before the next one.
         self.watch().mask();
     }
 
-    /// Sees to it that the watcher comes: when something arrives or becomes ready, when a timer is due, and before long if something
-    /// waits already. Some loads, and one atomic step.
+    /// The watcher comes when something arrives or becomes ready, when a timer is due, and before
+    /// long if something waits already; or, if it rests, at the end of that. Some loads, and one
+    /// atomic step.
     #[inline]
     fn watch_over(&self, worker: &Worker) {
-        if !self.listens(worker) {
+        let begins = worker.executor().clock();
+        if self.alarm.rests(begins, self.settings.kept_ticks) {
             return;
         }
-        let waiting = worker.executor().bitmap() | self.pinned.levels.load(Relaxed);
-        if worker.ring().has_completions() {
-            self.come_before_long(worker.executor().clock());
-        } else if waiting != 0 {
-            let level = worker.executor().running_level().unwrap_or_default();
-            match Waits::of(level.get(), waiting) {
-                Waits::Equal if worker.executor().only_lingers(level) => {
-                    self.alarm.see_sleep(worker.executor().clock());
-                }
-                Waits::Nothing => self.alarm.see_sleep(worker.executor().clock()),
-                Waits::Equal | Waits::Urgent => self.come_before_long(worker.executor().clock()),
-            }
-        }
-    }
-
-    /// The watcher hears what arrives from here on, or will as soon as it may (false).
-    #[inline]
-    fn listens(&self, worker: &Worker) -> bool {
-        if self.alarm.is_deaf(worker.executor().clock()) {
-            fence(SeqCst);
-            // None: it has begun to hear meanwhile.
-            if let Some(until) = self.alarm.deaf_until() {
-                let deadline = worker.timers().next_deadline().unwrap_or(NEVER);
-                self.alarm.arm(deadline.min(until));
-                return false;
-            }
-        }
         self.listen(worker);
-        true
+        if worker.ring().has_completions() {
+            return self.alarm.look_within(begins, self.settings.cost_ticks);
+        }
+        let waiting = worker.executor().bitmap() | self.pinned.levels.load(Relaxed);
+        if waiting != 0 {
+            let level = worker.executor().running_level().unwrap_or_default();
+            let waits = match Waits::of(level.get(), waiting) {
+                Waits::Equal if worker.executor().only_lingers(level) => Waits::Nothing,
+                waits => waits,
+            };
+            self.alarm.look_within(begins, self.look_after(waits));
+        }
     }
 
-    /// The watcher hears what arrives from here on, whatever its looks have cost. So it is for a poll that goes on: that is long, and most looks at it
-    /// are worth while.
+    /// Returns the ticks after which the watcher looks at a poll behind which this waits: less
+    /// urgent work waits for the end of the poll, or for its sleep.
+    fn look_after(&self, waits: Waits) -> u64 {
+        match waits {
+            Waits::Nothing => self.settings.kept_ticks,
+            Waits::Equal | Waits::Urgent => self.settings.cost_ticks,
+        }
+    }
+
+    /// The watcher listens from here on.
     #[inline]
     pub(super) fn listen(&self, worker: &Worker) {
         if !worker.executor().is_attended() {
             worker.executor().set_attended(true);
         }
-        // A full barrier: what came before is seen here, and the watcher, when its timer has gone off, sees the poll.
+        // A full barrier: earlier arrivals are seen here, and the watcher, when its timer has gone
+        // off, sees the poll.
         self.watch().unmask();
         self.alarm
             .arm(worker.timers().next_deadline().unwrap_or(NEVER));
-    }
-
-    /// Something waits already: see [`Alarm::come_before_long`](super::alarm::Alarm::come_before_long).
-    #[inline]
-    fn come_before_long(&self, ticks: u64) {
-        self.alarm.come_before_long(ticks, || self.rule().cost);
     }
 
     /// See [`at_once`].
@@ -255,12 +222,12 @@ impl Preemptible {
         result
     }
 
-    /// Gives what is pinned, and the vCPU, to the thread that polls it (true); or keeps it until that thread is to be had, and sees to
-    /// that.
+    /// Gives a pinned coroutine, and the vCPU, to the thread that polls it (true); or keeps it
+    /// until that thread is to be had, and sees to that.
     fn hand_to_main(&self, running: Running<'_, Linux>) -> bool {
-        // Before the role is read: a thread that comes back rings, and the watcher sees what waits.
+        // Before the role is read: a thread that comes back rings, and the watcher sees the levels.
         self.pinned.levels.fetch_or(running.level().bit(), Release);
-        // SAFETY: the vCPU outlives what is kept aside; the list is the current thread's.
+        // SAFETY: the vCPU outlives the list, which is the current thread's.
         unsafe {
             let running =
                 std::mem::transmute::<Running<'_, Linux>, Running<'static, Linux>>(running);
@@ -281,7 +248,8 @@ impl Preemptible {
         !unsafe { &*self.pinned.queue.0.get() }.is_empty()
     }
 
-    /// Polls what is pinned to the calling thread, which is current, and gives the vCPU back.
+    /// Polls the coroutines that are pinned to the calling thread, which is current, and gives the
+    /// vCPU back.
     pub(super) fn serve_main(&self) {
         let worker = self.worker();
         let thread = &self.threads[MAIN];
@@ -295,7 +263,8 @@ impl Preemptible {
             let levels = left.fold(0, |levels, one| levels | one.level().bit());
             self.pinned.levels.store(levels, Release);
             budget::refill();
-            // Before it may be stopped: others were picked since, and the watcher stops what is current.
+            // Before it may be stopped: others were picked since, and the watcher stops the current
+            // one.
             running.make_current();
             worker.publish(running.level().get());
             self.poll_begins(worker, thread);
@@ -322,18 +291,14 @@ impl Preemptible {
         }
     }
 
-    /// The poll of the calling thread has made something of this vCPU ready, which waits for its end.
+    /// The poll of the calling thread has made something of this vCPU ready, which waits for its
+    /// end.
     #[cold]
     fn waiter(&self, waits: Waits) {
         let ticks = clock::ticks();
-        match waits {
-            // What is less urgent waits for the end of the poll, or for its sleep.
-            Waits::Nothing => return self.alarm.see_sleep(ticks),
-            Waits::Equal => {}
-            // What was said for what waited before may not be early enough.
-            Waits::Urgent => self.alarm.comes_earlier(),
+        if !self.alarm.rests(ticks, self.settings.kept_ticks) {
+            self.alarm.look_within(ticks, self.look_after(waits));
         }
-        self.come_before_long(ticks);
     }
 
     /// Starts one more thread. On a thread of the vCPU only: it allocates.
@@ -341,7 +306,7 @@ impl Preemptible {
         self.held().start_spare()
     }
 
-    /// It, counted once more. On a thread of the vCPU only.
+    /// Returns the vCPU, counted once more. On a thread of the vCPU only.
     pub(super) fn held(&self) -> Arc<Preemptible> {
         // SAFETY: the vCPU is held by the runtime's worker, by an `Arc`.
         unsafe {
@@ -361,7 +326,8 @@ pub(crate) fn waits_here(waits: Waits) {
     });
 }
 
-/// Makes a system call of this runtime that does not wait, in the middle of a poll. What arrives meanwhile does not ring: it is looked for afterwards.
+/// Makes a system call of this runtime that does not wait, in the middle of a poll. Arrivals do not
+/// ring meanwhile, and are looked for afterwards.
 ///
 /// To send takes longer than the rest of most polls, and ends without being stopped.
 #[inline]

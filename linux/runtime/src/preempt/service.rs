@@ -29,13 +29,13 @@ const DONE: u32 = 3;
 /// The calls of one ring.
 pub(super) struct Service {
     state: AtomicU32,
-    /// What to do; good from REQUESTED to DONE.
+    /// The call to make; valid from REQUESTED to DONE.
     job: UnsafeCell<Option<*mut dyn FnMut()>>,
     pub(super) served: AtomicU64,
 }
 
-// SAFETY: `job` belongs to the requester in IDLE, and to the owner in TAKEN, while the requester waits; the changes of `state`
-// order them. There is one requester at a time: the current thread.
+// SAFETY: `job` belongs to the requester in IDLE, and to the owner in TAKEN, while the requester
+// waits; the changes of `state` order them. There is one requester at a time: the current thread.
 unsafe impl Sync for Service {}
 // SAFETY: as above.
 unsafe impl Send for Service {}
@@ -49,9 +49,10 @@ impl Service {
         }
     }
 
-    /// Has the owner do `job`. False: the owner does not answer, and will not do it. An owner that
-    /// seems to come, because the kernel has woken it for an arrival, is sent no signal for `grace`
-    /// ns: it may be about to sleep. `rouse` ends the owner's wait in the ring without a signal.
+    /// Has the owner do `job`. Returns false if the owner does not answer, and will not do it. An
+    /// owner that seems to come, because the kernel has woken it for an arrival, is sent no signal
+    /// for `grace` ns: it may be about to sleep. `rouse` ends the owner's wait in the ring without
+    /// a signal.
     pub(super) fn request(
         &self,
         job: &mut dyn FnMut(),
@@ -69,7 +70,7 @@ impl Service {
         }
         if self.state.load(Acquire) == REQUESTED && !interrupt::is_lost() {
             owner.interrupt();
-            // For as long as others may keep a suspended thread from its CPU.
+            // A suspended thread may be kept from its CPU by others for so long.
             futex_wait_for(&self.state, REQUESTED, KEPT);
         }
         if self.state.load(Acquire) == REQUESTED {
@@ -96,7 +97,8 @@ impl Service {
         true
     }
 
-    /// The owner does what has been asked for, also what is asked next before it has gone on. Async-signal-safe.
+    /// Makes the call that is asked for, on the owner's thread, and the next ones that are asked
+    /// for meanwhile. Async-signal-safe.
     pub(super) fn answer(&self) {
         while self.state.load(Relaxed) == REQUESTED
             && self
@@ -123,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    /// It seemed to come, since it was on its way to where it waits: only a signal reaches it there.
+    /// An owner on its way to its wait seemed to come: only a signal reaches it there.
     #[test]
     fn an_owner_that_sleeps_after_all_is_sent_the_signal() {
         let (service, owner) = (Service::new(), Thread::new());

@@ -1,16 +1,18 @@
-//! The watcher's time slice. A thread that wakes up goes before one that runs, of the same priority, if its slice is shorter; a thread
-//! that runs is otherwise left alone until the next tick. So the watcher has the shortest slice that the kernel takes, and the workers
-//! keep those that the kernel gives to all. Needs no rights.
+//! Time slices and policies of threads: the order in which the kernel runs the threads of a vCPU.
+//! No rights are needed.
 //!
-//! Workers with slices of 200 µs, so that they do not hold up each other, were worse: a worker that has woken another one, and is about to
-//! sleep, is more often overtaken by it, waits among those that run with the earlier deadline, and is then what the kernel compares the watcher
-//! with, which is left to wait for the tick (4 ms): 22 to 28 of 1,400 wake-ups, 16 of 1,490 without.
+//! A thread that wakes up goes before a running one of the same priority if its slice is shorter;
+//! otherwise the running thread is left alone until the next tick. So the watcher has the shortest
+//! slice that the kernel takes, or with rights the lowest real-time priority, and the workers keep
+//! the slices that the kernel gives to all.
 //!
-//! That is why a thread that goes on with a suspended poll [`settles`](settle) the kernel's queue first, if a thread has been overtaken like that.
+//! Workers that wait, spare or with a suspended poll, are in the batch policy: a thread of that
+//! policy does not go before the thread that wakes it ([`Modest`]). Workers that poll are in the
+//! default policy.
 
 /// The watcher's slice: the shortest that the kernel takes, ns.
 const SLICE: u64 = 100_000;
-/// Threads and processes that are started by the thread inherit neither slice nor priority.
+/// Flag: threads and processes that the thread starts inherit neither slice nor priority.
 const RESET_ON_FORK: u64 = 1;
 
 /// The kernel's `sched_attr`.
@@ -45,9 +47,11 @@ fn is_ordinary(attributes: &Attributes) -> bool {
     attributes.policy == libc::SCHED_OTHER as u32
 }
 
-/// For the watcher. With the right to, the least real-time priority: then it runs when it wakes, whatever it has used of the CPU before.
-/// It polls nothing, and what it does is bounded. Without, and if the kernel knows of slices, a short one; so also with a `daemon`, which
-/// elevates it above all that computes, when others compete, and leaves alone what has a real-time priority of its own.
+/// Prepares the calling thread to be a watcher. With rights it gets the lowest real-time priority:
+/// it runs when it wakes up, however much CPU time it has used. It polls nothing, and its work is
+/// bounded. Without rights it gets a short slice, if the kernel knows of slices; so also with a
+/// `daemon`, which elevates it above all that computes when others compete, and leaves alone
+/// threads that have a real-time priority of their own.
 pub(super) fn of_watcher(daemon: bool) {
     let mut real_time = Attributes {
         policy: libc::SCHED_FIFO as u32,
@@ -60,12 +64,8 @@ pub(super) fn of_watcher(daemon: bool) {
     }
 }
 
-/// For the ticker: the shortest slice.
-pub(super) fn of_ticker() {
-    shorten();
-}
-
-/// For a thread that mostly waits, and wakes coroutines. It keeps no real-time priority of the thread that started it.
+/// Prepares the calling thread to mostly wait, and to wake coroutines. It keeps no real-time
+/// priority of the thread that started it.
 pub(crate) fn of_waiter() {
     if get().is_some_and(|attributes| !is_ordinary(&attributes)) {
         set(&mut Attributes::default());
@@ -73,11 +73,48 @@ pub(crate) fn of_waiter() {
     shorten();
 }
 
+/// Guard of a wait: while it lives, the calling thread, if it has ordinary priority, does not go
+/// before the thread that wakes it, which is about to sleep. If it did, that thread would stay in
+/// the kernel's queue, and the watcher, when it wakes up, would be compared with that thread
+/// instead of with the poll, and be left to wait for the tick. Async-signal-safe.
+pub(super) struct Modest {
+    /// The policy is this guard's doing, and its drop's to take back.
+    is_ours: bool,
+}
+
+impl Modest {
+    pub(super) fn begin() -> Modest {
+        Modest {
+            is_ours: exchange(libc::SCHED_OTHER, libc::SCHED_BATCH),
+        }
+    }
+}
+
+impl Drop for Modest {
+    fn drop(&mut self) {
+        if self.is_ours {
+            exchange(libc::SCHED_BATCH, libc::SCHED_OTHER);
+        }
+    }
+}
+
+/// Changes the policy of the calling thread, if it is `from`: another program, or the user, may
+/// have given it another one. Returns whether it has changed.
+fn exchange(from: libc::c_int, to: libc::c_int) -> bool {
+    let priority = libc::sched_param { sched_priority: 0 };
+    // SAFETY: a pointer to a local. A refusal leaves the thread as it is.
+    unsafe {
+        libc::sched_getscheduler(0) == from
+            && libc::sched_setscheduler(0, to, &raw const priority) == 0
+    }
+}
+
 fn shorten() {
     let Some(mut attributes) = get().filter(is_ordinary) else {
         return;
     };
-    // It would also give a thread that this one starts the niceness 0 in place of a negative one.
+    // The flag would also give a thread that this one starts the niceness 0 in place of a negative
+    // one.
     if attributes.nice >= 0 {
         attributes.flags |= RESET_ON_FORK;
     }
@@ -85,52 +122,24 @@ fn shorten() {
     set(&mut attributes);
 }
 
-/// Sleeps for an instant, before a poll that may be long. Async-signal-safe.
-///
-/// A thread that goes to sleep when it has had more than its share of the CPU, as one that was stopped has, stays in the kernel's queue until
-/// the kernel picks it and finds that it sleeps. Until then any thread that wakes, the watcher without real-time priority or the next worker, is compared with it
-/// instead of with the poll, and is left to wait for the tick. The kernel picks when the CPU changes hands: so it does here. To yield would do it, too, and give up the rest of
-/// the slice to other processes.
-pub(super) fn settle() {
-    let instant = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 1,
-    };
-    // SAFETY: a pointer to a local, and none for the rest. Cut short or refused, the watcher may come later.
-    unsafe {
-        libc::clock_nanosleep(
-            libc::CLOCK_MONOTONIC,
-            0,
-            &raw const instant,
-            std::ptr::null_mut(),
-        )
-    };
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// While it lives, an instant of the calling thread's sleep is one: the kernel adds 50 µs to the sleeps of most.
-pub(super) struct Punctual(Option<libc::c_ulong>);
-
-impl Punctual {
-    pub(super) fn begin() -> Punctual {
+    /// A program that runs in the batch policy stays there.
+    #[test]
+    fn a_wait_leaves_the_policy_of_the_thread_as_it_was() {
         // SAFETY: no pointers.
-        let before = unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
-        let before = libc::c_ulong::try_from(before).ok().filter(|it| *it > 1);
-        if before.is_some() {
-            set_slack(1);
-        }
-        Punctual(before)
+        let policy = || unsafe { libc::sched_getscheduler(0) };
+        std::thread::spawn(move || {
+            let before = policy();
+            drop(Modest::begin());
+            assert_eq!(policy(), before);
+            assert!(exchange(before, libc::SCHED_BATCH));
+            drop(Modest::begin());
+            assert_eq!(policy(), libc::SCHED_BATCH);
+        })
+        .join()
+        .unwrap();
     }
-}
-
-impl Drop for Punctual {
-    fn drop(&mut self) {
-        if let Some(before) = self.0 {
-            set_slack(before);
-        }
-    }
-}
-
-fn set_slack(time: libc::c_ulong) {
-    // SAFETY: no pointers.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, time) };
 }

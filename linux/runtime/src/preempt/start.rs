@@ -8,7 +8,7 @@ use upshift_elevate::dispatch::register_barrier;
 
 use super::idle::ByFirst;
 use super::vcpu::{Preemptible, SPARES, Settings};
-use super::{interrupt, refusal, slice, ticker, watcher};
+use super::{interrupt, refusal, slice, watcher};
 use crate::host::Preempted;
 use crate::worker::Worker;
 
@@ -49,9 +49,6 @@ pub(crate) unsafe fn start(
         return Err(error);
     }
     host.set_preemptible(vcpu.index, Some(vcpu.clone()));
-    if vcpu.settings.rule.interrupts {
-        start_ticker(&vcpu);
-    }
     Ok(vcpu)
 }
 
@@ -63,14 +60,4 @@ fn start_watcher(vcpu: &Arc<Preemptible>) -> io::Result<()> {
         watcher::run(&watched);
     });
     started.map(drop)
-}
-
-/// Without it the watcher comes later, at times.
-fn start_ticker(vcpu: &Arc<Preemptible>) {
-    let watched = vcpu.clone();
-    let started = vcpu.starter.start("ticker", move || {
-        slice::of_ticker();
-        ticker::run(&watched);
-    });
-    drop(started);
 }

@@ -2,8 +2,9 @@
 
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::time::Duration;
 
-use upshift_core::preempt::TURN;
+use upshift_core::preempt::{KEPT, TURN};
 use upshift_core::{CoroutineId, Place};
 use upshift_elevate::dispatch::heavy_barrier;
 
@@ -17,7 +18,7 @@ use crate::worker::Worker;
 /// A poll, by its thread and the ticks at which it began; 0: between polls.
 pub(super) type PollId = (usize, u64);
 
-/// A poll was stopped.
+/// A stopped poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stopped {
     /// It is suspended.
@@ -26,7 +27,7 @@ pub(super) enum Stopped {
     Blocked,
 }
 
-/// Why nothing was stopped.
+/// The reason why no poll was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotStopped {
     /// The runtime is in the middle of something.
@@ -38,13 +39,21 @@ pub(super) enum NotStopped {
 }
 
 impl Preemptible {
-    /// Takes the vCPU from the current thread in the middle of this poll and makes another one current. Only for the watcher, which
-    /// allocates nothing and takes no lock that a poll may hold.
+    /// Takes the vCPU from the current thread in the middle of this poll and makes another thread
+    /// current. Only for the watcher, which allocates nothing and takes no lock that a poll may
+    /// hold.
     ///
-    /// The poll is the one that the decision was about: the vCPU may have gone to another one since, and one that is to go on and has not got
-    /// the CPU yet would pay for a suspension without having run.
-    pub(super) fn stop_current(&self, poll: PollId, place: Place) -> Result<Stopped, NotStopped> {
-        // A thread that makes another one current holds this until that one has its permit.
+    /// The decision was about this poll, and the vCPU may have gone to another one since. A poll
+    /// that is to go on and has not got the CPU yet is left alone: it would pay for a suspension
+    /// without having run. A poll that has lost no time does not sleep: `may_sleep` is false, and
+    /// the kernel is not asked.
+    pub(super) fn stop_current(
+        &self,
+        poll: PollId,
+        place: Place,
+        may_sleep: bool,
+    ) -> Result<Stopped, NotStopped> {
+        // A thread that makes another one current holds this lock until that one has its permit.
         let mut roles = self.roles();
         let current = self.current.load(Acquire);
         let thread = &self.threads[current];
@@ -54,12 +63,13 @@ impl Preemptible {
         if thread.permit.revoke(heavy_barrier).is_err() {
             return Err(NotStopped::InUse);
         }
-        let is_asleep = thread.is_asleep();
+        let is_asleep = may_sleep && thread.is_asleep();
         let turn = self.relay.turn.load(Relaxed);
         let level = self.worker().executor().running_level().unwrap_or_default();
-        // With a poll in the middle on every thread, one of them goes on in place of one that sleeps or that others wait behind: it may hold
-        // what is waited for. When its turn is over, what made room for it goes on: nothing that is fresh is polled before one of them has come to
-        // its end.
+        // If every thread holds an unfinished poll, one of these resumes in place of a poll that
+        // sleeps or that others wait behind: it may hold the lock that they wait for. After its
+        // turn the displaced poll goes on: no fresh coroutine is polled before one of them has
+        // ended.
         let heir = match roles.free() {
             None if is_asleep || turn != NONE => self.heir(&roles, turn),
             None => self.displaced_by(&roles, level.get()),
@@ -85,9 +95,6 @@ impl Preemptible {
             }
         };
         thread.since.store(clock::now(), Relaxed);
-        if role == Role::Suspended {
-            self.leaves(current);
-        }
         let worker = self.worker();
         let _ = thread.owner.set(worker.ring().owner());
         if let Some(heir) = heir {
@@ -97,7 +104,8 @@ impl Preemptible {
             let displaced = if takes_turn { current } else { NONE };
             self.relay.displaced.store(displaced, Relaxed);
             let id = self.suspended_on(heir);
-            // This thread stands in for the one that is stopped: the permit is revoked, and no other is current.
+            // This thread stands in for the stopped one: that one's permit is revoked, and no other
+            // thread is current.
             if worker.executor().pick_suspended(id).is_none() {
                 unreachable!("{id} is suspended on a thread");
             }
@@ -112,10 +120,12 @@ impl Preemptible {
             unreachable!("there is a free thread, and the lock is held");
         };
         self.current.store(next, Release);
-        self.costs.stopped_at.store(clock::now(), Relaxed);
+        // The next thread finds the arrivals before its first poll.
+        self.watch().mask();
         if role == Role::Suspended {
-            // The stopped thread wakes the next one, from its handler. If this thread did, that one might run in its place, and it
-            // would wait among those that run, behind the next poll, where nothing wakes it.
+            // The stopped thread wakes the next one, from its handler. If this thread did, the next
+            // one might run in its place, and this thread would wait in the kernel's queue behind
+            // the next poll, where nothing wakes it.
             self.relay.next_up.store(next, SeqCst);
             if thread.awaits_permit() {
                 self.start_next();
@@ -129,7 +139,8 @@ impl Preemptible {
         stopped
     }
 
-    /// Wakes the thread that has been made current in place of a suspended one, if that has not been done. Async-signal-safe.
+    /// Wakes the thread that has been made current in place of a suspended one, unless that has
+    /// been done. Async-signal-safe.
     pub(super) fn start_next(&self) {
         if self.relay.next_up.load(SeqCst) == NONE {
             return;
@@ -153,14 +164,15 @@ impl Preemptible {
         }
     }
 
-    /// The core learns that the poll of the current thread, whose permit is revoked, is stopped.
+    /// Tells the core that the poll of the current thread, whose permit is revoked, is stopped.
     fn take_poll(&self, current: usize, place: Place, asleep: bool) -> Result<Stopped, NotStopped> {
         let thread = &self.threads[current];
         let executor = &self.worker().executor();
-        let ran = thread.has_run_ticks(|now| self.parked(now));
+        let (ran, _) = thread.has_run(self.settings.cost_ticks, |now| self.parked(now));
         let stopped = if asleep {
-            // SAFETY: the thread that polls it is outside of the core, and comes back to it only with its permit, which `resume`
-            // grants when the coroutine has been picked; the domain is there while the vCPU is.
+            // SAFETY: the thread that polls the coroutine is outside of the core, and comes back to
+            // it only with its permit, which `resume` grants when the coroutine has been picked;
+            // the domain is there while the vCPU is.
             let aside = unsafe { executor.set_aside_current() }.ok_or(NotStopped::Over)?;
             *thread.aside() = Some(aside);
             thread.blocked.store(true, SeqCst);
@@ -174,25 +186,26 @@ impl Preemptible {
             self.tally.suspended.fetch_add(1, SeqCst);
             Stopped::Suspended
         };
+        let ran = clock::to_ticks(Duration::from_nanos(ran.in_all));
         thread.ran.store(ran, Relaxed);
         Ok(stopped)
     }
 
-    /// Gives the vCPU to a thread, if that is free: the one of `block_on` comes and goes.
+    /// Gives the vCPU to a thread, if that is free: the thread of `block_on` comes and goes.
     #[must_use]
     pub(super) fn hand_over(&self, worker: &Worker, to: usize) -> bool {
         worker.executor().refresh_clock();
         self.give_to(to)
     }
 
-    /// The same, with what has just been picked: the way there counts as a part of its poll.
+    /// Gives the vCPU to a thread, if that is free, with the coroutine that has just been picked:
+    /// the way there counts as a part of its poll.
     #[must_use]
     pub(super) fn give_to(&self, to: usize) -> bool {
         let mut roles = self.roles();
         if !matches!(roles.role(to), Role::Free | Role::Main) {
             return false;
         }
-        self.leaves(self.current.load(Relaxed));
         roles.give_to(to);
         self.current.store(to, Release);
         drop(roles);
@@ -200,20 +213,21 @@ impl Preemptible {
         true
     }
 
-    /// Gives the vCPU to the thread that holds the suspended poll of a coroutine, which may then run for `turn` ns, whatever waits.
+    /// Gives the vCPU to the thread that holds the suspended poll of a coroutine. The poll may then
+    /// run for `turn` ns, also if other work waits.
     pub(super) fn resume(&self, worker: &Worker, id: CoroutineId, turn: u64) {
         let holds = |thread: &super::thread::Thread| thread.coroutine.load(Acquire) == id.to_u64();
         let Some(to) = self.threads.iter().position(holds) else {
             unreachable!("{id} is suspended on a thread");
         };
-        // Held until the permit is granted: the watcher sees all of it or nothing.
+        // Held until the permit is granted: the watcher sees all of the change or nothing.
         let mut roles = self.roles();
-        self.leaves(self.current.load(Relaxed));
         roles.give_to(to);
         self.goes_on(worker, roles, to, turn);
     }
 
-    /// The suspended thread that is to go on if there is no other: the one whose turn it is, or the one that was suspended first.
+    /// Returns the suspended thread that is to go on if no thread is free: the one whose turn it
+    /// is, or the one that was suspended first.
     pub(super) fn heir(&self, roles: &Roles, turn: usize) -> Option<usize> {
         let since = |&thread: &usize| self.threads[thread].since.load(Relaxed);
         if turn != NONE && roles.role(turn) == Role::Suspended {
@@ -222,7 +236,8 @@ impl Preemptible {
         roles.of(Role::Suspended).min_by_key(since)
     }
 
-    /// The thread whose poll made room for the turn of the one under way, which is of this level, if that is not more urgent.
+    /// Returns the thread whose poll made room for the turn of the poll under way, unless the
+    /// latter, which is of this level, is more urgent.
     fn displaced_by(&self, roles: &Roles, level: u8) -> Option<usize> {
         let displaced = self.relay.displaced.load(Relaxed);
         let is_due = displaced != NONE
@@ -231,7 +246,8 @@ impl Preemptible {
         is_due.then_some(displaced)
     }
 
-    /// The thread `to` holds a suspended poll, which has been picked, and is current; its permit is still revoked.
+    /// Resumes the suspended poll of the thread `to`, which is current; its coroutine has been
+    /// picked, and its permit is still revoked.
     fn goes_on(&self, worker: &Worker, roles: MutexGuard<'_, Roles>, to: usize, turn: u64) {
         let thread = &self.threads[to];
         thread.coroutine.store(0, Relaxed);
@@ -239,21 +255,21 @@ impl Preemptible {
         thread.resumed.store(clock::ticks(), Relaxed);
         thread.woken.store(clock::now(), Relaxed);
         self.tally.suspended.fetch_sub(1, SeqCst);
-        // The thread may never have come to its wait.
-        self.parks(to);
         self.current.store(to, Release);
         worker.publish(worker.executor().running_level().unwrap_or_default().get());
-        self.listen(worker);
-        if worker.executor().bitmap() != 0 {
-            match turn {
-                0 => self.alarm.see_sleep(worker.executor().clock()),
-                turn => self
-                    .alarm
-                    .arm(clock::now() + self.costs.resuming.get() + turn),
+        if turn != 0 {
+            // Nothing cuts a turn short.
+            self.watch().mask();
+            let turn = self.settings.rule.cost + turn;
+            self.alarm.arm(clock::now() + turn);
+        } else {
+            self.listen(worker);
+            if worker.executor().bitmap() != 0 {
+                self.alarm.arm(clock::now() + KEPT);
             }
         }
         if let Some(owner) = thread.owner.get() {
-            // SAFETY: it is about to become current, and is not within a use of the ring.
+            // SAFETY: the thread is about to become current, and is not within a use of the ring.
             unsafe { worker.ring().assign(*owner) };
         }
         // From here on the vCPU is the other thread's.
@@ -273,7 +289,7 @@ impl Preemptible {
         }
     }
 
-    /// The thread whose poll is to go on now, whatever else is ready, and which is suspended.
+    /// Takes the turn that the watcher has given, and returns the coroutine of its suspended poll.
     pub(super) fn take_turn(&self) -> Option<CoroutineId> {
         let turn = self.relay.turn.swap(NONE, Relaxed);
         if turn == NONE || self.roles().role(turn) != Role::Suspended {
@@ -282,7 +298,7 @@ impl Preemptible {
         Some(self.suspended_on(turn))
     }
 
-    /// The coroutine whose poll is suspended on a thread.
+    /// Returns the coroutine whose poll is suspended on a thread.
     pub(super) fn suspended_on(&self, thread: usize) -> CoroutineId {
         CoroutineId::from_u64(self.threads[thread].coroutine.load(Acquire))
     }
@@ -299,8 +315,9 @@ mod tests {
     use crate::preempt::current::with_current;
     use crate::{Level, Preemption, Runtime};
 
-    /// A poll that spins until it is told to end is stopped again and again: while it is to go on and has not woken up, and while a signal is
-    /// on its way that has it wait for its permit. It is never taken for blocked, where nothing would wake it, and comes to its end.
+    /// A poll that spins until it is told to end is stopped again and again: while it is to go on
+    /// and has not woken up, and while a signal is on its way that makes it wait for its permit. It
+    /// is never taken for blocked, where nothing would wake it, and comes to its end.
     #[test]
     fn a_poll_that_waits_for_its_permit_is_not_blocked() {
         let preemption = Runtime::builder().vcpus(1).preemption(Preemption::Required);
@@ -331,7 +348,7 @@ mod tests {
             let current = vcpu.current.load(Acquire);
             let poll = (current, vcpu.threads[current].began.load(Acquire));
             vcpu.threads[current].interrupt();
-            if poll.1 != 0 && vcpu.stop_current(poll, Place::Head) == Ok(Stopped::Suspended) {
+            if poll.1 != 0 && vcpu.stop_current(poll, Place::Head, true) == Ok(Stopped::Suspended) {
                 suspensions += 1;
             }
         }

@@ -1,7 +1,9 @@
-//! A worker thread of a preemptible vCPU, and its permit to use what the threads of the vCPU share.
+//! A worker thread of a preemptible vCPU, and its permit for the state that the vCPU's threads
+//! share.
 //!
-//! A thread whose poll has been suspended waits in the handler of a signal, or, if that has not reached it yet, where it asks for its
-//! permit. One that was *blocked* (asleep in the middle of its poll) is left asleep, and waits for its permit when it comes back.
+//! A thread whose poll has been suspended waits in the handler of a signal, or, before the signal
+//! has reached it, where it asks for its permit. A *blocked* thread (asleep in the middle of its
+//! poll) is left asleep, and waits for its permit when it wakes up.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,6 +14,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use upshift_core::Aside;
 use upshift_core::preempt::{Ran, TURN};
@@ -24,12 +27,12 @@ use crate::host::Linux;
 use crate::preempt::interrupt::Sent;
 use crate::time::clock;
 
-/// What a thread is told.
+/// The next task of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Go {
-    /// The vCPU is yours: serve it.
+    /// Serve the vCPU.
     Serve,
-    /// The vCPU leaves: end.
+    /// End: the vCPU ends.
     End,
 }
 
@@ -42,7 +45,7 @@ const WAIT: u32 = 0;
 const SERVE: u32 = 1;
 const END: u32 = 2;
 
-/// See the module. On cache lines of its own.
+/// A worker thread; see the module. On cache lines of its own.
 #[repr(align(128))]
 pub(crate) struct Thread {
     pub(super) permit: Permit,
@@ -59,32 +62,28 @@ pub(crate) struct Thread {
     /// Time (ns) at which its poll was to go on; 0 once the thread has said that it does. See
     /// [`is_to_wake`](Thread::is_to_wake).
     pub(super) woken: AtomicU64,
-    /// How long (ns) it may run, whatever waits, since it went on.
+    /// Time (ns) that it may run after it went on, also if other work waits.
     pub(super) turn: AtomicU64,
     /// The coroutine whose poll is suspended here, packed; 0: none.
     pub(super) coroutine: AtomicU64,
-    /// What is known of what its poll has run.
+    /// The last reading of its clocks and of the age of its poll.
     pub(super) age: Age,
-    /// When its poll was suspended, ns.
+    /// Time at which its poll was suspended, ns.
     pub(super) since: AtomicU64,
     /// Its coroutine, while its poll is blocked.
     pub(super) aside: Mutex<Option<Aside<Linux>>>,
-    /// Its poll is blocked: it is not to be kept from where it sleeps.
+    /// Set while its poll is blocked: the thread is not to be kept from its sleep.
     pub(super) blocked: AtomicBool,
-    /// It has given the vCPU away, or is stopped, and has yet to wait.
-    pub(super) leaving: AtomicBool,
     /// Set while the thread waits in the ring, where a signal reaches it, and
     /// [`rouse`](upshift_ring::Watch::rouse).
     pub(super) attending: AtomicBool,
-    /// Set while the thread, which has its permit, lets others run before its poll goes on.
-    pub(super) settling: AtomicBool,
-    /// It is to enter its ring.
+    /// Set when the thread is to enter its ring.
     pub(super) owes_enter: AtomicBool,
     /// The last signal to this thread.
     pub(super) sent: Sent,
-    /// What the kernel says of it, held open by the threads before [`HOLD_OPEN`].
+    /// Its status in the kernel, held open by the threads before [`HOLD_OPEN`].
     status: OnceLock<File>,
-    /// What the ring knows it by.
+    /// Its name as an owner of the ring.
     pub(super) owner: OnceLock<Owner>,
 }
 
@@ -104,9 +103,7 @@ impl Thread {
             since: AtomicU64::new(0),
             aside: Mutex::new(None),
             blocked: AtomicBool::new(false),
-            leaving: AtomicBool::new(false),
             attending: AtomicBool::new(false),
-            settling: AtomicBool::new(false),
             owes_enter: AtomicBool::new(false),
             sent: Sent::default(),
             status: OnceLock::new(),
@@ -125,7 +122,7 @@ impl Thread {
         futex_wake(&self.go);
     }
 
-    /// What it has been told, if anything.
+    /// Takes the task that the thread has been given, if any.
     pub(super) fn told(&self) -> Option<Go> {
         match self.go.load(Acquire) {
             SERVE => {
@@ -137,12 +134,12 @@ impl Thread {
         }
     }
 
-    /// Has it been told something?
+    /// Returns whether the thread has been given a task.
     pub(super) fn has_been_told(&self) -> bool {
         self.go.load(Acquire) != WAIT
     }
 
-    /// Waits until told what to do.
+    /// Waits for a task.
     pub(super) fn wait(&self) -> Go {
         loop {
             match self.told() {
@@ -152,7 +149,7 @@ impl Thread {
         }
     }
 
-    /// Waits until told what to do, or, if it is `patient`, a millisecond.
+    /// Waits for a task, for at most a millisecond if the thread is `patient`.
     pub(super) fn wait_a_while(&self, patient: bool) {
         if patient {
             futex_wait_for(&self.go, WAIT, 1_000_000);
@@ -161,7 +158,7 @@ impl Thread {
         }
     }
 
-    /// Its permit is its own again: if it waits for that, it waits no longer.
+    /// Ends the wait of the thread for its permit, which has been granted.
     pub(super) fn wake_up(&self) {
         self.permit.nudge();
         if self.attending.load(SeqCst) {
@@ -169,18 +166,18 @@ impl Thread {
         }
     }
 
-    /// Sends it the signal, unless one is on its way whose handler will see the request.
+    /// Sends the thread the signal, unless one is on its way whose handler will see the request.
     pub(super) fn interrupt(&self) {
         self.sent.send(self.id.load(Relaxed));
     }
 
-    /// Has it enter its ring, in the middle of its poll or of its sleep.
+    /// Has the thread enter its ring, in the middle of its poll or of its sleep.
     pub(super) fn ask_to_enter(&self) {
         self.owes_enter.store(true, SeqCst);
         self.interrupt();
     }
 
-    /// The tick since which its poll runs, and ticks that it had run then.
+    /// Returns the tick since which its poll runs, and the ticks that it had run then.
     #[inline]
     fn stretch(&self) -> (u64, u64) {
         match self.resumed.load(Relaxed) {
@@ -189,52 +186,43 @@ impl Thread {
         }
     }
 
-    /// How long its poll has run. For the watcher: from here on what it runs is known.
-    pub(super) fn has_run(&self, parked: impl FnOnce(u64) -> u64) -> Ran {
-        let clocks = self.clocks(parked);
+    /// Returns how long its poll has run, for the watcher, and whether it may sleep. The thread's
+    /// clock is read, by a system call, only if the poll has lasted for `least` ticks.
+    pub(super) fn has_run(&self, least: u64, parked: impl FnOnce(u64) -> u64) -> (Ran, bool) {
         let (since, before) = self.stretch();
-        let (began, ran) = (self.began.load(Relaxed), self.ran_by(clocks));
-        self.age.is(clocks, began, ran);
+        let lasted = before + clock::ticks().saturating_sub(since);
+        let (mut ran, mut may_sleep) = (lasted, false);
+        if lasted >= least {
+            let clocks = self.clocks(parked);
+            let began = self.began.load(Relaxed);
+            let turn = clock::to_ticks(Duration::from_nanos(TURN));
+            (ran, may_sleep) = self.age.of(clocks, (began, before, since), turn);
+            self.age.is(clocks, began, ran);
+        }
         let nanos = |ticks| clock::nanos(clock::from_ticks(ticks));
-        Ran {
+        let ran = Ran {
             in_all: nanos(ran),
             stretch: nanos(ran.saturating_sub(before)),
-            lasted: nanos(before + clocks.now.saturating_sub(since)),
-        }
+            lasted: nanos(lasted),
+        };
+        (ran, may_sleep)
     }
 
-    /// Ticks that its poll has run. For the thread itself, or the watcher when it has revoked the permit.
-    pub(super) fn has_run_ticks(&self, parked: impl FnOnce(u64) -> u64) -> u64 {
-        self.ran_by(self.clocks(parked))
-    }
-
-    fn ran_by(&self, clocks: Clocks) -> u64 {
-        let (since, before) = self.stretch();
-        let began = self.began.load(Relaxed);
-        self.age.of(clocks, began, before, since)
-    }
-
-    /// Ticks since its poll began or went on, and that it had run before.
-    #[inline]
-    pub(super) fn has_lasted_ticks(&self) -> u64 {
-        let (since, before) = self.stretch();
-        before + clock::ticks().saturating_sub(since)
-    }
-
-    /// The calling thread, which is this one, begins to serve, or goes on with its poll: from here on what it runs is known.
+    /// Records that the calling thread, which is this one, begins to serve: from here on its
+    /// running time is known.
     pub(super) fn is_sampled(&self, parked: impl FnOnce(u64) -> u64) {
         let clocks = self.clocks(parked);
         let (began, ran) = (self.began.load(Relaxed), self.ran.load(Relaxed));
         self.age.is(clocks, began, ran);
     }
 
-    /// Its clocks, and that of the sleeps of its vCPU. A system call.
+    /// Reads its clocks, and that of the sleeps of its vCPU. A system call.
     fn clocks(&self, parked: impl FnOnce(u64) -> u64) -> Clocks {
         let now = clock::ticks();
         Clocks::new(now, self.cpu_time().unwrap_or(0), parked(now))
     }
 
-    /// A poll that was suspended is over.
+    /// Ends the record of a suspension, after the end of the poll.
     #[cold]
     pub(super) fn forget_suspension(&self) {
         self.resumed.store(0, Relaxed);
@@ -264,19 +252,21 @@ impl Thread {
         }
     }
 
-    /// Does it sleep, otherwise than for its permit? A system call; false if the kernel does not say.
+    /// Returns whether the thread sleeps, otherwise than for its permit. A system call; false if
+    /// the kernel does not say.
     ///
-    /// A signal that was on its way may have it wait for its permit as soon as that is revoked: what is asked after the kernel sees that.
+    /// A signal that was on its way may make the thread wait for its permit as soon as that is
+    /// revoked: the second question, asked after the kernel's answer, sees that.
     pub(super) fn is_asleep(&self) -> bool {
         self.is_off_the_cpu() && !self.awaits_permit()
     }
 
-    /// Does it wait for its permit, or [settle](Self::settling), asleep or about to be?
+    /// Returns whether the thread waits for its permit, asleep or about to be.
     pub(super) fn awaits_permit(&self) -> bool {
-        self.permit.is_awaited() || self.attending.load(SeqCst) || self.settling.load(SeqCst)
+        self.permit.is_awaited() || self.attending.load(SeqCst)
     }
 
-    /// The calling thread is this one, number `number` of its vCPU.
+    /// Records that the calling thread is this one, number `number` of its vCPU.
     pub(super) fn is_born(&self, number: usize, id: u32) {
         if number < HOLD_OPEN
             && self.status.get().is_none()
@@ -286,13 +276,13 @@ impl Thread {
         }
     }
 
-    /// Is the thread, if it is current, on its way to its first use of its permit? It polls nothing
-    /// then, and any other current thread that polls nothing uses its permit.
+    /// Returns whether the thread, if it is current, is on its way to its first use of its permit.
+    /// It polls nothing then, and any other current thread that polls nothing uses its permit.
     pub(super) fn is_starting(&self) -> bool {
         self.began.load(Acquire) == 0 && !self.permit.in_use()
     }
 
-    /// Does it sleep in the kernel?
+    /// Returns whether the thread sleeps in the kernel.
     pub(super) fn is_off_the_cpu(&self) -> bool {
         let mut line = [0; 128];
         let read = match self.status.get() {
@@ -313,16 +303,17 @@ impl Thread {
     }
 }
 
-/// Opens what the kernel says of a thread of this process. Allocates nothing: a suspended poll may hold the allocator.
+/// Opens the kernel's status of a thread of this process. Allocates nothing: a suspended poll may
+/// hold the allocator.
 fn status_of(id: u32) -> io::Result<File> {
     let mut path = [0; 48];
     write!(&mut path[..47], "/proc/self/task/{id}/stat")?;
-    // SAFETY: it ends with a zero.
+    // SAFETY: the path ends with a zero.
     let file = unsafe { libc::open(path.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC) };
     if file < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it was just opened, for this owner.
+    // SAFETY: the descriptor was just opened, for this owner.
     Ok(unsafe { File::from_raw_fd(file) })
 }
 
@@ -335,7 +326,7 @@ pub(super) fn id_of<T>(thread: &JoinHandle<T>) -> u32 {
     if found == 0 { !(clock >> 3) as u32 } else { 0 }
 }
 
-/// What a CPU-time clock shows, ns; `None`: there is no such thread.
+/// Reads a CPU-time clock, ns. `None` if there is no such thread.
 fn cpu_time(clock: libc::clockid_t) -> Option<u64> {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -344,9 +335,4 @@ fn cpu_time(clock: libc::clockid_t) -> Option<u64> {
     // SAFETY: a pointer to a local of the type asked for; a clock that is not there is an error.
     let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
     (result == 0).then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
-}
-
-/// The CPU time that the calling thread has used, ns.
-pub(super) fn own_cpu_time() -> u64 {
-    cpu_time(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
 }

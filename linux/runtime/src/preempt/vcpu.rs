@@ -1,24 +1,26 @@
 //! One preemptible vCPU: the state that its threads share, and its end. It begins in `start.rs`.
 //!
-//! Which thread may touch what: the [`Worker`], `aside` and what is reached through them belong to the *current* thread while its permit
-//! is in use. The watcher reads atomics, and acts only when it has revoked that permit. The rest is atomic, behind a lock, or
-//! set once before the threads start.
+//! The [`Worker`], `aside` and the state behind them belong to the *current* thread while its
+//! permit is in use. The watcher reads atomics, and acts only when it has revoked that permit. All
+//! other state is atomic, behind a lock, or set once before the threads start.
 //!
 //! | state | written by | read by |
 //! |---|---|---|
 //! | `worker`, `index`, `settings`, `eyes`, `watch` | set before the threads start | all |
 //! | `roles`, `starter` | any thread of the vCPU, under their locks | the same |
 //! | `threads` | see [`Thread`] | all |
-//! | `current`, `relay` | the giver of the vCPU (below) | all |
-//! | `tally`: suspended, blocked | the giver, and a blocked thread that comes back | all |
-//! | `tally`: leaving | a thread that stops serving, the watcher for it | a thread that goes on |
+//! | `current`, `relay.displaced` | the giver of the vCPU (below) | all |
+//! | `relay.next_up` | the giver; the thread that wakes the next one | all |
+//! | `relay.turn` | the watcher, and the giver of the vCPU | the giver |
+//! | `tally` | the giver; a blocked thread that wakes up, or the watcher for it | all |
 //! | `pinned.queue` | the current thread | the current thread |
 //! | `pinned.levels` | the current thread | the watcher, the end of `block_on` |
-//! | `service`, `idle` | the current thread asks, the ring's answers | both |
-//! | `alarm`, `ticker` | the current thread and the watcher | the watcher, the ticker |
+//! | `service` | the current thread asks, the ring's thread answers | both |
+//! | `idle` | the current thread begins to wait, any thread ends the wait | the same |
+//! | `alarm`: the timer | the current thread and the watcher | both |
+//! | `alarm`: the rest | the watcher | the current thread |
 //! | `orders.loose` | the watcher | suspended threads, in their handler |
-//! | `orders.ended` | the thread that ends the vCPU, once | the watcher, the ticker |
-//! | `costs` | the current thread, `stopped_at` the giver | the current thread, the watcher |
+//! | `orders.ended` | the thread that ends the vCPU, once | the watcher |
 //! | `counts` | the watcher | metrics |
 //!
 //! The giver of the vCPU is the current thread, or the watcher when it has revoked its permit.
@@ -35,19 +37,18 @@ use std::time::Duration;
 
 use upshift_board as board;
 use upshift_core::Running;
-use upshift_core::preempt::{Lengths, Looks, Rule, TURN};
+use upshift_core::preempt::{KEPT, Looks, Rule, TURN};
 use upshift_ring::Watch;
 
 use super::PreemptionStats;
 use super::alarm::Alarm;
 use super::current::{Registered, with_current};
 use super::idle::Idle;
-use super::prices::Median;
 use super::roles::{FIRST, MAIN, NONE, Role, Roles};
 use super::service::Service;
+use super::slice::Modest;
 use super::starter::Starter;
 use super::thread::{Go, Thread};
-use super::ticker::Ticker;
 use crate::board::Eyes;
 use crate::context;
 use crate::host::{Linux, Preempted};
@@ -59,16 +60,19 @@ use crate::worker::Worker;
 /// Threads that a vCPU begins with: one to go on with, and one to spare.
 pub(super) const SPARES: usize = 2;
 
-/// What a preemptible vCPU is made with.
+/// Settings of a preemptible vCPU.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(super) rule: Rule,
-    /// What looks of the watcher cost.
+    /// Costs of looks of the watcher.
     pub(super) looks: Looks,
-    /// Threads per vCPU, of which all but those it begins with can hold a poll that is suspended or blocked.
+    /// Threads per vCPU. All but the first [`SPARES`] can hold a poll that is suspended or blocked.
     pub(super) threads: usize,
-    /// A vCPU that was idle so many ticks ago has time to spare.
+    /// Ticks for which a vCPU that was idle has time to spare.
     pub(super) spare_time: u64,
+    /// [`Rule::cost`] and [`KEPT`] in ticks.
+    pub(super) cost_ticks: u64,
+    pub(super) kept_ticks: u64,
 }
 
 impl Settings {
@@ -78,18 +82,20 @@ impl Settings {
             looks,
             threads: threads + SPARES,
             spare_time: clock::to_ticks(Duration::from_nanos(TURN)),
+            cost_ticks: clock::to_ticks(Duration::from_nanos(rule.cost)),
+            kept_ticks: clock::to_ticks(Duration::from_nanos(KEPT)),
         }
     }
 
-    /// How long a poll may keep an equal waiting.
+    /// Returns the time for which a poll may keep an equal waiting.
     pub(crate) fn quantum(&self) -> Duration {
         Duration::from_nanos(self.rule.quantum)
     }
 }
 
-/// See the module.
+/// A preemptible vCPU; see the module.
 pub(crate) struct Preemptible {
-    /// The vCPU's executor and ring. It is there as long as threads serve it.
+    /// The vCPU's executor and ring. In place as long as threads serve it.
     worker: *const Worker,
     pub(super) index: usize,
     pub(super) settings: Settings,
@@ -102,14 +108,12 @@ pub(crate) struct Preemptible {
     pub(super) tally: Tally,
     pub(super) pinned: Pinned,
     pub(super) service: Service,
-    /// What it looks at for the board.
+    /// Eyes of the board, if the runtime has a daemon, for the watcher's looks.
     pub(super) eyes: Option<Arc<Eyes>>,
     watch: Watch,
     pub(super) alarm: Alarm,
-    pub(super) ticker: Ticker,
     pub(super) orders: Orders,
     pub(super) idle: Idle,
-    pub(super) costs: Costs,
     pub(super) counts: Counts,
 }
 
@@ -117,7 +121,7 @@ pub(crate) struct Preemptible {
 pub(super) struct Relay {
     /// The thread that has been made current and is to be woken; NONE.
     pub(super) next_up: AtomicUsize,
-    /// The thread whose suspended poll is to go on next, whatever else is ready; NONE.
+    /// The thread whose suspended poll is to go on next, before all other work; NONE.
     pub(super) turn: AtomicUsize,
     /// The thread whose poll has made room for the turn of another one while every thread held a
     /// poll; NONE.
@@ -133,8 +137,6 @@ pub(super) struct Tally {
     pub(super) suspended: AtomicUsize,
     /// Polls that are blocked.
     pub(super) blocked: AtomicUsize,
-    /// Threads on their way to wait.
-    pub(super) leaving: AtomicUsize,
 }
 
 /// Pinned coroutines that have been picked, for the thread that polls them.
@@ -150,20 +152,8 @@ pub(super) struct Pinned {
 pub(super) struct Orders {
     /// Suspended threads run, without their permits.
     pub(super) loose: AtomicBool,
-    /// The vCPU is over: the watcher and the ticker end.
+    /// The vCPU is over: the watcher ends.
     pub(super) ended: AtomicBool,
-}
-
-/// Measured times.
-pub(super) struct Costs {
-    /// When a poll was stopped, ns, until the next thread serves; else 0.
-    pub(super) stopped_at: AtomicU64,
-    /// What it takes until the next thread serves.
-    pub(super) stopping: Median,
-    /// What it takes until a poll that is to go on does.
-    pub(super) resuming: Median,
-    /// How long polls took.
-    pub(super) lengths: Lengths,
 }
 
 /// Counts for [`PreemptionStats`].
@@ -174,12 +164,13 @@ pub(super) struct Counts {
     pub(super) set_aside: AtomicU64,
 }
 
-// SAFETY: the rules of this module: `worker` is used by one thread at a time, but for what is `Sync` of it.
+// SAFETY: the rules of this module: `worker` is used by one thread at a time, except for its parts
+// that are `Sync`.
 unsafe impl Send for Preemptible {}
 // SAFETY: as above.
 unsafe impl Sync for Preemptible {}
 
-/// What is shared between threads by the rules of this module.
+/// State that threads share by the rules of this module.
 #[derive(Default)]
 pub(super) struct Shareable<T>(pub(super) T);
 
@@ -215,27 +206,20 @@ impl Preemptible {
             pinned: Pinned::default(),
             service: Service::new(),
             eyes: worker.post().map(|post| post.eyes().clone()),
-            // One for each ring.
+            // Each ring has one watch.
             watch: match worker.post() {
                 Some(post) => post.watch().clone(),
                 None => worker.ring().watch()?,
             },
             alarm: Alarm::new()?,
-            ticker: Ticker::default(),
             orders: Orders::default(),
             idle: Idle::new(),
-            costs: Costs {
-                stopped_at: AtomicU64::new(0),
-                stopping: Median::new(settings.rule.cost / 2),
-                resuming: Median::new(settings.rule.cost / 2),
-                lengths: Lengths::new(settings.rule.quantum, clock::ticks_per_micro()),
-            },
             counts: Counts::default(),
             settings,
         }))
     }
 
-    /// One more thread, if there may be one more.
+    /// Starts one more thread, unless there are as many as there may be.
     pub(super) fn start_spare(self: &Arc<Preemptible>) -> io::Result<()> {
         self.start_spare_after(|| ())
     }
@@ -262,7 +246,7 @@ impl Preemptible {
         Ok(())
     }
 
-    /// The daemon, if there is one, is told that the calling thread is one of this vCPU.
+    /// Tells the daemon, if there is one, that the calling thread is one of this vCPU.
     pub(super) fn enlist(&self, role: board::Role) {
         if let Some(membership) = &self.worker().shared().membership
             && self.eyes.is_some()
@@ -276,18 +260,22 @@ impl Preemptible {
         let thread = &self.threads[number];
         if interrupt::claim().is_err() {
             while self.roles().count() <= number {
-                // It is being added.
+                // The thread is being added.
                 thread::yield_now();
             }
-            // One that has been made current already serves: a poll on it is stopped with the permit alone.
+            // A thread that has been made current already serves: a poll on it is stopped with the
+            // permit alone.
             if self.roles().leave(number) {
                 return;
             }
         }
         let _registered = Registered::begin(self, number);
         loop {
-            self.parks(number);
-            if thread.wait() == Go::End {
+            let told = {
+                let _modest = Modest::begin();
+                thread.wait()
+            };
+            if told == Go::End {
                 return;
             }
             let _serving = context::serve(self.worker());
@@ -295,8 +283,9 @@ impl Preemptible {
         }
     }
 
-    /// The calling thread, which built the runtime, polls what is pinned to it until `done` says so, which is asked when it has
-    /// nothing to poll; from time to time, if it is `patient`.
+    /// Polls pinned coroutines on the calling thread, which built the runtime, until `done` returns
+    /// true. `done` is asked when there is nothing to poll; from time to time, if the thread is
+    /// `patient`.
     ///
     /// # Errors
     /// The thread has not [claimed](interrupt::claim) its signal, and cannot: nothing was polled.
@@ -307,63 +296,40 @@ impl Preemptible {
         let mut within = None;
         let thread = &self.threads[MAIN];
         self.roles().set_main(true);
-        // What was pinned and waited is polled: when the vCPU waits, or by an end to the poll under way, for which it does not show as
-        // ready.
+        // Coroutines that were pinned and waited are polled now: when the vCPU waits, or by an end
+        // to the poll under way, for which they do not show as ready.
         upshift_core::Host::pend(worker.shared().domain.host(), self.index);
         self.watch.notify();
         loop {
             if thread.told().is_some() {
-                // While it is current, and no longer: to start a coroutine takes the vCPU.
+                // Only while the thread is current: to start a coroutine takes the vCPU.
                 let _entered = context::enter(worker);
                 within.get_or_insert_with(|| worker.shared().surroundings.begin());
                 self.serve_main();
             } else if done() && self.roles().set_main(false) {
                 return Ok(());
             } else {
-                self.parks(MAIN);
                 thread.wait_a_while(patient);
             }
         }
-    }
-
-    /// A thread gives the vCPU away, or is stopped, and is to wait.
-    pub(super) fn leaves(&self, number: usize) {
-        if !self.threads[number].leaving.swap(true, Relaxed) {
-            self.tally.leaving.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// It is about to wait, or is current again. Async-signal-safe.
-    pub(super) fn parks(&self, number: usize) {
-        if self.threads[number].leaving.swap(false, Relaxed) {
-            self.tally.leaving.fetch_sub(1, Relaxed);
-        }
-    }
-
-    /// Is a thread on its way to wait, and has another one the CPU?
-    pub(super) fn is_overtaken(&self) -> bool {
-        self.tally.leaving.load(Relaxed) != 0
     }
 
     pub(super) fn roles(&self) -> MutexGuard<'_, Roles> {
         self.roles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The rule, with what suspending has cost lately; at least what it cost at the start. What goes beyond a turn is the time for which
-    /// others had the CPU: it does not make suspending dearer.
     pub(super) fn rule(&self) -> Rule {
-        let rule = self.settings.rule;
-        let lately = self.costs.stopping.get() + self.costs.resuming.get();
-        rule.at_cost(rule.cost.max(lately.min(TURN)))
+        self.settings.rule
     }
 
-    /// The vCPU with its ring. Only for the current thread, and for what is `Sync` of it.
+    /// Returns the vCPU with its ring. Only for the current thread, and for the parts that are
+    /// `Sync`.
     pub(super) fn worker(&self) -> &Worker {
         // SAFETY: the promise of `start`.
         unsafe { &*self.worker }
     }
 
-    /// For how long it has slept by this tick, in all, ticks.
+    /// Returns the time for which the vCPU has slept by this tick in all, ticks.
     pub(super) fn parked(&self, now: u64) -> u64 {
         self.worker().meter().parked(now)
     }
@@ -377,12 +343,12 @@ impl Preemptible {
         with_current(|vcpu, _| vcpu.watch.notify());
     }
 
-    /// How long polls may take to end when a runtime is dropped.
+    /// Returns the time that polls have to end when a runtime is dropped.
     pub(crate) fn grace() -> Duration {
         Duration::from_secs(1)
     }
 
-    /// The vCPU's worker, for what is safe from any thread.
+    /// Returns the vCPU's worker, for calls that are safe from any thread.
     pub(crate) fn of_any_thread(&self) -> &Worker {
         self.worker()
     }
@@ -399,7 +365,7 @@ impl Preempted for Preemptible {
         let _serving = context::serve(worker);
         let thread = &self.threads[FIRST];
         while !self.serve(FIRST, done) {
-            // Others serve, and what they ask of the kernel is for this thread to do.
+            // Other threads serve, and ask this one for system calls on the ring.
             while thread.told().is_none() {
                 self.attend_blocked(|| thread.has_been_told());
             }
@@ -435,7 +401,6 @@ impl Preempted for Preemptible {
         let is_over = !self.has_stopped_polls();
         self.orders.ended.store(true, SeqCst);
         self.watch.notify();
-        self.ticker.wake();
         let host = self.worker().shared().domain.host();
         host.set_watch(self.index, None);
         host.set_preemptible(self.index, None);
@@ -461,13 +426,13 @@ impl Preempted for Preemptible {
 }
 
 impl Preemptible {
-    /// The calling thread, which is not current, has come back from where it was blocked.
+    /// Notes that the calling thread, which is not current, has woken up where it was blocked.
     pub(super) fn comes_back(&self, number: usize) {
         let mut roles = self.roles();
         self.unblock(&mut roles, number);
     }
 
-    /// The poll of a thread that was blocked is queued.
+    /// Queues the poll of a thread that was blocked.
     pub(super) fn unblock(&self, roles: &mut Roles, number: usize) {
         if roles.role(number) != Role::Blocked {
             return;
@@ -496,7 +461,7 @@ mod tests {
     use super::*;
     use crate::{Level, Preemption, Runtime};
 
-    /// Spins until `over` says so, or for so many seconds. Returns whether it says so.
+    /// Spins until `over` returns true, or for so many seconds. Returns the last answer.
     fn spin_until(seconds: u64, over: impl Fn() -> bool) -> bool {
         let began = Instant::now();
         while !over() && began.elapsed() < Duration::from_secs(seconds) {
@@ -528,7 +493,7 @@ mod tests {
             let level = Level::new(level).unwrap();
             handle.spawn(async { poll() }, level).unwrap().detach();
         };
-        // It holds the lock until it may release it, and is suspended meanwhile.
+        // This poll holds the lock until it may release it, and is suspended meanwhile.
         let (holds, until) = (held.clone(), release.clone());
         spawn(
             30,

@@ -1,30 +1,32 @@
 //! The watcher of a vCPU: the thread that stops polls.
 //!
-//! It sleeps until its eventfd is signalled (an arrival in the ring, something that became ready, the end of a use of a permit that it asked to
-//! hear of) or its timer goes off, looks at the current thread, and does what the [policy](upshift_core::preempt) says. It allocates nothing and
+//! It sleeps until its eventfd is signalled (an arrival in the ring, a coroutine that became ready,
+//! the end of a use of a permit that it asked to hear of) or its timer goes off. Then it looks at
+//! the current thread and follows the [policy](upshift_core::preempt). It allocates nothing and
 //! takes no lock that a poll may hold: a poll that is suspended in the allocator does not stop it.
 //!
-//! Nothing is forgotten: when it goes to sleep it first says that it listens, then looks once more; a thread that makes something ready
-//! does the reverse. Both steps are separated by full barriers.
+//! Nothing is forgotten: before it sleeps the watcher says that it listens, then looks once more; a
+//! thread that makes something ready does the reverse. Both steps are separated by full barriers.
 //!
-//! # What others may wait for
+//! # Waiters of suspended polls
 //!
-//! A suspended poll may hold a lock. While a poll is blocked, or one has run for [`KEPT`] and may be spinning, each suspended one gets a
-//! turn of [`TURN`] within [`KEPT`] times their number, whatever else is ready. What waits for it may not show: a thread that is not the
-//! vCPU's, or a coroutine that tries again and again in short polls; so there are turns also while nothing shows, as far apart as
-//! [`SELDOM`](upshift_core::preempt::SELDOM) says. And if the current thread gets on with nothing outside of a poll (it allocates, and the allocator's lock is held; it is starting,
-//! and has no permit yet), suspended threads run without theirs.
+//! A suspended poll may hold a lock. While a poll is blocked, or has run for [`KEPT`] and may be
+//! spinning, each suspended one gets a turn of [`TURN`] within [`KEPT`] times their number, however
+//! urgent other work is. Its waiter may not show: a thread beside the vCPU, or a coroutine that
+//! tries again in short polls. So there are turns also while nothing shows, as far apart as
+//! [`SELDOM`](upshift_core::preempt::SELDOM) says. If the current thread makes no progress outside
+//! of a poll (it waits for the allocator's lock, or is starting and has no permit yet), suspended
+//! threads run without theirs.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use std::time::Duration;
 
-use upshift_core::preempt::{Decision, KEPT, Looks, Policy, Ran, SHARE, Sight, TURN, Waits};
+use upshift_core::preempt::{Decision, KEPT, Policy, Ran, Sight, TURN};
 use upshift_core::{Level, Place};
 use upshift_elevate::dispatch::heavy_barrier;
 
 use super::alarm::NEVER;
-use super::prices::Prices;
 use super::roles::{FIRST, NONE, Role};
 use super::suspend::{NotStopped, PollId, Stopped};
 use super::thread::Thread;
@@ -34,7 +36,8 @@ use crate::host::Preempted;
 use crate::preempt::interrupt;
 use crate::time::clock;
 
-/// A suspended poll that has had its turn lets others of its level go first for so long, ns: as long as it may be kept.
+/// Nanoseconds for which a suspended poll that has had its turn lets others of its level go first:
+/// as long as it may be kept.
 pub(crate) const PATIENCE: Duration = Duration::from_nanos(KEPT);
 
 /// After so long, ns, a vCPU that stands still for want of threads says so.
@@ -47,7 +50,7 @@ pub(super) fn run(vcpu: &Preemptible) {
         let by_timer = sleep(vcpu);
         watcher.look(by_timer);
     }
-    // What is stopped goes on by itself.
+    // Stopped polls go on by themselves.
     watcher.loosen(true);
 }
 
@@ -69,48 +72,48 @@ fn sleep(vcpu: &Preemptible) -> bool {
     events[0].revents == 0
 }
 
-/// What a look came to.
+/// The outcome of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     /// Nothing waits, or not for this.
     Rest,
-    /// Look again then, ns, if looks by the clock may be paid.
+    /// The watcher looks again then, ns.
     At(u64),
-    /// Look again then, ns.
-    By(u64),
-    /// Things have changed: look again now.
+    /// Things have changed: the watcher looks again now.
     Now,
-    /// A poll was stopped, or the current thread was woken: the look was worth while.
+    /// A poll was stopped, or the current thread was woken.
     Done,
 }
+
+/// Looks in a row while things change.
+const LOOKS_AT_ONCE: usize = 4;
 
 struct Watcher<'a> {
     vcpu: &'a Preemptible,
     policy: Policy,
-    /// The thread that had the last one.
+    /// The thread that had the last turn.
     last_turn: usize,
     /// The thread whose poll was suspended last, until it is known to wait.
     stopped: Option<usize>,
-    /// A poll, or none, and the vCPU's clock when a use of a permit was found under way; when that was, and the CPU time of its thread then.
+    /// A poll, or none, and the vCPU's clock when a use of a permit was found under way; when that
+    /// was, and the CPU time of its thread then.
     stuck: Option<((PollId, u64), u64, u64)>,
-    /// The poll that could not be stopped for want of a thread, and when that was; NEVER: that has been said.
+    /// The poll that could not be stopped for want of a thread, and when that was; NEVER: that has
+    /// been said.
     crowded: Option<(PollId, u64)>,
-    prices: Prices,
     /// Ticks at the last look.
     looked_at: u64,
 }
 
 impl<'a> Watcher<'a> {
     fn new(vcpu: &'a Preemptible) -> Watcher<'a> {
-        let now = clock::now();
         Watcher {
             vcpu,
-            policy: Policy::new(now),
+            policy: Policy::new(vcpu.settings.looks, clock::now()),
             last_turn: FIRST,
             stopped: None,
             stuck: None,
             crowded: None,
-            prices: Prices::new(vcpu.settings.looks),
             looked_at: 0,
         }
     }
@@ -124,10 +127,6 @@ impl<'a> Watcher<'a> {
         if let Some(eyes) = &vcpu.eyes {
             eyes.look();
         }
-        self.policy.goes_on(self.current().resumed.load(Relaxed));
-        if !by_timer {
-            self.policy.hears();
-        }
         // The signal has not reached the stopped thread.
         vcpu.start_next();
         self.tend_stopped();
@@ -136,11 +135,9 @@ impl<'a> Watcher<'a> {
             self.loosen(false);
         }
         let mut next = Next::Now;
-        // What has changed meanwhile is looked at again at once while that costs less than to come back by the clock.
-        let Looks { event, timer } = vcpu.settings.looks;
-        for _ in 0..(timer / event).max(2) {
+        for _ in 0..LOOKS_AT_ONCE {
             let id = self.poll_id();
-            next = self.decide(id);
+            next = self.decide(id, by_timer);
             if next == Next::Rest {
                 next = self.rest(id);
             }
@@ -149,33 +146,21 @@ impl<'a> Watcher<'a> {
             }
         }
         let now = clock::now();
-        if next == Next::Done {
-            self.prices.begin();
-        } else {
+        if next != Next::Done {
             vcpu.counts.useless.fetch_add(1, Relaxed);
-            let cost = self.prices.of_vain_look(by_timer);
-            self.policy.looked_in_vain(cost, now);
-        }
-        let looks = self.prices.lately();
-        let deaf = self.policy.is_deaf_for(&looks, now);
-        vcpu.alarm.hears_after(now, deaf);
-        if deaf != 0 && !self.policy.hears_freely() {
-            vcpu.watch().mask();
-        }
-        let timers_wait = self.policy.timers_wait(&looks, now);
-        vcpu.alarm.looks_after(timers_wait);
-        let mut at = match next {
-            Next::At(at) => at.max(now + timers_wait),
-            Next::By(at) => at,
-            // Things change as fast as we look: the others must get on.
-            Next::Now => now + SHARE * SHARE * looks.timer,
-            // A poll that has begun while nothing was heard did not look after itself.
-            Next::Rest | Next::Done if deaf != 0 && (self.poll_id().1 != 0 || vcpu.is_idle()) => {
-                now + deaf
+            if !by_timer {
+                self.policy.has_heard(now);
             }
+        }
+        vcpu.alarm.set_rest(now, self.policy.rests_until());
+        let mut at = match next {
+            Next::At(at) => at,
+            // Things change as fast as we look: the others must get on.
+            Next::Now => now + KEPT,
             Next::Rest | Next::Done => NEVER,
         };
-        // The signal may not have reached the stopped thread. What is pinned and picked shows in no queue: a poll may have begun without seeing it.
+        // The signal may not have reached the stopped thread. Pinned coroutines that were picked
+        // show in no queue: a poll may have begun without seeing them.
         if vcpu.has_stopped_polls()
             || vcpu.pinned.levels.load(Acquire) != 0
             || self.current().is_to_wake(now).is_some()
@@ -195,7 +180,8 @@ impl<'a> Watcher<'a> {
         &self.vcpu.threads[self.vcpu.current.load(Acquire)]
     }
 
-    /// Is the current thread in the middle of something that is no poll, or about to take the vCPU, while something is suspended?
+    /// Whether the current thread is in the middle of something that is no poll, or about to take
+    /// the vCPU, while something is suspended.
     fn may_be_stuck(&self) -> bool {
         let vcpu = self.vcpu;
         let current = self.current();
@@ -204,8 +190,9 @@ impl<'a> Watcher<'a> {
             && !vcpu.worker().executor().is_parked()
     }
 
-    /// Has the current thread slept for a turn, or used the CPU for as long as a suspended poll may be kept, in the middle of one use of
-    /// its permit, as far as can be seen? It may depend on what is suspended. One that waits for the CPU does not, and would wait for longer.
+    /// Whether the current thread has slept for a turn, or used the CPU for as long as a suspended
+    /// poll may be kept, in the middle of one use of its permit, as far as can be seen. It may
+    /// depend on a suspended poll. A thread that waits for the CPU does not.
     fn is_stuck(&mut self, id: PollId, now: u64) -> bool {
         let seen = (id, self.vcpu.worker().executor().clock());
         let used = self.current().cpu_time().unwrap_or(now);
@@ -243,7 +230,7 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Those that were blocked and run now are suspended.
+    /// Suspends polls that were blocked and run now.
     fn tend_blocked(&self) {
         let vcpu = self.vcpu;
         if vcpu.tally.blocked.load(Acquire) == 0 {
@@ -259,7 +246,7 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    fn decide(&mut self, id: PollId) -> Next {
+    fn decide(&mut self, id: PollId, by_timer: bool) -> Next {
         let vcpu = self.vcpu;
         let now = clock::now();
         let worker = vcpu.worker();
@@ -267,12 +254,10 @@ impl<'a> Watcher<'a> {
         if vcpu.is_idle() {
             return self.decide_idle();
         }
-        let Some(level) = worker.executor().running_level() else {
-            return self.between_polls(now);
+        let level = match worker.executor().running_level() {
+            Some(level) if id.1 != 0 => level,
+            _ => return self.between_polls(by_timer, now),
         };
-        if id.1 == 0 {
-            return self.between_polls(now);
-        }
         if let Some(woken) = thread.is_to_wake(now) {
             // It goes on as soon as it gets the CPU, if it has been woken.
             if now.saturating_sub(woken) >= TURN {
@@ -283,55 +268,54 @@ impl<'a> Watcher<'a> {
             }
             return Next::At(NEVER);
         }
-        let ran = thread.has_run(|now| vcpu.parked(now));
+        let rule = vcpu.rule();
+        let (ran, may_sleep) = thread.has_run(vcpu.settings.cost_ticks, |now| vcpu.parked(now));
         let depended_on = Policy::is_depended_on(vcpu.tally.blocked.load(Acquire) != 0, ran);
         if self.gives_turn(depended_on, now) && depended_on {
-            return self.stop(id, vcpu.rule().place(ran), false, now);
+            return self.stop(id, rule.place(ran), may_sleep, now);
         }
-        let sight = self.sight(level, thread, ran, now);
-        let is_asleep = || thread.is_asleep();
-        let decision =
-            self.policy
-                .decide(&vcpu.rule(), &vcpu.costs.lengths, &sight, is_asleep, now);
-        match decision {
+        let sight = self.sight(id, level, thread, ran, now);
+        let is_asleep = || may_sleep && thread.is_asleep();
+        match self.policy.decide(&rule, &sight, by_timer, is_asleep, now) {
             Decision::Rest => Next::Rest,
-            Decision::Later(wait, waits) => {
-                if self.listen() && waits != Waits::Urgent {
+            Decision::Later { wait, listens } => {
+                if !listens {
+                    vcpu.watch().mask();
+                } else {
+                    self.listen();
                     // Something more urgent may have come.
-                    if self.sight(level, thread, ran, now).waits() > waits {
+                    if self.sight(id, level, thread, ran, now).waits() > sight.waits() {
                         return Next::Now;
                     }
                 }
-                // A look that came sooner would take the CPU time that it waits for.
-                let price = self.prices.lately().timer;
-                let wait = wait.max(price);
-                if waits != Waits::Nothing && self.policy.looks_freely(&ran, price, now) {
-                    Next::By(now + wait)
-                } else {
-                    Next::At(now + wait)
-                }
+                Next::At(now + wait)
             }
             // Its thread would run on beside the next one.
             Decision::Suspend(_) if interrupt::is_lost() => Next::Rest,
-            Decision::Suspend(place) => self.stop(id, place, true, now),
-            Decision::SetAside => self.stop(id, Place::Head, false, now),
+            Decision::Suspend(place) => self.stop(id, place, may_sleep, now),
+            Decision::SetAside => self.stop(id, Place::Head, true, now),
         }
     }
 
-    fn sight(&self, level: Level, thread: &Thread, ran: Ran, now: u64) -> Sight {
+    fn sight(&self, id: PollId, level: Level, thread: &Thread, ran: Ran, now: u64) -> Sight {
         let executor = &self.vcpu.worker().executor();
         let hidden = self.hidden(now);
         Sight {
+            poll: id.1,
             level: level.get(),
             ran,
+            was_suspended: thread.resumed.load(Relaxed) != 0,
             turn: thread.turn.load(Relaxed),
             waiting: executor.bitmap() | hidden,
             lingering: hidden & level.bit() == 0 && executor.only_lingers(level),
             beside_idle: self.waits_beside_an_idle_vcpu(),
+            may_hear_urgent: self.vcpu.watch().levels_in_flight() & level.more_urgent_bits() != 0,
+            is_one_suspended: self.vcpu.tally.suspended.load(Acquire) != 0,
         }
     }
 
-    /// Levels of what has arrived, or waits for the thread that it is pinned to, and is in no queue.
+    /// Levels of arrivals, and of coroutines that wait for the thread that they are pinned to: both
+    /// are in no queue.
     fn hidden(&self, now: u64) -> u64 {
         let watch = self.vcpu.watch();
         let pinned = self.vcpu.main_waits();
@@ -350,7 +334,8 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Has something arrived here that another vCPU, which idles, could run if it were reaped? However little urgent it is.
+    /// Whether something has arrived here that an idle vCPU could run if it were reaped, however
+    /// little urgent.
     fn waits_beside_an_idle_vcpu(&self) -> bool {
         let domain = self.vcpu.worker().executor().domain();
         domain.active_vcpus() > 1 && self.vcpu.watch().has_arrivals() && domain.idle_vcpus() != 0
@@ -372,8 +357,11 @@ impl<'a> Watcher<'a> {
     }
 
     /// The current thread looks after itself; but a turn may be due, or it may be stuck.
-    fn between_polls(&mut self, now: u64) -> Next {
-        self.current().is_sampled(|now| self.vcpu.parked(now));
+    fn between_polls(&mut self, by_timer: bool, now: u64) -> Next {
+        if by_timer && self.policy.is_in_vain(0) {
+            // A poll that begins meanwhile sets the timer for the end of the rest.
+            self.policy.rest(now);
+        }
         self.gives_turn(self.vcpu.tally.blocked.load(Acquire) != 0, now);
         if self.may_be_stuck() {
             let id = (self.vcpu.current.load(Acquire), 0);
@@ -409,17 +397,14 @@ impl<'a> Watcher<'a> {
     }
 
     /// Stops the poll that is under way.
-    fn stop(&mut self, id: PollId, place: Place, paid: bool, now: u64) -> Next {
+    fn stop(&mut self, id: PollId, place: Place, may_sleep: bool, now: u64) -> Next {
         let vcpu = self.vcpu;
-        match vcpu.stop_current(id, place) {
+        match vcpu.stop_current(id, place, may_sleep) {
             Ok(stopped) => {
                 if stopped == Stopped::Suspended {
                     self.stopped = Some(id.0);
-                }
-                if paid && stopped == Stopped::Suspended {
                     self.policy.has_suspended(&vcpu.rule(), now);
                 }
-                vcpu.ticker.go_on(now);
                 self.stuck = None;
                 self.loosen(false);
                 Next::Done
@@ -434,7 +419,8 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// All threads of the vCPU hold a poll that sleeps, if the current one does. That may be meant; if it lasts, it is said once.
+    /// Every thread of the vCPU holds a poll that sleeps, if the current one does. That may be
+    /// meant; if it lasts, it is said once.
     fn has_no_thread(&mut self, id: PollId, now: u64) {
         const SAYS: &str = "upshift: every thread of a vCPU sleeps in the middle of a poll, so the vCPU stands still until one wakes up; \
             raise Builder::max_suspended\n";
@@ -452,8 +438,8 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// The current thread is in the middle of a use of its permit. It says when that ends; if it does not end, it may depend on what is
-    /// suspended.
+    /// The current thread is in the middle of a use of its permit, and says when that ends. If it
+    /// does not end, it may depend on a suspended poll.
     fn in_use(&mut self, id: PollId, now: u64) -> Next {
         let vcpu = self.vcpu;
         if !vcpu.threads[id.0].permit.ask(heavy_barrier) {
@@ -483,8 +469,8 @@ impl<'a> Watcher<'a> {
         if vcpu.orders.loose.swap(loose, SeqCst) == loose && !loose {
             return;
         }
-        if loose {
-            // It makes room, if the kernel does not share the CPU between them.
+        if loose && !self.current().is_asleep() {
+            // It spins, and makes room, if the kernel does not share the CPU between them.
             self.current().interrupt();
         }
         let roles = vcpu.roles();
@@ -498,16 +484,12 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// What comes from now on signals the eventfd. False: it does not hear, or there was something before.
-    fn listen(&self) -> bool {
+    /// Arrivals signal the eventfd from here on.
+    fn listen(&self) {
         let vcpu = self.vcpu;
-        if vcpu.alarm.is_deaf(clock::ticks()) {
-            return false;
-        }
         vcpu.worker().executor().set_attended(true);
         vcpu.watch().unmask();
         fence(SeqCst);
-        true
     }
 
     /// Nothing waits. Says that it listens, and looks once more whether that is still true.
@@ -519,10 +501,11 @@ impl<'a> Watcher<'a> {
             // A poll that begins now looks after itself.
             return Next::Rest;
         }
-        if !self.listen() {
-            // As soon as it hears.
-            return Next::At(0);
+        let now = clock::now();
+        if self.policy.rests_until() > now {
+            return Next::At(now + 2 * KEPT);
         }
+        self.listen();
         match worker.timers().next_deadline() {
             Some(deadline) if deadline > clock::now() => vcpu.alarm.arm(deadline),
             _ => {}

@@ -232,11 +232,6 @@ pub(crate) fn to_ticks(duration: Duration) -> u64 {
     (nanos(duration) / 100).saturating_mul(tick().per_micro) / 10
 }
 
-/// How many of them a microsecond has.
-pub(crate) fn ticks_per_micro() -> u64 {
-    tick().per_micro
-}
-
 /// Ticks as a duration.
 pub(crate) fn from_ticks(ticks: u64) -> Duration {
     Duration::from_nanos((u128::from(ticks) * 1000 / u128::from(tick().per_micro)) as u64)

@@ -52,7 +52,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
-use upshift_core::{Executor, Picked, Polled, Yielded};
+use upshift_core::{CoroutineId, Executor, Picked, Polled, Running, Yielded};
 use upshift_ring::Ring;
 
 use crate::board::Post;
@@ -145,6 +145,97 @@ impl Until<'_> {
     }
 }
 
+/// The steps of the loop in which vCPUs of the two kinds differ. Each kind has a loop of its own in
+/// the program.
+pub(crate) trait Kind<'a> {
+    /// Whether several threads share the vCPU. The loop of such a thread begins after a turn.
+    const SHARES: bool;
+    /// Before each pick: whether the thread leaves the loop, and then whether it is done.
+    fn ends(&mut self, turned: bool, back: &mut Option<Yielded<'a, Linux>>) -> Option<bool>;
+    /// Whether completions are reaped before the next poll, however short the last one was.
+    fn is_prompt(&self) -> bool;
+    /// Nothing is polled from here on, and the ring is looked at.
+    fn is_between_polls(&self);
+    /// Takes what is to be polled or resumed next.
+    fn pick(
+        &mut self,
+        worker: &'a Worker,
+        back: Option<Yielded<'a, Linux>>,
+    ) -> Option<Picked<'a, Linux>>;
+    /// Hands on a pinned coroutine. Returns whether the vCPU has been given to the thread that
+    /// polls it.
+    fn hands_on(&mut self, pinned: Running<'a, Linux>) -> bool;
+    /// A poll begins.
+    fn poll_begins(&mut self);
+    /// The poll has ended.
+    fn poll_ends(&mut self);
+    /// The vCPU goes to the thread that holds this suspended poll.
+    fn resumes(&mut self, id: CoroutineId, for_a_turn: bool);
+    /// A wait in the ring is over.
+    fn has_waited(&mut self, worker: &'a Worker);
+}
+
+/// An inline vCPU: one thread serves it, and no poll is interrupted.
+struct Alone<'a> {
+    /// In the middle of a poll others may stand in.
+    reachable: Option<Reachable<'a>>,
+}
+
+impl<'a> Kind<'a> for Alone<'a> {
+    const SHARES: bool = false;
+
+    #[inline(always)]
+    fn ends(&mut self, _: bool, _: &mut Option<Yielded<'a, Linux>>) -> Option<bool> {
+        None
+    }
+
+    #[inline(always)]
+    fn is_prompt(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn is_between_polls(&self) {}
+
+    #[inline(always)]
+    fn pick(
+        &mut self,
+        worker: &'a Worker,
+        back: Option<Yielded<'a, Linux>>,
+    ) -> Option<Picked<'a, Linux>> {
+        worker.executor.pick(back)
+    }
+
+    fn hands_on(&mut self, _: Running<'a, Linux>) -> bool {
+        unreachable!("one thread polls all")
+    }
+
+    #[inline(always)]
+    fn poll_begins(&mut self) {
+        if self.reachable.is_some() {
+            permit::leave();
+        }
+    }
+
+    #[inline(always)]
+    fn poll_ends(&mut self) {
+        if self.reachable.is_some() {
+            permit::enter();
+        }
+    }
+
+    fn resumes(&mut self, _: CoroutineId, _: bool) {
+        unreachable!("nothing is suspended on an inline vCPU")
+    }
+
+    #[inline(always)]
+    fn has_waited(&mut self, worker: &'a Worker) {
+        if self.reachable.is_none() {
+            self.reachable = worker.reachable();
+        }
+    }
+}
+
 impl Worker {
     #[inline]
     pub(crate) fn executor(&self) -> &Executor<Linux> {
@@ -206,72 +297,89 @@ impl Worker {
     /// Serves an inline vCPU as [`Worker::run`] does, on a thread that [serves](context::serve) it.
     #[inline(never)]
     pub(crate) fn run_within(&self, done: Until<'_>) {
-        let done = || done.is_now();
         fence(Ordering::SeqCst);
         self.tell_watchdog();
-        let mut reachable = self.reachable();
+        let reachable = self.reachable();
+        self.serve_as(Alone { reachable }, done);
+    }
+
+    /// The loop of a vCPU. Returns whether the thread that serves it is done; if not, another
+    /// thread serves the vCPU from here on.
+    #[inline(always)]
+    pub(crate) fn serve_as<'a, K: Kind<'a>>(&'a self, mut kind: K, done: Until<'_>) -> bool {
         let mut spin = Spin::default();
         let mut reaped_at = clock::ticks();
         let mut polls = 0;
         // There has been a turn since the last poll or wait.
-        let mut turned = false;
-        let mut back: Option<Yielded<'_, Linux>> = None;
+        let mut turned = K::SHARES;
+        let mut back: Option<Yielded<'a, Linux>> = None;
         loop {
-            if self.submissions_are_urgent(back.as_ref()) {
+            if K::SHARES
+                && let Some(is_done) = kind.ends(turned, &mut back)
+            {
+                return is_done;
+            }
+            if self.submissions_are_urgent(back.as_ref()) || kind.is_prompt() {
+                kind.is_between_polls();
                 self.turn();
                 reaped_at = self.executor.clock();
                 polls = 0;
             }
             if self.yields_to_others(back.as_ref()) {
-                if done() {
-                    return;
+                if done.is_now() {
+                    return true;
                 }
                 reaped_at = self.executor.clock();
                 polls = 0;
+                turned = false;
                 continue;
             }
-            match self.executor.pick(back.take()) {
+            match kind.pick(self, back.take()) {
                 Some(Picked::Poll(running)) => {
+                    if K::SHARES && running.is_pinned() {
+                        match kind.hands_on(running) {
+                            true => return false,
+                            false => continue,
+                        }
+                    }
                     budget::refill();
                     self.publish(running.level().get());
-                    // In the middle of a poll others may stand in.
-                    if reachable.is_some() {
-                        permit::leave();
-                    }
-                    if let Polled::Yielded(yielded) = running.poll() {
+                    kind.poll_begins();
+                    let polled = running.poll();
+                    kind.poll_ends();
+                    if let Polled::Yielded(yielded) = polled {
                         back = Some(yielded);
-                    }
-                    if reachable.is_some() {
-                        permit::enter();
                     }
                     polls += 1;
                     turned = false;
                     if polls >= POLLS_PER_REAP || self.reap_is_due(reaped_at, back.is_some()) {
+                        kind.is_between_polls();
                         self.turn();
                         reaped_at = self.executor.clock();
                         polls = 0;
                     }
-                    if done() {
-                        return;
+                    if done.is_now() {
+                        return true;
                     }
                 }
-                Some(Picked::Resume { .. }) => {
-                    unreachable!("nothing is suspended on an inline vCPU")
+                Some(Picked::Resume { id, for_a_turn }) => {
+                    kind.resumes(id, for_a_turn);
+                    return false;
                 }
                 None => {
                     polls = 0;
                     // Once: the kernel raises the ring's flag after it has added work, and if that has been fetched by then, the
                     // flag stands for nothing until more comes. A wait can tell.
                     if !turned && (self.ring_is_due() || self.timer_is_due()) {
+                        kind.is_between_polls();
                         self.turn();
                         turned = true;
-                    } else if done() {
-                        return;
+                    } else if done.is_now() {
+                        return true;
                     } else {
-                        if reachable.is_none() {
-                            reachable = self.reachable();
-                        }
+                        kind.is_between_polls();
                         self.wait(&mut spin);
+                        kind.has_waited(self);
                         turned = false;
                     }
                     reaped_at = self.executor.clock();

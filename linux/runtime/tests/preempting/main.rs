@@ -15,12 +15,13 @@ mod foreign;
 mod hooks;
 mod io;
 mod locks;
+#[path = "../support/masked.rs"]
+mod masked;
 mod niceness;
 mod order;
 mod pinned;
 mod signals;
 mod stacks;
-mod ticker;
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -11,20 +11,8 @@ use upshift::{Driver, Level, time};
 
 use crate::child::child;
 use crate::cpu::burn as compute;
+use crate::masked::without_signals;
 use crate::{LIMIT, builder, burn, runtime, spin_until};
-
-/// Calls `f` with all signals blocked.
-fn without_signals(f: impl FnOnce()) {
-    // SAFETY: plain data; pointers to locals.
-    unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        let mut before: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        f();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut());
-    }
-}
 
 /// Polls that block all signals wait by short sleeps for a lock whose holder is suspended. Go's
 /// runtime does so when a thread first calls it.

@@ -1,5 +1,7 @@
 //! Everyday crates between coroutines of different levels, on preemptible vCPUs: whatever a poll does, every party gets on.
 
+#[path = "../support/masked.rs"]
+mod masked;
 mod parties;
 
 use std::cell::RefCell;
@@ -11,6 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use masked::without_signals;
 use parties::{LAZY, MIDDLE, Parties, URGENT, burn, micros, pause, torture};
 use upshift::sync::Notify;
 use upshift::{Level, Runtime, time};
@@ -379,5 +382,27 @@ fn what_blocks_does_not_stop_the_vcpu() {
             pause,
         );
         parties.party(runtime, Level::at::<60>(), || (), pause);
+    });
+}
+
+/// The signal that stops such a poll is handled when it unblocks its signals, with the lock
+/// released, or held by the next poll.
+#[test]
+fn polls_that_block_all_signals_and_a_std_mutex() {
+    torture(|runtime, parties| {
+        let lock = Arc::new(Mutex::new(0u64));
+        let masked = |time| {
+            let lock = lock.clone();
+            move || {
+                without_signals(|| {
+                    let mut held = lock.lock().unwrap();
+                    burn(micros(time));
+                    *held += 1;
+                });
+            }
+        };
+        parties.party(runtime, LAZY, masked(300), turn);
+        parties.party(runtime, MIDDLE, masked(100), pause);
+        parties.party(runtime, URGENT, move || *lock.lock().unwrap() += 1, pause);
     });
 }

@@ -234,7 +234,9 @@ fn a_user_does_not_make_a_unit_or_a_container_by_a_directory() {
 /// A copy of `sleep` that belongs to `user` and runs as that user, whichever user starts it.
 fn set_user_id_program(user: u32) -> std::path::PathBuf {
     let program = crate::directory().join("sleeper");
-    std::fs::copy("/bin/sleep", &program).unwrap();
+    // By another process: one that another test forks here would hold the file open for writing.
+    let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
+    assert!(copied.unwrap().success());
     std::os::unix::fs::chown(&program, Some(user), Some(user)).unwrap();
     std::fs::set_permissions(&program, Permissions::from_mode(0o4755)).unwrap();
     program

@@ -22,7 +22,9 @@ fn a_process_that_is_another_users_now_is_not_elevated() {
     }
     let (path, _daemon) = open_daemon("changeling");
     let program = directory().join("sleep");
-    std::fs::copy("/bin/sleep", &program).unwrap();
+    // By another process: one that another test forks here would hold the file open for writing.
+    let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
+    assert!(copied.unwrap().success());
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
     let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);

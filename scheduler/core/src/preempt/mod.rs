@@ -1,48 +1,49 @@
-//! When a poll is suspended: the decision alone, without threads, clocks or system calls. All times are nanoseconds.
+//! When a poll is suspended: the decision alone, without threads, clocks or system calls. All times
+//! are nanoseconds.
 //!
-//! Suspending a poll and going on with it later costs *C* of CPU time ([`Rule::cost`]). How long the poll will go on is not known. That is
-//! the ski-rental problem: to rent (leave the poll alone) until the rent has reached the price, and then to buy (suspend it), costs at most
-//! twice what knowing the future would have.
+//! Suspending a poll and resuming it later costs *C* of CPU time ([`Rule::cost`]). Nobody knows how
+//! much longer the poll will take. That is the ski-rental problem: renting (the poll runs on) until
+//! the rent has reached the price and then buying (the poll is suspended) costs at most twice the
+//! price of knowing the future.
 //!
-//! * For something **more urgent** a poll is suspended when it has run for *C* since it began. One that has been suspended before has, and makes
-//!   room at once.
-//! * For an **equal** not before it has run for its quantum, which is at least 4 *C*: for itself and for the other a suspension, and the looks that lead to it;
-//!   and not before it pays: see [`Lengths`].
-//! * Polls of a level that have had their quantum do not interrupt each other: they go on in turn when something fresh makes one of them make room,
-//!   and get a turn each [`KEPT`].
-//! * Each suspension is paid from a [`TokenBucket`](crate::TokenBucket) of nanoseconds, which gets
-//!   one part in [`SHARE`] of the time. So interrupting takes at most that share of the time, and a
-//!   burst. A suspension that finds the bucket empty waits until it holds *C*, for at most
-//!   [`SHARE`] · *C*.
-//! * To find out whether a poll is to be suspended costs a look. Looks that bring nothing take at most one part in [`SHARE`]² of the time, half of
-//!   what suspensions take: a premium where nothing overruns, more where something does. See [`Policy::is_deaf_for`].
+//! 1. A poll may be suspended for something **more urgent** once it has used *C* of CPU time. It
+//!    returns to the head of its level until it has used its quantum, then to the tail.
+//! 2. A poll may be suspended for an **equal** once it has used its **quantum**, at least 4 *C*.
+//!    It returns to the tail, and from then on makes room for fresh equals as in 1. Polls of a
+//!    level that have used their quantum do not interrupt each other: they take turns.
+//! 3. **One budget**: suspensions, turns and looks in vain are charged to one [`TokenBucket`] that
+//!    gets a tenth of the time. Equals use it only while it is at least half full. While it does
+//!    not hold *C*, polls run on. After a look in vain (the poll that it was meant for has ended)
+//!    the watcher listens to nothing for 20 ms ([`SELDOM`]), or until a poll is suspended; it still
+//!    looks at a poll that lasts for 2 to 4 ms.
+//! 4. **Nothing hangs**: a suspended poll gets a turn at least every 2 ms while anything may depend
+//!    on it, and every 20 ms otherwise. Turns are charged, but never refused. A poll that sleeps
+//!    while others wait behind it is set aside.
 //!
-//! A suspended poll may hold what others wait for. While a poll is blocked, or one has run for [`KEPT`] and may be spinning, suspended polls
-//! get a turn of [`TURN`] every [`KEPT`], whatever else is ready; and [`SHARE`] times as far apart while nothing shows.
+//! `docs/preemption-proofs.md` states the bounds as theorems. The simulator holds this code against
+//! them, and the runtime's watcher runs it.
 //!
-//! All of it rests on two numbers: the share of the time that interrupting may cost, and for how long a suspended poll may be kept from the
-//! CPU. `docs/preemption.md` states the bounds as theorems; the simulator holds this code against them, and the runtime's watcher
-//! runs it.
+//! [`TokenBucket`]: crate::TokenBucket
 
-mod lengths;
 mod policy;
 mod rule;
 
 pub use crate::base::events::Waits;
-pub use lengths::Lengths;
 pub use policy::{Decision, Looks, Policy, Sight};
 pub use rule::{Ran, Rule};
 
-/// Suspending may take one part in so many of the time, and so may the turns of suspended polls while another may depend on them.
+/// Preemption takes at most one part in so many of a vCPU's time.
 pub const SHARE: u64 = 10;
-/// For how long a suspended poll may be kept from the CPU while another one may depend on it, times the number of suspended polls.
+/// Longest time that a suspended poll is kept off the CPU while something may depend on it, times
+/// the number of suspended polls.
 pub const KEPT: u64 = 2_000_000;
-/// How long it then runs.
+/// Length of a suspended poll's turn.
 pub const TURN: u64 = KEPT / SHARE;
-/// How far apart turns are while nothing shows that a suspended poll is waited for: one part in `SHARE`² of the time.
+/// Time between turns while nothing visible depends on a suspended poll; also the watcher's rest
+/// after a look in vain.
 pub const SELDOM: u64 = SHARE * KEPT;
-/// What may be spent on suspensions at once, after a time without any, and half of it on looks: a burst takes no longer than a suspended poll may be kept.
+/// Capacity of the budget: a burst of suspensions takes no longer than a suspended poll may be kept
+/// off the CPU.
 pub const BURST: u64 = KEPT;
-/// What suspensions for equals leave in the account for the more urgent: half of what it can hold. So that equals which take turns for long do
-/// not make something urgent wait for the account.
+/// Part of the budget that suspensions for equals leave to more urgent work.
 pub const RESERVE: u64 = BURST / 2;

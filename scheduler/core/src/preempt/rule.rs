@@ -3,30 +3,32 @@
 use crate::base::events::Waits;
 use crate::base::kind::Place;
 
-/// A poll that is under way: how much of the CPU it has used, where that is not said otherwise.
+/// CPU time that a poll under way has used, where nothing else is said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ran {
     /// Since it began.
     pub in_all: u64,
-    /// Since it began or last went on.
+    /// Since it began or was last resumed.
     pub stretch: u64,
-    /// The time since it began without that in which it was suspended, but with that in which it slept or waited for the CPU.
+    /// Time since it began without that in which it was suspended, but with that in which it slept
+    /// or waited for the CPU.
     pub lasted: u64,
 }
 
-/// What the decision rests on.
+/// The numbers on which the decision rests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What it costs to suspend a poll and to go on with it: *C*.
+    /// CPU time that it costs to suspend a poll and to resume it: *C*.
     pub cost: u64,
-    /// How long a poll may keep an equal waiting.
+    /// CPU time for which a poll may keep an equal waiting.
     pub quantum: u64,
-    /// Does a poll that runs make room at all? If not, only those that block are set aside.
+    /// Whether polls that run are suspended at all. If not, only those that sleep are set aside.
     pub interrupts: bool,
 }
 
 impl Rule {
-    /// The quantum is at least 4 *C*: for the poll and for its equal a suspension, and the looks that lead to it, which cost about as much.
+    /// Creates the rule. The quantum is at least 4 *C*: one suspension each for the poll and for
+    /// its equal, and the looks that lead to them, which cost about as much.
     #[must_use]
     pub fn new(cost: u64, quantum: u64) -> Rule {
         Rule {
@@ -36,16 +38,7 @@ impl Rule {
         }
     }
 
-    /// The same, with what a suspension costs now.
-    #[must_use]
-    pub fn at_cost(self, cost: u64) -> Rule {
-        Rule {
-            interrupts: self.interrupts,
-            ..Rule::new(cost, self.quantum)
-        }
-    }
-
-    /// Where a poll goes that makes room, but for what is of its own level: it goes on first until it has had its quantum.
+    /// Returns the place of a suspended poll in its level: first until it has used its quantum.
     #[must_use]
     pub fn place(&self, ran: Ran) -> Place {
         if ran.in_all < self.quantum {
@@ -55,7 +48,7 @@ impl Rule {
         }
     }
 
-    /// How much longer the poll may run, the account aside. `None`: as long as it likes.
+    /// Returns how much longer the poll may run, the budget aside; `None`: as long as it likes.
     #[must_use]
     pub fn left(&self, waits: Waits, ran: Ran) -> Option<u64> {
         match waits {
@@ -108,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn where_only_what_blocks_is_set_aside_a_poll_runs_as_long_as_it_likes() {
+    fn without_interrupts_a_poll_runs_as_long_as_it_likes() {
         let tolerant = Rule {
             interrupts: false,
             ..RULE
@@ -118,6 +111,6 @@ mod tests {
             stretch: 1_000,
             lasted: 1_000,
         };
-        assert_eq!(tolerant.at_cost(30).left(Waits::Urgent, ran), None);
+        assert_eq!(tolerant.left(Waits::Urgent, ran), None);
     }
 }

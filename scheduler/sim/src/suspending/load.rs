@@ -1,6 +1,6 @@
-//! What is to be done, and what came of it.
+//! The load of the model, and its outcome.
 
-/// One poll.
+/// A poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// When it becomes ready, ns.
@@ -9,65 +9,93 @@ pub struct Arrival {
     pub level: u8,
     /// The CPU time that it needs, ns.
     pub service: u64,
-    /// It sleeps once in its middle, for so long, ns.
+    /// Length of its sleep in its middle, ns.
     pub sleeps: Option<u64>,
 }
 
-/// What is to be done, and by what.
+/// Polls, and the machine that runs them.
 #[derive(Clone, Debug)]
 pub struct Load {
     /// *C*, ns.
     pub cost: u64,
-    /// As asked for, ns.
+    /// Quantum that is asked for, ns; the rule may raise it.
     pub quantum: u64,
-    /// How much too late the watcher wakes, at most, ns.
+    /// Longest delay of the watcher when it wakes, ns.
     pub late: u64,
-    /// What a look costs that brings nothing, ns. It is paid, and takes no time.
+    /// Price of a look by the clock, ns: it is charged, and takes no time. Twice that of a look
+    /// because of an arrival.
     pub look: u64,
+    /// Whether an operation is always in flight that is more urgent than each poll.
+    pub hears_urgent: bool,
     /// Others have the CPU, so that polls take so many times as long. At least 1.
     pub slow: u64,
-    /// At least 1. Arrival n comes to vCPU n modulo this.
+    /// Number of vCPUs, at least 1. Arrival n comes to vCPU n modulo this.
     pub vcpus: usize,
     /// In order of time.
     pub arrivals: Vec<Arrival>,
 }
 
-/// What was more urgent than the poll under way when it became ready.
+/// The state of the watcher when something arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wait {
-    /// For how long the poll had run by then since it began.
-    pub ran: u64,
-    /// How much longer it needed.
-    pub needed: u64,
-    /// For how long it, or its suspension, was waited for.
-    pub waited: u64,
-    /// The account was empty, the poll had its turn, or it made room for another one's.
-    pub excused: bool,
-    /// The watcher did not listen, or could not look by the clock, for want of what looks cost.
-    pub unheard: bool,
+pub enum Watch {
+    /// The watcher listens.
+    Listens,
+    /// The watcher has heard an equal, or is not to hear: it looks by the clock.
+    Deaf,
+    /// The watcher rests after a look in vain.
+    Rests,
 }
 
-/// What came of it.
+/// A wait for the poll under way, of something more urgent than the poll or as urgent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// CPU time that the poll had used since it began.
+    pub ran: u64,
+    /// CPU time that the poll still needed.
+    pub needed: u64,
+    /// Time until the poll had ended or was suspended, ns.
+    pub waited: u64,
+    /// Whether the arrival was as urgent as the poll, and not more urgent.
+    pub is_equal: bool,
+    /// State of the watcher; that which hears least, if it changed meanwhile.
+    pub watch: Watch,
+    /// Set when the budget did not hold the price of the suspension.
+    pub lacked: bool,
+    /// Set when the poll had its turn, or made room for a turn.
+    pub turned: bool,
+    /// Set when something else arrived while an equal waited: the watcher may have heard it, and
+    /// each look is charged.
+    pub followed: bool,
+}
+
+/// Outcome of a load.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Of what was more urgent than a poll under way.
+    /// Waits for polls under way.
     pub waits: Vec<Wait>,
-    /// Of each poll that has ended, the number of its arrival, and how long after that it was, ns.
+    /// Number of the arrival of each poll that has ended, and the time from there to its end, ns.
     pub times: Vec<(usize, u64)>,
-    /// When polls were suspended by the rule, per vCPU.
+    /// Times of suspensions by the rule, for each vCPU.
     pub suspended: Vec<Vec<u64>>,
-    /// How many of them made room only for polls of their level that had had their quantum.
+    /// Number of suspensions for nothing but polls that had used their quantum.
     pub for_lingering: u64,
-    /// How many looks brought nothing, per vCPU.
-    pub looked: Vec<u64>,
-    /// How many polls made room for the turn of another one.
-    pub turns: u64,
-    /// How many polls that slept were set aside.
-    pub set_aside: u64,
-    /// For how long a sleeping poll kept its vCPU while something waited there, at most.
+    /// Number of suspensions for an equal of polls that had not used their quantum.
+    pub before_quantum: u64,
+    /// Number of looks in vain, each of which begins a rest, for each vCPU.
+    pub in_vain: Vec<u64>,
+    /// Number of looks because of an arrival that stopped nothing.
+    pub heard: u64,
+    /// Number of looks by the clock that stopped nothing.
+    pub by_clock: u64,
+    /// Number of polls that made room for a turn, for each vCPU.
+    pub turns: Vec<u64>,
+    /// Number of polls that slept and were set aside, for each vCPU.
+    pub set_aside: Vec<u64>,
+    /// Longest time for which a sleeping poll kept its vCPU while something waited there.
     pub slept_in_the_way: u64,
-    /// For how long a suspended poll was off the CPU, at most, until it had a turn, divided by the number of suspended polls.
+    /// Longest time for which a suspended poll was off the CPU, divided by the number of suspended
+    /// polls.
     pub kept_off: u64,
-    /// When all was done.
+    /// Time at which all was done.
     pub end: u64,
 }

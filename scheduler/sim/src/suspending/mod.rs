@@ -1,37 +1,49 @@
-//! The preemption policy of `upshift_core::preempt`, unmodified, over random loads: polls, arrivals and a watcher that wakes late, against an
-//! ideal that knows how long each poll takes.
+//! The preemption policy of `upshift_core::preempt`, unmodified, over random loads: polls, arrivals
+//! and a watcher that wakes late.
 //!
-//! It is a model of its own, beside the simulated core: only the decision counts here, and millions of polls pass in seconds. A
-//! vCPU polls the most urgent that it has, in order within a level. Suspending takes *C*, all of it before the next poll; going on is free: so the wait that
-//! interrupting costs is never less than on a real machine. Where other programs have a part of the CPU, polls take longer, and have run for less than they last. An idle vCPU takes what has not begun elsewhere. The watcher looks when something arrives, and when the
-//! policy says, so much too late; and within a turn of the beginning of a poll, if something waits by then.
+//! The model has no core and no threads: only the decision counts here, and millions of polls pass
+//! in seconds. A vCPU polls the most urgent that it has, in order within a level. Suspending takes
+//! *C*, all of it before the next poll, and resuming takes nothing: so the wait that a suspension
+//! costs is never less than on a real machine. Where other programs have a part of the CPU, polls
+//! take longer, and have used less than they last. An idle vCPU takes a poll that has not begun
+//! elsewhere.
+//!
+//! The watcher's timer, its rests and the watchdog are those of the runtime
+//! (`linux/runtime/src/preempt/{alarm,serve,watcher}.rs`). The watcher wakes late by a random time
+//! of at most [`Load::late`].
 
 mod load;
 mod theorems;
 mod vcpu;
 
-pub use load::{Arrival, Load, Outcome, Wait};
+pub use load::{Arrival, Load, Outcome, Wait, Watch};
 pub use theorems::{Levels, Service, Shape, check, search_loads, shapes};
 use upshift_core::Place;
-use upshift_core::preempt::{Decision, Looks, Policy, Ran, Rule, Sight, TURN, Waits};
+use upshift_core::preempt::{Decision, KEPT, Looks, Policy, Rule, Sight, TURN, Waits};
 
-use vcpu::{Doing, NEVER, Poll, Vcpu};
+use vcpu::{Doing, NEVER, Poll, Stretch, Vcpu};
 
 /// Runs a load to its end.
 #[must_use]
 pub fn contend(load: &Load) -> Outcome {
     let rule = Rule::new(load.cost, load.quantum);
+    let looks = Looks {
+        event: load.look / 2,
+        timer: load.look,
+    };
     let mut machine = Machine {
         rule,
         load,
         vcpus: (0..load.vcpus)
-            .map(|_| Vcpu::new(rule.quantum, load.slow))
+            .map(|_| Vcpu::new(looks, load.slow))
             .collect(),
         random: load.arrivals.len() as u64,
         now: 0,
         outcome: Outcome {
             suspended: vec![Vec::new(); load.vcpus],
-            looked: vec![0; load.vcpus],
+            in_vain: vec![0; load.vcpus],
+            turns: vec![0; load.vcpus],
+            set_aside: vec![0; load.vcpus],
             ..Outcome::default()
         },
     };
@@ -74,42 +86,23 @@ impl Machine<'_> {
     }
 
     fn look_in(&mut self, index: usize, time: u64) {
-        let at = self.now + time + self.late();
+        let (at, late) = (self.now.saturating_add(time), self.late());
+        self.vcpus[index].arm(at, late);
+    }
+
+    /// Something rings, which wakes the watcher.
+    fn rings(&mut self, index: usize) {
+        let at = self.now + self.late();
         let vcpu = &mut self.vcpus[index];
-        vcpu.look_at = vcpu.look_at.min(at);
+        vcpu.listens = false;
+        vcpu.hears_at = vcpu.hears_at.min(at);
     }
 
-    fn prices(&self) -> Looks {
-        Looks {
-            event: self.load.look,
-            timer: self.load.look,
-        }
-    }
-
-    /// The watcher looks because something has come, or when it hears again.
+    /// The watcher looks because something has come, if it listens.
     fn hears(&mut self, index: usize) {
-        let (now, looks) = (self.now, self.prices());
-        let vcpu = &mut self.vcpus[index];
-        let deaf = match vcpu.policy.hears_freely() {
-            true => 0,
-            false => vcpu.policy.is_deaf_for(&looks, now),
-        };
-        vcpu.policy.hears();
-        if deaf != 0 {
-            vcpu.open.iter_mut().for_each(|it| it.2.unheard = true);
+        if self.vcpus[index].listens {
+            self.rings(index);
         }
-        self.look_in(index, deaf);
-    }
-
-    /// The watcher looks by the clock, after `time` if it may.
-    fn looks_later(&mut self, index: usize, time: u64) {
-        let (now, looks) = (self.now, self.prices());
-        let vcpu = &mut self.vcpus[index];
-        let wait = vcpu.policy.timers_wait(&looks, now);
-        if wait > time {
-            vcpu.open.iter_mut().for_each(|it| it.2.unheard = true);
-        }
-        self.look_in(index, time.max(wait));
     }
 
     fn arrives(&mut self, n: usize) {
@@ -121,23 +114,30 @@ impl Machine<'_> {
             level: it.level,
             left: it.service,
             in_all: 0,
+            lasted: 0,
             sleeps: it.sleeps.map(|time| (it.service / 2, time)),
             suspended: false,
+            was_suspended: false,
             lingers: false,
             off_since: now,
             among: 0,
         };
-        if let Doing::Polls { poll, since, .. } = &vcpu.doing
-            && poll.level > it.level
-            && poll.sleeps.is_none()
+        for (_, _, wait) in &mut vcpu.open {
+            wait.followed |= wait.is_equal;
+        }
+        if let Some((under_way, stretch, ran, false)) = vcpu.under_way(now)
+            && under_way.level >= it.level
+            && under_way.sleeps.is_none()
         {
-            let stretch = (now - since) / self.load.slow;
             let wait = Wait {
-                ran: poll.in_all + stretch,
-                needed: poll.left - stretch,
+                ran: ran.in_all,
+                needed: under_way.left - (ran.in_all - under_way.in_all),
                 waited: 0,
-                excused: false,
-                unheard: false,
+                is_equal: under_way.level == it.level,
+                watch: vcpu.watch(),
+                lacked: false,
+                turned: ran.stretch < stretch.turn,
+                followed: false,
             };
             vcpu.open.push((n, now, wait));
         }
@@ -164,33 +164,45 @@ impl Machine<'_> {
         if let Some(place) = vcpu.aside.iter().position(|it| it.0 <= now) {
             let mut poll = vcpu.aside.swap_remove(place).1;
             (poll.suspended, poll.lingers, poll.off_since) = (true, false, now);
+            poll.was_suspended = true;
+            poll.among = 1 + vcpu.suspended();
             vcpu.push(poll, Place::Head);
-            return match vcpu.doing {
+            return match &mut vcpu.doing {
                 Doing::Idles => self.picks(index),
                 Doing::Switches { .. } => {}
-                _ => self.hears(index),
+                Doing::Polls { .. } => self.rings(index),
+                Doing::Sleeps { waited_since, .. } => {
+                    waited_since.get_or_insert(now);
+                    self.rings(index);
+                }
             };
         }
         match std::mem::replace(&mut vcpu.doing, Doing::Idles) {
-            Doing::Idles => vcpu.look_at = NEVER,
             Doing::Switches { until } if until <= now => self.picks(index),
             Doing::Sleeps {
                 poll,
+                stretch,
                 until,
                 waited_since,
-                ..
             } if until <= now => {
+                vcpu.doing = Doing::Polls {
+                    poll,
+                    stretch,
+                    since: now,
+                };
                 self.was_in_the_way(waited_since);
-                self.goes_on(index, poll, 0);
             }
             Doing::Polls {
-                mut poll, since, ..
+                mut poll,
+                mut stretch,
+                since,
             } if since + poll.until_it_stops() * self.load.slow <= now => {
-                poll.runs_for((now - since) / self.load.slow);
+                let time = (now - since) / self.load.slow;
+                poll.runs_for(time);
+                stretch.ran += time;
                 vcpu.close_waits(now, &mut self.outcome);
                 match poll.sleeps.take() {
                     None => {
-                        vcpu.lengths.note(poll.in_all, || poll.in_all);
                         self.outcome
                             .times
                             .push((poll.n, now - self.load.arrivals[poll.n].at));
@@ -200,7 +212,7 @@ impl Machine<'_> {
                         let waits = vcpu.waiting != 0;
                         vcpu.doing = Doing::Sleeps {
                             poll,
-                            since,
+                            stretch,
                             until: now + time,
                             waited_since: waits.then_some(now),
                         };
@@ -224,7 +236,6 @@ impl Machine<'_> {
         let now = self.now;
         let vcpu = &mut self.vcpus[index];
         vcpu.doing = Doing::Idles;
-        vcpu.look_at = NEVER;
         if std::mem::take(&mut vcpu.turn)
             && let Some(poll) = vcpu.take_kept(now)
         {
@@ -249,7 +260,7 @@ impl Machine<'_> {
             let theirs = &mut self.vcpus[other];
             theirs.forget_empty(level);
             let n = poll.as_ref().map(|poll| poll.n);
-            // What goes elsewhere waits no more.
+            // A poll that goes elsewhere waits no more.
             let outcome = &mut self.outcome;
             theirs.open.retain_mut(|(waiting, since, wait)| {
                 wait.waited = now - *since;
@@ -269,127 +280,166 @@ impl Machine<'_> {
     }
 
     fn goes_on(&mut self, index: usize, mut poll: Poll, turn: u64) {
-        let now = self.now;
-        if poll.suspended && turn != 0 {
+        let (now, late) = (self.now, self.late());
+        let vcpu = &mut self.vcpus[index];
+        if poll.suspended {
             // With the one that goes on.
-            let among = poll.among.max(1 + self.vcpus[index].suspended());
+            let among = poll.among.max(1 + vcpu.suspended());
             let off = (now - poll.off_since) / among as u64;
             self.outcome.kept_off = self.outcome.kept_off.max(off);
         }
-        (poll.suspended, poll.lingers) = (false, false);
-        let vcpu = &mut self.vcpus[index];
-        vcpu.policy.goes_on(match poll.in_all {
-            0 => 0,
-            _ => now + 1,
-        });
+        let resumes = std::mem::take(&mut poll.suspended);
+        poll.lingers = false;
+        vcpu.seen_at = now;
+        if !resumes {
+            vcpu.watch_over(poll.level, self.rule.cost, now, late);
+        } else if turn != 0 {
+            vcpu.listens = false;
+            vcpu.arm(now + self.rule.cost + turn, late);
+        } else {
+            vcpu.listens = true;
+            if vcpu.waiting != 0 {
+                vcpu.arm(now + KEPT, late);
+            }
+        }
         vcpu.doing = Doing::Polls {
             poll,
+            stretch: Stretch {
+                turn,
+                began: now,
+                ran: 0,
+            },
             since: now,
-            turn,
         };
-        vcpu.look_at = NEVER;
-        if vcpu.waiting != 0 {
-            self.looks_later(index, TURN);
+    }
+
+    /// The watcher looks: `look` of the runtime.
+    fn looks(&mut self, index: usize) {
+        let now = self.now;
+        let by_timer = self.vcpus[index].wakes_watcher(now);
+        let stopped = match self.vcpus[index].doing {
+            // The current thread looks after itself.
+            Doing::Idles => true,
+            Doing::Switches { .. } => self.looks_between_polls(index, by_timer),
+            Doing::Polls { .. } | Doing::Sleeps { .. } => self.decides(index, by_timer),
+        };
+        let vcpu = &mut self.vcpus[index];
+        if !stopped && by_timer {
+            self.outcome.by_clock += 1;
+        } else if !stopped {
+            vcpu.policy.has_heard(now);
+            self.outcome.heard += 1;
+        }
+        // As the runtime's watcher does while anything is stopped.
+        if vcpu.suspended() != 0 || !vcpu.aside.is_empty() {
+            let time = vcpu.policy.next_turn_in(now);
+            self.look_in(index, time);
         }
     }
 
-    fn looks(&mut self, index: usize) {
-        let (now, rule) = (self.now, self.rule);
-        let blocked = !self.vcpus[index].aside.is_empty();
+    fn looks_between_polls(&mut self, index: usize, by_timer: bool) -> bool {
+        let now = self.now;
         let vcpu = &mut self.vcpus[index];
-        vcpu.look_at = NEVER;
-        let (poll, since, turn, asleep) = match &vcpu.doing {
-            Doing::Polls { poll, since, turn } => (poll, *since, *turn, false),
-            Doing::Sleeps { poll, since, .. } => (poll, *since, 0, true),
-            Doing::Idles | Doing::Switches { .. } => return,
-        };
-        let lasted = now - since;
-        let stretch = lasted / self.load.slow;
-        let ran = Ran {
-            in_all: poll.in_all + stretch,
-            stretch,
-            lasted: poll.in_all + lasted,
-        };
-        let depended_on = Policy::is_depended_on(blocked, ran);
-        if let Some(kept) = vcpu.policy.turn_is_due(depended_on, now) {
-            let before = now.saturating_sub(kept);
-            let mut suspended = vcpu.queues.iter().flatten();
-            if suspended.any(|poll| poll.suspended && poll.off_since <= before) {
-                vcpu.policy.gives_turn(now);
-                vcpu.turn = true;
-                if depended_on && !asleep {
-                    vcpu.open.iter_mut().for_each(|it| it.2.excused = true);
-                    self.outcome.turns += 1;
-                    return self.suspends(index, rule.place(ran));
-                }
-            }
+        if by_timer && vcpu.policy.is_in_vain(0) {
+            vcpu.policy.rest(now);
+            self.outcome.in_vain[index] += 1;
         }
+        vcpu.gives_turn(!vcpu.aside.is_empty(), now);
+        false
+    }
+
+    /// Decides on the poll under way. Returns whether it has been stopped.
+    fn decides(&mut self, index: usize, by_timer: bool) -> bool {
+        let (now, rule) = (self.now, self.rule);
+        let vcpu = &mut self.vcpus[index];
+        let (poll, stretch, ran, asleep) = vcpu.under_way(now).expect("a poll is under way");
         let sight = Sight {
+            poll: 1 + poll.n as u64,
             level: poll.level,
             ran,
-            turn,
+            was_suspended: poll.was_suspended,
+            turn: stretch.turn,
             waiting: vcpu.waiting,
-            lingering: vcpu.queues[usize::from(poll.level)]
-                .iter()
-                .all(|it| it.lingers),
+            lingering: vcpu.only_lingers(poll.level),
             beside_idle: false,
+            may_hear_urgent: self.load.hears_urgent,
+            is_one_suspended: vcpu.suspended() != 0,
         };
-        let decision = match vcpu
-            .policy
-            .decide(&rule, &vcpu.lengths, &sight, || asleep, now)
-        {
-            // Whether it sleeps is found out when it is stopped.
-            Decision::Suspend(_) if asleep => Decision::SetAside,
-            decision => decision,
-        };
-        if matches!(decision, Decision::Rest | Decision::Later(..)) {
-            vcpu.policy.looked_in_vain(self.load.look, now);
-            self.outcome.looked[index] += 1;
+        let depended_on = Policy::is_depended_on(!vcpu.aside.is_empty(), ran);
+        if vcpu.gives_turn(depended_on, now) && depended_on {
+            vcpu.open.iter_mut().for_each(|it| it.2.turned = true);
+            if asleep {
+                self.sets_aside(index);
+            } else {
+                vcpu.policy.has_suspended(&rule, now);
+                self.outcome.turns[index] += 1;
+                self.suspends(index, rule.place(ran));
+            }
+            return true;
+        }
+        let rested = vcpu.policy.rests_until();
+        let decision = vcpu.policy.decide(&rule, &sight, by_timer, || asleep, now);
+        if vcpu.policy.rests_until() > rested.max(now) {
+            self.outcome.in_vain[index] += 1;
         }
         match decision {
-            Decision::Rest => {}
-            Decision::Later(time, waits) => {
-                if rule.left(waits, ran).is_some_and(|left| left < time) {
-                    vcpu.open.iter_mut().for_each(|it| it.2.excused = true);
+            Decision::Rest if vcpu.policy.rests_until() > now => self.look_in(index, 2 * KEPT),
+            Decision::Rest => vcpu.listens = true,
+            Decision::Later { wait, listens } => {
+                vcpu.listens = listens;
+                let watch = vcpu.watch();
+                let waits = sight.waits();
+                let may_stop = rule.left(waits, ran) == Some(0);
+                for (_, _, it) in &mut vcpu.open {
+                    if watch == Watch::Rests {
+                        it.watch = watch;
+                    }
+                    it.lacked |= may_stop && ran.stretch >= sight.turn;
                 }
-                let price = self.load.look;
-                match waits != Waits::Nothing && vcpu.policy.looks_freely(&ran, price, now) {
-                    true => self.look_in(index, time),
-                    false => self.looks_later(index, time),
-                }
+                self.look_in(index, wait);
+            }
+            // Whether it sleeps is found out when it is stopped.
+            Decision::Suspend(_) if asleep => {
+                self.sets_aside(index);
+                return true;
             }
             Decision::Suspend(place) => {
                 vcpu.policy.has_suspended(&rule, now);
-                let more_urgent = (1 << poll.level) - 1;
-                let for_lingering = sight.lingering && vcpu.waiting & more_urgent == 0;
-                self.outcome.for_lingering += u64::from(for_lingering);
+                let is_urgent = sight.waits() == Waits::Urgent;
+                let is_old = ran.in_all >= rule.quantum;
+                self.outcome.for_lingering += u64::from(sight.waits() == Waits::Nothing);
+                self.outcome.before_quantum += u64::from(!is_urgent && !is_old);
                 self.outcome.suspended[index].push(now);
                 self.suspends(index, place);
+                return true;
             }
             Decision::SetAside => {
-                let doing = std::mem::replace(&mut vcpu.doing, Doing::Idles);
-                let Doing::Sleeps {
-                    poll,
-                    until,
-                    waited_since,
-                    ..
-                } = doing
-                else {
-                    unreachable!("only what sleeps is set aside")
-                };
-                vcpu.aside.push((until, poll));
-                vcpu.doing = Doing::Switches {
-                    until: now + rule.cost,
-                };
-                self.outcome.set_aside += 1;
-                self.was_in_the_way(waited_since);
+                self.sets_aside(index);
+                return true;
             }
         }
-        // As the runtime's watcher does while anything is stopped.
-        if self.vcpus[index].suspended() != 0 {
-            let time = self.vcpus[index].policy.next_turn_in(now);
-            self.look_in(index, time);
-        }
+        false
+    }
+
+    fn sets_aside(&mut self, index: usize) {
+        let now = self.now;
+        let vcpu = &mut self.vcpus[index];
+        let until = now + self.rule.cost;
+        let doing = std::mem::replace(&mut vcpu.doing, Doing::Switches { until });
+        let Doing::Sleeps {
+            mut poll,
+            stretch,
+            until,
+            waited_since,
+        } = doing
+        else {
+            unreachable!("only what sleeps is set aside")
+        };
+        poll.lasted += now - stretch.began;
+        vcpu.aside.push((until, poll));
+        vcpu.listens = false;
+        self.outcome.set_aside[index] += 1;
+        self.was_in_the_way(waited_since);
     }
 
     fn suspends(&mut self, index: usize, place: Place) {
@@ -397,16 +447,20 @@ impl Machine<'_> {
         let vcpu = &mut self.vcpus[index];
         let doing = std::mem::replace(&mut vcpu.doing, Doing::Switches { until });
         let Doing::Polls {
-            mut poll, since, ..
+            mut poll,
+            stretch,
+            since,
         } = doing
         else {
             unreachable!("only what runs is suspended")
         };
         poll.runs_for((now - since) / self.load.slow);
+        poll.lasted += now - stretch.began;
         (poll.suspended, poll.off_since) = (true, now);
+        poll.was_suspended = true;
         poll.lingers = place == Place::Tail;
         poll.among = 1 + vcpu.suspended();
-        vcpu.look_at = NEVER;
+        vcpu.listens = false;
         vcpu.close_waits(until, &mut self.outcome);
         vcpu.push(poll, place);
     }

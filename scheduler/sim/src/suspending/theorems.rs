@@ -1,23 +1,23 @@
-//! The theorems of `docs/preemption.md`, held against what comes of a load.
+//! The theorems of `docs/preemption-proofs.md`, held against the outcome of a load.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
-use upshift_core::preempt::{BURST, KEPT, SHARE, TURN};
+use upshift_core::preempt::{BURST, KEPT, RESERVE, SELDOM, SHARE, TURN};
 
-use super::{Arrival, Load, Outcome, contend, random};
+use super::{Arrival, Load, Outcome, Wait, Watch, contend, random};
 
 /// How long polls run.
 #[derive(Clone, Copy, Debug)]
 pub enum Service {
-    /// Always so long, ns.
+    /// The same time for all, ns.
     Fixed(u64),
-    /// With this mean, ns.
+    /// Exponential with this mean, ns.
     Exponential(u64),
-    /// One in 16 runs for the second time, ns.
+    /// The first time for 15 polls in 16, the second for one, ns.
     Bimodal(u64, u64),
 }
 
-/// At which levels polls come.
+/// Levels of the polls.
 #[derive(Clone, Copy, Debug)]
 pub enum Levels {
     /// All at one.
@@ -28,7 +28,7 @@ pub enum Levels {
     Eight,
 }
 
-/// What loads are generated from.
+/// Parameters from which a load is generated.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// See [`Load`].
@@ -40,6 +40,8 @@ pub struct Shape {
     /// See [`Load`].
     pub look: u64,
     /// See [`Load`].
+    pub hears_urgent: bool,
+    /// See [`Load`].
     pub slow: u64,
     /// See [`Load`].
     pub vcpus: usize,
@@ -49,11 +51,11 @@ pub struct Shape {
     pub service: Service,
     /// Their levels.
     pub levels: Levels,
-    /// Of the vCPUs' time, in percent, without what suspending takes.
+    /// Share of the vCPUs' time that the polls need, percent.
     pub percent: u64,
-    /// One poll in so many sleeps in its middle; 0: none.
+    /// Number of polls of which one sleeps in its middle; 0: none sleeps.
     pub sleeps_one_in: u64,
-    /// Of the random numbers.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
@@ -100,6 +102,7 @@ impl Shape {
             quantum: self.quantum,
             late: self.late,
             look: self.look,
+            hears_urgent: self.hears_urgent,
             slow: self.slow,
             vcpus: self.vcpus,
             arrivals: arrivals.collect(),
@@ -129,7 +132,7 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
         5_000..60_000_u64,
         0..1_000_000_u64,
         0..100_000_u64,
-        0..100_u64,
+        (0..100_u64, any::<bool>()),
         (prop_oneof![Just(1), 1..20_u64], 1..4_usize),
     );
     let rest = (
@@ -142,6 +145,7 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
     );
     (machine, rest).prop_map(|((cost, quantum, late, look, (slow, vcpus)), rest)| {
         let (polls, service, levels, percent, sleeps_one_in, seed) = rest;
+        let (look, hears_urgent) = look;
         // A suspension takes two of them, and more.
         let look = cost * look / 200;
         Shape {
@@ -149,6 +153,7 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
             quantum,
             late,
             look,
+            hears_urgent,
             slow,
             vcpus,
             polls,
@@ -161,68 +166,98 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
     })
 }
 
+/// Returns the longest time that theorem 1 or 2 allows for a wait, ns. `loses`: polls sleep or wait
+/// for the CPU.
+fn longest(load: &Load, wait: &Wait, loses: bool) -> u64 {
+    let (cost, slow) = (load.cost, load.slow);
+    let quantum = load.quantum.max(4 * cost);
+    let (left_alone, price) = if wait.is_equal {
+        (quantum, cost + RESERVE)
+    } else {
+        (cost, cost)
+    };
+    // The watcher does not look sooner than a look costs, nor, where a poll has slept or waited for
+    // the CPU, than a quarter of that time after the last look.
+    let lost = if loses { TURN } else { 0 };
+    let early = left_alone.saturating_sub(wait.ran) * slow + load.look + slow + lost;
+    let unheard = match wait.watch {
+        Watch::Listens => 0,
+        Watch::Deaf => KEPT,
+        Watch::Rests => 2 * KEPT,
+    };
+    let mut most = early + unheard;
+    if wait.lacked {
+        // The debt is at most the price of one suspension.
+        most += SHARE * (price + cost) + load.late + unheard;
+    }
+    if wait.turned {
+        most += TURN * slow + cost + load.late;
+    }
+    (wait.needed * slow).min(most) + cost + 2 * load.late
+}
+
 /// Holds the theorems against a load.
 ///
 /// # Errors
-/// What breaks one of them.
+/// A description of the violation.
 pub fn check(load: &Load) -> Result<Outcome, String> {
     let outcome = contend(load);
-    let (cost, late) = (load.cost, load.late);
-    // An account that is empty, two looks, and what the last one owed.
-    let silence = 3 * SHARE * SHARE * load.look + late;
-    for wait in &outcome.waits {
-        // The watcher is late when something comes, and when its timer goes off.
-        let late = 2 * late;
-        let excuse = match wait.excused {
-            true => (TURN * load.slow).max(SHARE * cost) + late,
-            false => 0,
-        };
-        let excuse = match wait.unheard {
-            true => excuse + silence,
-            false => excuse,
-        };
-        let least = wait.needed.min(cost);
-        let stretch = (wait.ran + wait.needed).min(cost);
-        if wait.waited > least * load.slow + cost + late + excuse {
-            return Err(format!("theorem 1: {wait:?}, the least is {least}"));
-        }
-        if wait.waited > 2 * stretch * load.slow + late + excuse {
-            return Err(format!("theorem 1, for the whole stretch: {wait:?}"));
+    let (cost, late, end) = (load.cost, load.late, outcome.end);
+    let loses = load.slow > 1 || load.arrivals.iter().any(|it| it.sleeps.is_some());
+    let waits = outcome.waits.iter();
+    for wait in waits.filter(|wait| !wait.followed) {
+        let theorem = 1 + u8::from(wait.is_equal);
+        let most = longest(load, wait, loses);
+        if wait.waited > most {
+            return Err(format!("theorem {theorem}: {wait:?}, at most {most}"));
         }
     }
-    for (suspended, looked) in outcome.suspended.iter().zip(&outcome.looked) {
+    if outcome.for_lingering != 0 {
+        let count = outcome.for_lingering;
+        return Err(format!(
+            "theorem 2: {count} for polls that had used their quantum"
+        ));
+    }
+    if outcome.before_quantum != 0 {
+        let count = outcome.before_quantum;
+        return Err(format!("theorem 2: {count} before their quantum"));
+    }
+    for (vcpu, suspended) in outcome.suspended.iter().enumerate() {
         // The most that suspending has run ahead of its share of the time.
         let mut lowest = i128::MAX;
         for (n, at) in suspended.iter().enumerate() {
             let spent = (n as u64 * cost * SHARE) as i128 - i128::from(*at);
             lowest = lowest.min(spent);
             let ahead = spent + i128::from(cost * SHARE) - lowest;
-            if ahead > i128::from(SHARE * (BURST + cost)) {
-                return Err(format!("theorem 2: {ahead} ns of time ahead at {at}"));
+            if ahead > i128::from(SHARE * BURST) {
+                return Err(format!("theorem 3: {ahead} ns of time ahead at {at}"));
             }
         }
-        // Two for each suspension, and one in each time that a suspended poll may be kept, wait for no account.
-        let free = 2 * (suspended.len() as u64 + outcome.turns) + outcome.end / KEPT + 2;
-        let paid = outcome.end / (SHARE * SHARE) + BURST / 2 + suspended.len() as u64 * cost / 2;
-        let took = looked * load.look;
-        if took > paid + free * load.look {
-            return Err(format!("theorem 2: looks took {took} ns, of {paid}"));
+        let turns = outcome.turns[vcpu];
+        if turns > end / KEPT + 1 {
+            return Err(format!("theorem 3: {turns} turns in {end} ns"));
+        }
+        let stopped = suspended.len() as u64 + turns + outcome.set_aside[vcpu];
+        let in_vain = outcome.in_vain[vcpu];
+        // A rest ends with a stop, and with a look at a poll that is resumed or has used its
+        // quantum.
+        if in_vain > end / KEPT + 2 * stopped + 1 {
+            return Err(format!(
+                "theorem 3: {in_vain} looks in vain in {end} ns, {stopped} stopped"
+            ));
         }
     }
-    if outcome.for_lingering != 0 {
-        let count = outcome.for_lingering;
-        return Err(format!(
-            "theorem 5: {count} for polls that had had their quantum"
-        ));
+    let apart = SELDOM + (KEPT + TURN) * load.slow + 2 * KEPT + 3 * (cost + late);
+    if outcome.kept_off > apart {
+        let time = outcome.kept_off;
+        return Err(format!("theorem 4: kept off for {time}, at most {apart}"));
     }
-    if outcome.turns > load.vcpus as u64 * (outcome.end / KEPT + 1) {
-        return Err(format!("{} turns in {} ns", outcome.turns, outcome.end));
-    }
-    // It may have been on its way when something came, or look a turn after the poll began.
-    // And not before the watcher hears.
-    if outcome.slept_in_the_way > KEPT + late + cost + silence {
+    let asleep = 2 * KEPT + cost + 2 * late;
+    if outcome.slept_in_the_way > asleep {
         let time = outcome.slept_in_the_way;
-        return Err(format!("a sleeping poll was in the way for {time} ns"));
+        return Err(format!(
+            "theorem 4: a sleeping poll was in the way for {time} ns, at most {asleep}"
+        ));
     }
     Ok(outcome)
 }

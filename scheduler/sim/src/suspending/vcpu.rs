@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 use upshift_core::Place;
-use upshift_core::preempt::{KEPT, Lengths, Policy};
+use upshift_core::preempt::{KEPT, Looks, Policy, Ran, Waits};
 
-use super::load::{Outcome, Wait};
+use super::load::{Outcome, Wait, Watch};
 
 #[derive(Clone, Debug)]
 pub(super) struct Poll {
@@ -13,10 +13,14 @@ pub(super) struct Poll {
     pub(super) level: u8,
     pub(super) left: u64,
     pub(super) in_all: u64,
-    /// It sleeps for so long when no more than this is left.
+    /// Time since it began, without that in which it was suspended.
+    pub(super) lasted: u64,
+    /// Time left when it sleeps, and the length of the sleep.
     pub(super) sleeps: Option<(u64, u64)>,
     pub(super) suspended: bool,
-    /// It was suspended after its quantum.
+    /// Set once it has been suspended.
+    pub(super) was_suspended: bool,
+    /// Set if it was suspended after its quantum.
     pub(super) lingers: bool,
     /// When it was last on the CPU, or became ready.
     pub(super) off_since: u64,
@@ -26,15 +30,15 @@ pub(super) struct Poll {
 
 pub(super) enum Doing {
     Idles,
-    /// Since when, and for a turn of so long.
     Polls {
         poll: Poll,
+        stretch: Stretch,
+        /// Time since which it has the CPU.
         since: u64,
-        turn: u64,
     },
     Sleeps {
         poll: Poll,
-        since: u64,
+        stretch: Stretch,
         until: u64,
         waited_since: Option<u64>,
     },
@@ -43,14 +47,64 @@ pub(super) enum Doing {
     },
 }
 
+/// The time of a poll since it began or was resumed.
+#[derive(Clone, Copy)]
+pub(super) struct Stretch {
+    /// The turn that it is to have, or 0.
+    pub(super) turn: u64,
+    pub(super) began: u64,
+    /// CPU time before it slept.
+    pub(super) ran: u64,
+}
+
+/// The watcher's timer, as in the runtime (`preempt/alarm.rs`).
+pub(super) struct Alarm {
+    /// Time for which the timer is set; NEVER.
+    at: u64,
+    /// Delay of the watcher when the timer goes off.
+    late: u64,
+    /// Time for which polls in a rest have set it.
+    watchdog: u64,
+}
+
+impl Alarm {
+    fn arm(&mut self, at: u64, late: u64) {
+        if at < self.at {
+            (self.at, self.late) = (at, late);
+        }
+    }
+
+    /// Sets the timer for 2 · KEPT from now unless it goes off after KEPT or later, and not if it
+    /// was set for something else.
+    fn push(&mut self, now: u64, late: u64) {
+        if self.at != NEVER && (self.at <= now || self.at >= now + KEPT) {
+            return;
+        }
+        let before = std::mem::replace(&mut self.watchdog, now + 2 * KEPT);
+        if self.at == before {
+            self.at = NEVER;
+        }
+        self.arm(self.watchdog, late);
+    }
+
+    fn look_at(&self) -> u64 {
+        self.at.saturating_add(self.late)
+    }
+}
+
 pub(super) struct Vcpu {
     slow: u64,
     pub(super) queues: Vec<VecDeque<Poll>>,
     pub(super) waiting: u64,
     pub(super) doing: Doing,
     pub(super) policy: Policy,
-    pub(super) lengths: Lengths,
-    pub(super) look_at: u64,
+    pub(super) alarm: Alarm,
+    /// Whether the next arrival rings.
+    pub(super) listens: bool,
+    /// Time of the last look, or at which the poll under way went on.
+    pub(super) seen_at: u64,
+    /// Time of the look because of an arrival; NEVER.
+    pub(super) hears_at: u64,
     /// When one that lingered last went before a fresh one.
     pub(super) turned: u64,
     /// The next pick is for the turn of a suspended poll.
@@ -64,15 +118,21 @@ pub(super) struct Vcpu {
 pub(super) const NEVER: u64 = u64::MAX;
 
 impl Vcpu {
-    pub(super) fn new(quantum: u64, slow: u64) -> Vcpu {
+    pub(super) fn new(looks: Looks, slow: u64) -> Vcpu {
         Vcpu {
             slow,
             queues: vec![VecDeque::new(); 64],
             waiting: 0,
             doing: Doing::Idles,
-            policy: Policy::new(0),
-            lengths: Lengths::new(quantum, 1_000),
-            look_at: NEVER,
+            policy: Policy::new(looks, 0),
+            alarm: Alarm {
+                at: NEVER,
+                late: 0,
+                watchdog: NEVER,
+            },
+            listens: false,
+            seen_at: 0,
+            hears_at: NEVER,
             turned: 0,
             turn: false,
             aside: Vec::new(),
@@ -87,7 +147,74 @@ impl Vcpu {
             Doing::Sleeps { until, .. } | Doing::Switches { until } => *until,
         };
         let woken = self.aside.iter().map(|it| it.0).min().unwrap_or(NEVER);
-        own.min(woken).min(self.look_at)
+        own.min(woken).min(self.alarm.look_at()).min(self.hears_at)
+    }
+
+    /// Takes the event that makes the watcher look now. True: the timer alone.
+    pub(super) fn wakes_watcher(&mut self, now: u64) -> bool {
+        self.seen_at = now;
+        if self.alarm.look_at() <= now {
+            self.alarm.at = NEVER;
+        }
+        let by_timer = self.hears_at > now;
+        if !by_timer {
+            self.hears_at = NEVER;
+        }
+        by_timer
+    }
+
+    pub(super) fn arm(&mut self, at: u64, late: u64) {
+        self.alarm.arm(at, late);
+    }
+
+    /// A poll begins that was not suspended: `watch_over` of the runtime.
+    pub(super) fn watch_over(&mut self, level: u8, cost: u64, now: u64, late: u64) {
+        if self.policy.rests_until() > now {
+            return self.alarm.push(now, late);
+        }
+        self.listens = true;
+        if self.waiting != 0 {
+            let wait = match Waits::of(level, self.waiting) {
+                Waits::Equal if self.only_lingers(level) => KEPT,
+                Waits::Nothing => KEPT,
+                Waits::Equal | Waits::Urgent => cost,
+            };
+            self.alarm.arm(now + wait, late);
+        }
+    }
+
+    pub(super) fn only_lingers(&self, level: u8) -> bool {
+        self.queues[usize::from(level)].iter().all(|it| it.lingers)
+    }
+
+    /// Returns the poll under way, its times, and whether it sleeps.
+    pub(super) fn under_way(&self, now: u64) -> Option<(&Poll, Stretch, Ran, bool)> {
+        let (poll, stretch, runs, asleep) = match &self.doing {
+            Doing::Polls {
+                poll,
+                stretch,
+                since,
+            } => (poll, *stretch, (now - since) / self.slow, false),
+            Doing::Sleeps { poll, stretch, .. } => (poll, *stretch, 0, true),
+            Doing::Idles | Doing::Switches { .. } => return None,
+        };
+        let ran = Ran {
+            in_all: poll.in_all + runs,
+            stretch: stretch.ran + runs,
+            lasted: poll.lasted + (now - stretch.began),
+        };
+        Some((poll, stretch, ran, asleep))
+    }
+
+    /// Returns the state of the watcher towards arrivals.
+    pub(super) fn watch(&self) -> Watch {
+        if self.listens || self.hears_at != NEVER {
+            Watch::Listens
+        } else if self.policy.rests_until() > self.seen_at {
+            Watch::Rests
+        } else {
+            Watch::Deaf
+        }
     }
 
     pub(super) fn push(&mut self, poll: Poll, place: Place) {
@@ -105,7 +232,8 @@ impl Vcpu {
         }
     }
 
-    /// As the queues of the core: those that linger are behind the others, but for one every now and then that has been patient.
+    /// Picks as the queues of the core do: polls that linger are behind the others, but for one in
+    /// KEPT that has been patient.
     pub(super) fn pop(&mut self, now: u64) -> Option<Poll> {
         let level = self.waiting.trailing_zeros() as usize;
         let queue = self.queues.get_mut(level)?;
@@ -141,12 +269,27 @@ impl Vcpu {
         poll
     }
 
+    /// Gives a suspended poll the next turn, if that is due.
+    pub(super) fn gives_turn(&mut self, depended_on: bool, now: u64) -> bool {
+        let Some(kept) = self.policy.turn_is_due(depended_on, now) else {
+            return false;
+        };
+        let before = now.saturating_sub(kept);
+        let mut suspended = self.queues.iter().flatten();
+        if !suspended.any(|poll| poll.suspended && poll.off_since <= before) {
+            return false;
+        }
+        self.policy.gives_turn(now);
+        self.turn = true;
+        true
+    }
+
     pub(super) fn suspended(&self) -> usize {
         let all = self.queues.iter().flatten();
         all.filter(|poll| poll.suspended).count()
     }
 
-    /// The poll under way is out of the way of what waits.
+    /// Ends the waits for the poll under way.
     pub(super) fn close_waits(&mut self, at: u64, outcome: &mut Outcome) {
         for (_, since, mut wait) in self.open.drain(..) {
             wait.waited = at - since;

@@ -33,6 +33,7 @@ pub(crate) fn sample(classes: &[[f64; 3]]) -> upshift_load::Report {
         first_error: None,
         p50,
         p90: p50,
+        p95: p50,
         p99,
         p999,
         max: p999,

@@ -128,7 +128,7 @@ impl Used {
 
     /// Share of the CPUs that was used by other programs than this one and its ended children.
     fn by_others_since(&self, before: &Used) -> f64 {
-        let CpuTimes { busy, idle } = self.all.since(&before.all);
+        let CpuTimes { busy, idle, .. } = self.all.since(&before.all);
         let own = self.own.saturating_sub(before.own);
         match busy + idle {
             Duration::ZERO => 0.0,

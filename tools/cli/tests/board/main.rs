@@ -336,7 +336,9 @@ fn the_doctor_says_what_works_and_finds_the_daemon() {
 fn the_doctor_finds_a_capability_that_every_user_may_execute() {
     let path = socket("capable");
     let copy = path.with_file_name("upshift");
-    std::fs::copy(PROGRAM, &copy).unwrap();
+    // By another process: one that another test forks here would hold the file open for writing.
+    let copied = Command::new("cp").arg(PROGRAM).arg(&copy).status();
+    assert!(copied.unwrap().success());
     let setcap = Command::new("setcap")
         .args(["cap_sys_nice+ep", copy.to_str().unwrap()])
         .status();
@@ -447,7 +449,9 @@ fn a_configuration_is_checked_without_a_daemon() {
     // The processes that each rule matches now; each counts for its first rule.
     let name = format!("upc-{}", std::process::id());
     let program = socket.with_file_name(&name);
-    std::fs::copy("/bin/sleep", &program).unwrap();
+    // By another process: one that another test forks here would hold the file open for writing.
+    let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
+    assert!(copied.unwrap().success());
     let mut sleeper = Command::new(&program).arg("60").spawn().unwrap();
     let comm = format!("/proc/{}/comm", sleeper.id());
     while std::fs::read_to_string(&comm).unwrap().trim() != name {

@@ -19,7 +19,7 @@ use bench_kit::files::{
 use serde::Deserialize;
 use upshift_load::child::{Child, listening, pin};
 
-use crate::machine::Watch;
+use crate::machine::{Watch, Watched};
 use crate::options::{Options, bench_dir};
 use crate::peers::{Built, FILES, Program};
 use crate::results::{Run, SectionResults};
@@ -219,7 +219,11 @@ fn end(mut child: Child) -> Result<Printed, String> {
 
 impl Printed {
     fn run(&self, watch: &Watch) -> Run {
-        let ([first, second], time) = watch.stop();
+        let Watched {
+            busy: [first, second],
+            time,
+            ..
+        } = watch.stop();
         let used = self.user + self.sys;
         Run {
             per_second: self.ops / self.seconds,

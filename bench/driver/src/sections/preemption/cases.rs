@@ -1,198 +1,239 @@
-//! The loads of the section: what is asked, at which levels, and what each is called on the page.
+//! The rows of the section: which load meets which servers.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use upshift_load::scenario::{self, LONG_SHARE};
-use upshift_load::{Class, Distribution};
+use upshift_load::scenario::{BATCH_LEVEL, LONG_SHARE, MIXED_RATE, SHORT_SERVICE, pings};
+use upshift_load::{Distribution, Group, Hog, Plan};
 
-/// The level of all connections: requests are received there.
-pub(crate) const CONNECTION: u8 = 32;
-/// More urgent, and less.
-const URGENT: u8 = 10;
+use super::{C, GO, TRICK};
+use crate::sections::closed::page;
+
+/// The level at which requests are received.
+pub(super) const CONNECTION: u8 = 32;
+const MORE_URGENT: u8 = 10;
 const LESS_URGENT: u8 = 50;
-/// Eight levels, half of them more urgent than the connections.
-const EIGHT: [u8; 8] = [4, 12, 20, 28, 36, 44, 52, 60];
 
-/// The levels of short and long requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mix {
-    /// All at that of the connections.
-    Same,
-    /// All more urgent than the connections.
+/// Time under load before measuring.
+const WARM_UP: Duration = Duration::from_millis(250);
+
+/// A load and the servers that it meets.
+#[derive(Debug)]
+pub(crate) struct Case {
+    /// The name on the command line.
+    pub(crate) name: &'static str,
+    /// The title on the page.
+    pub(crate) title: &'static str,
+    /// Upshift's server: off, on, and on as root.
+    pub(super) server: Server,
+    /// The servers of others.
+    pub(super) others: &'static [&'static str],
+    pub(super) load: Load,
+}
+
+/// A server of Upshift.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Server {
+    /// The spin server on CPU 0.
+    Spin,
+    /// The spin server on both CPUs; the client takes the time that it needs of CPU 1.
+    TwoVcpus,
+    /// The spin server without io_uring.
+    Readiness,
+    /// The spin server that receives at level 0.
     Urgent,
-    /// All less urgent than the connections.
-    LessUrgent,
-    /// Short ones more urgent than the connections, long ones less.
-    Apart,
-    /// Each of one of eight levels, whatever its length.
-    Eight,
+    /// The server of one page.
+    Plaintext,
+    /// `upshift serve`.
+    Files,
 }
 
-impl Mix {
-    pub(crate) const ALL: [Mix; 5] = [
-        Mix::Same,
-        Mix::Urgent,
-        Mix::LessUrgent,
-        Mix::Apart,
-        Mix::Eight,
-    ];
-    /// Those of the loads that are not measured at all of them.
-    pub(crate) const TWO: [Mix; 2] = [Mix::Same, Mix::Apart];
+#[derive(Debug)]
+pub(super) enum Load {
+    /// Independent clients.
+    Requests(Requests),
+    /// The same beside a program that computes on the CPU.
+    Beside(Requests),
+    /// Pings of level 0 beside a request of [`BATCH_LEVEL`] that outlasts them.
+    Pings,
+    /// A closed loop of so many connections, each of which gets the page of a path.
+    Pages(&'static str, usize),
+}
 
-    fn words(self) -> &'static str {
-        match self {
-            Mix::Same => "one level",
-            Mix::Urgent => "all more urgent than the connections",
-            Mix::LessUrgent => "all less urgent than the connections",
-            Mix::Apart => "short urgent, long less urgent",
-            Mix::Eight => "eight levels",
+/// Short requests at a rate, and a share of [`LONG_SHARE`] of long ones, if there are any.
+#[derive(Debug)]
+pub(super) struct Requests {
+    per_second: f64,
+    short: Duration,
+    distribution: Distribution,
+    /// Long ones take a thousand times as much.
+    has_long: bool,
+    /// The levels of short and of long requests.
+    levels: [u8; 2],
+}
+
+/// Short requests of 25 µs and long ones of 25 ms that need such a share of a CPU by themselves.
+const fn millis(load: f64, levels: [u8; 2]) -> Requests {
+    const SHORT: Duration = Duration::from_micros(25);
+    let mean = SHORT.as_secs_f64() * (1.0 - LONG_SHARE + 1000.0 * LONG_SHARE);
+    Requests {
+        per_second: load / mean,
+        short: SHORT,
+        distribution: Distribution::Fixed,
+        has_long: true,
+        levels,
+    }
+}
+
+const fn exponential(per_second: f64) -> Requests {
+    Requests {
+        per_second,
+        short: Duration::from_micros(50),
+        distribution: Distribution::Exponential,
+        has_long: false,
+        levels: SAME,
+    }
+}
+
+const SAME: [u8; 2] = [CONNECTION; 2];
+
+const MICROS: Requests = Requests {
+    per_second: MIXED_RATE,
+    short: SHORT_SERVICE,
+    distribution: Distribution::Fixed,
+    has_long: true,
+    levels: SAME,
+};
+
+const fn case(
+    name: &'static str,
+    title: &'static str,
+    server: Server,
+    others: &'static [&'static str],
+    load: Load,
+) -> Case {
+    Case {
+        name,
+        title,
+        server,
+        others,
+        load,
+    }
+}
+
+/// All rows, in the order in which they are measured.
+#[rustfmt::skip]
+pub(crate) const CASES: [Case; 15] = {
+    use Load::{Beside, Pages, Pings};
+    use Load::Requests as Of;
+    use Server::{Files, Plaintext, Readiness, Spin, TwoVcpus, Urgent};
+    [
+        case("long-70", "25 µs and 0.5 % of 25 ms, load 0.7", Spin, &[C, GO, TRICK], Of(millis(0.7, SAME))),
+        case("long-85", "25 µs and 0.5 % of 25 ms, load 0.85", Spin, &[C], Of(millis(0.85, SAME))),
+        case("long-90", "25 µs and 0.5 % of 25 ms, load 0.9", Spin, &[C], Of(millis(0.9, SAME))),
+        case("micros", "0.5 µs and 0.5 % of 500 µs, 20 k/s", Spin, &[C, GO, TRICK], Of(MICROS)),
+        case("exp-9", "exponential 50 µs, 9 k/s", Spin, &[C], Of(exponential(9_000.0))),
+        case("exp-14", "exponential 50 µs, 14 k/s", Spin, &[C], Of(exponential(14_000.0))),
+        case("above", "load 0.7, all more urgent than the connections", Spin, &[], Of(millis(0.7, [MORE_URGENT; 2]))),
+        case("below", "load 0.7, all less urgent than the connections", Spin, &[], Of(millis(0.7, [LESS_URGENT; 2]))),
+        case("apart", "load 0.7, short urgent, long less urgent", Spin, &[], Of(millis(0.7, [MORE_URGENT, LESS_URGENT]))),
+        case("two", "two vCPUs, load 0.9 of one CPU", TwoVcpus, &[], Of(millis(0.9, SAME))),
+        case("readiness", "load 0.7, without io_uring", Readiness, &[], Of(millis(0.7, SAME))),
+        case("beside", "load 0.3, beside a program that computes on the CPU", Spin, &[C], Beside(millis(0.3, SAME))),
+        case("pings", "level 0 each ms beside a level 40 that never ends", Urgent, &[C, GO], Pings),
+        case("plaintext", "plaintext, 256 connections", Plaintext, &[], Pages("/", 256)),
+        case("serve", "upshift serve, a file of 6 bytes, 64 connections", Files, &[], Pages(FILE, 64)),
+    ]
+};
+
+/// The file of `upshift serve`.
+pub(super) const FILE: &str = "/six";
+
+impl Case {
+    /// The length of a run of `time`: four fifths of it where enough long requests come in that.
+    fn duration(&self, time: Duration) -> Duration {
+        match &self.load {
+            Load::Requests(of) | Load::Beside(of) if of.per_second < MIXED_RATE && of.has_long => {
+                time
+            }
+            _ => time.mul_f64(0.8),
         }
     }
 
-    /// The class that goals are about. Of eight levels it is the most urgent: the others rightly wait for long requests that are
-    /// more urgent than they are.
-    pub(crate) fn short(self) -> &'static str {
-        match self {
-            Mix::Eight => "short, the most urgent level",
-            _ => "short",
-        }
+    /// The time from the start of one server to that of the next, where a run takes `time`.
+    pub(super) fn takes(&self, time: Duration) -> Duration {
+        // Starting a server, connecting, the last replies, the server's end.
+        const AROUND: Duration = Duration::from_millis(400);
+        AROUND + WARM_UP + self.duration(time)
     }
 
-    /// The mix in which short requests have the same levels, and there are no long ones to tell apart.
-    pub(crate) fn without_long(self) -> Mix {
-        match self {
-            Mix::Apart => Mix::Urgent,
-            other => other,
-        }
-    }
-
-    /// Short requests that cost so much, and a share of long ones; none if it is 0.
-    pub(crate) fn classes(self, kind: Kind, share: f64) -> Vec<Class> {
-        let levels: &[u8] = match self {
-            Mix::Same => &[CONNECTION],
-            Mix::Urgent | Mix::Apart => &[URGENT],
-            Mix::LessUrgent => &[LESS_URGENT],
-            Mix::Eight => &EIGHT,
+    /// The load of a run of `time`, for a server at `target`.
+    pub(super) fn plan(&self, target: SocketAddr, time: Duration) -> Plan {
+        let duration = self.duration(time);
+        let warmup = WARM_UP.min(duration / 2);
+        let plan = match &self.load {
+            Load::Requests(of) | Load::Beside(of) => of.plan(target, duration),
+            Load::Pings => {
+                let mut plan = pings(duration).at(target);
+                // It ends some time after the run, so that a server that it hangs ends by itself.
+                let service = warmup + duration + plan.drain + Duration::from_millis(500);
+                let level = BATCH_LEVEL;
+                plan.hog = Some(Hog { service, level });
+                plan
+            }
+            Load::Pages(path, connections) => {
+                let groups = vec![Group::new(target, *connections, "")];
+                Plan::new(groups, page(path, &[], 1), duration)
+            }
         };
-        let class = |label: &str, service, level, share| Class {
-            label: label.into(),
-            service,
-            distribution: Distribution::Fixed,
-            level,
-            share: share / levels.len() as f64,
-        };
-        let mut classes = Vec::new();
-        for (at, &level) in levels.iter().enumerate() {
-            let label = if at == 0 { self.short() } else { "short" };
-            classes.push(class(label, kind.short(), level, 1.0 - share));
-        }
-        for &level in levels.iter().filter(|_| share > 0.0) {
-            let level = if self == Mix::Apart {
-                LESS_URGENT
-            } else {
-                level
-            };
-            classes.push(class("long", kind.long(), level, share));
-        }
-        classes
-    }
-}
-
-/// The lengths of requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// 0.5 µs and 500 µs.
-    Micros,
-    /// 25 µs and 25 ms.
-    Millis,
-}
-
-impl Kind {
-    pub(crate) const fn short(self) -> Duration {
-        match self {
-            Kind::Micros => scenario::SHORT_SERVICE,
-            Kind::Millis => Duration::from_micros(25),
+        let patience = warmup + duration + Duration::from_secs(10);
+        Plan {
+            warmup,
+            patience,
+            ..plan
         }
     }
+}
 
-    fn long(self) -> Duration {
-        self.short() * 1000
+impl Requests {
+    fn plan(&self, target: SocketAddr, duration: Duration) -> Plan {
+        let [short, long] = self.levels;
+        let mut plan = Plan::spin(target, self.per_second, self.short, duration);
+        plan.classes[0].level = short;
+        plan.classes[0].distribution = self.distribution;
+        if self.has_long {
+            plan = plan.with_long(self.short * 1000, long, LONG_SHARE);
+        }
+        plan
     }
-
-    /// What a request costs in the mean, in seconds.
-    pub(crate) fn mean(self) -> f64 {
-        let [short, long] = [self.short(), self.long()].map(|time| time.as_secs_f64());
-        (1.0 - LONG_SHARE) * short + LONG_SHARE * long
-    }
 }
-
-/// Requests per second of the load of microseconds on two vCPUs: the client needs a part of the second CPU.
-pub(crate) const RATE_OF_TWO: f64 = 5_000.0;
-/// The loads of milliseconds, as shares of what the CPU could serve if a request cost nothing but its service time; the others are
-/// measured where all have one level.
-pub(crate) const MILLIS: [(f64, Mix); 3] =
-    [(0.7, Mix::Same), (0.85, Mix::Same), (0.85, Mix::Apart)];
-
-/// The load of microseconds.
-pub(crate) fn micros(mix: Mix) -> String {
-    format!("0.5 µs / 0.5 % of 500 µs, 20 k/s: {}", mix.words())
-}
-
-/// The same on a CPU that is kept from halting.
-pub(crate) fn awake() -> String {
-    format!("{}, the CPU kept awake", micros(Mix::Same))
-}
-
-/// The same on two vCPUs.
-pub(crate) fn two(mix: Mix) -> String {
-    format!(
-        "0.5 µs / 0.5 % of 500 µs, 5 k/s, two vCPUs: {}",
-        mix.words()
-    )
-}
-
-/// The load of milliseconds.
-pub(crate) fn millis(load: f64, mix: Mix) -> String {
-    format!("25 µs / 0.5 % of 25 ms, load {load}: {}", mix.words())
-}
-
-/// Median of exponential service times.
-pub(crate) const EXPONENTIAL: &str = "exponential 50 µs, load 0.7";
-/// Their throughput.
-pub(crate) const FLOOD: &str = "exponential 50 µs, offered 1.5 × capacity";
-/// Mean service time of both.
-pub(crate) const EXPONENTIAL_MEAN: Duration = Duration::from_micros(50);
-/// Pings beside an endless loop of a less urgent level.
-pub(crate) const PINGS: &str = "level 0 each ms beside a level 40 that never ends";
-/// What preemption costs those that never overrun.
-pub(crate) const COST: &str = "plaintext, 256 connections";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use upshift_load::scenario::NOWHERE;
 
     #[test]
-    fn shares_add_up_in_every_mix() {
-        for mix in Mix::ALL {
-            for share in [0.0, LONG_SHARE] {
-                let classes = mix.classes(Kind::Micros, share);
-                let sum: f64 = classes.iter().map(|c| c.share).sum();
-                assert!((sum - 1.0).abs() < 1e-9, "{mix:?}");
-                assert!(classes.iter().any(|c| c.label == mix.short()));
-                assert_eq!(classes.iter().any(|c| c.label == "long"), share > 0.0);
-            }
+    fn every_row_is_a_load_that_can_be_driven() {
+        for case in &CASES {
+            let plan = case.plan(NOWHERE, Duration::from_secs(1));
+            let shares: f64 = plan.classes.iter().map(|class| class.share).sum();
+            let is_spin = !matches!(case.load, Load::Pages(..));
+            assert_eq!(shares > 0.99, is_spin, "{}", case.name);
+            let same = CASES.iter().filter(|other| other.name == case.name);
+            assert_eq!(same.count(), 1, "{}", case.name);
         }
     }
 
     #[test]
-    fn short_requests_keep_their_levels_without_long_ones() {
-        for mix in Mix::ALL {
-            let levels = |mix: Mix, share| -> Vec<u8> {
-                let classes = mix.classes(Kind::Micros, share);
-                let short = classes.iter().filter(|c| c.label != "long");
-                short.map(|c| c.level).collect()
-            };
-            assert_eq!(levels(mix, LONG_SHARE), levels(mix.without_long(), 0.0));
-        }
+    fn a_load_is_a_share_of_the_cpu() {
+        let plan = millis(0.7, SAME).plan(NOWHERE, Duration::from_secs(1));
+        let of = |class: &upshift_load::Class| class.share * class.service.as_secs_f64();
+        let mean: f64 = plan.classes.iter().map(of).sum();
+        let upshift_load::Pace::Poisson { per_second } = plan.pace else {
+            panic!("independent clients");
+        };
+        assert!((per_second * mean - 0.7).abs() < 1e-9);
+        assert!((4_600.0..4_800.0).contains(&per_second));
     }
 }

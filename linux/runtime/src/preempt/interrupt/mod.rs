@@ -1,11 +1,13 @@
-//! Interrupting a thread of the runtime: a signal whose handler makes system calls on the ring of its thread, and nothing else.
+//! Interrupting a thread of the runtime: a signal whose handler makes system calls on the ring of
+//! its thread, and waits while its poll is suspended.
 //!
-//! Only the thread that made a ring may enter it. Others that work on it, while that thread is suspended (`preempt`) or in a
-//! long poll (`arrivals`), have it make the calls.
+//! Only the thread that made a ring may enter it. Other threads that work on it, while that thread
+//! is suspended (`preempt`) or in a long poll (`arrivals`), have it make the calls.
 //!
-//! A real-time signal takes a place in a queue, of which the processes of a user have so many together (RLIMIT_SIGPENDING): `tgkill` may
-//! find none left, and the sender of a signal relies on it. So each thread that may be interrupted has a timer (`spare.rs`), which was given
-//! its place when it was made. It is slower, and used only where `tgkill` fails.
+//! A real-time signal takes a place in a queue, whose length the processes of a user share
+//! (RLIMIT_SIGPENDING): `tgkill` may find no place, and the sender of a signal relies on it. So
+//! each thread that may be interrupted has a timer (`spare.rs`), which was given its place when it
+//! was made. It is slower, and used only where `tgkill` fails.
 //!
 //! The handler runs on a stack of its own (`stack.rs`). While it runs or waits, its thread takes no
 //! signal but those of faults and of the C library: other threads of the program take those that
@@ -37,7 +39,7 @@ extern "C" fn handler(_: libc::c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// The calling thread may be interrupted from now on, while it is [on a stack for that](OnStack).
+/// Prepares the calling thread to be interrupted, while it is [on a stack for that](OnStack).
 ///
 /// # Errors
 /// All real-time signals have handlers, the user may queue no more of them, or there is no memory.
@@ -47,7 +49,7 @@ pub(crate) fn claim() -> io::Result<()> {
     stack::provide()
 }
 
-/// May this process send signals to its threads? A sandbox may forbid it.
+/// Checks that this process may send signals to its threads: a sandbox may forbid it.
 pub(crate) fn may_send() -> io::Result<()> {
     // SAFETY: no pointers; signal 0 is not sent.
     let sent = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), 0) };
@@ -89,12 +91,12 @@ impl Sent {
         }
     }
 
-    /// The handler has begun on the thread, or the thread is where it needs no signal.
+    /// Records that the handler has begun on the thread, or that the thread needs no signal.
     pub(crate) fn is_answered(&self) {
         self.0.store(0, SeqCst);
     }
 
-    /// Is a signal without an answer?
+    /// Returns whether a signal has had no answer.
     pub(crate) fn is_open(&self) -> bool {
         self.0.load(SeqCst) != 0
     }
@@ -103,7 +105,7 @@ impl Sent {
 /// Set, for good, when the program is found to have given the signal another handler.
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
-/// Has the program been found to have replaced the handler? One load.
+/// Returns whether the program has been found to have replaced the handler. One load.
 pub(crate) fn is_lost() -> bool {
     IS_LOST.load(Relaxed)
 }
@@ -136,7 +138,8 @@ fn installed(signal: libc::c_int) -> Option<libc::sigaction> {
     }
 }
 
-/// Interrupts a thread of this process that has [claimed](claim); one that has ended is left alone. Async-signal-safe.
+/// Interrupts a thread of this process that has [claimed](claim) the signal; a thread that has
+/// ended is left alone. Async-signal-safe.
 fn send(thread: u32) {
     let Ok(signal) = install() else { return };
     // SAFETY: no pointers; a thread that is gone answers ESRCH.
@@ -221,13 +224,14 @@ pub(crate) fn block_own() -> io::Result<Blocked> {
     Ok(Blocked(before))
 }
 
-/// Ends what [`block_own`] began.
+/// Restores the signals from before [`block_own`].
 pub(crate) fn restore(before: &Blocked) {
     // SAFETY: a pointer to a set.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before.0, null_mut()) };
 }
 
-/// The signals that the calling thread blocks, without that by which it is interrupted, as the kernel has them. Async-signal-safe.
+/// Returns the signals that the calling thread blocks, in the form of the kernel, without the
+/// signal that interrupts it. Async-signal-safe.
 pub(crate) fn mask_without_own() -> u64 {
     let mut mask = 0u64;
     // SAFETY: the kernel's set has the size of the word.
@@ -247,7 +251,8 @@ pub(crate) fn mask_without_own() -> u64 {
     }
 }
 
-/// The calling thread may be interrupted: its program may have started it with all signals blocked.
+/// Unblocks the signal on the calling thread: its program may have started it with all signals
+/// blocked.
 fn unblock_own() {
     let Ok(signal) = install() else { return };
     // SAFETY: plain data; pointers to locals. There is nothing that could fail.

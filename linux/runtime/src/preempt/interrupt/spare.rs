@@ -1,7 +1,9 @@
-//! A signal for a thread that needs no place in the queue of signals when it is sent: a POSIX timer of its own.
+//! A signal for a thread that needs no place in the queue of signals when it is sent: a POSIX timer
+//! of the thread's own.
 //!
-//! Slots are written by the thread that has the timer, and read by any, also in signal handlers. A slot is given up when its thread ends,
-//! once no thread is setting its timer: the number of a timer is used again.
+//! Slots are written by the thread that has the timer, and read by any, also in signal handlers. A
+//! slot is given up when its thread ends, once no thread is setting its timer: the number of a
+//! timer is used again.
 
 use std::cell::OnceCell;
 use std::io;
@@ -14,11 +16,11 @@ pub(crate) const SLOTS: usize = 4096;
 
 /// The timer of a thread.
 struct Slot {
-    /// 0: free, or about to be.
+    /// Number of the thread in the kernel. 0: free, or about to be.
     thread: AtomicU32,
     taken: AtomicU32,
     timer: AtomicI32,
-    /// Those that are setting the timer.
+    /// Number of threads that are setting the timer.
     users: AtomicU32,
 }
 
@@ -41,7 +43,7 @@ thread_local! {
 /// The place of this thread.
 struct Own(&'static Slot);
 
-/// The calling thread has a timer from now on, until it ends.
+/// Makes the timer of the calling thread, which has it until the thread ends.
 pub(super) fn provide(signal: libc::c_int) -> io::Result<()> {
     let provided = OWN.try_with(|own| {
         if own.get().is_none() {

@@ -33,8 +33,8 @@ use crate::tokio::beside::Beside;
 
 /// What it costs to move work to an idle vCPU: a halted virtual CPU takes 35–41 µs to wake.
 const COST_OF_MOVING: Duration = Duration::from_micros(50);
-/// The quantum of inline vCPUs, on which only the willing give way.
-const QUANTUM_INLINE: Duration = Duration::from_micros(500);
+/// How long a coroutine may keep an equal waiting.
+const QUANTUM: Duration = Duration::from_micros(500);
 /// Why a call that needs a vCPU fails on a thread for blocking functions.
 const OUTSIDE: &str = "this is a thread for blocking functions, not a coroutine of upshift: do this before or after `spawn_blocking`, \
                        or in `upshift::spawn`";
@@ -97,7 +97,7 @@ impl Builder {
         };
         let quantum = match &settings {
             Some(settings) if self.preemption != Preemption::Off => settings.quantum(),
-            _ => self.quantum.unwrap_or(QUANTUM_INLINE),
+            _ => self.quantum.unwrap_or(QUANTUM),
         };
         let config = self.core_config(quantum);
         // Around everything of users, their hooks among it.
@@ -202,7 +202,7 @@ impl Builder {
     fn preempt_settings(&self) -> io::Result<preempt::Settings> {
         let cpu = affinity::current()?.cpus().first().copied().unwrap_or(0);
         let costs = preempt::costs(cpu);
-        let asked = self.quantum.map_or(0, clock::nanos);
+        let asked = clock::nanos(self.quantum.unwrap_or(QUANTUM));
         let rule = preempt::Rule {
             interrupts: self.preemption != Preemption::Off,
             ..preempt::Rule::new(costs.suspension, asked)
@@ -215,7 +215,7 @@ impl Builder {
         let unlike = rule.interrupts && self.quantum.is_some();
         if unlike && settings.quantum() > Duration::from_nanos(asked) {
             notice(format_args!(
-                "the quantum is {:?} instead of {:?}: suspending a poll costs half of it on this machine",
+                "the quantum is {:?} instead of {:?}: suspending a poll costs a quarter of it on this machine",
                 settings.quantum(),
                 Duration::from_nanos(asked)
             ));

@@ -191,10 +191,12 @@ impl Builder {
         self
     }
 
-    /// How long a coroutine may go on while something of its level waits: when
-    /// [`yield_if_needed`](crate::yield_if_needed) is asked (default 500 µs; polls that gave way to something more urgent count together), and
-    /// with [preemption](Builder::preemption) without being asked (default: twice what suspending a poll costs on this machine, which is
-    /// also the least; less is raised to it, with a warning on standard error).
+    /// Sets how long a coroutine may run while another one of its level waits (default 500 µs).
+    ///
+    /// Then [`yield_if_needed`](crate::yield_if_needed) gives way, and with
+    /// [preemption](Builder::preemption) the poll is suspended. Polls that gave way to something
+    /// more urgent count together. With preemption the quantum is at least four times the cost of
+    /// a suspension on this machine; a smaller one is raised, with a warning on standard error.
     #[must_use]
     pub fn quantum(mut self, quantum: Duration) -> Builder {
         self.quantum = Some(quantum);
@@ -210,8 +212,7 @@ impl Builder {
     /// No rights are needed. The threads of a vCPU are pinned to one CPU: that of [`pin`](Builder::pin), or the k-th that the process may
     /// use. Threads and processes that a coroutine starts itself inherit it: start them before the runtime, or use
     /// [`spawn_blocking`](crate::spawn_blocking). Each vCPU has a thread that decides, the watcher; if the process has the right to, it runs
-    /// in SCHED_FIFO, at priority 1, and polls are interrupted sooner. What polls is never real-time. Another thread, the ticker, wakes up every
-    /// millisecond while polls are suspended.
+    /// in SCHED_FIFO, at priority 1, and polls are interrupted sooner. What polls is never real-time.
     ///
     /// A real-time signal is taken, whose handler stops threads: system calls in a poll that `SA_RESTART` does not restart (`poll`,
     /// `epoll_wait`) may answer EINTR. [`no_suspend`](crate::no_suspend) is for what must not be interrupted.

@@ -1,0 +1,16 @@
+//! Code that runs with all signals blocked.
+
+use std::ptr::null_mut;
+
+/// Calls `f` with all signals of the calling thread blocked.
+pub(crate) fn without_signals(f: impl FnOnce()) {
+    // SAFETY: plain data; pointers to locals.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        f();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut());
+    }
+}
