@@ -1,4 +1,4 @@
-//! Crates that need a runtime of tokio, on Upshift with `Builder::tokio`, against real servers.
+//! Crates that need a runtime of tokio, on Upshift with `tokio-rt`, against real servers.
 //!
 //! `compat-programs NAME` runs the operation of that name 300 times alone, and 300 times at level
 //! 8 beside four coroutines of level 40 that compute: those must not end first. Then 300 times in
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn main() -> Result<()> {
     let name = std::env::args().nth(1).ok_or("which operation?")?;
-    let runtime = Runtime::builder().vcpus(2).tokio(true).build()?;
+    let runtime = Runtime::builder().vcpus(2).build()?;
     let made = name.clone();
     let (alone, beside) = runtime.block_on(async move {
         // Off the main coroutine, as in a program.

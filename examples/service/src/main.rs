@@ -34,7 +34,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .init();
     Runtime::builder()
-        .tokio(true)
         .preemption(Preemption::Preferred)
         .build()?
         .block_on(serve(config::Config::from_env()?))

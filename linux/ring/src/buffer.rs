@@ -14,6 +14,12 @@ use std::sync::Arc;
 ///
 /// While `self` is neither moved nor changed, [`io_ptr`](Self::io_ptr) returns the same pointer, good for reading
 /// [`io_len`](Self::io_len) initialised bytes from any thread.
+#[diagnostic::on_unimplemented(
+    message = "this call takes a buffer that it owns, and `{Self}` is not one",
+    label = "the kernel may read the buffer after the future is dropped, so it cannot be borrowed",
+    note = "pass a `Vec<u8>`, `String`, `Box<[u8]>`, `Arc<[u8]>`, array or `&'static [u8]`; it comes back with the result: `let (result, buffer) = stream.write_all(buffer).await`",
+    note = "to write borrowed bytes as with tokio, name the trait: `upshift::io::AsyncWriteExt::write_all(&mut stream, &bytes).await`"
+)]
 pub unsafe trait IoBuf: Send + 'static {
     /// May dropping it run code of users? See [`Operation::FOREIGN`](crate::Operation::FOREIGN).
     const FOREIGN: bool = true;
@@ -57,6 +63,12 @@ pub unsafe trait IoBuf: Send + 'static {
 ///
 /// While `self` is not moved, [`io_mut_ptr`](Self::io_mut_ptr) returns the same pointer, good for writing
 /// [`io_capacity`](Self::io_capacity) bytes from any thread.
+#[diagnostic::on_unimplemented(
+    message = "this call takes a buffer that it owns, and `{Self}` is not one",
+    label = "the kernel may fill the buffer after the future is dropped, so it cannot be borrowed",
+    note = "pass a `Vec<u8>` (its capacity is the room), `Box<[u8]>` or array; it comes back with the result: `let (result, buffer) = stream.read(buffer).await`",
+    note = "to read into borrowed memory as with tokio, name the trait: `upshift::io::AsyncReadExt::read(&mut stream, &mut bytes).await`"
+)]
 pub unsafe trait IoBufMut: Send + 'static {
     /// May dropping it run code of users? See [`Operation::FOREIGN`](crate::Operation::FOREIGN).
     const FOREIGN: bool = true;

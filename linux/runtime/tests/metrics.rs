@@ -10,7 +10,9 @@ const URGENT: Level = Level::at::<3>();
 const LAZY: Level = Level::at::<20>();
 
 fn runtime(vcpus: usize) -> Runtime {
-    Runtime::builder().vcpus(vcpus).build().unwrap()
+    // Without the coroutine that waits for the first use of tokio.
+    let builder = Runtime::builder().vcpus(vcpus).tokio(false);
+    builder.build().unwrap()
 }
 
 fn burn(time: Duration) {

@@ -19,7 +19,7 @@ fn runtimes() -> impl Iterator<Item = Runtime> {
     .into_iter()
     .map(|(vcpus, preemption)| {
         let builder = Runtime::builder().vcpus(vcpus).preemption(preemption);
-        builder.tokio(true).build().unwrap()
+        builder.build().unwrap()
     })
 }
 
@@ -306,7 +306,6 @@ fn tokio_is_there_in_hooks_and_whichever_thread_polls() {
         let runtime = Runtime::builder()
             .vcpus(1)
             .preemption(preemption)
-            .tokio(true)
             .on_vcpu_start(on_start)
             .on_vcpu_stop(on_stop)
             .stall_limit(Duration::from_millis(10))

@@ -70,8 +70,8 @@
 //!
 //! # Web sockets
 //!
-//! axum's `on_upgrade` spawns its callback with tokio: build the runtime with feature `tokio-rt`
-//! and `Builder::tokio(true)`. The callback is a task on tokio's thread and has no level.
+//! axum's `on_upgrade` spawns its callback with tokio and needs feature `tokio-rt`. The callback is
+//! a task on tokio's thread and has no level.
 //! `upshift::spawn(…, level).await` in it runs a part on the vCPUs.
 
 mod connect_info;

@@ -139,8 +139,10 @@ pub(crate) fn outside() -> io::Error {
 
 /// Why the calling thread serves no vCPU, and which call to use instead.
 pub(crate) fn why_outside() -> &'static str {
-    const NOWHERE: &str = "no upshift runtime on this thread: call this from a coroutine, use `Runtime::block_on`, \
-                           or spawn through a `Handle`";
+    const NOWHERE: &str = "no upshift runtime on this thread: call this from a coroutine (of `#[upshift::main]`, \
+                           `Runtime::block_on` or `upshift::spawn`), or spawn through an `upshift::Handle` that one has handed out. \
+                           Tasks of a tokio runtime that you have started yourself are no coroutines; those of \
+                           `tokio::spawn` in a coroutine belong to its runtime";
     if belongs_to().is_none() {
         return NOWHERE;
     }

@@ -1,35 +1,63 @@
 //! A runtime of tokio beside this one (feature `tokio-rt`), for code that asks for it.
 //!
 //! Threads that run code of users (of vCPUs, of blocking functions, the watchdog) are *within*
-//! tokio's runtime (its `Handle::enter`): so what code in a coroutine makes of `tokio::{time, net,
-//! fs, signal, process}` and `spawn_blocking` finds a driver. A thread of tokio's turns that
-//! driver; when something is ready there it wakes the coroutine, which is polled here, at its
-//! level. A task of `tokio::spawn` is polled by tokio's thread and has no level. That thread has
-//! the shortest slices that the kernel takes: urgent coroutines may wait for it while the vCPUs
-//! compute.
+//! tokio's runtime (its `Handle::enter`), so `tokio::{time, net, fs, signal, process}` and
+//! `spawn_blocking` find a driver in coroutines. A thread of tokio's turns that driver and wakes
+//! the coroutines, which are polled by the vCPUs at their levels. That thread also polls the tasks
+//! of `tokio::spawn`, which have no level. It has the shortest slices that the kernel takes: urgent
+//! coroutines may wait for it while the vCPUs compute.
 //!
-//! A wake costs a switch from tokio's thread to the vCPU's; entering a context happens once per
-//! thread, not per poll. Nothing of tokio's insides is used.
+//! ```text
+//!         (1)            (2)                   (3)
+//! built ───────► Idle ───────► Driven ───────────────────► Ended
+//!                  └───────────────────(3)───────────────────┘
+//! ```
 //!
-//! At the end of the runtime the vCPUs leave first, and cancel what is left within tokio's
-//! runtime; then that is shut down: for [`GRACE`] it is waited for, so that its tasks have been dropped; for blocking calls no longer.
+//! 1. [`Beside::new`] builds a `current_thread` runtime: an epoll set and its descriptors, no
+//!    thread.
+//! 2. The first registration of a timer, readiness of a socket, or spawn of a task makes tokio's
+//!    epoll set readable. A coroutine waits for that ([`Beside::drive_when_used`]) and starts the
+//!    thread.
+//! 3. At the end of the runtime the vCPUs leave first and cancel their coroutines within tokio's
+//!    runtime. Then tokio's tasks are dropped; the drop waits for them for at most [`GRACE`].
+//!
+//! Costs: five descriptors and one coroutine until the first use; afterwards a switch from tokio's
+//! thread to the vCPU's for each wake. A context is entered once per thread, not per poll. Nothing
+//! of tokio's insides is used but that it waits in an epoll set; where the set is not found, the
+//! thread starts at once.
 
 use std::cell::RefCell;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::panic::Location;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use tokio::net::UnixDatagram;
 use tokio::runtime::{self, EnterGuard, Handle};
+use upshift_core::{Level, Priority};
+use upshift_ring::{Fd, op};
 
+use crate::affinity::{self, Mask};
 use crate::context::{self, Belonging};
+use crate::io::Descriptor;
+use crate::net::is_cancelled;
+use crate::notice::{no_thread, notice};
 use crate::preempt;
+use crate::runtime::shared::Shared;
+use crate::sync::oneshot;
+use crate::time::sleep;
 use crate::tokio::around::Around;
 use crate::tokio::servers;
 use crate::user_code::catch_panic::catch_panic;
 
-/// How long tasks that are dropped, and blocking calls, are waited for.
+/// The longest wait for tasks that are dropped, and for blocking calls.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// The wait between two attempts to start the thread.
+const RETRY: Duration = Duration::from_millis(100);
 
 /// Why a call that needs a vCPU fails on a thread of tokio's.
 const OUTSIDE: &str = "this is a task of tokio's (`tokio::spawn`, axum's `on_upgrade`), not a coroutine of upshift: do this in \
@@ -37,67 +65,215 @@ const OUTSIDE: &str = "this is a task of tokio's (`tokio::spawn`, axum's `on_upg
 
 /// tokio's runtime, for as long as ours lives.
 pub(crate) struct Beside {
-    runtime: Option<runtime::Runtime>,
+    handle: Handle,
+    driver: Arc<Driver>,
+}
+
+/// The part that the coroutine shares with the runtime.
+struct Driver {
+    state: Mutex<State>,
+    /// The name of the thread.
+    name: String,
+    /// The CPUs of the process.
+    cpus: Option<Mask>,
+}
+
+/// See the module.
+enum State {
+    Idle(runtime::Runtime),
+    Driven {
+        /// Its drop ends the thread.
+        stop: oneshot::Sender<()>,
+        /// Closed by the thread at its end.
+        ended: mpsc::Receiver<()>,
+        thread: JoinHandle<()>,
+    },
+    Ended,
 }
 
 impl Beside {
-    /// Starts one thread, which drives it and runs its tasks: they are a part of `ours`.
-    pub(crate) fn start(
-        name: &str,
-        blocking_threads: usize,
-        ours: &Belonging,
-    ) -> io::Result<Beside> {
+    /// Builds a runtime whose tasks are a part of `ours`.
+    pub(crate) fn new(name: &str, blocking_threads: usize, ours: &Belonging) -> io::Result<Beside> {
         let belongs = ours.clone();
-        let runtime = runtime::Builder::new_multi_thread()
-            .worker_threads(1)
+        let cpus = affinity::current().ok();
+        let of_process = cpus.clone();
+        let runtime = runtime::Builder::new_current_thread()
             // To which tokio adds its own.
             .max_blocking_threads(blocking_threads.min(usize::MAX / 2))
             .thread_name(format!("{name}-tokio"))
-            .on_thread_start(move || context::belong(&belongs, OUTSIDE))
+            .on_thread_start(move || {
+                // The thread may have been started by a vCPU that is pinned to one CPU.
+                of_process.as_ref().map(affinity::restore);
+                context::belong(&belongs, OUTSIDE);
+            })
             .enable_all()
             .build()?;
-        // On that one thread; those that block keep ordinary slices.
-        drop(runtime.spawn(async { preempt::serve_shortly() }));
-        drop(runtime.spawn(servers::watch()));
         Ok(Beside {
-            runtime: Some(runtime),
+            handle: runtime.handle().clone(),
+            driver: Arc::new(Driver {
+                state: Mutex::new(State::Idle(runtime)),
+                name: format!("{name}-tokio"),
+                cpus,
+            }),
         })
     }
 
-    pub(crate) fn around(&self) -> Option<Arc<dyn Around>> {
-        let runtime = self.runtime.as_ref()?;
-        Some(Arc::new(Within(runtime.handle().clone())))
+    pub(crate) fn around(&self) -> Arc<dyn Around> {
+        Arc::new(Within(self.handle.clone()))
+    }
+
+    /// Starts the thread at the first use of tokio's runtime.
+    ///
+    /// # Errors
+    /// The kernel's answer to the start of the thread, where the first use cannot be seen; no
+    /// memory for the coroutine.
+    pub(crate) fn drive_when_used(&self, ours: &Shared, belonging: &Belonging) -> io::Result<()> {
+        let Some(epoll) = epoll_of(&self.handle) else {
+            return self.driver.start(belonging);
+        };
+        let (driver, belonging) = (self.driver.clone(), belonging.clone());
+        let starts = async move {
+            let epoll = Descriptor::new(epoll);
+            // Without an answer of the ring, the thread is the one that can tell.
+            let _ = readable(&epoll).await;
+            let mut is_told = false;
+            while let Err(error) = driver.start(&belonging) {
+                if !std::mem::replace(&mut is_told, true) {
+                    notice(format_args!("{error}; trying again"));
+                }
+                sleep(RETRY).await;
+            }
+        };
+        ours.domain
+            .spawn_at(starts, Priority::At(Level::MOST_URGENT), Location::caller())
+            .map_err(io::Error::other)?
+            .detach();
+        Ok(())
+    }
+}
+
+/// Waits until the set has an event. The operation is submitted as urgently as its coroutine is,
+/// and then counts as one of the least urgent level, since a vCPU reaps more often for as long as
+/// something urgent is in flight.
+async fn readable(epoll: &Fd) -> io::Result<()> {
+    loop {
+        let wait = context::try_with(|worker| {
+            let poll = op::PollAdd::new(epoll.clone(), libc::POLLIN as u32);
+            worker.io_level();
+            worker.ring().start(poll, Level::LEAST_URGENT.get())
+        })?;
+        match wait.await {
+            // The vCPU it was armed on has been released: on to this one's.
+            Err(error) if is_cancelled(&error) => {}
+            result => return result.map(drop),
+        }
+    }
+}
+
+impl Driver {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the thread that turns tokio's driver and polls its tasks, unless the end has come.
+    fn start(&self, belonging: &Belonging) -> io::Result<()> {
+        let mut state = self.state();
+        let State::Idle(runtime) = std::mem::replace(&mut *state, State::Ended) else {
+            return Ok(());
+        };
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (ends, ended) = mpsc::channel::<()>();
+        // A thread that does not start leaves the runtime here.
+        let runtime = Arc::new(Mutex::new(Some(runtime)));
+        let take = |runtime: &Mutex<Option<runtime::Runtime>>| {
+            let mut runtime = runtime.lock().unwrap_or_else(PoisonError::into_inner);
+            runtime.take()
+        };
+        let (theirs, belongs) = (runtime.clone(), belonging.clone());
+        let drive = move || {
+            let _ends = ends;
+            context::belong(&belongs, OUTSIDE);
+            preempt::serve_shortly();
+            if let Some(runtime) = take(&theirs) {
+                drop(runtime.spawn(servers::watch()));
+                let _ = runtime.block_on(stopped);
+                runtime.shutdown_timeout(GRACE);
+            }
+        };
+        match thread::Builder::new().name(self.name.clone()).spawn(drive) {
+            Ok(thread) => {
+                if let Some(cpus) = &self.cpus {
+                    affinity::restore_of(&thread, cpus);
+                }
+                *state = State::Driven {
+                    stop,
+                    ended,
+                    thread,
+                };
+                Ok(())
+            }
+            Err(error) => {
+                if let Some(runtime) = take(&runtime) {
+                    *state = State::Idle(runtime);
+                }
+                Err(no_thread("tokio's timers, sockets and tasks", &error))
+            }
+        }
     }
 }
 
 impl Drop for Beside {
     fn drop(&mut self) {
-        let Some(runtime) = self.runtime.take() else {
-            return;
-        };
-        // To wait is not allowed where this thread is within a runtime of tokio's.
-        let runtime = Arc::new(Mutex::new(Some(runtime)));
-        let take = |from: &Mutex<Option<runtime::Runtime>>| {
-            from.lock().unwrap_or_else(PoisonError::into_inner).take()
-        };
-        let theirs = runtime.clone();
-        let waits = thread::Builder::new().spawn(move || {
-            if let Some(runtime) = take(&theirs) {
-                runtime.shutdown_timeout(GRACE);
+        let state = std::mem::replace(&mut *self.driver.state(), State::Ended);
+        match state {
+            State::Idle(runtime) => {
+                // Destructors of tasks that have come since the vCPUs left.
+                catch_panic(|| runtime.shutdown_background());
             }
-        });
-        match waits {
-            Ok(thread) => {
-                // A panic of a task's destructor is tokio's to report; its payload may panic, too.
-                catch_panic(|| drop(thread.join()));
-            }
-            Err(_) => {
-                if let Some(runtime) = take(&runtime) {
-                    runtime.shutdown_background();
+            State::Driven {
+                stop,
+                ended,
+                thread,
+            } => {
+                drop(stop);
+                if ended.recv_timeout(GRACE) == Err(RecvTimeoutError::Timeout) {
+                    notice(format_args!(
+                        "a task of tokio's, or a blocking call of one, did not end within a second of the runtime's shutdown; its thread is left behind"
+                    ));
+                } else {
+                    // tokio reports a panic of a task's destructor; its payload may panic, too.
+                    catch_panic(|| drop(thread.join()));
                 }
             }
+            State::Ended => {}
         }
     }
+}
+
+/// Returns a duplicate of the epoll set that tokio's driver waits in. tokio does not tell its
+/// number: the set is the one that has a descriptor which was registered with tokio.
+fn epoll_of(handle: &Handle) -> Option<OwnedFd> {
+    let _within = handle.enter();
+    let probe = UnixDatagram::unbound().ok()?;
+    let has_probe = |set: &RawFd| {
+        let mut no_events = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: a pointer to a local. The call only changes the events of the probe, which is in
+        // no other set than tokio's, and fails for other descriptors.
+        0 == unsafe {
+            libc::epoll_ctl(
+                *set,
+                libc::EPOLL_CTL_MOD,
+                probe.as_raw_fd(),
+                &raw mut no_events,
+            )
+        }
+    };
+    // The kernel gives the lowest free number, so that of the older descriptor is mostly lower.
+    let set = (0..probe.as_raw_fd()).rev().find(has_probe)?;
+    // SAFETY: no pointers; tokio's runtime, which `handle` is of, keeps the set open.
+    let set = unsafe { libc::fcntl(set, libc::F_DUPFD_CLOEXEC, 0) };
+    // SAFETY: a descriptor that was just opened, and that nothing else owns.
+    (set >= 0).then(|| unsafe { OwnedFd::from_raw_fd(set) })
 }
 
 /// Threads that poll are within it.

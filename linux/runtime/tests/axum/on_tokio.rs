@@ -38,7 +38,7 @@ fn a_server_on_tokios_thread_is_told_of() {
 }
 
 fn serve_on_tokio() {
-    let runtime = Runtime::builder().vcpus(1).tokio(true).build().unwrap();
+    let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
         let app = Router::new().route("/", get(|| async { "hello" }));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

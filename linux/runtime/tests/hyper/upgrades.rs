@@ -23,7 +23,7 @@ fn runtimes() -> Vec<Runtime> {
     for driver in [Driver::Auto, Driver::Readiness] {
         for preemption in [Preemption::Off, Preemption::Preferred] {
             let builder = Runtime::builder().driver(driver).preemption(preemption);
-            runtimes.push(builder.vcpus(2).tokio(true).build().unwrap());
+            runtimes.push(builder.vcpus(2).build().unwrap());
         }
     }
     runtimes

@@ -29,7 +29,7 @@ fn settings_may_be_of_any_size() {
         |builder| builder.reap_interval(Duration::MAX),
         |builder| builder.quantum(Duration::MAX),
         |builder| builder.max_suspended(usize::MAX),
-        |builder| builder.blocking_threads(usize::MAX).tokio(true),
+        |builder| builder.blocking_threads(usize::MAX),
         |builder| builder.stall_limit(Duration::MAX),
         |builder| builder.name("\u{10ffff}".repeat(1000)),
     ];

@@ -110,13 +110,13 @@ impl Builder {
         #[cfg(feature = "tokio-rt")]
         let beside = if self.tokio {
             let threads = self.blocking_threads.max(1);
-            Some(Beside::start(&self.name, threads, &ours)?)
+            Some(Beside::new(&self.name, threads, &ours)?)
         } else {
             None
         };
         #[cfg(feature = "tokio-rt")]
-        if let Some(around) = beside.as_ref().and_then(Beside::around) {
-            outermost.add(around);
+        if let Some(beside) = &beside {
+            outermost.add(beside.around());
         }
         let surroundings = outermost.with(self.surroundings);
         let pool = Arc::new(Pool::new(
@@ -178,6 +178,10 @@ impl Builder {
             runtime.shared.add_vcpu()?;
         }
         runtime.shared.running.store(true, Ordering::Relaxed);
+        #[cfg(feature = "tokio-rt")]
+        if let Some(beside) = &runtime._beside {
+            beside.drive_when_used(&runtime.shared, &ours)?;
+        }
         join_board(&runtime.shared, self.board)?;
         observation.start(&mut runtime)?;
         Ok(runtime)

@@ -78,7 +78,7 @@ impl Builder {
             warnings: None,
             surroundings: Surroundings::default(),
             #[cfg(feature = "tokio-rt")]
-            tokio: false,
+            tokio: true,
             #[cfg(feature = "observe")]
             observe: false,
         }
@@ -277,10 +277,11 @@ impl Builder {
         self
     }
 
-    /// The most threads for [`spawn_blocking`](crate::spawn_blocking), and with [`Driver::Readiness`] for files (default
-    /// 512, as in tokio); they are started when needed. With `Builder::tokio`, as many again for
-    /// tokio's blocking functions and files. Functions that wait for each other need a thread each;
-    /// the first function that finds all threads taken is reported on standard error.
+    /// The most threads for [`spawn_blocking`](crate::spawn_blocking), and with
+    /// [`Driver::Readiness`] for files (default 512, as in tokio); they are started when needed.
+    /// With the feature `tokio-rt`, as many again for tokio's blocking functions and files.
+    /// Functions that wait for each other need a thread each; the first function that finds all
+    /// threads taken is reported on standard error.
     #[must_use]
     pub fn blocking_threads(mut self, threads: usize) -> Builder {
         self.blocking_threads = threads;
@@ -391,17 +392,31 @@ impl Builder {
         self
     }
 
-    /// Starts a runtime of tokio beside this one: `tokio::{time, net, fs, signal, process}`, `spawn_blocking` and what is
-    /// built on them work in coroutines, at their levels. What is `tokio::spawn`ed runs on a thread of tokio's, and has no
-    /// level: spawn what has one with [`spawn`](crate::spawn).
+    /// Whether coroutines are in the context of a tokio runtime (default: yes). There
+    /// `tokio::{time, net, fs, signal, process}`, `spawn_blocking` and crates built on them work in
+    /// coroutines, at their levels. Tasks of `tokio::spawn` run on a thread of tokio's and have no
+    /// level: use [`spawn`](crate::spawn) for work that has one.
+    ///
+    /// The thread starts when something first registers a timer, waits for a socket or spawns a
+    /// task. Until then the context costs five descriptors, and one blocked coroutine that waits
+    /// for that; a runtime whose vCPUs all rest, because it is not in
+    /// [`block_on`](crate::Runtime::block_on), starts it when it is.
+    ///
+    /// tokio's runtime is a `current_thread` one: `tokio::task::block_in_place` works in coroutines
+    /// and panics in tasks of tokio's. A poll that blocks until tokio has done something, as by
+    /// `tokio::runtime::Handle::block_on`, stops its vCPU: a runtime of one vCPU without preemption
+    /// then may wait for itself. Do it in [`spawn_blocking`](crate::spawn_blocking).
     ///
     /// Needs the feature `tokio-rt`.
     ///
     /// ```
     /// use std::time::Duration;
     ///
-    /// let runtime = upshift::Runtime::builder().tokio(true).build()?;
+    /// let runtime = upshift::Runtime::new()?;
     /// runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
+    ///
+    /// let without = upshift::Runtime::builder().tokio(false).build()?;
+    /// without.block_on(async { assert!(tokio::runtime::Handle::try_current().is_err()) });
     /// # Ok::<(), std::io::Error>(())
     /// ```
     #[cfg(feature = "tokio-rt")]

@@ -1,0 +1,161 @@
+//! Expansions, and mistakes with the tokens that they are reported at.
+
+use std::str::FromStr;
+
+use proc_macro2::TokenStream;
+
+use crate::expand;
+
+const MAIN: &str = "async fn main() {}";
+
+fn expanded(arguments: &str, item: &str, test: bool) -> syn::Result<String> {
+    let tokens = |text| TokenStream::from_str(text).unwrap();
+    expand(tokens(arguments), tokens(item), test).map(|tokens| tokens.to_string())
+}
+
+/// The message for these arguments, and the part of them that it points at.
+fn mistake(arguments: &str) -> (String, &str) {
+    let error = expanded(arguments, MAIN, false).unwrap_err();
+    let (start, end) = (error.span().start().column, error.span().end().column);
+    (error.to_string(), &arguments[start..end])
+}
+
+#[test]
+fn each_argument_is_a_call_of_the_builder() {
+    let calls = [
+        ("vcpus = 2", ". vcpus (2)"),
+        ("vcpus = count()", ". vcpus (count ())"),
+        (
+            "level = 63",
+            ". main_level (:: upshift :: Level :: at :: < { 63 } > ())",
+        ),
+        (
+            "preemption",
+            ". preemption (:: upshift :: Preemption :: Preferred)",
+        ),
+        (
+            "preemption = \"off\"",
+            ". preemption (:: upshift :: Preemption :: Off)",
+        ),
+        (
+            "preemption = \"required\"",
+            ". preemption (:: upshift :: Preemption :: Required)",
+        ),
+        (
+            "driver = \"readiness\"",
+            ". driver (:: upshift :: Driver :: Readiness)",
+        ),
+        (
+            "driver = \"ring\",",
+            ". driver (:: upshift :: Driver :: Ring)",
+        ),
+        ("tokio = false", ". tokio (false)"),
+    ];
+    let all = calls.map(|(argument, _)| argument.trim_end_matches(','));
+    let all = [all[0], all[2], all[3], all[6], all[8]].join(", ");
+    let all = expanded(&all, MAIN, false).unwrap();
+    for (argument, call) in calls {
+        let alone = expanded(argument, MAIN, false).unwrap();
+        assert!(alone.contains(call), "{alone}");
+    }
+    for call in [0, 2, 3, 6, 8].map(|n| calls[n].1) {
+        assert!(all.contains(call), "{all}");
+    }
+}
+
+#[test]
+fn a_test_has_one_vcpu_by_default() {
+    assert!(expanded("", MAIN, true).unwrap().contains(". vcpus (1)"));
+    assert!(
+        !expanded("vcpus = 2", MAIN, true)
+            .unwrap()
+            .contains(". vcpus (1)")
+    );
+    assert!(!expanded("", MAIN, false).unwrap().contains("vcpus"));
+}
+
+#[test]
+fn an_unknown_argument_is_named_with_those_that_are_known() {
+    let (says, at) = mistake("vcpus = 2, flavor = \"multi_thread\"");
+    assert_eq!(at, "flavor");
+    for part in [
+        "unknown argument `flavor`",
+        "`vcpus = N`",
+        "`preemption`",
+        "`tokio = false`",
+        "builder()",
+    ] {
+        assert!(says.contains(part), "{says}");
+    }
+    let (says, at) = mistake("vcpus = 2, level = 3, vcpus = 4");
+    assert!(
+        says.contains("`vcpus` is given twice") && at == "vcpus",
+        "{says}"
+    );
+}
+
+#[test]
+fn a_wrong_value_is_reported_at_its_token() {
+    let mistakes = [
+        ("vcpus = 0", "1 to 256", "0"),
+        ("vcpus = 257", "1 to 256", "257"),
+        ("vcpus = \"two\"", "1 to 256", "\"two\""),
+        ("vcpus", "`vcpus = 2`", "vcpus"),
+        ("level = 64", "0 (the most urgent) to 63", "64"),
+        ("level = 4.5", "0 (the most urgent) to 63", "4.5"),
+        ("level", "`level = 4`", "level"),
+        (
+            "preemption = \"on\"",
+            "\"off\", \"preferred\", \"required\"",
+            "\"on\"",
+        ),
+        (
+            "preemption = true",
+            "\"off\", \"preferred\", \"required\"",
+            "true",
+        ),
+        (
+            "driver = \"epoll\"",
+            "\"auto\", \"ring\", \"readiness\"",
+            "\"epoll\"",
+        ),
+        (
+            "driver = Readiness",
+            "\"auto\", \"ring\", \"readiness\"",
+            "Readiness",
+        ),
+        ("driver", "`driver = \"readiness\"`", "driver"),
+        ("tokio = \"no\"", "`true` or `false`", "\"no\""),
+        ("tokio", "`tokio = false`", "tokio"),
+    ];
+    for (arguments, says, at) in mistakes {
+        let (message, token) = mistake(arguments);
+        assert!(message.contains(says), "{arguments}: {message}");
+        assert_eq!(token, at, "{arguments}: {message}");
+    }
+    // The span of more than one token begins at the first outside of the compiler.
+    let (message, _) = mistake("level = -1");
+    assert!(message.contains("0 (the most urgent) to 63"), "{message}");
+}
+
+#[test]
+fn a_function_that_is_not_async_or_takes_arguments_is_refused() {
+    let says = |item| expanded("", item, false).unwrap_err().to_string();
+    assert!(says("fn main() {}").contains("`async fn`"));
+    assert!(says("async fn main(name: String) {}").contains("no arguments"));
+}
+
+#[test]
+fn the_error_of_the_build_is_returned_where_main_returns_results() {
+    let result = expanded(
+        "",
+        "async fn main() -> std::io::Result<()> { Ok(()) }",
+        false,
+    );
+    assert!(result.unwrap().contains(". build () ?"));
+    assert!(
+        expanded("", MAIN, false)
+            .unwrap()
+            .contains("unwrap_or_else")
+    );
+}
