@@ -19,8 +19,8 @@ pub(crate) struct Budget {
     pub(crate) step: Cell<u32>,
     /// Ticks of the last look.
     pub(crate) looked: Cell<u64>,
-    /// Set while an executor within the poll chooses what is polled, so that a leaf future that
-    /// gives way to other coroutines is polled again at once.
+    /// Set while an executor within the poll polls the leaf futures: it polls a leaf future that
+    /// gives way to other coroutines again at once.
     is_nested: Cell<bool>,
 }
 
@@ -58,13 +58,13 @@ pub(crate) fn left() -> u32 {
     BUDGET.with(|budget| budget.leaves.get())
 }
 
-/// Does an executor within the poll choose what is polled?
+/// Returns whether an executor within the poll polls the leaf futures.
 #[inline]
 pub(crate) fn is_nested() -> bool {
     BUDGET.with(|budget| budget.is_nested.get())
 }
 
-/// An executor within the poll chooses what is polled until the result is dropped.
+/// Marks the poll as one with an executor of its own until the result is dropped.
 #[cfg(feature = "tokio-rt")]
 pub(crate) fn nest() -> Nested {
     Nested(BUDGET.with(|budget| budget.is_nested.replace(true)))

@@ -1,9 +1,9 @@
 //! A tokio runtime within the poll of a coroutine, so that tasks of `tokio::spawn` have a level.
 //!
-//! A scope is a `current_thread` runtime whose `block_on` runs in the poll: whatever the future
-//! spawns is polled there, on the vCPU, at the coroutine's level. With preemption such a poll is
-//! suspended like any other long one, and while it waits for tokio's driver its thread sleeps: it
-//! is *blocked*, and the vCPU goes on with another thread.
+//! A scope is a `current_thread` runtime whose `block_on` runs in the poll: the tasks that the
+//! future spawns are polled there, on the vCPU, at the coroutine's level. With preemption such a
+//! poll is suspended like any other long one, and while it waits for tokio's driver its thread
+//! sleeps: it is *blocked*, and the vCPU goes on with another thread.
 //!
 //! A *turn* is one call of `block_on`. It ends with the future, or when the future itself has been
 //! polled and the coroutine should give way ([`yield_if_needed`]); the coroutine then yields, and
@@ -13,8 +13,7 @@
 //! goes to tokio, which polls the same task again at once, so they do not give way there
 //! ([`budget::nest`]).
 //!
-//! Costs: an epoll set, an eventfd and a slot in each turn's thread for the runtime (some 10 µs
-//! once), and 30 ns for each turn.
+//! Costs: an epoll set and an eventfd for each scope, and entering tokio's context for each turn.
 
 use std::future::{Future, poll_fn};
 use std::io;
