@@ -15,7 +15,7 @@ const PERIOD: Duration = Duration::from_millis(20);
 /// No answer for this long ends a client with an error.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the clients saw.
+/// Latencies and rates that the clients measured.
 pub(crate) struct Seen {
     /// Latencies of prices, sorted.
     pub(crate) prices: Vec<Duration>,

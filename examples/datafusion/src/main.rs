@@ -1,6 +1,6 @@
 //! DataFusion's queries beside an axum service's short requests, on the same CPUs.
 //!
-//! `GET /prices/{id}` runs at level 4. `GET /reports` runs a query of DataFusion at level 40, within
+//! `GET /prices/{id}` runs at level 4. `GET /reports` runs a query of DataFusion at level 40, in
 //! [`upshift::task::tokio_scope`]: the tasks that DataFusion spawns with `tokio::spawn` are polled
 //! at level 40, too, and are suspended when a request for a price arrives.
 //!
@@ -21,7 +21,7 @@
 //! | `tokio` | tokio, a thread for each CPU | on the same threads |
 //! | `tokio-idle` | the same | on threads of a second tokio runtime in `SCHED_IDLE` |
 //! | `vcpus-idle` | vCPUs at level 4 | on threads of a second tokio runtime in `SCHED_IDLE` |
-//! | `await` | vCPUs at level 4 | awaited in a coroutine of level 40: DataFusion's tasks run on tokio's thread |
+//! | `await` | vCPUs at level 4 | awaited at level 40; DataFusion's tasks run on tokio's thread |
 //! | `scope` | vCPUs at level 4 | in a scope at level 40 on the vCPUs |
 
 mod compare;

@@ -15,11 +15,11 @@ use crate::engine::Engine;
 /// Where queries run.
 #[derive(Clone)]
 pub(crate) enum Queries {
-    /// In the handler, their tasks wherever `tokio::spawn` puts them.
+    /// Awaited in the handler; `tokio::spawn` puts their tasks on tokio's threads.
     InHandler,
-    /// On the threads of another tokio runtime.
+    /// Spawned on another tokio runtime.
     On(Handle),
-    /// In the handler, their tasks at its level.
+    /// Awaited in a scope in the handler; their tasks have its level.
     InScope,
 }
 
