@@ -12,7 +12,7 @@ const PRICE_CLIENTS: u32 = 8;
 const REPORT_CLIENTS: u32 = 2;
 /// Time between two requests of a client for a price.
 const PERIOD: Duration = Duration::from_millis(20);
-/// No answer for this long ends a client with an error.
+/// Time without an answer after which a client ends with an error.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Latencies and rates that the clients measured.
