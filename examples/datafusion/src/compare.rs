@@ -1,0 +1,97 @@
+//! Interleaved rounds of all ways, each in a process of its own.
+
+use std::error::Error;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::load::{self, Seen};
+use crate::way::Way;
+
+/// A server in its own process, which ends with this value.
+struct Server {
+    process: Child,
+    address: SocketAddr,
+}
+
+impl Server {
+    fn start(way: Way) -> Result<Server, Box<dyn Error>> {
+        let mut process = Command::new(std::env::current_exe()?)
+            .args(["serve", way.name()])
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let output = process.stdout.take().expect("piped above");
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line)?;
+        let address = line
+            .trim()
+            .strip_prefix("listening on ")
+            .unwrap_or_default();
+        let address = address
+            .parse()
+            .map_err(|_| format!("{}: {line:?}", way.name()));
+        match address {
+            Ok(address) => Ok(Server { process, address }),
+            Err(error) => {
+                process.kill()?;
+                Err(error.into())
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        _ = self.process.kill();
+        _ = self.process.wait();
+    }
+}
+
+/// Prints the medians of the rounds of each way, and the ratio of its p99 to that of tokio in the
+/// same round.
+pub(crate) fn run(rounds: u64, long: Duration) -> Result<(), Box<dyn Error>> {
+    let mut seen: [Vec<Seen>; Way::ALL.len()] = std::array::from_fn(|_| Vec::new());
+    let mut report = None;
+    for _ in 0..rounds {
+        for (way, seen) in Way::ALL.into_iter().zip(&mut seen) {
+            let server = Server::start(way)?;
+            let mut connection = TcpStream::connect(server.address)?;
+            let body = load::get(&mut connection, "/reports")?;
+            if *report.get_or_insert_with(|| body.clone()) != body {
+                return Err(format!("{}: another report", way.name()).into());
+            }
+            seen.push(load::run(server.address, long)?);
+        }
+    }
+    println!("| way | p50 µs | p99 µs (range) | p99 / tokio's | reports/s |");
+    println!("|---|---|---|---|---|");
+    for (way, rounds) in Way::ALL.into_iter().zip(&seen) {
+        let micros = |percent| {
+            let of = |seen: &Seen| seen.percentile(percent).as_micros() as f64;
+            rounds.iter().map(of).collect::<Vec<_>>()
+        };
+        let p99 = micros(99);
+        let least = p99.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = p99.iter().copied().fold(0.0, f64::max);
+        let tokio = seen[0]
+            .iter()
+            .map(|seen| seen.percentile(99).as_micros() as f64);
+        let ratios = p99.iter().zip(tokio).map(|(ours, tokio)| ours / tokio);
+        println!(
+            "| `{}` | {:.0} | {:.0} ({least:.0}–{most:.0}) | {:.3} | {:.1} |",
+            way.name(),
+            median(micros(50)),
+            median(p99.clone()),
+            median(ratios.collect()),
+            median(rounds.iter().map(|seen| seen.reports).collect()),
+        );
+    }
+    Ok(())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}

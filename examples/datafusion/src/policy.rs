@@ -1,0 +1,21 @@
+//! Scheduling policies of threads.
+
+/// Puts the calling thread below all ordinary threads. Needs no rights.
+pub(crate) fn run_when_idle() {
+    set(libc::SCHED_IDLE, 0);
+}
+
+/// Puts the calling thread, which stands for another machine, above those of the server, if the
+/// process has the right to.
+pub(crate) fn run_first() {
+    set(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1);
+}
+
+fn set(policy: i32, priority: i32) {
+    let parameters = libc::sched_param {
+        sched_priority: priority,
+    };
+    // SAFETY: `parameters` lives during the call, which keeps no pointer. A refusal leaves the
+    // thread as it was.
+    unsafe { libc::sched_setscheduler(0, policy, &parameters) };
+}

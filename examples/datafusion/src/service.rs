@@ -1,0 +1,68 @@
+//! The routes.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::routing::get;
+use tokio::runtime::Handle;
+use upshift::Level;
+use upshift::task::tokio_scope;
+
+use crate::engine::Engine;
+
+/// Where queries run.
+#[derive(Clone)]
+pub(crate) enum Queries {
+    /// Awaited in the handler; `tokio::spawn` puts their tasks on tokio's threads.
+    InHandler,
+    /// Spawned on another tokio runtime.
+    On(Handle),
+    /// Awaited in a scope in the handler; their tasks have its level.
+    InScope,
+}
+
+#[derive(Clone)]
+struct Service {
+    engine: Arc<Engine>,
+    queries: Queries,
+}
+
+/// The level of a request.
+pub(crate) fn level(path: &str) -> Level {
+    if path.starts_with("/prices/") {
+        Level::at::<4>()
+    } else {
+        Level::at::<40>()
+    }
+}
+
+pub(crate) fn router(engine: Engine, queries: Queries) -> Router {
+    let engine = Arc::new(engine);
+    Router::new()
+        .route("/prices/{id}", get(price))
+        .route("/reports", get(report))
+        .with_state(Service { engine, queries })
+}
+
+async fn price(Path(id): Path<u64>) -> String {
+    format!("{}\n", id * 7919 % 997)
+}
+
+async fn report(State(service): State<Service>) -> Result<String, (StatusCode, String)> {
+    let Service { engine, queries } = service;
+    let query = async move { engine.report().await.map_err(|error| error.to_string()) };
+    let report = match queries {
+        Queries::InHandler => query.await,
+        Queries::On(runtime) => {
+            let ended = runtime.spawn(query).await;
+            ended.unwrap_or_else(|error| Err(error.to_string()))
+        }
+        Queries::InScope => {
+            let ended = tokio_scope(query).await;
+            ended.unwrap_or_else(|error| Err(error.to_string()))
+        }
+    };
+    report.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error))
+}
