@@ -159,7 +159,7 @@ fn leaf_futures_complete_in_a_scope_while_something_urgent_waits() {
     let scope = tokio_scope(async {
         let task = tokio::spawn(async {
             let (sender, mut receiver) = mpsc::channel(1);
-            let urgent = upshift::spawn(async {}, Level::at::<0>());
+            let urgent = vec![upshift::spawn(async {}, Level::at::<0>())];
             assert!(upshift::need_preempt());
             for n in 0..1000 {
                 sender.send(n).await.unwrap();
@@ -168,7 +168,9 @@ fn leaf_futures_complete_in_a_scope_while_something_urgent_waits() {
             urgent
         });
         let urgent = tokio::time::timeout(BOUND, task).await.unwrap().unwrap();
-        urgent.await.unwrap();
+        for handle in urgent {
+            handle.await.unwrap();
+        }
     });
     runtime
         .block_on(async { upshift::spawn(scope, Level::at::<40>()).await })
