@@ -102,7 +102,7 @@ impl<L: Listener, M, S> Serve<L, M, S> {
     }
 
     /// Ends the server when a future is ready: nothing more is accepted, and the requests under
-    /// way are answered within the [drain limit](Serve::drain_limit).
+    /// way are answered within the [drain timeout](Serve::drain_timeout).
     pub fn with_graceful_shutdown(self, signal: impl Future<Output = ()> + Send + 'static) -> Self {
         self.with(|server| server.until(signal))
     }
@@ -110,7 +110,7 @@ impl<L: Listener, M, S> Serve<L, M, S> {
     /// Limits the time that the requests under way have after
     /// [`with_graceful_shutdown`](Serve::with_graceful_shutdown) (default: 10 s). Connections that
     /// are open after it are cut off.
-    pub fn drain_limit(self, limit: Duration) -> Self {
+    pub fn drain_timeout(self, limit: Duration) -> Self {
         self.with(|server| server.drain_timeout(limit))
     }
 

@@ -5,4 +5,5 @@ pub(crate) mod around;
 pub(crate) mod beside;
 #[cfg(feature = "tokio-rt")]
 pub(crate) mod scope;
+#[cfg(feature = "tokio-rt")]
 mod servers;

@@ -41,7 +41,7 @@ fn server(
     let end = end.clone();
     let server = serve(listener, app)
         .with_graceful_shutdown(async move { end.notified().await })
-        .drain_limit(limit);
+        .drain_timeout(limit);
     (server.into_future(), port)
 }
 
