@@ -190,13 +190,20 @@ impl Driver {
             runtime.take()
         };
         let (theirs, belongs) = (runtime.clone(), belonging.clone());
+        let cpus = self.cpus.clone();
         let drive = move || {
             let _ends = ends;
+            // Before the first task runs. Where that fails, the thread stays on the CPUs of this one.
+            if let Some(cpus) = &cpus {
+                let _ = affinity::restore(cpus);
+            }
             context::belong(&belongs, OUTSIDE);
             preempt::serve_shortly();
             if let Some(runtime) = take(&theirs) {
-                drop(runtime.spawn(servers::watch()));
-                let _ = runtime.block_on(stopped);
+                let _ = runtime.block_on(async {
+                    drop(tokio::spawn(servers::watch()));
+                    stopped.await
+                });
                 runtime.shutdown_timeout(GRACE);
             }
         };
