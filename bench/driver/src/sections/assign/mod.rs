@@ -84,7 +84,7 @@ pub(super) fn plot(section: &SectionResults) -> Plot {
     let mut plot = Plot::bars(
         "p99 beside a batch process",
         "server",
-        ("µs", Axis::Log10),
+        ("µs", Axis::Linear),
         names,
     );
     let rows = [
