@@ -200,7 +200,12 @@ fn mixed(results: &mut SectionResults, options: &Options, servers: &Programs) {
 /// Draws the p99 of the urgent requests of each server, alone and at overload.
 pub(super) fn plot(section: &SectionResults) -> Plot {
     let servers = [SERVE, TOKIO, "go-http"];
-    let mut plot = Plot::bars("urgent requests, p99", "server", ("ms", Kind::Log10), servers);
+    let mut plot = Plot::bars(
+        "urgent requests, p99",
+        "server",
+        ("ms", Kind::Log10),
+        servers,
+    );
     let loads = [("alone", IDLE_CASE), ("120 % load", OVERLOAD_CASE)];
     for ((name, case), colour) in loads.into_iter().zip(COLOURS) {
         let p99 = |(group, server): (usize, &str)| {

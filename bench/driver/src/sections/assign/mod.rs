@@ -97,7 +97,12 @@ pub(super) fn plot(section: &SectionResults) -> Plot {
         let p99 = |(group, case): (usize, &Case)| {
             Some((group as f64, section.median(&case.name(), row, Run::p99)?))
         };
-        plot.add(name, Look::Bar, colour, cases.iter().enumerate().filter_map(p99));
+        plot.add(
+            name,
+            Look::Bar,
+            colour,
+            cases.iter().enumerate().filter_map(p99),
+        );
     }
     plot
 }
