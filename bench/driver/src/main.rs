@@ -1,4 +1,5 @@
-//! `upshift-bench`: measures Upshift against other runtimes, and writes `bench/results/` and `bench/RESULTS.md`.
+//! `upshift-bench`: measures Upshift against other runtimes, and writes `bench/results/`,
+//! `bench/RESULTS.md` and the figures of `docs/evaluation.md`.
 //!
 //! One process and, while it measures, one client thread. The parts, from the command line to the page:
 //!
@@ -40,6 +41,7 @@ mod server;
 mod table;
 mod verdict;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use options::{Command, Options};
@@ -115,5 +117,18 @@ fn write_page(options: &Options, results: &Results) -> Result<(), String> {
     std::fs::write(&page, render::page(results))
         .map_err(|e| format!("cannot write {}: {e}", page.display()))?;
     eprintln!("wrote {}", page.display());
+    if options.out == options::bench_dir() {
+        draw_plots(&options.out.join("../docs/evaluation"), results)?;
+    }
+    Ok(())
+}
+
+/// Draws the figures of `docs/evaluation.md` from results that are kept.
+fn draw_plots(folder: &Path, results: &Results) -> Result<(), String> {
+    for (name, plot) in sections::plots(results) {
+        let file = folder.join(name);
+        std::fs::write(&file, plot.svg())
+            .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+    }
     Ok(())
 }

@@ -4,8 +4,10 @@
 // operations on a direct descriptor; `append` has the group commit by hand: while one fdatasync is under way, those that have written
 // wait for the next.
 //
-// Two options are for the questions why (docs/evaluation.md): `--gather N` submits as soon as N operations have been started and not when all that completed have been
-// seen to; `--calls` opens, reads and closes by three system calls for each file, those of Upshift, without the ring.
+// Two options are for the questions why (bench/notes/2026-11-28-evaluation-history.md): `--gather N`
+// submits as soon as N operations have been started and not when all that completed have been seen to;
+// `--calls` opens, reads and closes by three system calls for each file, those of Upshift, without the
+// ring.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>

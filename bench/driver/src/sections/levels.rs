@@ -2,6 +2,8 @@
 
 use upshift_load::Work;
 use upshift_load::scenario::{LEVELS, ONE_LEVEL, OVERLOAD, OVERLOAD_SIZE};
+use upshift_report::plot::{COLOURS, DARK};
+use upshift_report::{Kind, Look, Plot};
 
 use crate::measure::Load;
 use crate::options::Options;
@@ -98,6 +100,28 @@ pub(super) fn vcpus(section: &SectionResults) -> Vec<Row> {
         "2.5 × more vCPUs than CPUs: ≤ 1.2 × slower",
         both.map(|(two, five)| (format!("{:.2} ×", two / five), at_most(two / five, 1.2))),
     )]
+}
+
+/// Draws the latency of each level at overload, beside that of all requests at one level.
+pub(super) fn plot(section: &SectionResults) -> Plot {
+    let x = ("level", Kind::Range);
+    let mut plot = Plot::new("latency at 130 % load", x, ("ms", Kind::Log10));
+    let of = |level: u8, of: fn(&Run) -> f64| {
+        let median = section.median(OVERLOAD_CASE, &level_row(level), of)?;
+        Some((f64::from(level), median / 1e3))
+    };
+    let quantiles: [(&str, fn(&Run) -> f64); 2] = [("p50", Run::p50), ("p99", Run::p99)];
+    for ((name, quantile), colour) in quantiles.into_iter().zip(COLOURS) {
+        let levels = LEVELS.into_iter();
+        let points = levels.filter_map(|level| of(level, quantile));
+        plot.add(name, Look::Line, colour, points);
+    }
+    if let Some(us) = section.median(ONE_LEVEL_CASE, "total", Run::p99) {
+        let ends = [LEVELS[0], LEVELS[LEVELS.len() - 1]];
+        let line = ends.map(|level| (f64::from(level), us / 1e3));
+        plot.add("p99, one level", Look::DashedCurve, DARK, line);
+    }
+    plot
 }
 
 /// What the section `levels` was to reach.

@@ -12,6 +12,8 @@ mod processes;
 mod sched;
 mod serve;
 
+use upshift_report::Plot;
+
 use crate::machine;
 use crate::options::Options;
 use crate::peers::{Built, RAW_C};
@@ -100,6 +102,19 @@ fn goals(section: Section) -> fn(&SectionResults) -> Vec<Row> {
         Section::Conserve => conserve::rows,
         Section::Multi => micro::multi_rows,
     }
+}
+
+/// Figures of `docs/evaluation.md` that can be drawn, each with the name of its file.
+pub(crate) fn plots(results: &Results) -> Vec<(&'static str, Plot)> {
+    let drawn: [(_, _, fn(&SectionResults) -> Plot); 3] = [
+        (Section::Serve, "urgent.svg", serve::plot),
+        (Section::Levels, "levels.svg", levels::plot),
+        (Section::Assign, "servers.svg", assign::plot),
+    ];
+    let plot = |(section, file, plot): (Section, _, fn(&SectionResults) -> Plot)| {
+        Some((file, plot(results.sections.get(section.name())?)))
+    };
+    drawn.into_iter().filter_map(plot).collect()
 }
 
 /// The tables of a section, in Markdown.

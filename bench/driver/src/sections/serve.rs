@@ -7,6 +7,8 @@
 use std::time::Duration;
 
 use upshift_load::{Group, Pace, Plan, Work, run as drive};
+use upshift_report::plot::COLOURS;
+use upshift_report::{Kind, Look, Plot};
 
 use crate::measure::{Drive, Load, Measured, observe};
 use crate::options::Options;
@@ -193,6 +195,27 @@ fn mixed(results: &mut SectionResults, options: &Options, servers: &Programs) {
         rounds::run(results, IDLE_CASE, &alone, 1);
         rounds::run(results, OVERLOAD_CASE, &overload, 1);
     }
+}
+
+/// Draws the p99 of the urgent requests of each server, alone and at overload.
+pub(super) fn plot(section: &SectionResults) -> Plot {
+    let servers = [SERVE, TOKIO, "go-http"];
+    let mut plot = Plot::bars(
+        "urgent requests, p99",
+        "server",
+        ("ms", Kind::Log10),
+        servers,
+    );
+    let loads = [("alone", IDLE_CASE), ("120 % load", OVERLOAD_CASE)];
+    for ((name, case), colour) in loads.into_iter().zip(COLOURS) {
+        let p99 = |(group, server): (usize, &str)| {
+            let us = section.median(case, &urgent_row(server), Run::p99)?;
+            Some((group as f64, us / 1e3))
+        };
+        let points = servers.into_iter().enumerate().filter_map(p99);
+        plot.add(name, Look::Bar, colour, points);
+    }
+    plot
 }
 
 /// The goals of the web server.

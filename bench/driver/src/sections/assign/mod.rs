@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 use upshift_load::Awake;
 use upshift_load::cpu::Reading;
+use upshift_report::plot::COLOURS;
+use upshift_report::{Kind as Axis, Look, Plot};
 
 use crate::measure::{Drive, Measured};
 use crate::options::Options;
@@ -73,6 +75,36 @@ impl Case {
         let alone = [(ALONE, None), (HALTING, None)].into_iter();
         alone.chain(Remedy::ALL.map(named)).collect()
     }
+}
+
+/// Draws the p99 of each server that shares a session with the batch.
+pub(super) fn plot(section: &SectionResults) -> Plot {
+    let cases: Vec<Case> = Case::ALL.into_iter().filter(|case| !case.1).collect();
+    let names = cases.iter().map(|case| case.0.name());
+    let mut plot = Plot::bars(
+        "p99 beside a batch process",
+        "server",
+        ("µs", Axis::Linear),
+        names,
+    );
+    let rows = [
+        ("alone", ALONE),
+        ("unassisted", Remedy::Nothing.name()),
+        ("nice −20", Remedy::Nice.name()),
+        ("daemon", Remedy::Daemon.name()),
+    ];
+    for ((name, row), colour) in rows.into_iter().zip(COLOURS) {
+        let p99 = |(group, case): (usize, &Case)| {
+            Some((group as f64, section.median(&case.name(), row, Run::p99)?))
+        };
+        plot.add(
+            name,
+            Look::Bar,
+            colour,
+            cases.iter().enumerate().filter_map(p99),
+        );
+    }
+    plot
 }
 
 /// What the name of a row of the batch ends with.
