@@ -283,12 +283,12 @@ fn here() -> Option<Arc<Here>> {
 /// use upshift::{Handle, Level, Runtime, named};
 ///
 /// Runtime::new()?.block_on(async {
-///     let report = async { 6 * 7 };
-///     let report = upshift::spawn(named("nightly report", report), Level::at::<40>());
-///     assert_eq!(report.await.unwrap(), 42);
+///     let price = async { 6 * 7 };
+///     let price = upshift::spawn(named("price", price), Level::HIGH);
+///     assert_eq!(price.await.unwrap(), 42);
 ///     let metrics = Handle::current().unwrap().metrics();
-///     assert_eq!(metrics.named[0].name, "nightly report");
-///     assert_eq!(metrics.named[0].level, Level::at::<40>());
+///     assert_eq!(metrics.named[0].name, "price");
+///     assert_eq!(metrics.named[0].level, Level::HIGH);
 /// });
 /// # Ok::<(), std::io::Error>(())
 /// ```
