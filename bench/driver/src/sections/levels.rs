@@ -110,7 +110,8 @@ pub(super) fn plot(section: &SectionResults) -> Plot {
         let median = section.median(OVERLOAD_CASE, &level_row(level), of)?;
         Some((f64::from(level), median / 1e3))
     };
-    let quantiles: [(&str, fn(&Run) -> f64); 2] = [("p50", Run::p50), ("p99", Run::p99)];
+    type Quantile = (&'static str, fn(&Run) -> f64);
+    let quantiles: [Quantile; 2] = [("p50", Run::p50), ("p99", Run::p99)];
     for ((name, quantile), colour) in quantiles.into_iter().zip(COLOURS) {
         let levels = LEVELS.into_iter();
         let points = levels.filter_map(|level| of(level, quantile));

@@ -106,12 +106,13 @@ fn goals(section: Section) -> fn(&SectionResults) -> Vec<Row> {
 
 /// Figures of `docs/evaluation.md` that can be drawn, each with the name of its file.
 pub(crate) fn plots(results: &Results) -> Vec<(&'static str, Plot)> {
-    let drawn: [(_, _, fn(&SectionResults) -> Plot); 3] = [
+    type Figure = (Section, &'static str, fn(&SectionResults) -> Plot);
+    let drawn: [Figure; 3] = [
         (Section::Serve, "urgent.svg", serve::plot),
         (Section::Levels, "levels.svg", levels::plot),
         (Section::Assign, "servers.svg", assign::plot),
     ];
-    let plot = |(section, file, plot): (Section, _, fn(&SectionResults) -> Plot)| {
+    let plot = |(section, file, plot): Figure| {
         Some((file, plot(results.sections.get(section.name())?)))
     };
     drawn.into_iter().filter_map(plot).collect()
