@@ -112,9 +112,8 @@ pub(crate) fn plots(results: &Results) -> Vec<(&'static str, Plot)> {
         (Section::Levels, "levels.svg", levels::plot),
         (Section::Assign, "servers.svg", assign::plot),
     ];
-    let plot = |(section, file, plot): Figure| {
-        Some((file, plot(results.sections.get(section.name())?)))
-    };
+    let plot =
+        |(section, file, plot): Figure| Some((file, plot(results.sections.get(section.name())?)));
     drawn.into_iter().filter_map(plot).collect()
 }
 
