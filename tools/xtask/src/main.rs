@@ -1,9 +1,13 @@
 //! `cargo xtask`: set the machine up, run the test suite, run the benchmarks.
 //!
-//! It stands outside the house: it depends on no crate of the project, so that it builds and reports even when one of
-//! them does not. `run` starts processes and ends them in time, `setup` knows what must be installed and `packages` what of Debian, `host` asks the
-//! kernel what it can do, `package` builds a Debian package and a container image, `steps` is the list of what is tested, `suite` runs that list and counts, `cpp` builds and tests the headers of C++, `book` makes a
-//! book of the pages, `compat` counts what of tokio runs, `confine` runs a program without io_uring, `bench` calls the benchmark driver, `os` and `mpi` the workspaces of these names.
+//! It stands outside the house: it depends on no crate of the project, so that it builds and
+//! reports even when one of them does not. `run` starts processes and ends them in time, `setup`
+//! knows what must be installed and `packages` what of Debian, `host` asks the kernel what it
+//! can do, `package` builds a Debian package and a container image, `steps` is the list of what
+//! is tested, `suite` runs that list and counts, `cpp` builds and tests the headers of C++,
+//! `book` makes a book of the pages, `compat` counts what of tokio runs, `confine` runs a
+//! program without io_uring, `bench` calls the benchmark driver, `os` and `mpi` the workspaces
+//! of these names.
 
 #![forbid(unsafe_code)]
 
@@ -103,8 +107,9 @@ enum Task {
 
     /// Build a Debian package or a container image of the command
     ///
-    /// The package installs the command, units, default configuration, man pages and completions. The image serves /srv
-    /// on port 8080 and needs no container engine to be built. As root both are tried afterwards, each in a tree of its own.
+    /// The package installs the command, units, default configuration, man pages and
+    /// completions. The image serves /srv on port 8080 and needs no container engine to be
+    /// built. As root both are tried afterwards, each in a tree of its own.
     Package {
         /// The form of the package
         #[arg(value_enum, default_value = "deb")]

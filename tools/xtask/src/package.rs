@@ -1,4 +1,5 @@
-//! `cargo xtask package deb`: a Debian package, made by `dpkg-deb` from a tree that is laid out here; `image`: see `image.rs`.
+//! `cargo xtask package deb`: a Debian package, made by `dpkg-deb` from a tree that is laid out
+//! here; `image`: see `image.rs`.
 //!
 //! The tree is target/xtask/package. The package is looked at and unpacked afterwards: every file that is promised has to be in it, and
 //! the command has to run from there. As root it is also installed, used, and removed, in a copy of this machine's files that goes with it
@@ -80,7 +81,8 @@ const COPYRIGHT: &str = "Upshift may be used under the Apache License 2.0, which
 pub(crate) enum Form {
     /// A Debian package: target/xtask/upshift_VERSION_ARCH.deb
     Deb,
-    /// A container image, for `docker load` or `podman load`: target/xtask/upshift_VERSION_image.tar
+    /// A container image, for `docker load` or `podman load`:
+    /// target/xtask/upshift_VERSION_image.tar
     Image,
 }
 

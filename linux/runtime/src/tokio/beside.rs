@@ -193,7 +193,8 @@ impl Driver {
         let cpus = self.cpus.clone();
         let drive = move || {
             let _ends = ends;
-            // Before the first task runs. Where that fails, the thread stays on the CPUs of this one.
+            // Before the first task runs. Where that fails, the thread stays on the CPUs of this
+            // one.
             if let Some(cpus) = &cpus {
                 let _ = affinity::restore(cpus);
             }

@@ -18,7 +18,7 @@ const HEIGHT: u16 = 12;
 const POLL_COLUMNS: u16 = 9 + 6 + 7 + 14 + 4;
 /// The same of routes.
 const ROUTE_COLUMNS: u16 = 5 + 6 + 5 * 7 + 7;
-/// From here on the line of a vCPU has room for its rate of polls.
+/// Columns from which on the line of a vCPU has room for its rate of polls.
 const WIDE: usize = 100;
 /// Cells of a bar.
 const BAR: usize = 20;

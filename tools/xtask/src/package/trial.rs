@@ -1,10 +1,13 @@
-//! The package on trial: installed by dpkg, used, and removed, twice. First in a copy of this machine's files: a file system in memory over
-//! them, in a mount namespace of its own. Then in a clean root, a Debian of this release that has nothing but its base. Nothing of the machine
+//! The package on trial: installed by dpkg, used, and removed, twice. First in a copy of this
+//! machine's files: a file system in memory over them, in a mount namespace of its own. Then in
+//! a clean root, a Debian of this release that has nothing but its base. Nothing of the machine
 //! changes, and all of it goes with the last process.
 //!
-//! What is held against it: the units pass `systemd-analyze verify`; the pages render without a warning; the default configuration is valid; the
-//! daemon runs with the rights that its unit leaves it, and in good order ends without a trace; a second installation over the first one keeps
-//! a configuration that was changed; a page is served in the clean root; and after `dpkg --purge` no file is there that was not before.
+//! What is held against it: the units pass `systemd-analyze verify`; the pages render without a
+//! warning; the default configuration is valid; the daemon runs with the rights that its unit
+//! leaves it, and in good order ends without a trace; a second installation over the first one
+//! keeps a configuration that was changed; a page is served in the clean root; and after `dpkg
+//! --purge` no file is there that was not before.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -66,10 +66,10 @@ impl Server {
         Server::bind_to(config, Vec::new())
     }
 
-    /// Looks at everything that [`bind`](Server::bind) would open: folders, certificates, addresses,
-    /// the access log and the control socket. Listens nowhere and makes no file. A port that another
-    /// `upshift` or systemd holds is no fault, since it may be the server that is to read these
-    /// settings. Returns warnings.
+    /// Looks at everything that [`bind`](Server::bind) would open: folders, certificates,
+    /// addresses, the access log and the control socket. Listens nowhere and makes no file. A
+    /// port that another `upshift` or systemd holds is no fault, since it may be the server that
+    /// is to read these settings. Returns warnings.
     ///
     /// # Errors
     /// The faults, one a line.
