@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use upshift::observe::{PROTOCOL, SocketName, View, sockets};
@@ -15,8 +16,16 @@ fn own_sockets() -> Vec<SocketName> {
 
 /// A runtime that can be looked at, and its socket.
 fn observed() -> (Runtime, SocketName) {
-    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let _guard = ONE_AT_A_TIME.lock().unwrap();
+    // Held by one test at a time. True when the sockets of an earlier process are gone.
+    static CLEARED: Mutex<bool> = Mutex::new(false);
+    let mut cleared = CLEARED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*cleared {
+        // A killed process that had the number of this one has left sockets of the same names.
+        for socket in own_sockets() {
+            std::fs::remove_file(socket.path).unwrap();
+        }
+        *cleared = true;
+    }
     let before = own_sockets();
     let builder = Runtime::builder().vcpus(1).name("seen").observe(true);
     let runtime = builder.build().unwrap();

@@ -137,10 +137,13 @@ pub(crate) static RABBITMQ: Package = Package::new(
 )
 .optional();
 
+/// The compiler of Go.
 // Some 300 MB, and many machines have a newer Go from elsewhere.
-static GO: Package = Package::new("golang-go", "optional, the benchmarks' peer in Go", || {
-    host::has_program("go")
-})
+pub(crate) static GO: Package = Package::new(
+    "golang-go",
+    "optional, the benchmarks' peer in Go, and compat/go",
+    || host::has_program("go"),
+)
 .optional();
 
 static OPENMPI: Package = Package::new(

@@ -140,7 +140,7 @@ pub(crate) static SOAKS: [Step; 7] = [
     ),
     step(
         "torture",
-        "everyday crates and a spinning allocator with preemption, a minute each",
+        "everyday crates, a spinning allocator, a replaced handler and Go with preemption, a minute each",
         soak::torture,
     ),
     step(

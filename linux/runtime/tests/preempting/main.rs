@@ -12,6 +12,8 @@ mod control;
 mod cpu;
 mod faults;
 mod foreign;
+#[path = "../support/handler.rs"]
+mod handler;
 mod hooks;
 mod io;
 mod locks;

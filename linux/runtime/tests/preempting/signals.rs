@@ -11,6 +11,7 @@ use upshift::{Driver, Level, time};
 
 use crate::child::child;
 use crate::cpu::burn as compute;
+use crate::handler;
 use crate::masked::without_signals;
 use crate::{LIMIT, builder, burn, runtime, spin_until};
 
@@ -118,34 +119,17 @@ fn a_program_that_replaces_the_handler_has_a_cooperative_runtime() {
 }
 
 fn replaces_the_handler(how: &str) {
-    extern "C" fn own(_: libc::c_int) {}
     let driver = if how.ends_with("readiness") {
         Driver::Readiness
     } else {
         Driver::Auto
     };
     let runtime = builder().driver(driver).build().unwrap();
-    let action = |signal| {
-        // SAFETY: plain data; pointers to locals.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            libc::sigaction(signal, null(), &raw mut action);
-            action
-        }
-    };
-    let signal = (libc::SIGRTMIN() + 1..libc::SIGRTMAX())
-        .rev()
-        .find(|signal| action(*signal).sa_sigaction != libc::SIG_DFL)
-        .unwrap();
-    let mut other = action(signal);
-    other.sa_flags = libc::SA_RESTART;
-    other.sa_sigaction = if how.starts_with("own") {
-        own as *const () as usize
+    handler::replace(if how.starts_with("own") {
+        handler::own as *const () as usize
     } else {
         libc::SIG_IGN
-    };
-    // SAFETY: a pointer to a local.
-    unsafe { libc::sigaction(signal, &raw const other, null_mut()) };
+    });
     runtime.block_on(async {
         for _ in 0..3 {
             let long = async {

@@ -1,8 +1,15 @@
 //! Everyday crates between coroutines of different levels, on preemptible vCPUs: whatever a poll does, every party gets on.
 
+#[path = "../support/child.rs"]
+mod child;
+#[path = "../support/cpu.rs"]
+mod cpu;
+#[path = "../support/handler.rs"]
+mod handler;
 #[path = "../support/masked.rs"]
 mod masked;
 mod parties;
+mod replaced;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,12 +21,16 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use masked::without_signals;
-use parties::{LAZY, MIDDLE, Parties, URGENT, burn, micros, pause, torture};
+use parties::{LAZY, MIDDLE, Parties, URGENT, burn, micros, torture};
 use upshift::sync::Notify;
 use upshift::{Level, Runtime, time};
 
 async fn turn() {
     upshift::yield_if_needed().await;
+}
+
+async fn pause() {
+    time::sleep(micros(97)).await;
 }
 
 #[test]

@@ -1,28 +1,54 @@
-//! Parties that must all get on: coroutines of different levels on one vCPU and on two, with preemption, watched from outside.
+//! Parties that must all get on: coroutines of different levels, watched from outside.
 //!
-//! Each combination runs for [`seconds`]: half a second, or `UPSHIFT_TORTURE_SECONDS` (`cargo xtask soak` takes 60). A party that stands
-//! still for [`STILL`] fails it.
+//! Each combination runs for [`seconds`]: half a second, or `UPSHIFT_TORTURE_SECONDS`
+//! (`cargo xtask soak` takes 60). A party that stands still for [`STILL`] looks ends the process.
 
 use std::future::Future;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use upshift::{Level, Preemption, Runtime, time};
+use upshift::{Handle, Level, Preemption, Runtime, time};
 
-/// A party that has not got on for so long hangs. Beside others that use the whole machine some take their time.
-const STILL: Duration = Duration::from_secs(10);
+/// Time between two looks at the parties.
+const LOOK: Duration = Duration::from_millis(20);
 
-fn seconds() -> Duration {
+/// Number of looks, at least 100 s, after which a party without a step hangs. Beside programs that
+/// use the whole machine a process may get a hundredth of a CPU, so that 10 s are a few steps.
+/// Looks are counted, because time also passes while the process is frozen.
+const STILL: u32 = 5_000;
+
+/// Returns how long a combination runs.
+pub(crate) fn seconds() -> Duration {
     let given = std::env::var("UPSHIFT_TORTURE_SECONDS").ok();
     let seconds = given.and_then(|text| text.parse().ok()).unwrap_or(0.5);
     Duration::from_secs_f64(seconds)
 }
 
-/// One combination at a time: they all want the first CPU.
-static MACHINE: Mutex<()> = Mutex::new(());
+/// Waits for the right to run a combination: they all want the first CPU.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static MACHINE: Mutex<()> = Mutex::new(());
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Builds a runtime with preemption, or prints why there is none.
+pub(crate) fn preemptible(vcpus: usize) -> Option<Runtime> {
+    let builder = Runtime::builder()
+        .vcpus(vcpus)
+        .preemption(Preemption::Required);
+    match builder.build() {
+        Ok(runtime) => Some(runtime),
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "skipped: {error}");
+            None
+        }
+    }
+}
+
+/// Factor by which a party rests longer than its step took.
+pub(crate) const REST: u32 = 6;
 
 pub(crate) const URGENT: Level = Level::at::<2>();
 pub(crate) const MIDDLE: Level = Level::at::<20>();
@@ -36,7 +62,14 @@ pub(crate) struct Parties {
 }
 
 impl Parties {
-    /// A party: a coroutine that does a step again and again, and waits for what `pause` makes in between.
+    /// Returns the counter of steps of one more party.
+    pub(crate) fn counter(&mut self) -> Arc<AtomicU64> {
+        let steps = Arc::new(AtomicU64::new(0));
+        self.steps.push(steps.clone());
+        steps
+    }
+
+    /// Starts a coroutine that makes step after step, and awaits a future of `pause` in between.
     pub(crate) fn party<P: Future<Output = ()> + Send>(
         &mut self,
         runtime: &Runtime,
@@ -44,8 +77,7 @@ impl Parties {
         mut step: impl FnMut() + Send + 'static,
         mut pause: impl FnMut() -> P + Send + 'static,
     ) {
-        let (steps, stop) = (Arc::new(AtomicU64::new(0)), self.stop.clone());
-        self.steps.push(steps.clone());
+        let (steps, stop) = (self.counter(), self.stop.clone());
         let party = async move {
             while !stop.load(Ordering::Relaxed) {
                 step();
@@ -56,10 +88,10 @@ impl Parties {
         runtime.handle().spawn(party, level).unwrap().detach();
     }
 
-    /// A party that is a thread of its own; and an urgent one that waits for its steps, in polls that are all short.
+    /// Starts a thread that makes step after step, and an urgent coroutine that waits for its
+    /// steps, in polls that are all short.
     pub(crate) fn outsider(&mut self, runtime: &Runtime, mut step: impl FnMut() + Send + 'static) {
-        let (steps, stop) = (Arc::new(AtomicU64::new(0)), self.stop.clone());
-        self.steps.push(steps.clone());
+        let (steps, stop) = (self.counter(), self.stop.clone());
         let seen = steps.clone();
         thread::spawn(move || {
             while !stop.load(Ordering::Relaxed) {
@@ -81,8 +113,9 @@ impl Parties {
         self.party(runtime, URGENT, || (), wait);
     }
 
-    /// A party that pauses for [`REST`] times as long as its step took: four of them leave time for the least urgent one, however slow
-    /// the build is. (Levels are strict: what is more urgent and never rests starves the others, by right.)
+    /// Starts a party that pauses for [`REST`] times as long as its step took: four of them leave
+    /// time for the least urgent one, however slow the build is. (Levels are strict: an urgent
+    /// party that never rests starves the others, by right.)
     pub(crate) fn resting_party(
         &mut self,
         runtime: &Runtime,
@@ -97,15 +130,82 @@ impl Parties {
             took.store(began.elapsed().as_micros() as u64, Ordering::Relaxed);
         };
         self.party(runtime, level, timed, move || {
-            time::sleep(micros(97.max(REST * last.load(Ordering::Relaxed))))
+            let took = micros(last.load(Ordering::Relaxed));
+            time::sleep(micros(97).max(REST * took))
         });
+    }
+
+    /// Runs the parties until `watch` returns, and returns the steps of each. `watch` is called in
+    /// a thread of its own, since it must not depend on the runtime.
+    pub(crate) fn run(
+        &self,
+        runtime: &Runtime,
+        watch: impl FnOnce(Watch) + Send + 'static,
+    ) -> Vec<u64> {
+        let watched = Watch {
+            steps: self.steps.clone(),
+            handle: runtime.handle(),
+        };
+        let watcher = thread::spawn(move || watch(watched));
+        runtime.block_on(async {
+            while !watcher.is_finished() {
+                time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        self.stop.store(true, Ordering::Relaxed);
+        watcher.join().unwrap();
+        all(&self.steps)
     }
 }
 
-const REST: u64 = 6;
+/// The steps of all parties, seen from outside of the runtime.
+pub(crate) struct Watch {
+    steps: Vec<Arc<AtomicU64>>,
+    handle: Handle,
+}
 
-pub(crate) async fn pause() {
-    time::sleep(Duration::from_micros(97)).await;
+impl Watch {
+    /// Returns after this time, when each party has made at least so many steps more. A party that
+    /// stands still ends the process. Nothing is allocated meanwhile: a party may hold the lock of
+    /// the allocator.
+    pub(crate) fn until(&self, time: Duration, more: u64) {
+        struct Seen {
+            wanted: u64,
+            count: u64,
+            /// Looks since the count has changed.
+            looks: u32,
+        }
+        let began = Instant::now();
+        let seen = |count| Seen {
+            wanted: count + more,
+            count,
+            looks: 0,
+        };
+        let mut parties: Vec<_> = all(&self.steps).into_iter().map(seen).collect();
+        let lags = |party: &Seen| party.count < party.wanted;
+        while began.elapsed() < time || parties.iter().any(lags) {
+            thread::sleep(LOOK);
+            for (number, (steps, party)) in self.steps.iter().zip(&mut parties).enumerate() {
+                let count = steps.load(Ordering::Relaxed);
+                let stands = count == party.count;
+                party.looks = if stands { party.looks + 1 } else { 0 };
+                party.count = count;
+                if party.looks == STILL {
+                    self.give_up(number);
+                }
+            }
+        }
+    }
+
+    fn give_up(&self, party: usize) -> ! {
+        let stats = self.handle.preemption_stats();
+        let _ = writeln!(
+            std::io::stderr(),
+            "party {party} stands still: steps {:?}; {stats:?}",
+            all(&self.steps)
+        );
+        std::process::abort();
+    }
 }
 
 pub(crate) fn burn(time: Duration) {
@@ -124,53 +224,17 @@ fn all(steps: &[Arc<AtomicU64>]) -> Vec<u64> {
     steps.iter().map(one).collect()
 }
 
-/// Runs what `start` starts, on one vCPU and on two.
+/// Runs the parties that `start` starts, on one vCPU and on two.
 pub(crate) fn torture(start: impl Fn(&Runtime, &mut Parties)) {
-    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     for vcpus in [1, 2] {
-        let builder = Runtime::builder()
-            .vcpus(vcpus)
-            .preemption(Preemption::Required);
-        let runtime = match builder.build() {
-            Ok(runtime) => runtime,
-            Err(error) => {
-                let _ = writeln!(std::io::stderr(), "skipped: {error}");
-                return;
-            }
+        let Some(runtime) = preemptible(vcpus) else {
+            return;
         };
         let mut parties = Parties::default();
         start(&runtime, &mut parties);
-        let (steps, handle) = (parties.steps.clone(), runtime.handle());
-        // Outside of the runtime: it must not depend on what it watches.
-        let monitor = thread::spawn(move || {
-            let began = Instant::now();
-            let mut seen: Vec<_> = steps.iter().map(|_| (0, Instant::now())).collect();
-            while began.elapsed() < seconds() || seen.iter().any(|(count, _)| *count == 0) {
-                thread::sleep(Duration::from_millis(20));
-                for (number, (party, (count, when))) in steps.iter().zip(&mut seen).enumerate() {
-                    let now = party.load(Ordering::Relaxed);
-                    if now != *count {
-                        (*count, *when) = (now, Instant::now());
-                    } else if when.elapsed() > STILL {
-                        let stats = handle.preemption_stats();
-                        let _ = writeln!(
-                            std::io::stderr(),
-                            "party {number} stands still: steps {:?}; {vcpus} vCPUs; {stats:?}",
-                            all(&steps)
-                        );
-                        std::process::abort();
-                    }
-                }
-            }
-        });
-        runtime.block_on(async {
-            while !monitor.is_finished() {
-                time::sleep(Duration::from_millis(5)).await;
-            }
-        });
-        parties.stop.store(true, Ordering::Relaxed);
-        monitor.join().unwrap();
+        let steps = parties.run(&runtime, |watch| watch.until(seconds(), 1));
         let stats = runtime.handle().preemption_stats();
-        println!("{vcpus} vCPUs: steps {:?}; {stats:?}", all(&parties.steps));
+        println!("{vcpus} vCPUs: steps {steps:?}; {stats:?}");
     }
 }

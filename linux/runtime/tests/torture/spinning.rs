@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 
-use parties::{LAZY, MIDDLE, Parties, URGENT, burn, pause, torture};
+use parties::{LAZY, MIDDLE, Parties, REST, URGENT, burn, torture};
 use upshift::{Runtime, sync, time};
 
 /// See the module.
@@ -24,8 +24,8 @@ static ALLOCATOR: Spinning = Spinning {
     count: AtomicU32::new(0),
 };
 
-/// A lock that is not to be had for so long never will be.
-const NEVER: Duration = Duration::from_secs(20);
+/// Number of attempts, several seconds of CPU time, after which the lock will never be free.
+const NEVER: u64 = 1 << 30;
 
 impl Spinning {
     fn with<R>(&self, f: impl FnOnce() -> R) -> R {
@@ -42,17 +42,17 @@ impl Spinning {
     }
 
     fn spin(&self) {
-        let began = Instant::now();
-        while self.held.swap(true, Acquire) {
-            std::hint::spin_loop();
-            if began.elapsed() > NEVER {
-                // Neither message nor panic may allocate.
-                let text = b"a thread spins for the allocator's lock for ever\n";
-                // SAFETY: a pointer to so many bytes.
-                unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
-                std::process::abort();
+        for _ in 0..NEVER {
+            if !self.held.swap(true, Acquire) {
+                return;
             }
+            std::hint::spin_loop();
         }
+        // Neither message nor panic may allocate.
+        let text = b"a thread spins for the allocator's lock for ever\n";
+        // SAFETY: a pointer to so many bytes.
+        unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+        std::process::abort();
     }
 }
 
@@ -87,7 +87,8 @@ fn polls_that_spin_for_the_allocator() {
     torture(allocating);
 }
 
-/// The runtime allocates when it spawns, and when it starts threads and operations.
+/// The runtime allocates when it spawns, and when it starts threads and operations. These parties,
+/// too, rest for several times as long as they take.
 #[test]
 fn the_runtime_spins_for_the_allocator() {
     torture(|runtime, parties| {
@@ -101,6 +102,7 @@ fn the_runtime_spins_for_the_allocator() {
                 move || {
                     let handle = handle.clone();
                     async move {
+                        let began = Instant::now();
                         let (sender, receiver) = sync::oneshot::channel();
                         let sends = async move {
                             time::sleep(Duration::from_micros(50)).await;
@@ -109,7 +111,7 @@ fn the_runtime_spins_for_the_allocator() {
                         let child = handle.spawn(sends, level);
                         let _ = receiver.await;
                         drop(child);
-                        pause().await;
+                        time::sleep(REST * began.elapsed()).await;
                     }
                 },
             );

@@ -30,6 +30,7 @@ pub(super) fn fmt(context: &Context<'_>) -> Verdict {
     let bench = has_bench(context).then_some("bench/Cargo.toml");
     let programs = [
         "Cargo.toml",
+        "compat/go/Cargo.toml",
         "compat/programs/Cargo.toml",
         "examples/service/Cargo.toml",
         "examples/telemetry/Cargo.toml",

@@ -3,7 +3,8 @@
 use std::process::Command;
 
 use super::common::{SHOW_SKIPS, all, cargo, default_env, passed};
-use crate::step::{Context, Verdict};
+use crate::packages;
+use crate::step::{Context, Done, Verdict};
 
 pub(super) fn sim(context: &Context<'_>) -> Verdict {
     all(["soak", "rule"].map(|what| {
@@ -22,7 +23,11 @@ pub(super) fn sim(context: &Context<'_>) -> Verdict {
 }
 
 pub(super) fn torture(context: &Context<'_>) -> Verdict {
-    let mut command = cargo(
+    let torture = |mut command: Command| {
+        default_env(&mut command, "UPSHIFT_TORTURE_SECONDS", "60");
+        context.run(command)
+    };
+    torture(cargo(
         context,
         [
             "test",
@@ -34,9 +39,29 @@ pub(super) fn torture(context: &Context<'_>) -> Verdict {
             "--test",
             "spinning",
         ],
+    ))?;
+    let go = &packages::GO;
+    if !go.is_there() {
+        let absence = go.absence();
+        return Ok(Done::Skipped(format!(
+            "all passed but compat/go: {absence}"
+        )));
+    }
+    let mut command = cargo(
+        context,
+        [
+            "run",
+            "--release",
+            "--locked",
+            "--manifest-path",
+            "compat/go/Cargo.toml",
+        ],
     );
-    default_env(&mut command, "UPSHIFT_TORTURE_SECONDS", "60");
-    context.run(command)?;
+    command.env(
+        "CARGO_TARGET_DIR",
+        context.root.join("target/xtask/compat-go"),
+    );
+    torture(command)?;
     passed()
 }
 

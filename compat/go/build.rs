@@ -1,0 +1,18 @@
+//! Builds `work.go` as a library of C.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+
+fn main() {
+    let folder = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let mut go = Command::new("go");
+    go.args(["build", "-buildmode=c-archive", "-o"])
+        .arg(folder.join("libwork.a"))
+        .arg("work.go");
+    let status = go.status().expect("Go is installed");
+    assert!(status.success(), "{go:?}: {status}");
+    println!("cargo:rustc-link-search=native={}", folder.display());
+    println!("cargo:rustc-link-lib=static=work");
+    println!("cargo:rerun-if-changed=work.go");
+}

@@ -1,0 +1,105 @@
+//! Polls that call Go, whose runtime has threads, signals and small stacks: every party gets on.
+//!
+//! Each case runs for half a second, or for `UPSHIFT_TORTURE_SECONDS`, and prints the steps of its
+//! parties. One that stands still ends the process.
+
+// The program uses fewer functions than the tests.
+#[allow(dead_code)]
+#[path = "../../../linux/runtime/tests/torture/parties.rs"]
+mod parties;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::thread;
+
+use parties::{LAZY, MIDDLE, Parties, URGENT, micros, preemptible, seconds};
+use upshift::io::AsyncReadExt;
+use upshift::net::TcpListener;
+use upshift::{Runtime, sync, time};
+
+unsafe extern "C" {
+    /// Computes for so many microseconds, in Go.
+    safe fn Work(micros: i64) -> i64;
+}
+
+/// Returns a step of a party.
+fn work(micros: i64) -> impl FnMut() + Send + 'static {
+    move || _ = std::hint::black_box(Work(micros))
+}
+
+fn main() {
+    let cooperative = |vcpus| {
+        let runtime = Runtime::builder().vcpus(vcpus).build();
+        runtime.expect("threads and an I/O driver")
+    };
+    if let Some(runtime) = preemptible(1) {
+        case("one vCPU, preemption", &runtime, long_polls);
+    }
+    case("two vCPUs", &cooperative(2), sockets);
+    case("one vCPU", &cooperative(1), long_polls);
+}
+
+/// Runs the parties that `start` starts.
+fn case(name: &str, runtime: &Runtime, start: impl FnOnce(&Runtime, &mut Parties)) {
+    let mut parties = Parties::default();
+    start(runtime, &mut parties);
+    let steps = parties.run(runtime, |watch| watch.until(seconds(), 1));
+    let stats = runtime.handle().preemption_stats();
+    println!("{name}: steps {steps:?}; {stats:?}");
+}
+
+/// Long polls of one level, and short ones of more urgent levels.
+fn long_polls(runtime: &Runtime, parties: &mut Parties) {
+    for _ in 0..4 {
+        parties.party(runtime, LAZY, work(8_000), upshift::yield_now);
+    }
+    parties.resting_party(runtime, MIDDLE, work(1_000));
+    parties.resting_party(runtime, URGENT, work(100));
+}
+
+/// Connections whose data arrives while their vCPU may be in a long poll.
+fn sockets(runtime: &Runtime, parties: &mut Parties) {
+    const CONNECTIONS: usize = 8;
+    parties.party(runtime, LAZY, work(5_000), || time::sleep(micros(1_000)));
+    let streams = runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("a bound socket");
+        let (mut streams, mut clients) = (Vec::new(), Vec::new());
+        for _ in 0..CONNECTIONS {
+            clients.push(TcpStream::connect(address).expect("a listening socket"));
+            streams.push(listener.accept().await.expect("a connection").0);
+        }
+        thread::spawn(move || _ = ask(clients));
+        streams
+    });
+    let levels = [LAZY, MIDDLE, URGENT].into_iter().cycle();
+    for (stream, level) in streams.into_iter().zip(levels) {
+        let stream = Arc::new(sync::Mutex::new(stream));
+        let answer = move || {
+            let stream = stream.clone();
+            async move {
+                let mut stream = stream.lock().await;
+                let mut byte = [0];
+                let asked = stream.read_exact(&mut byte).await;
+                asked.expect("a client that asks");
+                let (written, _) = stream.write_all(byte).await;
+                written.expect("a client that reads");
+            }
+        };
+        parties.party(runtime, level, work(200), answer);
+    }
+}
+
+/// Asks the connections again and again, until they are closed.
+fn ask(mut clients: Vec<TcpStream>) -> std::io::Result<()> {
+    loop {
+        for client in &mut clients {
+            client.write_all(b"x")?;
+        }
+        for client in &mut clients {
+            client.read_exact(&mut [0])?;
+        }
+        thread::sleep(micros(300));
+    }
+}
