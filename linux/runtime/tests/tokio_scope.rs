@@ -7,25 +7,31 @@ use std::time::{Duration, Instant};
 
 use upshift::sync::mpsc;
 use upshift::task::tokio_scope;
-use upshift::{Level, Preemption, Priority, Runtime, current_level, get_vcpu};
+use upshift::{Driver, Level, Preemption, Priority, Runtime, current_level, get_vcpu};
 
 /// Bound of a wait that a defect would make endless.
 const BOUND: Duration = Duration::from_secs(20);
 
-fn runtime(vcpus: usize, preemption: Preemption) -> Runtime {
+fn runtime(vcpus: usize, preemption: Preemption, driver: Driver) -> Runtime {
     let builder = Runtime::builder().vcpus(vcpus).preemption(preemption);
-    builder.tokio(true).build().unwrap()
+    builder.driver(driver).tokio(true).build().unwrap()
 }
 
-/// Inline with one vCPU and with two, and preemptible.
+/// A runtime on each driver.
+fn runtimes_with(vcpus: usize, preemption: Preemption) -> impl Iterator<Item = Runtime> {
+    let drivers = [Driver::Ring, Driver::Readiness].into_iter();
+    drivers.map(move |driver| runtime(vcpus, preemption, driver))
+}
+
+/// Runtimes on both drivers: inline with one vCPU and with two, and preemptible.
 fn runtimes() -> impl Iterator<Item = Runtime> {
-    [
+    let kinds = [
         (1, Preemption::Off),
         (2, Preemption::Off),
         (2, Preemption::Preferred),
-    ]
-    .into_iter()
-    .map(|(vcpus, preemption)| runtime(vcpus, preemption))
+    ];
+    let kinds = kinds.into_iter();
+    kinds.flat_map(|(vcpus, preemption)| runtimes_with(vcpus, preemption))
 }
 
 #[test]
@@ -82,98 +88,102 @@ fn time_net_fs_and_blocking_calls_work_in_a_scope() {
 /// Coroutines, channels and timers of the runtime complete while their waiter is a task of tokio's.
 #[test]
 fn a_task_in_a_scope_waits_for_coroutines() {
-    let runtime = runtime(2, Preemption::Preferred);
-    let scope = tokio_scope(async {
-        let task = tokio::spawn(async {
-            let (sender, mut receiver) = mpsc::channel(1);
-            let sends = async move {
-                for n in 0..50_u32 {
-                    upshift::time::sleep(Duration::from_micros(50)).await;
-                    sender.send(n).await.unwrap();
+    for runtime in runtimes_with(2, Preemption::Preferred) {
+        let scope = tokio_scope(async {
+            let task = tokio::spawn(async {
+                let (sender, mut receiver) = mpsc::channel(1);
+                let sends = async move {
+                    for n in 0..50_u32 {
+                        upshift::time::sleep(Duration::from_micros(50)).await;
+                        sender.send(n).await.unwrap();
+                    }
+                };
+                upshift::spawn(sends, Level::at::<8>()).detach();
+                let mut sum = 0;
+                while let Some(n) = receiver.recv().await {
+                    sum += n;
                 }
-            };
-            upshift::spawn(sends, Level::at::<8>()).detach();
-            let mut sum = 0;
-            while let Some(n) = receiver.recv().await {
-                sum += n;
-            }
-            sum
+                sum
+            });
+            task.await.unwrap()
         });
-        task.await.unwrap()
-    });
-    let sum = runtime.block_on(async { upshift::spawn(scope, Level::at::<40>()).await });
-    assert_eq!(sum.unwrap().unwrap(), 1225);
+        let sum = runtime.block_on(async { upshift::spawn(scope, Level::at::<40>()).await });
+        assert_eq!(sum.unwrap().unwrap(), 1225);
+    }
 }
 
 #[test]
 fn a_computing_task_is_suspended_for_what_is_urgent() {
-    let runtime = runtime(1, Preemption::Preferred);
-    let urgent_ran = Arc::new(AtomicBool::new(false));
-    let ran = urgent_ran.clone();
-    let urgent = async move {
-        upshift::time::sleep(Duration::from_millis(20)).await;
-        ran.store(true, Ordering::Relaxed);
-    };
-    let scope = tokio_scope(async move {
-        let task = tokio::spawn(async move {
-            let began = Instant::now();
-            while !urgent_ran.load(Ordering::Relaxed) && began.elapsed() < BOUND {
-                std::hint::spin_loop();
-            }
-            urgent_ran.load(Ordering::Relaxed)
+    for runtime in runtimes_with(1, Preemption::Preferred) {
+        let urgent_ran = Arc::new(AtomicBool::new(false));
+        let ran = urgent_ran.clone();
+        let urgent = async move {
+            upshift::time::sleep(Duration::from_millis(20)).await;
+            ran.store(true, Ordering::Relaxed);
+        };
+        let scope = tokio_scope(async move {
+            let task = tokio::spawn(async move {
+                let began = Instant::now();
+                while !urgent_ran.load(Ordering::Relaxed) && began.elapsed() < BOUND {
+                    std::hint::spin_loop();
+                }
+                urgent_ran.load(Ordering::Relaxed)
+            });
+            task.await.unwrap()
         });
-        task.await.unwrap()
-    });
-    let overtaken = runtime.block_on(async {
-        upshift::spawn(urgent, Level::at::<4>()).detach();
-        upshift::spawn(scope, Level::at::<40>()).await
-    });
-    assert!(overtaken.unwrap().unwrap());
+        let overtaken = runtime.block_on(async {
+            upshift::spawn(urgent, Level::at::<4>()).detach();
+            upshift::spawn(scope, Level::at::<40>()).await
+        });
+        assert!(overtaken.unwrap().unwrap());
+    }
 }
 
 #[test]
 fn a_scope_that_waits_leaves_the_vcpu_to_others() {
-    let runtime = runtime(1, Preemption::Preferred);
-    let (ends, end) = tokio::sync::oneshot::channel::<()>();
-    let scope = tokio_scope(async move {
-        let task = tokio::spawn(async { end.await.is_ok() });
-        tokio::time::timeout(BOUND, task).await
-    });
-    let ended = runtime.block_on(async {
-        let scope = upshift::spawn(scope, Level::at::<4>());
-        let other = async move {
-            upshift::time::sleep(Duration::from_millis(5)).await;
-            ends.send(()).unwrap();
-        };
-        upshift::spawn(other, Level::at::<40>()).await.unwrap();
-        scope.await
-    });
-    assert!(ended.unwrap().unwrap().unwrap().unwrap());
+    for runtime in runtimes_with(1, Preemption::Preferred) {
+        let (ends, end) = tokio::sync::oneshot::channel::<()>();
+        let scope = tokio_scope(async move {
+            let task = tokio::spawn(async { end.await.is_ok() });
+            tokio::time::timeout(BOUND, task).await
+        });
+        let ended = runtime.block_on(async {
+            let scope = upshift::spawn(scope, Level::at::<4>());
+            let other = async move {
+                upshift::time::sleep(Duration::from_millis(5)).await;
+                ends.send(()).unwrap();
+            };
+            upshift::spawn(other, Level::at::<40>()).await.unwrap();
+            scope.await
+        });
+        assert!(ended.unwrap().unwrap().unwrap().unwrap());
+    }
 }
 
 /// Something more urgent is ready all the while: a leaf future that gave way to it would be polled
 /// again at once, without end.
 #[test]
 fn leaf_futures_complete_in_a_scope_while_something_urgent_waits() {
-    let runtime = runtime(1, Preemption::Off);
-    let scope = tokio_scope(async {
-        let task = tokio::spawn(async {
-            let (sender, mut receiver) = mpsc::channel(1);
-            let urgent = upshift::spawn(async {}, Level::at::<0>());
-            assert!(upshift::need_preempt());
-            for n in 0..1000 {
-                sender.send(n).await.unwrap();
-                assert_eq!(receiver.recv().await, Some(n));
-            }
-            urgent
+    for runtime in runtimes_with(1, Preemption::Off) {
+        let scope = tokio_scope(async {
+            let task = tokio::spawn(async {
+                let (sender, mut receiver) = mpsc::channel(1);
+                let urgent = upshift::spawn(async {}, Level::at::<0>());
+                assert!(upshift::need_preempt());
+                for n in 0..1000 {
+                    sender.send(n).await.unwrap();
+                    assert_eq!(receiver.recv().await, Some(n));
+                }
+                urgent
+            });
+            let urgent = tokio::time::timeout(BOUND, task).await.unwrap().unwrap();
+            urgent.await.unwrap();
         });
-        let urgent = tokio::time::timeout(BOUND, task).await.unwrap().unwrap();
-        urgent.await.unwrap();
-    });
-    runtime
-        .block_on(async { upshift::spawn(scope, Level::at::<40>()).await })
-        .unwrap()
-        .unwrap();
+        runtime
+            .block_on(async { upshift::spawn(scope, Level::at::<40>()).await })
+            .unwrap()
+            .unwrap();
+    }
 }
 
 #[test]
@@ -210,26 +220,27 @@ fn tasks_end_with_their_scope_and_with_its_coroutine() {
 /// The scope's future gives way when it is polled, and is dropped there.
 #[test]
 fn a_scope_is_cancelled_when_its_future_is_polled() {
-    let runtime = runtime(1, Preemption::Off);
-    runtime.block_on(async {
-        let began = Arc::new(AtomicBool::new(false));
-        let begins = began.clone();
-        let polled_forever = tokio_scope(async move {
-            begins.store(true, Ordering::Relaxed);
-            let until = Instant::now() + BOUND;
-            while Instant::now() < until {
-                tokio::task::yield_now().await;
-            }
+    for runtime in runtimes_with(1, Preemption::Off) {
+        runtime.block_on(async {
+            let began = Arc::new(AtomicBool::new(false));
+            let begins = began.clone();
+            let polled_forever = tokio_scope(async move {
+                begins.store(true, Ordering::Relaxed);
+                let until = Instant::now() + BOUND;
+                while Instant::now() < until {
+                    tokio::task::yield_now().await;
+                }
+            });
+            let scope = upshift::spawn(polled_forever, Level::at::<40>());
+            let aborts = scope.abort_handle();
+            let other = async move {
+                while !began.load(Ordering::Relaxed) {
+                    upshift::time::sleep(Duration::from_millis(1)).await;
+                }
+                aborts.abort();
+            };
+            upshift::spawn(other, Level::at::<4>()).await.unwrap();
+            assert!(scope.await.unwrap_err().is_cancelled());
         });
-        let scope = upshift::spawn(polled_forever, Level::at::<40>());
-        let aborts = scope.abort_handle();
-        let other = async move {
-            while !began.load(Ordering::Relaxed) {
-                upshift::time::sleep(Duration::from_millis(1)).await;
-            }
-            aborts.abort();
-        };
-        upshift::spawn(other, Level::at::<4>()).await.unwrap();
-        assert!(scope.await.unwrap_err().is_cancelled());
-    });
+    }
 }
