@@ -3,6 +3,4 @@
 pub(crate) mod around;
 #[cfg(feature = "tokio-rt")]
 pub(crate) mod beside;
-#[cfg(feature = "tokio-rt")]
-pub(crate) mod scope;
 mod servers;
