@@ -8,7 +8,6 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use tokio::runtime::Handle;
 use upshift::Level;
-use upshift::task::tokio_scope;
 
 use crate::engine::Engine;
 
@@ -19,8 +18,6 @@ pub(crate) enum Queries {
     InHandler,
     /// Spawned on another tokio runtime.
     On(Handle),
-    /// Awaited in a scope in the handler; their tasks have its level.
-    InScope,
 }
 
 #[derive(Clone)]
@@ -57,10 +54,6 @@ async fn report(State(service): State<Service>) -> Result<String, (StatusCode, S
         Queries::InHandler => query.await,
         Queries::On(runtime) => {
             let ended = runtime.spawn(query).await;
-            ended.unwrap_or_else(|error| Err(error.to_string()))
-        }
-        Queries::InScope => {
-            let ended = tokio_scope(query).await;
             ended.unwrap_or_else(|error| Err(error.to_string()))
         }
     };

@@ -21,17 +21,10 @@ pub(crate) enum Way {
     TokioIdle,
     VcpusIdle,
     Await,
-    Scope,
 }
 
 impl Way {
-    pub(crate) const ALL: [Way; 5] = [
-        Way::Tokio,
-        Way::TokioIdle,
-        Way::VcpusIdle,
-        Way::Await,
-        Way::Scope,
-    ];
+    pub(crate) const ALL: [Way; 4] = [Way::Tokio, Way::TokioIdle, Way::VcpusIdle, Way::Await];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -39,7 +32,6 @@ impl Way {
             Way::TokioIdle => "tokio-idle",
             Way::VcpusIdle => "vcpus-idle",
             Way::Await => "await",
-            Way::Scope => "scope",
         }
     }
 
@@ -49,14 +41,13 @@ impl Way {
             Way::TokioIdle | Way::VcpusIdle => Some(idle_runtime()?),
             _ => None,
         };
-        let queries = match (self, &idle) {
-            (Way::Scope, _) => Queries::InScope,
-            (_, Some(runtime)) => Queries::On(runtime.handle().clone()),
-            (_, None) => Queries::InHandler,
+        let queries = match &idle {
+            Some(runtime) => Queries::On(runtime.handle().clone()),
+            None => Queries::InHandler,
         };
         match self {
             Way::Tokio | Way::TokioIdle => serve_on_tokio(address, queries),
-            Way::VcpusIdle | Way::Await | Way::Scope => serve_on_vcpus(address, queries),
+            Way::VcpusIdle | Way::Await => serve_on_vcpus(address, queries),
         }
     }
 }

@@ -19,9 +19,6 @@ pub(crate) struct Budget {
     pub(crate) step: Cell<u32>,
     /// Ticks of the last look.
     pub(crate) looked: Cell<u64>,
-    /// Set while an executor within the poll polls the leaf futures: it polls a leaf future that
-    /// gives way to other coroutines again at once.
-    is_nested: Cell<bool>,
 }
 
 thread_local! {
@@ -31,7 +28,6 @@ thread_local! {
             tests: Cell::new(1),
             step: Cell::new(1),
             looked: Cell::new(0),
-            is_nested: Cell::new(false),
         }
     };
 }
@@ -56,27 +52,4 @@ pub(crate) fn replace(left: u32) -> u32 {
 #[inline]
 pub(crate) fn left() -> u32 {
     BUDGET.with(|budget| budget.leaves.get())
-}
-
-/// Returns whether an executor within the poll polls the leaf futures.
-#[inline]
-pub(crate) fn is_nested() -> bool {
-    BUDGET.with(|budget| budget.is_nested.get())
-}
-
-/// Marks the poll as one with an executor of its own until the result is dropped.
-#[cfg(feature = "tokio-rt")]
-pub(crate) fn nest() -> Nested {
-    Nested(BUDGET.with(|budget| budget.is_nested.replace(true)))
-}
-
-/// Made by [`nest`]; holds the value to restore.
-#[cfg(feature = "tokio-rt")]
-pub(crate) struct Nested(bool);
-
-#[cfg(feature = "tokio-rt")]
-impl Drop for Nested {
-    fn drop(&mut self) {
-        BUDGET.with(|budget| budget.is_nested.set(self.0));
-    }
 }

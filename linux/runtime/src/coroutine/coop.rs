@@ -50,7 +50,7 @@ enum GiveWay {
 #[inline]
 pub(crate) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
     let left = budget::left();
-    if left > 0 && (!need_preempt() || budget::is_nested()) {
+    if left > 0 && !need_preempt() {
         budget::replace(left - 1);
         return Poll::Ready(());
     }
@@ -162,8 +162,7 @@ fn is_quantum_used(worker: &Worker, now: u64) -> bool {
 /// ```
 #[inline]
 pub fn poll_piece(cx: &mut Context<'_>) -> Poll<()> {
-    let is_alone = host::current_id().is_none() || budget::is_nested();
-    if is_alone || !(need_preempt() || is_piece_too_much()) {
+    if host::current_id().is_none() || !(need_preempt() || is_piece_too_much()) {
         return Poll::Ready(());
     }
     cx.waker().wake_by_ref();
@@ -240,14 +239,6 @@ pub fn yield_now() -> YieldIfNeeded {
 pub struct YieldIfNeeded {
     yielded: bool,
     in_place: bool,
-}
-
-impl YieldIfNeeded {
-    /// Does its first poll give way?
-    #[cfg(feature = "tokio-rt")]
-    pub(crate) fn is_needed(&self) -> bool {
-        !self.yielded
-    }
 }
 
 impl Future for YieldIfNeeded {

@@ -34,8 +34,6 @@ use upshift_core::Priority;
 
 pub use crate::coroutine::coop::poll_piece;
 pub use crate::coroutine::{spawn_blocking, try_spawn_blocking};
-#[cfg(feature = "tokio-rt")]
-pub use crate::tokio::scope::tokio_scope;
 pub use coop::{consume_budget, unconstrained};
 pub use handle::{AbortHandle, Id, JoinError, JoinHandle, id, try_id};
 pub use local::{LocalSet, spawn_local};

@@ -4,6 +4,4 @@ pub(crate) mod around;
 #[cfg(feature = "tokio-rt")]
 pub(crate) mod beside;
 #[cfg(feature = "tokio-rt")]
-pub(crate) mod scope;
-#[cfg(feature = "tokio-rt")]
 mod servers;
