@@ -16,6 +16,8 @@ pub(crate) enum Source {
     Go(&'static str, &'static str),
     /// A shell script of `peers`, for a program that the system has.
     Script(&'static str, &'static str),
+    /// A program that the system has, and its Debian package.
+    Installed(&'static str, &'static str),
     /// A C file of `peers/c`.
     C(&'static str, &'static [&'static str]),
     /// A C++ file of `peers/cpp`, the name of its program, further arguments of the compiler.
@@ -43,17 +45,10 @@ pub(crate) fn build(source: Source) -> Result<PathBuf, String> {
             Ok(output)
         }
         Source::Script(file, program) => {
-            let there = |folder: &str| Path::new(folder).join(program).exists();
-            if !["/usr/sbin", "/usr/bin", "/usr/local/bin"]
-                .into_iter()
-                .any(there)
-            {
-                return Err(format!(
-                    "{program} is not installed: apt-get install -y nginx-light"
-                ));
-            }
+            installed(program, "nginx-light")?;
             Ok(bench.join("peers").join(file))
         }
+        Source::Installed(program, package) => installed(program, package),
         Source::C(name, libs) => {
             let output = output_file(&format!("peer-c-{name}"))?;
             let mut command = Command::new("cc");
@@ -86,6 +81,16 @@ pub(crate) fn build(source: Source) -> Result<PathBuf, String> {
             Ok(output)
         }
     }
+}
+
+/// Returns the path of a program that the system has.
+fn installed(program: &str, package: &str) -> Result<PathBuf, String> {
+    let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
+    let mut files = folders
+        .map(|folder| Path::new(folder).join(program))
+        .into_iter();
+    let file = files.find(|file| file.exists());
+    file.ok_or_else(|| format!("{program} is not installed: apt-get install -y {package}"))
 }
 
 /// Where the benchmarks are built.

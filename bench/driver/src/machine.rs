@@ -112,6 +112,7 @@ pub(crate) fn versions() -> Vec<String> {
     let liburing = tool("pkg-config", &["--modversion", "liburing"]);
     found.push(tool("go", &["version"]));
     found.push(tool("cc", &["--version"]));
+    found.push(tool("haproxy", &["-v"]));
     if !liburing.is_empty() {
         found.push(format!("liburing {liburing}"));
     }

@@ -90,7 +90,7 @@ impl Drive for Load {
         // Starving a level is not an error of the server.
         plan.patience = plan.warmup + plan.duration + Duration::from_secs(10);
         plan.pin = self.pinned.then_some(1);
-        plan.server_pid = Some(server.pid());
+        plan.server_pids = server.pids();
         observe(&server, self.pinned, None, || run(&plan))
     }
 
@@ -119,16 +119,24 @@ pub(crate) fn observe(
     awake: Option<&Awake>,
     drive: impl FnOnce() -> io::Result<Outcome>,
 ) -> Result<Measured, String> {
-    let used_by = |pid| Reading::of(pid).map_err(|e| e.to_string());
+    let used_by = |pids: &[u32]| {
+        let each = pids.iter().map(|&pid| Ok(Reading::of(pid)?.total()));
+        each.sum::<io::Result<Duration>>()
+            .map_err(|e| e.to_string())
+    };
+    let processes = [server.pids(), vec![std::process::id()]];
+    let used = || -> Result<[Duration; 2], String> {
+        Ok([used_by(&processes[0])?, used_by(&processes[1])?])
+    };
     let spun = || awake.map(Awake::used).unwrap_or_default();
     let watch = Watch::start();
-    let before = [used_by(server.pid())?, used_by(std::process::id())?];
+    let before = used()?;
     let spun_before = spun();
     let outcome = drive().map_err(|e| e.to_string())?;
-    let after = [used_by(server.pid())?, used_by(std::process::id())?];
+    let after = used()?;
     let spun = spun().saturating_sub(spun_before);
     let Watched { time, busy, steal } = watch.stop();
-    let [server, client] = [0, 1].map(|i| before[i].until(&after[i]).total());
+    let [server, client] = [0, 1].map(|i| after[i].saturating_sub(before[i]));
     // The spinner is a thread of this process, on the CPU of the server.
     let own = [server + spun, client.saturating_sub(spun)];
     let own = own.map(|used| used.as_secs_f64() / time.as_secs_f64());

@@ -10,11 +10,12 @@ use std::path::PathBuf;
 use crate::build::{self, Source};
 use crate::options::Options;
 use crate::section::Section;
-use table::{CLI, NO_MATRIX, Peer, SERVERS};
 pub(crate) use table::{
-    CPP, FILES, HEADER_ORDER_FREE, MICRO, NO_RUNTIME, NOT_MULTI, RAW_C, SCHED, SPIN, TWO_WORKERS,
-    UPSHIFT, UPSHIFT_CPP, WEB,
+    ALTERNATIVES, AXUM_TOKIO, AXUM_TOKIO_MT, AXUM_UPSHIFT, CPP, FILES, HAPROXY_NICE, HAPROXY_QUEUE,
+    HAPROXY_WEIGHT, HEADER_ORDER_FREE, MICRO, NO_RUNTIME, NOT_MULTI, RAW_C, SCHED, SPIN,
+    TWO_WORKERS, UPSHIFT, UPSHIFT_CPP, WEB,
 };
+use table::{CLI, NO_MATRIX, Peer, SERVERS};
 
 /// A program that was built: its file and its first arguments.
 #[derive(Clone, Debug)]
@@ -98,7 +99,7 @@ impl Built {
     /// The wanted programs of a list. Web servers differ in their runtime: their lists are taken
     /// whole.
     fn wanted<'a>(&'a self, list: &'a [Peer]) -> impl Iterator<Item = &'a Peer> {
-        let is_whole = self.wanted.is_empty() || list.iter().any(|peer| peer.id == "axum on tokio");
+        let is_whole = self.wanted.is_empty() || list.iter().any(|peer| peer.id == AXUM_TOKIO);
         let is_named = |id: &str| self.wanted.iter().any(|it| it == id);
         list.iter()
             .filter(move |peer| is_whole || is_named(peer.id))

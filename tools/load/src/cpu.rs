@@ -9,6 +9,7 @@
 
 use crate::os;
 use std::io;
+use std::iter::Sum;
 use std::time::Duration;
 
 /// CPU time used over a window.
@@ -24,6 +25,15 @@ impl CpuUse {
     /// User and system time together.
     pub fn total(&self) -> Duration {
         self.user + self.sys
+    }
+}
+
+impl Sum for CpuUse {
+    fn sum<I: Iterator<Item = CpuUse>>(parts: I) -> CpuUse {
+        parts.fold(CpuUse::default(), |sum, part| CpuUse {
+            user: sum.user + part.user,
+            sys: sum.sys + part.sys,
+        })
     }
 }
 
@@ -126,6 +136,16 @@ mod tests {
         assert!(used.user > used.sys * 2);
         let short = at(1000, 10, 10).until(&at(1003, 10, 10));
         assert_eq!(short.total(), Duration::from_millis(3));
+    }
+
+    #[test]
+    fn the_use_of_several_processes_is_added() {
+        let used = |user, sys| CpuUse {
+            user: Duration::from_millis(user),
+            sys: Duration::from_millis(sys),
+        };
+        let sum: CpuUse = [used(1, 20), used(300, 4_000)].into_iter().sum();
+        assert_eq!(sum, used(301, 4_020));
     }
 
     #[test]

@@ -235,7 +235,7 @@ fn stop_ends_the_run() {
 fn cpu_time_of_server_and_client_is_reported() {
     let addr = servers::plaintext();
     let mut plan = plan(addr, 2, http_work(1));
-    plan.server_pid = Some(std::process::id());
+    plan.server_pids = vec![std::process::id()];
     let outcome = run(&plan).unwrap();
     assert_clean(&outcome);
     let server = outcome.server_cpu.unwrap();
@@ -271,7 +271,7 @@ fn senseless_plans_are_refused() {
     elsewhere.pin = Some(1_000_000);
     assert!(run(&elsewhere).unwrap_err().to_string().contains("CPU"));
     let mut nobody = good;
-    nobody.server_pid = Some(u32::MAX / 2);
+    nobody.server_pids = vec![u32::MAX / 2];
     assert!(run(&nobody).is_err());
 }
 

@@ -114,6 +114,14 @@ static NGINX: Package = Package::new(
 )
 .for_benchmarks();
 
+// Debian starts it as a service.
+static HAPROXY: Package = Package::new(
+    "haproxy",
+    "optional, the proxy of the benchmarks' section `serve`",
+    || host::has_program("haproxy") || Path::new("/usr/sbin/haproxy").exists(),
+)
+.optional();
+
 pub(crate) static REDIS: Package = Package::new(
     "redis-server",
     "one of the unmodified servers of the benchmarks",
@@ -184,7 +192,7 @@ static LIBASIO: Package = Package::new("libasio-dev", "the benchmarks' peers of 
 /// What mpi/ is built with and started by.
 pub(crate) static MPI: [&Package; 3] = [&OPENMPI, &LIBOPENMPI, &LIBCLANG];
 
-static ALL: [&Package; 19] = [
+static ALL: [&Package; 20] = [
     &DEBOOTSTRAP,
     &QEMU,
     &VALGRIND,
@@ -194,6 +202,7 @@ static ALL: [&Package; 19] = [
     &AB,
     &NGHTTP2,
     &NGINX,
+    &HAPROXY,
     &REDIS,
     &POSTGRESQL,
     &RABBITMQ,

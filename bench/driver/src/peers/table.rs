@@ -1,6 +1,6 @@
 //! Which peers there are: what each is built from, and its arguments.
 
-use crate::build::Source::{self, Bench, C, Cpp, Go, Root, Script};
+use crate::build::Source::{self, Bench, C, Cpp, Go, Installed, Root, Script};
 
 /// A program of the benchmarks: its name in the tables, what it is built from, its arguments.
 #[derive(Clone, Copy, Debug)]
@@ -50,9 +50,12 @@ const ONE_VCPU: &[&str] = &["--vcpus", "1", "--pin", "0"];
 const READINESS: &[&str] = &["--vcpus", "1", "--pin", "0", "--driver", "readiness"];
 /// Asio without epoll: sockets and timers by io_uring.
 const ASIO_URING: &[&str] = &["-DASIO_HAS_IO_URING", "-DASIO_DISABLE_EPOLL", "-luring"];
+/// Arguments of HAProxy, in the folder `peers/haproxy`.
+const SPLIT: &[&str] = &["-db", "-f", "split.cfg"];
 pub(super) const CLI: Source = Root("upshift-cli");
 const GO: Source = Go("peers/go", "peer-go");
 const AXUM: Source = Bench("peer-axum");
+const HAPROXY: Source = Installed("haproxy", "haproxy");
 const URING: Source = C("uring", &["-luring"]);
 
 /// The servers of pages and matrices, in the order of the first round. `plaintext` or `matrix`
@@ -123,13 +126,52 @@ pub(crate) const NOT_MULTI: [&str; 3] = ["upshift-preempt", "glommio", "threads"
 /// The program that measures policies over processes.
 pub(crate) const SCHED: &[Peer] = &[peer("sched", Bench("bench-sched"), &[])];
 
+/// axum on Upshift, without levels.
+pub(crate) const AXUM_UPSHIFT: &str = "axum on upshift";
+/// axum on tokio's current_thread.
+pub(crate) const AXUM_TOKIO: &str = "axum on tokio";
+/// axum on tokio's multi_thread with one worker.
+pub(crate) const AXUM_TOKIO_MT: &str = "axum on tokio-mt";
+/// axum on Upshift, with a level for each request.
+pub(crate) const AXUM_LEVELS: &str = "axum on upshift, levels";
+/// HAProxy before two processes of axum on tokio, of which the second has nice 19.
+pub(crate) const HAPROXY_NICE: &str = "HAProxy, 2 processes, nice 19";
+/// HAProxy before two processes of axum on tokio, in cgroups of different weights.
+pub(crate) const HAPROXY_WEIGHT: &str = "HAProxy, 2 processes, cgroup weights";
+/// HAProxy with a queue by priority before one process of axum on tokio.
+pub(crate) const HAPROXY_QUEUE: &str = "HAProxy, priority class";
+/// Members of [`WEB`] that give urgent requests precedence by means that users of tokio have, and
+/// Upshift under the same load.
+pub(crate) const ALTERNATIVES: [&str; 8] = [
+    AXUM_LEVELS,
+    "2 tokio runtimes, nice 19",
+    "2 tokio runtimes, SCHED_IDLE",
+    "spawn_blocking for the rest",
+    "spawn_blocking for all",
+    HAPROXY_NICE,
+    HAPROXY_WEIGHT,
+    HAPROXY_QUEUE,
+];
+
 /// Web servers that Upshift's are compared with.
 pub(crate) const WEB: &[Peer] = &[
-    peer("axum on upshift", AXUM, &["app", "--variant", "upshift"]),
-    peer("axum on tokio", AXUM, &["app", "--variant", "tokio-ct"]),
-    peer("axum on tokio-mt", AXUM, &["app", "--variant", "tokio-mt"]),
+    peer(AXUM_UPSHIFT, AXUM, &["app", "--variant", "upshift"]),
+    peer(AXUM_TOKIO, AXUM, &["app", "--variant", "tokio-ct"]),
+    peer(AXUM_TOKIO_MT, AXUM, &["app", "--variant", "tokio-mt"]),
     peer("go-http", GO, &["app"]),
     peer("nginx", Script("nginx/serve", "nginx"), &[]),
+    peer(ALTERNATIVES[0], AXUM, &["app", "--variant", "levels"]),
+    peer(ALTERNATIVES[1], AXUM, &["app", "--variant", "two-nice"]),
+    peer(ALTERNATIVES[2], AXUM, &["app", "--variant", "two-idle"]),
+    peer(
+        ALTERNATIVES[3],
+        AXUM,
+        &["app", "--variant", "blocking-rest"],
+    ),
+    peer(ALTERNATIVES[4], AXUM, &["app", "--variant", "blocking"]),
+    peer(ALTERNATIVES[5], HAPROXY, SPLIT),
+    peer(ALTERNATIVES[6], HAPROXY, SPLIT),
+    peer(ALTERNATIVES[7], HAPROXY, &["-db", "-f", "queue.cfg"]),
 ];
 
 /// Programs that read and write files.

@@ -129,9 +129,8 @@ pub(crate) fn tables(section: Section, found: &SectionResults) -> String {
         Section::Matrix | Section::Single => {
             each(&|case| servers(found, case, Some(|run| -run.per_second)))
         }
-        Section::Vcpus | Section::Levels | Section::Serve => {
-            each(&|case| servers(found, case, None))
-        }
+        Section::Vcpus | Section::Levels => each(&|case| servers(found, case, None)),
+        Section::Serve => serve::alternatives(found) + &each(&|case| servers(found, case, None)),
         Section::Preemption => preemption::tables(found),
         Section::Processes => each(&|case| classes(found, case)),
         Section::Assign => each(&|case| assign::table(found, case)),

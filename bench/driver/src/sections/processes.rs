@@ -125,7 +125,7 @@ impl Drive for Load {
             .transpose()?;
         let mut plan = scenario::urgent(self.time).at(server.addresses[0]);
         plan.pin = Some(1);
-        plan.server_pid = Some(server.pid());
+        plan.server_pids = server.pids();
         plan.fifo = Some(scenario::CLIENT_PRIORITY);
         let mut measured = observe(&server, true, awake.as_ref(), || drive(&plan))?;
         // What the batch uses is no disturbance.

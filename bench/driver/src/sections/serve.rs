@@ -3,6 +3,14 @@
 //! Server on CPU 0, client on CPU 1. The mixed load has two clients in this process, one for the tenth of the requests
 //! that are urgent (`Priority: u=0`), one for the rest; both are open loops. "Capacity" is what a closed loop of 64
 //! connections gets out of the same server with the same request.
+//!
+//! The mixed load also meets the alternatives that users of tokio have: a second runtime,
+//! `spawn_blocking`, HAProxy in front of processes ([`haproxy`]). The alternatives and axum on
+//! Upshift with levels are offered 120 % of the capacity of plain axum on tokio, so that all of
+//! them see the same requests.
+
+mod alternatives;
+mod haproxy;
 
 use std::time::Duration;
 
@@ -12,12 +20,19 @@ use upshift_report::{Kind, Look, Plot};
 
 use crate::measure::{Drive, Load, Measured, observe};
 use crate::options::Options;
-use crate::peers::{Built, Program, Programs, WEB};
+use crate::peers::{
+    ALTERNATIVES, AXUM_TOKIO as TOKIO, AXUM_TOKIO_MT as TOKIO_MT, AXUM_UPSHIFT as OURS, Built,
+    HAPROXY_WEIGHT, Program, Programs, WEB,
+};
 use crate::results::{Run, SectionResults};
 use crate::rounds;
+use crate::sections::assign::Cgroup;
 use crate::sections::closed::{closed, page};
 use crate::server::Server;
 use crate::verdict::{Row, at_most, row};
+
+pub(crate) use alternatives::table as alternatives;
+use haproxy::{Behind, Deployed};
 
 /// A closed loop of JSON requests.
 const JSON_CASE: &str = "axum, JSON, 64 connections";
@@ -37,8 +52,6 @@ const FILES: [(&str, usize); 2] = [
     ("file of 100 MiB, 2 connections", 100 << 20),
 ];
 
-const OURS: &str = "axum on upshift";
-const TOKIO: &str = "axum on tokio";
 const SERVE: &str = "upshift serve";
 
 /// Of all requests, so many are urgent.
@@ -71,6 +84,8 @@ fn computing(urgent: bool) -> Work {
 struct Mixed {
     urgent: f64,
     rest: f64,
+    /// The processes behind the server, if it is a proxy.
+    behind: Option<Behind>,
     time: Duration,
     keep_disturbed: bool,
 }
@@ -85,22 +100,26 @@ impl Mixed {
         plan.pin = Some(1);
         // The two clients share a CPU; what the urgent requests wait there is not the server's.
         plan.fifo = urgent.then_some(CLIENT);
-        plan.server_pid = Some(server.pid());
+        plan.server_pids = server.pids();
         plan
     }
 }
 
 impl Drive for Mixed {
     fn measure(&self, program: &Program, _round: usize) -> Result<Measured, String> {
-        let server = Server::start(program, &["127.0.0.1:0".into()], Some(0))?;
-        let urgent = self.plan(&server, true, self.urgent);
+        let deployed = match &self.behind {
+            Some(behind) => behind.start(program)?,
+            None => Deployed::from(Server::start(program, &["127.0.0.1:0".into()], Some(0))?),
+        };
+        let server = &deployed.server;
+        let urgent = self.plan(server, true, self.urgent);
         if self.rest == 0.0 {
-            return observe(&server, true, None, || drive(&urgent));
+            return observe(server, true, None, || drive(&urgent));
         }
-        let rest = self.plan(&server, false, self.rest);
+        let rest = self.plan(server, false, self.rest);
         std::thread::scope(|scope| {
-            let others = scope.spawn(|| observe(&server, true, None, || drive(&rest)));
-            let mut measured = observe(&server, true, None, || drive(&urgent))?;
+            let others = scope.spawn(|| observe(server, true, None, || drive(&rest)));
+            let mut measured = observe(server, true, None, || drive(&urgent))?;
             let others = others.join().map_err(|_| "the client panicked")??;
             // Each sees the CPU time of the other client as its own: they are one process.
             measured.groups = vec![measured.all.clone(), others.all];
@@ -143,15 +162,17 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     for (name, program) in &all {
         results.command(name, program);
     }
-    let only = |wanted: &dyn Fn(&str) -> bool| -> Programs {
-        let servers = all.iter().filter(|(name, _)| wanted(name));
+    let only = |wanted: &[&str]| -> Programs {
+        let servers = all
+            .iter()
+            .filter(|(name, _)| wanted.contains(&name.as_str()));
         servers.cloned().collect()
     };
-    json(results, options, &only(&|name| name.starts_with("axum")));
+    json(results, options, &only(&[OURS, TOKIO, TOKIO_MT]));
     // Without a priority, the same application on our runtime says nothing new; nginx does not compute.
-    let computing = only(&|name| name != OURS && name != "nginx");
-    mixed(results, options, &computing);
-    let files = only(&|name| [SERVE, "nginx"].contains(&name));
+    let whole = only(&[SERVE, TOKIO, TOKIO_MT, "go-http"]);
+    mixed(results, options, &whole, only(&ALTERNATIVES));
+    let files = only(&[SERVE, "nginx"]);
     for (case, size) in FILES {
         let connections = if size > 1 << 20 { 2 } else { 16 };
         let work = page(&format!("/{size}"), &[], 1);
@@ -175,15 +196,38 @@ fn json(results: &mut SectionResults, options: &Options, servers: &Programs) {
     rounds::run(results, ORDERS_80_CASE, &entries, options.rounds);
 }
 
-fn mixed(results: &mut SectionResults, options: &Options, servers: &Programs) {
+/// Returns the capacity that the load of a server is a part of: its own, or that of axum on tokio
+/// where only the mixed load is measured.
+fn capacity(section: &SectionResults, server: &str) -> Option<f64> {
+    let server = if ALTERNATIVES.contains(&server) {
+        TOKIO
+    } else {
+        server
+    };
+    section.median(CAPACITY_CASE, server, |run| run.per_second)
+}
+
+fn mixed(
+    results: &mut SectionResults,
+    options: &Options,
+    servers: &Programs,
+    mut alternatives: Programs,
+) {
     let work = computing(false);
     closed(results, options, servers, CAPACITY_CASE, &work, 64);
+    if let Err(why) = Cgroup::new("probe", false) {
+        results.note(format!("{HAPROXY_WEIGHT} is left out: {why}"));
+        alternatives.retain(|(name, _)| name != HAPROXY_WEIGHT);
+    }
+    let axum = servers.iter().find(|(name, _)| name == TOKIO);
+    let all = servers.iter().cloned().chain(alternatives).collect();
     let entries = |results: &SectionResults, rest: f64| {
-        rounds::entries(servers, |name| {
-            let capacity = results.median(CAPACITY_CASE, name, |run| run.per_second)?;
+        rounds::entries(&all, |name| {
+            let capacity = capacity(results, name)?;
             Some(Mixed {
                 urgent: URGENT * OVERLOAD * capacity,
                 rest: rest * OVERLOAD * capacity,
+                behind: axum.and_then(|(_, program)| Behind::of(name, program)),
                 time: options.time,
                 keep_disturbed: options.quick,
             })

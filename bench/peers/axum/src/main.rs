@@ -2,12 +2,22 @@
 //! (current_thread, or multi_thread with one worker): `/json?name=` answers a little JSON,
 //! `/orders?count=` as much as is asked for; `/matrix?n=` computes, without a hint to either
 //! runtime.
+//!
+//! The other variants give requests with `Priority: u=0` precedence at `/matrix`, as a user of
+//! each runtime would: `levels` by a level per request on Upshift; on tokio, `two-nice` and
+//! `two-idle` compute the others on a second runtime, `blocking-rest` on a bounded pool.
+//! `blocking` computes all requests by `spawn_blocking` with its default of 512 threads.
+
+use std::io;
 
 use axum::extract::Query;
-use axum::routing::get;
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::{MethodRouter, get};
 use axum::{Json, Router};
 use bench_kit::server::{Args, args_for, listen};
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Builder;
+use upshift::Level;
 
 #[derive(Deserialize)]
 struct Who {
@@ -80,8 +90,12 @@ struct Product {
     trace: f64,
 }
 
-/// The same work as `/matrix` of `upshift serve`.
 async fn matrix(Query(Size { n }): Query<Size>) -> Json<Product> {
+    Json(product(n))
+}
+
+/// Computes the same product as `/matrix` of `upshift serve`.
+fn product(n: usize) -> Product {
     let n = n.clamp(1, 512);
     let cell = |row: usize, column: usize| ((row * 31 + column * 17) % 10) as f64;
     let a: Vec<f64> = (0..n * n).map(|at| cell(at / n, at % n)).collect();
@@ -97,39 +111,79 @@ async fn matrix(Query(Size { n }): Query<Size>) -> Json<Product> {
         }
         trace += sums[i];
     }
-    Json(Product { n, trace })
+    Product { n, trace }
 }
 
-fn app() -> Router {
+fn is_urgent(headers: &HeaderMap) -> bool {
+    let priority = headers.get("priority");
+    priority.is_some_and(|value| value.as_bytes().starts_with(b"u=0"))
+}
+
+fn app(matrix: MethodRouter) -> Router {
     Router::new()
         .route("/json", get(json))
         .route("/orders", get(orders))
-        .route("/matrix", get(matrix))
+        .route("/matrix", matrix)
 }
 
-fn main() -> std::io::Result<()> {
-    let args = args_for(&[("app", ())], &["upshift", "tokio-ct", "tokio-mt"]);
+const VARIANTS: [&str; 8] = [
+    "upshift",
+    "levels",
+    "tokio-ct",
+    "tokio-mt",
+    "two-nice",
+    "two-idle",
+    "blocking-rest",
+    "blocking",
+];
+
+fn main() -> io::Result<()> {
+    let args = args_for(&[("app", ())], &VARIANTS);
+    let one_thread = Builder::new_current_thread();
     match args.variant.as_str() {
         "upshift" => on_upshift(&args),
-        "tokio-ct" => on_tokio(&args, tokio::runtime::Builder::new_current_thread()),
-        _ => {
-            let mut builder = tokio::runtime::Builder::new_multi_thread();
+        "levels" => with_levels(&args),
+        "two-nice" => two_runtimes(&args, nice_19),
+        "two-idle" => two_runtimes(&args, sched_idle),
+        "blocking-rest" => blocking_rest(&args),
+        "blocking" => on_tokio(&args, one_thread, app(get(blocking))),
+        "tokio-mt" => {
+            let mut builder = Builder::new_multi_thread();
             builder.worker_threads(1);
-            on_tokio(&args, builder)
+            on_tokio(&args, builder, app(get(matrix)))
         }
+        _ => on_tokio(&args, one_thread, app(get(matrix))),
     }
 }
 
-fn on_upshift(args: &Args<()>) -> std::io::Result<()> {
+fn on_upshift(args: &Args<()>) -> io::Result<()> {
     let builder = upshift::Runtime::builder().vcpus(1).pin([0]);
     let runtime = builder.preemption(upshift::Preemption::Off).build()?;
     runtime.block_on(async {
         let listener = upshift::net::TcpListener::from_std(listen(args)?)?;
-        upshift::hyper::serve(listener, app()).await
+        upshift::hyper::serve(listener, app(get(matrix))).await
     })
 }
 
-fn on_tokio(args: &Args<()>, mut builder: tokio::runtime::Builder) -> std::io::Result<()> {
+/// Serves urgent requests at one level, the others at another one.
+fn with_levels(args: &Args<()>) -> io::Result<()> {
+    let runtime = upshift::Runtime::builder().vcpus(1).pin([0]).build()?;
+    runtime.block_on(async {
+        let listener = upshift::net::TcpListener::from_std(listen(args)?)?;
+        upshift::axum::serve(listener, app(get(matrix)))
+            .receive_level(Level::HIGH)
+            .levels(|request| {
+                if is_urgent(request.headers()) {
+                    Level::HIGH
+                } else {
+                    Level::LOW
+                }
+            })
+            .await
+    })
+}
+
+fn on_tokio(args: &Args<()>, mut builder: Builder, app: Router) -> io::Result<()> {
     use axum::serve::ListenerExt;
     builder.enable_io().build()?.block_on(async {
         let listener = listen(args)?;
@@ -139,7 +193,64 @@ fn on_tokio(args: &Args<()>, mut builder: tokio::runtime::Builder) -> std::io::R
             let _ = stream.set_nodelay(true);
         });
         // As `Server` of Upshift, in a task of its own, not in that of `block_on`.
-        let served = tokio::spawn(async move { axum::serve(listener, app()).await });
-        served.await.map_err(std::io::Error::other)?
+        let served = tokio::spawn(async move { axum::serve(listener, app).await });
+        served.await.map_err(io::Error::other)?
     })
+}
+
+/// The answer of a handler that computes on another thread.
+type Computed = Result<Json<Product>, StatusCode>;
+
+/// Computes urgent requests on the runtime that accepts, the others on a second runtime of one
+/// thread, which calls `lower` first.
+fn two_runtimes(args: &Args<()>, lower: fn()) -> io::Result<()> {
+    let mut builder = Builder::new_multi_thread();
+    let background = builder.worker_threads(1).on_thread_start(lower).build()?;
+    let handle = background.handle().clone();
+    let matrix = |headers: HeaderMap, Query(Size { n }): Query<Size>| async move {
+        if is_urgent(&headers) {
+            return Computed::Ok(Json(product(n)));
+        }
+        let computed = handle.spawn(async move { product(n) }).await;
+        computed.map(Json).map_err(failed)
+    };
+    on_tokio(args, Builder::new_current_thread(), app(get(matrix)))
+}
+
+/// Computes urgent requests in their handlers, the others by `spawn_blocking` on as many threads
+/// as the process has CPUs.
+fn blocking_rest(args: &Args<()>) -> io::Result<()> {
+    let matrix = |headers: HeaderMap, size: Query<Size>| async move {
+        if is_urgent(&headers) {
+            return Computed::Ok(matrix(size).await);
+        }
+        blocking(size).await
+    };
+    let mut builder = Builder::new_current_thread();
+    builder.max_blocking_threads(std::thread::available_parallelism()?.get());
+    on_tokio(args, builder, app(get(matrix)))
+}
+
+async fn blocking(Query(Size { n }): Query<Size>) -> Computed {
+    let computed = tokio::task::spawn_blocking(move || product(n)).await;
+    computed.map(Json).map_err(failed)
+}
+
+fn failed(_: tokio::task::JoinError) -> StatusCode {
+    StatusCode::INTERNAL_SERVER_ERROR
+}
+
+/// Gives the calling thread the least weight among ordinary threads.
+fn nice_19() {
+    // SAFETY: no pointers. On Linux, 0 means the calling thread.
+    let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
+    assert_eq!(result, 0, "a thread may always lower its priority");
+}
+
+/// Makes the calling thread run when no ordinary thread is ready, apart from a small share.
+fn sched_idle() {
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: `param` is a live local. 0 means the calling thread.
+    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param) };
+    assert_eq!(result, 0, "a thread may always lower its priority");
 }

@@ -225,7 +225,7 @@ impl Stage {
     pub(crate) fn measure(&self, name: &str, server: &Server, mut plan: Plan) -> Result<Report> {
         self.say(&format!("  {name} …"));
         plan.pin = self.client;
-        plan.server_pid = Some(server.program.child.pid());
+        plan.server_pids = vec![server.program.child.pid()];
         plan.stop = Some(Arc::clone(&self.stop));
         plan.patience = plan.warmup + plan.duration + PATIENCE;
         let outcome = run(&plan);

@@ -89,6 +89,6 @@ fn of_groups(work: Work, args: &LoadCommonArgs) -> (Plan, bool, bool) {
     // A server that serves urgent connections first may rightly keep others waiting to the end.
     plan.patience = measuring.warmup + measuring.duration + Duration::from_secs(5);
     plan.pin = measuring.pin;
-    plan.server_pid = measuring.server_pid;
+    plan.server_pids = measuring.server_pid.into_iter().collect();
     (plan, args.elevate, measuring.json)
 }

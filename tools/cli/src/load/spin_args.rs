@@ -104,7 +104,7 @@ impl SpinLoadArgs {
         plan.seed = self.seed;
         plan.warmup = self.measuring.warmup;
         plan.pin = self.measuring.pin;
-        plan.server_pid = self.measuring.server_pid;
+        plan.server_pids = self.measuring.server_pid.into_iter().collect();
         plan
     }
 }

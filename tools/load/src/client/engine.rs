@@ -78,7 +78,7 @@ impl<'p> Engine<'p> {
     /// Connects.
     pub(crate) fn new(plan: &'p Plan) -> io::Result<Engine<'p>> {
         // Fail before connecting if the server cannot be measured.
-        let meter = Meter::new(plan.stop.as_ref(), plan.server_pid)?;
+        let meter = Meter::new(plan.stop.as_ref(), &plan.server_pids)?;
         let (mut templates, per_group) = templates(plan);
         let variants = templates.len().max(1);
         templates.extend(priming(plan));

@@ -21,12 +21,12 @@ pub(super) const BURST: usize = 64;
 pub(super) struct Meter {
     start: Instant,
     stop: Option<Arc<AtomicBool>>,
-    server: Option<u32>,
+    servers: Vec<u32>,
 }
 
 /// CPU time used so far.
 pub(super) struct Used {
-    server: Option<Reading>,
+    servers: Option<Vec<Reading>>,
     client: (Duration, Duration),
 }
 
@@ -35,12 +35,14 @@ impl Meter {
     ///
     /// # Errors
     /// The CPU time of the server cannot be read.
-    pub(super) fn new(stop: Option<&Arc<AtomicBool>>, server: Option<u32>) -> io::Result<Meter> {
-        server.map(Reading::of).transpose()?;
+    pub(super) fn new(stop: Option<&Arc<AtomicBool>>, servers: &[u32]) -> io::Result<Meter> {
+        servers
+            .iter()
+            .try_for_each(|&pid| Reading::of(pid).map(drop))?;
         Ok(Meter {
             start: Instant::now(),
             stop: stop.cloned(),
-            server,
+            servers: servers.to_vec(),
         })
     }
 
@@ -55,10 +57,14 @@ impl Meter {
         stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 
-    /// Of the server, if it still runs, and of the calling thread.
+    /// Reads the CPU time of the server, if all its processes run, and of the calling thread.
     pub(super) fn used(&self) -> Used {
         Used {
-            server: self.server.and_then(|pid| Reading::of(pid).ok()),
+            servers: self
+                .servers
+                .iter()
+                .map(|&pid| Reading::of(pid).ok())
+                .collect(),
             client: os::thread_cpu().unwrap_or_default(),
         }
     }
@@ -67,12 +73,16 @@ impl Meter {
 impl Used {
     /// What the server, if it is known, and the client have used until a `later` reading.
     pub(super) fn until(&self, later: &Used) -> (Option<CpuUse>, CpuUse) {
-        let server = self.server.as_ref().zip(later.server.as_ref());
+        let servers = self.servers.as_ref().zip(later.servers.as_ref());
+        let servers = servers.filter(|(before, _)| !before.is_empty());
         let client = CpuUse {
             user: later.client.0.saturating_sub(self.client.0),
             sys: later.client.1.saturating_sub(self.client.1),
         };
-        (server.map(|(a, b)| a.until(b)), client)
+        let sum = |(before, after): (&Vec<Reading>, &Vec<Reading>)| {
+            before.iter().zip(after).map(|(a, b)| a.until(b)).sum()
+        };
+        (servers.map(sum), client)
     }
 }
 

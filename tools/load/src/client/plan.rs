@@ -41,8 +41,8 @@ pub struct Plan {
     /// The priority in SCHED_FIFO that the client runs at, so that programs on its CPU do not delay
     /// it: for an open loop at a rate that leaves it asleep most of the time.
     pub fifo: Option<u8>,
-    /// The process whose CPU time is measured.
-    pub server_pid: Option<u32>,
+    /// The processes whose CPU time is measured together.
+    pub server_pids: Vec<u32>,
     /// Ends the run within 50 ms when true.
     pub stop: Option<Arc<AtomicBool>>,
 }
@@ -167,7 +167,7 @@ impl Plan {
             patience: Duration::from_secs(5),
             pin: None,
             fifo: None,
-            server_pid: None,
+            server_pids: Vec::new(),
             stop: None,
         }
     }

@@ -35,7 +35,8 @@ use crate::table::{cells, plain, shown, spread, text};
 use crate::verdict::{Row, at_most, row};
 
 use kind::Kind;
-use remedies::{Cgroup, Remedy};
+pub(super) use remedies::Cgroup;
+use remedies::Remedy;
 use servers::Server;
 
 /// The row without a batch.

@@ -128,11 +128,11 @@ fn reserve(pid: u32, runtime: usize) -> Result<(), String> {
 }
 
 /// A cgroup of the CPU controller, of either version; goes with its guard.
-pub(super) struct Cgroup(PathBuf);
+pub(crate) struct Cgroup(PathBuf);
 
 impl Cgroup {
     /// `urgent`: real-time threads may be in it.
-    pub(super) fn new(name: &str, urgent: bool) -> Result<Cgroup, String> {
+    pub(crate) fn new(name: &str, urgent: bool) -> Result<Cgroup, String> {
         let name = format!("upshift-bench-{}-{name}", std::process::id());
         // The second version gives its groups the controller only if it is asked to.
         let _ = std::fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu");
@@ -158,17 +158,25 @@ impl Cgroup {
         Err("no cgroup with the CPU controller can be made".into())
     }
 
-    pub(super) fn take(&self, pid: u32) -> Result<(), String> {
+    pub(crate) fn take(&self, pid: u32) -> Result<(), String> {
         let file = self.0.join("cgroup.procs");
         std::fs::write(&file, pid.to_string()).map_err(|e| format!("{}: {e}", file.display()))
     }
 
     /// 100 times the default: all that the second version allows.
-    pub(super) fn set_heaviest(&self) -> Result<(), String> {
-        let weight = std::fs::write(self.0.join("cpu.weight"), "10000");
+    pub(crate) fn set_heaviest(&self) -> Result<(), String> {
         // 100 times the default of the first version, too.
-        weight
-            .or_else(|_| std::fs::write(self.0.join("cpu.shares"), "102400"))
+        self.set_weight("10000", "102400")
+    }
+
+    /// The least weight: a hundredth of the default in the second version, 2 of 1024 in the first.
+    pub(crate) fn set_lightest(&self) -> Result<(), String> {
+        self.set_weight("1", "2")
+    }
+
+    fn set_weight(&self, weight: &str, shares: &str) -> Result<(), String> {
+        std::fs::write(self.0.join("cpu.weight"), weight)
+            .or_else(|_| std::fs::write(self.0.join("cpu.shares"), shares))
             .map_err(|e| format!("the weight of a cgroup cannot be set: {e}"))
     }
 }

@@ -28,7 +28,7 @@ impl Drive for Cell {
         plan.seed = 1 + round as u64;
         plan.pin = Some(1);
         plan.fifo = (!is_pinned).then_some(CLIENT_PRIORITY);
-        plan.server_pid = Some(server.pid());
+        plan.server_pids = server.pids();
         observe(&server, is_pinned, beside.as_ref(), || {
             run(&plan).map(Outcome::by_label)
         })

@@ -1,0 +1,92 @@
+//! The table of the mixed load: Upshift beside the alternatives that users of tokio have.
+
+use upshift_report::Table;
+
+use super::{IDLE_CASE, OVERLOAD_CASE, capacity, rest_row, urgent_row};
+use crate::results::{Run, SectionResults};
+use crate::table::{plain, shown};
+
+const TITLE: &str = "### One request in ten urgent: alone, and at 120 % of capacity\n\n\
+     Capacity is that of the server in a closed loop, for servers without such a row that of axum on tokio. \
+     Everything on CPU 0, HAProxy included.";
+
+const HEADS: [&str; 9] = [
+    "<server",
+    "urgent alone: p50 µs",
+    "p99 µs",
+    "urgent at 120 %: p50 µs",
+    "p99 µs",
+    "the rest: p50 ms",
+    "replies k/s",
+    "% of capacity",
+    "server CPU µs/req",
+];
+
+/// Returns the table in Markdown; empty if the mixed load was not measured.
+pub(crate) fn table(found: &SectionResults) -> String {
+    let mut table = Table::new(TITLE, &HEADS);
+    let suffix = urgent_row("");
+    for cell in found.of_case(OVERLOAD_CASE, |row| row.ends_with(&suffix)) {
+        let server = cell.peer.trim_end_matches(&suffix);
+        let rest = found.cell(OVERLOAD_CASE, &rest_row(server));
+        let alone = found.cell(IDLE_CASE, &urgent_row(server));
+        let per_second = |run: &Run| run.per_second;
+        let replies =
+            rest.and_then(|rest| Some(cell.median(per_second)? + rest.median(per_second)?));
+        let kept = replies.zip(capacity(found, server));
+        // The CPU time of both rows is that of the whole server.
+        let cpu = replies.zip(cell.median(|run| run.server_busy));
+        table.row([
+            server.to_owned(),
+            shown(alone.and_then(|alone| alone.spread(Run::p50)), 0),
+            shown(alone.and_then(|alone| alone.spread(Run::p99)), 0),
+            shown(cell.spread(Run::p50), 0),
+            shown(cell.spread(Run::p99), 0),
+            plain(rest.and_then(|rest| rest.median(|run| run.p50() / 1e3)), 0),
+            plain(replies.map(|replies| replies / 1e3), 1),
+            plain(
+                kept.map(|(replies, capacity)| 100.0 * replies / capacity),
+                0,
+            ),
+            plain(cpu.map(|(replies, busy)| 1e6 * busy / replies), 1),
+        ]);
+    }
+    if table.rows.is_empty() {
+        return String::new();
+    }
+    table.markdown()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CAPACITY_CASE, TOKIO};
+    use super::*;
+    use crate::peers::ALTERNATIVES;
+
+    fn run(per_second: f64, p99: f64) -> Run {
+        Run {
+            per_second,
+            p99,
+            server_busy: 1.0,
+            ..Run::default()
+        }
+    }
+
+    #[test]
+    fn alternatives_are_measured_against_the_capacity_of_axum_on_tokio() {
+        let mut found = SectionResults::default();
+        assert_eq!(table(&found), "");
+        found.record(CAPACITY_CASE, TOKIO, run(10_000.0, 0.0));
+        let server = ALTERNATIVES[1];
+        found.record(IDLE_CASE, &urgent_row(server), run(1_200.0, 200.0));
+        found.record(OVERLOAD_CASE, &urgent_row(server), run(1_200.0, 300.0));
+        found.record(OVERLOAD_CASE, &rest_row(server), run(6_800.0, 9e5));
+        let table = table(&found);
+        let row = table.trim_end().lines().last().unwrap_or_default();
+        let cells: Vec<_> = row.split(" | ").collect();
+        assert!(cells[0].ends_with(server));
+        assert_eq!(cells[2], "200 (200–200)");
+        assert_eq!(cells[4], "300 (300–300)");
+        assert_eq!(cells[6..], ["8.0", "80", "125.0 |"]);
+    }
+}

@@ -1,0 +1,125 @@
+//! HAProxy in front of the axum application on tokio: one process or two, all on CPU 0.
+//!
+//! The configurations are `peers/haproxy/*.cfg`. HAProxy, like the processes behind it, is part of
+//! the server: it has the same CPU, and its CPU time counts.
+
+use std::net::{SocketAddr, TcpListener};
+
+use crate::options::bench_dir;
+use crate::peers::{HAPROXY_NICE, HAPROXY_QUEUE, HAPROXY_WEIGHT, Program};
+use crate::sections::assign::Cgroup;
+use crate::server::Server;
+
+/// Ports outside of those that Linux gives to clients.
+const PORTS: std::ops::Range<u16> = 20_000..32_768;
+
+/// Difference between the process for urgent requests and that for the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Means {
+    /// The second process has nice 19.
+    Nice,
+    /// HAProxy and the first process are in the heaviest cgroup, the second is in the lightest.
+    Weight,
+    /// There is no second process; HAProxy has a queue by priority.
+    Queue,
+}
+
+/// The processes behind HAProxy.
+#[derive(Clone, Debug)]
+pub(super) struct Behind {
+    means: Means,
+    axum: Program,
+}
+
+/// A server, and the cgroups of its processes.
+pub(super) struct Deployed {
+    pub(super) server: Server,
+    /// Removed after the end of the server: a cgroup with processes stays.
+    _cgroups: Vec<Cgroup>,
+}
+
+impl From<Server> for Deployed {
+    fn from(server: Server) -> Deployed {
+        Deployed {
+            server,
+            _cgroups: Vec::new(),
+        }
+    }
+}
+
+impl Behind {
+    /// Returns the processes behind HAProxy for a server of this name; `None` for other servers.
+    pub(super) fn of(name: &str, axum: &Program) -> Option<Behind> {
+        let means = match name {
+            HAPROXY_NICE => Means::Nice,
+            HAPROXY_WEIGHT => Means::Weight,
+            HAPROXY_QUEUE => Means::Queue,
+            _ => return None,
+        };
+        Some(Behind {
+            means,
+            axum: axum.clone(),
+        })
+    }
+
+    /// Starts the processes, then HAProxy.
+    pub(super) fn start(&self, haproxy: &Program) -> Result<Deployed, String> {
+        let start = |program: &Program| Server::start(program, &["127.0.0.1:0".into()], Some(0));
+        let mut behind = vec![start(&self.axum)?];
+        match self.means {
+            Means::Nice => behind.push(start(&niced(&self.axum))?),
+            Means::Weight => behind.push(start(&self.axum)?),
+            Means::Queue => (),
+        }
+        let mut cgroups = Vec::new();
+        if self.means == Means::Weight {
+            cgroups.extend([Cgroup::new("urgent", false)?, Cgroup::new("rest", false)?]);
+        }
+        let address = free_address()?;
+        let variables = ["URGENT", "REST"].into_iter().zip(&behind);
+        let variables = variables.map(|(name, server)| (name, server.addresses[0]));
+        let variables = variables.chain([("LISTEN", address)]);
+        let variables = variables.map(|(name, address)| (name.to_owned(), address.to_string()));
+        let folder = bench_dir().join("peers/haproxy");
+        let folder = ["-C".to_owned(), folder.to_string_lossy().into_owned()];
+        let haproxy = Program {
+            args: folder.into_iter().chain(haproxy.args.clone()).collect(),
+            env: variables.collect(),
+            ..haproxy.clone()
+        };
+        let server = Server::proxy(&haproxy, address, behind, 0)?;
+        if let [urgent, rest] = &cgroups[..] {
+            urgent.set_heaviest()?;
+            rest.set_lightest()?;
+            for (pid, cgroup) in server.pids().into_iter().zip([urgent, urgent, rest]) {
+                cgroup.take(pid)?;
+            }
+        }
+        Ok(Deployed {
+            server,
+            _cgroups: cgroups,
+        })
+    }
+}
+
+/// Returns the program with the largest nice value.
+fn niced(program: &Program) -> Program {
+    let words = [
+        "-n".into(),
+        "19".into(),
+        program.file.to_string_lossy().into_owned(),
+    ];
+    Program {
+        file: "nice".into(),
+        args: words.into_iter().chain(program.args.clone()).collect(),
+        ..program.clone()
+    }
+}
+
+/// Returns an address that is free now. HAProxy does not say which port it got for port 0.
+fn free_address() -> Result<SocketAddr, String> {
+    PORTS
+        .map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
+        .find(|address| TcpListener::bind(address).is_ok())
+        .ok_or_else(|| "no port is free".into())
+}
