@@ -215,14 +215,7 @@ fn evaluate(it: Evaluate) -> Result<ExitCode, String> {
 /// instructions count as time: that would run the harts in turn.
 fn rings() -> Result<ExitCode, String> {
     let image = build::image()?;
-    let machine = qemu::Machine {
-        cpu: "",
-        smp: 4,
-        icount: false,
-        network: qemu::Network::No,
-        disk: None,
-        arguments: "init=rings".to_owned(),
-    };
+    let machine = qemu::Machine::new(4, "init=rings");
     let outcome = qemu::run(&image, &machine, Duration::from_secs(60))?;
     let figures = outcome
         .output
@@ -238,14 +231,7 @@ fn rings() -> Result<ExitCode, String> {
 /// Boots with the console on the terminal.
 fn run(it: Run) -> Result<ExitCode, String> {
     let image = build::image()?;
-    let machine = qemu::Machine {
-        cpu: "",
-        smp: it.smp,
-        icount: false,
-        network: qemu::Network::No,
-        disk: None,
-        arguments: it.arguments.join(" "),
-    };
+    let machine = qemu::Machine::new(it.smp, &it.arguments.join(" "));
     let status = qemu::command(&image, &machine, it.disk.as_deref())
         .args(["-monitor", "none"])
         .status()
@@ -261,13 +247,10 @@ fn show_trace(it: &Trace) -> Result<ExitCode, String> {
         .as_ref()
         .map_or(String::new(), |word| format!(" with={word}"));
     let image = build::image()?;
+    let arguments = format!("init={program}{with} trace={}", it.records);
     let machine = qemu::Machine {
-        cpu: "",
-        smp: it.smp,
         icount: it.icount,
-        network: qemu::Network::No,
-        disk: None,
-        arguments: format!("init={program}{with} trace={}", it.records),
+        ..qemu::Machine::new(it.smp, &arguments)
     };
     let outcome = qemu::run(&image, &machine, Duration::from_secs(120))?;
     let trace = trace::parse(&outcome.output)

@@ -24,7 +24,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::build::{self, Image};
-use crate::qemu::{self, Machine, Network};
+use crate::qemu::{self, Machine};
 use file::File;
 use point::{Load, MODELS, Point};
 
@@ -179,13 +179,10 @@ fn measure(image: &Image, load: Load) -> Result<Point, String> {
         load.harts,
     ];
     let words = words.map(|word| word.to_string()).join(",");
+    let arguments = format!("init=matrix with={server},{words} threads={THREADS}");
     let machine = Machine {
-        cpu: "",
-        smp: load.harts,
         icount: !load.by_clock,
-        network: Network::No,
-        disk: None,
-        arguments: format!("init=matrix with={server},{words} threads={THREADS}"),
+        ..Machine::new(load.harts, &arguments)
     };
     let outcome = qemu::run(image, &machine, LIMIT)?;
     let figures: Vec<_> = outcome

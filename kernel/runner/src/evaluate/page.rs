@@ -18,8 +18,8 @@ coroutines per connection (receive, compute, send, with a queue between each two
 process, connected over the loopback; the figures include the instructions of the clients and of the network.
 
 Time counts instructions (QEMU 7.2, `-icount shift=0`): a millisecond of a hart is a million instructions, and every figure repeats exactly. QEMU runs several harts
-in turn, 0.1 ms each, so on *n* harts a millisecond of the machine takes *n* of QEMU's; a wake from one hart to another waits for a turn. Instruction counts
-are not affected by this; latencies on several harts are meaningful only if they are longer than the turns. A process has at most 64 threads, so with threads in user mode there is a server for every
+in turn, 10,000 instructions each at most, so on *n* harts a millisecond of the machine takes *n* of QEMU's. A wake from one hart to another waits for a turn: latencies on several harts
+are meaningful only if they are longer than the turns. A hart whose turn ends inside a lock makes the others spin through theirs, so instruction counts on several harts depend on the length of turns, too. A process has at most 64 threads, so with threads in user mode there is a server for every
 16 connections.
 
 ";
