@@ -93,6 +93,7 @@ fn plan() -> Vec<Load> {
             // More than it takes.
             millis: 2_000,
             harts: 1,
+            shift: 0,
             by_clock: false,
         })
     };
