@@ -114,9 +114,12 @@ struct Evaluate {
     /// With --profile: also the functions that take most
     #[arg(long, requires = "profile")]
     sources: bool,
-    /// Where the points are and the plots go [default: docs/kernel-evaluation]
+    /// Where the points are and the plots go [default: target/kernel-evaluation]
     #[arg(long, value_name = "FOLDER")]
     to: Option<PathBuf>,
+    /// In docs/kernel-evaluation, which is part of the documentation
+    #[arg(long, conflicts_with = "to")]
+    docs: bool,
 }
 
 /// Without one of these: the points that the folder does not have.
@@ -129,6 +132,9 @@ struct Part {
     /// The points of the published shape
     #[arg(long)]
     published: bool,
+    /// The papers' figures, by clocks so slow that connections ask for more than harts do
+    #[arg(long)]
+    saturation: bool,
     /// The points by the host's clock
     #[arg(long)]
     clock: bool,
@@ -199,6 +205,7 @@ fn evaluate(it: Evaluate) -> Result<ExitCode, String> {
     let flags = [
         (it.what.quick, What::Quick),
         (it.what.published, What::Published),
+        (it.what.saturation, What::Saturation),
         (it.what.clock, What::Clock),
         (it.what.host, What::Host),
         (it.what.profile, What::Profile(it.sources)),
@@ -206,8 +213,12 @@ fn evaluate(it: Evaluate) -> Result<ExitCode, String> {
     ];
     let what = flags.into_iter().find(|(given, _)| *given);
     let what = what.map_or(What::All, |(_, what)| what);
-    let folder = it.to;
-    let folder = folder.unwrap_or_else(|| build::root().join("../docs/kernel-evaluation"));
+    let folder = if it.docs {
+        "../docs/kernel-evaluation"
+    } else {
+        "target/kernel-evaluation"
+    };
+    let folder = it.to.unwrap_or_else(|| build::root().join(folder));
     evaluate::run(what, &folder)
 }
 
