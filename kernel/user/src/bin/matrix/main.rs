@@ -172,9 +172,9 @@ fn begin_square(frame: &[u8]) -> Square {
 }
 
 /// Computes a row.
+#[inline(never)]
 fn square_row(square: &mut Square, row: usize) {
-    let Square { words, n, reply } = square;
-    let n = *n;
+    let (words, n, reply) = (&square.words[..], square.n, &mut square.reply);
     for column in 0..n {
         let product = |sum: u64, k: usize| {
             let product = words[row * n + k].wrapping_mul(words[k * n + column]);
