@@ -18,8 +18,8 @@
 //!
 //! ```text
 //!  table of processes ─► fields of a process (ring ─► threads)
-//!    ─► waited-for things (pipes, lives, shares, console, futex, a socket ─► network ─► its waiters,
-//!       files, disk)
+//!    ─► waited-for things (pipes, lives, shares, console, futex, a socket ─► network ─► its endpoint
+//!       ─► its waiters, requests of the network, files, disk)
 //!    ─► ready threads ─► timers of a hart, loaded spaces, page tables
 //!      ─► the scheduler's own ─► heap ─► frames
 //! ```

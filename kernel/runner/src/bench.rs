@@ -72,12 +72,8 @@ fn ticks_of_round(output: &str) -> Result<u64, String> {
 
 fn boot(image: &Image, icount: bool, arguments: &str) -> Result<String, String> {
     let machine = Machine {
-        cpu: "",
-        smp: 1,
         icount,
-        network: qemu::Network::No,
-        disk: None,
-        arguments: arguments.to_owned(),
+        ..Machine::new(1, arguments)
     };
     let outcome = qemu::run(image, &machine, LIMIT)?;
     match outcome.status {

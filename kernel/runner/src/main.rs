@@ -114,9 +114,12 @@ struct Evaluate {
     /// With --profile: also the functions that take most
     #[arg(long, requires = "profile")]
     sources: bool,
-    /// Where the points are and the plots go [default: docs/kernel-evaluation]
+    /// Where the points are and the plots go [default: target/kernel-evaluation]
     #[arg(long, value_name = "FOLDER")]
     to: Option<PathBuf>,
+    /// In docs/kernel-evaluation, which is part of the documentation
+    #[arg(long, conflicts_with = "to")]
+    docs: bool,
 }
 
 /// Without one of these: the points that the folder does not have.
@@ -129,6 +132,9 @@ struct Part {
     /// The points of the published shape
     #[arg(long)]
     published: bool,
+    /// The papers' figures, by clocks so slow that connections ask for more than harts do
+    #[arg(long)]
+    saturation: bool,
     /// The points by the host's clock
     #[arg(long)]
     clock: bool,
@@ -199,6 +205,7 @@ fn evaluate(it: Evaluate) -> Result<ExitCode, String> {
     let flags = [
         (it.what.quick, What::Quick),
         (it.what.published, What::Published),
+        (it.what.saturation, What::Saturation),
         (it.what.clock, What::Clock),
         (it.what.host, What::Host),
         (it.what.profile, What::Profile(it.sources)),
@@ -206,8 +213,12 @@ fn evaluate(it: Evaluate) -> Result<ExitCode, String> {
     ];
     let what = flags.into_iter().find(|(given, _)| *given);
     let what = what.map_or(What::All, |(_, what)| what);
-    let folder = it.to;
-    let folder = folder.unwrap_or_else(|| build::root().join("../docs/kernel-evaluation"));
+    let folder = if it.docs {
+        "../docs/kernel-evaluation"
+    } else {
+        "target/kernel-evaluation"
+    };
+    let folder = it.to.unwrap_or_else(|| build::root().join(folder));
     evaluate::run(what, &folder)
 }
 
@@ -215,14 +226,7 @@ fn evaluate(it: Evaluate) -> Result<ExitCode, String> {
 /// instructions count as time: that would run the harts in turn.
 fn rings() -> Result<ExitCode, String> {
     let image = build::image()?;
-    let machine = qemu::Machine {
-        cpu: "",
-        smp: 4,
-        icount: false,
-        network: qemu::Network::No,
-        disk: None,
-        arguments: "init=rings".to_owned(),
-    };
+    let machine = qemu::Machine::new(4, "init=rings");
     let outcome = qemu::run(&image, &machine, Duration::from_secs(60))?;
     let figures = outcome
         .output
@@ -238,14 +242,7 @@ fn rings() -> Result<ExitCode, String> {
 /// Boots with the console on the terminal.
 fn run(it: Run) -> Result<ExitCode, String> {
     let image = build::image()?;
-    let machine = qemu::Machine {
-        cpu: "",
-        smp: it.smp,
-        icount: false,
-        network: qemu::Network::No,
-        disk: None,
-        arguments: it.arguments.join(" "),
-    };
+    let machine = qemu::Machine::new(it.smp, &it.arguments.join(" "));
     let status = qemu::command(&image, &machine, it.disk.as_deref())
         .args(["-monitor", "none"])
         .status()
@@ -261,13 +258,10 @@ fn show_trace(it: &Trace) -> Result<ExitCode, String> {
         .as_ref()
         .map_or(String::new(), |word| format!(" with={word}"));
     let image = build::image()?;
+    let arguments = format!("init={program}{with} trace={}", it.records);
     let machine = qemu::Machine {
-        cpu: "",
-        smp: it.smp,
         icount: it.icount,
-        network: qemu::Network::No,
-        disk: None,
-        arguments: format!("init={program}{with} trace={}", it.records),
+        ..qemu::Machine::new(it.smp, &arguments)
     };
     let outcome = qemu::run(&image, &machine, Duration::from_secs(120))?;
     let trace = trace::parse(&outcome.output)

@@ -11,8 +11,9 @@ use crate::build::Image;
 use crate::disk::{Content, Disk};
 use crate::state;
 
-/// The longest turn of a hart where time counts instructions.
-const TURN_MICROS: u32 = 100;
+/// The longest turn of a hart where time counts instructions, in instructions. A hart whose turn ends inside a lock makes the
+/// others spin through theirs: shorter turns cost the host time, longer ones the machine instructions.
+const TURN: u64 = 10_000;
 
 /// Between two looks at the machine. If more time passes, the host stood still, and the machine
 /// with it: that does not count.
@@ -27,9 +28,10 @@ pub(crate) struct Machine {
     pub(crate) smp: u32,
     /// The processor, as QEMU calls it; empty: the usual one.
     pub(crate) cpu: &'static str,
-    /// Time counts instructions: deterministic. Several harts take turns, each of at most
-    /// [`TURN_MICROS`] of that time.
+    /// Time counts instructions: deterministic. Several harts take turns, each of at most [`TURN`].
     pub(crate) icount: bool,
+    /// An instruction takes 2 to this power nanoseconds, where time counts instructions.
+    pub(crate) shift: u32,
     /// Its network card.
     pub(crate) network: Network,
     /// What is on its disk, if it has one.
@@ -45,6 +47,7 @@ impl Machine {
             smp,
             cpu: "",
             icount: false,
+            shift: 0,
             network: Network::No,
             disk: None,
             arguments: arguments.to_owned(),
@@ -99,7 +102,7 @@ pub(crate) struct Outcome {
 ///
 /// Where time counts instructions QEMU has one thread for all harts. One runs until the next
 /// timer of the machine is due, or until it waits; so there is a timer that is due every
-/// [`TURN_MICROS`]. The hart after one that was stopped by a timer gets a turn of no
+/// [`TURN`]. The hart after one that was stopped by a timer gets a turn of no
 /// instructions, and would never run beside one that computes: it is one that the kernel
 /// leaves alone.
 pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> Command {
@@ -164,12 +167,14 @@ pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> 
     }
     if machine.icount {
         // Without `sleep=off`, idle time is tied to the host's clock.
-        command.args(["-icount", "shift=0,sleep=off"]);
+        let icount = format!("shift={},sleep=off", machine.shift);
+        command.args(["-icount", &icount]);
     }
     if takes_turns || machine.icount && disk.is_some() {
         // Without any timer QEMU would not see to the disk while the hart waits for it. The timer of this object is due all the time, and does nothing: the network that
         // it filters has no packets, and no device.
-        let filter = format!("filter-buffer,id=turns,netdev=none,interval={TURN_MICROS}");
+        let micros = (TURN << machine.shift).div_ceil(1_000);
+        let filter = format!("filter-buffer,id=turns,netdev=none,interval={micros}");
         command.args(["-netdev", "hubport,id=none,hubid=0", "-object", &filter]);
     }
     command

@@ -95,6 +95,12 @@ impl Plot {
         }
     }
 
+    /// Returns the title.
+    #[must_use]
+    pub fn title(&self) -> &str {
+        &self.title
+    }
+
     /// Creates a figure of bars in named groups, without series.
     #[must_use]
     pub fn bars(

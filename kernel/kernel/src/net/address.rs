@@ -8,6 +8,7 @@ use smoltcp::wire::{
     IpCidr, Ipv4Address, Ipv4Cidr,
 };
 
+use super::endpoint::endpoint;
 use super::lists::Index;
 use super::table::{Key, Kind, Owner, UDP};
 use super::{SOCKETS, Stack, now};
@@ -53,12 +54,14 @@ impl Stack {
 
     /// Does what the network says, if it has said something.
     pub(super) fn address_changed(&mut self, client: Index) {
-        let socket = self.table.socket::<dhcpv4::Socket<'_>>(client);
+        let mut endpoint = endpoint(client);
+        let socket = endpoint.socket::<dhcpv4::Socket<'_>>();
         let (address, gateway) = match socket.poll() {
             None => return,
             Some(dhcpv4::Event::Deconfigured) => (None, None),
             Some(dhcpv4::Event::Configured(config)) => (Some(config.address), config.router),
         };
+        drop(endpoint);
         if let Some(address) = address {
             println!("upshift: address {address} by DHCP");
         }

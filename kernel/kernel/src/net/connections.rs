@@ -1,10 +1,11 @@
 //! What becomes of sockets between their frames: when each sends next, how long it has patience with its peer, and when it is over.
 
-use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 
+use super::endpoint::{Endpoint, endpoint};
 use super::lists::Index;
+use super::requests::requests;
 use super::table::{Kind, Owner, key_of};
 use super::{BUDGET, FAREWELL, GONE, LINGER, Stack, now};
 
@@ -26,8 +27,9 @@ impl Stack {
 
     pub(super) fn stream_changed(&mut self, index: Index) -> bool {
         let owner = self.table.slot(index).owner;
-        let is_ending = self.table.slot(index).is_ending;
-        let socket = self.tcp(index);
+        let mut endpoint = endpoint(index);
+        let is_ending = endpoint.is_ending;
+        let socket = endpoint.tcp();
         if owner == Owner::Program && !is_ending && socket.state() == tcp::State::Established {
             // Its key is that of before, when it came about.
             return true;
@@ -47,23 +49,24 @@ impl Stack {
                 && (socket.state() != tcp::State::CloseWait || socket.send_queue() == 0) =>
             {
                 socket.close();
-                self.table.slot(index).is_ending = false;
+                endpoint.is_ending = false;
             }
             _ => {}
         }
         if owner == Owner::None {
-            if self.is_over(index) {
+            if self.is_over(&mut endpoint) {
+                drop(endpoint);
                 self.remove(index);
                 return false;
             }
-            let socket = self.tcp(index);
+            let socket = endpoint.tcp();
             if socket.recv_queue() > 0 {
                 // It will not be read.
                 socket.abort();
             }
         }
-        let socket = self.tcp(index);
-        let key = key_of(socket);
+        let key = key_of(endpoint.tcp());
+        drop(endpoint);
         self.table.set_key(index, key);
         true
     }
@@ -71,7 +74,7 @@ impl Stack {
     /// When it is its turn to send: now, or when the clock says so.
     pub(super) fn schedule(&mut self, index: Index) {
         let now = now();
-        let at = self.interface.poll_at(now, &self.table.slot(index).set);
+        let at = self.interface.poll_at(now, &endpoint(index).set);
         let is_due = at.is_some_and(|at| at <= now);
         self.table.sends(index, is_due);
         let end = self.patience(index, now);
@@ -93,8 +96,7 @@ impl Stack {
             (Kind::Stream, Owner::None) => (true, FAREWELL),
             _ => return None,
         };
-        let left = slot.set.get::<tcp::Socket<'_>>(SocketHandle::default());
-        let left = left.send_queue();
+        let left = endpoint(index).tcp().send_queue();
         let since = match slot.waits {
             // It has taken nothing, or that is too late.
             Some((since, before)) if is_orphan || left >= before => since,
@@ -113,7 +115,7 @@ impl Stack {
                     self.table.deadlines.set(index, None);
                     if self.patience(index, now).is_some_and(|end| end <= now) {
                         // Its peer is told so.
-                        self.tcp(index).abort();
+                        endpoint(index).tcp().abort();
                         self.table.slot(index).waits = None;
                         self.changed(index);
                     } else {
@@ -126,33 +128,30 @@ impl Stack {
         false
     }
 
-    pub(super) fn tcp(&mut self, index: Index) -> &mut tcp::Socket<'static> {
-        self.table.socket(index)
-    }
-
     /// Nothing more will be written to a socket.
     ///
     /// If its peer has ended, too, not before all is acknowledged: in LAST-ACK `smoltcp` does
     /// not look at a window that the peer opens again.
-    pub(super) fn end(&mut self, index: Index) {
-        let socket = self.tcp(index);
+    pub(super) fn end(&self, index: Index) {
+        let mut endpoint = endpoint(index);
+        let socket = endpoint.tcp();
         if socket.state() != tcp::State::CloseWait || socket.send_queue() == 0 {
             socket.close();
         } else {
-            self.table.slot(index).is_ending = true;
+            endpoint.is_ending = true;
         }
     }
 
     /// Is the connection over? What TIME-WAIT is for is left to the peer, once the end that it
     /// has sent is acknowledged; a reset has been sent when nothing is known of the peer any
     /// more.
-    pub(super) fn is_over(&mut self, index: Index) -> bool {
-        let socket = self.tcp(index);
+    pub(super) fn is_over(&mut self, endpoint: &mut Endpoint) -> bool {
+        let socket = endpoint.tcp();
         match socket.state() {
             tcp::State::Closed => socket.remote_endpoint().is_none(),
             tcp::State::TimeWait => {
                 let now = now();
-                let at = self.interface.poll_at(now, &self.table.slot(index).set);
+                let at = self.interface.poll_at(now, &endpoint.set);
                 at.is_none_or(|at| at > now)
             }
             _ => false,
@@ -164,10 +163,10 @@ impl Stack {
             self.silent.retain(|silent| *silent != index);
         }
         self.table.remove(index);
-        // Without anything that waits for the clock the receiver keeps no timer: a hart gives
+        // Without anything that waits for the clock the coroutine keeps no timer: a hart gives
         // the memory of its timers back when it has none.
         if self.alarm.is_some() && self.table.deadlines.first().is_none() {
-            self.receiver.wake();
+            requests().wake();
         }
     }
 }

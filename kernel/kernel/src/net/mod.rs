@@ -1,20 +1,20 @@
-//! The network: TCP and UDP by `smoltcp`, in two coroutines of the kernel.
+//! The network: TCP and UDP by `smoltcp`, in a coroutine of the kernel that owns the stack.
 //!
 //! ```text
-//!  program ── call ─► Socket (socket.rs) ──┐ put, take, wait      lock of the stack
-//!                        ▲ kick            ▼
-//!        ┌───────────────┴────── Stack: table of sockets ───────┐ most urgent first
-//!  Receiver: at most BUDGET frames a poll; the clock     Sender: at most BUDGET frames a poll
-//!        ▲                                                      ▼
-//!        └──────────────── Link (link.rs): the card, or back to ourselves
+//!  program ── call ─► Socket (socket/) ── bytes, waits ─► endpoint (endpoint.rs), a lock each
+//!                        │ kick                               ▲
+//!                        ▼                                    │ one frame
+//!                     Requests (requests.rs) ─► Networker ─► Stack: table of sockets
+//!                                                   ▲         │
+//!                                                   └─ Link (link.rs): the card, or back to ourselves
 //! ```
 //!
-//! Whose frame it is, is not known before it is looked at. So the receiver is as urgent as the
-//! most urgent call that waits for the network, or that has sent what is on its way back; it is
-//! woken by the card's interrupt and by the clock. The sender is as urgent as the most urgent
-//! socket that has something to send. Each handles one frame at a time under the lock, and goes
-//! to the tail of its level after [`BUDGET`] frames; so a flood holds no hart. While the receiver
-//! has frames to handle the card does not interrupt.
+//! A call that reads, writes or waits takes the lock of its own socket and leaves a word in the [`requests`]; only what
+//! makes and ends sockets takes the lock of the stack. The coroutine handles the most urgent frame first, be it one that has
+//! come in or one that is to be sent, and is as urgent as that. Whose frame the card has brought is not known before it is
+//! looked at: it may be for the most urgent call that waits. The card's interrupt and the clock wake the coroutine, which handles
+//! one frame at a time under the lock and goes to the tail of its level after [`BUDGET`] frames; so a flood holds no hart.
+//! While it has frames to handle the card does not interrupt.
 //!
 //! A frame costs O(log sockets), for the deadline of its socket; the other sockets are not
 //! looked at. There are at most [`SOCKETS`].
@@ -22,16 +22,19 @@
 mod address;
 mod checksum;
 mod connections;
-mod coroutines;
+mod coroutine;
 mod deadlines;
+mod endpoint;
 mod link;
 mod lists;
+mod requests;
 #[cfg(feature = "selftest")]
 pub(crate) mod selftest;
 mod socket;
 mod table;
 
 use alloc::vec::Vec;
+use core::cmp::Ordering;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -43,12 +46,14 @@ use upshift_core::{CoroutineId, Level, Priority};
 
 use crate::arch::lock::{IrqLock, Once};
 use crate::devices::{Line, Network};
-use crate::levels::{Follower, Levels};
+use crate::levels::Follower;
 use crate::machine::Machine;
 use crate::{clock, executor, println};
-use coroutines::{Receiver, Sender};
+use coroutine::Networker;
+use endpoint::endpoint;
 use link::Link;
 use lists::Index;
+use requests::requests;
 pub(crate) use socket::Socket;
 use table::{Key, Owner, Table};
 
@@ -87,24 +92,22 @@ struct Stack {
     silent: Vec<Index>,
     /// Whose turn it is to send, and how many frames it has sent in it.
     turn: (Index, usize),
-    /// The calls that wait.
-    waiting: Levels,
-    /// When the clock wakes the receiver.
+    /// Of equally urgent frames those that are to be sent have their turn.
+    is_sending: bool,
+    /// When the clock wakes the coroutine.
     alarm: Option<Instant>,
-    receiver: Follower,
-    sender: Follower,
 }
 
 static NET: Once<IrqLock<Stack>> = Once::new();
 static LINE: Once<Line> = Once::new();
-/// The coroutines, for the handler, which takes no lock of the network.
-static COROUTINES: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+/// The coroutine, for the handler, which takes no lock of the network.
+static COROUTINE: AtomicU64 = AtomicU64::new(0);
 
 fn now() -> Instant {
     Instant::from_micros(i64::try_from(clock::to_micros(clock::now())).unwrap_or(i64::MAX))
 }
 
-/// Finds the card and starts the coroutines, while booting. `address`: see [`address`].
+/// Finds the card and starts the coroutine, while booting. `address`: see [`address`].
 pub(crate) fn init(machine: &Machine, address: Option<&str>) {
     let network = Network::find(machine);
     if let Some(network) = &network {
@@ -113,6 +116,7 @@ pub(crate) fn init(machine: &Machine, address: Option<&str>) {
         LINE.set(network.line);
         network.attach(|_| interrupt());
     }
+    let has_card = network.is_some();
     let mut link = Link::new(network.map(|network| network.card));
     let hardware = HardwareAddress::Ethernet(EthernetAddress(link.address()));
     let mut config = Config::new(hardware);
@@ -120,8 +124,8 @@ pub(crate) fn init(machine: &Machine, address: Option<&str>) {
     let least = executor::LEAST_URGENT_WORK;
     let interface = Interface::new(config, &mut link.port(None, least), now());
     let options = Priority::At(least);
-    let receiver = executor::spawn(Receiver::default(), options).expect("memory to boot");
-    let sender = executor::spawn(Sender, options).expect("memory to boot");
+    let coroutine = executor::spawn(Networker::default(), options).expect("memory to boot");
+    requests::init(Follower::new(coroutine.id(), least), has_card);
     let mut stack = Stack {
         interface,
         link,
@@ -129,16 +133,12 @@ pub(crate) fn init(machine: &Machine, address: Option<&str>) {
         unowned: SocketSet::new(Vec::new()),
         silent: Vec::with_capacity(SOCKETS),
         turn: (0, 0),
-        waiting: Levels::new(),
+        is_sending: true,
         alarm: None,
-        receiver: Follower::new(receiver.id(), least),
-        sender: Follower::new(sender.id(), least),
     };
     stack.begin_with_address(address);
-    for (place, coroutine) in COROUTINES.iter().zip([receiver, sender]) {
-        place.store(coroutine.id().to_u64(), Relaxed);
-        coroutine.detach();
-    }
+    COROUTINE.store(coroutine.id().to_u64(), Relaxed);
+    coroutine.detach();
     NET.set(IrqLock::new(stack));
     wake();
 }
@@ -172,60 +172,77 @@ fn interrupt() {
 
 /// There may be frames, and room for frames.
 fn wake() {
-    for coroutine in &COROUTINES {
-        // They never end.
-        let _ = executor::domain().wake(CoroutineId::from_u64(coroutine.load(Relaxed)));
-    }
+    // It never ends.
+    let _ = executor::domain().wake(CoroutineId::from_u64(COROUTINE.load(Relaxed)));
 }
 
 impl Stack {
-    /// A call waits at this level, not at the one before any more.
-    fn waits(&mut self, before: Option<Level>, now: Option<Level>) {
-        self.waiting.change(before, now);
-        self.settle_receiver();
-    }
-
-    /// A call of this level has given a socket something to do.
+    /// A call of this level, which holds the lock, has given a socket something to do.
     fn kick(&mut self, index: Index, level: Level) {
-        self.table.call(index, level);
+        self.table.call(index, level.bit());
         self.changed(index);
         self.go_on();
     }
 
-    /// The same, of a connection that goes on: bytes were put there, or taken.
-    fn kick_stream(&mut self, index: Index, level: Level) {
-        self.table.call(index, level);
-        self.schedule(index);
-        self.go_on();
-    }
-
-    /// Lets the coroutines see to what there is now.
+    /// Lets the coroutine see to what there is now.
     fn go_on(&mut self) {
-        self.go_on_sending();
-        self.go_on_receiving();
-    }
-
-    /// Wakes the sender if there is something to be sent.
-    fn go_on_sending(&mut self) {
-        if self.table.levels() != 0 {
-            self.sender.follow(self.table.levels());
-            self.sender.wake();
-        }
-    }
-
-    /// Wakes the receiver if frames are on their way back, or its alarm is too late.
-    fn go_on_receiving(&mut self) {
         let next = self.table.deadlines.first().map(|(deadline, _)| deadline);
         let is_late = next.is_some_and(|next| self.alarm.is_none_or(|alarm| next < alarm));
-        if is_late || self.link.levels() != 0 {
-            self.settle_receiver();
-            self.receiver.wake();
+        let levels = self.levels();
+        let mut requests = requests();
+        requests.knows(levels);
+        if is_late || levels != 0 {
+            requests.wake();
         }
     }
 
-    fn settle_receiver(&mut self) {
-        self.receiver
-            .follow(self.waiting.bits() | self.link.levels());
+    /// The levels of the frames that there are, and of those to be sent.
+    fn levels(&self) -> u64 {
+        self.table.levels() | self.link.levels()
+    }
+
+    /// Takes in what calls have left. Returns the levels of those that wait.
+    fn let_calls_in(&mut self) -> u64 {
+        loop {
+            let mut requests = requests();
+            let Some((index, request)) = requests.next() else {
+                return requests.waiting();
+            };
+            drop(requests);
+            if request.levels == 0 {
+                // The socket is gone.
+                continue;
+            }
+            self.table.call(index, request.levels);
+            if request.has_work {
+                self.schedule(index);
+            }
+        }
+    }
+
+    /// Handles the most urgent frame, one that has come in or one to be sent; of equally urgent ones those of one kind
+    /// until there is none. False: there is none, or no room.
+    fn handle_frame(&mut self) -> bool {
+        let waiting = self.let_calls_in();
+        let of_card = self.link.card.as_ref().map_or(0, |_| waiting);
+        let came = self.link.levels() | of_card;
+        match (self.table.levels().trailing_zeros()).cmp(&came.trailing_zeros()) {
+            Ordering::Less => self.is_sending = true,
+            Ordering::Equal => {}
+            Ordering::Greater => self.is_sending = false,
+        }
+        for _ in 0..2 {
+            let is_handled = if self.is_sending {
+                self.send_frame()
+            } else {
+                self.take_frame()
+            };
+            if is_handled {
+                return true;
+            }
+            self.is_sending = !self.is_sending;
+        }
+        false
     }
 
     /// Handles a frame that has come in. False: there is none, or no room for an answer.
@@ -247,19 +264,19 @@ impl Stack {
         let recipient = self.recipient(bytes);
         // The answer is as urgent as the frame, if that is known: its sender waits for it.
         let urgent = frame.level().unwrap_or(executor::LEAST_URGENT_WORK);
-        let (set, level) = match recipient {
-            Some(index) => {
-                if frame.level().is_some() {
-                    self.table.call(index, urgent);
-                }
-                let slot = self.table.slot(index);
-                let level = slot.level();
-                (&mut slot.set, level)
+        let level = recipient.map_or(urgent, |index| {
+            if frame.level().is_some() {
+                self.table.call(index, urgent.bit());
             }
-            None => (&mut self.unowned, urgent),
-        };
+            self.table.slot(index).level()
+        });
         let mut port = self.link.port(Some(bytes), level);
+        let mut of_socket = recipient.map(endpoint);
+        let set = of_socket
+            .as_mut()
+            .map_or(&mut self.unowned, |endpoint| &mut endpoint.set);
         self.interface.poll_ingress_single(now(), &mut port, set);
+        drop(of_socket);
         let is_arp = bytes.get(12..14) == Some(&[8, 6]);
         self.link.give_back(frame);
         if let Some(index) = recipient {
@@ -293,7 +310,7 @@ impl Stack {
             Some(place) => place,
             None => {
                 let oldest = self.table.oldest_half_open(key.port)?;
-                self.tcp(oldest).abort();
+                endpoint(oldest).tcp().abort();
                 self.changed(oldest);
                 oldest
             }
@@ -311,9 +328,9 @@ impl Stack {
         if self.link.is_full() {
             return false;
         }
-        let slot = self.table.slot(index);
-        let mut port = self.link.port(None, slot.level());
-        let sent = self.interface.poll_egress(now(), &mut port, &mut slot.set);
+        let mut port = self.link.port(None, self.table.slot(index).level());
+        // Its lock is held for this call only.
+        let sent = (self.interface).poll_egress(now(), &mut port, &mut endpoint(index).set);
         let before = match self.turn {
             (whose, before) if whose == index => before,
             _ => 0,
@@ -326,8 +343,8 @@ impl Stack {
         if !self.changed(index) || !matches!(sent, PollResult::None) {
             return true;
         }
-        let slot = self.table.slot(index);
-        if slot.owner == Owner::None && self.tcp(index).state() == tcp::State::Closed {
+        let owner = self.table.slot(index).owner;
+        if owner == Owner::None && endpoint(index).tcp().state() == tcp::State::Closed {
             // There is no way to its peer, to which a reset would be sent.
             self.remove(index);
             return true;

@@ -14,6 +14,7 @@ use smoltcp::wire::{IpEndpoint, TcpControl};
 use upshift_core::Level;
 
 use super::checksum;
+use super::endpoint::endpoint;
 use super::table::{Key, Kind};
 use super::{LINGER, NET, Socket};
 use crate::memory::heap;
@@ -56,7 +57,7 @@ async fn inject(frame: &[u8]) {
     }
 }
 
-/// Lets the network's coroutines go on, which are less urgent than the tests.
+/// Lets the network's coroutine go on, which is less urgent than the tests.
 async fn rest() {
     sleep_until(clock::now() + clock::from_micros(100)).await;
 }
@@ -156,11 +157,9 @@ pub(crate) async fn what_is_more_urgent_is_sent_first() -> Outcome {
                 .map_err(|error| format!("{error}"))?;
             for _ in 0..2 {
                 let to = IpEndpoint::new(address(SELF), PORT + 1);
-                stack
-                    .udp(index)
-                    .send(4, to)
-                    .expect("room")
-                    .fill(level.get());
+                let mut endpoint = endpoint(index);
+                let room = endpoint.udp().send(4, to);
+                room.expect("room").fill(level.get());
             }
             stack.kick(index, level);
             sockets.push(index);
@@ -237,17 +236,17 @@ pub(crate) async fn what_is_written_at_once_is_sent_at_once() -> Outcome {
     let order = {
         let mut stack = NET.get().lock();
         let all = 0..super::SOCKETS as u16;
-        let is_client = |stack: &mut super::Stack, index: u16| {
-            stack.table.kind_of(index) == Some(Kind::Stream)
-                && stack
-                    .tcp(index)
+        let is_client = |index: &u16| {
+            stack.table.kind_of(*index) == Some(Kind::Stream)
+                && endpoint(*index)
+                    .tcp()
                     .remote_endpoint()
                     .is_some_and(|peer| (PORT..PORT + 2).contains(&peer.port))
         };
-        let clients: Vec<u16> = all.filter(|index| is_client(&mut stack, *index)).collect();
+        let clients: Vec<u16> = all.filter(is_client).collect();
         ensure!(clients.len() == 2, "{} connections", clients.len());
         for index in clients {
-            let sent = stack.tcp(index).send_slice(&[7; 4_000]);
+            let sent = endpoint(index).tcp().send_slice(&[7; 4_000]);
             ensure!(sent == Ok(4_000), "{sent:?}");
             stack.changed(index);
         }
@@ -304,16 +303,15 @@ pub(crate) async fn checksums_are_right() -> Outcome {
 /// What is written in three parts, a frame each, which do not come in.
 fn sent_in_parts(parts: [&[u8]; 3]) -> Vec<Vec<u8>> {
     let mut stack = NET.get().lock();
-    let is_sender = |stack: &mut super::Stack, index: u16| {
-        let peer = |stack: &mut super::Stack| stack.tcp(index).remote_endpoint();
-        stack.table.kind_of(index) == Some(Kind::Stream)
-            && peer(stack).is_some_and(|peer| peer.port == PORT)
+    let is_sender = |index: &u16| {
+        stack.table.kind_of(*index) == Some(Kind::Stream)
+            && (endpoint(*index).tcp().remote_endpoint()).is_some_and(|peer| peer.port == PORT)
     };
-    let sender = (0..super::SOCKETS as u16).find(|index| is_sender(&mut stack, *index));
+    let sender = (0..super::SOCKETS as u16).find(is_sender);
     let sender = sender.expect("a connection");
     let mut frames = Vec::new();
     for part in parts {
-        let sent = stack.tcp(sender).send_slice(part);
+        let sent = endpoint(sender).tcp().send_slice(part);
         assert_eq!(sent, Ok(part.len()));
         stack.changed(sender);
         while stack.send_frame() {}

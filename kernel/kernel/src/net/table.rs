@@ -6,8 +6,8 @@
 //!  call, frame, clock ─► slot has something to send ─► list of its level
 //! ```
 //!
-//! `smoltcp` looks at the sockets of a set one after the other. So each slot is a set of one,
-//! and a frame costs the same however many others are idle.
+//! A slot has what the stack alone looks at; the socket itself, which calls look at too, is its endpoint
+//! (`endpoint.rs`). A frame costs the same however many others are idle.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -20,7 +20,9 @@ use upshift_core::{LEVELS, Level};
 
 use super::SOCKETS;
 use super::deadlines::Deadlines;
+use super::endpoint::{Endpoint, endpoint, exchange};
 use super::lists::{Index, Lists};
+use super::requests::requests;
 use crate::executor;
 use crate::process::share::Taken;
 
@@ -113,12 +115,9 @@ pub(super) enum Kind {
 
 /// A socket.
 pub(super) struct Slot {
-    pub(super) set: SocketSet<'static>,
     pub(super) kind: Kind,
     key: Option<Key>,
     pub(super) owner: Owner,
-    /// To be ended, once what was written has been acknowledged.
-    pub(super) is_ending: bool,
     /// It could not send at its last turn: it may wait for the address of its next hop.
     pub(super) is_silent: bool,
     /// `smoltcp` may keep it silent for a peer whose address it has not found.
@@ -126,8 +125,6 @@ pub(super) struct Slot {
     /// Since when the peer has taken nothing of what waits for it, and how much that was when it
     /// was last looked at; of a socket without an owner, since when it has had none.
     pub(super) waits: Option<(Instant, usize)>,
-    /// At least half of the room for what comes was taken, and not all of it has been read since.
-    pub(super) was_half_full: bool,
     /// The levels of the calls that have concerned it since it last had nothing to send.
     calls: u64,
     /// The most urgent of those before.
@@ -198,16 +195,19 @@ impl Table {
         let mut set = SocketSet::new(storage);
         set.add(socket);
         let index = self.free.pop().ok_or(Error::TooMany)?;
-        self.slots[usize::from(index)] = Some(Box::new(Slot {
+        let endpoint = Endpoint {
             set,
+            is_ending: false,
+            was_half_full: false,
+        };
+        exchange(index, Some(endpoint));
+        self.slots[usize::from(index)] = Some(Box::new(Slot {
             kind,
             key: None,
             owner,
-            is_ending: false,
             is_silent: false,
             lacks_neighbour: false,
             waits: None,
-            was_half_full: false,
             calls: 0,
             level: executor::LEAST_URGENT_WORK,
             _taken: taken.into(),
@@ -229,11 +229,6 @@ impl Table {
         slot.expect("a socket has its slot as long as anything has its number")
     }
 
-    /// A socket of a kind.
-    pub(super) fn socket<T: AnySocket<'static>>(&mut self, index: Index) -> &mut T {
-        self.slot(index).set.get_mut(SocketHandle::default())
-    }
-
     /// A socket turns to another peer.
     ///
     /// `smoltcp` keeps a socket silent for a second when it does not find the address of its
@@ -241,8 +236,9 @@ impl Table {
     pub(super) fn turns_to_another(&mut self, index: Index) {
         let slot = self.slot(index);
         if core::mem::take(&mut slot.lacks_neighbour) {
-            let socket = slot.set.remove(SocketHandle::default());
-            slot.set.add(socket);
+            let set = &mut endpoint(index).set;
+            let socket = set.remove(SocketHandle::default());
+            set.add(socket);
         }
     }
 
@@ -253,6 +249,8 @@ impl Table {
         self.half_open.remove(index);
         self.deadlines.set(index, None);
         self.slots[usize::from(index)] = None;
+        drop(exchange(index, None));
+        requests().forget(index);
         self.free.push(index);
     }
 
@@ -312,9 +310,9 @@ impl Table {
         self.ports.retain(|taken| *taken != port);
     }
 
-    /// A call of this level concerns the socket.
-    pub(super) fn call(&mut self, index: Index, level: Level) {
-        self.slot(index).calls |= level.bit();
+    /// Calls of these levels concern the socket.
+    pub(super) fn call(&mut self, index: Index, levels: u64) {
+        self.slot(index).calls |= levels;
         if self.to_send.list_of(index).is_some() {
             // At its new level, perhaps.
             self.sends(index, true);

@@ -6,7 +6,7 @@
 //! simulated clock. What the file has of this commit already is not measured again.
 //!
 //! `plan` says which points there are, `point` is one of them and its line, `file` has all of them, `page` and `plot` make of them
-//! what people look at, `published` has the papers' own figures, `outside` are clients on the host, `profile` counts what a request is made of.
+//! what people look at, `published` has the papers' own figures, `saturation` is the papers' figures by slower clocks, `outside` are clients on the host, `profile` counts what a request is made of.
 
 mod file;
 mod outside;
@@ -16,6 +16,7 @@ mod plot;
 mod point;
 mod profile;
 mod published;
+mod saturation;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::build::{self, Image};
-use crate::qemu::{self, Machine, Network};
+use crate::qemu::{self, Machine};
 use file::File;
 use point::{Load, MODELS, Point};
 
@@ -47,6 +48,8 @@ pub(crate) enum What {
     Quick,
     /// Those of the shape of what is published.
     Published,
+    /// Those of the papers' figures, by clocks so slow that connections ask for more than harts do.
+    Saturation,
     /// Those by the host's clock, one machine at a time: for a host that does nothing else.
     Clock,
     /// Those with clients on the host, by its clock.
@@ -63,6 +66,7 @@ pub(crate) fn run(what: What, folder: &Path) -> Result<ExitCode, String> {
         What::All => plan::all(),
         What::Quick => plan::quick(),
         What::Published => plan::published(),
+        What::Saturation => plan::saturation(),
         What::Clock => plan::by_clock(),
         What::Host => plan::from_host(),
         What::Profile(_) | What::Draw => Vec::new(),
@@ -76,6 +80,7 @@ pub(crate) fn run(what: What, folder: &Path) -> Result<ExitCode, String> {
         let source = match what {
             What::Clock => Source::Clock,
             What::Host => Source::Host,
+            What::Saturation => Source::Saturation,
             _ => Source::Instructions,
         };
         failed = measure_all(&plan, &points_in(folder, source), source)?;
@@ -90,6 +95,8 @@ pub(crate) fn run(what: What, folder: &Path) -> Result<ExitCode, String> {
 enum Source {
     /// Time counts instructions.
     Instructions,
+    /// The same, by slower clocks.
+    Saturation,
     /// Time is the host's.
     Clock,
     /// The same, and clients are on the host.
@@ -100,6 +107,7 @@ enum Source {
 fn points_in(folder: &Path, source: Source) -> PathBuf {
     folder.join(match source {
         Source::Instructions => "points.csv",
+        Source::Saturation => "points-saturation.csv",
         Source::Clock => "points-clock.csv",
         Source::Host => "points-host.csv",
     })
@@ -153,8 +161,8 @@ fn measure_all(plan: &[Load], file: &Path, source: Source) -> Result<usize, Stri
     };
     std::thread::scope(|scope| {
         let count = match source {
-            Source::Instructions => AT_ONCE,
-            _ => 1,
+            Source::Instructions | Source::Saturation => AT_ONCE,
+            Source::Clock | Source::Host => 1,
         };
         let workers: Vec<_> = (0..count).map(|_| scope.spawn(work)).collect();
         let mut ended = workers.into_iter().map(|worker| worker.join());
@@ -179,13 +187,11 @@ fn measure(image: &Image, load: Load) -> Result<Point, String> {
         load.harts,
     ];
     let words = words.map(|word| word.to_string()).join(",");
+    let arguments = format!("init=matrix with={server},{words} threads={THREADS}");
     let machine = Machine {
-        cpu: "",
-        smp: load.harts,
         icount: !load.by_clock,
-        network: Network::No,
-        disk: None,
-        arguments: format!("init=matrix with={server},{words} threads={THREADS}"),
+        shift: load.shift,
+        ..Machine::new(load.harts, &arguments)
     };
     let outcome = qemu::run(image, &machine, LIMIT)?;
     let figures: Vec<_> = outcome
@@ -209,11 +215,16 @@ fn measure(image: &Image, load: Load) -> Result<Point, String> {
 
 /// Makes the plots of the points that there are, and the page beside the folder.
 fn draw(folder: &Path) -> Result<(), String> {
-    let text = fs::read_to_string(points_in(folder, Source::Instructions)).unwrap_or_default();
-    let counted = File::parse(&text);
+    let read = |source| {
+        let text = fs::read_to_string(points_in(folder, source)).unwrap_or_default();
+        File::parse(&text)
+    };
+    let (counted, saturated) = (read(Source::Instructions), read(Source::Saturation));
     plot::draw_all(&counted.points, folder)?;
+    saturation::draw(&saturated.points, folder)?;
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let mut page = page::page(&name, &counted.points, &counted.commit);
+    page += &saturation::page(&name, &saturated.points, &saturated.commit);
     let profiles = fs::read_to_string(folder.join(PROFILE)).unwrap_or_default();
     page += &profile::draw(&name, &profiles);
     let file = folder.with_extension("md");

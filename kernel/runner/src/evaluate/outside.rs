@@ -41,15 +41,12 @@ pub(super) fn measure(image: &Image, load: Load) -> Result<Point, String> {
         false => "coroutines",
     };
     let (connections, harts) = (load.connections, load.harts);
+    let arguments = format!(
+        "init=matrix with=outside,{server},{connections},{harts} threads={THREADS} address=10.0.2.15/24,10.0.2.2"
+    );
     let machine = Machine {
-        cpu: "",
-        smp: harts,
-        icount: false,
         network,
-        disk: None,
-        arguments: format!(
-            "init=matrix with=outside,{server},{connections},{harts} threads={THREADS} address=10.0.2.15/24,10.0.2.2"
-        ),
+        ..Machine::new(harts, &arguments)
     };
     let ports: Vec<u16> = (first..first + count).collect();
     let has_failed = Arc::new(AtomicBool::new(false));

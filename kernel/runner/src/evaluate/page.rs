@@ -19,8 +19,10 @@ compute, send). UT: three threads. The clients are coroutines of one process, co
 loopback; the figures include their instructions and those of the network.
 
 Time counts instructions (QEMU 7.2, `-icount shift=0`): a millisecond of a hart is a million
-instructions, and every figure repeats exactly. QEMU runs several harts in turn, 0.1 ms each:
-latencies on several harts are meaningful only if they are longer than the turns.
+instructions, and every figure repeats exactly. QEMU runs several harts in turn, 10,000 instructions
+each: latencies on several harts are meaningful only if they are longer than the turns. A hart whose
+turn ends inside a lock makes the others spin through theirs, so instruction counts on several harts
+depend on the length of turns, too.
 
 ";
 

@@ -41,8 +41,112 @@ const PLAIN: Load = Load {
     period: 0,
     millis: CLOSED,
     harts: 1,
+    shift: 0,
     by_clock: false,
 };
+
+/// At saturation: how long is measured, the orders of the matrices with their clocks for a period of 100 ms, and numbers of
+/// connections. By these clocks a hart answers what some 50 to 80 connections ask for; with half the period an instruction
+/// takes half as long.
+pub(crate) const SATURATED: u32 = 2_000;
+pub(crate) const CLOCKS: [(u32, u32); 5] = [(8, 5), (20, 3), (12, 4), (15, 4), (1, 5)];
+pub(crate) const PERIODS: [u32; 2] = [100, 50];
+const SATURATING: [u32; 9] = [1, 4, 8, 16, 32, 48, 64, 96, 128];
+/// Coroutines on both sides, and threads.
+pub(crate) const COMPARED: [usize; 2] = [0, 3];
+/// The published points with priorities: connections, levels, order, period, numbers of harts, and our clock.
+pub(crate) const LEVELS_8: Levels = Levels {
+    connections: 128,
+    levels: 8,
+    n: 20,
+    period: 50,
+    harts: &[1, 2, 3, 4],
+    shift: 3,
+};
+/// Eight connections of eight levels, and of four. The period is not published; with this one they ask for more than two harts
+/// do.
+pub(crate) const FEW: Levels = Levels {
+    connections: 8,
+    levels: 8,
+    n: 12,
+    period: 5,
+    harts: &[2, 4],
+    shift: 5,
+};
+pub(crate) const FEW_OF_4: Levels = Levels { levels: 4, ..FEW };
+/// In a closed loop, by harts.
+pub(crate) const SCALING_CONNECTIONS: u32 = 64;
+pub(crate) const SCALING_HARTS: [u32; 4] = [1, 2, 3, 4];
+
+/// Connections of several levels on several numbers of harts.
+#[derive(Clone, Copy)]
+pub(crate) struct Levels {
+    pub(crate) connections: u32,
+    pub(crate) levels: u32,
+    pub(crate) n: u32,
+    pub(crate) period: u32,
+    pub(crate) harts: &'static [u32],
+    pub(crate) shift: u32,
+}
+
+impl Levels {
+    /// The point of a model.
+    pub(crate) fn load(&self, model: usize, harts: u32) -> Load {
+        Load {
+            model,
+            connections: self.connections,
+            n: self.n,
+            levels: self.levels,
+            period: self.period,
+            millis: SATURATED,
+            harts,
+            shift: self.shift,
+            by_clock: false,
+        }
+    }
+
+    fn loads(self) -> impl Iterator<Item = Load> {
+        let of_harts = move |&harts| COMPARED.map(|model| self.load(model, harts));
+        self.harts.iter().flat_map(of_harts)
+    }
+}
+
+/// A closed loop on so many harts.
+pub(crate) fn scaling(model: usize, harts: u32) -> Load {
+    Load {
+        model,
+        connections: SCALING_CONNECTIONS,
+        n: 20,
+        harts,
+        ..PLAIN
+    }
+}
+
+/// The papers' figures, most telling first.
+pub(crate) fn saturation() -> Vec<Load> {
+    let mut plan: Vec<Load> = SCALING_HARTS
+        .into_iter()
+        .flat_map(|harts| COMPARED.map(|model| scaling(model, harts)))
+        .collect();
+    plan.extend(LEVELS_8.loads());
+    plan.extend(FEW.loads().chain(FEW_OF_4.loads()));
+    for period in PERIODS {
+        for (n, shift) in CLOCKS {
+            for connections in SATURATING {
+                plan.extend(COMPARED.map(|model| Load {
+                    model,
+                    connections,
+                    n,
+                    period,
+                    millis: SATURATED,
+                    shift: shift - u32::from(period == 50),
+                    ..PLAIN
+                }));
+            }
+        }
+    }
+    plan
+}
 
 fn models(load: Load) -> impl Iterator<Item = Load> {
     (0..MODELS.len()).map(move |model| Load { model, ..load })
@@ -193,7 +297,7 @@ mod tests {
 
     #[test]
     fn no_point_is_measured_twice() {
-        for plan in [all(), quick(), by_clock(), from_host()] {
+        for plan in [all(), quick(), saturation(), by_clock(), from_host()] {
             for (at, load) in plan.iter().enumerate() {
                 assert!(!plan[..at].contains(load), "{load}");
             }

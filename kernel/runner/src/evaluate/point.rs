@@ -17,6 +17,8 @@ pub(crate) struct Load {
     /// How long is measured.
     pub(crate) millis: u32,
     pub(crate) harts: u32,
+    /// An instruction takes 2 to this power nanoseconds, where time counts instructions.
+    pub(crate) shift: u32,
     /// Time is that of the host's clock, not a count of instructions.
     pub(crate) by_clock: bool,
 }
@@ -43,6 +45,19 @@ impl Load {
     }
 }
 
+/// How time is called that counts instructions, one a nanosecond; fewer are a fraction of it.
+const COUNTED: &str = "icount";
+
+/// The shift of a clock, as [`Load`] writes it; of the host's, 0.
+fn shift_of(clock: &str) -> u32 {
+    let nanos = clock
+        .strip_prefix(COUNTED)
+        .and_then(|rest| rest.strip_prefix('/'));
+    nanos
+        .and_then(|nanos| nanos.parse::<u32>().ok())
+        .map_or(0, |nanos| nanos.max(1).ilog2())
+}
+
 impl fmt::Display for Load {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Load {
@@ -54,7 +69,11 @@ impl fmt::Display for Load {
             harts,
             ..
         } = self;
-        let clock = if self.by_clock { "clock" } else { "icount" };
+        let clock = match (self.by_clock, self.shift) {
+            (true, _) => "clock".to_owned(),
+            (_, 0) => COUNTED.to_owned(),
+            (_, shift) => format!("{COUNTED}/{}", 1 << shift),
+        };
         let model = MODELS[self.model];
         write!(
             f,
@@ -132,10 +151,10 @@ impl Point {
     pub(crate) fn instructions(&self) -> Option<u64> {
         let all = self.figures.first().filter(|all| all.count > 0)?;
         if all.nanos > 0 {
-            return Some(all.nanos);
+            return Some(all.nanos >> self.load.shift);
         }
         let spent = u64::from(self.load.millis) * u64::from(self.load.stretch()) * 1_000_000;
-        Some(spent / all.count)
+        Some((spent >> self.load.shift) / all.count)
     }
 }
 
@@ -182,6 +201,7 @@ fn parse_line(line: &str) -> Option<(Load, Option<Figures>)> {
         period: period.parse().ok()?,
         millis: millis.parse().ok()?,
         harts: harts.parse().ok()?,
+        shift: shift_of(clock),
         by_clock: *clock == "clock",
     };
     let number = |at: usize| rest.get(at)?.parse::<u64>().ok();
@@ -248,6 +268,7 @@ mod tests {
             period: 50,
             millis: 500,
             harts: 2,
+            shift: 5,
             by_clock: false,
         };
         let figures = |who: &str| Figures {

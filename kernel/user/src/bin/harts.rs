@@ -2,8 +2,8 @@
 //! on a hart that sleeps, and a program gives way to what is more urgent on any hart.
 //!
 //! They assert times, so they are for a machine on which time counts instructions, with as
-//! many harts as the argument says (`os-runner`: `icount smp 4`). A hart's turn takes 100 microseconds there,
-//! which is what the limits are made of; a quantum is 5 milliseconds.
+//! many harts as the argument says (`os-runner`: `icount smp 4`). A hart's turn takes 10 microseconds there, far
+//! less than the limits; a quantum is 5 milliseconds.
 
 #![no_std]
 #![no_main]
@@ -34,7 +34,7 @@ const MICROS: u64 = 10;
 /// How many harts there are.
 static HARTS: AtomicU64 = AtomicU64::new(4);
 
-/// Late, in ticks: a few turns of all harts, far less than a quantum.
+/// Late, in ticks: many turns of all harts, far less than a quantum.
 fn late_is() -> u64 {
     250 * MICROS * HARTS.load(Relaxed)
 }

@@ -3,7 +3,7 @@
 //! what they have noted is held against the laws.
 //!
 //! They assert times, so they are for a machine on which time counts instructions, with as many
-//! harts as the argument says (`os-runner`: `icount smp 4 laws`). A hart's turn takes 100
+//! harts as the argument says (`os-runner`: `icount smp 4 laws`). A hart's turn takes 10
 //! microseconds there.
 
 #![no_std]
@@ -59,7 +59,7 @@ async fn main() -> isize {
     run_all(TESTS).await
 }
 
-/// What the laws are bounded by, in ticks: five turns of all harts, less than a quantum, which is
+/// What the laws are bounded by, in ticks: many turns of all harts, and less than a quantum, which is
 /// 5 milliseconds.
 fn bound() -> u64 {
     500 * MICROS * HARTS.load(SeqCst)

@@ -9,6 +9,7 @@ use os_abi::Error;
 
 use super::super::{ACKNOWLEDGE, NET, SOCKETS};
 use super::{PORT, comes_back, connected, in_use, rest, wait};
+use crate::net::endpoint::endpoint;
 use crate::net::table::Kind;
 use crate::selftest::{Outcome, is_icount};
 use crate::sleep::sleep_until;
@@ -24,6 +25,7 @@ fn carry() -> usize {
     let mut stack = NET.get().lock();
     let mut frames = 0;
     loop {
+        stack.let_calls_in();
         let (sends, takes) = (stack.send_frame(), stack.take_frame());
         frames += usize::from(takes);
         if !sends && !takes {
@@ -34,11 +36,11 @@ fn carry() -> usize {
 
 /// Bytes of all connections that are not acknowledged.
 fn unacknowledged() -> usize {
-    let mut stack = NET.get().lock();
+    let stack = NET.get().lock();
     let mut bytes = 0;
     for index in 0..SOCKETS as u16 {
         if stack.table.kind_of(index) == Some(Kind::Stream) {
-            bytes += stack.tcp(index).send_queue();
+            bytes += endpoint(index).tcp().send_queue();
         }
     }
     bytes

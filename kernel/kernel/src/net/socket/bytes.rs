@@ -1,10 +1,12 @@
-//! Bytes of a connection: between a socket's buffer and its reader or writer, in place.
+//! Bytes of a connection: between a socket's buffer and its reader or writer, in place, under the lock of the endpoint.
 
 use os_abi::Error;
 
 use super::slots::BUFFER;
-use super::{Socket, State, stack};
+use super::{Socket, State};
 use crate::executor::level;
+use crate::net::endpoint::endpoint;
+use crate::net::requests::requests;
 
 impl Socket {
     /// Gives what has come to `take`, at most so many bytes, in one or two pieces with their
@@ -18,8 +20,8 @@ impl Socket {
         let State::Stream(index) = *state else {
             return Some(Err(Error::BadFile));
         };
-        let mut stack = stack();
-        let socket = stack.tcp(index);
+        let mut endpoint = endpoint(index);
+        let socket = endpoint.tcp();
         let waiting = socket.recv_queue();
         if waiting == 0 && socket.may_recv() && most > 0 {
             return None;
@@ -41,10 +43,11 @@ impl Socket {
         }
         // The peer may wait for room. It is told of more once that has doubled, so not if the buffer has not been half full, and
         // at last when all is taken.
-        let was_half_full = stack.table.slot(index).was_half_full;
-        if waiting >= BUFFER / 2 || was_half_full {
-            stack.table.slot(index).was_half_full = done < waiting;
-            stack.kick_stream(index, level());
+        let has_more_room = waiting >= BUFFER / 2 || endpoint.was_half_full;
+        endpoint.was_half_full = has_more_room && done < waiting;
+        drop(endpoint);
+        if has_more_room {
+            requests().kick(index, level());
         }
         match failed {
             Some(error) if done == 0 => Some(Err(error)),
@@ -64,9 +67,9 @@ impl Socket {
         let State::Stream(index) = *state else {
             return Some(Err(Error::BadFile));
         };
-        let mut stack = stack();
-        let is_ending = stack.table.slot(index).is_ending;
-        let socket = stack.tcp(index);
+        let mut endpoint = endpoint(index);
+        let is_ending = endpoint.is_ending;
+        let socket = endpoint.tcp();
         if is_ending || !socket.may_send() {
             return Some(Err(Error::BrokenPipe));
         }
@@ -88,7 +91,8 @@ impl Socket {
                 Err(error) => failed = Some(error),
             }
         }
-        stack.kick_stream(index, level());
+        drop(endpoint);
+        requests().kick(index, level());
         match failed {
             Some(error) if done == 0 => Some(Err(error)),
             _ => Some(Ok(done)),

@@ -12,6 +12,7 @@ use smoltcp::wire::{IpAddress, IpEndpoint, Ipv4Address};
 
 use super::{Socket, State, stack};
 use crate::executor::level;
+use crate::net::endpoint::endpoint;
 use crate::net::lists::Index;
 use crate::net::table::{self, Key, Kind, Owner};
 use crate::net::{ACKNOWLEDGE, ASK, GONE, Stack};
@@ -43,12 +44,14 @@ impl Stack {
     /// A connection has an owner, which is to hear when its peer is gone.
     fn is_taken(&mut self, index: Index) {
         self.table.slot(index).owner = Owner::Program;
-        let peer = self.tcp(index).remote_endpoint();
+        let mut endpoint = endpoint(index);
+        let socket = endpoint.tcp();
+        let peer = socket.remote_endpoint();
         let is_own = peer.is_some_and(|peer| self.link.is_own(peer.addr));
-        let socket = self.tcp(index);
         socket.set_keep_alive(Some(ASK));
         socket.set_timeout(Some(GONE));
         socket.set_ack_delay(is_own.then_some(ACKNOWLEDGE));
+        drop(endpoint);
         self.changed(index);
     }
 
@@ -123,12 +126,14 @@ impl Socket {
     /// # Errors
     /// [`Error::BadFile`]: it does not listen.
     pub(crate) async fn accept(&self) -> Result<Socket, Error> {
-        let look = |state: &mut State, stack: &mut Stack| {
+        let look = |state: &mut State| {
             let State::Listener { port, backlog } = state else {
                 return Some(Err(Error::BadFile));
             };
+            // A connection that is there stays so until it is taken.
+            let mut stack = stack();
             let waits = |state| matches!(state, tcp::State::Listen | tcp::State::SynReceived);
-            let is_there = |index: &Index| !waits(stack.tcp(*index).state());
+            let is_there = |index: &Index| !waits(endpoint(*index).tcp().state());
             let at = backlog.iter().position(is_there)?;
             // Without memory for another, the connection waits until there is.
             let next = match stack.add_listening(&self.share, *port) {
@@ -161,11 +166,8 @@ impl Socket {
                 port => port,
             };
             let index = stack.add_stream(&self.share, Owner::Program)?;
-            let Stack {
-                interface, table, ..
-            } = &mut *stack;
-            let socket = table.socket::<tcp::Socket<'_>>(index);
-            let begun = socket.connect(interface.context(), remote, port);
+            let context = stack.interface.context();
+            let begun = endpoint(index).tcp().connect(context, remote, port);
             if begun.is_err() {
                 stack.remove(index);
                 return Err(Error::BadArgument);
@@ -174,11 +176,11 @@ impl Socket {
             stack.is_taken(index);
             stack.kick(index, level());
         }
-        let look = |state: &mut State, stack: &mut Stack| {
-            let State::Stream(handle) = *state else {
+        let look = |state: &mut State| {
+            let State::Stream(index) = *state else {
                 return Some(Err(Error::BadFile));
             };
-            match stack.tcp(handle).state() {
+            match endpoint(index).tcp().state() {
                 tcp::State::SynSent | tcp::State::SynReceived => None,
                 tcp::State::Closed => Some(Err(Error::Refused)),
                 _ => Some(Ok(())),

@@ -13,7 +13,9 @@ use super::{Socket, State, stack};
 use crate::executor::level;
 use crate::memory;
 use crate::net::Stack;
+use crate::net::endpoint::endpoint;
 use crate::net::lists::Index;
+use crate::net::requests::requests;
 use crate::net::table::{Key, Kind, Owner, UDP};
 use crate::process::Share;
 
@@ -55,10 +57,6 @@ impl Stack {
         self.table.set_key(index, Some(key(port)));
         Ok(index)
     }
-
-    pub(in crate::net) fn udp(&mut self, index: Index) -> &mut udp::Socket<'static> {
-        self.table.socket(index)
-    }
 }
 
 impl Socket {
@@ -71,13 +69,12 @@ impl Socket {
         put: impl FnOnce(&mut [u8]) -> Result<(), Error>,
     ) -> Option<Result<usize, Error>> {
         let mut state = self.state.lock();
-        let mut stack = stack();
         if let State::Fresh {
             kind: Kind::Datagrams,
             ..
         } = *state
         {
-            match stack.add_datagrams(&self.share, 0) {
+            match stack().add_datagrams(&self.share, 0) {
                 Ok(index) => *state = State::Datagrams(index),
                 Err(error) => return Some(Err(error)),
             }
@@ -89,12 +86,12 @@ impl Socket {
         if len > datagram::MOST || port == 0 || to.addr.is_unspecified() {
             return Some(Err(Error::BadArgument));
         }
-        let outcome = match stack.udp(index).send(len, to) {
+        let outcome = match endpoint(index).udp().send(len, to) {
             Err(udp::SendError::BufferFull) => return None,
             Err(udp::SendError::Unaddressable) => Err(Error::BadArgument),
             Ok(room) => put(room).map(|()| len),
         };
-        stack.kick(index, level());
+        requests().kick(index, level());
         Some(outcome)
     }
 
@@ -108,8 +105,8 @@ impl Socket {
         let State::Datagrams(index) = *state else {
             return Some(Err(Error::BadFile));
         };
-        let mut stack = stack();
-        let (bytes, from) = stack.udp(index).recv().ok()?;
+        let mut endpoint = endpoint(index);
+        let (bytes, from) = endpoint.udp().recv().ok()?;
         let IpAddress::Ipv4(address) = from.endpoint.addr;
         Some(take(address.to_bits(), from.endpoint.port, bytes))
     }

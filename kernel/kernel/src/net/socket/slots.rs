@@ -8,6 +8,7 @@ use smoltcp::socket::tcp;
 use upshift_core::Level;
 
 use crate::memory;
+use crate::net::endpoint::endpoint;
 use crate::net::lists::Index;
 use crate::net::table::{Kind, Owner};
 use crate::net::{LINGER, Stack};
@@ -57,19 +58,21 @@ impl Stack {
             return;
         }
         // No peer knows of it, or one that answers is reset.
-        if self.tcp(index).state() == tcp::State::SynSent {
+        if endpoint(index).tcp().state() == tcp::State::SynSent {
             self.remove(index);
             return;
         }
         match owner {
             // It has not been used.
-            Owner::Listener(_) => self.tcp(index).abort(),
+            Owner::Listener(_) => endpoint(index).tcp().abort(),
             _ => self.end(index),
         }
         // Without an owner it is kept for no longer than this.
-        let socket = self.tcp(index);
+        let mut endpoint = endpoint(index);
+        let socket = endpoint.tcp();
         socket.set_keep_alive(None);
         socket.set_timeout(Some(LINGER));
+        drop(endpoint);
         self.kick(index, level);
     }
 }

@@ -6,21 +6,22 @@ use core::task::{Context, Poll, Waker};
 
 use upshift_core::Level;
 
-use super::{Socket, State, stack};
+use super::{Socket, State};
 use crate::executor;
-use crate::net::Stack;
+use crate::net::endpoint::endpoint;
 use crate::net::lists::Index;
-use crate::net::table::Kind;
+use crate::net::requests::requests;
 
 impl Socket {
     /// Waits until there is something to take, or will never be.
     pub(crate) async fn readable(&self) {
-        let look = |state: &mut State, stack: &mut Stack| match *state {
-            State::Stream(handle) => {
-                let socket = stack.tcp(handle);
+        let look = |state: &mut State| match *state {
+            State::Stream(index) => {
+                let mut endpoint = endpoint(index);
+                let socket = endpoint.tcp();
                 (socket.can_recv() || !socket.may_recv()).then_some(())
             }
-            State::Datagrams(index) => stack.udp(index).can_recv().then_some(()),
+            State::Datagrams(index) => endpoint(index).udp().can_recv().then_some(()),
             _ => Some(()),
         };
         self.until_side(look, Side::Read).await;
@@ -28,12 +29,13 @@ impl Socket {
 
     /// Waits until there is room, or no reader any more.
     pub(crate) async fn writable(&self) {
-        let look = |state: &mut State, stack: &mut Stack| match *state {
-            State::Stream(handle) => {
-                let socket = stack.tcp(handle);
+        let look = |state: &mut State| match *state {
+            State::Stream(index) => {
+                let mut endpoint = endpoint(index);
+                let socket = endpoint.tcp();
                 (socket.can_send() || !socket.may_send()).then_some(())
             }
-            State::Datagrams(index) => stack.udp(index).can_send().then_some(()),
+            State::Datagrams(index) => endpoint(index).udp().can_send().then_some(()),
             _ => Some(()),
         };
         self.until_side(look, Side::Write).await;
@@ -41,14 +43,14 @@ impl Socket {
 
     pub(super) fn until<R, F>(&self, look: F) -> Until<'_, F>
     where
-        F: FnMut(&mut State, &mut Stack) -> Option<R> + Unpin,
+        F: FnMut(&mut State) -> Option<R> + Unpin,
     {
         self.until_side(look, Side::Both)
     }
 
     fn until_side<R, F>(&self, look: F, side: Side) -> Until<'_, F>
     where
-        F: FnMut(&mut State, &mut Stack) -> Option<R> + Unpin,
+        F: FnMut(&mut State) -> Option<R> + Unpin,
     {
         Until {
             socket: self,
@@ -69,7 +71,7 @@ enum Side {
     Both,
 }
 
-/// Waits until `look`, called under the locks, finds what it wants.
+/// Waits until `look`, called under the lock of the socket, finds what it wants.
 pub(super) struct Until<'a, F> {
     socket: &'a Socket,
     look: F,
@@ -81,36 +83,34 @@ pub(super) struct Until<'a, F> {
 }
 
 impl<F> Until<'_, F> {
-    fn waits_at(&mut self, stack: &mut Stack, level: Option<Level>) {
+    fn waits_at(&mut self, level: Option<Level>) {
         let before = core::mem::replace(&mut self.level, level);
         if before != level {
-            stack.waits(before, level);
+            requests().waits(before, level);
         }
     }
 }
 
-impl Stack {
-    /// What waits for this side of a socket is woken when that changes. Something else may wait for the other side.
-    fn register(&mut self, index: Index, side: Side, waker: &Waker) {
-        let is_stream = self.table.slot(index).kind != Kind::Datagrams;
-        if side != Side::Write {
-            match is_stream {
-                true => self.tcp(index).register_recv_waker(waker),
-                false => self.udp(index).register_recv_waker(waker),
-            }
+/// What waits for this side of a socket is woken when that changes. Something else may wait for the other side.
+fn register(index: Index, is_stream: bool, side: Side, waker: &Waker) {
+    let mut endpoint = endpoint(index);
+    if side != Side::Write {
+        match is_stream {
+            true => endpoint.tcp().register_recv_waker(waker),
+            false => endpoint.udp().register_recv_waker(waker),
         }
-        if side != Side::Read {
-            match is_stream {
-                true => self.tcp(index).register_send_waker(waker),
-                false => self.udp(index).register_send_waker(waker),
-            }
+    }
+    if side != Side::Read {
+        match is_stream {
+            true => endpoint.tcp().register_send_waker(waker),
+            false => endpoint.udp().register_send_waker(waker),
         }
     }
 }
 
 impl<R, F> Future for Until<'_, F>
 where
-    F: FnMut(&mut State, &mut Stack) -> Option<R> + Unpin,
+    F: FnMut(&mut State) -> Option<R> + Unpin,
 {
     type Output = R;
 
@@ -118,9 +118,8 @@ where
         let this = self.get_mut();
         let socket = this.socket;
         let mut state = socket.state.lock();
-        let mut stack = stack();
-        if let Some(found) = (this.look)(&mut state, &mut stack) {
-            this.waits_at(&mut stack, None);
+        if let Some(found) = (this.look)(&mut state) {
+            this.waits_at(None);
             return Poll::Ready(found);
         }
         let waiters = Waker::from(socket.waiters.clone());
@@ -129,8 +128,9 @@ where
             State::Stream(index) | State::Datagrams(index) => core::slice::from_ref(index),
             State::Listener { backlog, .. } => &backlog[..],
         };
+        let is_stream = !matches!(*state, State::Datagrams(_));
         for index in indices {
-            stack.register(*index, this.side, &waiters);
+            register(*index, is_stream, this.side, &waiters);
         }
         socket.waiters.0.lock().add(cx.waker());
         this.listed = Some(cx.waker().clone());
@@ -138,11 +138,17 @@ where
         // is as urgent.
         let level = executor::domain().waits();
         if let Some(level) = level.filter(|level| this.level != Some(*level)) {
+            let mut requests = requests();
             for index in indices {
-                stack.table.call(*index, level);
+                requests.concerns(*index, level);
             }
         }
-        this.waits_at(&mut stack, level);
+        this.waits_at(level);
+        // It may have changed before it was registered.
+        if let Some(found) = (this.look)(&mut state) {
+            this.waits_at(None);
+            return Poll::Ready(found);
+        }
         Poll::Pending
     }
 }
@@ -153,7 +159,7 @@ impl<F> Drop for Until<'_, F> {
             self.socket.waiters.0.lock().remove(&waker);
         }
         if self.level.is_some() {
-            self.waits_at(&mut stack(), None);
+            self.waits_at(None);
         }
     }
 }

@@ -128,7 +128,7 @@ fn layer_in_program(source: &Source) -> &'static str {
     let is_in = |part: &str| source.file.contains(part);
     match source.within.as_str() {
         "push" | "pop" | "close" => "queue",
-        "compute" | "square" => "compute",
+        "compute" | "square" | "begin_square" | "square_row" => "compute",
         "send" => "send",
         _ if is_in("bin/matrix/") => "receive",
         _ if is_in("scheduler/core/") || is_in("vdso/src") => "scheduler",

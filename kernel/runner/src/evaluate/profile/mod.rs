@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use super::point::Load;
 use super::{AT_ONCE, THREADS};
 use crate::build::{self, Image};
-use crate::qemu::{self, Machine, Network};
+use crate::qemu::{self, Machine};
 use counter::Counter;
 use layers::Profile;
 use sources::{Code, Sources};
@@ -38,15 +38,11 @@ fn measure(image: &Image, load: Load, is_verbose: bool) -> Result<Profile, Strin
         false => "coroutines",
     };
     let (connections, n, millis) = (load.connections, load.n, load.millis);
+    let arguments =
+        format!("init=matrix with={server},{connections},{n},1,0,{millis},1 threads={THREADS}");
     let machine = Machine {
-        cpu: "",
-        smp: 1,
         icount: true,
-        network: Network::No,
-        disk: None,
-        arguments: format!(
-            "init=matrix with={server},{connections},{n},1,0,{millis},1 threads={THREADS}"
-        ),
+        ..Machine::new(1, &arguments)
     };
     let kernel = std::fs::read(&image.kernel)
         .map_err(|error| format!("{}: {error}", image.kernel.display()))?;
@@ -97,6 +93,7 @@ fn plan() -> Vec<Load> {
             // More than it takes.
             millis: 2_000,
             harts: 1,
+            shift: 0,
             by_clock: false,
         })
     };

@@ -10,7 +10,7 @@ use os_abi::layout;
 use crate::{build, state};
 
 /// The function that is called for each request once.
-const PRODUCT: &str = "matrix::square";
+const PRODUCT: &str = "matrix::begin_square";
 
 /// Is it of a program?
 pub(super) fn is_program(address: u64) -> bool {

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use os_user::coroutine::{current, spawn};
 use os_user::{Error, now, println, read, sys, ticks_per_second, write};
 
-use crate::{HEADER, PORT, connect as connect_to, level_of, square};
+use crate::{PORT, connect as connect_to, level_of, square};
 
 /// What is asked for: see the program.
 #[derive(Clone, Copy)]
@@ -48,12 +48,33 @@ fn millis(millis: u64) -> u64 {
     millis * ticks_per_second() / 1_000
 }
 
-/// Asks on all connections until the time is over.
+/// A request of a connection, and the reply that is right.
+struct Question {
+    request: Vec<u8>,
+    right: Vec<u8>,
+}
+
+impl Question {
+    fn new(load: &Load, at: usize) -> Question {
+        let words = load.n * load.n;
+        let mut request = Vec::from((8 * words as u32).to_le_bytes());
+        for place in 0..words {
+            request.extend_from_slice(&((place * 31 + at) as u64).to_le_bytes());
+        }
+        let right = square(&request);
+        Question { request, right }
+    }
+}
+
+/// Asks on all connections until the time is over. The right replies are computed before the time begins.
 pub(crate) async fn run(load: &Load, connections: Vec<usize>) -> Result<Vec<Answered>, Error> {
+    let questions = (0..connections.len()).map(|at| Question::new(load, at));
+    let questions: Vec<_> = questions.collect();
     let (start, load) = (now(), *load);
     let mut all = Vec::new();
-    for (at, connection) in connections.into_iter().enumerate() {
-        let one = ask(load, connection, at, start);
+    let asked = connections.into_iter().zip(questions);
+    for (at, (connection, question)) in asked.enumerate() {
+        let one = ask(load, connection, at, question, start);
         all.push(spawn(one, Some(level_of(at % load.levels)))?);
     }
     let mut results = Vec::new();
@@ -63,20 +84,21 @@ pub(crate) async fn run(load: &Load, connections: Vec<usize>) -> Result<Vec<Answ
     Ok(results)
 }
 
-async fn ask(load: Load, connection: usize, at: usize, start: u64) -> Result<Answered, Error> {
-    let len = 8 * load.n * load.n;
-    let mut request = Vec::from((len as u32).to_le_bytes());
-    for place in 0..load.n * load.n {
-        request.extend_from_slice(&((place * 31 + at) as u64).to_le_bytes());
-    }
-    let right = square(&request);
+async fn ask(
+    load: Load,
+    connection: usize,
+    at: usize,
+    question: Question,
+    start: u64,
+) -> Result<Answered, Error> {
+    let Question { mut request, right } = question;
     let begin = match load.period {
         0 => start + millis(WARM_UP),
         _ => start,
     };
     let end = begin + millis(load.millis);
     let mut answered = Answered::default();
-    let mut buffer = vec![0; HEADER + len];
+    let mut buffer = vec![0; right.len()];
     for turn in 0.. {
         // Not all at once.
         let offset = millis(load.period) * at as u64 / load.connections as u64;

@@ -7,13 +7,13 @@ use alloc::vec::Vec;
 use core::future::poll_fn;
 use core::task::Poll;
 
-use os_user::coroutine::{Cid, current, reprio, spawn, wake};
+use os_user::coroutine::{Cid, current, need_preempt, reprio, spawn, wake, yield_now};
 use os_user::cpu::{Cpu, alloc_cpu};
 use os_user::lock::SpinLock;
 use os_user::net::{accept_async, listen};
 use os_user::{Error, read, sys, write};
 
-use crate::{WAITING, backlog, square, take_frame};
+use crate::{WAITING, backlog, begin_square, square_row, take_frame};
 
 /// Frames between two coroutines.
 struct Queue(SpinLock<Frames>);
@@ -135,7 +135,15 @@ async fn receive(connection: usize, requests: Arc<Queue>) -> Result<(), Error> {
 
 async fn compute(requests: Arc<Queue>, replies: Arc<Queue>) -> Result<(), Error> {
     while let Some(frame) = requests.pop().await {
-        replies.push(square(&frame)).await;
+        let mut square = begin_square(&frame);
+        for row in 0..square.n {
+            // A thread is taken off its hart for what is more urgent; a coroutine gives way to another of its process.
+            if need_preempt() {
+                yield_now().await;
+            }
+            square_row(&mut square, row);
+        }
+        replies.push(square.reply).await;
     }
     replies.close();
     Ok(())

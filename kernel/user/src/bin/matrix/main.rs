@@ -150,8 +150,17 @@ async fn measure(model: &str, load: client::Load, cpus: usize) -> Result<(), Err
     Ok(())
 }
 
-/// The square of a matrix of numbers modulo 2⁶⁴, in place of it; `frame` is header and matrix.
-fn square(frame: &[u8]) -> Vec<u8> {
+/// The square of a matrix of numbers modulo 2⁶⁴, computed by rows.
+struct Square {
+    words: Vec<u64>,
+    n: usize,
+    /// Header and the rows that there are.
+    reply: Vec<u8>,
+}
+
+/// Begins with a request: header and matrix.
+#[inline(never)]
+fn begin_square(frame: &[u8]) -> Square {
     let words: Vec<u64> = frame[HEADER..]
         .chunks_exact(8)
         .map(|bytes| bytes.try_into().map_or(0u64, u64::from_le_bytes))
@@ -159,16 +168,29 @@ fn square(frame: &[u8]) -> Vec<u8> {
     let n = words.len().isqrt();
     let mut reply = Vec::with_capacity(frame.len());
     reply.extend_from_slice(&frame[..HEADER]);
-    for row in 0..n {
-        for column in 0..n {
-            let product = |sum: u64, k: usize| {
-                let product = words[row * n + k].wrapping_mul(words[k * n + column]);
-                sum.wrapping_add(product)
-            };
-            reply.extend_from_slice(&(0..n).fold(0u64, product).to_le_bytes());
-        }
+    Square { words, n, reply }
+}
+
+/// Computes a row.
+#[inline(never)]
+fn square_row(square: &mut Square, row: usize) {
+    let (words, n, reply) = (&square.words[..], square.n, &mut square.reply);
+    for column in 0..n {
+        let product = |sum: u64, k: usize| {
+            let product = words[row * n + k].wrapping_mul(words[k * n + column]);
+            sum.wrapping_add(product)
+        };
+        reply.extend_from_slice(&(0..n).fold(0u64, product).to_le_bytes());
     }
-    reply
+}
+
+/// The square of the matrix of a request, in place of it.
+fn square(frame: &[u8]) -> Vec<u8> {
+    let mut square = begin_square(frame);
+    for row in 0..square.n {
+        square_row(&mut square, row);
+    }
+    square.reply
 }
 
 /// Takes the first whole frame out of what has been received.

@@ -1,31 +1,32 @@
-//! The two coroutines of the network. Each does at most [`BUDGET`] frames a poll.
+//! The coroutine of the network. It handles at most [`BUDGET`] frames a poll.
 
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
 use super::link::FRAME;
-use super::{BUDGET, NET, now};
+use super::{BUDGET, NET, now, requests};
 use crate::sleep::{Sleep, sleep_until};
 use crate::{clock, println};
 
-/// The coroutine that takes frames, and looks at the clock.
+/// Takes frames and sends them, and looks at the clock.
 #[derive(Default)]
-pub(super) struct Receiver {
+pub(super) struct Networker {
     sleep: Option<Sleep>,
     /// It was said that there are frames that are too long.
     has_told: bool,
 }
 
-impl Future for Receiver {
+impl Future for Networker {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(net) = NET.try_get() else {
             return Poll::Pending;
         };
+        let in_time = net.lock().look_at_clock();
         let mut left = BUDGET;
-        while left > 0 && net.lock().take_frame() {
+        while left > 0 && net.lock().handle_frame() {
             left -= 1;
         }
         if !self.has_told && net.lock().link.too_long() > 0 {
@@ -33,16 +34,14 @@ impl Future for Receiver {
             println!("upshift: frames above {FRAME} bytes come in, and are dropped");
         }
         let mut stack = net.lock();
-        let in_time = stack.look_at_clock();
         let is_more = left == 0 || !in_time || stack.link.leave();
-        // Room that there is since it has begun was not told to the sender.
-        stack.go_on_sending();
+        requests().knows(stack.levels());
         if is_more {
-            // More, after others of its level.
+            // More, after others of its level. Of equally urgent frames the other kind has its turn.
+            stack.is_sending = !stack.is_sending;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        stack.settle_receiver();
         // An alarm that is early is left as it is.
         let next = stack.table.deadlines.first().map(|(deadline, _)| deadline);
         let is_early = |alarm| alarm > now() && next.is_some_and(|next| alarm <= next);
@@ -60,32 +59,6 @@ impl Future for Receiver {
             && !sleep.is_armed()
             && Pin::new(sleep).poll(cx).is_ready()
         {
-            cx.waker().wake_by_ref();
-        }
-        Poll::Pending
-    }
-}
-
-/// The coroutine that sends.
-pub(super) struct Sender;
-
-impl Future for Sender {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(net) = NET.try_get() else {
-            return Poll::Pending;
-        };
-        let mut left = BUDGET;
-        while left > 0 && net.lock().send_frame() {
-            left -= 1;
-        }
-        let mut stack = net.lock();
-        let levels = stack.table.levels();
-        stack.sender.follow(levels);
-        stack.go_on_receiving();
-        if left == 0 {
-            // More, after others of its level.
             cx.waker().wake_by_ref();
         }
         Poll::Pending

@@ -1,0 +1,75 @@
+//! The sockets as `smoltcp` has them, each behind a lock of its own.
+//!
+//! ```text
+//!  program ── read, write ─► endpoint ◄─ frame, clock ── stack
+//!              copies bytes              takes or makes one frame
+//! ```
+//!
+//! A call that moves bytes takes the lock of its endpoint only, so it waits at most for one frame of the same socket. The
+//! stack takes it inside its own lock. The slot of an endpoint (`table.rs`) has what only the stack looks at.
+
+use core::ops::{Deref, DerefMut};
+
+use smoltcp::iface::{SocketHandle, SocketSet};
+use smoltcp::socket::{AnySocket, tcp, udp};
+
+use super::SOCKETS;
+use super::lists::Index;
+use crate::arch::lock::{IrqGuard, IrqLock};
+
+static ENDPOINTS: [IrqLock<Option<Endpoint>>; SOCKETS] = [const { IrqLock::new(None) }; SOCKETS];
+
+/// A socket and its buffers.
+pub(super) struct Endpoint {
+    /// A set of one: `smoltcp` looks at the sockets of a set one after the other.
+    pub(super) set: SocketSet<'static>,
+    /// To be ended, once what was written has been acknowledged.
+    pub(super) is_ending: bool,
+    /// At least half of the room for what comes was taken, and not all of it has been read since.
+    pub(super) was_half_full: bool,
+}
+
+impl Endpoint {
+    /// The socket, of its kind.
+    pub(super) fn socket<T: AnySocket<'static>>(&mut self) -> &mut T {
+        self.set.get_mut(SocketHandle::default())
+    }
+
+    /// The socket of a connection.
+    pub(super) fn tcp(&mut self) -> &mut tcp::Socket<'static> {
+        self.socket()
+    }
+
+    /// The socket of datagrams.
+    pub(super) fn udp(&mut self) -> &mut udp::Socket<'static> {
+        self.socket()
+    }
+}
+
+/// An endpoint whose lock is held.
+pub(super) struct Locked(IrqGuard<'static, Option<Endpoint>>);
+
+const IS_THERE: &str = "a socket has its endpoint as long as anything has its number";
+
+impl Deref for Locked {
+    type Target = Endpoint;
+    fn deref(&self) -> &Endpoint {
+        self.0.as_ref().expect(IS_THERE)
+    }
+}
+
+impl DerefMut for Locked {
+    fn deref_mut(&mut self) -> &mut Endpoint {
+        self.0.as_mut().expect(IS_THERE)
+    }
+}
+
+/// Locks an endpoint that is there.
+pub(super) fn endpoint(index: Index) -> Locked {
+    Locked(ENDPOINTS[usize::from(index)].lock())
+}
+
+/// Puts an endpoint in, or takes it out; returns the one before.
+pub(super) fn exchange(index: Index, new: Option<Endpoint>) -> Option<Endpoint> {
+    core::mem::replace(&mut *ENDPOINTS[usize::from(index)].lock(), new)
+}
