@@ -25,6 +25,7 @@ pub mod lock;
 pub mod net;
 #[allow(unsafe_code)]
 mod start;
+pub mod status;
 #[allow(unsafe_code)]
 pub mod sync;
 #[allow(unsafe_code)]
@@ -204,8 +205,8 @@ pub fn fork() -> Result<Fork, Error> {
     }
 }
 
-/// Replaces the program of this process by another, with an argument; descriptors,
-/// level and children stay. Returns only why it has failed.
+/// Replaces the program of this process by another, of the archive or else a file of the disk,
+/// with an argument; descriptors, level and children stay. Returns only why it has failed.
 #[must_use]
 pub fn exec(program: &str, argument: &[u8]) -> Error {
     let [name, argument] =
