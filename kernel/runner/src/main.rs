@@ -3,7 +3,7 @@
 //! `build` calls cargo, `archive` writes the archive
 //! the programs come in, `qemu` starts the machine and ends it in time, `suite` is the
 //! test matrix, `session` a conversation on the console, `doctor` makes the images for it that are
-//! wrong on purpose, `trace`, `timeline` show the states of threads and coroutines,
+//! wrong on purpose, `trace`, `timeline` and `svg` show the states of threads and coroutines,
 //! `state` shows the place of each hart in a machine that does not end, `disk` makes disks,
 //! `record` examines the frames of the network card, `bench` counts instructions,
 //! `evaluate` those of a server.
@@ -23,6 +23,7 @@ mod sequence;
 mod session;
 mod state;
 mod suite;
+mod svg;
 mod timeline;
 mod trace;
 
@@ -187,6 +188,9 @@ struct Trace {
     /// Prints JSON
     #[arg(long)]
     json: bool,
+    /// Draws the timeline into this file
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    svg: Option<PathBuf>,
     /// The program
     #[arg(default_value = "traced")]
     program: String,
@@ -359,9 +363,14 @@ fn show_trace(it: &Trace) -> Result<ExitCode, String> {
     let outcome = qemu::run(&image, &machine, Duration::from_secs(120))?;
     let trace = trace::parse(&outcome.output)
         .ok_or_else(|| format!("{}\nthe machine has printed no trace", outcome.output))?;
-    match it.json {
-        true => println!("{}", timeline::json(&trace)),
-        false => print!("{}", timeline::text(program, &trace)),
+    match &it.svg {
+        Some(file) => {
+            let drawn = std::fs::write(file, svg::draw(program, &trace));
+            drawn.map_err(|error| format!("{}: {error}", file.display()))?;
+            println!("{}", file.display());
+        }
+        None if it.json => println!("{}", timeline::json(&trace)),
+        None => print!("{}", timeline::text(program, &trace)),
     }
     match outcome.status {
         Some(0) => Ok(ExitCode::SUCCESS),
@@ -416,6 +425,7 @@ mod tests {
             "run --network 5007:70000",
             "disk",
             "disk image --put file",
+            "trace --json --svg file",
         ] {
             assert!(task(line).is_err(), "{line}");
         }
