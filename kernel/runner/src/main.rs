@@ -145,7 +145,8 @@ struct Evaluate {
     /// With --profile: also the functions that take most
     #[arg(long, requires = "profile")]
     sources: bool,
-    /// Where the points are and the plots go [default: docs/kernel-evaluation]
+    /// Where the points are and the plots go [default: kernel/target/kernel-evaluation]; the page
+    /// beside it is written anew, that of the documentation only with docs/kernel-evaluation
     #[arg(long, value_name = "FOLDER")]
     to: Option<PathBuf>,
 }
@@ -262,7 +263,7 @@ fn evaluate(it: Evaluate) -> Result<ExitCode, String> {
     let what = flags.into_iter().find(|(given, _)| *given);
     let what = what.map_or(What::All, |(_, what)| what);
     let folder = it.to;
-    let folder = folder.unwrap_or_else(|| build::root().join("../docs/kernel-evaluation"));
+    let folder = folder.unwrap_or_else(|| build::root().join("target/kernel-evaluation"));
     evaluate::run(what, &folder)
 }
 
