@@ -42,6 +42,7 @@ pub use info::{argument, process_number, ticks_per_second};
 pub use io::{Output, print};
 pub use os_abi::{Error, layout, number};
 pub use start::{exit, run, run_coroutines};
+pub use status::{HartStatus, ProcessStatus};
 
 use alloc::vec::Vec;
 use os_abi::{SpawnRequest, UserRange};
