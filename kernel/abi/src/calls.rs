@@ -79,8 +79,8 @@ macro_rules! system_calls {
             /// Makes a child with a copy of memory and descriptors, in which only the
             /// calling thread goes on; returns its number, and 0 there.
             24 thread fork();
-            /// Replaces the program by another of the archive, with an argument;
-            /// descriptors stay. Returns only if it fails.
+            /// Replaces the program by another of the archive, or else a file of the disk, with
+            /// an argument; descriptors stay. Returns only if it fails.
             25 thread exec(name, name_len, argument, argument_len);
             /// Takes the lock at an address (see [`thread`](crate::thread)), waiting for it: until
             /// then the thread that has it is at least as urgent as the calling one.
@@ -135,6 +135,15 @@ macro_rules! system_calls {
             53 later list(from, start, len);
             /// Where in a file is read or written next; returns how many bytes it has.
             54 now seek(file, position);
+            /// Returns the length of the name of a program of the archive; the range gets the name,
+            /// as much as there is room for. 0: the archive has no more programs than `index`.
+            55 now program(index, start, len);
+            /// Tells of the first process whose place in the table is not below `from`: the range
+            /// gets a [`ProcessStatus`](crate::ProcessStatus). Returns the place plus 1; 0: none.
+            56 now process(from, start, len);
+            /// Tells of a hart: the range gets a [`HartStatus`](crate::HartStatus). Returns the
+            /// number of harts.
+            57 now hart(index, start, len);
         }
     };
 }

@@ -43,10 +43,10 @@ errors! {
     TooMany = -5, "a limit of the process is reached";
     /// An argument is out of range.
     BadArgument = -6, "an argument is out of range";
-    /// No such program in the archive.
-    NoProgram = -7, "no such program in the archive";
-    /// The program is no ELF file this kernel runs.
-    BadProgram = -8, "the program cannot be run";
+    /// Neither the archive nor the disk has such a program.
+    NoProgram = -7, "no such program in the archive or on the disk";
+    /// The program is no ELF file this kernel runs, or a file of the disk of more than 2 MiB.
+    BadProgram = -8, "not a program: an ELF file for RISC-V is needed, linked by kernel/user/user.ld, of at most 2 MiB on the disk";
     /// No such process, or none of the caller's children.
     NoProcess = -9, "no such process among the children";
     /// The pipe has no reader any more.
@@ -73,6 +73,10 @@ errors! {
     NoSpace = -20, "no space left on the disk";
     /// There is no disk, it is damaged, or it fails.
     DiskFailed = -21, "there is no disk, or it fails";
+    /// A part of the path is a file, which has no entries.
+    NotDirectory = -22, "a part of the path is a file, not a directory";
+    /// The path is a directory.
+    IsDirectory = -23, "the path is a directory, not a file";
 }
 
 impl Error {

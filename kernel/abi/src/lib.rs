@@ -19,8 +19,8 @@ pub mod trace;
 
 pub use calls::number;
 pub use error::Error;
-pub use structs::{ProcessInfo, SpawnRequest, UserRange};
+pub use structs::{HartStatus, ProcessInfo, ProcessStatus, SpawnRequest, UserRange};
 
 /// Changes whenever something in this crate does. The kernel writes it into the
 /// page that a program looks at first.
-pub const VERSION: u64 = 6;
+pub const VERSION: u64 = 7;

@@ -80,3 +80,176 @@ impl ProcessInfo {
     /// The most bytes of an argument.
     pub const ARGUMENT: usize = 256;
 }
+
+/// The state of a process, as the system call `process` tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct ProcessStatus {
+    /// Number of the process.
+    pub number: u64,
+    /// Number of the process that may wait for it; 0: none.
+    pub parent: u64,
+    /// Level of its most urgent thread.
+    pub level: u64,
+    /// The most urgent level it may have.
+    pub ceiling: u64,
+    /// Threads that have not ended.
+    pub threads: u64,
+    /// Threads that run on a hart.
+    pub running: u64,
+    /// Threads that wait for a hart.
+    pub ready: u64,
+    /// 1: the process has ended and is waited for.
+    pub ended: u64,
+    /// Bytes of `name` that are used.
+    pub name_len: u64,
+    /// Name of its program, as much as there is room for.
+    pub name: [u8; ProcessStatus::NAME],
+}
+
+impl ProcessStatus {
+    /// The most bytes of a name.
+    pub const NAME: usize = 64;
+    /// Bytes of a status.
+    pub const BYTES: usize = size_of::<ProcessStatus>();
+
+    /// Writes the status as bytes, word by word.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; ProcessStatus::BYTES] {
+        let mut bytes = [0; ProcessStatus::BYTES];
+        let words = [
+            self.number,
+            self.parent,
+            self.level,
+            self.ceiling,
+            self.threads,
+            self.running,
+            self.ready,
+            self.ended,
+            self.name_len,
+        ];
+        let (first, name) = bytes.split_at_mut(size_of_val(&words));
+        write_words(&words, first);
+        name.copy_from_slice(&self.name);
+        bytes
+    }
+
+    /// Reads a status from its bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; ProcessStatus::BYTES]) -> ProcessStatus {
+        let word = |at: usize| read_word(bytes, at);
+        let mut name = [0; ProcessStatus::NAME];
+        name.copy_from_slice(&bytes[ProcessStatus::BYTES - ProcessStatus::NAME..]);
+        ProcessStatus {
+            number: word(0),
+            parent: word(1),
+            level: word(2),
+            ceiling: word(3),
+            threads: word(4),
+            running: word(5),
+            ready: word(6),
+            ended: word(7),
+            name_len: word(8),
+            name,
+        }
+    }
+
+    /// Returns the name of the program.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        let len = (self.name_len as usize).min(ProcessStatus::NAME);
+        core::str::from_utf8(&self.name[..len]).unwrap_or("?")
+    }
+}
+
+/// The time of a hart since it came, as the system call `hart` tells it, in ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct HartStatus {
+    /// Number of the process that runs there; 0: none.
+    pub process: u64,
+    /// Time since the machine started.
+    pub now: u64,
+    /// Time of threads by level, their system calls included; the last is idle time. The rest
+    /// of the time is that of the kernel's coroutines.
+    pub ticks: [u64; HartStatus::LEVELS],
+}
+
+impl HartStatus {
+    /// Levels, idleness included.
+    pub const LEVELS: usize = 64;
+    /// The level that stands for idleness.
+    pub const IDLE: usize = HartStatus::LEVELS - 1;
+    /// Bytes of a status.
+    pub const BYTES: usize = size_of::<HartStatus>();
+
+    /// Writes the status as bytes, word by word.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; HartStatus::BYTES] {
+        let mut bytes = [0; HartStatus::BYTES];
+        let (first, ticks) = bytes.split_at_mut(16);
+        write_words(&[self.process, self.now], first);
+        write_words(&self.ticks, ticks);
+        bytes
+    }
+
+    /// Reads a status from its bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; HartStatus::BYTES]) -> HartStatus {
+        HartStatus {
+            process: read_word(bytes, 0),
+            now: read_word(bytes, 1),
+            ticks: core::array::from_fn(|level| read_word(bytes, 2 + level)),
+        }
+    }
+}
+
+fn write_words(words: &[u64], to: &mut [u8]) {
+    for (place, word) in to.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+fn read_word(bytes: &[u8], at: usize) -> u64 {
+    let word = bytes.get(8 * at..).and_then(|rest| rest.first_chunk());
+    word.map_or(0, |word| u64::from_le_bytes(*word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_comes_back_from_its_bytes() {
+        let mut status = ProcessStatus {
+            number: 257,
+            parent: 1,
+            level: 20,
+            ceiling: 3,
+            threads: 4,
+            running: 2,
+            ready: 1,
+            ended: 0,
+            name_len: 5,
+            name: [0; ProcessStatus::NAME],
+        };
+        status.name[..5].copy_from_slice(b"hello");
+        assert_eq!(ProcessStatus::from_bytes(&status.to_bytes()), status);
+        assert_eq!(status.name(), "hello");
+        let long = ProcessStatus {
+            name_len: u64::MAX,
+            ..status
+        };
+        assert!(long.name().starts_with("hello"));
+    }
+
+    #[test]
+    fn a_hart_comes_back_from_its_bytes() {
+        let status = HartStatus {
+            process: 256,
+            now: u64::MAX,
+            ticks: core::array::from_fn(|level| level as u64 * 1_000),
+        };
+        assert_eq!(HartStatus::from_bytes(&status.to_bytes()), status);
+    }
+}

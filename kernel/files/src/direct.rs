@@ -186,6 +186,19 @@ impl<D: Disk> Mounted<D> {
         }
     }
 
+    /// Writes a file whole, in the place of one of that name.
+    ///
+    /// # Errors
+    /// Those of [`Volume::open`], [`Volume::write`], and of the disk.
+    pub fn put(&mut self, name: &[u8], bytes: &[u8]) -> Result<(), Error> {
+        let file = self.open(name, true)?;
+        let written = self
+            .truncate(&file)
+            .and_then(|()| self.write(&file, 0, bytes));
+        self.volume.close(file);
+        written
+    }
+
     fn supply(&mut self, fetch: crate::Fetch) -> Result<(), Error> {
         let mut buffer = [0; BLOCK];
         self.disk.read(fetch.block(), &mut buffer)?;

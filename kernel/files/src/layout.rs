@@ -129,6 +129,19 @@ impl Name {
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
+
+    /// Is it a path that a file may be made at? Its parts are separated by single slashes, and
+    /// none is `.` or `..`, which mean something elsewhere.
+    pub(crate) fn is_path(&self) -> bool {
+        let mut parts = self.bytes().split(|byte| *byte == b'/');
+        parts.all(|part| !matches!(part, b"" | b"." | b".."))
+    }
+
+    /// Is it the path of a directory in which the file of that name is?
+    pub(crate) fn contains(&self, file: &Name) -> bool {
+        let rest = file.bytes().strip_prefix(self.bytes());
+        rest.is_some_and(|rest| rest.first() == Some(&b'/'))
+    }
 }
 
 /// A file, in the directory.

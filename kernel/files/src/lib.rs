@@ -18,6 +18,9 @@
 //! 4. *The disk is an allegation.* Every block but the heads is summed where it is pointed to, and every pointer is
 //!    checked when the disk is mounted: a damaged disk is an error, never a panic.
 //!
+//! *Directories* are the paths of files: `bin/hello` is in `bin`, which exists as long as it has a
+//! file, and takes no space of its own. Nothing is a file and a directory at once.
+//!
 //! Which blocks are free is not on the disk: mounting walks through the map blocks. While a commit is under way what would
 //! change anything waits for it ([`Write::Wait`]); reading does not.
 //!
@@ -61,8 +64,12 @@ use core::fmt;
 pub enum Error {
     /// There is no file of this name.
     NoFile,
-    /// The name is empty, too long, or no UTF-8.
+    /// The name is empty, too long, no UTF-8, or not a path: see [`Volume::open`].
     BadName,
+    /// A part of the path is a file, which has no entries.
+    NotDirectory,
+    /// The path is a directory.
+    IsDirectory,
     /// Writing would begin behind the end of the file.
     BadOffset,
     /// The disk is full, or there are too many files.
@@ -82,6 +89,8 @@ impl fmt::Display for Error {
         f.write_str(match self {
             Error::NoFile => "no such file",
             Error::BadName => "not the name of a file",
+            Error::NotDirectory => "a part of the path is a file",
+            Error::IsDirectory => "the path is a directory",
             Error::BadOffset => "behind the end of the file",
             Error::NoSpace => "no space left on the disk",
             Error::OutOfMemory => "no memory",

@@ -194,19 +194,42 @@ impl Volume {
 
     /// Opens a file; with `create` it is made if there is none. `None`: wait for a commit.
     ///
+    /// A name is a path: parts separated by single slashes, none of them `.` or `..`.
+    ///
     /// # Errors
-    /// [`Error::NoFile`], [`Error::BadName`], [`Error::NoSpace`], [`Error::Failed`].
+    /// [`Error::NoFile`], [`Error::BadName`], [`Error::NotDirectory`], [`Error::IsDirectory`],
+    /// [`Error::NoSpace`], [`Error::Failed`].
     pub fn open(&mut self, name: &[u8], create: bool) -> Result<Option<File>, Error> {
         let name = Name::new(name).ok_or(Error::BadName)?;
         let slot = match self.find(&name) {
             Some(slot) => slot,
+            None if self.is_directory(&name) => return Err(Error::IsDirectory),
             None if !create => return Err(Error::NoFile),
+            None if !name.is_path() => return Err(Error::BadName),
+            None if self.has_file_above(&name) => return Err(Error::NotDirectory),
             None if self.must_wait(1)? => return Ok(None),
             None => self.create(name)?,
         };
         let file = self.stored(slot).ok_or(Error::NoFile)?;
         file.opened += 1;
         Ok(Some(File(slot)))
+    }
+
+    fn names(&self) -> impl Iterator<Item = &Name> {
+        let files = self.files.iter().flatten();
+        files
+            .filter(|file| !file.is_unlinked)
+            .map(|file| &file.name)
+    }
+
+    /// Is there a file in the directory of this name? O(files).
+    fn is_directory(&self, name: &Name) -> bool {
+        self.names().any(|file| name.contains(file))
+    }
+
+    /// Is a part of the path a file? O(files).
+    fn has_file_above(&self, name: &Name) -> bool {
+        self.names().any(|file| file.contains(name))
     }
 
     fn create(&mut self, name: Name) -> Result<u32, Error> {
@@ -289,13 +312,17 @@ impl Volume {
         }
     }
 
-    /// Takes a name away. False: wait for a commit.
+    /// Takes a name away; its directory goes with its last file. False: wait for a commit.
     ///
     /// # Errors
-    /// [`Error::NoFile`], [`Error::BadName`], [`Error::Failed`].
+    /// [`Error::NoFile`], [`Error::BadName`], [`Error::IsDirectory`], [`Error::Failed`].
     pub fn unlink(&mut self, name: &[u8]) -> Result<bool, Error> {
         let name = Name::new(name).ok_or(Error::BadName)?;
-        let slot = self.find(&name).ok_or(Error::NoFile)?;
+        let slot = match self.find(&name) {
+            Some(slot) => slot,
+            None if self.is_directory(&name) => return Err(Error::IsDirectory),
+            None => return Err(Error::NoFile),
+        };
         if self.must_wait_to_free()? {
             return Ok(false);
         }

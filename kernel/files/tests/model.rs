@@ -32,8 +32,10 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
+/// Some are in directories.
 fn name(number: u8) -> Vec<u8> {
-    format!("name {number}").into_bytes()
+    let folder = ["", "a/", "a/b/"][usize::from(number % 3)];
+    format!("{folder}name {number}").into_bytes()
 }
 
 /// All files and their bytes.
@@ -188,11 +190,50 @@ fn wrong_names_and_offsets_are_errors() {
         assert_eq!(mounted.open(name, true), Err(Error::BadName));
         assert_eq!(mounted.unlink(name), Err(Error::BadName));
     }
+    for name in [&b"/"[..], b"/a", b"a/", b"a//b", b".", b"a/./b", b"../a"] {
+        assert_eq!(mounted.open(name, true), Err(Error::BadName), "{name:?}");
+        assert_eq!(mounted.unlink(name), Err(Error::NoFile), "{name:?}");
+    }
     let file = mounted.open(&[b'x'; 64], true).unwrap();
     assert_eq!(mounted.write(&file, 1, b"a"), Err(Error::BadOffset));
     mounted.write(&file, 0, b"a").unwrap();
     mounted.write(&file, 1, b"b").unwrap();
     assert_eq!(mounted.read_all(&file), Ok(b"ab".to_vec()));
+}
+
+#[test]
+fn a_directory_is_there_while_it_has_a_file() {
+    let mut mounted = Mounted::format(vec![0; 128 * BLOCK]).unwrap();
+    mounted.put(b"bin/tools/a", b"1").unwrap();
+    mounted.put(b"bin/b", b"22").unwrap();
+    for directory in [&b"bin"[..], b"bin/tools"] {
+        assert_eq!(mounted.open(directory, true), Err(Error::IsDirectory));
+        assert_eq!(mounted.open(directory, false), Err(Error::IsDirectory));
+        assert_eq!(mounted.unlink(directory), Err(Error::IsDirectory));
+    }
+    // Neither is part of a name, nor is a file a directory.
+    assert_eq!(mounted.open(b"bi", false), Err(Error::NoFile));
+    for below in [&b"bin/b/c"[..], b"bin/b/c/d"] {
+        assert_eq!(mounted.open(below, true), Err(Error::NotDirectory));
+    }
+    assert_eq!(mounted.open(b"bin/b/c", false), Err(Error::NoFile));
+    mounted.sync().unwrap();
+    let mut mounted = Mounted::mount(mounted.disk).unwrap();
+    assert_eq!(mounted.open(b"bin", true), Err(Error::IsDirectory));
+    mounted.unlink(b"bin/tools/a").unwrap();
+    assert_eq!(mounted.open(b"bin/tools", false), Err(Error::NoFile));
+    mounted.put(b"bin/tools", b"a file now").unwrap();
+    assert_eq!(mounted.open(b"bin/tools/a", true), Err(Error::NotDirectory));
+}
+
+#[test]
+fn a_file_that_is_unlinked_and_open_is_in_no_directory() {
+    let mut mounted = Mounted::format(vec![0; 128 * BLOCK]).unwrap();
+    let file = mounted.open(b"a/b", true).unwrap();
+    mounted.unlink(b"a/b").unwrap();
+    mounted.put(b"a", b"1").unwrap();
+    mounted.volume.close(file);
+    assert_eq!(mounted.open(b"a/b", true), Err(Error::NotDirectory));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! Safe and total: a malformed archive ends early.
 
 use crate::arch::lock::Once;
+use crate::vdso;
 
 const HEADER: usize = 110;
 
@@ -19,6 +20,13 @@ pub(crate) fn find(name: &str) -> Option<&'static [u8]> {
     files
         .find(|(known, _)| *known == name)
         .map(|(_, contents)| contents)
+}
+
+/// The name of the program of this index; the vDSO, which is in the archive as well, is none.
+/// O(files).
+pub(crate) fn program(index: usize) -> Option<&'static str> {
+    let names = files(PROGRAMS.try_get()?).map(|(name, _)| name);
+    names.filter(|name| *name != vdso::NAME).nth(index)
 }
 
 /// The files of an archive: name and contents.

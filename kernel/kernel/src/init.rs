@@ -78,14 +78,16 @@ async fn run(program: &str, argument: &str) -> Result<isize, Error> {
     files.resize_with(3, || File::Console);
     let share = share::machine();
     let stored;
-    let program = match archive::find(program) {
+    let name = program;
+    let program = match archive::find(name) {
         Some(program) => program,
         None => {
-            stored = storage::load(program.as_bytes(), &share).await?;
+            stored = storage::load(name.as_bytes(), &share).await?;
             &stored.0
         }
     };
     let init = process::spawn(Spawn {
+        name,
         program,
         argument: argument.as_bytes(),
         files,

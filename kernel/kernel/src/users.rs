@@ -17,6 +17,7 @@
 
 mod lists;
 mod place;
+mod times;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -31,6 +32,8 @@ use crate::process::{Process, Thread};
 use crate::trace::{self, Entered};
 use crate::{MAX_HARTS, global, hart, settings};
 pub(crate) use place::{PendingLevel, Place};
+pub(crate) use times::status;
+use times::{IDLE, Times};
 
 /// No place.
 const NONE: u16 = u16::MAX;
@@ -75,6 +78,7 @@ struct Users {
     /// Places from here on were never in use.
     fresh: u16,
     harts: [Doing; MAX_HARTS],
+    times: [Times; MAX_HARTS],
 }
 
 /// Bit L: a thread of level L is ready. Written under the lock of `USERS`.
@@ -95,6 +99,7 @@ static USERS: IrqLock<Users> = IrqLock::new(Users {
         place: NONE,
         idle: false,
     }; MAX_HARTS],
+    times: [const { Times::new() }; MAX_HARTS],
 });
 
 /// The level of the thread that runs on each hart, or [`NOTHING`]: `Doing::running`, for
@@ -183,6 +188,27 @@ fn tell_running(process: &Process, level: Level) -> Option<usize> {
     Some(least)
 }
 
+/// Where the thread of a process that has a place is, unless it is on its way.
+pub(crate) enum Found {
+    /// The thread is in the queue, at this level.
+    Ready(u8),
+    /// The thread is on a hart, at this level.
+    Running(u8),
+}
+
+/// Looks for the thread of a process that has this place.
+pub(crate) fn find(process: &Process, place: u16) -> Option<Found> {
+    let users = USERS.lock();
+    let entry = &users.places[usize::from(place)];
+    let ready = entry.thread.as_ref();
+    if ready.is_some_and(|thread| core::ptr::eq(&*thread.process, process)) {
+        return Some(Found::Ready(entry.level));
+    }
+    let here = |hart: &&Doing| hart.place == place && hart.process == process.number();
+    let hart = users.harts.iter().find(here);
+    hart.map(|hart| Found::Running(hart.running))
+}
+
 /// Does a hart run a thread of a process, or do a call for it?
 pub(crate) fn runs(process: &Process) -> bool {
     let users = USERS.lock();
@@ -265,6 +291,7 @@ pub(crate) enum Next {
 pub(crate) fn take(index: usize) -> Next {
     let mut users = USERS.lock();
     users.harts[index].idle = false;
+    users.times[index].set(NOTHING);
     let level = users.most_urgent();
     if level > users.harts[index].level {
         let least = level.min(Level::LEAST_URGENT.get());
@@ -279,6 +306,7 @@ pub(crate) fn take(index: usize) -> Next {
         .map_or(NONE, |list| list.head);
     if head == NONE {
         users.harts[index].idle = true;
+        users.times[index].set(IDLE);
         return Next::Idle;
     }
     let Some(thread) = users.unlink(head) else {

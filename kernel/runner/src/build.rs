@@ -14,6 +14,40 @@ pub(crate) const VDSO: &str = "vdso";
 /// The program of which the archive has copies with something wrong about them.
 const MODEL: &str = "child";
 
+/// The instructions that everything in the machine may use.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Isa {
+    /// RV64GC with Zba, Zbb and Zbs, as kernel/.cargo/config.toml says.
+    Usual,
+    /// RV64GC, for processors without bit manipulation.
+    Rv64gc,
+}
+
+impl Isa {
+    /// Returns RV64GC if a flag asks for it.
+    pub(crate) fn of(rv64gc: bool) -> Isa {
+        if rv64gc { Isa::Rv64gc } else { Isa::Usual }
+    }
+
+    /// Returns the folder of the builds: each has its own, or one build would undo the other.
+    fn target(self) -> PathBuf {
+        let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+        let target = target.unwrap_or_else(|| root().join("target"));
+        match self {
+            Isa::Usual => target,
+            Isa::Rv64gc => target.join("rv64gc"),
+        }
+    }
+
+    /// Returns the folder of the kernel and the programs.
+    fn output(self) -> PathBuf {
+        self.target().join(TARGET).join("release")
+    }
+}
+
+/// QEMU's processor without bit manipulation.
+pub(crate) const RV64GC_CPU: &str = "rv64,zba=off,zbb=off,zbs=off";
+
 /// What QEMU loads.
 pub(crate) struct Image {
     /// The kernel, an ELF file.
@@ -25,16 +59,23 @@ pub(crate) struct Image {
 /// Builds the image: the kernel with its own tests, which cost nothing unless
 /// they are asked for, and the programs.
 pub(crate) fn image() -> Result<Image, String> {
-    cargo("os-kernel", &["--features", "selftest"])?;
-    cargo("os-user", &["--bins"])?;
+    image_for(Isa::Usual)
+}
+
+/// The same for a processor with these instructions.
+pub(crate) fn image_for(isa: Isa) -> Result<Image, String> {
+    call(isa, "build", "os-kernel", &["--features", "selftest"])?;
+    call(isa, "build", "os-user", &["--bins"])?;
     // A shared object needs position-independent code; cargo has no setting for it.
-    cargo_rustc("os-vdso", &["-C", "relocation-model=pic"])?;
-    variant("programs", |_, file| file)
+    let position_independent = ["--", "-C", "relocation-model=pic"];
+    call(isa, "rustc", "os-vdso", &position_independent)?;
+    variant_for(isa, "programs", |_, file| file)
 }
 
 /// The image whose kernel has threads for calls that wait.
 pub(crate) fn with_kernel_threads() -> Result<Image, String> {
-    cargo("os-kernel", &["--features", "selftest,kernel-threads"])?;
+    let features = ["--features", "selftest,kernel-threads"];
+    call(Isa::Usual, "build", "os-kernel", &features)?;
     let built = output().join("os-kernel");
     let kernel = output().join("os-kernel-threads");
     std::fs::copy(&built, &kernel).map_err(|error| format!("{}: {error}", built.display()))?;
@@ -47,10 +88,19 @@ pub(crate) fn variant(
     name: &str,
     change: impl Fn(&str, Vec<u8>) -> Vec<u8>,
 ) -> Result<Image, String> {
-    let archive = output().join(format!("{name}.cpio"));
+    variant_for(Isa::Usual, name, change)
+}
+
+fn variant_for(
+    isa: Isa,
+    name: &str,
+    change: impl Fn(&str, Vec<u8>) -> Vec<u8>,
+) -> Result<Image, String> {
+    let output = isa.output();
+    let archive = output.join(format!("{name}.cpio"));
     let mut files = Vec::new();
-    let vdso = (VDSO.to_owned(), output().join("os-vdso"));
-    for (name, file) in programs()?.into_iter().chain([vdso]) {
+    let vdso = (VDSO.to_owned(), output.join("os-vdso"));
+    for (name, file) in programs(&output)?.into_iter().chain([vdso]) {
         let bytes = std::fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         let bytes = change(&name, bytes);
         files.push((name, bytes));
@@ -61,7 +111,7 @@ pub(crate) fn variant(
     let bytes = archive::write(files);
     std::fs::write(&archive, bytes).map_err(|error| format!("{}: {error}", archive.display()))?;
     Ok(Image {
-        kernel: output().join("os-kernel"),
+        kernel: output.join("os-kernel"),
         archive,
     })
 }
@@ -69,11 +119,17 @@ pub(crate) fn variant(
 /// The bytes of a program that was built, or of the vDSO.
 pub(crate) fn program(name: &str) -> Result<Vec<u8>, String> {
     let file = output().join(name);
-    std::fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))
+    std::fs::read(&file).map_err(|error| {
+        let (file, sources) = (file.display(), root().join("user/src/bin"));
+        format!(
+            "{file}: {error}; is there a program `{name}` in {}?",
+            sources.display()
+        )
+    })
 }
 
 /// The programs, by the sources there are.
-fn programs() -> Result<Vec<(String, PathBuf)>, String> {
+fn programs(output: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     let sources = root().join("user/src/bin");
     let entries =
         std::fs::read_dir(&sources).map_err(|error| format!("{}: {error}", sources.display()))?;
@@ -81,7 +137,7 @@ fn programs() -> Result<Vec<(String, PathBuf)>, String> {
         .flatten()
         .filter_map(|entry| {
             let name = entry.path().file_stem()?.to_string_lossy().into_owned();
-            let file = output().join(&name);
+            let file = output.join(&name);
             Some((name, file))
         })
         .collect();
@@ -98,22 +154,18 @@ pub(crate) fn root() -> &'static Path {
 
 /// Where cargo puts what it has built.
 fn output() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let target = target.unwrap_or_else(|| root().join("target"));
-    target.join(TARGET).join("release")
+    Isa::Usual.output()
 }
 
-fn cargo(package: &str, more: &[&str]) -> Result<(), String> {
-    call("build", package, more)
-}
-
-fn cargo_rustc(package: &str, arguments: &[&str]) -> Result<(), String> {
-    call("rustc", package, &[&["--"], arguments].concat())
-}
-
-fn call(task: &str, package: &str, more: &[&str]) -> Result<(), String> {
+fn call(isa: Isa, task: &str, package: &str, more: &[&str]) -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
+    let mut command = Command::new(cargo);
+    if isa == Isa::Rv64gc {
+        // In the place of those of kernel/.cargo/config.toml.
+        command.env("RUSTFLAGS", "-C target-feature=-zba,-zbb,-zbs");
+        command.env("CARGO_TARGET_DIR", isa.target());
+    }
+    let status = command
         .current_dir(root())
         .args([task, "--quiet", "--release", "--target", TARGET])
         .args(["--package", package])

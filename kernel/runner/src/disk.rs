@@ -1,23 +1,27 @@
-//! The disk of a machine: an image in a file, which is gone with it.
+//! Disks: images in files. Those of tests are gone with their machine.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use os_files::BLOCK;
 use os_files::direct::Mounted;
+use os_files::{BLOCK, Error};
 
-use crate::build;
+use crate::{build, doctor};
 
 /// Blocks of a disk.
 const BLOCKS: usize = 1024;
+/// Blocks of a disk that a person asks for: 16 MiB.
+const USUAL_BLOCKS: usize = 4096;
+/// Bytes of a program that is too large.
+const LARGE: usize = (2 << 20) + 1;
 
 /// What is on a disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
     /// Nothing: it is formatted by the kernel.
     Blank,
-    /// A program, as the file `bin/child`.
+    /// A program, as the file `bin/child`, and files beside it that are none.
     Programs,
 }
 
@@ -61,12 +65,70 @@ impl Drop for Disk {
 
 /// An image with a program on it.
 fn programs() -> Result<Vec<u8>, String> {
-    let wrong = |error: os_files::Error| format!("the disk: {error}");
+    let wrong = |error: Error| format!("the disk: {error}");
     let program = build::program("child")?;
     let mut mounted = Mounted::format(vec![0; BLOCKS * BLOCK]).map_err(wrong)?;
-    let file = mounted.open(b"bin/child", true).map_err(wrong)?;
-    mounted.write(&file, 0, &program).map_err(wrong)?;
-    mounted.volume.close(file);
+    let stripped = doctor::stripped(program.clone());
+    let truncated = &stripped[..stripped.len() / 2];
+    let text = b"this is no program\n";
+    // But for its length it would run.
+    let mut large = program.clone();
+    large.resize(LARGE, 0);
+    for (name, bytes) in [
+        ("bin/child", &program[..]),
+        ("bin/truncated", truncated),
+        ("bin/large", &large),
+        ("bin/empty", b""),
+        ("notes/text", text),
+    ] {
+        mounted.put(name.as_bytes(), bytes).map_err(wrong)?;
+    }
     mounted.sync().map_err(wrong)?;
     Ok(mounted.disk)
+}
+
+/// Creates a blank image and reports it, unless the file exists.
+pub(crate) fn make(file: &Path) -> Result<(), String> {
+    if file.exists() {
+        return Ok(());
+    }
+    let len = (USUAL_BLOCKS * BLOCK) as u64;
+    File::create(file)
+        .and_then(|image| image.set_len(len))
+        .map_err(|error| format!("{}: {error}", file.display()))?;
+    eprintln!("{}: a new disk, {} MiB", file.display(), len >> 20);
+    Ok(())
+}
+
+/// Puts files on an image, each with its name there, and lists all files of the image.
+pub(crate) fn put(image: &Path, files: &[(String, Vec<u8>)]) -> Result<(), String> {
+    make(image)?;
+    let io = |error: std::io::Error| format!("{}: {error}", image.display());
+    let bytes = fs::read(image).map_err(io)?;
+    let wrong = |error: Error| match error {
+        Error::Damaged | Error::Failed => format!(
+            "{}: not a disk of this kernel, or damaged; take another file",
+            image.display()
+        ),
+        error => format!("{}: {error}", image.display()),
+    };
+    let mut mounted = match Mounted::mount(bytes.clone()) {
+        Err(Error::Blank) => Mounted::format(bytes),
+        outcome => outcome,
+    }
+    .map_err(wrong)?;
+    for (name, bytes) in files {
+        let put = mounted.put(name.as_bytes(), bytes);
+        put.map_err(|error| format!("{}: {name}: {error}", image.display()))?;
+    }
+    mounted.sync().map_err(wrong)?;
+    let mut from = 0;
+    while let Some(listed) = mounted.volume.list(from) {
+        println!("{:>9} {}", listed.size, listed.name);
+        from = listed.next;
+    }
+    if files.is_empty() {
+        return Ok(());
+    }
+    fs::write(image, &mounted.disk).map_err(io)
 }

@@ -2,8 +2,10 @@
 //!
 //! `build` calls cargo, `archive` writes the archive
 //! the programs come in, `qemu` starts the machine and ends it in time, `suite` is the
-//! test matrix, `doctor` makes the images for it that are wrong on purpose, `trace` and
-//! `timeline` show what ran where and when, `state` where a machine is that does not end, `disk` makes the disk of a machine, `record` looks at what has passed its network card, `bench` counts instructions,
+//! test matrix, `session` a conversation on the console, `doctor` makes the images for it that are
+//! wrong on purpose, `trace`, `timeline` and `svg` show the states of threads and coroutines,
+//! `state` shows the place of each hart in a machine that does not end, `disk` makes disks,
+//! `record` examines the frames of the network card, `bench` counts instructions,
 //! `evaluate` those of a server.
 
 #![forbid(unsafe_code)]
@@ -18,8 +20,10 @@ mod peer;
 mod qemu;
 mod record;
 mod sequence;
+mod session;
 mod state;
 mod suite;
+mod svg;
 mod timeline;
 mod trace;
 
@@ -42,9 +46,11 @@ struct Words {
 #[derive(Subcommand)]
 enum Task {
     /// Builds what the tests boot, and nothing else
-    Build,
-    /// Boots, with the console on the terminal
+    Build(Build),
+    /// Boots to a shell, with the console on the terminal
     Run(Run),
+    /// Puts files on the image of a disk, and lists its files
+    Disk(DiskArgs),
     /// Runs the test matrix
     Test(Test),
     /// Runs all tests repeatedly, then more seeds
@@ -66,16 +72,41 @@ enum Task {
 }
 
 #[derive(Args)]
+struct Build {
+    /// Builds for a processor without Zba, Zbb and Zbs
+    #[arg(long)]
+    rv64gc: bool,
+}
+
+#[derive(Args)]
 struct Run {
     /// Harts, 1 to 8
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = harts())]
     smp: u32,
-    /// The image of a disk
+    /// The image of a disk; a new one if there is no such file
     #[arg(long, value_name = "FILE")]
     disk: Option<PathBuf>,
-    /// The command line of the kernel
+    /// A network card; this port of 127.0.0.1 leads to that port of the machine
+    #[arg(long, value_name = "HOST:MACHINE", value_parser = forward)]
+    network: Option<qemu::Network>,
+    /// Builds and boots for a processor without Zba, Zbb and Zbs
+    #[arg(long)]
+    rv64gc: bool,
+    /// The command line of the kernel; without init=PROGRAM the shell starts
     #[arg(value_name = "KERNEL ARGUMENT")]
     arguments: Vec<String>,
+}
+
+#[derive(Args)]
+struct DiskArgs {
+    /// The image; a new one if there is no such file
+    image: PathBuf,
+    /// A program of kernel/user/src/bin, which becomes bin/PROGRAM
+    #[arg(long, value_name = "PROGRAM")]
+    program: Vec<String>,
+    /// A file, and its name on the disk
+    #[arg(long, value_name = "FILE=NAME", value_parser = named_file)]
+    put: Vec<(PathBuf, String)>,
 }
 
 #[derive(Args)]
@@ -163,6 +194,9 @@ struct Trace {
     /// Prints JSON
     #[arg(long)]
     json: bool,
+    /// Draws the timeline into this file
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    svg: Option<PathBuf>,
     /// The program
     #[arg(default_value = "traced")]
     program: String,
@@ -174,9 +208,30 @@ fn harts() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=8)
 }
 
+/// Two ports, as in 5007:7.
+fn forward(text: &str) -> Result<qemu::Network, String> {
+    let ports = text.split_once(':');
+    let ports = ports.and_then(|(port, to)| Some((port.parse().ok()?, to.parse().ok()?)));
+    match ports {
+        Some((port @ 1.., to @ 1..)) => Ok(qemu::Network::ForwardedTo { port, to }),
+        _ => Err("say two ports, that of this host first: 5007:7".to_owned()),
+    }
+}
+
+/// A file and a name, as in notes.txt=notes/today.
+fn named_file(text: &str) -> Result<(PathBuf, String), String> {
+    match text.split_once('=') {
+        Some((file, name)) if !file.is_empty() && !name.is_empty() => {
+            Ok((file.into(), name.to_owned()))
+        }
+        _ => Err("say a file and its name on the disk: notes.txt=notes/today".to_owned()),
+    }
+}
+
 fn main() -> ExitCode {
     let outcome = match Words::parse().task {
-        Task::Build => build::with_kernel_threads().map(|_| ExitCode::SUCCESS),
+        Task::Build(it) => build_all(build::Isa::of(it.rv64gc)),
+        Task::Disk(it) => put(it),
         Task::Run(it) => run(it),
         Task::Test(it) => {
             let seeds = it
@@ -239,15 +294,58 @@ fn rings() -> Result<ExitCode, String> {
     }
 }
 
+/// Builds the images of the tests; for RV64GC the image of `run`, whose paths are printed.
+fn build_all(isa: build::Isa) -> Result<ExitCode, String> {
+    if isa == build::Isa::Usual {
+        build::with_kernel_threads()?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let image = build::image_for(isa)?;
+    println!("{}\n{}", image.kernel.display(), image.archive.display());
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Boots with the console on the terminal.
 fn run(it: Run) -> Result<ExitCode, String> {
-    let image = build::image()?;
-    let machine = qemu::Machine::new(it.smp, &it.arguments.join(" "));
+    let image = build::image_for(build::Isa::of(it.rv64gc))?;
+    let mut arguments = it.arguments;
+    let begins = |word: &String| word.starts_with("init=") || word.starts_with("selftest");
+    if !arguments.iter().any(begins) {
+        arguments.push("init=shell".to_owned());
+    }
+    if let Some(disk) = &it.disk {
+        disk::make(disk)?;
+    }
+    let machine = qemu::Machine {
+        cpu: if it.rv64gc { build::RV64GC_CPU } else { "" },
+        smp: it.smp,
+        icount: false,
+        network: it.network.unwrap_or(qemu::Network::No),
+        disk: None,
+        arguments: arguments.join(" "),
+    };
+    eprintln!("Ctrl-A X ends QEMU, whatever the machine does");
     let status = qemu::command(&image, &machine, it.disk.as_deref())
-        .args(["-monitor", "none"])
         .status()
         .map_err(qemu::explain)?;
     Ok(ExitCode::from(status.code().unwrap_or(1) as u8))
+}
+
+/// Puts files on the image of a disk.
+fn put(it: DiskArgs) -> Result<ExitCode, String> {
+    let mut files = Vec::new();
+    if !it.program.is_empty() {
+        build::image()?;
+    }
+    for program in it.program {
+        files.push((format!("bin/{program}"), build::program(&program)?));
+    }
+    for (file, name) in it.put {
+        let bytes = std::fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        files.push((name, bytes));
+    }
+    disk::put(&it.image, &files)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Boots a program with traces on, and prints them.
@@ -266,9 +364,14 @@ fn show_trace(it: &Trace) -> Result<ExitCode, String> {
     let outcome = qemu::run(&image, &machine, Duration::from_secs(120))?;
     let trace = trace::parse(&outcome.output)
         .ok_or_else(|| format!("{}\nthe machine has printed no trace", outcome.output))?;
-    match it.json {
-        true => println!("{}", timeline::json(&trace)),
-        false => print!("{}", timeline::text(program, &trace)),
+    match &it.svg {
+        Some(file) => {
+            let drawn = std::fs::write(file, svg::draw(program, &trace));
+            drawn.map_err(|error| format!("{}: {error}", file.display()))?;
+            println!("{}", file.display());
+        }
+        None if it.json => println!("{}", timeline::json(&trace)),
+        None => print!("{}", timeline::text(program, &trace)),
     }
     match outcome.status {
         Some(0) => Ok(ExitCode::SUCCESS),
@@ -296,6 +399,11 @@ mod tests {
             panic!("a run")
         };
         assert_eq!(it.arguments, ["init=tests", "with=a,b", "trace=9"]);
+        let Ok(Task::Run(it)) = task("run --network 5007:7 --disk file") else {
+            panic!("a run with a network")
+        };
+        let to_echo = qemu::Network::ForwardedTo { port: 5007, to: 7 };
+        assert!(it.network == Some(to_echo) && it.arguments.is_empty());
         let Ok(Task::Test(it)) = task("test --smp 2,4") else {
             panic!("the tests")
         };
@@ -313,6 +421,12 @@ mod tests {
             "bench left",
             "evaluate --quick --host",
             "evaluate --sources",
+            "run --network 5007",
+            "run --network 0:7",
+            "run --network 5007:70000",
+            "disk",
+            "disk image --put file",
+            "trace --json --svg file",
         ] {
             assert!(task(line).is_err(), "{line}");
         }

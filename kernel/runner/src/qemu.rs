@@ -65,6 +65,8 @@ pub(crate) enum Network {
     Modern,
     /// In a legacy slot, without the event index.
     Legacy,
+    /// A card in a modern slot; this port of 127.0.0.1 is forwarded to a port of the machine.
+    ForwardedTo { port: u16, to: u16 },
     /// In a modern slot; this port of 127.0.0.1 is forwarded to port 7 of the machine.
     Forwarded(u16),
     /// The same, for UDP as well. This one lets frames out: QEMU drops datagrams on their way back
@@ -98,7 +100,8 @@ pub(crate) struct Outcome {
     pub(crate) took: Duration,
 }
 
-/// The QEMU command for a machine.
+/// The QEMU command for a machine, without its console and monitor: if nothing else is said, both
+/// are on the terminal, and Ctrl-A X ends the machine.
 ///
 /// Where time counts instructions QEMU has one thread for all harts. One runs until the next
 /// timer of the machine is due, or until it waits; so there is a timer that is due every
@@ -117,7 +120,7 @@ pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> 
     let mut command = Command::new("qemu-system-riscv64");
     command
         .args(["-machine", "virt", "-m", "128M", "-bios", "default"])
-        .args(["-nographic", "-serial", "stdio"])
+        .arg("-nographic")
         .args(["-no-reboot", "-smp", &harts.to_string()])
         .arg("-kernel")
         .arg(&image.kernel)
@@ -130,6 +133,9 @@ pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> 
         let network = match machine.network {
             Network::Forwarded(port) => {
                 format!("user,restrict=on,hostfwd=tcp:127.0.0.1:{port}-:7")
+            }
+            Network::ForwardedTo { port, to } => {
+                format!("user,restrict=on,hostfwd=tcp:127.0.0.1:{port}-:{to}")
             }
             // A server here does not speak first.
             Network::ForwardedDatagrams(port) => {
@@ -238,7 +244,7 @@ fn boot(
         command.args(["-object", &filter]);
     }
     let mut child = command
-        .arg("-monitor")
+        .args(["-serial", "stdio", "-monitor"])
         .arg(format!("unix:{},server=on,wait=off", monitor.0.display()))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

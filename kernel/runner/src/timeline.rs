@@ -9,7 +9,8 @@ const LANE: usize = 100;
 /// The width of a hart's column.
 const COLUMN: usize = 34;
 
-fn micros(trace: &Trace, ticks: u64) -> f64 {
+/// Ticks of a trace as microseconds.
+pub(crate) fn micros(trace: &Trace, ticks: u64) -> f64 {
     ticks as f64 * 1e6 / trace.ticks_per_second.max(1) as f64
 }
 
@@ -89,8 +90,8 @@ fn doing(before: char, record: &Record) -> char {
     }
 }
 
-/// Each character is what the hart did for most of its time.
-fn lane(trace: &Trace, hart: usize, first: u64, last: u64) -> String {
+/// Returns the activities of a hart: start, end, and letter as [`doing`] gives it.
+pub(crate) fn spans(trace: &Trace, hart: usize, first: u64, last: u64) -> Vec<(u64, u64, char)> {
     let mut spans = Vec::new();
     let (mut since, mut now) = (first, '.');
     for record in trace.records.iter().filter(|record| record.hart == hart) {
@@ -101,6 +102,12 @@ fn lane(trace: &Trace, hart: usize, first: u64, last: u64) -> String {
         }
     }
     spans.push((since, last, now));
+    spans
+}
+
+/// Draws the lane of a hart: a character is its longest activity of that time.
+fn lane(trace: &Trace, hart: usize, first: u64, last: u64) -> String {
+    let spans = spans(trace, hart, first, last);
     let whole = (last - first).max(1) as f64;
     let edge = |n: usize| first as f64 + whole * n as f64 / LANE as f64;
     let most = |n: usize| {

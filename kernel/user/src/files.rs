@@ -11,10 +11,13 @@ use crate::asynchronous::{self, Call, Read};
 use crate::coroutine::Cid;
 use crate::sys;
 
-/// Opens a file, at its beginning.
+/// Opens a file, at its beginning. Its name is a path, as `bin/hello`; directories come and go
+/// with their files.
 ///
 /// # Errors
-/// [`Error::NoFile`], [`Error::NoSpace`], [`Error::BadArgument`]: no name. [`Error::DiskFailed`].
+/// [`Error::NoFile`], [`Error::NoSpace`], [`Error::BadArgument`]: no path.
+/// [`Error::IsDirectory`], [`Error::NotDirectory`]: a part of the path is a file.
+/// [`Error::DiskFailed`].
 pub fn open(name: &str, flags: usize) -> Result<usize, Error> {
     Ok(sys::open(name.as_ptr() as usize, name.len(), flags)? as usize)
 }
@@ -109,6 +112,49 @@ pub fn list() -> Result<Vec<(String, u64)>, Error> {
         files.push((name, size));
         from = next;
     }
+}
+
+/// An entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// Its name in the directory.
+    pub name: String,
+    /// Bytes of a file; `None`: a directory.
+    pub size: Option<u64>,
+}
+
+/// Lists a directory by name, each entry once; the empty path is the whole disk.
+///
+/// # Errors
+/// [`Error::NoFile`]: there is no such directory. [`Error::NotDirectory`]: it is a file.
+/// [`Error::DiskFailed`].
+pub fn directory(path: &str) -> Result<Vec<Entry>, Error> {
+    let mut entries = Vec::new();
+    for (name, size) in list()? {
+        let rest = match path {
+            "" => Some(&name[..]),
+            _ if name == path => return Err(Error::NotDirectory),
+            _ => name
+                .strip_prefix(path)
+                .and_then(|rest| rest.strip_prefix('/')),
+        };
+        entries.extend(rest.map(|rest| match rest.split_once('/') {
+            Some((directory, _)) => Entry {
+                name: directory.into(),
+                size: None,
+            },
+            None => Entry {
+                name: rest.into(),
+                size: Some(size),
+            },
+        }));
+    }
+    if entries.is_empty() && !path.is_empty() {
+        return Err(Error::NoFile);
+    }
+    entries.sort();
+    entries.dedup();
+    Ok(entries)
 }
 
 /// The first file whose number is not below `from`: its number plus 1, name and bytes. The coroutine `cid` is woken.

@@ -25,6 +25,7 @@ pub mod lock;
 pub mod net;
 #[allow(unsafe_code)]
 mod start;
+pub mod status;
 #[allow(unsafe_code)]
 pub mod sync;
 #[allow(unsafe_code)]
@@ -41,6 +42,7 @@ pub use info::{argument, process_number, ticks_per_second};
 pub use io::{Output, print};
 pub use os_abi::{Error, layout, number};
 pub use start::{exit, run, run_coroutines};
+pub use status::{HartStatus, ProcessStatus};
 
 use alloc::vec::Vec;
 use os_abi::{SpawnRequest, UserRange};
@@ -204,8 +206,8 @@ pub fn fork() -> Result<Fork, Error> {
     }
 }
 
-/// Replaces the program of this process by another, with an argument; descriptors,
-/// level and children stay. Returns only why it has failed.
+/// Replaces the program of this process by another, of the archive or else a file of the disk,
+/// with an argument; descriptors, level and children stay. Returns only why it has failed.
 #[must_use]
 pub fn exec(program: &str, argument: &[u8]) -> Error {
     let [name, argument] =

@@ -47,14 +47,18 @@ pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Runs the kernel's runner.
+/// Runs the kernel's runner in the folder of the caller, so that paths are relative to that.
 pub(crate) fn os(root: &Path, args: &[String]) -> ExitCode {
     if !packages::QEMU.is_there() {
         eprintln!("note: {}", packages::QEMU.absence());
     }
-    let mut runner = setup::cargo(&root.join("kernel"));
+    let workspace = root.join("kernel");
+    let mut runner = setup::cargo(&workspace);
     runner
-        .args(["run", "--quiet", "-p", "os-runner", "--"])
+        .current_dir(".")
+        .args(["run", "--quiet", "--manifest-path"])
+        .arg(workspace.join("Cargo.toml"))
+        .args(["-p", "os-runner", "--"])
         .args(args);
     foreground(&mut runner).map_or_else(|code| code, |()| ExitCode::SUCCESS)
 }

@@ -66,6 +66,9 @@ _start:
     li      t1, 1
     amoswap.w.aqrl t1, t1, (t0)
     bnez    t1, 3f
+    "#,
+    #[cfg(any(target_feature = "zba", target_feature = "zbb", target_feature = "zbs"))]
+    r#"
     # The compiler uses bit manipulation (kernel/.cargo/config.toml): is it there?
     la      t0, no_bits
     csrw    stvec, t0
@@ -75,6 +78,8 @@ _start:
     sh1add  t1, t1, t1
     bexti   t1, t1, 0
     .option pop
+    "#,
+    r#"
     la      t0, __bss_start
     la      t1, __bss_end
 0:  bgeu    t0, t1, 1f
@@ -116,7 +121,9 @@ _start:
     sfence.vma
     li      ra, 0
     jr      a3
-
+    "#,
+    #[cfg(any(target_feature = "zba", target_feature = "zbb", target_feature = "zbs"))]
+    r#"
     # It is not: say so, byte by byte, and end the machine with status 2.
     .align 2
 no_bits:
@@ -131,8 +138,10 @@ no_bits:
     li      t1, 0x23333
     sw      t1, (t0)
     j       5b
-8:  .asciz  "upshift: this processor lacks Zba, Zbb or Zbs: take an RVA22 one, or QEMU's -cpu rv64\n"
+8:  .asciz  "upshift: this processor lacks Zba, Zbb or Zbs: take an RVA22 one, or QEMU's -cpu rv64, or build with --rv64gc\n"
     .balign 4
+    "#,
+    r#"
     .option pop
     "#,
     first = sym first,

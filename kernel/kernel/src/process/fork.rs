@@ -20,6 +20,7 @@ use core::sync::atomic::Ordering::SeqCst;
 use os_abi::shared::{DRAINING, RING_HEAD, RING_TAIL};
 use os_abi::thread::CRITICAL;
 use os_abi::{Error, ProcessInfo, layout};
+use upshift_core::Level;
 
 use super::files::Files;
 use super::table::{self, Reserved};
@@ -29,7 +30,7 @@ use crate::memory::pagetable::Mapping;
 use crate::memory::space::AddressSpace;
 use crate::memory::user::UserSlice;
 use crate::sleep::sleep_until;
-use crate::{archive, clock, executor, memory, switching, users};
+use crate::{clock, executor, memory, switching, users};
 
 /// How long the other threads have to come out of their critical sections.
 const PATIENCE_MICROS: u64 = 500_000;
@@ -42,7 +43,7 @@ const PAGES_AT_ONCE: usize = 16;
 pub(crate) struct Seed {
     line: usize,
     number: usize,
-    level: upshift_core::Level,
+    level: Level,
     context: UserContext,
     interrupted: Option<Box<Interrupted>>,
 }
@@ -150,7 +151,15 @@ pub(crate) async fn fork(parent: Arc<Process>, seed: Seed) -> Result<isize, Erro
         (space, files, parent.heap_end.load(SeqCst))
     };
     let identity = Identity::new(number, parent.number(), parent.share().clone(), false);
-    let child = Process::new(identity, parent.ceiling, space.clone(), files, heap_end);
+    let name = parent.name.clone();
+    let child = Process::new(
+        identity,
+        name,
+        parent.ceiling,
+        space.clone(),
+        files,
+        heap_end,
+    );
     let (_, mut thread) = child.add_thread(Some(seed.number), seed.context, seed.level)?;
     // The calling thread, which has waited all the time, goes on as it was.
     space.copy_line(&from, seed.line);
@@ -187,24 +196,49 @@ async fn copy(
     Ok(space)
 }
 
-/// Replaces the program of a process by another; returns the thread that runs it, which
-/// is to be made ready. The calling thread is to be dropped.
+/// A program and what it is started with.
+pub(crate) struct Program<'a> {
+    /// Its name.
+    pub(crate) name: &'a str,
+    /// Its file.
+    pub(crate) bytes: &'a [u8],
+    /// Bytes for it.
+    pub(crate) argument: &'a [u8],
+}
+
+/// Replaces the program of a process by another, for a caller of this level; returns the thread
+/// that runs it, at the level `own`, which is to be made ready. No thread of the old program
+/// runs afterwards; the calling one is to be dropped.
 ///
 /// # Errors
-/// [`Error::NoProgram`], [`Error::BadProgram`], [`Error::OutOfMemory`],
-/// [`Error::TooMany`] threads: everything is as before. [`Error::NoProcess`]: it has
-/// ended.
-pub(crate) fn exec(thread: &Thread, program: &str, argument: &[u8]) -> Result<Box<Thread>, Error> {
-    let old = &thread.process;
-    let program = archive::find(program).ok_or(Error::NoProgram)?;
-    let name = old.number() as u64;
-    let (space, context) = load::load(program, name, thread.own, argument, old.share())?;
-    let identity = old.identity.clone();
-    let new = Process::new(identity, old.ceiling, space, Files::new(), layout::HEAP);
-    let (_, first) = new.add_thread(None, context, thread.own)?;
+/// [`Error::BadProgram`], [`Error::OutOfMemory`], [`Error::TooMany`] threads: everything is as
+/// before. [`Error::NoProcess`]: it has ended.
+pub(crate) fn exec(
+    old: &Arc<Process>,
+    program: &Program<'_>,
+    own: Level,
+    level: Level,
+) -> Result<Box<Thread>, Error> {
+    let number = old.number() as u64;
+    let Program {
+        name,
+        bytes,
+        argument,
+    } = *program;
+    let (space, context) = load::load(bytes, number, own, argument, old.share())?;
+    let (identity, name) = (old.identity.clone(), name.into());
+    let new = Process::new(
+        identity,
+        name,
+        old.ceiling,
+        space,
+        Files::new(),
+        layout::HEAP,
+    );
+    let (_, first) = new.add_thread(None, context, own)?;
     if !table::replace(old, &new) {
         new.ended.store(true, SeqCst);
-        new.clear(thread.level);
+        new.clear(level);
         return Err(Error::NoProcess);
     }
     // From here on the end of the process finds the new one.
@@ -212,6 +246,6 @@ pub(crate) fn exec(thread: &Thread, program: &str, argument: &[u8]) -> Result<Bo
     if new.is_ended() {
         new.drop_files();
     }
-    old.clear(thread.level);
+    old.clear(level);
     Ok(first)
 }

@@ -4,6 +4,7 @@
 
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::SeqCst;
 
 use super::{Process, Share};
 use crate::arch::lock::IrqLock;
@@ -83,6 +84,11 @@ impl Identity {
                 waiters: Waiters::new(),
             }),
         })
+    }
+
+    /// Number of the process that may wait for it; 0: none.
+    pub(super) fn parent(&self) -> usize {
+        self.parent.load(SeqCst)
     }
 
     /// The process has ended with a status; once.

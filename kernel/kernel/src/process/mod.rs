@@ -34,15 +34,17 @@ mod load;
 mod reap;
 mod ring;
 pub(crate) mod share;
+mod status;
 mod table;
 mod thread;
 mod threads;
 
 pub(crate) use files::{File, MAX_PASSED};
-pub(crate) use fork::{Seed, exec, fork};
+pub(crate) use fork::{Program, Seed, exec, fork};
 pub(crate) use identity::Flight;
 pub(crate) use lending::lock;
 pub(crate) use share::Share;
+pub(crate) use status::status;
 #[cfg(feature = "selftest")]
 pub(crate) use table::spawn_and_end;
 pub(crate) use table::{Spawn, ended, kill, living, spawn, wait};
@@ -90,6 +92,8 @@ pub(crate) fn init() -> Result<(), SpawnError> {
 /// One process, from one program to its end.
 pub(crate) struct Process {
     identity: Arc<Identity>,
+    /// The name that its program was started by.
+    name: Arc<str>,
     /// The most urgent level it may have.
     pub(crate) ceiling: Level,
     ended: AtomicBool,
@@ -118,6 +122,7 @@ pub(crate) struct Process {
 impl Process {
     fn new(
         identity: Arc<Identity>,
+        name: Arc<str>,
         ceiling: Level,
         space: Arc<AddressSpace>,
         files: Files,
@@ -127,6 +132,7 @@ impl Process {
         let stacks_of = identity.share.clone();
         Arc::new(Process {
             identity,
+            name,
             ceiling,
             ended: AtomicBool::new(false),
             space: IrqLock::new(Some(space)),

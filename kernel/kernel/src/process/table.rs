@@ -52,6 +52,16 @@ pub(crate) fn find(number: usize) -> Option<Arc<Process>> {
     }
 }
 
+/// The first process whose place is not below `from`, and its place.
+pub(super) fn from_place(from: usize) -> Option<(usize, Arc<Process>)> {
+    let table = TABLE.lock();
+    let mut places = table.iter().enumerate().skip(from);
+    places.find_map(|(index, place)| match &place.tenant {
+        Tenant::Process(process) => Some((index, process.clone())),
+        _ => None,
+    })
+}
+
 /// How many processes there are, ended ones that are waited for included.
 pub(crate) fn living() -> usize {
     let table = TABLE.lock();
@@ -61,6 +71,8 @@ pub(crate) fn living() -> usize {
 
 /// What a new process gets.
 pub(crate) struct Spawn<'a> {
+    /// The name of its program.
+    pub(crate) name: &'a str,
     /// Its program.
     pub(crate) program: &'a [u8],
     /// Bytes for it.
@@ -289,14 +301,15 @@ fn make(
     share: Arc<Share>,
     spawn: Spawn<'_>,
 ) -> Result<(Arc<Process>, UserContext), Error> {
-    let (name, level) = (number as u64, spawn.level.max(spawn.ceiling));
-    let (space, context) = load::load(spawn.program, name, level, spawn.argument, &share)?;
+    let (own, level) = (number as u64, spawn.level.max(spawn.ceiling));
+    let (space, context) = load::load(spawn.program, own, level, spawn.argument, &share)?;
     let mut files = Files::new();
     for file in spawn.files {
         files.add(&share, [file])?;
     }
     let begins_share = spawn.halvings != 0 || spawn.parent == 0;
     let identity = Identity::new(number, spawn.parent, share, begins_share);
-    let process = Process::new(identity, spawn.ceiling, space, files, layout::HEAP);
+    let name = spawn.name.into();
+    let process = Process::new(identity, name, spawn.ceiling, space, files, layout::HEAP);
     Ok((process, context))
 }

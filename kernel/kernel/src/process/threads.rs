@@ -89,6 +89,14 @@ pub(super) enum Out<'a> {
     InCall(&'a mut Thread, CoroutineId),
 }
 
+/// Where a thread is.
+pub(super) enum Whereabouts {
+    /// The thread is in this place of the queue, on a hart, or on its way.
+    Out(u16),
+    /// The thread waits, at this level.
+    Waits(Level),
+}
+
 impl Threads {
     pub(super) const fn new() -> Threads {
         Threads {
@@ -266,6 +274,17 @@ impl Threads {
         let held = |slot: &Slot| matches!(slot.state, State::Held(_));
         let line = self.slots.iter().position(held)?;
         self.take(line, |_| true)
+    }
+
+    /// Says of each thread that has not ended where it is.
+    pub(super) fn whereabouts(&self) -> impl Iterator<Item = Whereabouts> {
+        self.slots.iter().filter_map(|slot| match &slot.state {
+            State::Free | State::Ended(_) => None,
+            State::Out => Some(Whereabouts::Out(slot.place)),
+            State::InCall(thread, _) | State::Parked(thread) | State::Held(thread) => {
+                Some(Whereabouts::Waits(thread.level))
+            }
+        })
     }
 
     /// The lines of those that have not ended.

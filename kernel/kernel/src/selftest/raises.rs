@@ -21,6 +21,7 @@ use crate::{ensure, hart};
 fn child_of(parent: usize) -> Result<Spawn<'static>, String> {
     let level = |level| Level::new(level).unwrap_or(Level::DEFAULT);
     Ok(Spawn {
+        name: "child",
         program: crate::archive::find("child").ok_or("there is no such program")?,
         argument: b"endless",
         files: Vec::new(),

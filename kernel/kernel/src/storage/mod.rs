@@ -74,6 +74,8 @@ fn told(error: os_files::Error) -> Error {
     match error {
         os_files::Error::NoFile => Error::NoFile,
         os_files::Error::BadName | os_files::Error::BadOffset => Error::BadArgument,
+        os_files::Error::NotDirectory => Error::NotDirectory,
+        os_files::Error::IsDirectory => Error::IsDirectory,
         os_files::Error::NoSpace => Error::NoSpace,
         os_files::Error::OutOfMemory => Error::OutOfMemory,
         os_files::Error::Damaged | os_files::Error::Blank | os_files::Error::Failed => {
@@ -128,7 +130,7 @@ async fn fetch(fetch: os_files::Fetch) -> Result<(), Error> {
 /// Takes the name of a file away.
 ///
 /// # Errors
-/// [`Error::NoFile`], [`Error::BadArgument`], [`Error::DiskFailed`].
+/// [`Error::NoFile`], [`Error::BadArgument`], [`Error::IsDirectory`], [`Error::DiskFailed`].
 pub(crate) async fn unlink(name: &[u8]) -> Result<(), Error> {
     when_it_may(|volume| Ok(volume.unlink(name)?.then_some(()))).await
 }

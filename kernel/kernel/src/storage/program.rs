@@ -21,7 +21,11 @@ const LONGEST: usize = 2 << 20;
 pub(crate) async fn load(name: &[u8], share: &Arc<Share>) -> Result<(Vec<u8>, Taken), Error> {
     let no_program = |error| match error {
         // Without a disk there is none either.
-        Error::NoFile | Error::BadArgument | Error::DiskFailed => Error::NoProgram,
+        Error::NoFile
+        | Error::BadArgument
+        | Error::DiskFailed
+        | Error::NotDirectory
+        | Error::IsDirectory => Error::NoProgram,
         error => error,
     };
     let file = Opened::open(name, 0, share).await.map_err(no_program)?;

@@ -14,7 +14,7 @@ use crate::memory::heap;
 use crate::memory::space::AddressSpace;
 use crate::memory::user::UserSlice;
 use crate::process::{self, File, Thread};
-use crate::{clock, futex, pipe, users};
+use crate::{archive, clock, futex, hart, pipe, users};
 
 /// The longest name of a program.
 pub(super) const MAX_NAME: usize = 64;
@@ -127,7 +127,7 @@ pub(super) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
 }
 
 /// The name and the argument of a program, as `exec` gets them.
-pub(super) fn program(
+pub(super) fn program_of(
     thread: &Thread,
     [name, name_len, argument, argument_len, ..]: Arguments,
 ) -> Result<(String, Vec<u8>), Error> {
@@ -146,6 +146,37 @@ pub(super) fn program(
 pub(super) fn kill(thread: &mut Thread, [process, ..]: Arguments) -> Answer {
     process::kill(thread.process.number(), process, thread.level)?;
     Ok(0)
+}
+
+/// Gives a program bytes, as many as there is room for; returns how many there are.
+fn give(thread: &Thread, (start, len): (usize, usize), bytes: &[u8]) -> Answer {
+    let to = UserSlice::new(start, len)?;
+    let fits = bytes.len().min(to.len());
+    let space = thread.process.space()?;
+    space.write(to.part(0, fits), &bytes[..fits])?;
+    Ok(bytes.len() as isize)
+}
+
+pub(super) fn program(thread: &mut Thread, [index, start, len, ..]: Arguments) -> Answer {
+    let name = archive::program(index).unwrap_or("");
+    give(thread, (start, len), name.as_bytes())
+}
+
+pub(super) fn process(thread: &mut Thread, [from, start, len, ..]: Arguments) -> Answer {
+    let Some((next, status)) = process::status(from) else {
+        return Ok(0);
+    };
+    give(thread, (start, len), &status.to_bytes())?;
+    Ok(next as isize)
+}
+
+pub(super) fn hart(thread: &mut Thread, [index, start, len, ..]: Arguments) -> Answer {
+    let harts = hart::online().len();
+    if index >= harts {
+        return Err(Error::BadArgument);
+    }
+    give(thread, (start, len), &users::status(index).to_bytes())?;
+    Ok(harts as isize)
 }
 
 pub(super) fn free_pages(_: &mut Thread, _: Arguments) -> Answer {

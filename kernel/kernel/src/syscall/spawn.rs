@@ -63,6 +63,7 @@ impl Wanted {
 
     fn start(self, process: &Process, program: &[u8]) -> Answer {
         let child = process::spawn(Spawn {
+            name: &self.name,
             program,
             argument: &self.argument,
             files: self.files,

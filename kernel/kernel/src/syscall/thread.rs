@@ -6,8 +6,8 @@ use os_abi::{Error, number};
 
 use super::later::Begin;
 use super::{After, Form, now};
-use crate::process::{self, Seed, Thread};
-use crate::users;
+use crate::process::{self, Program, Seed, Thread};
+use crate::{archive, executor, storage, users};
 
 type Arguments = [usize; 6];
 
@@ -54,16 +54,40 @@ pub(super) fn futex_lock(thread: Box<Thread>, [address, ..]: Arguments) -> After
     })
 }
 
-/// Replaces the program.
+/// Replaces the program: by one of the archive at once, by a file of the disk when it is read.
 pub(super) fn exec(thread: Box<Thread>, arguments: Arguments) -> After {
-    let first = now::program(&thread, arguments)
-        .and_then(|(name, argument)| process::exec(&thread, &name, &argument));
-    match first {
-        Ok(first) => {
-            drop(thread);
-            users::push_back(first);
-            None
-        }
-        Err(error) => Some((thread, Err(error))),
+    let (name, argument) = match now::program_of(&thread, arguments) {
+        Ok(both) => both,
+        Err(error) => return Some((thread, Err(error))),
+    };
+    let (process, own) = (thread.process.clone(), thread.own);
+    if let Some(bytes) = archive::find(&name) {
+        let program = Program {
+            name: &name,
+            bytes,
+            argument: &argument,
+        };
+        return match process::exec(&process, &program, own, thread.level) {
+            Ok(first) => {
+                drop(thread);
+                users::push_back(first);
+                None
+            }
+            Err(error) => Some((thread, Err(error))),
+        };
     }
+    super::start(thread, Form::Synchronous, number::exec, |_| {
+        Begin::Waits(async move {
+            let (bytes, _taken) = storage::load(name.as_bytes(), process.share()).await?;
+            let program = Program {
+                name: &name,
+                bytes: &bytes,
+                argument: &argument,
+            };
+            let first = process::exec(&process, &program, own, executor::level())?;
+            users::push_back(first);
+            // Nothing gets the answer: the thread that called is gone.
+            Ok(0)
+        })
+    })
 }

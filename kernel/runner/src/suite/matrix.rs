@@ -2,6 +2,7 @@
 
 use super::wrong::{failures, refusals};
 use super::{FUZZ_SEEDS_AT_ONCE, LIMIT_OF_INSTRUCTIONS, MOST_FOR_A_FIFTH, Run, run_of};
+use crate::build::Isa;
 use crate::disk::Content;
 use crate::qemu::{Network, Outcome};
 use crate::trace::{self, Kind};
@@ -89,6 +90,17 @@ pub(super) fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
     });
     runs.extend((1..=seeds).map(chaos));
     Ok(runs)
+}
+
+/// Name of the machine without bit manipulation.
+pub(super) const RV64GC: &str = "rv64gc, smp 2";
+
+/// Kernel and programs for RV64GC, on a processor that has nothing else.
+pub(super) fn rv64gc() -> Result<Run, String> {
+    let mut run = run_of(RV64GC.to_owned(), 2, "init=tests");
+    run.image = Some(build::image_for(Isa::Rv64gc)?);
+    run.machine.cpu = build::RV64GC_CPU;
+    Ok(run)
 }
 
 /// An echo server in the machine, and a peer outside. On one hart the network tells the machine

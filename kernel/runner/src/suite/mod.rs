@@ -2,6 +2,9 @@
 //! harts, in deterministic time, and under chaos; images that must be refused; the ways
 //! in which the machine must fail.
 //!
+//! Apart from these, commands are typed to the shell (`shell`), and the power is cut
+//! (`power_cut`).
+//!
 //! A run passes if the machine exits with the right status, the last line is there, no
 //! line speaks of a panic, and what else is asked of its output holds. What has failed is said
 //! again at the end.
@@ -9,6 +12,7 @@
 mod failure;
 mod matrix;
 mod power_cut;
+mod shell;
 mod wrong;
 
 use std::io::Write;
@@ -20,7 +24,7 @@ use crate::build::{self, Image};
 use crate::qemu::{self, Machine, Network, Outcome};
 use crate::state;
 use failure::Failure;
-use matrix::{chaos, fuzz, matrix, tests_in_turns};
+use matrix::{RV64GC, chaos, fuzz, matrix, rv64gc, tests_in_turns};
 
 /// Generous: the host may be slow, and a hang is rare.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -113,15 +117,22 @@ pub(crate) fn run(smp: &[u32], seeds: Seeds, only: Option<&str>) -> Result<ExitC
     if let Some(part) = only {
         runs.retain(|run| run.name.contains(part));
     }
-    let is_cut =
-        matches!(seeds, Seeds::First(_)) && only.is_none_or(|only| power_cut::NAME.contains(only));
-    if let (Some(part), true) = (only, runs.is_empty() && !is_cut) {
+    let is_wanted = |name: &str| {
+        matches!(seeds, Seeds::First(_)) && only.is_none_or(|only| name.contains(only))
+    };
+    let is_cut = is_wanted(power_cut::NAME);
+    let is_used = is_wanted(shell::NAME);
+    if is_wanted(RV64GC) {
+        runs.push(rv64gc()?);
+    }
+    if let (Some(part), true) = (only, runs.is_empty() && !is_cut && !is_used) {
         return Err(format!(
             "no test has {part:?} in its name: `cargo xtask os -- test` prints the names"
         ));
     }
     let failures = run_all(&image, runs.into_iter())?;
     let survived = !is_cut || power_cut::run(&image, POWER_CUTS)?;
+    let answered = !is_used || shell::run(&image);
     if let (Seeds::First(count), None) = (seeds, only) {
         println!(
             "chaos: {count} seeds; `cargo xtask os -- soak` runs those up to {SOAK_SEEDS}, and \
@@ -129,7 +140,7 @@ pub(crate) fn run(smp: &[u32], seeds: Seeds, only: Option<&str>) -> Result<ExitC
         );
     }
     let failures = failure::fail_again(&image, failures)?;
-    Ok(code(failure::none_of(&failures) && survived))
+    Ok(code(failure::none_of(&failures) && survived && answered))
 }
 
 fn code(is_right: bool) -> ExitCode {

@@ -107,7 +107,7 @@ fn kill_after(
     delay: Duration,
 ) -> Result<Vec<String>, String> {
     let mut child = qemu::command(image, machine, Some(disk.path()))
-        .args(["-monitor", "none"])
+        .args(["-serial", "stdio", "-monitor", "none"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

@@ -94,7 +94,7 @@ fn run(mut random: Random) -> isize {
 /// Any call. `Some`: it is over.
 fn call(random: &mut Random) -> Option<isize> {
     let arguments: [usize; 6] = core::array::from_fn(|_| random.word());
-    let call = random.below(56) as usize;
+    let call = random.below(58) as usize;
     // Or soon: a thread that starts nowhere ends its process.
     let is_end = matches!(
         call,

@@ -4,9 +4,13 @@ use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use os_user::files::{fsync, list, open, read_to_end, seek, size, unlink};
+use os_user::files::{Entry, directory, fsync, list, open, read_to_end, seek, size, unlink};
+use os_user::number::KILLED;
 use os_user::testing::{Outcome, text};
-use os_user::{Error, ensure, pipe, read, spawn, spawn_within, sys, wait, write};
+use os_user::{
+    Error, Fork, ensure, exec, exit, fork, pipe, read, sleep_micros, spawn, spawn_within, sys,
+    wait, write,
+};
 
 use crate::{close, fresh, pattern};
 
@@ -232,4 +236,106 @@ pub(crate) async fn programs_are_files() -> Outcome {
     let child = spawn("bin/copy", b"exit 9", &[], 30).map_err(text)?;
     ensure!(wait(child) == Ok(9), "the copy is another program");
     unlink("bin/copy").map_err(text)
+}
+
+/// Files beside the programs that are none, and paths where nothing is: neither `spawn` nor `exec`
+/// takes one, and the caller goes on.
+pub(crate) async fn what_is_no_program_is_an_error() -> Outcome {
+    for (name, right) in [
+        ("bin/truncated", Error::BadProgram),
+        ("bin/large", Error::BadProgram),
+        ("bin/empty", Error::BadProgram),
+        ("notes/text", Error::BadProgram),
+        ("bin/none", Error::NoProgram),
+        ("bin", Error::NoProgram),
+        ("notes/text/none", Error::NoProgram),
+        ("/bin/child", Error::NoProgram),
+    ] {
+        let spawned = spawn(name, b"exit 0", &[], 30);
+        ensure!(spawned == Err(right), "spawn {name}: {spawned:?}");
+        let error = exec(name, b"exit 0");
+        ensure!(error == right, "exec {name}: {error:?}");
+    }
+    Ok(())
+}
+
+/// Returns the status of a child that becomes a program of the disk; `None`: no child.
+fn child_becomes(
+    program: &str,
+    argument: &str,
+    kill_after: Option<u64>,
+) -> Result<Option<isize>, Error> {
+    match fork() {
+        Ok(Fork::Child) => {
+            let _ = exec(program, argument.as_bytes());
+            exit(99)
+        }
+        Ok(Fork::Parent(child)) => {
+            if let Some(micros) = kill_after {
+                sleep_micros(micros);
+                sys::kill(child)?;
+            }
+            wait(child).map(Some)
+        }
+        // The host was busy.
+        Err(Error::Busy) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+pub(crate) async fn exec_takes_a_program_of_the_disk() -> Outcome {
+    let status = child_becomes("bin/child", "exit 11", None).map_err(text)?;
+    ensure!(matches!(status, Some(11) | None), "{status:?}");
+    Ok(())
+}
+
+/// The kill comes in the middle of reading the program, before or after.
+pub(crate) async fn exec_of_a_program_of_the_disk_ends_when_it_is_killed() -> Outcome {
+    for n in 0..24 {
+        let status = child_becomes("bin/child", "endless", Some(n * 300)).map_err(text)?;
+        ensure!(matches!(status, Some(KILLED) | None), "{n}: {status:?}");
+    }
+    Ok(())
+}
+
+pub(crate) async fn directories_come_and_go_with_their_files() -> Outcome {
+    let entry = |name: &str, size| Entry {
+        name: name.into(),
+        size,
+    };
+    for name in ["d/a", "d/e/b", "d/e/f/c"] {
+        close(fresh(name)?);
+    }
+    let all = directory("d").map_err(text)?;
+    ensure!(all == [entry("a", Some(0)), entry("e", None)], "{all:?}");
+    let below = directory("d/e").map_err(text)?;
+    ensure!(
+        below == [entry("b", Some(0)), entry("f", None)],
+        "{below:?}"
+    );
+    let whole = directory("").map_err(text)?;
+    ensure!(whole.contains(&entry("d", None)), "{whole:?}");
+    for (path, right) in [("d/a", Error::NotDirectory), ("e", Error::NoFile)] {
+        let listed = directory(path);
+        ensure!(listed == Err(right), "{path}: {listed:?}");
+    }
+    for (path, right) in [
+        ("d", Error::IsDirectory),
+        ("d/e", Error::IsDirectory),
+        ("d/a/x", Error::NotDirectory),
+        ("d//x", Error::BadArgument),
+        ("/d", Error::BadArgument),
+        ("d/..", Error::BadArgument),
+    ] {
+        let opened = open(path, 1);
+        ensure!(opened == Err(right), "{path}: {opened:?}");
+    }
+    ensure!(unlink("d/e") == Err(Error::IsDirectory), "it is unlinked");
+    for name in ["d/a", "d/e/b", "d/e/f/c"] {
+        unlink(name).map_err(text)?;
+    }
+    ensure!(directory("d") == Err(Error::NoFile), "it is left");
+    // The name is free for a file.
+    close(fresh("d")?);
+    unlink("d").map_err(text)
 }

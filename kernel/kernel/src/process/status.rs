@@ -1,0 +1,60 @@
+//! The state of processes, for programs: any program may ask for that of any process.
+
+use alloc::sync::Arc;
+
+use os_abi::ProcessStatus;
+use upshift_core::Level;
+
+use super::threads::Whereabouts;
+use super::{Process, table};
+use crate::users::{self, Found};
+
+/// The first process whose place is not below `from`: its place plus 1, and its state.
+pub(crate) fn status(from: usize) -> Option<(usize, ProcessStatus)> {
+    let (place, process): (usize, Arc<Process>) = table::from_place(from)?;
+    Some((place + 1, process.status()))
+}
+
+impl Process {
+    fn status(&self) -> ProcessStatus {
+        let bytes = self.name.as_bytes();
+        let len = bytes.len().min(ProcessStatus::NAME);
+        let mut name = [0; ProcessStatus::NAME];
+        name[..len].copy_from_slice(&bytes[..len]);
+        let mut status = ProcessStatus {
+            number: self.number() as u64,
+            parent: self.identity.parent() as u64,
+            level: 0,
+            ceiling: u64::from(self.ceiling.get()),
+            threads: 0,
+            running: 0,
+            ready: 0,
+            ended: u64::from(self.is_ended()),
+            name_len: len as u64,
+            name,
+        };
+        let mut most_urgent = Level::LEAST_URGENT.get();
+        let threads = self.threads.lock();
+        for thread in threads.whereabouts() {
+            let level = match thread {
+                Whereabouts::Waits(level) => level.get(),
+                Whereabouts::Out(place) => match users::find(self, place) {
+                    Some(Found::Ready(level)) => {
+                        status.ready += 1;
+                        level
+                    }
+                    Some(Found::Running(level)) => {
+                        status.running += 1;
+                        level
+                    }
+                    // On its way from a hart to the queue.
+                    None => most_urgent,
+                },
+            };
+            status.threads += 1;
+            most_urgent = most_urgent.min(level);
+        }
+        status.level = u64::from(most_urgent);
+        status
+    }
+}

@@ -1,0 +1,41 @@
+//! `docs/kernel-program.md` shows the program that is in the tree, and its commands exist.
+
+use std::fs;
+use std::path::Path;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn page() -> String {
+    fs::read_to_string(root().join("../../docs/kernel-program.md")).expect("the page")
+}
+
+#[test]
+fn the_program_is_that_of_the_tree() {
+    let page = page();
+    let (_, rest) = page.split_once("```rust\n").expect("a program");
+    let (shown, _) = rest.split_once("```\n").expect("its end");
+    let program = fs::read_to_string(root().join("../user/src/bin/hello.rs")).expect("hello.rs");
+    assert_eq!(
+        shown, program,
+        "copy kernel/user/src/bin/hello.rs to the page"
+    );
+}
+
+#[test]
+fn its_commands_are_those_of_the_shell() {
+    let commands = fs::read_to_string(root().join("../user/src/bin/shell/commands.rs"));
+    let commands = commands.expect("the shell");
+    let page = page();
+    let typed = page.lines().filter_map(|line| line.strip_prefix("$ "));
+    let mut count = 0;
+    for line in typed {
+        let word = line.split(' ').next().unwrap_or_default();
+        let is_program = ["hello", "mine", "sockets", "bin/hello", "exit"].contains(&word);
+        let is_command = commands.contains(&format!("\"{word}\" =>"));
+        assert!(is_program || is_command, "`{line}`: no such command");
+        count += 1;
+    }
+    assert!(count > 10, "{count} commands");
+}

@@ -1,0 +1,200 @@
+//! The commands, and their error messages.
+
+use os_user::files::{CREATE, TRUNCATE, directory, fsync, open, unlink};
+use os_user::status::{ProcessStatus, processes, programs};
+use os_user::{Error, println, read, sys, write};
+
+use crate::console::Console;
+use crate::jobs::{Job, LEAST_URGENT, MOST_URGENT};
+use crate::top;
+
+const HELP: &str = "\
+PROGRAM [ARGUMENT] [&]       runs a program of the archive, or of the disk: NAME is also bin/NAME;
+                             with & in the background. Ctrl-C kills it, Ctrl-D ends its input
+nice LEVEL PROGRAM ...       runs it no more urgent than LEVEL: 1, most urgent, to 62
+programs                     lists the programs of the archive
+ps                           lists the processes and their levels
+top [SECONDS]                shows what harts and levels did in each second
+kill PROCESS                 ends a program
+ls [DIRECTORY]               lists files
+cat FILE                     prints a file
+put FILE TEXT                writes a file; its directory need not exist
+rm FILE                      removes a file
+exit                         ends the machine; so does Ctrl-D";
+
+/// Bytes of a file that are printed at a time.
+const CHUNK: usize = 1024;
+
+/// Runs a line.
+pub(crate) async fn run(console: &mut Console, line: &str) {
+    let (word, rest) = split(line);
+    let done = match word {
+        "" => Ok(()),
+        "help" => {
+            println!("{HELP}");
+            Ok(())
+        }
+        "programs" => programs().map(|all| all.iter().for_each(|name| println!("{name}"))),
+        "ps" => ps(),
+        "top" => return show_top(rest).await,
+        "kill" => return kill(rest),
+        "ls" => ls(rest.trim_end_matches('/')),
+        "cat" => cat(rest),
+        "put" => put(rest),
+        "rm" => unlink(rest),
+        "nice" => return nice(console, rest).await,
+        _ => return start(console, line, None).await,
+    };
+    if let Err(error) = done {
+        say(line, error);
+    }
+}
+
+/// Splits a line into its first word and the rest.
+fn split(line: &str) -> (&str, &str) {
+    let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+    (word, rest.trim_start())
+}
+
+/// Prints the error of a command, and a way out.
+fn say(command: &str, error: Error) {
+    let hint = match error {
+        Error::DiskFailed => "; boot with --disk FILE",
+        Error::NoProgram => "; `programs` and `ls bin` list them, `help` the commands",
+        Error::NoFile => "; `ls` lists the files",
+        Error::IsDirectory => "; `ls` lists its files",
+        Error::BadArgument => "; a name has 1 to 64 bytes, its parts separated by single slashes",
+        Error::NoSpace => "; `rm FILE` makes room",
+        Error::OutOfMemory | Error::TooMany => "; `ps` lists the processes, `kill` ends one",
+        _ => "",
+    };
+    println!("{command}: {error}{hint}");
+}
+
+fn ps() -> Result<(), Error> {
+    println!("process parent level ceiling threads state    program");
+    for one in processes()? {
+        let state = match one {
+            ProcessStatus { ended: 1.., .. } => "ended",
+            ProcessStatus { running: 1.., .. } => "running",
+            ProcessStatus { ready: 1.., .. } => "ready",
+            _ => "waits",
+        };
+        println!(
+            "{:>7} {:>6} {:>5} {:>7} {:>7} {state:<8} {}",
+            one.number,
+            one.parent,
+            one.level,
+            one.ceiling,
+            one.threads,
+            one.name(),
+        );
+    }
+    Ok(())
+}
+
+async fn show_top(seconds: &str) {
+    let seconds = match seconds {
+        "" => Some(1),
+        text => text
+            .parse()
+            .ok()
+            .filter(|seconds| (1..=3_600).contains(seconds)),
+    };
+    let Some(seconds) = seconds else {
+        println!("top: say for how many seconds, 1 to 3600: top 5");
+        return;
+    };
+    for _ in 0..seconds {
+        if let Err(error) = top::show().await {
+            return say("top", error);
+        }
+    }
+}
+
+fn kill(process: &str) {
+    let Ok(number) = process.parse() else {
+        println!("kill: say the number of a process, as `ps` lists it: kill 513");
+        return;
+    };
+    if let Err(error) = sys::kill(number) {
+        println!("kill {number}: {error}: the shell kills what it has started; `ps` lists it");
+    }
+}
+
+fn ls(path: &str) -> Result<(), Error> {
+    for entry in directory(path)? {
+        match entry.size {
+            Some(size) => println!("{size:>9} {}", entry.name),
+            None => println!("{:>9} {}/", "", entry.name),
+        }
+    }
+    Ok(())
+}
+
+/// Prints a file part by part, however long it is; one with zeroes is no text.
+fn cat(name: &str) -> Result<(), Error> {
+    let file = open(name, 0)?;
+    let mut part = [0; CHUNK];
+    let mut last = b'\n';
+    let done = loop {
+        let part = match read(file, &mut part) {
+            Ok(0) => break Ok(()),
+            Ok(count) => &part[..count],
+            Err(error) => break Err(error),
+        };
+        if part.contains(&0) {
+            println!("cat {name}: it is no text");
+            break Ok(());
+        }
+        last = part[part.len() - 1];
+        if let Err(error) = write(1, part) {
+            break Err(error);
+        }
+    };
+    if last != b'\n' {
+        println!("");
+    }
+    sys::close(file)?;
+    done
+}
+
+/// Writes a file whole, and waits until the disk has it.
+fn put(rest: &str) -> Result<(), Error> {
+    let (name, text) = split(rest);
+    let file = open(name, CREATE | TRUNCATE)?;
+    let done = write(file, text.as_bytes())
+        .and_then(|()| write(file, b"\n"))
+        .and_then(|()| fsync(file));
+    sys::close(file)?;
+    done
+}
+
+async fn nice(console: &mut Console, rest: &str) {
+    let (level, line) = split(rest);
+    let level = level.parse().ok();
+    match level.filter(|level| (MOST_URGENT..=LEAST_URGENT).contains(level)) {
+        Some(level) if !line.is_empty() => start(console, line, Some(level)).await,
+        _ => println!(
+            "nice: say a level from {MOST_URGENT}, most urgent, to {LEAST_URGENT}, and a program: \
+             nice 40 figures"
+        ),
+    }
+}
+
+async fn start(console: &mut Console, line: &str, level: Option<u8>) {
+    let (command, in_background) = match line.strip_suffix('&') {
+        Some(command) => (command.trim_end(), true),
+        None => (line, false),
+    };
+    let (program, argument) = split(command);
+    let job = Job {
+        program,
+        argument,
+        level,
+        in_background,
+    };
+    if let Err(error) = job.run(console).await {
+        say(program, error);
+    }
+}

@@ -1,0 +1,161 @@
+//! Lines of the console, echoed as they are typed.
+
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
+use os_user::asynchronous::Read;
+use os_user::coroutine::current;
+use os_user::{Error, read, sleep_micros, write};
+
+/// The most bytes of a line; more are not taken.
+const LONGEST: usize = 240;
+/// Bytes that are read at a time.
+const CHUNK: usize = 64;
+
+/// Time until the console is read again after a lack of memory.
+const RETRY_MICROS: u64 = 10_000;
+
+const INTERRUPT: u8 = 3;
+const END: u8 = 4;
+const BACKSPACE: u8 = 8;
+const ESCAPE: u8 = 27;
+const DELETE: u8 = 127;
+
+/// An event of the keyboard.
+pub(crate) enum Typed {
+    /// A line, without its end.
+    Line(String),
+    /// Ctrl-C.
+    Interrupt,
+    /// Ctrl-D on an empty line, or the end of the input.
+    End,
+}
+
+/// The line that is being typed.
+#[derive(Default)]
+pub(crate) struct Editor {
+    line: Vec<u8>,
+    /// Set in the middle of the bytes that a key like an arrow sends, which are ignored.
+    in_escape: bool,
+}
+
+impl Editor {
+    /// Takes a byte, and echoes it.
+    pub(crate) fn take(&mut self, byte: u8) -> Option<Typed> {
+        if self.in_escape {
+            self.in_escape = byte == b'[' || !byte.is_ascii_graphic() || byte.is_ascii_digit();
+            return None;
+        }
+        match byte {
+            b'\r' | b'\n' => {
+                echo(b"\n");
+                let line = core::mem::take(&mut self.line);
+                return Some(Typed::Line(String::from_utf8_lossy(&line).into_owned()));
+            }
+            INTERRUPT => {
+                echo(b"^C\n");
+                self.line.clear();
+                return Some(Typed::Interrupt);
+            }
+            END if self.line.is_empty() => {
+                echo(b"\n");
+                return Some(Typed::End);
+            }
+            BACKSPACE | DELETE => self.take_back(),
+            ESCAPE => self.in_escape = true,
+            _ if byte < b' ' || self.line.len() == LONGEST => {}
+            _ => {
+                self.line.push(byte);
+                echo(&[byte]);
+            }
+        }
+        None
+    }
+
+    /// Takes the last character back.
+    fn take_back(&mut self) {
+        while let Some(byte) = self.line.pop() {
+            // The others are further bytes of the same character.
+            if !(0x80..0xc0).contains(&byte) {
+                echo(b"\x08 \x08");
+                return;
+            }
+        }
+    }
+}
+
+fn echo(bytes: &[u8]) {
+    // Without a console there is nobody to see it.
+    let _ = write(1, bytes);
+}
+
+/// The input of the shell.
+pub(crate) struct Console {
+    /// Bytes that have come and were not taken.
+    bytes: VecDeque<u8>,
+    reading: Option<Read>,
+    is_over: bool,
+}
+
+impl Console {
+    pub(crate) fn new() -> Console {
+        Console {
+            bytes: VecDeque::new(),
+            reading: None,
+            is_over: false,
+        }
+    }
+
+    /// Polls for the next byte; `None`: the input is over.
+    pub(crate) fn poll_byte(&mut self, cx: &mut Context<'_>) -> Poll<Option<u8>> {
+        loop {
+            if let Some(byte) = self.bytes.pop_front() {
+                return Poll::Ready(Some(byte));
+            }
+            if self.is_over {
+                return Poll::Ready(None);
+            }
+            let start = || read!(0, vec![0; CHUNK], current());
+            let reading = self.reading.get_or_insert_with(start);
+            let Poll::Ready((count, bytes)) = Pin::new(reading).poll(cx) else {
+                return Poll::Pending;
+            };
+            self.reading = None;
+            match count {
+                Ok(count) => {
+                    self.is_over = count == 0;
+                    self.bytes.extend(&bytes[..count]);
+                }
+                // Memory is out: it comes back with the end of a program.
+                Err(Error::OutOfMemory | Error::TooMany) => sleep_micros(RETRY_MICROS),
+                Err(_) => self.is_over = true,
+            }
+        }
+    }
+
+    /// Gives bytes back that nobody has taken: they come before all others.
+    pub(crate) fn give_back(&mut self, bytes: &[u8]) {
+        for byte in bytes.iter().rev() {
+            self.bytes.push_front(*byte);
+        }
+    }
+
+    /// Asks for a line.
+    pub(crate) async fn line(&mut self, prompt: &str) -> Typed {
+        echo(prompt.as_bytes());
+        let mut editor = Editor::default();
+        loop {
+            let Some(byte) = poll_fn(|cx| self.poll_byte(cx)).await else {
+                return Typed::End;
+            };
+            if let Some(typed) = editor.take(byte) {
+                return typed;
+            }
+        }
+    }
+}

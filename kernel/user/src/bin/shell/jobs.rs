@@ -1,0 +1,172 @@
+//! Programs that the shell starts.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
+use os_user::asynchronous::{self, Read};
+use os_user::coroutine::{current, spawn_local};
+use os_user::files::read_to_end;
+use os_user::number::{FAULTED, KILLED};
+use os_user::{Bounds, Error, Pipe, pipe, println, spawn_within, sys, write};
+
+use crate::LEVEL;
+use crate::console::{Console, Editor, Typed};
+
+/// The most urgent level of a program.
+pub(crate) const MOST_URGENT: u8 = LEVEL + 1;
+/// The least urgent one.
+pub(crate) const LEAST_URGENT: u8 = 62;
+/// The level of a program that is started without one.
+const USUAL: u8 = 32;
+/// Where programs are on a disk.
+const FOLDER: &str = "bin/";
+
+/// A program to be started.
+pub(crate) struct Job<'a> {
+    pub(crate) program: &'a str,
+    pub(crate) argument: &'a str,
+    /// The level that it has at most; `None`: the usual one, and any up to [`MOST_URGENT`].
+    pub(crate) level: Option<u8>,
+    /// The shell does not wait for it.
+    pub(crate) in_background: bool,
+}
+
+impl Job<'_> {
+    /// Starts the program, and waits for its end unless it is in the background.
+    pub(crate) async fn run(&self, console: &mut Console) -> Result<(), Error> {
+        let input = pipe()?;
+        let child = match self.start(&input) {
+            Ok(child) => child,
+            Err(error) => {
+                close([input.reader, input.writer]);
+                return Err(error);
+            }
+        };
+        if self.in_background {
+            close([input.reader, input.writer]);
+            println!("{child} runs in the background");
+            let name = String::from(self.program);
+            let report = async move {
+                let (status, _) = asynchronous::wait(child, current()).await;
+                say(child, &name, status, true);
+            };
+            return spawn_local(report, Some(LEVEL)).map(drop);
+        }
+        let status = feed(console, child, &input).await;
+        say(child, self.program, status, false);
+        Ok(())
+    }
+
+    fn start(&self, input: &Pipe) -> Result<usize, Error> {
+        let bounds = Bounds {
+            level: self.level.unwrap_or(USUAL),
+            ceiling: self.level.unwrap_or(MOST_URGENT),
+            halvings: 1,
+        };
+        let start = |program: &str| {
+            let files = [input.reader, 1, 2];
+            spawn_within(program, self.argument.as_bytes(), &files, bounds)
+        };
+        match start(self.program) {
+            Err(Error::NoProgram) if !self.program.contains('/') => {
+                start(&format!("{FOLDER}{}", self.program))
+            }
+            outcome => outcome,
+        }
+    }
+}
+
+fn close(files: impl IntoIterator<Item = usize>) {
+    for file in files {
+        // It is open.
+        let _ = sys::close(file);
+    }
+}
+
+/// Reports the end of a program, unless it is as expected.
+fn say(child: usize, program: &str, status: Result<isize, Error>, in_background: bool) {
+    match status {
+        Ok(0) if !in_background => {}
+        Ok(0) => println!("{child} has ended: {program}"),
+        Ok(KILLED) => println!("{child} was killed: {program}"),
+        Ok(FAULTED) => println!("{child} did what it may not, see above: {program}"),
+        Ok(status) => println!("{child} has ended with status {status}: {program}"),
+        Err(error) => println!("{program}: {error}"),
+    }
+}
+
+/// The input of a program in the foreground.
+struct Input {
+    /// The end to write to, until Ctrl-D.
+    writer: Option<usize>,
+    /// Lines that are not written yet.
+    lines: Vec<u8>,
+    writing: Option<Read>,
+}
+
+impl Input {
+    /// Writes as many lines as the program has room for.
+    fn poll(&mut self, cx: &mut Context<'_>) {
+        while let Some(writer) = self.writer {
+            if self.writing.is_none() && self.lines.is_empty() {
+                return;
+            }
+            let lines = &mut self.lines;
+            let start = || write!(writer, core::mem::take(lines), current());
+            let writing = self.writing.get_or_insert_with(start);
+            match Pin::new(writing).poll(cx) {
+                Poll::Ready(_) => self.writing = None,
+                Poll::Pending => return,
+            }
+        }
+    }
+}
+
+/// Feeds a program the lines that are typed until it ends; Ctrl-C kills it, Ctrl-D ends its input.
+async fn feed(console: &mut Console, child: usize, pipe: &Pipe) -> Result<isize, Error> {
+    let mut input = Input {
+        writer: Some(pipe.writer),
+        lines: Vec::new(),
+        writing: None,
+    };
+    let mut editor = Editor::default();
+    let mut end = asynchronous::wait(child, current());
+    let status = poll_fn(|cx| {
+        if let Poll::Ready((status, _)) = Pin::new(&mut end).poll(cx) {
+            return Poll::Ready(status);
+        }
+        while let Poll::Ready(byte) = console.poll_byte(cx) {
+            let Some(byte) = byte else {
+                close(input.writer.take());
+                break;
+            };
+            match editor.take(byte) {
+                Some(Typed::Line(line)) => {
+                    input.lines.extend_from_slice(line.as_bytes());
+                    input.lines.push(b'\n');
+                }
+                Some(Typed::Interrupt) => {
+                    // It may have ended just now.
+                    let _ = sys::kill(child);
+                }
+                Some(Typed::End) => close(input.writer.take()),
+                None => {}
+            }
+        }
+        input.poll(cx);
+        Poll::Pending
+    })
+    .await;
+    // A write in flight is in the pipe, or lost with the program.
+    drop(input.writing.take());
+    close(input.writer.take());
+    let left = read_to_end(pipe.reader).unwrap_or_default();
+    close([pipe.reader]);
+    console.give_back(&input.lines);
+    console.give_back(&left);
+    status
+}

@@ -1,0 +1,40 @@
+//! A shell on the console: files of the disk, programs at levels, processes and harts. The first
+//! program that `cargo xtask os -- run` starts; its end is that of the machine.
+//!
+//! The shell has level 0 and starts nothing as urgent as itself. So no program keeps it from
+//! answering, or from ending a program on Ctrl-C. While a program runs in the foreground, lines of
+//! the console are its input; those that it leaves are the shell's again.
+
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod commands;
+mod console;
+mod jobs;
+mod top;
+
+use os_user::coroutine::{current, reprio};
+use os_user::println;
+
+use console::{Console, Typed};
+
+os_user::coroutine_entry!(main);
+
+/// Level of the shell.
+const LEVEL: u8 = 0;
+
+async fn main() -> isize {
+    reprio(current(), LEVEL);
+    println!("Upshift: `help` lists the commands, `exit` ends the machine.");
+    let mut console = Console::new();
+    loop {
+        match console.line("$ ").await {
+            Typed::Line(line) if line.trim() == "exit" => return 0,
+            Typed::Line(line) => commands::run(&mut console, line.trim()).await,
+            Typed::Interrupt => {}
+            Typed::End => return 0,
+        }
+    }
+}
