@@ -318,11 +318,8 @@ fn run(it: Run) -> Result<ExitCode, String> {
     }
     let machine = qemu::Machine {
         cpu: if it.rv64gc { build::RV64GC_CPU } else { "" },
-        smp: it.smp,
-        icount: false,
         network: it.network.unwrap_or(qemu::Network::No),
-        disk: None,
-        arguments: arguments.join(" "),
+        ..qemu::Machine::new(it.smp, &arguments.join(" "))
     };
     eprintln!("Ctrl-A X ends QEMU, whatever the machine does");
     let status = qemu::command(&image, &machine, it.disk.as_deref())
