@@ -73,12 +73,20 @@ fn call(name: &Ident, value: Option<&Expr>) -> syn::Result<TokenStream> {
     Ok(match name.to_string().as_str() {
         "vcpus" => {
             let value = value.ok_or_else(|| needs("vcpus = 2"))?;
-            within(value, 1..=MAX_VCPUS, "a runtime has 1 to 256 vCPUs")?;
+            within(
+                value,
+                1..=MAX_VCPUS,
+                "`vcpus` is a number from 1 to 256, without quotes",
+            )?;
             quote_spanned!(span=> .vcpus(#value))
         }
         "level" => {
             let value = value.ok_or_else(|| needs("level = 4"))?;
-            within(value, 0..=MAX_LEVEL, "a level is 0 (the most urgent) to 63")?;
+            within(
+                value,
+                0..=MAX_LEVEL,
+                "`level` is a number from 0 (the most urgent) to 63, without quotes",
+            )?;
             quote_spanned!(span=> .main_level(::upshift::Level::at::<{ #value }>()))
         }
         "preemption" => {
@@ -89,7 +97,11 @@ fn call(name: &Ident, value: Option<&Expr>) -> syn::Result<TokenStream> {
             ];
             let variant = match value {
                 None => Ident::new("Preferred", span),
-                Some(value) => named(value, &names)?,
+                Some(value) => match literal(value) {
+                    Some(Lit::Bool(on)) if on.value => Ident::new("Preferred", span),
+                    Some(Lit::Bool(_)) => Ident::new("Off", span),
+                    _ => named(value, &names)?,
+                },
             };
             quote!(.preemption(::upshift::Preemption::#variant))
         }
@@ -109,6 +121,13 @@ fn call(name: &Ident, value: Option<&Expr>) -> syn::Result<TokenStream> {
                 return Err(Error::new(span, "`tokio` is `true` or `false`"));
             };
             quote_spanned!(name.span()=> .tokio(#value))
+        }
+        "worker_threads" => {
+            return Err(Error::new(name.span(), "`worker_threads` is `vcpus` here"));
+        }
+        "flavor" => {
+            let says = "there is no `flavor`: remove it; `vcpus = 1` has one thread";
+            return Err(Error::new(name.span(), says));
         }
         _ => {
             return Err(Error::new(

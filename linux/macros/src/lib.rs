@@ -22,7 +22,7 @@ use arguments::Arguments;
 /// | `vcpus = N` | `Builder::vcpus` | one per CPU that the process may use |
 /// | `level = N` | `Builder::main_level`, 0 to 63; a constant of type `u8` | 32 |
 /// | `preemption` | `Builder::preemption(Preemption::Preferred)` | off |
-/// | `preemption = "off"`, `"preferred"` or `"required"` | `Builder::preemption` | off |
+/// | `preemption = "off"`, `"preferred"` or `"required"`, `true`, `false` | `Builder::preemption` | off |
 /// | `driver = "auto"`, `"ring"` or `"readiness"` | `Builder::driver` | auto |
 /// | `tokio = false` | `Builder::tokio`; needs the feature `tokio-rt` | true |
 ///
@@ -42,9 +42,7 @@ pub fn main(
     arguments: proc_macro::TokenStream,
     item: proc_macro::TokenStream,
 ) -> proc_macro::TokenStream {
-    expand(arguments.into(), item.into(), false)
-        .unwrap_or_else(syn::Error::into_compile_error)
-        .into()
+    expand_or_report(arguments.into(), item.into(), false).into()
 }
 
 /// Runs an `async fn` as a test, as the main coroutine of a runtime of its own.
@@ -55,9 +53,18 @@ pub fn test(
     arguments: proc_macro::TokenStream,
     item: proc_macro::TokenStream,
 ) -> proc_macro::TokenStream {
-    expand(arguments.into(), item.into(), true)
-        .unwrap_or_else(syn::Error::into_compile_error)
-        .into()
+    expand_or_report(arguments.into(), item.into(), true).into()
+}
+
+/// Expands, or returns the error and an empty function, so that the compiler does not also miss
+/// `main`.
+fn expand_or_report(arguments: TokenStream, item: TokenStream, test: bool) -> TokenStream {
+    let name = syn::parse2::<ItemFn>(item.clone()).map(|function| function.sig.ident);
+    expand(arguments, item, test).unwrap_or_else(|error| {
+        let error = error.into_compile_error();
+        let stub = name.ok().map(|name| quote!(fn #name() {}));
+        quote!(#error #stub)
+    })
 }
 
 fn expand(arguments: TokenStream, item: TokenStream, test: bool) -> syn::Result<TokenStream> {

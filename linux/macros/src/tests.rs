@@ -38,6 +38,14 @@ fn each_argument_is_a_call_of_the_builder() {
             ". preemption (:: upshift :: Preemption :: Off)",
         ),
         (
+            "preemption = true",
+            ". preemption (:: upshift :: Preemption :: Preferred)",
+        ),
+        (
+            "preemption = false",
+            ". preemption (:: upshift :: Preemption :: Off)",
+        ),
+        (
             "preemption = \"required\"",
             ". preemption (:: upshift :: Preemption :: Required)",
         ),
@@ -52,13 +60,13 @@ fn each_argument_is_a_call_of_the_builder() {
         ("tokio = false", ". tokio (false)"),
     ];
     let all = calls.map(|(argument, _)| argument.trim_end_matches(','));
-    let all = [all[0], all[2], all[3], all[6], all[8]].join(", ");
+    let all = [all[0], all[2], all[3], all[8], all[10]].join(", ");
     let all = expanded(&all, MAIN, false).unwrap();
     for (argument, call) in calls {
         let alone = expanded(argument, MAIN, false).unwrap();
         assert!(alone.contains(call), "{alone}");
     }
-    for call in [0, 2, 3, 6, 8].map(|n| calls[n].1) {
+    for call in [0, 2, 3, 8, 10].map(|n| calls[n].1) {
         assert!(all.contains(call), "{all}");
     }
 }
@@ -76,10 +84,10 @@ fn a_test_has_one_vcpu_by_default() {
 
 #[test]
 fn an_unknown_argument_is_named_with_those_that_are_known() {
-    let (says, at) = mistake("vcpus = 2, flavor = \"multi_thread\"");
-    assert_eq!(at, "flavor");
+    let (says, at) = mistake("vcpus = 2, start_paused = true");
+    assert_eq!(at, "start_paused");
     for part in [
-        "unknown argument `flavor`",
+        "unknown argument `start_paused`",
         "`vcpus = N`",
         "`preemption`",
         "`tokio = false`",
@@ -109,11 +117,8 @@ fn a_wrong_value_is_reported_at_its_token() {
             "\"off\", \"preferred\", \"required\"",
             "\"on\"",
         ),
-        (
-            "preemption = true",
-            "\"off\", \"preferred\", \"required\"",
-            "true",
-        ),
+        ("worker_threads = 2", "`vcpus`", "worker_threads"),
+        ("flavor = \"multi_thread\"", "remove it", "flavor"),
         (
             "driver = \"epoll\"",
             "\"auto\", \"ring\", \"readiness\"",
@@ -136,6 +141,15 @@ fn a_wrong_value_is_reported_at_its_token() {
     // The span of more than one token begins at the first outside of the compiler.
     let (message, _) = mistake("level = -1");
     assert!(message.contains("0 (the most urgent) to 63"), "{message}");
+}
+
+/// The compiler then does not report that `main` is missing, too.
+#[test]
+fn a_mistake_leaves_an_empty_function() {
+    let tokens = |text| TokenStream::from_str(text).unwrap();
+    let reported = crate::expand_or_report(tokens("vcpus = 0"), tokens(MAIN), false).to_string();
+    assert!(reported.contains("compile_error"), "{reported}");
+    assert!(reported.ends_with("fn main () { }"), "{reported}");
 }
 
 #[test]

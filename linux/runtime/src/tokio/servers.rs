@@ -36,7 +36,7 @@ pub(super) async fn watch() {
                 "tokio listens on {listens}: if its connections are tasks of tokio, as those of `axum::serve` and of hyper's \
                  examples are, they share one thread and have no level. Change `axum::serve(listener, app)` to \
                  `upshift::axum::serve(listener, app)` (feature `axum`), and its listener to `upshift::net::TcpListener::bind(…)?`; \
-                 hyper: `upshift::hyper::Server`"
+                 hyper: `upshift::hyper::Server`; for other protocols spawn each connection by `upshift::spawn`"
             ));
             return;
         }
@@ -44,13 +44,14 @@ pub(super) async fn watch() {
     }
 }
 
-/// Returns the address of a listening socket that tokio's driver watches, if more than `own` tasks
-/// of tokio's are alive.
+/// Returns the addresses of the listening sockets that tokio's driver watches, if there are some and
+/// more than `own` tasks of tokio's are alive.
 fn server(tokio: &Handle, own: usize) -> Option<String> {
     if tokio.metrics().num_alive_tasks() <= own {
         return None;
     }
-    watched(tokio)?.into_iter().find_map(listens)
+    let addresses: Vec<_> = watched(tokio)?.into_iter().filter_map(listens).collect();
+    (!addresses.is_empty()).then(|| addresses.join(", "))
 }
 
 /// Returns the descriptors in the epoll set of tokio's driver. tokio does not name its set: it is
