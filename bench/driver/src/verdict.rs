@@ -47,14 +47,14 @@ pub(crate) fn table(title: impl Into<String>, rows: Vec<Row>) -> Table {
     table
 }
 
-/// What became of a published claim.
+/// The verdict on a published claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
-    /// It holds here.
+    /// The claim holds here.
     Reproduced,
-    /// It does not hold here.
+    /// The claim does not hold here.
     Contradicted,
-    /// It cannot hold or fail here, for this reason.
+    /// Here the claim can neither hold nor fail, for this reason.
     NotComparable(&'static str),
     /// There are no figures.
     Unmeasured,

@@ -1,6 +1,7 @@
 //! Command line and listening socket of a peer server.
 //!
-//! `peer-NAME WORK [--variant V] [--workers N] [--listen ADDR]`, WORK being plaintext, matrix or what else the peer has: the server prints `listening on ADDR` as its first line and
+//! `peer-NAME WORK [--variant V] [--workers N] [--listen ADDR]`, WORK being plaintext, matrix or
+//! another word of the peer: the server prints `listening on ADDR` as its first line and
 //! serves until SIGTERM, whose default action ends it. Called once, from `main`.
 
 use std::io::{self, Write};

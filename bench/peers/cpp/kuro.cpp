@@ -6,7 +6,8 @@
 // process), the slab gives references to its slots (there: the address of a local copy), frames are freed (there: by luck), a full submission queue is submitted (there: null is used),
 // replies fit their buffer (there: a kilobyte of text and a head go into a kilobyte).
 //
-// On several CPUs, as published: a thread for each, with a ring, a slab and a listening socket (SO_REUSEPORT) of its own; a task stays on its thread.
+// On several CPUs, as published: a thread for each, with a ring, a slab and a listening socket
+// (SO_REUSEPORT) of its own; a task stays on its thread.
 #include <liburing.h>
 
 #include <coroutine>

@@ -26,7 +26,7 @@ pub(crate) const TOKIO: &str = "tokio-ct";
 pub(crate) const TOKIO_MT: &str = "tokio-mt";
 /// The successor of async-std, by name.
 pub(crate) const SMOL: &str = "smol";
-/// What the section of the published figures measures.
+/// Servers of the section of the published figures.
 pub(crate) const PAPERS: [&str; 9] = [
     UPSHIFT,
     READINESS,

@@ -1,5 +1,5 @@
-//! The section `sched`: policies over processes, measured by a program of its own (`bench/sched`), what was to be reached, and the
-//! published claims.
+//! The section `sched`: policies over processes, measured by a program of its own
+//! (`bench/sched`), the goals, and the published claims.
 
 use crate::figures;
 use crate::options::Options;

@@ -176,7 +176,7 @@ impl Drive for Ab {
     }
 }
 
-/// What `ab` says.
+/// Reads the figures that `ab` prints.
 fn understood(text: &str, requests: usize) -> Result<Run, String> {
     let number = |head: &str| -> Option<f64> {
         let line = text.lines().find_map(|line| line.trim().strip_prefix(head));

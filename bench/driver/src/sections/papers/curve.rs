@@ -161,8 +161,8 @@ fn table(section: &SectionResults, curve: Curve) -> String {
     table.markdown()
 }
 
-/// The most connections up to which a server answers 95 % of what is sent, and the fewest at which
-/// it does not, if there are such.
+/// Returns the most connections up to which a server answers 95 % of the requests, and the fewest
+/// at which it does not, if there are such.
 pub(super) fn knee(section: &SectionResults, curve: Curve, peer: &str) -> [Option<usize>; 2] {
     let mut last = None;
     for connections in curve.connections() {

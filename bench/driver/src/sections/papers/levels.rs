@@ -23,7 +23,7 @@ const EACH: usize = 16;
 const PUBLISHED: (usize, Duration) = (20, Duration::from_millis(50));
 /// The order of large matrices. The period follows from the capacity of a CPU.
 const LARGE: usize = 96;
-/// What a CPU can answer of them.
+/// The case in which the capacity of a CPU is measured.
 const CAPACITY: &str = "eight levels, n = 96, closed loop on 1 CPU";
 
 /// The loads, as named in the cases.

@@ -1,4 +1,4 @@
-//! What the kernel has: memory that connections take, and threads that it allows.
+//! The kernel's side: memory that connections take, and the limits on threads.
 
 use std::fs;
 use std::sync::Arc;

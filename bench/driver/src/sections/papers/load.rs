@@ -41,7 +41,7 @@ pub(super) struct Load {
     pub(super) period: Option<Duration>,
     /// Further connections, which send a request each [`IDLE_PERIOD`].
     pub(super) idle: usize,
-    /// The server has CPU 0, or CPUs 0 and 1 but for what the client needs of CPU 1.
+    /// CPUs of the server: CPU 0, or both, where the client has precedence on CPU 1.
     pub(super) cpus: usize,
     /// The length of a run.
     pub(super) time: Duration,

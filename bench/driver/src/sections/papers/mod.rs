@@ -3,9 +3,9 @@
 //!
 //! | file | figure |
 //! |---|---|
-//! | `curve` | coroutines against threads by number of connections, each of which sends every 100 or 50 ms |
+//! | `curve` | coroutines against threads by number of connections, at fixed send times |
 //! | `levels` | 128 connections at eight levels, on one CPU and on two |
-//! | `idle` | 100 busy connections beside tens of thousands that are mostly idle, and what an idle one costs |
+//! | `idle` | 100 busy connections beside up to 50,000 idle ones, and the memory of an idle one |
 //! | `chart` | plaintext by number of requests, under `ab` and under our client |
 //! | `claims` | the published claims |
 //!
