@@ -122,7 +122,13 @@ fn table(section: &SectionResults, load: &str) -> String {
     for name in LEVELS.map(level_row).into_iter().chain([TOTAL.to_owned()]) {
         let of = |cpus| {
             let cell = section.cell(&case(load, cpus), &name);
-            figures.map(|figure| plain(cell.and_then(|cell| cell.median(figure)), 0))
+            let median = |figure| cell.and_then(|cell| cell.median(figure));
+            // Without answers there is no latency.
+            let is_answered = median(figures[0]) != Some(0.0);
+            let shown = figures.iter().enumerate();
+            shown
+                .map(|(i, figure)| plain(median(*figure).filter(|_| i == 0 || is_answered), 0))
+                .collect::<Vec<_>>()
         };
         let cells = [of(1), of(2)].concat();
         if cells.iter().any(|cell| cell != "–") {
