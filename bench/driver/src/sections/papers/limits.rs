@@ -10,6 +10,11 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_millis(50);
 /// Threads and processes that are left to other programs.
 const SPARE: usize = 2_000;
+/// Memory areas of a thread of Rust's standard library: its stack, the stack of its signal
+/// handler, and a guard page for each.
+const AREAS: usize = 4;
+/// Memory areas of a process that are of no thread.
+const OTHER_AREAS: usize = 500;
 
 /// Memory of a process and of the kernel, bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -100,7 +105,8 @@ impl MemoryWatch {
     }
 }
 
-/// The reason why the kernel cannot run so many more threads of one process, if it cannot.
+/// The reason why the kernel cannot run so many threads of one process beside the others, if it
+/// cannot.
 pub(super) fn lack_of_threads(threads: usize) -> Option<String> {
     let of = |name: &str| {
         let value = text(&format!("/proc/sys/{}", name.replace('.', "/")));
@@ -111,20 +117,24 @@ pub(super) fn lack_of_threads(threads: usize) -> Option<String> {
         .split_whitespace()
         .nth(3)
         .and_then(|field| field.split_once('/')?.1.parse().ok());
-    let bounds = [
-        ("kernel.pid_max", of("kernel.pid_max")),
-        ("kernel.threads-max", of("kernel.threads-max")),
-        // A stack and its guard page.
-        ("half of vm.max_map_count", of("vm.max_map_count") / 2),
-    ];
-    exceeded(threads, running.unwrap_or(0), bounds)
+    let all = threads + running.unwrap_or(0) + SPARE;
+    exceeded([
+        ("kernel.pid_max", all, of("kernel.pid_max")),
+        ("kernel.threads-max", all, of("kernel.threads-max")),
+        (
+            "vm.max_map_count",
+            threads * AREAS,
+            of("vm.max_map_count").saturating_sub(OTHER_AREAS),
+        ),
+    ])
+    .map(|why| format!("{threads} threads need {why}"))
 }
 
-fn exceeded(threads: usize, running: usize, bounds: [(&str, usize); 3]) -> Option<String> {
-    let (name, most) = bounds.into_iter().min_by_key(|&(_, most)| most)?;
-    (threads + running + SPARE > most).then(|| {
-        format!("{threads} threads are needed, and {name} is {most}, of which others use {running}")
-    })
+/// The first limit that does not suffice: name, need, limit.
+fn exceeded(limits: [(&str, usize, usize); 3]) -> Option<String> {
+    let mut limits = limits.into_iter();
+    let (name, need, most) = limits.find(|&(_, need, most)| need > most)?;
+    Some(format!("{need} of {name}, and {most} are left"))
 }
 
 #[cfg(test)]
@@ -144,10 +154,12 @@ mod tests {
     }
 
     #[test]
-    fn the_tightest_bound_is_named() {
-        let bounds = [("a", 40_000), ("b", 30_000), ("c", 50_000)];
-        assert_eq!(exceeded(20_000, 1_000, bounds), None);
-        let why = exceeded(28_000, 1_000, bounds).unwrap();
-        assert!(why.contains("b is 30000"), "{why}");
+    fn the_limit_that_does_not_suffice_is_named() {
+        let limits = |need| [("a", need, 40_000), ("b", 2 * need, 50_000), ("c", 0, 0)];
+        assert_eq!(exceeded(limits(25_000)), None);
+        let why = exceeded(limits(26_000)).unwrap();
+        assert_eq!(why, "52000 of b, and 50000 are left");
+        assert_eq!(lack_of_threads(0), None);
+        assert!(lack_of_threads(1 << 40).is_some());
     }
 }
