@@ -81,9 +81,10 @@ fn run(time: Duration) -> Result<(), Box<dyn std::error::Error>> {
             turns(contender, cpu, 2, Duration::from_micros(micros), time)?;
         }
     }
-    turns(Contender::Script, cpu, 2, Duration::from_millis(100), time)?;
     for contender in [Contender::Upshift, Contender::Trick] {
         with_bystander(contender, cpu, time)?;
     }
-    table(cpu, time)
+    table(cpu, time)?;
+    // Last, since it needs programs that may be missing.
+    turns(Contender::Script, cpu, 2, Duration::from_millis(100), time)
 }
