@@ -94,7 +94,11 @@ pub(super) fn run(
 ) {
     let servers = checked(results, built, false);
     let has_ab = Command::new("ab").arg("-V").output().is_ok();
-    if !has_ab {
+    if has_ab {
+        results
+            .commands
+            .push("`ab -q -n REQUESTS -c CONNECTIONS URL`".into());
+    } else {
         results.note("ab is not installed: apt-get install -y apache2-utils".into());
     }
     for shape in SHAPES.into_iter().filter(|&shape| chosen.has(&name(shape))) {
@@ -103,6 +107,12 @@ pub(super) fn run(
         }
         let (connections, cpus) = shape;
         let programs = programs(built, &servers, cpus);
+        for (name, program) in programs
+            .iter()
+            .filter(|_| cpus > 1 && connections == SHAPES[0].0)
+        {
+            results.command(&format!("{name}, L = {cpus}"), program);
+        }
         for requests in REQUESTS.into_iter().filter(|_| has_ab) {
             if options.quick && requests != REQUESTS[0] {
                 continue;

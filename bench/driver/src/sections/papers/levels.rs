@@ -45,6 +45,8 @@ pub(super) fn run(results: &mut SectionResults, options: &Options, built: &Built
     let (Some(one), Some(two)) = (program(1), program(2)) else {
         return;
     };
+    results.command("levels, 1 CPU", &one);
+    results.command("levels, 2 CPUs", &two);
     let (n, period) = PUBLISHED;
     let mut load = Load::new(n, EACH, period, options);
     load.levels = &LEVELS;
