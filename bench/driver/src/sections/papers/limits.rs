@@ -127,14 +127,16 @@ pub(super) fn lack_of_threads(threads: usize) -> Option<String> {
             of("vm.max_map_count").saturating_sub(OTHER_AREAS),
         ),
     ])
-    .map(|why| format!("{threads} threads need {why}"))
+    .map(|why| format!("no room for {threads} threads: {why}"))
 }
 
 /// The first limit that does not suffice: name, need, limit.
 fn exceeded(limits: [(&str, usize, usize); 3]) -> Option<String> {
     let mut limits = limits.into_iter();
     let (name, need, most) = limits.find(|&(_, need, most)| need > most)?;
-    Some(format!("{need} of {name}, and {most} are left"))
+    Some(format!(
+        "{need} of {name} are needed, others included, of {most}"
+    ))
 }
 
 #[cfg(test)]
@@ -158,7 +160,7 @@ mod tests {
         let limits = |need| [("a", need, 40_000), ("b", 2 * need, 50_000), ("c", 0, 0)];
         assert_eq!(exceeded(limits(25_000)), None);
         let why = exceeded(limits(26_000)).unwrap();
-        assert_eq!(why, "52000 of b, and 50000 are left");
+        assert_eq!(why, "52000 of b are needed, others included, of 50000");
         assert_eq!(lack_of_threads(0), None);
         assert!(lack_of_threads(1 << 40).is_some());
     }
