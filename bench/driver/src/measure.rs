@@ -155,6 +155,8 @@ fn sum_up(outcome: &Outcome, foreign: f64, steal: f64) -> Measured {
     let run = |group: &GroupReport| Run {
         per_second: group.per_second,
         round: 0,
+        mean: group.mean,
+        jitter: group.jitter,
         p50: group.p50,
         p95: group.p95,
         p99: group.p99,
@@ -171,6 +173,8 @@ fn sum_up(outcome: &Outcome, foreign: f64, steal: f64) -> Measured {
         client_busy: busy(outcome.client_cpu),
         foreign,
         steal,
+        resident: 0.0,
+        kernel: 0.0,
     };
     Measured {
         all: run(&report.total),

@@ -19,8 +19,9 @@ struct Words {
     /// What to do
     command: Option<Verb>,
 
-    /// These sections only: plaintext, pipelined, matrix, single, vcpus, levels, preemption, processes, assign, sched, serve, files, cpp,
-    /// micro, conserve, multi [default: all; with --compare: plaintext, micro, multi]
+    /// These sections only: plaintext, pipelined, matrix, single, vcpus, levels, papers,
+    /// preemption, processes, assign, sched, serve, files, cpp, micro, conserve, multi
+    /// [default: all; with --compare: plaintext, micro, multi]
     #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = section)]
     only: Vec<Section>,
 
@@ -28,7 +29,8 @@ struct Words {
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     peers: Vec<String>,
 
-    /// Only these rows of preemption, such as long-70,serve [default: all]
+    /// Only these rows of preemption or papers, such as long-70,serve or n20-100,idle-50k
+    /// [default: all]
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     rows: Vec<String>,
 
@@ -96,7 +98,7 @@ pub(crate) struct Options {
     pub(crate) only: Vec<Section>,
     /// The servers; all if empty.
     pub(crate) peers: Vec<String>,
-    /// The rows of the section `preemption`; all if empty.
+    /// The rows of the sections `preemption` and `papers`; all if empty.
     pub(crate) rows: Vec<String>,
     /// Runs of each cell.
     pub(crate) rounds: usize,

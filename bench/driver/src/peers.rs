@@ -12,8 +12,8 @@ use crate::options::Options;
 use crate::section::Section;
 pub(crate) use table::{
     ALTERNATIVES, AXUM_TOKIO, AXUM_TOKIO_MT, AXUM_UPSHIFT, CPP, FILES, HAPROXY_NICE, HAPROXY_QUEUE,
-    HAPROXY_WEIGHT, HEADER_ORDER_FREE, MICRO, NO_RUNTIME, NOT_MULTI, RAW_C, SCHED, SPIN,
-    TWO_WORKERS, UPSHIFT, UPSHIFT_CPP, WEB,
+    HAPROXY_WEIGHT, HEADER_ORDER_FREE, KURO, MICRO, NO_RUNTIME, NOT_MULTI, PAPERS, RAW_C,
+    READINESS, SCHED, SMOL, SPIN, THREADS, TOKIO, TOKIO_MT, TWO_WORKERS, UPSHIFT, UPSHIFT_CPP, WEB,
 };
 use table::{CLI, NO_MATRIX, Peer, SERVERS};
 
@@ -115,7 +115,7 @@ impl Built {
 fn lists(section: Section) -> &'static [&'static [Peer]] {
     match section {
         Section::Plaintext | Section::Pipelined | Section::Matrix | Section::Single => &[SERVERS],
-        Section::Cpp => &[SERVERS],
+        Section::Cpp | Section::Papers => &[SERVERS],
         Section::Preemption => &[SPIN],
         Section::Sched => &[SCHED],
         Section::Serve => &[WEB],
@@ -128,8 +128,8 @@ fn lists(section: Section) -> &'static [&'static [Peer]] {
 
 /// Whether a section measures the command `upshift` for every `--peers`.
 fn needs_upshift(section: Section) -> bool {
-    use Section::{Assign, Levels, Preemption, Processes, Serve, Vcpus};
-    [Vcpus, Levels, Preemption, Processes, Assign, Serve].contains(&section)
+    use Section::{Assign, Levels, Papers, Preemption, Processes, Serve, Vcpus};
+    [Vcpus, Levels, Papers, Preemption, Processes, Assign, Serve].contains(&section)
 }
 
 /// Builds everything that the options ask for.
@@ -143,7 +143,11 @@ pub(crate) fn build(options: &Options) -> Built {
         if needs_upshift(section) {
             sources.push((UPSHIFT, CLI));
         }
-        let is_part = |peer: &&Peer| section != Section::Cpp || CPP.contains(&peer.id);
+        let is_part = |peer: &&Peer| match section {
+            Section::Cpp => CPP.contains(&peer.id),
+            Section::Papers => PAPERS.contains(&peer.id),
+            _ => true,
+        };
         for list in lists(section) {
             let peers = built.wanted(list).filter(is_part);
             sources.extend(peers.map(|peer| (peer.id, peer.source)));

@@ -61,6 +61,12 @@ pub(crate) struct Run {
     /// Replies per second.
     #[serde(serialize_with = "short")]
     pub(crate) per_second: f64,
+    /// Latency, mean of the replies; 0 in rows from before it was recorded.
+    #[serde(default, serialize_with = "short", skip_serializing_if = "is_zero")]
+    pub(crate) mean: f64,
+    /// Latency, standard deviation.
+    #[serde(default, serialize_with = "short", skip_serializing_if = "is_zero")]
+    pub(crate) jitter: f64,
     /// Latency, median.
     #[serde(serialize_with = "short")]
     pub(crate) p50: f64,
@@ -106,6 +112,12 @@ pub(crate) struct Run {
     /// Share of the time that the hypervisor took from one of the two CPUs, the larger of the two.
     #[serde(default, serialize_with = "short", skip_serializing_if = "is_zero")]
     pub(crate) steal: f64,
+    /// Growth of the server's resident memory per connection, bytes, where that is measured.
+    #[serde(default, serialize_with = "short", skip_serializing_if = "is_zero")]
+    pub(crate) resident: f64,
+    /// Growth of the kernel's memory per connection, both ends of it, bytes.
+    #[serde(default, serialize_with = "short", skip_serializing_if = "is_zero")]
+    pub(crate) kernel: f64,
 }
 
 fn is_zero<T: Default + PartialEq>(value: &T) -> bool {

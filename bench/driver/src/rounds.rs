@@ -60,7 +60,7 @@ pub(crate) fn run<D: Drive>(
             match undisturbed(section, case, entry, round) {
                 Ok(measured) => {
                     for (row, run) in entry.load.rows(&entry.name, measured) {
-                        section.record(case, &row, run);
+                        section.record(case, &row, Run { round, ..run });
                     }
                 }
                 Err(why) => {

@@ -15,6 +15,8 @@ pub(crate) enum Section {
     Vcpus,
     /// Eight levels at overload.
     Levels,
+    /// The figures of the published systems, in their shape.
+    Papers,
     /// Long requests among short ones, with and without preemption.
     Preemption,
     /// An urgent server beside a batch process, without and with the daemon.
@@ -39,13 +41,14 @@ pub(crate) enum Section {
 
 impl Section {
     /// All, in the order of the page.
-    pub(crate) const ALL: [Section; 16] = [
+    pub(crate) const ALL: [Section; 17] = [
         Section::Plaintext,
         Section::Pipelined,
         Section::Matrix,
         Section::Single,
         Section::Vcpus,
         Section::Levels,
+        Section::Papers,
         Section::Preemption,
         Section::Processes,
         Section::Assign,
@@ -71,6 +74,7 @@ impl Section {
             Section::Single => ("single", "One connection, closed loop"),
             Section::Vcpus => ("vcpus", "More vCPUs than CPUs"),
             Section::Levels => ("levels", "Eight levels at overload"),
+            Section::Papers => ("papers", "The figures of the published systems"),
             Section::Preemption => ("preemption", "Long requests among short ones"),
             Section::Processes => ("processes", "An urgent server beside a batch process"),
             Section::Assign => ("assign", "Unmodified servers beside a batch process"),

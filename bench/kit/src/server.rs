@@ -1,6 +1,7 @@
 //! Command line and listening socket of a peer server.
 //!
-//! `peer-NAME WORK [--variant V] [--listen ADDR]`, WORK being plaintext, matrix or what else the peer has: the server prints `listening on ADDR` as its first line and
+//! `peer-NAME WORK [--variant V] [--workers N] [--listen ADDR]`, WORK being plaintext, matrix or
+//! another word of the peer: the server prints `listening on ADDR` as its first line and
 //! serves until SIGTERM, whose default action ends it. Called once, from `main`.
 
 use std::io::{self, Write};
@@ -36,6 +37,8 @@ pub struct Args<W = Work> {
     pub work: W,
     /// Which flavour of the runtime, as the peer names it; the first name offered unless told otherwise.
     pub variant: String,
+    /// Threads that run tasks, for the peers that can have several; 1 unless told otherwise.
+    pub workers: usize,
     /// Where to listen; port 0 picks a free one.
     pub address: SocketAddr,
 }
@@ -56,11 +59,17 @@ pub fn args_for<W: Copy>(works: &[(&'static str, W)], variants: &[&'static str])
         .value_name("ADDR:PORT")
         .default_value("127.0.0.1:0")
         .value_parser(value_parser!(SocketAddr));
-    let command = words::command(&names, variants).arg(listen);
+    let workers = Arg::new("workers")
+        .long("workers")
+        .value_name("N")
+        .default_value("1")
+        .value_parser(value_parser!(u16).range(1..=1024));
+    let command = words::command(&names, variants).args([listen, workers]);
     let matches = command.get_matches();
     Args {
         work: works[words::word(&matches, &names)].1,
         variant: words::variant(&matches),
+        workers: usize::from(*matches.get_one::<u16>("workers").expect("it has a default")),
         address: *matches.get_one("listen").expect("it has a default"),
     }
 }

@@ -5,16 +5,20 @@
 // receive holds memory for as long as its connection idles. Those that are not are mended, so that there is something to measure: a negative result ends its connection (there: the
 // process), the slab gives references to its slots (there: the address of a local copy), frames are freed (there: by luck), a full submission queue is submitted (there: null is used),
 // replies fit their buffer (there: a kilobyte of text and a head go into a kilobyte).
+//
+// On several CPUs, as published: a thread for each, with a ring, a slab and a listening socket
+// (SO_REUSEPORT) of its own; a task stays on its thread.
 #include <liburing.h>
 
 #include <coroutine>
 #include <deque>
+#include <thread>
 
 #include "server.hpp"
 
 namespace {
 
-io_uring ring;
+thread_local io_uring ring;
 
 struct waiting {
   std::coroutine_handle<> resume;
@@ -34,7 +38,9 @@ struct slab {
     free.pop_back();
     return token;
   }
-} operations;
+};
+
+thread_local slab operations;
 
 struct task {
   struct promise_type {
@@ -112,22 +118,20 @@ task serve(int listening) {
   }
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const auto options = server::parse(argc, argv);
-  if (options.work == "matrix" || io_uring_queue_init(1024, &ring, 0) != 0) return 2;
-  const auto colon = options.address.rfind(':');
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_port = htons(static_cast<std::uint16_t>(std::stoi(options.address.substr(colon + 1))));
-  inet_pton(AF_INET, options.address.substr(0, colon).c_str(), &at.sin_addr);
-  const int listening = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+/// A listening socket at the address; other threads may have one there, too.
+int listening(const sockaddr_in& at) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int on = 1;
-  setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (bind(listening, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0 || listen(listening, 1024) != 0) return 1;
-  server::announce(listening);
-  serve(listening);
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on);
+  const bool bound = bind(fd, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0 && listen(fd, 1024) == 0;
+  return bound ? fd : -1;
+}
+
+/// Serves for ever; returns if there is no ring.
+void run(int fd) {
+  if (io_uring_queue_init(1024, &ring, 0) != 0) return;
+  serve(fd);
   while (true) {
     io_uring_submit(&ring);
     io_uring_cqe* completion;
@@ -138,4 +142,29 @@ int main(int argc, char** argv) {
       operations.slots[token].resume.resume();
     }
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto options = server::parse(argc, argv);
+  if (options.work == "matrix") return 2;
+  const auto colon = options.address.rfind(':');
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(static_cast<std::uint16_t>(std::stoi(options.address.substr(colon + 1))));
+  inet_pton(AF_INET, options.address.substr(0, colon).c_str(), &at.sin_addr);
+  const int first = listening(at);
+  if (first < 0) return 1;
+  socklen_t size = sizeof at;
+  getsockname(first, reinterpret_cast<sockaddr*>(&at), &size);
+  std::vector<std::thread> others;
+  for (unsigned i = 1; i < options.vcpus; ++i) {
+    const int fd = listening(at);
+    if (fd < 0) return 1;
+    others.emplace_back(run, fd);
+  }
+  server::announce(first);
+  run(first);
+  return 2;
 }

@@ -1,4 +1,4 @@
-// Plaintext, matrix and spin servers in Go with GOMAXPROCS=1.
+// Plaintext, matrix and spin servers in Go with GOMAXPROCS=1, or as many as -workers says.
 //
 // plaintext, variant net (default): raw net, a goroutine per connection; variant http: net/http without the Date
 // header. matrix: three goroutines and two channels of 16 per connection. spin: a goroutine per request (spin.go).
@@ -29,13 +29,14 @@ var reply = []byte("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Lengt
 
 func main() {
 	if len(os.Args) < 2 {
-		log.Fatal("usage: plaintext|matrix|spin|app [--variant net|http] [--listen ADDR:PORT]")
+		log.Fatal("usage: plaintext|matrix|spin|app [--variant net|http] [--workers N] [--listen ADDR:PORT]")
 	}
 	flags := flag.NewFlagSet(os.Args[1], flag.ExitOnError)
 	variant := flags.String("variant", "net", "net or http")
 	listen := flags.String("listen", "127.0.0.1:0", "address")
+	workers := flags.Int("workers", 1, "GOMAXPROCS")
 	_ = flags.Parse(os.Args[2:])
-	runtime.GOMAXPROCS(1)
+	runtime.GOMAXPROCS(*workers)
 	if os.Args[1] == "spin" {
 		calibrate()
 	}

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `spinners` | processes that spin and write down when |
 //! | `trick` | the published algorithm, from its description |
+//! | `trick.sh` | the same as a script of chrt and taskset |
 //! | `runs` | one run under one scheduler, and its figures |
 
 mod runs;
@@ -74,8 +75,16 @@ fn run(time: Duration) -> Result<(), Box<dyn std::error::Error>> {
             }
         }
     }
+    // Slices as published, whether or not the timers of this machine can keep them.
+    for micros in [50, 20, 5] {
+        for contender in [Contender::Upshift, Contender::Trick] {
+            turns(contender, cpu, 2, Duration::from_micros(micros), time)?;
+        }
+    }
     for contender in [Contender::Upshift, Contender::Trick] {
         with_bystander(contender, cpu, time)?;
     }
-    table(cpu, time)
+    table(cpu, time)?;
+    // Last, since it needs programs that may be missing.
+    turns(Contender::Script, cpu, 2, Duration::from_millis(100), time)
 }

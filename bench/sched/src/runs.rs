@@ -25,6 +25,7 @@ const SETTLE: Duration = Duration::from_millis(50);
 pub(crate) enum Contender {
     Upshift,
     Trick,
+    Script,
     Kernel,
 }
 
@@ -33,6 +34,7 @@ impl Contender {
         match self {
             Contender::Upshift => "upshift sched",
             Contender::Trick => "trick.c's algorithm",
+            Contender::Script => "trick.sh's algorithm",
             Contender::Kernel => "kernel, SCHED_OTHER",
         }
     }
@@ -140,6 +142,18 @@ fn run(
                 trick: done.cpu_time,
             })
         }
+        Contender::Script => {
+            begin();
+            trick::script(&pids, slice, cpu, time)?;
+            Ok(Run {
+                felt: felt(),
+                fronts: Vec::new(),
+                open: Vec::new(),
+                elapsed: now() - began,
+                upshift: None,
+                trick: 0,
+            })
+        }
         Contender::Upshift => {
             let (mut from, mut to, mut seen) = (0, 0, Vec::new());
             let ended = upshift(pids, cpu, policy, || {
@@ -215,6 +229,7 @@ pub(crate) fn turns(
         "time in which none of them ran, %",
         100.0 * (1.0 - ran as f64 / run.elapsed as f64),
     );
+    say("a turn, median, µs", turn(&run) / 1e3);
     let per_switch = |ns: u64, switches: u64| ns as f64 / 1e3 / switches.max(1) as f64;
     let cpu_time = "scheduler's CPU time per switch, µs";
     if contender == Contender::Trick {
@@ -268,6 +283,16 @@ fn out_of_turn(run: &Run) -> (f64, f64) {
     }
     let part = |ns: u64| ns as f64 / all.max(1) as f64;
     (part(closed), part(open))
+}
+
+/// Median time for which a process ran without a pause, ns.
+fn turn(run: &Run) -> f64 {
+    let stretches = run.felt.iter().flat_map(|felt| &felt.stretches);
+    let mut lengths: Vec<u64> = stretches.map(|(begin, end)| end - begin).collect();
+    lengths.sort_unstable();
+    lengths
+        .get(lengths.len() / 2)
+        .map_or(0.0, |&length| length as f64)
 }
 
 /// Median time between the end of one process and the beginning of another, ns.

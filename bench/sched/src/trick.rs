@@ -5,6 +5,7 @@
 //! sleeps for the interval. Differences: it stops after a time, writes down its switches, and gives the processes back.
 
 use std::io;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::spinners::{now, read};
@@ -65,4 +66,58 @@ pub(crate) fn round_robin(
     thread
         .join()
         .unwrap_or_else(|_| Err(io::Error::other("the scheduler panicked")))
+}
+
+/// The script.
+const SCRIPT: &str = include_str!("trick.sh");
+/// Time beyond its own after which the script is ended.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Round-robin by the script, for `time`.
+pub(crate) fn script(
+    pids: &[i32],
+    interval: Duration,
+    cpu: usize,
+    time: Duration,
+) -> io::Result<()> {
+    let limit = (time + GRACE).as_secs_f64().to_string();
+    let status = Command::new("timeout")
+        .args(["--kill-after=1", &limit, "bash", "-c", SCRIPT, "trick.sh"])
+        .arg(cpu.to_string())
+        .arg(interval.as_secs_f64().to_string())
+        .arg(time.as_micros().to_string())
+        .args(pids.iter().map(ToString::to_string))
+        .stdout(Stdio::null())
+        .status()?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("trick.sh ended with {status}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spinners::{Spinner, last_cpu};
+
+    fn policy(pid: i32) -> i32 {
+        // SAFETY: no pointers.
+        unsafe { libc::sched_getscheduler(pid) }
+    }
+
+    #[test]
+    fn the_script_lets_processes_take_turns_and_gives_them_back() {
+        let cpu = last_cpu().unwrap();
+        let spinners = [Spinner::start(cpu).unwrap(), Spinner::start(cpu).unwrap()];
+        let pids = spinners.each_ref().map(|spinner| spinner.pid);
+        if set(pids[0], libc::SCHED_FIFO, 1).is_err() {
+            eprintln!("skipped: SCHED_FIFO needs a right");
+            return;
+        }
+        let time = Duration::from_millis(400);
+        script(&pids, Duration::from_millis(20), cpu, time).unwrap();
+        assert_eq!(pids.map(policy), [libc::SCHED_OTHER; 2]);
+        assert!(spinners.iter().all(|spinner| spinner.felt().loops > 0));
+        assert!(script(&[i32::MAX], Duration::from_millis(1), usize::MAX, time).is_err());
+    }
 }

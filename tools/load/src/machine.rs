@@ -160,6 +160,21 @@ pub fn raise_file_limit() {
     let _ = os::raise_open_files(u64::MAX);
 }
 
+/// Lets this process, and the programs that it starts, open at least `needed` files each.
+///
+/// # Errors
+/// The hard limit is lower and this process may not raise it.
+pub fn allow_open_files(needed: u64) -> io::Result<()> {
+    let allowed = os::raise_open_files(needed)?;
+    if allowed >= needed {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!("{needed} open files are needed and {allowed} allowed: raise `ulimit -Hn`"),
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,5 +184,12 @@ mod tests {
         let machine = Machine::read();
         assert!(machine.cpus >= 1 && machine.memory > 0);
         assert!(machine.line().contains("Linux"));
+    }
+
+    #[test]
+    fn a_limit_that_cannot_be_raised_is_an_error() {
+        allow_open_files(1).unwrap();
+        let error = allow_open_files(u64::MAX).unwrap_err();
+        assert!(error.to_string().contains("ulimit"), "{error}");
     }
 }

@@ -220,7 +220,24 @@ pub(crate) fn no_timer_slack() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
 }
 
-/// Raises the soft limit on open files to at least `needed`, as far as the hard limit allows.
+/// Lets a socket that is bound to an address without a port get its port from `connect`, so that
+/// ports are counted per target, as without a bind.
+pub(crate) fn choose_port_on_connect(socket: &impl AsFd) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the descriptor is open for the call, `on` is a live local of the size given.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    })
+}
+
+/// Raises the soft limit on open files to at least `needed`, and the hard limit where the process
+/// has the right to (`CAP_SYS_RESOURCE`).
 ///
 /// Returns the limit that now holds.
 pub(crate) fn raise_open_files(needed: u64) -> io::Result<u64> {
@@ -230,6 +247,16 @@ pub(crate) fn raise_open_files(needed: u64) -> io::Result<u64> {
     };
     // SAFETY: `limit` is a live local.
     check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
+    if limit.rlim_max < needed {
+        let more = libc::rlimit {
+            rlim_cur: needed,
+            rlim_max: needed,
+        };
+        // SAFETY: `more` is a live local.
+        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const more) } == 0 {
+            return Ok(needed);
+        }
+    }
     if limit.rlim_cur < needed && limit.rlim_cur < limit.rlim_max {
         limit.rlim_cur = needed.min(limit.rlim_max);
         // SAFETY: `limit` is a live local.

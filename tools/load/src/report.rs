@@ -45,6 +45,10 @@ pub struct GroupReport {
     pub errors: u64,
     /// The first of them, in words.
     pub first_error: Option<String>,
+    /// Latency, mean.
+    pub mean: f64,
+    /// Latency, standard deviation.
+    pub jitter: f64,
     /// Latency, median.
     pub p50: f64,
     /// Latency, 90 %.
@@ -142,6 +146,8 @@ impl GroupReport {
             per_second: 0.0,
             errors: 0,
             first_error: None,
+            mean: latency.mean() / 1e3,
+            jitter: latency.stdev() / 1e3,
             p50: at(0.5),
             p90: at(0.9),
             p95: at(0.95),
@@ -184,6 +190,17 @@ mod tests {
         assert_eq!(tail(1000, 5), 100.0);
         assert_eq!(tail(1000, 500), 5e6);
         assert_eq!(tail(0, 10), 5e6);
+    }
+
+    #[test]
+    fn jitter_is_the_standard_deviation() {
+        let mut latency = Histogram::new_with_bounds(1, 1_000_000_000, 3).unwrap();
+        for us in [90_000, 110_000] {
+            latency.record_n(us, 50).unwrap();
+        }
+        let group = GroupReport::with_latency("", &latency);
+        assert!((group.mean - 100.0).abs() < 0.1, "{}", group.mean);
+        assert!((group.jitter - 10.0).abs() < 0.1, "{}", group.jitter);
     }
 
     #[test]

@@ -14,6 +14,30 @@ pub(crate) struct Peer {
 pub(crate) const UPSHIFT: &str = "upshift";
 /// Ours in C++.
 pub(crate) const UPSHIFT_CPP: &str = "upshift-cpp";
+/// Ours without io_uring, as in a container.
+pub(crate) const READINESS: &str = "upshift-readiness";
+/// The design of the slides' framework for C++.
+pub(crate) const KURO: &str = "kuro-design";
+/// The thread peer.
+pub(crate) const THREADS: &str = "threads";
+/// tokio's `current_thread`.
+pub(crate) const TOKIO: &str = "tokio-ct";
+/// tokio's `multi_thread`.
+pub(crate) const TOKIO_MT: &str = "tokio-mt";
+/// The successor of async-std, by name.
+pub(crate) const SMOL: &str = "smol";
+/// Servers of the section of the published figures.
+pub(crate) const PAPERS: [&str; 9] = [
+    UPSHIFT,
+    READINESS,
+    UPSHIFT_CPP,
+    KURO,
+    TOKIO,
+    TOKIO_MT,
+    SMOL,
+    HEADER_ORDER_FREE,
+    THREADS,
+];
 /// The floor: C over io_uring without a runtime.
 pub(crate) const RAW_C: &str = "c-uring";
 /// What the section of C++ measures. `threads` and C over io_uring have no coroutines.
@@ -47,7 +71,7 @@ const MT: &[&str] = &["--variant", "mt"];
 const TUNED: &[&str] = &["--variant", "tuned"];
 const ONE_VCPU: &[&str] = &["--vcpus", "1", "--pin", "0"];
 /// Arguments of the driver without io_uring, as in a container.
-const READINESS: &[&str] = &["--vcpus", "1", "--pin", "0", "--driver", "readiness"];
+const WITHOUT_URING: &[&str] = &["--vcpus", "1", "--pin", "0", "--driver", "readiness"];
 /// Asio without epoll: sockets and timers by io_uring.
 const ASIO_URING: &[&str] = &["-DASIO_HAS_IO_URING", "-DASIO_DISABLE_EPOLL", "-luring"];
 /// Arguments of HAProxy, in the folder `peers/haproxy`.
@@ -62,7 +86,7 @@ const URING: Source = C("uring", &["-luring"]);
 /// comes before the arguments.
 pub(crate) const SERVERS: &[Peer] = &[
     peer(UPSHIFT, CLI, ONE_VCPU),
-    peer("upshift-readiness", CLI, READINESS),
+    peer(READINESS, CLI, WITHOUT_URING),
     peer(UPSHIFT_CPP, Cpp("servers", UPSHIFT_CPP, &[]), ONE_VCPU),
     peer("asio", Cpp("asio", "asio", &[]), &[]),
     peer("asio-uring", Cpp("asio", "asio-uring", ASIO_URING), &[]),

@@ -7,6 +7,7 @@ mod cpp;
 mod files;
 mod levels;
 mod micro;
+mod papers;
 mod preemption;
 mod processes;
 mod sched;
@@ -57,6 +58,7 @@ pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<
         }
         Section::Vcpus => levels::run_vcpus(results, options, built),
         Section::Levels => levels::run_levels(results, options, built),
+        Section::Papers => papers::run(results, options, built),
         Section::Preemption => preemption::run(results, options, built),
         Section::Processes => processes::run(results, options, built),
         Section::Assign => assign::run(results, options, built),
@@ -91,6 +93,7 @@ fn goals(section: Section) -> fn(&SectionResults) -> Vec<Row> {
         Section::Single => closed::single,
         Section::Vcpus => levels::vcpus,
         Section::Levels => levels::levels,
+        Section::Papers => papers::rows,
         Section::Preemption => preemption::targets::rows,
         Section::Processes => processes::rows,
         Section::Assign => assign::rows,
@@ -131,6 +134,7 @@ pub(crate) fn tables(section: Section, found: &SectionResults) -> String {
         }
         Section::Vcpus | Section::Levels => each(&|case| servers(found, case, None)),
         Section::Serve => serve::alternatives(found) + &each(&|case| servers(found, case, None)),
+        Section::Papers => papers::tables(found),
         Section::Preemption => preemption::tables(found),
         Section::Processes => each(&|case| classes(found, case)),
         Section::Assign => each(&|case| assign::table(found, case)),

@@ -1,14 +1,20 @@
-//! The section `sched`: policies over processes, measured by a program of its own (`bench/sched`), and what was to be reached.
+//! The section `sched`: policies over processes, measured by a program of its own
+//! (`bench/sched`), the goals, and the published claims.
 
 use crate::figures;
 use crate::options::Options;
 use crate::peers::{Built, SCHED};
 use crate::results::{Figure, SectionResults, medians};
 use crate::table::{cross, names};
-use crate::verdict::{Row, at_most, row};
+use crate::verdict::{self, Claim, Finding, Row, at_most, row};
 
 const UPSHIFT: &str = "upshift sched";
+const TRICK: &str = "trick.c's algorithm";
+const SCRIPT: &str = "trick.sh's algorithm";
 const MACHINE: &str = "machine";
+
+/// The slices that are published, µs.
+const SLICES: [u32; 3] = [50, 20, 5];
 
 /// Runs the program once for each round.
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
@@ -29,13 +35,58 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     results.commands.push(command);
 }
 
-/// One row a quantity, one column a scheduler.
+/// The published claims; one row a quantity, one column a scheduler.
 pub(crate) fn table(found: &SectionResults) -> String {
     let [benches, peers] = names(found);
-    cross("quantity", &benches, &peers, |bench, peer| {
-        let Figure { ns, min, max, .. } = found.figure(bench, peer)?;
-        Some(format!("{ns:.2} ({min:.2} to {max:.2})"))
-    })
+    let claims = verdict::claims("### Published claims", claims(found)).markdown();
+    claims
+        + &cross("quantity", &benches, &peers, |bench, peer| {
+            let Figure { ns, min, max, .. } = found.figure(bench, peer)?;
+            Some(format!("{ns:.2} ({min:.2} to {max:.2})"))
+        })
+}
+
+/// The claims of the priority elevation trick, by the figures of its own algorithms.
+fn claims(section: &SectionResults) -> Vec<Claim> {
+    const SOURCE: &str = "priority elevation trick";
+    let of = |bench: String, peer: &str| Some(section.figure(&bench, peer)?.ns);
+    let turns = |case: &str, peer| {
+        let off = of(
+            format!("{case}: largest deviation of a share, points"),
+            peer,
+        )?;
+        let lost = of(format!("{case}: time in which none of them ran, %"), peer)?;
+        let text = format!("shares off by {off:.1} points, {lost:.1} % of the time lost");
+        Some((text, Finding::of(off <= 5.0)))
+    };
+    let slice = |micros: u32| {
+        let case = format!("2 × {micros} µs");
+        let turn = of(format!("{case}: a turn, median, µs"), TRICK)?;
+        let lost = of(format!("{case}: time in which none of them ran, %"), TRICK)?;
+        let text = format!("a turn takes {turn:.1} µs; {lost:.0} % of the time lost");
+        let is_kept = (0.5..=1.5).contains(&(turn / f64::from(micros)));
+        Some((text, Finding::of(is_kept)))
+    };
+    let mut claims = vec![
+        Claim::new(
+            SOURCE,
+            "a script of chrt and taskset lets two processes take turns (trick.sh)",
+            turns("2 × 100000 µs", SCRIPT),
+        ),
+        Claim::new(
+            SOURCE,
+            "one program lets up to eight processes take turns (trick.c)",
+            turns("8 × 5000 µs", TRICK),
+        ),
+    ];
+    let words = ["slices of 50 µs", "slices of 20 µs", "slices of 5 µs"];
+    claims.extend(
+        words
+            .into_iter()
+            .zip(SLICES)
+            .map(|(words, micros)| Claim::new(SOURCE, words, slice(micros))),
+    );
+    claims
 }
 
 /// What was to be reached.

@@ -1,4 +1,5 @@
-//! Plaintext and matrix servers on smol: async-executor and async-io, the thread runs `block_on(executor.run(…))`.
+//! Plaintext and matrix servers on smol: async-executor and async-io, each thread runs
+//! `block_on(executor.run(…))`.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +15,11 @@ use std::net::{TcpListener, TcpStream};
 static EXECUTOR: Executor<'static> = Executor::new();
 
 fn main() -> io::Result<()> {
-    block_on(EXECUTOR.run(accept(args(&["default"]))))
+    let args = args(&["default"]);
+    for _ in 1..args.workers {
+        std::thread::spawn(|| block_on(EXECUTOR.run(std::future::pending::<()>())));
+    }
+    block_on(EXECUTOR.run(accept(args)))
 }
 
 async fn accept(args: Args) -> io::Result<()> {

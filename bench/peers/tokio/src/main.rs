@@ -1,5 +1,5 @@
 //! Plaintext and matrix servers on tokio. Variants: `ct` (current_thread) and `mt` (multi_thread,
-//! one worker).
+//! one worker or as many as `--workers` says).
 
 use std::io;
 
@@ -20,7 +20,7 @@ fn main() -> io::Result<()> {
             .block_on(accept(args));
     }
     let runtime = Builder::new_multi_thread()
-        .worker_threads(1)
+        .worker_threads(args.workers)
         .enable_io()
         .build()?;
     // As its docs advise: the accept loop belongs on the worker, not on the thread of `block_on`.

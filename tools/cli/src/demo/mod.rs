@@ -31,6 +31,8 @@ pub(crate) fn sample(classes: &[[f64; 3]]) -> upshift_load::Report {
         per_second: 1000.0,
         errors: 0,
         first_error: None,
+        mean: p50,
+        jitter: 0.0,
         p50,
         p90: p50,
         p95: p50,

@@ -8,7 +8,7 @@ use crate::os::{self, Epoll};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,7 @@ pub(crate) fn establish(
         }
         while next < targets.len() && pending.len() < AT_A_TIME {
             let (group, target) = targets[next];
-            match begin_connect(target) {
+            match begin_connect(target, plan.groups[group].source) {
                 Ok(socket) => {
                     epoll.add(&socket, next as u64, os::EDGE)?;
                     pending.insert(next, socket);
@@ -85,7 +85,7 @@ pub(crate) fn establish(
     Ok(streams)
 }
 
-fn begin_connect(target: SocketAddr) -> io::Result<Socket> {
+fn begin_connect(target: SocketAddr, source: Option<IpAddr>) -> io::Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(target),
         Type::STREAM,
@@ -93,6 +93,10 @@ fn begin_connect(target: SocketAddr) -> io::Result<Socket> {
     )?;
     socket.set_nonblocking(true)?;
     socket.set_tcp_nodelay(true)?;
+    if let Some(source) = source {
+        os::choose_port_on_connect(&socket)?;
+        socket.bind(&SocketAddr::new(source, 0).into())?;
+    }
     match socket.connect(&target.into()) {
         Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
         _ => Ok(socket),
@@ -107,4 +111,30 @@ fn explain(target: SocketAddr, error: &io::Error) -> String {
         _ => "",
     };
     format!("cannot connect to {target}: {error}{advice}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Group, Work};
+    use super::*;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    #[test]
+    fn connections_come_from_the_address_of_their_group() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let target = listener.local_addr().unwrap();
+        let source = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 9));
+        let groups = vec![
+            Group::new(target, 1, "own"),
+            Group {
+                source: Some(source),
+                ..Group::new(target, 1, "another")
+            },
+        ];
+        let plan = Plan::new(groups, Work::Matrix { n: 1 }, Duration::from_secs(1));
+        let streams = establish(&plan, &[0, 1], |_, why| panic!("{why}")).unwrap();
+        let local = |stream: &Option<TcpStream>| stream.as_ref()?.local_addr().ok();
+        let own: Vec<_> = streams.iter().filter_map(local).map(|at| at.ip()).collect();
+        assert_eq!(own, [IpAddr::V4(Ipv4Addr::LOCALHOST), source]);
+    }
 }

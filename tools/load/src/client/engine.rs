@@ -18,8 +18,10 @@ use crate::os::{self, ENDED, Epoll, Ready};
 use std::io::{self, Read};
 use std::time::Duration;
 
-/// Time between looks at silent connections, in ns.
+/// Time in which all connections are looked at for silence, in ns.
 const CHECK: u64 = 100_000_000;
+/// Connections that are looked at at a time, so that tens of thousands do not delay a request.
+const CHECKED: usize = 512;
 /// The longest wait for the last replies, in ns.
 const LAST: u64 = 250_000_000;
 /// Different matrices in use, where computing their products costs little.
@@ -71,6 +73,8 @@ pub(crate) struct Engine<'p> {
     /// The end of the load: no request is due from here on.
     until: u64,
     next_check: u64,
+    /// The first connection of the next look.
+    unchecked: usize,
     stage: Stage,
 }
 
@@ -134,6 +138,7 @@ impl<'p> Engine<'p> {
             next_due: u64::MAX,
             until: u64::MAX,
             next_check: 0,
+            unchecked: 0,
             stage: Stage::Priming,
         })
     }
@@ -263,7 +268,8 @@ impl<'p> Engine<'p> {
                 return Ok(false);
             }
             if now >= self.next_check {
-                self.next_check = now + CHECK;
+                let looks = self.connections.len().div_ceil(CHECKED).max(1);
+                self.next_check = now + CHECK / looks as u64;
                 self.check(now);
             }
             if now >= self.next_due {
@@ -282,7 +288,7 @@ impl<'p> Engine<'p> {
         }
     }
 
-    /// Gives up silent connections.
+    /// Gives up those of the next [`CHECKED`] connections that are silent.
     fn check(&mut self, now: u64) {
         let mut patience = self.plan.patience;
         match self.stage {
@@ -290,7 +296,10 @@ impl<'p> Engine<'p> {
             Stage::Warming | Stage::Measuring if !matches!(self.plan.work, Work::Spin) => {}
             _ => return,
         }
-        for at in 0..self.connections.len() {
+        let from = self.unchecked;
+        let to = (from + CHECKED).min(self.connections.len());
+        self.unchecked = to % self.connections.len().max(1);
+        for at in from..to {
             let c = &self.connections[at];
             let is_silent = now.saturating_sub(c.since) > nanos(patience);
             if c.in_flight() > 0 && is_silent {

@@ -3,7 +3,7 @@
 use crate::matrix;
 use crate::spin::MAX_SERVICE;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -58,6 +58,11 @@ pub struct Group {
     pub label: String,
     /// Replaces the pace of the plan.
     pub pace: Option<Pace>,
+    /// The address that the connections come from; the kernel's choice if `None`.
+    ///
+    /// A target takes as many connections from one address as there are local ports, 28,232 by
+    /// default; each address of 127.0.0.0/8 has local ports of its own.
+    pub source: Option<IpAddr>,
 }
 
 impl Group {
@@ -68,6 +73,7 @@ impl Group {
             connections,
             label: label.into(),
             pace: None,
+            source: None,
         }
     }
 }
@@ -293,6 +299,14 @@ impl Plan {
         let label = &group.label;
         if group.connections == 0 {
             return Some(format!("group {label}: give at least one connection"));
+        }
+        if let Some(source) = group.source
+            && source.is_ipv4() != group.target.is_ipv4()
+        {
+            return Some(format!(
+                "group {label}: {source} and {} must be of one family",
+                group.target
+            ));
         }
         match self.pace_of(group) {
             Pace::Open { period } if period.is_zero() => {

@@ -1,0 +1,334 @@
+//! The published claims about these figures, each with ours and a verdict.
+//!
+//! A claim is judged by its words: the published numbers are those of other machines.
+
+use upshift_load::scenario::LEVELS;
+
+use super::chart::{REQUESTS, SERVERS, SHAPES, ab_case};
+use super::curve::{Curve, PUBLISHED, knee};
+use super::idle::{self, IDLE};
+use super::levels::{HEAVY, case as levels_case};
+use super::load::level_row;
+use crate::peers::{HEADER_ORDER_FREE, KURO, THREADS, TOKIO, UPSHIFT};
+use crate::results::{Run, SectionResults};
+use crate::verdict::{self, Claim, Finding, NOISE};
+
+/// The English paper, the Chinese one with the data of its repository, the slides.
+const EN: &str = "SharedScheduler (en)";
+const ZH: &str = "SharedScheduler (zh)";
+const SLIDES: &str = "slides";
+
+/// The curve of most claims.
+const CURVE: Curve = Curve { n: 20, period: 100 };
+/// The curve of the second paper's data, in which the knee was published.
+const SMALL: Curve = Curve { n: 15, period: 100 };
+/// The reason why a published number of connections is not that of this machine.
+const FASTER: &str =
+    "a CPU of today needs microseconds for a request, the published ones milliseconds";
+
+/// The verdicts, in Markdown.
+pub(super) fn table(section: &SectionResults) -> String {
+    verdict::claims("### Published claims", all(section)).markdown()
+}
+
+fn all(section: &SectionResults) -> Vec<Claim> {
+    [
+        curves(section),
+        levels(section),
+        idle(section),
+        chart(section),
+    ]
+    .concat()
+}
+
+/// Threads to coroutines: the ratio at a number of connections.
+fn ratio(
+    section: &SectionResults,
+    curve: Curve,
+    connections: usize,
+    of: fn(&Run) -> f64,
+) -> Option<f64> {
+    let case = curve.case(connections);
+    Some(section.ratio(&case, THREADS, UPSHIFT, of)?.median)
+}
+
+fn rate(run: &Run) -> f64 {
+    run.per_second
+}
+
+fn mean(run: &Run) -> f64 {
+    run.mean
+}
+
+fn curves(section: &SectionResults) -> Vec<Claim> {
+    let last = PUBLISHED[PUBLISHED.len() - 1];
+    let most = |curve: Curve| {
+        let points = curve.connections().filter_map(|connections| {
+            Some((connections, ratio(section, curve, connections, rate)?))
+        });
+        points.last()
+    };
+    let slowest = CURVE
+        .connections()
+        .filter_map(|connections| Some((connections, ratio(section, CURVE, connections, mean)?)))
+        .max_by(|a, b| a.1.total_cmp(&b.1));
+    vec![
+        Claim::new(
+            EN,
+            "with few connections the latency of threads is similar or slightly lower",
+            ratio(section, CURVE, 1, mean).map(|times| {
+                let text = format!("one connection, mean: threads {times:.2} × coroutines");
+                (text, Finding::of(times <= 1.0 + NOISE))
+            }),
+        ),
+        Claim::new(
+            EN,
+            "with the number of connections the latency of threads rises far above that of coroutines (75 × at 128)",
+            slowest.map(|(connections, times)| {
+                let text =
+                    format!("largest ratio of means {times:.1} × at {connections} connections");
+                (text, Finding::of(times >= 2.0))
+            }),
+        ),
+        Claim::new(
+            EN,
+            "throughput of coroutines grows linearly up to 128 connections",
+            section
+                .median(&CURVE.case(last), UPSHIFT, rate)
+                .map(|answered| {
+                    let offered = CURVE.offered(last);
+                    let text = format!("{answered:.0} of {offered:.0} requests/s at 128");
+                    (text, Finding::of(answered >= 0.99 * offered))
+                }),
+        ),
+        Claim::new(
+            EN,
+            "threads with 20 × 20 matrices are at their limit at about 64 connections",
+            limit(section, CURVE),
+        ),
+        Claim::new(
+            ZH,
+            "threads answer more with few connections (0.49 × at one)",
+            ratio(section, SMALL, 1, rate).map(|times| {
+                let text =
+                    format!("one connection: threads {times:.2} × coroutines; both answer all");
+                (text, Finding::of(times > 1.0 + NOISE))
+            }),
+        ),
+        Claim::new(
+            ZH,
+            "the throughput of threads no longer grows from about 8 connections on",
+            limit(section, SMALL),
+        ),
+        Claim::new(
+            ZH,
+            "at scale coroutines answer 1.5 to 2.9 × as much (its data: 5.2 × at 64)",
+            most(SMALL).map(|(connections, times)| {
+                let times = 1.0 / times;
+                let text = format!("{times:.2} × at {connections} connections");
+                (text, Finding::of(times >= 1.5))
+            }),
+        ),
+        Claim::new(
+            ZH,
+            "threads fail at 96 connections (data of its repository)",
+            most(SMALL).map(|(connections, _)| {
+                let text = format!("threads serve {connections}; the notes say where they stop");
+                (text, Finding::of(connections <= 96))
+            }),
+        ),
+    ]
+}
+
+/// Where threads, and coroutines, no longer answer everything.
+fn limit(section: &SectionResults, curve: Curve) -> Option<(String, Finding)> {
+    let [threads, coroutines] = [THREADS, UPSHIFT].map(|peer| knee(section, curve, peer));
+    let words = |[last, first]: [Option<usize>; 2]| match (last, first) {
+        (last, Some(first)) => format!("between {} and {first}", last.unwrap_or(0)),
+        (Some(last), None) => format!("above {last}"),
+        (None, None) => "not measured".into(),
+    };
+    threads.iter().flatten().next()?;
+    let text = format!(
+        "limit of threads {} connections, of coroutines {}",
+        words(threads),
+        words(coroutines)
+    );
+    Some((text, Finding::NotComparable(FASTER)))
+}
+
+fn levels(section: &SectionResults) -> Vec<Claim> {
+    let of = |cpus: usize, level: u8, figure: fn(&Run) -> f64| {
+        section.median(&levels_case(HEAVY, cpus), &level_row(level), figure)
+    };
+    let [top, bottom] = [LEVELS[0], LEVELS[LEVELS.len() - 1]];
+    let by_level = |figure| LEVELS.map(|level| of(1, level, figure));
+    let ordered = || {
+        let p50: Option<Vec<f64>> = by_level(Run::p50).into_iter().collect();
+        let p50 = p50?;
+        let is_ordered = p50.windows(2).all(|two| two[0] <= two[1] * (1.0 + NOISE));
+        let rates = of(1, top, rate)?.max(1.0) / of(1, bottom, rate)?.max(1.0);
+        let text = format!(
+            "median {:.1} ms at level {top} to {:.1} ms at level {bottom}; throughput {rates:.1} ×",
+            p50[0] / 1e3,
+            p50[p50.len() - 1] / 1e3
+        );
+        Some((text, Finding::of(is_ordered && rates >= 1.0)))
+    };
+    let pair = |level, figure| Some([of(1, level, figure)?, of(2, level, figure)?]);
+    vec![
+        Claim::new(
+            EN,
+            "short of CPUs, only connections of urgent levels keep throughput and latency",
+            ordered(),
+        ),
+        Claim::new(
+            EN,
+            "with more CPUs less urgent levels gain",
+            pair(bottom, rate).map(|[one, two]| {
+                let text = format!("level {bottom}: {one:.0}/s with 1 CPU, {two:.0}/s with 2");
+                (text, Finding::of(two > one))
+            }),
+        ),
+        Claim::new(
+            EN,
+            "with more CPUs the most urgent level becomes slightly slower (data: 251 ms with 3, 331 with 4)",
+            pair(top, mean).map(|[one, two]| {
+                let text = format!("level {top}, mean: {one:.0} µs with 1 CPU, {two:.0} with 2");
+                (text, Finding::of(two > one * (1.0 + NOISE)))
+            }),
+        ),
+    ]
+}
+
+fn idle(section: &SectionResults) -> Vec<Claim> {
+    let p99 = |idle| idle::median(section, idle, UPSHIFT, Run::p99);
+    let most = idle::most(section, UPSHIFT);
+    let beside = most.and_then(|most| Some((most, p99(most)?, p99(0)?)));
+    let each = |peer| {
+        let some = IDLE[1];
+        idle::median(section, some, peer, |run| run.resident + run.kernel)
+    };
+    vec![
+        Claim::new(
+            ZH,
+            "active connections are answered in time among tens of thousands of idle ones (no figure)",
+            beside.map(|(most, beside, without)| {
+                let text = format!("p99 {beside:.0} µs beside {most}, {without:.0} without");
+                (text, Finding::of(beside <= 1.5 * without))
+            }),
+        ),
+        Claim::new(
+            ZH,
+            "the same memory holds twice as many connections of coroutines (385 against 186)",
+            each(THREADS).zip(each(UPSHIFT)).map(|(threads, own)| {
+                let kib = [threads, own].map(|bytes| bytes / 1024.0);
+                let text = format!(
+                    "{:.1} × ({:.1} KiB a connection on threads, {:.1} on coroutines; tokio {:.1})",
+                    threads / own,
+                    kib[0],
+                    kib[1],
+                    each(TOKIO).unwrap_or(f64::NAN) / 1024.0
+                );
+                (text, Finding::of(threads / own >= 2.0))
+            }),
+        ),
+    ]
+}
+
+fn chart(section: &SectionResults) -> Vec<Claim> {
+    let shape = SHAPES[0];
+    let rate_of = |server: &str, requests| section.median(&ab_case(shape, requests), server, rate);
+    let lead = SHAPES
+        .into_iter()
+        .filter(|&(_, cpus)| cpus == 1)
+        .flat_map(|shape| REQUESTS.map(|requests| (shape, requests)))
+        .filter_map(|(shape, requests)| {
+            let of = |server| section.median(&ab_case(shape, requests), server, rate);
+            Some((of(KURO)? / of(THREADS)?, shape.0, requests))
+        })
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    let last = REQUESTS[REQUESTS.len() - 1];
+    let mut rates: Vec<(f64, &str)> = SERVERS
+        .into_iter()
+        .filter_map(|(server, _)| Some((rate_of(server, last)?, server)))
+        .collect();
+    rates.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let shown: Vec<String> = rates
+        .iter()
+        .map(|(rate, server)| format!("{server} {:.1}", rate / 1e3))
+        .collect();
+    let ends = rates.first().zip(rates.last());
+    vec![
+        Claim::new(
+            SLIDES,
+            "Kuro answers up to 78 % more than threads",
+            lead.map(|(times, connections, requests)| {
+                let text = format!(
+                    "L = 1: at most {:+.0} %, at C = {connections} and {requests} requests",
+                    100.0 * (times - 1.0)
+                );
+                (text, Finding::of(times >= 1.78 * (1.0 - NOISE)))
+            }),
+        ),
+        Claim::new(
+            SLIDES,
+            "Emma and Kuro have the highest throughput, Go the lowest (its Go server sent no bytes)",
+            ends.filter(|_| rates.len() == SERVERS.len())
+                .map(|(first, last)| {
+                    let text = format!("C = 100, L = 1, k/s: {}", shown.join(", "));
+                    let is_so = first.1 == KURO && last.1 == HEADER_ORDER_FREE;
+                    (text, Finding::of(is_so))
+                }),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sections::papers::{chart, curve, idle, levels};
+
+    fn measured(
+        coroutines: f64,
+        threads: f64,
+        [two_cpus, beside, kuro, go]: [f64; 4],
+    ) -> SectionResults {
+        let mut section = curve::tests::measured(coroutines, threads, 3.0);
+        section
+            .cells
+            .extend(levels::tests::measured(two_cpus).cells);
+        section.cells.extend(idle::tests::measured(beside).cells);
+        section.cells.extend(chart::tests::measured(kuro, go).cells);
+        section
+    }
+
+    fn verdicts(section: &SectionResults) -> String {
+        let letter = |claim: &Claim| match claim.finding {
+            Finding::Reproduced => 'r',
+            Finding::Contradicted => 'c',
+            Finding::NotComparable(_) => 'n',
+            Finding::Unmeasured => '-',
+        };
+        all(section).iter().map(letter).collect()
+    }
+
+    #[test]
+    fn claims_follow_the_figures() {
+        let as_published = measured(200e3, 30e3, [1.2, 110.0, 1.8, 0.5]);
+        assert_eq!(verdicts(&as_published), "crrncnrcrcrrrrr");
+        let otherwise = measured(1e3, 200e3, [0.5, 900.0, 1.0, 1.5]);
+        assert_eq!(verdicts(&otherwise), "crcncnccrrccrcc");
+        assert!(
+            verdicts(&SectionResults::default())
+                .chars()
+                .all(|c| c == '-')
+        );
+    }
+
+    #[test]
+    fn a_verdict_that_does_not_compare_says_why() {
+        let table = table(&measured(200e3, 30e3, [1.2, 110.0, 1.8, 0.5]));
+        assert!(table.contains(FASTER), "{table}");
+    }
+}

@@ -1,0 +1,266 @@
+//! Coroutines against threads by number of connections, each of which sends at set times.
+
+use std::time::Duration;
+
+use upshift_report::Table;
+
+use super::Chosen;
+use super::limits::lack_of_threads;
+use super::load::Load;
+use crate::options::Options;
+use crate::peers::{Programs, THREADS, UPSHIFT};
+use crate::results::{Cell, Run, SectionResults};
+use crate::rounds;
+use crate::table::plain;
+use crate::verdict::{Row, row, within};
+
+/// Orders of the matrices, and periods of a connection in ms.
+pub(super) const ORDERS: [usize; 4] = [8, 12, 15, 20];
+const PERIODS: [usize; 2] = [100, 50];
+
+/// Numbers of connections as published.
+pub(super) const PUBLISHED: [usize; 6] = [1, 8, 16, 32, 64, 128];
+/// Requests per second of the numbers beyond them, up to more than a CPU can answer.
+const BEYOND: [usize; 4] = [10_240, 40_960, 81_920, 163_840];
+
+/// Threads of a connection.
+const THREADS_EACH: usize = 3;
+
+/// A curve: an order and a period in ms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Curve {
+    pub(super) n: usize,
+    pub(super) period: usize,
+}
+
+impl Curve {
+    fn all() -> impl Iterator<Item = Curve> {
+        let of = |period| ORDERS.into_iter().map(move |n| Curve { n, period });
+        PERIODS.into_iter().flat_map(of)
+    }
+
+    fn name(self) -> String {
+        format!("n{}-{}", self.n, self.period)
+    }
+
+    /// The numbers of connections.
+    pub(super) fn connections(self) -> impl Iterator<Item = usize> {
+        let beyond = BEYOND.map(|per_second| per_second * self.period / 1000);
+        PUBLISHED.into_iter().chain(beyond)
+    }
+
+    pub(super) fn case(self, connections: usize) -> String {
+        let Curve { n, period } = self;
+        let s = if connections == 1 { "" } else { "s" };
+        format!("n = {n}, every {period} ms, {connections} connection{s}")
+    }
+
+    /// Requests per second that so many connections send.
+    pub(super) fn offered(self, connections: usize) -> f64 {
+        connections as f64 * 1e3 / self.period as f64
+    }
+}
+
+pub(super) fn names() -> Vec<String> {
+    Curve::all().map(Curve::name).collect()
+}
+
+/// Measures the curves that are asked for.
+pub(super) fn run(
+    results: &mut SectionResults,
+    options: &Options,
+    servers: &Programs,
+    chosen: &Chosen<'_>,
+) {
+    let is_ours = |name: &str| [UPSHIFT, THREADS].contains(&name);
+    for curve in Curve::all().filter(|curve| chosen.has(&curve.name())) {
+        if options.quick && options.rows.is_empty() && curve.n != 8 {
+            continue;
+        }
+        for connections in curve.connections() {
+            if options.quick && ![8, 128, 1024].contains(&connections) {
+                continue;
+            }
+            let case = curve.case(connections);
+            let period = Duration::from_millis(curve.period as u64);
+            let load = Load::new(curve.n, connections, period, options);
+            let lack = lack_of_threads(connections * THREADS_EACH);
+            if let Some(why) = &lack {
+                results.note(format!("{case}, {THREADS}: {why}"));
+            }
+            let entries = rounds::entries(servers, |name| {
+                let runs = is_ours(name) && (name != THREADS || lack.is_none());
+                runs.then(|| load.clone())
+            });
+            rounds::run(results, &case, &entries, options.rounds);
+        }
+    }
+}
+
+/// A table of each curve.
+pub(super) fn tables(section: &SectionResults) -> String {
+    Curve::all().map(|curve| table(section, curve)).collect()
+}
+
+fn table(section: &SectionResults, curve: Curve) -> String {
+    let Curve { n, period } = curve;
+    let title = format!(
+        "### n = {n}, each connection every {period} ms\n\nOne CPU. Requests answered per second of those sent; \
+         latency in µs: mean, 99 %, standard deviation (the papers' jitter) of the answered ones. `×`: threads to coroutines."
+    );
+    let heads = [
+        "connections",
+        "sent /s",
+        "coroutines /s",
+        "mean",
+        "p99",
+        "jitter",
+        "threads /s",
+        "mean",
+        "p99",
+        "jitter",
+        "× /s",
+        "× mean",
+    ];
+    let mut table = Table::new(title, &heads);
+    for connections in curve.connections() {
+        let case = curve.case(connections);
+        let [own, threads] = [UPSHIFT, THREADS].map(|peer| section.cell(&case, peer));
+        if own.is_none() && threads.is_none() {
+            continue;
+        }
+        let of = |cell: Option<&Cell>| {
+            let figures: [fn(&Run) -> f64; 4] = [
+                |run| run.per_second,
+                |run| run.mean,
+                Run::p99,
+                |run| run.jitter,
+            ];
+            figures.map(|figure| plain(cell.and_then(|cell| cell.median(figure)), 0))
+        };
+        let times = |figure: fn(&Run) -> f64| {
+            let ratio = section.ratio(&case, THREADS, UPSHIFT, figure);
+            plain(ratio.map(|ratio| ratio.median), 2)
+        };
+        let first = [
+            connections.to_string(),
+            format!("{:.0}", curve.offered(connections)),
+        ];
+        let ratios = [times(|run| run.per_second), times(|run| run.mean)];
+        table.row(
+            first
+                .into_iter()
+                .chain(of(own))
+                .chain(of(threads))
+                .chain(ratios),
+        );
+    }
+    if table.rows.is_empty() {
+        return String::new();
+    }
+    table.markdown()
+}
+
+/// Returns the most connections up to which a server answers 95 % of the requests, and the fewest
+/// at which it does not, if there are such.
+pub(super) fn knee(section: &SectionResults, curve: Curve, peer: &str) -> [Option<usize>; 2] {
+    let mut last = None;
+    for connections in curve.connections() {
+        let rate = section.median(&curve.case(connections), peer, |run| run.per_second);
+        let Some(rate) = rate else { continue };
+        if rate < 0.95 * curve.offered(connections) {
+            return [last, Some(connections)];
+        }
+        last = Some(connections);
+    }
+    [last, None]
+}
+
+/// The goals: nothing is lost by coroutines anywhere.
+pub(super) fn goals(section: &SectionResults) -> Vec<Row> {
+    let goal = |curve: Curve| {
+        let ratio = |connections| {
+            let case = curve.case(connections);
+            let ratio = section.ratio(&case, UPSHIFT, THREADS, |run| run.per_second)?;
+            Some((ratio.median, connections))
+        };
+        let worst = curve
+            .connections()
+            .filter_map(ratio)
+            .min_by(|a, b| a.0.total_cmp(&b.0));
+        row(
+            format!(
+                "papers, n = {}, every {} ms: coroutines answer ≥ 0.99 × threads at each number of connections",
+                curve.n, curve.period
+            ),
+            worst.map(|(ratio, connections)| {
+                let text = format!("least {ratio:.2} ×, {connections} connections");
+                (text, within(ratio >= 0.99))
+            }),
+        )
+    };
+    Curve::all().map(goal).collect()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::verdict::Verdict;
+
+    /// Servers that answer everything up to a rate, and this rate beyond; the mean latency of one
+    /// is `mean` times that of the other.
+    pub(in crate::sections::papers) fn measured(
+        coroutines: f64,
+        threads: f64,
+        mean: f64,
+    ) -> SectionResults {
+        let mut section = SectionResults::default();
+        for curve in Curve::all() {
+            for connections in curve.connections() {
+                for (peer, most, mean) in [
+                    (UPSHIFT, coroutines, 100.0),
+                    (THREADS, threads, 100.0 * mean),
+                ] {
+                    let run = Run {
+                        per_second: curve.offered(connections).min(most),
+                        mean,
+                        ..Run::default()
+                    };
+                    section.record(&curve.case(connections), peer, run);
+                }
+            }
+        }
+        section
+    }
+
+    #[test]
+    fn a_curve_goes_through_the_published_numbers_and_beyond() {
+        let curve = Curve { n: 8, period: 50 };
+        let connections: Vec<usize> = curve.connections().collect();
+        assert_eq!(connections[..6], PUBLISHED);
+        assert_eq!(connections[6..], [512, 2048, 4096, 8192]);
+        assert!(connections.is_sorted());
+        assert_eq!(curve.offered(512), 10_240.0);
+    }
+
+    #[test]
+    fn a_knee_lies_between_two_points() {
+        let section = measured(200e3, 30e3, 1.2);
+        let curve = Curve { n: 8, period: 100 };
+        assert_eq!(knee(&section, curve, THREADS), [Some(1024), Some(4096)]);
+        assert_eq!(knee(&section, curve, UPSHIFT), [Some(16384), None]);
+        assert!(
+            goals(&section)
+                .iter()
+                .all(|row| row.verdict == Verdict::Reached)
+        );
+        let table = tables(&section);
+        assert!(table.contains("| 16384 | 163840 |"), "{table}");
+        let slow = measured(20e3, 30e3, 1.2);
+        assert!(
+            goals(&slow)
+                .iter()
+                .all(|row| row.verdict == Verdict::Missed)
+        );
+    }
+}

@@ -1,0 +1,205 @@
+//! 100 busy connections beside tens of thousands that are mostly idle, on both drivers, on tokio
+//! and on threads: the latency of the busy ones, and the memory of an idle one.
+
+use std::time::Duration;
+
+use upshift_load::machine::allow_open_files;
+use upshift_report::Table;
+
+use super::Chosen;
+use super::limits::lack_of_threads;
+use super::load::Load;
+use crate::options::Options;
+use crate::peers::{Programs, READINESS, THREADS, TOKIO, UPSHIFT};
+use crate::results::{Run, SectionResults};
+use crate::rounds;
+use crate::table::plain;
+use crate::verdict::{Row, Verdict, ratio, row};
+
+/// Numbers of idle connections. Threads, three for each, stop below 5,500 (`vm.max_map_count`);
+/// 18,000 need no more than 20,000 open files, a common hard limit.
+pub(super) const IDLE: [usize; 5] = [0, 5_000, 18_000, 20_000, 50_000];
+/// Connections that send each [`PERIOD`].
+const BUSY: usize = 100;
+const PERIOD: Duration = Duration::from_millis(10);
+/// The order of the matrices.
+const ORDER: usize = 8;
+/// Files that a process has open besides its connections, at most.
+const FILES: usize = 1_000;
+
+pub(super) const SERVERS: [&str; 4] = [UPSHIFT, READINESS, TOKIO, THREADS];
+
+fn name(idle: usize) -> String {
+    if idle.is_multiple_of(1000) && idle > 0 {
+        format!("idle-{}k", idle / 1000)
+    } else {
+        format!("idle-{idle}")
+    }
+}
+
+pub(super) fn case(idle: usize) -> String {
+    format!("{BUSY} busy connections, {idle} mostly idle")
+}
+
+pub(super) fn names() -> Vec<String> {
+    IDLE.map(name).into()
+}
+
+/// Measures the numbers of idle connections that are asked for.
+pub(super) fn run(
+    results: &mut SectionResults,
+    options: &Options,
+    servers: &Programs,
+    chosen: &Chosen<'_>,
+) {
+    for idle in IDLE.into_iter().filter(|&idle| chosen.has(&name(idle))) {
+        if options.quick && idle > 5_000 && options.rows.is_empty() {
+            continue;
+        }
+        let case = case(idle);
+        if let Err(why) = allow_open_files((BUSY + idle + FILES) as u64) {
+            results.note(format!("{case}: {why}"));
+            continue;
+        }
+        let load = Load {
+            idle,
+            ..Load::new(ORDER, BUSY, PERIOD, options)
+        };
+        let lack = lack_of_threads(3 * (BUSY + idle));
+        if let Some(why) = &lack {
+            results.note(format!("{case}, {THREADS}: {why}"));
+        }
+        let entries = rounds::entries(servers, |name| {
+            let runs = SERVERS.contains(&name) && (name != THREADS || lack.is_none());
+            runs.then(|| load.clone())
+        });
+        rounds::run(results, &case, &entries, options.rounds);
+    }
+}
+
+/// All numbers of idle connections in one table.
+pub(super) fn table(section: &SectionResults) -> String {
+    let title = "### 100 busy connections beside mostly idle ones\n\nn = 8. A busy connection sends every 10 ms, an idle one every 60 s. \
+         Latency of the busy ones in µs; memory per connection in bytes, the server's resident memory and the kernel's \
+         (slabs, stacks, page tables, socket buffers) for both ends of the connection.";
+    let heads = [
+        "idle",
+        "<server",
+        "mean",
+        "p50",
+        "p99",
+        "p99.9",
+        "jitter",
+        "resident B",
+        "kernel B",
+        "runs",
+    ];
+    let figures: [fn(&Run) -> f64; 7] = [
+        |run| run.mean,
+        Run::p50,
+        Run::p99,
+        Run::p999,
+        |run| run.jitter,
+        |run| run.resident,
+        |run| run.kernel,
+    ];
+    let mut table = Table::new(title, &heads);
+    for idle in IDLE {
+        for cell in section.of_case(&case(idle), |_| true) {
+            let of = |figure: fn(&Run) -> f64| plain(cell.median(figure).filter(|v| *v > 0.0), 0);
+            let first = [idle.to_string(), cell.peer.clone()];
+            let last = [cell.runs.len().to_string()];
+            table.row(first.into_iter().chain(figures.map(of)).chain(last));
+        }
+    }
+    if table.rows.is_empty() {
+        return String::new();
+    }
+    table.markdown()
+}
+
+/// A quantity of a server beside so many idle connections.
+pub(super) fn median(
+    section: &SectionResults,
+    idle: usize,
+    peer: &str,
+    of: fn(&Run) -> f64,
+) -> Option<f64> {
+    section.median(&case(idle), peer, of).filter(|v| *v > 0.0)
+}
+
+/// Returns the largest number of idle connections beside which a server was measured.
+pub(super) fn most(section: &SectionResults, peer: &str) -> Option<usize> {
+    let mut measured = IDLE.into_iter().rev();
+    measured.find(|&idle| idle > 0 && section.cell(&case(idle), peer).is_some())
+}
+
+/// The goals of both drivers, at the largest number of idle connections.
+pub(super) fn goals(section: &SectionResults) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let with = |most: usize, found: Option<(String, Verdict)>| {
+        found.map(|(text, verdict)| (format!("{most} idle: {text}"), verdict))
+    };
+    for peer in [UPSHIFT, READINESS] {
+        let most = most(section, peer);
+        let p99 = |idle| median(section, idle, peer, Run::p99);
+        rows.push(row(
+            format!("papers, most idle connections, {peer}: p99 of the busy ones ≤ 1.5 × without"),
+            most.and_then(|most| with(most, ratio(p99(most), p99(0), 1.5, (0, " µs")))),
+        ));
+        rows.push(row(
+            format!("papers, most idle connections, {peer}: memory of one ≤ tokio's"),
+            most.and_then(|most| {
+                let memory = |peer| median(section, most, peer, |run| run.resident + run.kernel);
+                with(most, ratio(memory(peer), memory(TOKIO), 1.0, (0, " bytes")))
+            }),
+        ));
+    }
+    rows
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Equal servers; threads stop at 5,000, and need three times the memory.
+    pub(in crate::sections::papers) fn measured(p99_beside_idle: f64) -> SectionResults {
+        let mut section = SectionResults::default();
+        for idle in IDLE {
+            for peer in SERVERS {
+                if peer == THREADS && idle > 5_000 {
+                    continue;
+                }
+                let size = if peer == THREADS { 3.0 } else { 1.0 };
+                let run = Run {
+                    p50: 50.0,
+                    p99: if idle == 0 { 100.0 } else { p99_beside_idle },
+                    resident: if idle == 0 { 0.0 } else { 1_000.0 * size },
+                    kernel: if idle == 0 { 0.0 } else { 4_000.0 * size },
+                    ..Run::default()
+                };
+                section.record(&case(idle), peer, run);
+            }
+        }
+        section
+    }
+
+    #[test]
+    fn idle_connections_are_held_against_none() {
+        assert_eq!(names()[..2], ["idle-0", "idle-5k"]);
+        let section = measured(120.0);
+        assert!(
+            goals(&section)
+                .iter()
+                .all(|row| row.verdict == Verdict::Reached)
+        );
+        let table = table(&section);
+        assert!(table.contains("| 50000 | tokio-ct |"), "{table}");
+        assert!(!table.contains("| 50000 | threads |"), "{table}");
+        let missed = goals(&measured(200.0)).into_iter();
+        assert_eq!(
+            missed.filter(|row| row.verdict == Verdict::Missed).count(),
+            2
+        );
+    }
+}

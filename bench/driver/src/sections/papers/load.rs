@@ -1,0 +1,177 @@
+//! The load of the papers' server: matrices from connections that send at set times.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use upshift_load::scenario::CLIENT_PRIORITY;
+use upshift_load::{Group, Pace, Plan, Work, run};
+
+use super::limits::MemoryWatch;
+use crate::measure::{Drive, Measured, observe};
+use crate::options::Options;
+use crate::peers::Program;
+use crate::results::Run;
+use crate::server::Server;
+
+/// Time between the requests of a connection that is mostly idle.
+const IDLE_PERIOD: Duration = Duration::from_secs(60);
+/// Connections from one address of 127.0.0.0/8: fewer than there are local ports.
+const PER_ADDRESS: usize = 25_000;
+/// Time under load before measuring.
+const WARM_UP: Duration = Duration::from_millis(250);
+
+/// The row of all addresses together, where each has its own.
+pub(super) const TOTAL: &str = "total";
+
+/// The name of the row of a level.
+pub(super) fn level_row(level: u8) -> String {
+    format!("level {level}")
+}
+
+/// Matrices of one order, and the server that computes them.
+#[derive(Clone)]
+pub(super) struct Load {
+    /// The order of the matrices.
+    pub(super) n: usize,
+    /// The level of each address; one address at the server's own if there are none.
+    pub(super) levels: &'static [u8],
+    /// Connections to each address.
+    pub(super) connections: usize,
+    /// Time between the requests of a connection; if `None` the next one follows the reply.
+    pub(super) period: Option<Duration>,
+    /// Further connections, which send a request each [`IDLE_PERIOD`].
+    pub(super) idle: usize,
+    /// CPUs of the server: CPU 0, or both, where the client has precedence on CPU 1.
+    pub(super) cpus: usize,
+    /// The length of a run.
+    pub(super) time: Duration,
+    /// See [`Drive::keep_disturbed`].
+    pub(super) keep_disturbed: bool,
+}
+
+impl Load {
+    /// Connections to one address on one CPU, all of them busy.
+    pub(super) fn new(n: usize, connections: usize, period: Duration, options: &Options) -> Load {
+        Load {
+            n,
+            levels: &[],
+            connections,
+            period: Some(period),
+            idle: 0,
+            cpus: 1,
+            time: options.time,
+            keep_disturbed: options.quick,
+        }
+    }
+
+    fn plan(&self, addresses: &[SocketAddr]) -> Plan {
+        let busy = addresses.iter();
+        let busy = busy.map(|&at| Group::new(at, self.connections, at.to_string()));
+        let mut groups: Vec<Group> = busy.collect();
+        let mut left = self.idle;
+        for host in 2.. {
+            if left == 0 {
+                break;
+            }
+            let connections = left.min(PER_ADDRESS);
+            left -= connections;
+            groups.push(Group {
+                pace: Some(Pace::Open {
+                    period: IDLE_PERIOD,
+                }),
+                source: Some(IpAddr::V4(Ipv4Addr::new(127, 0, 0, host))),
+                ..Group::new(addresses[0], connections, "idle")
+            });
+        }
+        let mut plan = Plan::new(groups, Work::Matrix { n: self.n }, self.time);
+        if let Some(period) = self.period {
+            plan.pace = Pace::Open { period };
+        }
+        plan.warmup = WARM_UP.min(self.time / 2);
+        plan.patience = plan.warmup + plan.duration + Duration::from_secs(10);
+        plan.pin = Some(1);
+        plan.fifo = (self.cpus > 1).then_some(CLIENT_PRIORITY);
+        plan
+    }
+}
+
+impl Drive for Load {
+    fn measure(&self, program: &Program, _round: usize) -> Result<Measured, String> {
+        let listen: Vec<String> = match self.levels {
+            [] => vec!["127.0.0.1:0".into()],
+            levels => levels.iter().map(|l| format!("127.0.0.1:0@{l}")).collect(),
+        };
+        let is_pinned = self.cpus == 1;
+        let server = Server::start(program, &listen, is_pinned.then_some(0))?;
+        let mut plan = self.plan(&server.addresses);
+        plan.server_pids = vec![server.pid()];
+        let memory = (self.idle > 0).then(|| MemoryWatch::start(server.pid()));
+        let mut measured = observe(&server, is_pinned, None, || run(&plan))?;
+        if let (Some(memory), Some(busy)) = (memory, measured.groups.first_mut()) {
+            let [resident, kernel] = memory.grown();
+            let all = (self.connections + self.idle) as f64;
+            busy.resident = resident / all;
+            busy.kernel = kernel / all;
+        }
+        Ok(measured)
+    }
+
+    fn keep_disturbed(&self) -> bool {
+        self.keep_disturbed
+    }
+
+    /// The rows of the levels and their total, or one of the connections that are busy.
+    fn rows(&self, name: &str, measured: Measured) -> Vec<(String, Run)> {
+        if self.levels.is_empty() {
+            let busy = measured.groups.into_iter().take(1);
+            return busy.map(|run| (name.to_owned(), run)).collect();
+        }
+        let levels = self.levels.iter().map(|&level| level_row(level));
+        let rows = levels.zip(measured.groups);
+        rows.chain([(TOTAL.to_owned(), measured.all)]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_connections_are_spread_over_addresses_and_hardly_send() {
+        let options = Options::for_tests(Duration::from_secs(1), 1);
+        let load = Load {
+            idle: 60_000,
+            ..Load::new(8, 100, Duration::from_millis(10), &options)
+        };
+        let plan = load.plan(&["127.0.0.1:1".parse().unwrap()]);
+        let sizes: Vec<usize> = plan.groups.iter().map(|group| group.connections).collect();
+        assert_eq!(sizes, [100, 25_000, 25_000, 10_000]);
+        let sources: Vec<_> = plan.groups.iter().map(|group| group.source).collect();
+        assert_eq!(sources[0], None);
+        assert_ne!(sources[1], sources[2]);
+        assert!(plan.groups[1..].iter().all(|group| group.pace.is_some()));
+    }
+
+    #[test]
+    fn a_row_is_that_of_the_busy_connections_or_of_a_level() {
+        let options = Options::for_tests(Duration::from_secs(1), 1);
+        let run = |per_second| Run {
+            per_second,
+            ..Run::default()
+        };
+        let measured = || Measured {
+            all: run(3.0),
+            groups: vec![run(1.0), run(2.0)],
+        };
+        let mut load = Load::new(8, 100, Duration::from_millis(10), &options);
+        let rows = load.rows("a", measured());
+        assert_eq!((rows.len(), rows[0].1.per_second), (1, 1.0));
+        load.levels = &[0, 8];
+        let names: Vec<String> = load
+            .rows("a", measured())
+            .into_iter()
+            .map(|r| r.0)
+            .collect();
+        assert_eq!(names, ["level 0", "level 8", TOTAL]);
+    }
+}

@@ -1,0 +1,123 @@
+//! The section `papers`: the figures of the published systems in their own shape, as far as they
+//! are about Linux or can be asked of it, with a verdict for each published claim.
+//!
+//! | file | figure |
+//! |---|---|
+//! | `curve` | coroutines against threads by number of connections, at fixed send times |
+//! | `levels` | 128 connections at eight levels, on one CPU and on two |
+//! | `idle` | 100 busy connections beside up to 50,000 idle ones, and the memory of an idle one |
+//! | `chart` | plaintext by number of requests, under `ab` and under our client |
+//! | `claims` | the published claims |
+//!
+//! `load` is the load of the first three. A row, for `--rows`, is a curve, or a number of idle or
+//! of busy connections.
+
+mod chart;
+mod claims;
+mod curve;
+mod idle;
+mod levels;
+mod limits;
+mod load;
+
+use crate::options::Options;
+use crate::peers::Built;
+use crate::results::SectionResults;
+use crate::verdict::{Row, table};
+
+/// The names of all rows, in the order in which they are measured.
+fn names() -> Vec<String> {
+    [
+        curve::names(),
+        vec![levels::NAME.to_owned()],
+        idle::names(),
+        chart::names(),
+    ]
+    .concat()
+}
+
+/// The rows that are asked for.
+struct Chosen<'a>(&'a [String]);
+
+impl Chosen<'_> {
+    fn has(&self, name: &str) -> bool {
+        self.0.is_empty() || self.0.iter().any(|row| row == name)
+    }
+
+    fn has_any(&self, names: &[String]) -> bool {
+        names.iter().any(|name| self.has(name))
+    }
+}
+
+/// Measures the section, and prints its goals and the verdicts.
+pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
+    let names = names();
+    for name in &options.rows {
+        if !names.contains(name) {
+            let names = names.join(", ");
+            results.note(format!("there is no row {name}: the rows are {names}"));
+        }
+    }
+    let chosen = Chosen(&options.rows);
+    if chosen.has_any(&curve::names()) || chosen.has_any(&idle::names()) {
+        let servers = super::closed::checked(results, built, true);
+        curve::run(results, options, &servers, &chosen);
+        idle::run(results, options, &servers, &chosen);
+    }
+    if chosen.has(levels::NAME) {
+        levels::run(results, options, built);
+    }
+    if chosen.has_any(&chart::names()) {
+        chart::run(results, options, built, &chosen);
+    }
+    let goals = table("Goals", rows(results)).markdown();
+    println!("{goals}\n{}", claims::table(results));
+}
+
+/// The tables of the section: the verdicts, then the figures.
+pub(crate) fn tables(section: &SectionResults) -> String {
+    [
+        claims::table(section),
+        curve::tables(section),
+        levels::tables(section),
+        idle::table(section),
+        chart::tables(section),
+    ]
+    .concat()
+}
+
+/// The goals of the section.
+pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
+    [
+        curve::goals(section),
+        levels::goals(section),
+        idle::goals(section),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_have_names_of_their_own() {
+        let names = names();
+        for name in &names {
+            assert_eq!(names.iter().filter(|other| *other == name).count(), 1);
+        }
+        assert!(Chosen(&[]).has_any(&names));
+        let one = [names[0].clone()];
+        assert!(Chosen(&one).has(&names[0]) && !Chosen(&one).has(&names[1]));
+    }
+
+    #[test]
+    fn without_figures_there_are_no_tables_but_that_of_the_claims() {
+        let empty = SectionResults::default();
+        let all = tables(&empty);
+        assert_eq!(all, claims::table(&empty));
+        assert!(!all.contains("reproduced"), "{all}");
+    }
+}

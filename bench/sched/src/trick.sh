@@ -1,0 +1,22 @@
+# Round robin of processes by chrt and taskset, after the published script: CPU SLICE TIME PID...
+# SLICE is in seconds, TIME in microseconds. The loop ends after TIME; the processes are ordinary
+# ones again on every way out.
+cpu=$1 slice=$2 time=$3
+shift 3
+trap 'for pid in "$@"; do chrt --other -p 0 "$pid"; done' EXIT
+trap 'exit 1' INT TERM
+
+chrt --fifo -p 3 $$ || exit
+taskset -c -p "$cpu" $$ || exit
+now() { REPLY=${EPOCHREALTIME/[.,]/}; }
+now
+end=$((REPLY + time))
+previous=${!#}
+while now && ((REPLY < end)); do
+  for next in "$@"; do
+    chrt --fifo -p 2 "$next"
+    chrt --fifo -p 1 "$previous"
+    sleep "$slice"
+    previous=$next
+  done
+done
