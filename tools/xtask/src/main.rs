@@ -78,8 +78,9 @@ enum Task {
 
     /// The kernel of kernel/: build it and boot it in QEMU
     ///
-    /// `cargo xtask os -- test --smp 1,2,4` tests it, `cargo xtask os -- run --smp 2 init=tests` boots it with its console on
-    /// the terminal, `cargo xtask os -- bench` counts instructions; `cargo xtask os -- --help` says more.
+    /// `cargo xtask os -- run --smp 2` boots it to a shell on the terminal,
+    /// `cargo xtask os -- test --smp 1,2,4` tests it, `cargo xtask os -- bench` counts instructions;
+    /// `cargo xtask os -- --help` says more.
     Os {
         /// Arguments for the runner
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
