@@ -1,7 +1,8 @@
 //! The census: the state of the whole machine as JSON. `docs/daemon.md` documents it; these structures are it.
 //!
 //! What runs on a CPU is computed from the claims as they are now: the CPU's line of the global page is as old as its scheduler's
-//! last decision, and a vCPU that is alone there, or keeps its rank, causes none. Reads memory, and the policy of assigned threads.
+//! last decision, and a vCPU that is alone there, or keeps its rank, causes none. Reads memory, and
+//! the policy of assigned threads.
 
 pub(crate) mod log;
 pub(crate) mod metrics;
