@@ -1,6 +1,7 @@
 //! The measurer of a calibration: elevates both threads, takes the samples.
 //!
-//! The measurer is a thread of its own, so the caller's policy is never touched.
+//! The measurer is a thread of its own, so the caller's policy is never touched. It measures in
+//! pieces of [`PIECE`]; in the pauses between them both threads sleep and all others may run.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
@@ -8,7 +9,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
-use super::worker::{HOPS, SPIN, STOP, SWITCH, Shared, tell, wait, work};
+use super::worker::{HOPS, PAUSE as SLEEP, SPIN, STOP, SWITCH, Shared, tell, wait, work};
 use super::{CalibrateError, Calibration, DELAYS_US, Quantiles, TimerFloor, nanos};
 use crate::elevated::Elevated;
 use crate::elevator::Elevator;
@@ -29,7 +30,7 @@ pub(super) struct Effort {
 }
 
 impl Effort {
-    /// Some 150 ms.
+    /// Some 200 ms.
     pub(super) const FULL: Effort = Effort {
         switches: 4000,
         changes: 4000,
@@ -53,6 +54,31 @@ impl Effort {
 const LOOK_TURNS: u64 = 4;
 /// The time between two looks when their cost is measured.
 const LOOK_EVERY: Duration = Duration::from_micros(100);
+
+/// Longest time without a pause: a quarter of the silence that raises the daemon's alarm.
+const PIECE: Duration = Duration::from_millis(20);
+/// Length of a pause: ordinary threads that wait get a slice.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The end of the last pause.
+struct Pauses<'a> {
+    shared: &'a Shared,
+    last: Instant,
+}
+
+impl Pauses<'_> {
+    /// Pauses if the piece is over. The worker continues with its mode.
+    fn pause_if_due(&mut self) {
+        if self.last.elapsed() < PIECE {
+            return;
+        }
+        let mode = self.shared.mode.load(Acquire);
+        tell(self.shared, SLEEP);
+        std::thread::sleep(PAUSE);
+        tell(self.shared, mode);
+        self.last = Instant::now();
+    }
+}
 
 /// Measures on `cpu` until `deadline` at the latest. `took` is left to the caller.
 pub(super) fn run(
@@ -119,9 +145,12 @@ fn measure(
     shared.ready.store(true, Release);
     // The worker wakes from its nap, demoted, and reaches its loop while we sleep.
     std::thread::sleep(Duration::from_millis(2));
+    let last = Instant::now();
+    let mut pauses = Pauses { shared, last };
 
     let mut switches = Vec::with_capacity(effort.switches);
     for _ in 0..effort.switches {
+        pauses.pause_if_due();
         let began = Instant::now();
         worker.set(bands.dispatcher())?;
         switches.push(nanos(began.elapsed()));
@@ -132,6 +161,7 @@ fn measure(
 
     let mut changes = Vec::with_capacity(effort.changes);
     for round in 0..effort.changes {
+        pauses.pause_if_due();
         let to = if round % 2 == 0 {
             bands.dispatcher()
         } else {
@@ -147,13 +177,14 @@ fn measure(
     measurer.set(bands.elevated())?;
 
     tell(shared, SPIN);
-    let timers = timers(effort, shared)?;
-    let look = look_cost(effort, shared)?;
+    let timers = timers(effort, shared, &mut pauses)?;
+    let look = look_cost(effort, shared, &mut pauses)?;
 
     tell(shared, HOPS);
     worker.set(bands.elevated())?;
     let mut hops = Vec::with_capacity(effort.hops);
     for _ in 0..effort.hops {
+        pauses.pause_if_due();
         let began = Instant::now();
         shared.ball.store(1, Release);
         futex_wake(&shared.ball);
@@ -183,11 +214,15 @@ fn measure(
 }
 
 /// One-shot timers against a worker that spins below.
-fn timers(effort: Effort, shared: &Shared) -> Result<Vec<TimerFloor>, CalibrateError> {
+fn timers(
+    effort: Effort,
+    shared: &Shared,
+    pauses: &mut Pauses<'_>,
+) -> Result<Vec<TimerFloor>, CalibrateError> {
     let timer = timer()?;
     DELAYS_US
         .iter()
-        .map(|delay| one_delay(&timer, delay * 1000, effort, shared))
+        .map(|delay| one_delay(&timer, delay * 1000, effort, shared, pauses))
         .collect()
 }
 
@@ -196,10 +231,12 @@ fn one_delay(
     asked_ns: u64,
     effort: Effort,
     shared: &Shared,
+    pauses: &mut Pauses<'_>,
 ) -> Result<TimerFloor, CalibrateError> {
     let mut arming = Vec::with_capacity(effort.timers);
     let mut lateness = Vec::with_capacity(effort.timers);
     for _ in 0..effort.timers {
+        pauses.pause_if_due();
         let began = now_ns();
         let due = began + asked_ns;
         arm(timer, due)?;
@@ -224,7 +261,11 @@ fn one_delay(
 /// What one look takes from the thread that is looked at: how much less it gets done while it is interrupted regularly,
 /// compared with the same time undisturbed. Of several turns of either kind the fastest counts, since whatever else the
 /// machine does can only slow them down.
-fn look_cost(effort: Effort, shared: &Shared) -> Result<Duration, CalibrateError> {
+fn look_cost(
+    effort: Effort,
+    shared: &Shared,
+    pauses: &mut Pauses<'_>,
+) -> Result<Duration, CalibrateError> {
     let timer = timer()?;
     let every = nanos(LOOK_EVERY);
     let looks = effort.looks / LOOK_TURNS;
@@ -232,11 +273,13 @@ fn look_cost(effort: Effort, shared: &Shared) -> Result<Duration, CalibrateError
     // And the time between its looks, which come late.
     let mut disturbed = (0.0_f64, 0.0_f64);
     for _ in 0..LOOK_TURNS {
+        pauses.pause_if_due();
         undisturbed = undisturbed.max(spins_per_ns(shared, || {
             arm(&timer, now_ns() + every * looks)?;
             wait_for(&timer);
             Ok(())
         })?);
+        pauses.pause_if_due();
         let began = now_ns();
         let spins = spins_per_ns(shared, || {
             for _ in 0..looks {
@@ -318,5 +361,65 @@ fn timespec(ns: u64) -> libc::timespec {
     libc::timespec {
         tv_sec: (ns / 1_000_000_000) as libc::time_t,
         tv_nsec: (ns % 1_000_000_000) as libc::c_long,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Waits until `holds`, a millisecond at a time.
+    fn until(shared: &Shared, mut holds: impl FnMut() -> bool) {
+        while !holds() {
+            assert!(!shared.is_over(), "too late");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn the_worker_sleeps_in_a_pause_and_continues_with_its_mode() {
+        let shared = Shared {
+            mode: AtomicU32::new(SPIN),
+            tid: AtomicI32::new(0),
+            ready: AtomicBool::new(false),
+            ball: AtomicU32::new(0),
+            spins: AtomicU64::new(0),
+            deadline: Instant::now() + Duration::from_secs(60),
+        };
+        let elevator = Elevator::new().unwrap();
+        let guard = OnceLock::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| work(&shared, crate::Priority::MIN, &guard));
+            until(&shared, || shared.tid.load(Acquire) != 0);
+            // Recorded, and not elevated: rights are not needed.
+            let held = elevator.hold(shared.tid.load(Acquire)).unwrap();
+            guard.get_or_init(|| held);
+            shared.ready.store(true, Release);
+
+            let spins = || shared.spins.load(Relaxed);
+            until(&shared, || spins() > 0);
+            tell(&shared, SLEEP);
+            let (mut last, mut still) = (0, 0);
+            until(&shared, || {
+                still = if spins() == last { still + 1 } else { 0 };
+                last = spins();
+                still == 20
+            });
+            tell(&shared, SPIN);
+            until(&shared, || spins() > last);
+
+            let mut pauses = Pauses {
+                shared: &shared,
+                last: Instant::now(),
+            };
+            let first = pauses.last;
+            until(&shared, || {
+                pauses.pause_if_due();
+                pauses.last > first
+            });
+            assert!(pauses.last - first >= PIECE + PAUSE);
+            assert_eq!(shared.mode.load(Acquire), SPIN);
+            tell(&shared, STOP);
+        });
     }
 }

@@ -20,6 +20,8 @@ pub(super) const SPIN: u32 = 1;
 pub(super) const HOPS: u32 = 2;
 /// Ends.
 pub(super) const STOP: u32 = 3;
+/// Sleeps.
+pub(super) const PAUSE: u32 = 4;
 
 /// The longest sleep in a futex, so that no wait outlives the calibration, ns.
 const NAP_NS: u64 = 50_000_000;
@@ -79,6 +81,7 @@ pub(super) fn work(shared: &Shared, demoted: Priority, guard: &OnceLock<Elevated
                     wait(&shared.ball, 0);
                 }
             }
+            PAUSE => wait(&shared.ball, 0),
             _ => return,
         }
     }

@@ -1,8 +1,10 @@
 //! Calibration on the real machine: bounded, complete, and leaving nothing behind.
 
-use std::time::Instant;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::time::{Duration, Instant};
 
-use upshift_elevate::sys::Kernel;
+use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 use upshift_elevate::{CalibrateError, Calibration, LONGEST_CALIBRATION, Policy, Priority, Rights};
 
 use crate::process::PATIENCE;
@@ -38,6 +40,37 @@ fn calibration_measures_everything_in_bounded_time_and_leaves_nothing() {
     let brief = (0..5).map(|_| patiently(Calibration::brief).took);
     assert!(brief.min().unwrap() < found.took);
     assert_eq!(Policy::of(&Kernel, 0).unwrap(), before);
+}
+
+#[test]
+fn ordinary_threads_run_several_times_during_a_calibration() {
+    if let Err(missing) = Rights::probe().require(Priority::of::<3>()) {
+        crate::skipped(format_args!("{missing}"));
+        return;
+    }
+    let cpu = Kernel.sched_getaffinity(0).unwrap().iter().next().unwrap();
+    let (ends, counts) = (AtomicBool::new(false), AtomicBool::new(false));
+    let times = std::thread::scope(|scope| {
+        let ordinary = scope.spawn(|| {
+            let only = CpuSet::only(cpu).unwrap();
+            Kernel.sched_setaffinity(0, &only).unwrap();
+            let (mut times, mut last) = (0, Instant::now());
+            while !ends.load(Acquire) {
+                std::thread::sleep(Duration::from_millis(1));
+                let waited = last.elapsed() > Duration::from_millis(8);
+                times += u32::from(counts.load(Acquire) && waited);
+                last = Instant::now();
+            }
+            times
+        });
+        counts.store(true, Release);
+        patiently(|| Calibration::measure(Some(cpu)));
+        counts.store(false, Release);
+        ends.store(true, Release);
+        ordinary.join().unwrap()
+    });
+    // It runs between two pieces, not just before the first and after the last.
+    assert!(times >= 4, "it ran {times} times");
 }
 
 /// Tries again while others hold the CPU: tests beside this one do, and other programs may.

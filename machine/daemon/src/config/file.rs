@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use upshift_board::LEVELS;
 
 use super::names::Name;
@@ -20,9 +21,11 @@ pub(super) struct File {
     group: Option<Name>,
     quantum_us: Option<u64>,
     bystander_percent: Option<u32>,
+    #[serde(deserialize_with = "some_level")]
     bystander_level: Option<u8>,
     cooperative: bool,
     metrics: Option<String>,
+    #[serde(deserialize_with = "some_level")]
     ceiling: Option<u8>,
     limits: Limits,
     rule: Vec<FileRule>,
@@ -34,6 +37,7 @@ pub(super) struct File {
 struct FileRule {
     user: Option<Name>,
     group: Option<Name>,
+    #[serde(default, deserialize_with = "some_level")]
     ceiling: Option<u8>,
     #[serde(default)]
     deny: bool,
@@ -66,10 +70,7 @@ impl File {
         if let Some(percent) = self.bystander_percent {
             config.bystander_percent = within("bystander_percent", percent, 1, 50)?;
         }
-        config.bystander_level = self
-            .bystander_level
-            .map(level("bystander_level"))
-            .transpose()?;
+        config.bystander_level = self.bystander_level;
         config.cooperative = self.cooperative;
         if let Some(place) = &self.metrics
             && !place.starts_with('/')
@@ -81,7 +82,7 @@ impl File {
         }
         config.metrics = self.metrics;
         if let Some(ceiling) = self.ceiling {
-            config.ceiling = level("ceiling")(ceiling)?;
+            config.ceiling = ceiling;
         }
         config.limits = self.limits;
         within("limits.registrations", config.limits.registrations, 1, 4096)?;
@@ -136,7 +137,7 @@ impl FileRule {
             _ => return Err("[[rule]]: give either `user` or `group`".to_string()),
         };
         let ceiling = match (self.ceiling, self.deny) {
-            (Some(ceiling), false) => Some(level("rule.ceiling")(ceiling)?),
+            (Some(ceiling), false) => Some(ceiling),
             (None, true) => None,
             _ => return Err("[[rule]]: give either `ceiling = 0…63` or `deny = true`".to_string()),
         };
@@ -153,7 +154,7 @@ fn check_assign(said: FileAssign) -> Result<Assign, String> {
         label,
         user,
         comm,
-        level: asked,
+        level,
         children,
         ..
     } = said;
@@ -171,7 +172,7 @@ fn check_assign(said: FileAssign) -> Result<Assign, String> {
         label: label.map(split).transpose()?,
         user,
         comm,
-        level: level("assign.level")(asked)?,
+        level,
         leaves_children: children == Some(false),
         bound,
     };
@@ -181,8 +182,18 @@ fn check_assign(said: FileAssign) -> Result<Assign, String> {
     }
 }
 
-fn level(what: &'static str) -> impl Fn(u8) -> Result<u8, String> {
-    move |level| within(what, level, 0, LEVELS - 1)
+/// Reads a level, so that an error has the line of the file.
+pub(crate) fn level<'de, D: Deserializer<'de>>(from: D) -> Result<u8, D::Error> {
+    let level = i64::deserialize(from)?;
+    let levels = 0..LEVELS;
+    let number = u8::try_from(level)
+        .ok()
+        .filter(|level| levels.contains(level));
+    number.ok_or_else(|| D::Error::custom(format!("level {level}: give 0 to {}", LEVELS - 1)))
+}
+
+fn some_level<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u8>, D::Error> {
+    level(from).map(Some)
 }
 
 pub(crate) fn within<T: PartialOrd + fmt::Display + Copy>(

@@ -18,9 +18,9 @@ use serde::Deserialize;
 use crate::admission::Standing;
 use crate::rules::rule::{Assign, Fitting, Traits, fitting};
 use file::File;
-pub(crate) use file::within;
+pub(crate) use file::{level, within};
 pub use members::Member;
-pub(crate) use names::Name;
+pub(crate) use names::{Name, user_name};
 pub use names::{group, user};
 pub use subordinate::Subordinate;
 use upshift_units::socket_file::check_directories;
@@ -284,6 +284,31 @@ mod tests {
     #[test]
     fn an_empty_file_is_the_default() {
         assert_eq!(Config::parse("").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn a_level_that_does_not_exist_is_reported_with_its_line() {
+        for (text, line) in [
+            ("ceiling = 64", "line 1"),
+            ("bystander_level = -1", "line 1"),
+            ("[[rule]]\nuser = 7\nceiling = 99", "line 3"),
+            ("[[assign]]\ncomm = \"x\"\nlevel = 999", "line 3"),
+        ] {
+            let error = Config::parse(text).unwrap_err();
+            assert!(error.contains(line), "{error}");
+            assert!(error.contains("give 0 to 63"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_rule_is_shown_with_the_name_of_its_user() {
+        let shown = |user: &str| {
+            let text = format!("[[assign]]\nuser = {user}\nlevel = 3");
+            Config::parse(&text).unwrap().assign[0].to_string()
+        };
+        assert_eq!(shown("0"), "user = \"root\", level = 3");
+        let unnamed = u32::MAX - 7;
+        assert!(shown(&unnamed.to_string()).contains(&unnamed.to_string()));
     }
 
     #[test]

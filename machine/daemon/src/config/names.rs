@@ -10,6 +10,17 @@ pub fn user(text: &str) -> Result<u32, String> {
     Name::Text(text.to_string()).find("/etc/passwd", "user")
 }
 
+/// Returns the name of a user, or the number if `/etc/passwd` has none.
+pub(crate) fn user_name(user: u32) -> String {
+    let text = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = text.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, number) = (fields.next()?, fields.nth(1)?);
+        (number.parse() == Ok(user)).then(|| name.to_string())
+    });
+    name.unwrap_or_else(|| user.to_string())
+}
+
 /// The number of a group, given by number or name.
 ///
 /// # Errors

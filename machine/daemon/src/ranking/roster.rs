@@ -19,7 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 
-use upshift_elevate::{Elevated, Priority};
+use upshift_elevate::sys::Sys;
+use upshift_elevate::{Class, Elevated, Policy, Priority};
 
 use crate::machine::Machine;
 
@@ -93,6 +94,13 @@ impl Hold {
     /// Whether its scheduler has raised it, and it is not suspended.
     pub(crate) fn is_up(&self) -> bool {
         self.raised.load(Acquire) && !self.suspended.load(SeqCst)
+    }
+
+    /// Returns whether it is to be up, and the kernel has it in SCHED_FIFO: other programs may
+    /// have changed its policy. One system call.
+    pub(crate) fn is_elevated(&self, sys: &dyn Sys) -> bool {
+        let policy = || Policy::of(sys, self.guard.tid()).map(|policy| policy.class());
+        self.is_up() && matches!(policy(), Ok(Class::Fifo(_)))
     }
 
     /// ns of CPU so far; `None` if it has ended, or that is not known yet.
@@ -228,5 +236,28 @@ impl Roster {
     /// Has the schedulers place all threads again; those that are suspended stay so.
     pub(crate) fn stir(&self) {
         self.epoch.fetch_add(1, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use upshift_elevate::sys::Kernel;
+    use upshift_elevate::{Elevator, current_tid};
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_the_kernel_has_as_ordinary_is_not_elevated() {
+        let guard = Elevator::new().unwrap().hold(current_tid()).unwrap();
+        let owner = Owner {
+            pid: 1,
+            user: 0,
+            cpu: EVERYWHERE,
+        };
+        let hold = Roster::default().add(guard, owner, None);
+        // Raised, and given SCHED_OTHER by another program at once.
+        assert!(hold.raise_by(|_| Ok(())).unwrap());
+        assert!(hold.is_up());
+        assert!(!hold.is_elevated(&Kernel));
     }
 }

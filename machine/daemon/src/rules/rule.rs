@@ -78,6 +78,7 @@ pub(crate) struct FileAssign {
     pub(crate) label: Option<String>,
     pub(crate) user: Option<crate::config::Name>,
     pub(crate) comm: Option<String>,
+    #[serde(deserialize_with = "crate::config::level")]
     pub(crate) level: u8,
     pub(crate) children: Option<bool>,
     budget: Option<u32>,
@@ -201,7 +202,7 @@ impl fmt::Display for Assign {
             .label
             .as_ref()
             .map(|(key, glob)| format!("{key}={glob}"));
-        let user = self.user.map(|user| user.to_string());
+        let user = self.user.map(crate::config::user_name);
         let named = [
             ("cgroup", &self.cgroup),
             ("unit", &self.unit),

@@ -1,7 +1,8 @@
 //! The census: the state of the whole machine as JSON. `docs/daemon.md` documents it; these structures are it.
 //!
 //! What runs on a CPU is computed from the claims as they are now: the CPU's line of the global page is as old as its scheduler's
-//! last decision, and a vCPU that is alone there, or keeps its rank, causes none. Reads memory only.
+//! last decision, and a vCPU that is alone there, or keeps its rank, causes none. Reads memory, and
+//! the policy of assigned threads.
 
 pub(crate) mod log;
 pub(crate) mod metrics;
@@ -44,7 +45,7 @@ struct Assigned {
     pid: i32,
     uid: u32,
     threads: usize,
-    /// Whether it is in SCHED_FIFO now; else its budget is used up.
+    /// Whether the kernel has a thread of it in SCHED_FIFO now.
     elevated: bool,
 }
 
@@ -167,7 +168,7 @@ fn assigned(control: &Control) -> Vec<Assigned> {
             elevated: false,
         });
         process.threads += 1;
-        process.elevated |= hold.is_up();
+        process.elevated |= hold.is_elevated(control.shared.sys.as_ref());
     }
     all.into_values().collect()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use upshift_board::Role;
 use upshift_daemon::{Assign, Bound, Config, Daemon};
-use upshift_elevate::sys::Kernel;
+use upshift_elevate::sys::{Kernel, Sys};
 use upshift_elevate::{Class, Elevator, Policy, Priority, current_tid};
 
 use crate::attack::{ALICE, MALLORY, from_now, open_config, start_child};
@@ -82,6 +82,26 @@ fn an_assigned_program_is_urgent_within_its_budget() {
     let (urgent, other) = race(after, burner(&path, MALLORY));
     println!("urgent {urgent}, other {other} us of 1000000");
     assert!(urgent > 2 * other, "{urgent} {other}");
+}
+
+#[test]
+fn a_thread_that_an_administrator_makes_ordinary_is_not_reported_as_elevated() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("chrt");
+    let it = burner(&path, ALICE);
+    let _daemon = daemon("chrt", vec![rule(ALICE, 8)]);
+    let elevated = || {
+        let census = census(&path);
+        assigned(&census, it.pid()).map(|it| it["elevated"].clone())
+    };
+    until("it is elevated", || elevated() == Some(Value::Bool(true)));
+    Kernel
+        .sched_setscheduler(it.pid(), libc::SCHED_OTHER, 0)
+        .unwrap();
+    assert_eq!(elevated(), Some(Value::Bool(false)));
 }
 
 #[test]
