@@ -365,6 +365,7 @@ pub struct Admission {
     #[serde(deserialize_with = "units::read_duration")]
     pub max_wait: Duration,
     /// The most requests of a level that are under way.
+    #[serde(deserialize_with = "units::read_count")]
     pub in_flight: u32,
 }
 
@@ -382,18 +383,22 @@ impl Default for Admission {
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Limits {
     /// Connections in all.
+    #[serde(deserialize_with = "units::read_count")]
     pub connections: usize,
     /// Connections of one address (of one /64 network in IPv6).
+    #[serde(deserialize_with = "units::read_count")]
     pub connections_per_peer: usize,
     /// Bytes of a request's head.
     #[serde(deserialize_with = "units::read_size")]
     pub header_bytes: u64,
     /// Header fields of a request.
+    #[serde(deserialize_with = "units::read_count")]
     pub headers: usize,
     /// Bytes of a request's body.
     #[serde(deserialize_with = "units::read_size")]
     pub body_bytes: u64,
     /// Requests at a time on one HTTP/2 connection.
+    #[serde(deserialize_with = "units::read_count")]
     pub streams: u32,
     /// The longest that the head of a request may take, and a TLS handshake.
     #[serde(deserialize_with = "units::read_duration")]
@@ -410,6 +415,7 @@ pub struct Limits {
     pub write_timeout: Duration,
     /// Requests per second of one address (of one /64 network in IPv6), with a burst of as
     /// many; 0: any number.
+    #[serde(deserialize_with = "units::read_count")]
     pub request_rate: u32,
 }
 

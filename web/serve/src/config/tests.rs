@@ -1,5 +1,7 @@
 //! What a configuration file sets, and which mistakes are named.
 
+use upshift::Level;
+
 use super::*;
 
 #[test]
@@ -45,13 +47,45 @@ fn mistakes_are_named() {
             "line 1, column 10: write \"8080\" for this",
         ),
         ("listen = true", "an address in quotes, or a list"),
-        ("listen = [\":80\", \":x\"]", "line 1, column 10: `:x`"),
+        ("listen = [\":80\", \":x\"]", "line 1, column 18: `:x`"),
         ("lissen = []", "unknown field `lissen`"),
         (
             "receive-level = 64",
             "line 1, column 17: 64: levels go from 0",
         ),
+        (
+            "listen = [\":80\", 21091]",
+            "line 1, column 18: write \"21091\" for this",
+        ),
+        (
+            "listen = [true]",
+            "line 1, column 11: invalid type: boolean `true`, expected an address",
+        ),
         ("ceiling = 9", "0 (most urgent) to 7"),
+        (
+            "ceiling = \"low\"",
+            "line 1, column 11: `low`: urgencies go",
+        ),
+        ("ceiling = true", "an urgency, from 0 (most urgent) to 7"),
+        (
+            "receive-level = \"hihg\"",
+            "line 1, column 17: `hihg` is not a level: use 0 (most urgent) to 63",
+        ),
+        (
+            "receive-level = true",
+            "line 1, column 17: invalid type: boolean `true`, expected a level, from 0",
+        ),
+        (
+            "[limits]\nrequest-rate = \"many\"",
+            "line 2, column 16: `many`: write a number",
+        ),
+        (
+            "[limits]\nrequest-rate = -1",
+            "line 2, column 16: -1: the number is negative",
+        ),
+        ("[limits]\nstreams = 4294967296", "the number is too large"),
+        ("[limits]\nbody-bytes = -1", "the number is negative"),
+        ("[limits]\nbody-bytes = true", "a number of bytes, or"),
         (
             "[limits]\nidle-timeout = 75",
             "line 2, column 16: 75 has no unit: write \"75s\"",
@@ -133,6 +167,47 @@ fn one_address_needs_no_list() {
     };
     assert_eq!(listen("\":80\""), [":80"]);
     assert_eq!(listen("[\":443\", \":80,plain\"]"), [":443", ":80,plain"]);
+}
+
+#[test]
+fn levels_have_names_in_the_file_too() {
+    let text = "receive-level = \"urgent\"
+        [[priority]]
+        path = \"/x\"
+        level = \"high\"
+        [[site]]
+        hosts = [\"a.test\"]
+        [[site.priority]]
+        level = \"12\"";
+    let config = Config::parse(text).unwrap();
+    assert_eq!(config.receive_level, Level::URGENT.get());
+    assert_eq!(config.priority[0].level, Level::HIGH);
+    assert_eq!(config.site[0].priority[0].level.get(), 12);
+}
+
+#[test]
+fn a_number_may_be_in_quotes() {
+    let text = "ceiling = \"2\"
+        [limits]
+        connections = \"50\"
+        connections-per-peer = \"20\"
+        headers = \"30\"
+        streams = \"40\"
+        request-rate = \"200\"
+        [admission]
+        in-flight = \"60\"";
+    let config = Config::parse(text).unwrap();
+    let Limits {
+        connections,
+        connections_per_peer,
+        headers,
+        streams,
+        request_rate,
+        ..
+    } = config.limits;
+    assert_eq!((connections, connections_per_peer), (50, 20));
+    assert_eq!((headers, streams, request_rate), (30, 40, 200));
+    assert_eq!((config.ceiling, config.admission.in_flight), (2, 60));
 }
 
 #[test]
