@@ -291,6 +291,25 @@ mod tests {
         "ask", "board", "check", "config", "cpu", "help", "preempt", "quantum", "vcpus",
     ];
 
+    fn settings(flags: &str) -> Config {
+        use clap::Parser;
+
+        let words = ["upshift", "serve"].into_iter().chain(flags.split(' '));
+        let cli = Cli::try_parse_from(words).expect("flags");
+        let crate::args::Command::Serve(args) = cli.command else {
+            panic!("another command")
+        };
+        args.settings().expect("valid settings")
+    }
+
+    #[test]
+    fn a_switch_takes_the_words_of_the_file_too() {
+        for flags in ["--listing off --hidden on", "--listing false --hidden true"] {
+            let files = settings(flags).files;
+            assert!(!files.listing && files.hidden, "{flags}");
+        }
+    }
+
     #[test]
     fn a_flag_has_the_name_of_its_field() {
         // The error about an unknown field lists the known ones.

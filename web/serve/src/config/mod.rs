@@ -310,12 +310,16 @@ pub struct Files {
     /// application that routes in the browser. Relative to the root.
     pub fallback: Option<String>,
     /// List folders that have no index file.
+    #[serde(deserialize_with = "units::read_switch")]
     pub listing: bool,
     /// Serve names that begin with a dot.
+    #[serde(deserialize_with = "units::read_switch")]
     pub hidden: bool,
     /// Serve `name.br` and `name.gz` for `name` to clients that accept them.
+    #[serde(deserialize_with = "units::read_switch")]
     pub precompressed: bool,
     /// Compress texts for clients that accept gzip and have no such file.
+    #[serde(deserialize_with = "units::read_switch")]
     pub compress: bool,
     /// Bytes from which on this is worth it.
     #[serde(deserialize_with = "units::read_size")]

@@ -84,6 +84,11 @@ fn mistakes_are_named() {
             "line 2, column 16: -1: the number is negative",
         ),
         ("[limits]\nstreams = 4294967296", "the number is too large"),
+        (
+            "[files]\nlisting = \"yes\"",
+            "line 2, column 11: `yes`: write true or false",
+        ),
+        ("[files]\nhidden = 1", "expected true or false, or \"on\""),
         ("[limits]\nbody-bytes = -1", "the number is negative"),
         ("[limits]\nbody-bytes = true", "a number of bytes, or"),
         (
@@ -208,6 +213,17 @@ fn a_number_may_be_in_quotes() {
     assert_eq!((connections, connections_per_peer), (50, 20));
     assert_eq!((headers, streams, request_rate), (30, 40, 200));
     assert_eq!((config.ceiling, config.admission.in_flight), (2, 60));
+}
+
+#[test]
+fn a_switch_is_a_boolean_or_a_word() {
+    for (on, off) in [("true", "false"), ("\"on\"", "\"off\"")] {
+        let text =
+            format!("listing = {off}\nhidden = {on}\nprecompressed = {off}\ncompress = {on}");
+        let files = Config::parse(&format!("[files]\n{text}")).unwrap().files;
+        assert!(!files.listing && !files.precompressed, "{text}");
+        assert!(files.hidden && files.compress, "{text}");
+    }
 }
 
 #[test]

@@ -21,6 +21,33 @@ struct Visit<T> {
     number: fn(i64) -> Result<T, String>,
 }
 
+/// Reads `true` or `false`, or the words `on` and `off` in quotes.
+struct Switch;
+
+impl de::Visitor<'_> for Switch {
+    type Value = bool;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("true or false, or \"on\" or \"off\"")
+    }
+
+    fn visit_bool<E: de::Error>(self, on: bool) -> Result<bool, E> {
+        Ok(on)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<bool, E> {
+        match text {
+            "on" | "true" => Ok(true),
+            "off" | "false" => Ok(false),
+            _ => Err(E::custom(format!("`{text}`: write true or false"))),
+        }
+    }
+}
+
+pub(crate) fn read_switch<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
+    from.deserialize_any(Switch)
+}
+
 impl<T> de::Visitor<'_> for Visit<T> {
     type Value = T;
 
