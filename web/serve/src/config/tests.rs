@@ -236,3 +236,29 @@ fn methods_that_no_client_sends_are_remarked() {
         ["priority get=8: `get` is no method of HTTP; methods are upper case"]
     );
 }
+
+/// Names of the fields of a table, from the error about an unknown one.
+fn fields(table: &str) -> Vec<String> {
+    let error = Config::parse(&format!("{table}\nno-such = 1")).unwrap_err();
+    let (_, known) = error.split_once("expected ").unwrap();
+    // Every second part is between two quotes.
+    let names = known.split('`').skip(1).step_by(2);
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn the_guide_names_every_setting_and_its_table() {
+    let guide = include_str!("../../../../docs/serve.md");
+    for table in ["[admission]", "[files]", "[limits]"] {
+        assert!(guide.contains(&format!("`{table}`")), "{table}");
+    }
+    for table in ["", "[admission]", "[files]", "[limits]", "[[site]]"] {
+        for name in fields(table) {
+            let forms = ["`NAME`", "\nNAME = ", "[NAME]"];
+            let is_named = forms
+                .iter()
+                .any(|form| guide.contains(&form.replace("NAME", &name)));
+            assert!(is_named, "{table} {name}");
+        }
+    }
+}
