@@ -245,7 +245,7 @@ type SiteParts<'a> = (
 
 /// Returns an error with its line and column in a text, in one line.
 fn placed(text: &str, error: &toml::de::Error) -> String {
-    let message = error.message().replace('\n', "; ");
+    let message = elsewhere(error.message()).unwrap_or_else(|| error.message().replace('\n', "; "));
     let Some(span) = error.span() else {
         return message;
     };
@@ -253,6 +253,42 @@ fn placed(text: &str, error: &toml::de::Error) -> String {
     let line = 1 + before.matches('\n').count();
     let column = 1 + before.chars().rev().take_while(|c| *c != '\n').count();
     format!("line {line}, column {column}: {message}")
+}
+
+/// The tables of the file. The fields of the first stand before all others.
+const TABLES: [&str; 8] = [
+    "",
+    "[tls]",
+    "[files]",
+    "[admission]",
+    "[limits]",
+    "[[priority]]",
+    "[[redirect]]",
+    "[[site]]",
+];
+
+/// Returns the error about an unknown field that another table has.
+fn elsewhere(message: &str) -> Option<String> {
+    let unknown = |message: &str| {
+        let name = message.strip_prefix("unknown field `")?.split('`').next()?;
+        Some(name.to_owned())
+    };
+    let name = unknown(message)?;
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    if name.is_empty() || !name.chars().all(is_bare) {
+        return None;
+    }
+    // No field is a date, so each table has a fault. It is another one where the field is known.
+    let has_it = |table: &&str| {
+        let read = toml::from_str::<Config>(&format!("{table}\n{name} = 2000-01-01"));
+        read.is_err_and(|error| unknown(error.message()).is_none())
+    };
+    let places = TABLES.into_iter().filter(has_it).map(|table| match table {
+        "" => "at the top of the file, before the first table".to_owned(),
+        table => format!("in `{table}`"),
+    });
+    let places = places.collect::<Vec<_>>().join(" or ");
+    (!places.is_empty()).then(|| format!("unknown field `{name}` here: it belongs {places}"))
 }
 
 /// A certificate chain and its private key, as PEM files.

@@ -227,6 +227,39 @@ fn a_switch_is_a_boolean_or_a_word() {
 }
 
 #[test]
+fn a_field_in_another_table_is_told_where_it_belongs() {
+    for (text, says) in [
+        (
+            "idle-timeout = \"10s\"",
+            "line 1, column 1: unknown field `idle-timeout` here: it belongs in `[limits]`",
+        ),
+        (
+            "[limits]\nmax-wait = \"1s\"",
+            "line 2, column 1: unknown field `max-wait` here: it belongs in `[admission]`",
+        ),
+        (
+            "[files]\nroot = \"a\"",
+            "at the top of the file, before the first table or in `[[site]]`",
+        ),
+        ("[admission]\ncertificate = \"a\"", "in `[tls]`"),
+        ("listing = true", "in `[files]`"),
+        ("level = 1", "in `[[priority]]`"),
+        ("from = \"/a\"", "in `[[redirect]]`"),
+        ("hosts = []", "in `[[site]]`"),
+        (
+            "[[site]]\nceiling = 1",
+            "at the top of the file, before the first table",
+        ),
+        // No table has these.
+        ("no-such = 1", "unknown field `no-such`, expected one of"),
+        ("\"a = 1\" = 1", "unknown field `a = 1`, expected one of"),
+    ] {
+        let error = Config::parse(text).unwrap_err();
+        assert!(error.contains(says), "{text}: {error}");
+    }
+}
+
+#[test]
 fn methods_that_no_client_sends_are_remarked() {
     let text =
         "[[priority]]\nmethod = \"get\"\nlevel = 8\n[[priority]]\nmethod = \"POST\"\nlevel = 8";
