@@ -84,11 +84,13 @@ impl BoardChoice {
     }
 }
 
-/// On or off.
+/// On or off, as the files of configuration say `true` or `false`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Switch {
     /// On
+    #[value(alias = "true")]
     On,
     /// Off
+    #[value(alias = "false")]
     Off,
 }

@@ -70,7 +70,7 @@ struct PriorityArgs {
     #[arg(long, value_name = "RULE")]
     priority: Vec<Rule>,
     /// Most urgent `u` that clients may request, 0 to 7 [default: 0]
-    #[arg(long, value_name = "U", value_parser = clap::value_parser!(u8).range(0..8))]
+    #[arg(long, value_name = "U", value_parser = urgency)]
     ceiling: Option<u8>,
     /// Level at which requests are received [default: 2]
     #[arg(long, value_name = "LEVEL", value_parser = values::level)]
@@ -177,6 +177,11 @@ pub(crate) struct CpuArgs {
     /// CPUs to run on, as taskset takes them, e.g. `0-3,8`: one vCPU each, in turn
     #[arg(long, value_name = "CPUS", value_parser = values::cpus)]
     pub(crate) cpu: Option<Cpus>,
+}
+
+fn urgency(text: &str) -> Result<u8, String> {
+    let urgency = text.parse().ok().filter(|urgency| *urgency <= 7);
+    urgency.ok_or_else(|| format!("`{text}`: urgencies go from 0 (most urgent) to 7"))
 }
 
 fn endpoint(word: &str) -> Result<Option<Endpoint>, String> {
@@ -290,6 +295,36 @@ mod tests {
     const OF_THE_PROCESS: [&str; 9] = [
         "ask", "board", "check", "config", "cpu", "help", "preempt", "quantum", "vcpus",
     ];
+
+    fn settings(flags: &str) -> Config {
+        use clap::Parser;
+
+        let words = ["upshift", "serve"].into_iter().chain(flags.split(' '));
+        let cli = Cli::try_parse_from(words).expect("flags");
+        let crate::args::Command::Serve(args) = cli.command else {
+            panic!("another command")
+        };
+        args.settings().expect("valid settings")
+    }
+
+    #[test]
+    fn a_switch_takes_the_words_of_the_file_too() {
+        for flags in ["--listing off --hidden on", "--listing false --hidden true"] {
+            let files = settings(flags).files;
+            assert!(!files.listing && files.hidden, "{flags}");
+        }
+    }
+
+    #[test]
+    fn a_ceiling_is_an_urgency() {
+        assert_eq!(settings("--ceiling 0").ceiling, 0);
+        assert_eq!(settings("--ceiling 7").ceiling, 7);
+        for text in ["8", "9", "-1", "low"] {
+            let error = urgency(text).expect_err("no urgency");
+            let expected = format!("`{text}`: urgencies go from 0 (most urgent) to 7");
+            assert_eq!(error, expected);
+        }
+    }
 
     #[test]
     fn a_flag_has_the_name_of_its_field() {

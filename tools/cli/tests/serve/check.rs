@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use crate::harness::{Folder, Server, output};
+use crate::harness::{Folder, Server, error, output};
 
 /// The exit code, standard output, and the lines of standard error.
 fn check(folder: &Folder, args: &[&str]) -> (Option<i32>, String, Vec<String>) {
@@ -45,6 +45,30 @@ fn faults_are_a_line_each() {
     let end =
         "serve.toml: line 2, column 9: 99: levels go from 0 (most urgent) to 63 (least urgent)";
     assert!(said.len() == 1 && said[0].ends_with(end), "{said:?}");
+}
+
+#[test]
+fn an_address_that_is_listed_twice_fails_the_check_as_it_fails_the_start() {
+    let folder = Folder::new();
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+    let address = address.unwrap().to_string();
+    let port = address.rsplit(':').next().unwrap();
+    let all = format!(":{port},plain");
+    for (first, second) in [
+        (&*address, &*address),
+        (&address, port),
+        (&all, &address),
+        ("unix:a.sock", "unix:a.sock,mode=600"),
+    ] {
+        let listen = ["--listen", first, "--listen", second];
+        let (code, out, said) = check(&folder, &listen);
+        assert_eq!((code, &*out), (Some(1), ""), "{listen:?}");
+        assert_eq!(said.len(), 1, "{said:?}");
+        let end = format!("`listen` has {first} already, keep one of the two");
+        assert!(said[0].ends_with(&end), "{said:?}");
+        let said = error(&folder, &listen);
+        assert!(said.contains("cannot listen on"), "{said}");
+    }
 }
 
 #[test]

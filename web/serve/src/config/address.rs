@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, de};
+use serde::de::{self, IntoDeserializer};
+use serde::{Deserialize, Deserializer};
 
 /// Where a server listens.
 ///
@@ -148,9 +149,27 @@ impl fmt::Display for Address {
 
 impl<'de> Deserialize<'de> for Address {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Address, D::Error> {
-        String::deserialize(from)?
-            .parse()
-            .map_err(de::Error::custom)
+        struct Visit;
+
+        impl de::Visitor<'_> for Visit {
+            type Value = Address;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an address in quotes")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Address, E> {
+                text.parse().map_err(E::custom)
+            }
+
+            fn visit_i64<E: de::Error>(self, port: i64) -> Result<Address, E> {
+                Err(E::custom(format!(
+                    "write \"{port}\" for this machine alone, or \":{port}\" for all addresses"
+                )))
+            }
+        }
+
+        from.deserialize_any(Visit)
     }
 }
 
@@ -166,13 +185,11 @@ pub(super) fn read_list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Addres
         }
 
         fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<Address>, E> {
-            text.parse().map(|one| vec![one]).map_err(E::custom)
+            Address::deserialize(text.into_deserializer()).map(|one| vec![one])
         }
 
         fn visit_i64<E: de::Error>(self, port: i64) -> Result<Vec<Address>, E> {
-            Err(E::custom(format!(
-                "write \"{port}\" for this machine alone, or \":{port}\" for all addresses"
-            )))
+            Address::deserialize(port.into_deserializer()).map(|one| vec![one])
         }
 
         fn visit_seq<A: de::SeqAccess<'de>>(self, mut all: A) -> Result<Vec<Address>, A::Error> {

@@ -245,7 +245,7 @@ type SiteParts<'a> = (
 
 /// Returns an error with its line and column in a text, in one line.
 fn placed(text: &str, error: &toml::de::Error) -> String {
-    let message = error.message().replace('\n', "; ");
+    let message = elsewhere(error.message()).unwrap_or_else(|| error.message().replace('\n', "; "));
     let Some(span) = error.span() else {
         return message;
     };
@@ -253,6 +253,42 @@ fn placed(text: &str, error: &toml::de::Error) -> String {
     let line = 1 + before.matches('\n').count();
     let column = 1 + before.chars().rev().take_while(|c| *c != '\n').count();
     format!("line {line}, column {column}: {message}")
+}
+
+/// The tables of the file. The fields of the first stand before all others.
+const TABLES: [&str; 8] = [
+    "",
+    "[tls]",
+    "[files]",
+    "[admission]",
+    "[limits]",
+    "[[priority]]",
+    "[[redirect]]",
+    "[[site]]",
+];
+
+/// Returns the error about an unknown field that another table has.
+fn elsewhere(message: &str) -> Option<String> {
+    let unknown = |message: &str| {
+        let name = message.strip_prefix("unknown field `")?.split('`').next()?;
+        Some(name.to_owned())
+    };
+    let name = unknown(message)?;
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    if name.is_empty() || !name.chars().all(is_bare) {
+        return None;
+    }
+    // No field is a date, so each table has a fault. It is another one where the field is known.
+    let has_it = |table: &&str| {
+        let read = toml::from_str::<Config>(&format!("{table}\n{name} = 2000-01-01"));
+        read.is_err_and(|error| unknown(error.message()).is_none())
+    };
+    let places = TABLES.into_iter().filter(has_it).map(|table| match table {
+        "" => "at the top of the file, before the first table".to_owned(),
+        table => format!("in `{table}`"),
+    });
+    let places = places.collect::<Vec<_>>().join(" or ");
+    (!places.is_empty()).then(|| format!("unknown field `{name}` here: it belongs {places}"))
 }
 
 /// A certificate chain and its private key, as PEM files.
@@ -310,12 +346,16 @@ pub struct Files {
     /// application that routes in the browser. Relative to the root.
     pub fallback: Option<String>,
     /// List folders that have no index file.
+    #[serde(deserialize_with = "units::read_switch")]
     pub listing: bool,
     /// Serve names that begin with a dot.
+    #[serde(deserialize_with = "units::read_switch")]
     pub hidden: bool,
     /// Serve `name.br` and `name.gz` for `name` to clients that accept them.
+    #[serde(deserialize_with = "units::read_switch")]
     pub precompressed: bool,
     /// Compress texts for clients that accept gzip and have no such file.
+    #[serde(deserialize_with = "units::read_switch")]
     pub compress: bool,
     /// Bytes from which on this is worth it.
     #[serde(deserialize_with = "units::read_size")]
@@ -365,6 +405,7 @@ pub struct Admission {
     #[serde(deserialize_with = "units::read_duration")]
     pub max_wait: Duration,
     /// The most requests of a level that are under way.
+    #[serde(deserialize_with = "units::read_count")]
     pub in_flight: u32,
 }
 
@@ -382,18 +423,22 @@ impl Default for Admission {
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Limits {
     /// Connections in all.
+    #[serde(deserialize_with = "units::read_count")]
     pub connections: usize,
     /// Connections of one address (of one /64 network in IPv6).
+    #[serde(deserialize_with = "units::read_count")]
     pub connections_per_peer: usize,
     /// Bytes of a request's head.
     #[serde(deserialize_with = "units::read_size")]
     pub header_bytes: u64,
     /// Header fields of a request.
+    #[serde(deserialize_with = "units::read_count")]
     pub headers: usize,
     /// Bytes of a request's body.
     #[serde(deserialize_with = "units::read_size")]
     pub body_bytes: u64,
     /// Requests at a time on one HTTP/2 connection.
+    #[serde(deserialize_with = "units::read_count")]
     pub streams: u32,
     /// The longest that the head of a request may take, and a TLS handshake.
     #[serde(deserialize_with = "units::read_duration")]
@@ -410,6 +455,7 @@ pub struct Limits {
     pub write_timeout: Duration,
     /// Requests per second of one address (of one /64 network in IPv6), with a burst of as
     /// many; 0: any number.
+    #[serde(deserialize_with = "units::read_count")]
     pub request_rate: u32,
 }
 

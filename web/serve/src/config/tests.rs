@@ -1,5 +1,7 @@
 //! What a configuration file sets, and which mistakes are named.
 
+use upshift::Level;
+
 use super::*;
 
 #[test]
@@ -45,13 +47,50 @@ fn mistakes_are_named() {
             "line 1, column 10: write \"8080\" for this",
         ),
         ("listen = true", "an address in quotes, or a list"),
-        ("listen = [\":80\", \":x\"]", "line 1, column 10: `:x`"),
+        ("listen = [\":80\", \":x\"]", "line 1, column 18: `:x`"),
         ("lissen = []", "unknown field `lissen`"),
         (
             "receive-level = 64",
             "line 1, column 17: 64: levels go from 0",
         ),
+        (
+            "listen = [\":80\", 21091]",
+            "line 1, column 18: write \"21091\" for this",
+        ),
+        (
+            "listen = [true]",
+            "line 1, column 11: invalid type: boolean `true`, expected an address",
+        ),
         ("ceiling = 9", "0 (most urgent) to 7"),
+        (
+            "ceiling = \"low\"",
+            "line 1, column 11: `low`: urgencies go",
+        ),
+        ("ceiling = true", "an urgency, from 0 (most urgent) to 7"),
+        (
+            "receive-level = \"hihg\"",
+            "line 1, column 17: `hihg` is not a level: use 0 (most urgent) to 63",
+        ),
+        (
+            "receive-level = true",
+            "line 1, column 17: invalid type: boolean `true`, expected a level, from 0",
+        ),
+        (
+            "[limits]\nrequest-rate = \"many\"",
+            "line 2, column 16: `many`: write a number",
+        ),
+        (
+            "[limits]\nrequest-rate = -1",
+            "line 2, column 16: -1: the number is negative",
+        ),
+        ("[limits]\nstreams = 4294967296", "the number is too large"),
+        (
+            "[files]\nlisting = \"yes\"",
+            "line 2, column 11: `yes`: write true or false",
+        ),
+        ("[files]\nhidden = 1", "expected true or false, or \"on\""),
+        ("[limits]\nbody-bytes = -1", "the number is negative"),
+        ("[limits]\nbody-bytes = true", "a number of bytes, or"),
         (
             "[limits]\nidle-timeout = 75",
             "line 2, column 16: 75 has no unit: write \"75s\"",
@@ -136,6 +175,91 @@ fn one_address_needs_no_list() {
 }
 
 #[test]
+fn levels_have_names_in_the_file_too() {
+    let text = "receive-level = \"urgent\"
+        [[priority]]
+        path = \"/x\"
+        level = \"high\"
+        [[site]]
+        hosts = [\"a.test\"]
+        [[site.priority]]
+        level = \"12\"";
+    let config = Config::parse(text).unwrap();
+    assert_eq!(config.receive_level, Level::URGENT.get());
+    assert_eq!(config.priority[0].level, Level::HIGH);
+    assert_eq!(config.site[0].priority[0].level.get(), 12);
+}
+
+#[test]
+fn a_number_may_be_in_quotes() {
+    let text = "ceiling = \"2\"
+        [limits]
+        connections = \"50\"
+        connections-per-peer = \"20\"
+        headers = \"30\"
+        streams = \"40\"
+        request-rate = \"200\"
+        [admission]
+        in-flight = \"60\"";
+    let config = Config::parse(text).unwrap();
+    let Limits {
+        connections,
+        connections_per_peer,
+        headers,
+        streams,
+        request_rate,
+        ..
+    } = config.limits;
+    assert_eq!((connections, connections_per_peer), (50, 20));
+    assert_eq!((headers, streams, request_rate), (30, 40, 200));
+    assert_eq!((config.ceiling, config.admission.in_flight), (2, 60));
+}
+
+#[test]
+fn a_switch_is_a_boolean_or_a_word() {
+    for (on, off) in [("true", "false"), ("\"on\"", "\"off\"")] {
+        let text =
+            format!("listing = {off}\nhidden = {on}\nprecompressed = {off}\ncompress = {on}");
+        let files = Config::parse(&format!("[files]\n{text}")).unwrap().files;
+        assert!(!files.listing && !files.precompressed, "{text}");
+        assert!(files.hidden && files.compress, "{text}");
+    }
+}
+
+#[test]
+fn a_field_in_another_table_is_told_where_it_belongs() {
+    for (text, says) in [
+        (
+            "idle-timeout = \"10s\"",
+            "line 1, column 1: unknown field `idle-timeout` here: it belongs in `[limits]`",
+        ),
+        (
+            "[limits]\nmax-wait = \"1s\"",
+            "line 2, column 1: unknown field `max-wait` here: it belongs in `[admission]`",
+        ),
+        (
+            "[files]\nroot = \"a\"",
+            "at the top of the file, before the first table or in `[[site]]`",
+        ),
+        ("[admission]\ncertificate = \"a\"", "in `[tls]`"),
+        ("listing = true", "in `[files]`"),
+        ("level = 1", "in `[[priority]]`"),
+        ("from = \"/a\"", "in `[[redirect]]`"),
+        ("hosts = []", "in `[[site]]`"),
+        (
+            "[[site]]\nceiling = 1",
+            "at the top of the file, before the first table",
+        ),
+        // No table has these.
+        ("no-such = 1", "unknown field `no-such`, expected one of"),
+        ("\"a = 1\" = 1", "unknown field `a = 1`, expected one of"),
+    ] {
+        let error = Config::parse(text).unwrap_err();
+        assert!(error.contains(says), "{text}: {error}");
+    }
+}
+
+#[test]
 fn methods_that_no_client_sends_are_remarked() {
     let text =
         "[[priority]]\nmethod = \"get\"\nlevel = 8\n[[priority]]\nmethod = \"POST\"\nlevel = 8";
@@ -144,4 +268,30 @@ fn methods_that_no_client_sends_are_remarked() {
         remarks,
         ["priority get=8: `get` is no method of HTTP; methods are upper case"]
     );
+}
+
+/// Names of the fields of a table, from the error about an unknown one.
+fn fields(table: &str) -> Vec<String> {
+    let error = Config::parse(&format!("{table}\nno-such = 1")).unwrap_err();
+    let (_, known) = error.split_once("expected ").unwrap();
+    // Every second part is between two quotes.
+    let names = known.split('`').skip(1).step_by(2);
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn the_guide_names_every_setting_and_its_table() {
+    let guide = include_str!("../../../../docs/serve.md");
+    for table in ["[admission]", "[files]", "[limits]"] {
+        assert!(guide.contains(&format!("`{table}`")), "{table}");
+    }
+    for table in ["", "[admission]", "[files]", "[limits]", "[[site]]"] {
+        for name in fields(table) {
+            let forms = ["`NAME`", "\nNAME = ", "[NAME]"];
+            let is_named = forms
+                .iter()
+                .any(|form| guide.contains(&form.replace("NAME", &name)));
+            assert!(is_named, "{table} {name}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
@@ -29,8 +29,18 @@ pub(super) fn check(config: &Config) -> Result<Vec<String>, String> {
         Ok(sites) => remarks = sites.remarks,
         Err(error) => faults.push(error),
     }
-    for address in &config.listen {
-        faults.extend(listens(address).err());
+    for (at, address) in config.listen.iter().enumerate() {
+        let earlier = &config.listen[..at];
+        let fault = match earlier
+            .iter()
+            .find(|one| overlap(&one.place, &address.place))
+        {
+            Some(one) => Err(format!(
+                "cannot listen on {address}: `listen` has {one} already, keep one of the two"
+            )),
+            None => listens(address),
+        };
+        faults.extend(fault.err());
     }
     let paths = [
         ("access log", &config.access_log),
@@ -78,6 +88,39 @@ fn listens(address: &Address) -> Result<(), String> {
             explain(ip, &error.into())
         )),
     }
+}
+
+/// Does a socket at one place keep another from listening at the other?
+fn overlap(one: &Place, other: &Place) -> bool {
+    let file = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    match (one, other) {
+        (Place::Unix { path: one, .. }, Place::Unix { path: other, .. }) => {
+            file(one) == file(other)
+        }
+        (Place::Unix { .. }, _) | (_, Place::Unix { .. }) => false,
+        // The kernel chooses a free port for 0.
+        (Place::Port(one), Place::Port(other)) => one == other && *one != 0,
+        (Place::Port(port), Place::Ip(ip)) | (Place::Ip(ip), Place::Port(port)) => {
+            ip.port() == *port && *port != 0
+        }
+        (Place::Ip(one), Place::Ip(other)) => {
+            one.port() == other.port()
+                && one.port() != 0
+                && (covers(one.ip(), other.ip()) || covers(other.ip(), one.ip()))
+        }
+    }
+}
+
+/// Does a socket on `all` receive the connections to `one`, too?
+fn covers(all: IpAddr, one: IpAddr) -> bool {
+    let same_family = all.is_ipv4() == one.is_ipv4();
+    all == one || all.is_unspecified() && (same_family || all.is_ipv6() && !is_v6_only())
+}
+
+/// The administrator's `net.ipv6.bindv6only`.
+fn is_v6_only() -> bool {
+    let setting = fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
+    setting.is_ok_and(|setting| setting.trim() == "1")
 }
 
 fn is_own(pid: u32) -> bool {
@@ -130,4 +173,45 @@ fn folder(path: &Path) -> io::Result<()> {
         let folder = folder.display();
         io::Error::other(format!("no file can be made in {folder}: {error}"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn overlap_of(one: &str, other: &str) -> bool {
+        let place = |text: &str| text.parse::<Address>().unwrap().place;
+        let (one, other) = (place(one), place(other));
+        assert_eq!(overlap(&one, &other), overlap(&other, &one));
+        overlap(&one, &other)
+    }
+
+    #[test]
+    fn one_socket_at_a_place() {
+        for (one, other) in [
+            ("127.0.0.1:21080", "127.0.0.1:21080"),
+            ("21080", "127.0.0.1:21080,plain"),
+            (":21080", ":21080,plain"),
+            (":21080", "127.0.0.1:21080"),
+            (":21080", "[::1]:21080"),
+            ("0.0.0.0:21080", "10.0.0.1:21080"),
+            ("[::]:21080", "[::1]:21080"),
+            ("unix:/run/a", "unix:/run/a,mode=600"),
+        ] {
+            assert!(overlap_of(one, other), "{one} {other}");
+        }
+        for (one, other) in [
+            ("127.0.0.1:21080", "127.0.0.1:21081"),
+            ("127.0.0.1:21080", "127.0.0.2:21080"),
+            ("127.0.0.1:21080", "[::1]:21080"),
+            ("0.0.0.0:21080", "[::1]:21080"),
+            ("127.0.0.1:0", "127.0.0.1:0"),
+            (":0", ":0"),
+            (":0", "127.0.0.1:0"),
+            ("unix:/run/a", "unix:/run/b"),
+            ("unix:/run/a", ":21080"),
+        ] {
+            assert!(!overlap_of(one, other), "{one} {other}");
+        }
+    }
 }
