@@ -17,13 +17,16 @@ use crate::serve::{self, ServeArgs};
 use crate::servers::{self, ServerArgs};
 use crate::top::TopArgs;
 
+/// Columns of the help: beyond it lines are wrapped.
+const HELP_WIDTH: usize = 100;
+
 /// One priority scheduler for coroutines: in a process, across processes, and for unmodified programs.
 #[derive(Debug, Parser)]
 #[command(
     name = "upshift",
     version,
     arg_required_else_help = true,
-    max_term_width = 100
+    max_term_width = HELP_WIDTH
 )]
 #[command(after_help = "Examples:
   upshift demo                 three measurements in 45 seconds; writes upshift-report.html
@@ -177,6 +180,17 @@ mod tests {
     fn no_arguments_show_the_help() {
         let error = parse("upshift").expect_err("help is an early exit");
         assert!(error.to_string().contains("demo"));
+    }
+
+    #[test]
+    fn texts_of_the_help_fit_into_its_width() {
+        for command in Cli::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string);
+            for line in help.unwrap_or_default().lines() {
+                let name = command.get_name();
+                assert!(line.chars().count() <= HELP_WIDTH, "{name}: {line}");
+            }
+        }
     }
 
     #[test]

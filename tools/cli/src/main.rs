@@ -32,6 +32,7 @@ mod serve;
 mod servers;
 mod top;
 mod values;
+mod wrap;
 
 use std::io::Write;
 use std::process::ExitCode;

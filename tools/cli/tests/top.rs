@@ -372,3 +372,18 @@ fn a_running_process_is_recorded_in_both_forms() {
     let error = place.error(&[&server.pid(), "--record", "/nowhere/trace.svg"]);
     assert!(error.contains("cannot write /nowhere/trace.svg"), "{error}");
 }
+
+#[test]
+fn sockets_of_processes_that_have_ended_are_removed() {
+    let place = Place::new("ended");
+    let socket = |name: &str| place.0.join("upshift").join(name);
+    // Above the largest process id; listeners as in another pid namespace.
+    let (ended, other) = (socket("1073741824.sock"), socket("1073741825-2.sock"));
+    drop(UnixListener::bind(&ended).unwrap());
+    let listener = UnixListener::bind(&other).unwrap();
+    let _ = place.error(&["1073741824", "--once"]);
+    assert!(!ended.exists() && other.exists());
+    drop(listener);
+    let _ = place.error(&["1073741824", "--once"]);
+    assert!(!other.exists());
+}

@@ -13,6 +13,7 @@ use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 /// A socket of the live view.
@@ -46,15 +47,33 @@ pub fn socket_dir() -> PathBuf {
     }
 }
 
-/// The sockets of this user that are there, by process id; some may be of processes that are gone.
+/// The sockets of this user, by process id. Removes those of processes that have ended.
 ///
 /// # Errors
 /// What the kernel answered; `PermissionDenied` for a directory that others
 /// may write. A directory that does not exist is empty.
 pub fn sockets() -> io::Result<Vec<SocketName>> {
     let mut found = sockets_in(&socket_dir(), user())?;
+    found.retain(|name| {
+        let stale = is_stale(name);
+        if stale {
+            // Another viewer may have removed it.
+            let _ = fs::remove_file(&name.path);
+        }
+        !stale
+    });
     found.sort();
     Ok(found)
+}
+
+/// Returns whether the process has ended and nobody listens. A process of another pid namespace
+/// that shares the directory listens.
+fn is_stale(name: &SocketName) -> bool {
+    let refused = || {
+        UnixStream::connect(&name.path)
+            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    };
+    !Path::new(&format!("/proc/{}", name.pid)).exists() && refused()
 }
 
 /// The sockets of another user's process, for root; none for others.
@@ -149,6 +168,25 @@ mod tests {
         for bad in ["12", "x.sock", "12-.sock", "-3.sock", "1-2-3.sock", ".sock"] {
             assert_eq!(parse(OsStr::new(bad)), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_socket_is_stale_if_its_process_has_ended_and_nobody_listens() {
+        use std::os::unix::net::UnixListener;
+        let path = std::env::temp_dir().join(format!("upshift-stale-{}", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        let of = |pid| SocketName {
+            pid,
+            runtime: 1,
+            path: path.clone(),
+        };
+        // Above the largest process id.
+        let (alive, ended) = (of(std::process::id()), of(1 << 30));
+        assert!(!is_stale(&alive) && !is_stale(&ended));
+        drop(listener);
+        assert!(!is_stale(&alive) && is_stale(&ended));
+        fs::remove_file(&path).unwrap();
+        assert!(!is_stale(&ended));
     }
 
     #[test]

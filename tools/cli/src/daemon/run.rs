@@ -100,7 +100,7 @@ fn check(args: &DaemonArgs) -> Result<()> {
     }
     let _ = writeln!(
         std::io::stdout(),
-        "valid: {} rules, {} programs with a level; socket {}",
+        "valid: {} user rules ([[rule]]), {} assignments ([[assign]]); socket {}",
         config.rules.len(),
         config.assign.len(),
         config.socket.display()

@@ -9,6 +9,7 @@ use upshift_report::plot::{COLOURS, DARK, LEVELS, SOFT};
 use upshift_report::{Look, Plot, Table, table};
 
 use crate::load::latencies;
+use crate::wrap::wrap;
 
 /// Latencies of one kind of requests in one run.
 #[derive(Debug, Clone)]
@@ -205,23 +206,6 @@ impl Part {
         }
         Ok(())
     }
-}
-
-/// Breaks text at spaces into lines of at most `width` characters.
-fn wrap(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let Some(line) = lines.last_mut() else { break };
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
-            lines.push(word.to_owned());
-        } else {
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-    }
-    lines
 }
 
 #[cfg(test)]

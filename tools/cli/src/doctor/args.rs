@@ -8,7 +8,8 @@ use clap::Args;
     after_help = "Each line reports a feature that works (ok), works with restrictions (note) or does not work (no),
 and what to change.
 
-The exit code is 1 if the runtime cannot work here at all, with neither io_uring nor epoll. All other features are optional.
+The exit code is 1 if the runtime cannot work here at all, with neither io_uring nor epoll. All
+other features are optional.
 
 Examples:
   upshift doctor

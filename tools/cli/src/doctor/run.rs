@@ -81,7 +81,9 @@ fn real_time(rights: &Rights) -> Finding {
         Err(missing) => Finding::new(
             what,
             Health::Less,
-            format!("the daemon is cooperative only, sched does not work: {missing}"),
+            format!(
+                "a daemon started from here would be cooperative, and `upshift sched` does not work from here: {missing}"
+            ),
         ),
     }
 }
@@ -159,7 +161,8 @@ fn confinement(rights: &Rights) -> Finding {
         .user_namespace
         .then(|| "a user namespace: its capabilities do not reach the scheduler".to_string());
     let all: Vec<String> = [filter, space, group].into_iter().flatten().collect();
-    let health = match rights.filtered || rights.user_namespace {
+    let without_time = rights.group.as_ref().is_some_and(|it| it.runtime_us == 0);
+    let health = match rights.filtered || rights.user_namespace || without_time {
         true => Health::Less,
         false => Health::Fine,
     };

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use serde_json::{Value, json};
 
 use super::args::DoctorArgs;
+use crate::wrap::wrap;
 
 /// How well something works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,10 @@ impl Finding {
     }
 }
 
+/// Columns of a line, and those before its text.
+const WIDTH: usize = 100;
+const MARGIN: usize = 23;
+
 pub(super) fn print(args: &DoctorArgs, findings: &[Finding]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if args.json {
@@ -48,7 +53,11 @@ pub(super) fn print(args: &DoctorArgs, findings: &[Finding]) -> io::Result<()> {
         writeln!(out, "{:#}", Value::from(all))?;
     } else {
         for Finding { what, health, text } in findings {
-            writeln!(out, "{:4}  {what:15}  {text}", health.word())?;
+            let lines = wrap(text, WIDTH - MARGIN);
+            writeln!(out, "{:4}  {what:15}  {}", health.word(), lines[0])?;
+            for line in &lines[1..] {
+                writeln!(out, "{:MARGIN$}{line}", "")?;
+            }
         }
     }
     out.flush()

@@ -144,7 +144,9 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
                 Err(error) if origin.bears(&error) => {
                     let ended = matches!(error, SchedError::NoSuchProcess(_));
                     // The reader of the pipe waits for this thread.
-                    let _ = left_out.send(error);
+                    if *origin == Origin::Fits {
+                        let _ = left_out.send(error);
+                    }
                     if ended {
                         engine.add_ended(label)
                     } else {
@@ -161,7 +163,8 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     // Before the tasks are, or this thread would not get that far. Without the right the scheduler says so.
     let above = elevator.elevate_current(notches.scheduler);
     let scheduler = Scheduler::start(&elevator, scheduler_cpu, notches.scheduler, build)?;
-    say_what_is_left_out(notes.try_iter().collect(), specs.len())?;
+    let chosen = specs.iter().filter(|spec| spec.origin() == Origin::Fits);
+    say_what_is_left_out(notes.try_iter().collect(), chosen.count())?;
     let signal = watch_over(args, &scheduler, &mut signals);
     let (report, trace) = scheduler.stop()?;
     drop(above);
@@ -193,12 +196,13 @@ fn code_of(status: ExitStatus) -> ExitCode {
     }
 }
 
-/// Processes that fit, of so many tasks, and cannot be had. What has ended is not worth a word.
-fn say_what_is_left_out(reasons: Vec<SchedError>, tasks: usize) -> Result<()> {
+/// Reports the processes that match and cannot be scheduled, of `chosen`; those that have ended are
+/// not worth a word. Fails if none of the others is left.
+fn say_what_is_left_out(reasons: Vec<SchedError>, chosen: usize) -> Result<()> {
     let left_out = reasons.len();
     let mut said: Vec<SchedError> = reasons;
     said.retain(|error| !matches!(error, SchedError::NoSuchProcess(_)));
-    if left_out == tasks && !said.is_empty() {
+    if left_out == chosen && !said.is_empty() {
         return Err(said.swap_remove(0)).context("cannot schedule any process that fits");
     }
     for error in &said {
@@ -242,4 +246,20 @@ fn watch_over(args: &SchedArgs, scheduler: &Scheduler, signals: &mut Signals) ->
         let _ = write!(io::stderr(), "\r\x1b[K");
     }
     signal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scheduling_fails_if_no_process_that_matches_is_left() {
+        let refused = || SchedError::Leased(7);
+        assert!(say_what_is_left_out(vec![refused(), refused()], 2).is_err());
+        let ended = SchedError::NoSuchProcess(8);
+        assert!(say_what_is_left_out(vec![refused(), ended], 2).is_err());
+        assert!(say_what_is_left_out(vec![refused()], 2).is_ok());
+        assert!(say_what_is_left_out(vec![SchedError::NoSuchProcess(8)], 1).is_ok());
+        assert!(say_what_is_left_out(Vec::new(), 0).is_ok());
+    }
 }

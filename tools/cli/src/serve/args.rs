@@ -11,8 +11,10 @@ use crate::choice::{SchedulingArgs, Switch};
 use crate::values::{self, Cpus};
 
 /// The end of `upshift serve --help`.
-pub(crate) const EXAMPLES: &str = "Priority of a request: the first matching --priority rule; else the client's
-`Priority: u=0..7, i` (RFC 9218), capped by --ceiling; else u=3. Urgency u is level 4 + 8 u (one more with i).
+pub(crate) const EXAMPLES: &str =
+    "Priority of a request: the first matching --priority rule; else the client's
+`Priority: u=0..7, i` (RFC 9218), capped by --ceiling; else u=3. Urgency u is level 4 + 8 u
+(one more with i).
 Under overload the least urgent are refused first, with 503 and Retry-After.
 
 Examples:

@@ -15,12 +15,12 @@ use crate::values;
   upshift top 4711 --once        one table, as text
   upshift top --once --json      the same for scripts, if only one process is observable
   upshift top --machine          show the state of `upshift daemon`
-  upshift top 4711 --record a.svg               an image of the states of its coroutines over one second
-  upshift top 4711 --record a.json --interval 5s  the same for https://ui.perfetto.dev
+  upshift top 4711 --record a.svg                   an image of its coroutines over one second
+  upshift top 4711 --record a.json --interval 5s    the same for https://ui.perfetto.dev
 
-A process is observable if it was started with UPSHIFT_OBSERVE=1 (servers of this command: or with
---observe), or if its program calls `Builder::observe(true)`. Only its user can observe it, and root,
-by its process id.")]
+A process is observable if it was started with UPSHIFT_OBSERVE=1 (servers of this command: or
+with --observe), or if its program calls `Builder::observe(true)`. Only its user can observe it,
+and root, by its process id.")]
 pub(crate) struct TopArgs {
     /// Process to show
     #[arg(value_name = "PID", value_parser = values::pid)]
