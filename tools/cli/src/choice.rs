@@ -84,7 +84,7 @@ impl BoardChoice {
     }
 }
 
-/// On or off, as the files of configuration say `true` or `false`.
+/// A switch. `true` and `false`, as in configuration files, mean the same as on and off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Switch {
     /// On
