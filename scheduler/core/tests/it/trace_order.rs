@@ -6,7 +6,7 @@ use crate::support::{
     Server, TestHost, Trace, at, block_once, domain, keep_place, level, run, serving, step,
     turn_began, yield_now,
 };
-use upshift_core::{Config, Domain, Floor, Kind, Picked, SpawnOptions};
+use upshift_core::{Config, Domain, Floor, JoinHandle, Kind, Picked, SpawnOptions};
 
 #[test]
 fn invariant_1_order_the_most_urgent_level_is_polled_first() {
@@ -219,8 +219,8 @@ fn without_a_floor_a_less_urgent_level_starves() {
     assert_eq!(trace.take(), "starved");
 }
 
-/// A coroutine whose polls take so many ticks each, without end.
-fn works(domain: &Domain<TestHost>, ticks: u64, l: u8) {
+/// A coroutine whose polls take so many ticks each, until it is cancelled.
+fn works(domain: &Domain<TestHost>, ticks: u64, l: u8) -> JoinHandle<(), TestHost> {
     let clock = domain.clone();
     let work = async move {
         loop {
@@ -228,7 +228,7 @@ fn works(domain: &Domain<TestHost>, ticks: u64, l: u8) {
             yield_now().await;
         }
     };
-    domain.spawn(work, at(l)).unwrap().detach();
+    domain.spawn(work, at(l)).unwrap()
 }
 
 /// The two bounds that `Config::floor` states, each in any window.
@@ -253,9 +253,7 @@ fn a_floor_gets_its_share_and_no_more_of_any_time() {
                 ..Config::default()
             });
             let vcpu = domain.add_vcpu().unwrap();
-            works(&domain, urgent, 31);
-            works(&domain, low, 32);
-            works(&domain, low, 63);
+            let all = [(urgent, 31), (low, 32), (low, 63)].map(|(t, l)| works(&domain, t, l));
             let bound = 100 * (QUANTUM + urgent.max(low));
             let (mut behind, mut ahead) = (0_u64, 0_u64);
             for _ in 0..if cfg!(miri) { 300 } else { 20_000 } {
@@ -273,6 +271,9 @@ fn a_floor_gets_its_share_and_no_more_of_any_time() {
                 assert!(behind <= bound, "{percent} %, {urgent}, {low}: {behind}");
                 assert!(ahead <= bound, "{percent} %, {urgent}, {low}: {ahead}");
             }
+            // Their futures own the domain.
+            all.iter().for_each(|work| work.cancel());
+            run(&vcpu, 10);
         }
     }
 }
