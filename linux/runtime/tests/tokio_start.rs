@@ -2,11 +2,18 @@
 //! nothing handles signals through tokio: each is an event for all of its runtimes.
 #![cfg(feature = "tokio-rt")]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use upshift::{Level, Preemption, Runtime};
+
+/// Keeps the tests apart: descriptors that others open and close meanwhile hide the driver, and the
+/// thread then starts at once.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Number of threads of this process whose name begins so.
 fn threads_named(name: &str) -> usize {
@@ -27,6 +34,7 @@ type Use = (
 
 #[test]
 fn tokios_thread_starts_at_the_first_use() {
+    let _alone = alone();
     let uses: [Use; 4] = [
         ("timer", || {
             Box::pin(tokio::time::sleep(Duration::from_millis(1)))
@@ -73,6 +81,7 @@ fn tokios_thread_starts_at_the_first_use() {
 
 #[test]
 fn the_driver_is_found_among_other_runtimes_of_tokios() {
+    let _alone = alone();
     let tokio = || {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_all().build().unwrap()
@@ -92,6 +101,7 @@ fn the_driver_is_found_among_other_runtimes_of_tokios() {
 
 #[test]
 fn a_runtime_without_tokio_has_no_context_of_it() {
+    let _alone = alone();
     let runtime = Runtime::builder().vcpus(1).tokio(false).build().unwrap();
     runtime.block_on(async {
         assert!(tokio::runtime::Handle::try_current().is_err());
@@ -106,6 +116,7 @@ fn a_runtime_without_tokio_has_no_context_of_it() {
 /// The thread that waits for a CPU-bound coroutine to end would start late otherwise.
 #[test]
 fn the_first_use_does_not_wait_for_less_urgent_coroutines() {
+    let _alone = alone();
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
         let over = Arc::new(AtomicBool::new(false));
@@ -131,6 +142,7 @@ fn the_first_use_does_not_wait_for_less_urgent_coroutines() {
 /// Also those that a coroutine of a pinned vCPU starts.
 #[test]
 fn tokios_threads_may_run_on_all_cpus_of_the_process() {
+    let _alone = alone();
     let cpus = || {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let line = status
@@ -150,6 +162,7 @@ fn tokios_threads_may_run_on_all_cpus_of_the_process() {
 /// A task that never ends its poll does not hold up the end for long.
 #[test]
 fn a_task_of_tokios_that_blocks_is_left_behind() {
+    let _alone = alone();
     let (unblock, blocked) = std::sync::mpsc::channel::<()>();
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {

@@ -98,9 +98,11 @@ fn a_thread_that_an_administrator_makes_ordinary_is_not_reported_as_elevated() {
         assigned(&census, it.pid()).map(|it| it["elevated"].clone())
     };
     until("it is elevated", || elevated() == Some(Value::Bool(true)));
-    Kernel
-        .sched_setscheduler(it.pid(), libc::SCHED_OTHER, 0)
-        .unwrap();
+    for thread in elevated_threads(it.pid()) {
+        Kernel
+            .sched_setscheduler(thread, libc::SCHED_OTHER, 0)
+            .unwrap();
+    }
     assert_eq!(elevated(), Some(Value::Bool(false)));
 }
 
