@@ -144,6 +144,6 @@ fn a_panic_of_a_detached_coroutine_is_reported_in_one_line() {
 
 #[test]
 fn nothing_is_reported_if_warnings_are_off() {
-    assert!(lines("silent panic", "upshift: ", true, None).is_empty());
-    assert!(lines("panic", "upshift: ", true, Some("0")).is_empty());
+    assert!(lines("silent panic", "upshift: panic", true, None).is_empty());
+    assert!(lines("panic", "upshift: panic", true, Some("0")).is_empty());
 }
