@@ -325,7 +325,7 @@ mod tests {
     use super::super::figures::{Coroutines, Poll, Preemption};
     use super::*;
 
-    const PLACE: &str = "/root/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f/crate-1.2.3/src/http/server.rs:191:17";
+    const PLACE: &str = "/home/user/programs/shop/dependencies/of-the-shop/version-1/crate-1.2.3/src/http/server.rs:191:17";
 
     fn frame() -> Frame {
         Frame {
