@@ -147,6 +147,8 @@ fn every_way_to_spawn_remembers_the_place() {
             long();
         });
         here = runtime.handle().metrics().stalls.longest;
+        // A short poll of the runtime's own is listed as well if a look falls into it.
+        here.retain(|poll| poll.longest >= LIMIT);
         if here.len() >= 5 {
             break;
         }

@@ -30,9 +30,10 @@ fn rise(cpu: usize, priority: u32) {
 /// A priority below everything of the daemon, and above the threads that it elevates here.
 const BETWEEN: u32 = 40;
 
-/// A thread of this process has `cpu` at [`BETWEEN`] until the daemon demotes the threads that
-/// are elevated there, as if one of them had lent its priority.
-fn take_until_an_alarm(cpu: usize, path: &Path) {
+/// Lets a thread of this process have `cpu` at [`BETWEEN`] until the daemon demotes the threads
+/// that are elevated there, as if one of them had lent its priority. Returns a moment before the
+/// alarm.
+fn take_until_an_alarm(cpu: usize, path: &Path) -> Instant {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -44,11 +45,19 @@ fn take_until_an_alarm(cpu: usize, path: &Path) {
             Kernel.sched_setattr(0, &SchedAttr::normal()).unwrap();
         });
         let end = Instant::now() + Duration::from_millis(400);
-        while census(path)["alarms"] == 0 && Instant::now() < end {
+        let mut before = Instant::now();
+        let alarms = census(path)["alarms"].clone();
+        loop {
+            let asked = Instant::now();
+            if census(path)["alarms"] != alarms || asked >= end {
+                break;
+            }
+            before = asked;
             std::thread::sleep(Duration::from_millis(1));
         }
         is_over.store(true, Relaxed);
-    });
+        before
+    })
 }
 
 #[test]
@@ -64,16 +73,19 @@ fn everything_on_a_cpu_rests_for_a_second_when_its_canary_is_silent() {
     until("it is elevated", || {
         !elevated_threads(innocent.pid()).is_empty()
     });
-    take_until_an_alarm(there, &path);
-    let rests_until = Instant::now() + Duration::from_millis(800);
+    let rests_until = take_until_an_alarm(there, &path) + Duration::from_secs(1);
     // A thread that registers now waits like the others, or it would be a way to go on.
     let mut newcomer = start_child("burner", &path, MALLORY, (there, 20), &long());
     newcomer.go_until(end);
     let mut looks = 0;
-    while Instant::now() < rests_until {
-        for it in [&innocent, &newcomer] {
-            assert!(elevated_threads(it.pid()).is_empty(), "{looks} looks");
+    loop {
+        let is_resting = [&innocent, &newcomer]
+            .iter()
+            .all(|it| elevated_threads(it.pid()).is_empty());
+        if Instant::now() >= rests_until {
+            break;
         }
+        assert!(is_resting, "{looks} looks");
         looks += 1;
     }
     assert!(looks > 10, "{looks} looks");
