@@ -44,7 +44,6 @@ async fn serve(config: config::Config) -> Result<(), Box<dyn std::error::Error>>
     let listener = TcpListener::bind(&*config.listen)?;
     println!("listening on http://{}", listener.local_addr()?);
     upshift::axum::serve(listener, routes::router(state, &config.files))
-        .receive_level(Level::at::<0>())
         .levels(|request| routes::level(request.method(), request.uri().path()))
         .with_graceful_shutdown(async { _ = signal::terminate().await })
         .await?;

@@ -49,7 +49,6 @@ fn level_of(path: &str) -> Level {
 
 async fn serve(listener: TcpListener) -> std::io::Result<()> {
     upshift::axum::serve(listener, app())
-        .receive_level(Level::at::<2>())
         .levels(|request| level_of(request.uri().path()))
         .with_graceful_shutdown(async { _ = signal::ctrl_c().await })
         .await

@@ -39,6 +39,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
+use clap::error::ContextKind;
 
 use args::{Cli, Command};
 use servers::Service;
@@ -53,7 +54,11 @@ fn main() -> ExitCode {
     };
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
-        Err(said) => return say(&said),
+        Err(mut said) => {
+            // No positional argument begins with `--`, so the tip to write it behind `--` misleads.
+            said.remove(ContextKind::Suggested);
+            return say(&said);
+        }
     };
     match run(cli.command) {
         Ok(code) => code,

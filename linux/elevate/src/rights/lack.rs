@@ -71,8 +71,9 @@ impl fmt::Display for Lack {
             ),
             Lack::GroupTime { path } => write!(
                 f,
-                "RT time of the cgroup. Run `echo 900000 | sudo tee {path}`, for its parents first; with docker \
-                 `--cpu-rt-runtime=900000`; or move the process to the root cgroup"
+                "RT time of the cgroup. Run `echo 400000 | sudo tee {path}`, for its parents first (siblings have \
+                 at most the parent's time together); with docker `--cpu-rt-runtime=400000`; or move the process to \
+                 the root cgroup"
             ),
             Lack::UnifiedGroup { group } => write!(
                 f,

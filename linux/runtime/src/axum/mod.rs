@@ -14,7 +14,6 @@
 //!         .route("/orders", get(|| async { "an order" }))
 //!         .route("/reports", post(|| async { "a report" }));
 //!     upshift::axum::serve(TcpListener::bind("127.0.0.1:8080")?, app)
-//!         .receive_level(Level::at::<2>())
 //!         .levels(|request| match request.uri().path() {
 //!             "/orders" => Level::at::<8>(),
 //!             _ => Level::at::<40>(),

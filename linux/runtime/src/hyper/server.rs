@@ -31,6 +31,7 @@ use super::levelled::Classify;
 use super::listener::{IncomingStream, Listener, Transport};
 use super::{Allowance, Clock, Levelled, Receiving, Spawner};
 use crate::net::TcpListener;
+use crate::notice::notice;
 use crate::sync::Notify;
 use crate::task::JoinHandle;
 use crate::time;
@@ -70,7 +71,6 @@ where
 /// use upshift::{Level, hyper::Server, net::TcpListener, signal};
 ///
 /// Server::new(TcpListener::bind("127.0.0.1:8080")?)
-///     .receive_level(Level::at::<2>())
 ///     .levels(|request| match request.uri().path() {
 ///         path if path.starts_with("/api/") => Level::at::<8>(),
 ///         _ => Level::at::<40>(),
@@ -83,7 +83,7 @@ where
 #[must_use = "a server serves when it is run"]
 pub struct Server<L = TcpListener> {
     listener: L,
-    receive: Priority,
+    receive: Option<Level>,
     beyond: Level,
     classify: Option<Classify>,
     end: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -96,7 +96,7 @@ impl<L: Listener> Server<L> {
     pub fn new(listener: L) -> Server<L> {
         Server {
             listener,
-            receive: Priority::Inherit,
+            receive: None,
             beyond: Level::LEAST_URGENT,
             classify: None,
             end: Box::pin(pending()),
@@ -110,23 +110,25 @@ impl<L: Listener> Server<L> {
         &self.listener
     }
 
-    /// The level at which connections are accepted, and requests received (default: that
-    /// of the coroutine that runs the server). With [`levels`](Server::levels), make it at least as
-    /// urgent as the most urgent request; each connection is then received there within its [`Allowance`].
+    /// Sets the level at which connections are accepted and requests received. The default is
+    /// [`Level::URGENT`] with [`levels`](Server::levels), and otherwise the level of the coroutine
+    /// that runs the server. With `levels` it should be at least as urgent as the most urgent
+    /// request; each connection is then received there within its [`Allowance`].
     pub fn receive_level(mut self, level: Level) -> Server<L> {
-        self.receive = level.into();
+        self.receive = Some(level);
         self
     }
 
-    /// The level at which a connection is received that has used up its [`Allowance`] (default: the least urgent): one that sends
-    /// what is no request as fast as it can, for instance. With [`receive_level`](Server::receive_level) and [`levels`](Server::levels).
+    /// Sets the level at which a connection is received that has used up its [`Allowance`], for
+    /// instance because it sends malformed requests without end (default: the least urgent). It
+    /// matters only with [`levels`](Server::levels).
     pub fn beyond_level(mut self, level: Level) -> Server<L> {
         self.beyond = level;
         self
     }
 
-    /// The level of each request (default: that of receiving), for its handler and the
-    /// sending of its response.
+    /// Sets the level of each request (default: that of receiving), for its handler and for sending
+    /// the response.
     pub fn levels(
         mut self,
         classify: impl Fn(&Request<Incoming>) -> Level + Send + Sync + 'static,
@@ -198,7 +200,7 @@ impl<L: Listener> Server<L> {
         M::Service: Service<Request<Incoming>, Future: Send + 'static, Error: Into<BoxError>>,
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
-        let receive = self.receive;
+        let receive = self.receiving();
         let accepts = crate::try_spawn(self.accept_all(make), receive);
         let mut accepts = Accepts(accepts.map_err(io::Error::other)?);
         match (&mut accepts.0).await {
@@ -210,6 +212,15 @@ impl<L: Listener> Server<L> {
         }
     }
 
+    /// Returns the priority of accepting and receiving.
+    fn receiving(&self) -> Priority {
+        match self.receive {
+            Some(level) => level.into(),
+            None if self.classify.is_some() => Level::URGENT.into(),
+            None => Priority::Inherit,
+        }
+    }
+
     async fn accept_all<M, B>(mut self, make: M) -> io::Result<()>
     where
         M: Make<L>,
@@ -218,10 +229,11 @@ impl<L: Listener> Server<L> {
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
         let table = Arc::new(Table::default());
+        let receive = self.receiving();
         let settings = Arc::new(Settings {
             make,
-            receive: self.receive,
-            receiving: match (self.receive, &self.classify) {
+            receive,
+            receiving: match (receive, &self.classify) {
                 (Priority::At(level), Some(_)) => Some(Receiving::new(level, self.beyond)),
                 // Requests are at the level of receiving.
                 _ => None,
@@ -242,7 +254,7 @@ impl<L: Listener> Server<L> {
             let settings = settings.clone();
             let connection =
                 async move { settings.connection::<L, B>(handshake, peer, entered).await };
-            if let Ok(handle) = crate::try_spawn(connection, self.receive) {
+            if let Ok(handle) = crate::try_spawn(connection, receive) {
                 handle.detach();
             }
         }
@@ -482,6 +494,10 @@ impl Table {
         if time::timeout(limit, self.none_left(ask)).await.is_ok() {
             return;
         }
+        let count = self.open().count;
+        notice(format_args!(
+            "connections cut off because they did not end within {limit:?} of the shutdown: {count}"
+        ));
         let Ok(runtime) = crate::Handle::current() else {
             return;
         };

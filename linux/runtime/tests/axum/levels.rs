@@ -62,6 +62,24 @@ async fn compute(State(served): State<Arc<AtomicU32>>) -> (StatusCode, String) {
 }
 
 #[test]
+fn with_levels_requests_are_received_at_the_most_urgent_level() {
+    let runtime = Runtime::builder().vcpus(1).build().unwrap();
+    runtime.block_on(async {
+        let (listener, port) = listener();
+        let received = Arc::new(AtomicU32::new(u32::MAX));
+        let seen = received.clone();
+        let server = serve(listener, Router::new().fallback(level)).levels(move |_| {
+            let level = upshift::current_level().unwrap().get();
+            seen.store(level.into(), Ordering::Relaxed);
+            Level::at::<40>()
+        });
+        spawn(server);
+        assert_eq!(text(request(port, "/").await).await, "40");
+        assert_eq!(received.load(Ordering::Relaxed), 0);
+    });
+}
+
+#[test]
 fn urgent_requests_are_served_while_another_computes() {
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
@@ -74,12 +92,10 @@ fn urgent_requests_are_served_while_another_computes() {
             .route("/urgent", get(count))
             .with_state(served);
         let (listener, port) = listener();
-        let server = serve(listener, app)
-            .receive_level(Level::at::<2>())
-            .levels(|request| match request.uri().path() {
-                "/urgent" => Level::at::<8>(),
-                _ => Level::at::<40>(),
-            });
+        let server = serve(listener, app).levels(|request| match request.uri().path() {
+            "/urgent" => Level::at::<8>(),
+            _ => Level::at::<40>(),
+        });
         spawn(server);
         let asks = async move {
             let computes = async move { text(request(port, "/compute").await).await };
