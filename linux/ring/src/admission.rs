@@ -1,23 +1,29 @@
-//! Copies of less urgent levels wait in user space. Owner only.
+//! Copies to the page cache, limited while a more urgent operation is in flight. Owner only.
 //!
-//! A write to the page cache is a copy, made by a thread of the kernel that wants the CPU of the ring's thread. The kernel knows no levels: with
-//! eight writes of 1 MiB queued it may copy all of them, 0.6 ms, before the ring's thread hears of something urgent. So:
+//! A write to the page cache is a copy, made by a kernel thread that competes with the ring's
+//! thread for its CPU. The kernel knows no levels: with many large writes queued it may copy all of
+//! them before the ring's thread notices an urgent completion. Hence the rule:
 //!
-//! **While something more urgent is in flight on the ring, copies of at most [`BOUND`] bytes, or [`few`] of any size, are in the kernel**: one
-//! where the thread that made the ring is bound to one CPU, as the kernel's thread then is, too; else two. The others wait here, by level; one of a more urgent level overtakes, and what is not less urgent than everything in flight is not held.
+//! **While an operation more urgent than the copies is in flight, the kernel has at most
+//! [`MAX_COPY_BYTES`] of copies, or [`max_copies`] copies of any size.** The other copies are
+//! *held* here, by level. A copy overtakes held copies of less urgent levels. A copy that is at
+//! least as urgent as every operation in flight is not held.
 //!
 //! ```text
-//!  start ── fits, or nothing is more urgent ─► Flying (counted) ── completion ─► Done
+//!  start ── fits, or nothing is more urgent ─► InFlight (counted) ── completion ─► Done
 //!    │                                            ▲                  │ its bytes are free
 //!    └────────────────► Held ─────────────────────┴──────────────────┘
 //! ```
 //!
-//! * **What is counted** says the operation ([`Operation::copies`](crate::Operation::copies)); all others are started as ever, and pay nothing.
-//! * **Nothing waits for ever.** A copy in the kernel may itself wait for something that is held (a file system served by this process, a full disk).
-//!   If none ends for [`PATIENCE`], those that are there are counted no longer; this is noticed within twice that time.
-//! * The readiness driver makes such calls on threads, by level: nothing is held there.
+//! * **Counting.** [`Operation::copies`](crate::Operation::copies) gives the bytes of a copy. All
+//!   other operations start at once and pay nothing.
+//! * **Progress.** A copy in the kernel may itself wait for a held one (a file system served by
+//!   this process, a full disk). If no copy ends for [`HOLD_TIMEOUT`], the copies in the kernel are
+//!   no longer counted; this is noticed within twice that time.
+//! * The readiness driver makes such calls on threads, by level, and holds nothing here.
 //!
-//! Cost: for a copy a few loads; while something is held a timeout in the kernel each [`PATIENCE`].
+//! Cost: a few loads per copy; while copies are held, a timeout in the kernel each
+//! [`HOLD_TIMEOUT`].
 
 use crate::backend::Backend;
 use crate::backlog::Backlog;
@@ -27,13 +33,15 @@ use io_uring::{opcode, types::Timespec};
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Bytes of less urgent copies in the kernel: some 18 µs of the CPU.
+/// Bytes of less urgent copies in the kernel: about 18 µs of copying.
 const BOUND: u64 = 256 << 10;
 
-/// Copies that may be there whatever their size: one that is made, and, where the kernel's thread may have a CPU of its own, one for it to find when that
-/// ends. Otherwise it would sleep until the ring's thread has handed over the next, and make a quarter to two fifths less.
+/// Returns the number of copies that may be in the kernel regardless of size: one if the ring's
+/// thread is bound to one CPU, as the kernel's copying thread then is, too; otherwise two. The
+/// second copy keeps a kernel thread on another CPU busy until the ring's thread hands over the
+/// next.
 fn few() -> u32 {
-    // SAFETY: plain bits, for which zeros are valid; the calls write to them, and read them, only.
+    // SAFETY: plain bits, for which zeroes are valid; the calls access only `cpus`.
     let is_on_one_cpu = unsafe {
         let mut cpus: libc::cpu_set_t = std::mem::zeroed();
         libc::sched_getaffinity(0, size_of_val(&cpus), &raw mut cpus) == 0
@@ -42,20 +50,22 @@ fn few() -> u32 {
     if is_on_one_cpu { 1 } else { 2 }
 }
 
-/// How long something is held if no copy ends.
+/// Time without the end of a copy after which held copies are released.
 const PATIENCE: Duration = Duration::from_millis(10);
 
-/// What is held, and why.
+/// The copies that are held, and the counters by which they are.
 pub(crate) struct Admission {
     held: Backlog,
     few: u32,
-    /// Of the copies that have been started and have not ended. Too few for a moment after one ends that was counted no longer.
+    /// Bytes of the copies in the kernel. Too low for a moment after the end of a copy that was
+    /// no longer counted.
     bytes: Cell<u64>,
-    /// How many there are.
+    /// Number of those copies.
     copies: Cell<u32>,
-    /// One has ended since the timeout was armed.
+    /// Set when a copy has ended since the timeout was armed.
     moves: Cell<bool>,
     is_armed: Cell<bool>,
+    /// [`HOLD_TIMEOUT`] in the kernel's layout.
     patience: Timespec,
 }
 
@@ -72,14 +82,15 @@ impl Admission {
         }
     }
 
-    /// Takes what is held, at the end of the ring.
+    /// Takes a held copy, at the ring's shutdown.
     pub(crate) fn pop<'a>(&self) -> Option<&'a Slot> {
         self.held.pop()
     }
 }
 
 impl Driver {
-    /// A copy of so many bytes has been stored in its slot. True: it may be started, and is counted.
+    /// Decides about a copy of `bytes` bytes that has been stored in its slot. Returns true if
+    /// the copy may start; it is counted then.
     #[inline(never)]
     pub(crate) fn admit(&self, slot: &Slot, bytes: u32) -> bool {
         if !matches!(self.backend, Backend::Kernel(_)) {
@@ -99,7 +110,7 @@ impl Driver {
         false
     }
 
-    /// May this copy be in the kernel besides those that are?
+    /// Returns whether the kernel may have this copy besides those that it has.
     fn fits(&self, slot: &Slot) -> bool {
         let admission = &self.admission;
         let after = admission.bytes.get() + u64::from(slot.bytes.get());
@@ -116,7 +127,7 @@ impl Driver {
         copies.set(copies.get() + 1);
     }
 
-    /// A counted copy has ended: [`start_held`](Self::start_held) is due.
+    /// Removes a counted copy that has ended; [`start_held`](Self::start_held) is due.
     pub(crate) fn uncount_copy(&self, slot: &Slot) {
         slot.unmark(COPY);
         let admission = &self.admission;
@@ -126,7 +137,7 @@ impl Driver {
         admission.moves.set(true);
     }
 
-    /// Starts what is held, as far as it fits. Runs foreign code.
+    /// Starts held copies as far as they fit. Runs user code.
     pub(crate) fn start_held(&self) {
         while let Some(slot) = self.admission.held.first()
             && !self.closing.get()
@@ -144,7 +155,7 @@ impl Driver {
         }
     }
 
-    /// Has the kernel tell when patience is at an end. False: the submission queue is full.
+    /// Arms the timeout of held copies. Returns false if the submission queue is full.
     fn arm_patience(&self) -> bool {
         let admission = &self.admission;
         if !admission.is_armed.get() && !self.backend.is_full() {
@@ -152,14 +163,15 @@ impl Driver {
             let entry = opcode::Timeout::new(&raw const admission.patience)
                 .build()
                 .user_data(HELD);
-            // SAFETY: the time lies in the ring's shared memory, and the kernel reads it when it takes the entry.
+            // SAFETY: the time lies in the ring's shared memory, and the kernel reads
+            // it when it takes the entry.
             let pushed = unsafe { self.backend.push(&entry, 0) };
             admission.is_armed.set(pushed);
         }
         admission.is_armed.get()
     }
 
-    /// It is.
+    /// Handles the end of the timeout: without progress, releases the held copies.
     pub(crate) fn patience_is_over(&self) {
         let admission = &self.admission;
         admission.is_armed.set(false);

@@ -1,8 +1,10 @@
-//! The owner's half of the ring: slots, queues, completions. Everything here runs on the thread of the ring.
+//! The owner's half of the ring: slots, queues, completions. All code here runs on the ring's
+//! thread.
 //!
-//! Re-entrancy: wakers and destructors of operations are foreign code and may call back into the ring (`foreign.rs`). So state is in
-//! cells, no borrow lives across foreign code, and every function finishes its own bookkeeping before it runs any.
-//! How entries are handed over and completions fetched is in `turn.rs`, what streams do with theirs in `stream.rs`.
+//! Re-entrancy: wakers and destructors of operations are user code and may call back into the ring
+//! (`deferred.rs`). So state is in cells, no borrow lives across user code, and every function
+//! finishes its own bookkeeping before it runs any. `turn.rs` hands entries over and fetches
+//! completions; `stream.rs` handles the completions of streams.
 
 use crate::admission::Admission;
 use crate::backend::Backend;
@@ -22,7 +24,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::Arc;
 
-/// Operations to cancel that found the submission queue full. How many is looked at after each poll.
+/// Operations to cancel that found the submission queue full. Each poll checks their number.
 #[derive(Default)]
 pub(crate) struct Cancels {
     user_data: RefCell<Vec<u64>>,
@@ -52,7 +54,7 @@ impl Cancels {
     }
 }
 
-/// The level whose pool is made with the ring: what a runtime takes when nothing is said.
+/// The level whose pool is made with the ring: a runtime's default level.
 const FIRST_POOL: u8 = 32;
 
 pub(crate) struct Driver {
@@ -63,17 +65,17 @@ pub(crate) struct Driver {
     /// Streams without a buffer, by level.
     pub(crate) starved: Backlog,
     pub(crate) backlog: Backlog,
-    /// Copies that wait for others to end.
+    /// Copies to the page cache that wait for others to end.
     pub(crate) admission: Admission,
     pub(crate) cancels: Cancels,
-    /// Operations and armed streams: in the backlog, in the queue or in the kernel.
+    /// Operations and armed streams: held, in the backlog, in the queue or in the kernel.
     pub(crate) flying: Flights,
-    /// Operations and streams without a handle that have not ended.
+    /// Number of operations and streams without a handle that have not ended.
     pub(crate) orphans: Cell<usize>,
-    /// Handles alive, the ring itself included. Meaningful until the mailbox closes.
+    /// Number of handles alive, including the ring itself. Valid until the mailbox closes.
     pub(crate) handles: Cell<usize>,
     pub(crate) closing: Cell<bool>,
-    /// Code of users that waits to be run.
+    /// User code that waits to be run.
     pub(crate) foreign: Deferred,
     pub(crate) watching: Cell<bool>,
     pub(crate) fetch_limit: usize,
@@ -86,7 +88,8 @@ impl Driver {
     pub(crate) fn new(config: &Config, mail: Arc<Mailbox>) -> io::Result<Self> {
         let backend = Backend::new(config)?;
         let pools = Pools::new(config.buffers, config.buffer_size);
-        // One now, so that a kernel or a limit that refuses does so at the start.
+        // One pool is made now, so that a kernel or a limit that refuses does so at the
+        // start.
         if config.buffers != 0
             && let Err(error) = pools.provide(FIRST_POOL, &backend)
         {
@@ -116,7 +119,8 @@ impl Driver {
         })
     }
 
-    /// Takes a slot, stores the operation, queues its entry. On refusal the operation comes back with an errno.
+    /// Takes a slot, stores the operation, queues its entry. On refusal returns the operation
+    /// with an errno.
     #[inline]
     pub(crate) fn start<T: Operation>(&self, op: T, level: u8) -> Result<&Slot, (T, i32)> {
         if self.closing.get() {
@@ -138,7 +142,7 @@ impl Driver {
             return Ok(slot);
         }
         if self.backlog.is_empty() && !self.backend.is_full() {
-            // SAFETY: just stored.
+            // SAFETY: the value was just stored.
             let entry = unsafe { (*Stored::<T>::place(slot.payload())).entry() };
             self.push(slot, entry);
         } else {
@@ -147,7 +151,7 @@ impl Driver {
         Ok(slot)
     }
 
-    /// Queues the entry of a slot that is not flying.
+    /// Queues the entry of a slot that is not in flight.
     pub(crate) fn launch(&self, slot: &Slot) {
         self.flying.begin(slot.level.get());
         self.push_or_postpone(slot);
@@ -176,18 +180,18 @@ impl Driver {
         self.push(slot, entry);
     }
 
-    /// The queue has room.
+    /// Writes the entry; the queue has room.
     #[inline]
     fn push(&self, slot: &Slot, mut entry: io_uring::squeue::Entry) {
         entry.set_user_data(slot.user_data());
         slot.place.set(Place::Flying);
-        // SAFETY: the contract of `Operation`: the entry's pointers are good while the operation lies in its slot, and it
-        // does until its terminal completion.
+        // SAFETY: by the contract of `Operation` the entry's pointers are valid while the
+        // operation lies in its slot, which is until its terminal completion.
         let pushed = unsafe { self.backend.push(&entry, slot.level.get()) };
         debug_assert!(pushed, "callers check for room");
     }
 
-    /// Asks for the end of a slot's operation; its terminal completion still comes.
+    /// Requests the end of a slot's operation; its terminal completion still comes.
     pub(crate) fn cancel(&self, slot: &Slot) {
         if slot.has_mark(CANCELLED) {
             return;
@@ -204,7 +208,8 @@ impl Driver {
         }
     }
 
-    /// Queues the cancellation of the entry with this `user_data`. False: there is no room.
+    /// Queues the cancellation of the entry with this `user_data`. Returns false if there is no
+    /// room.
     pub(crate) fn push_cancel(&self, user_data: u64) -> bool {
         let mut entry = opcode::AsyncCancel::new(user_data)
             .build()
@@ -212,11 +217,11 @@ impl Driver {
         if self.backend.skips_success() {
             entry = entry.flags(Flags::SKIP_SUCCESS);
         }
-        // SAFETY: points to nothing.
+        // SAFETY: the entry has no pointers.
         unsafe { self.backend.push(&entry, 0) }
     }
 
-    /// The handle of a one-shot is gone.
+    /// Handles the loss of a one-shot's handle.
     pub(crate) fn abandon(&self, slot: &Slot) {
         if slot.place.get() == Place::Done {
             self.dispose(slot);
@@ -258,13 +263,15 @@ impl Driver {
             }
             _ => {
                 count(&self.counters.stale);
-                // A stream keeps its slot until its last completion, so what is late brings no buffer.
+                // A stream keeps its slot until its last completion, so a late
+                // completion brings no buffer.
                 debug_assert!(cqueue::buffer_select(flags).is_none());
             }
         }
     }
 
-    /// A completion of a flying slot, or the end of one that never left the backlog.
+    /// Handles a completion of a slot in flight, or the end of an operation that never left the
+    /// backlog.
     #[inline]
     pub(crate) fn finished(&self, slot: &Slot, result: i32, flags: u32) {
         if slot.kind.get() != Kind::Once {
@@ -297,7 +304,8 @@ impl Driver {
         }
     }
 
-    /// Refuses new work, ends what has not reached the kernel, and asks the kernel to end the rest. True the first time.
+    /// Refuses new operations and ends those that have not reached the kernel. Returns true on
+    /// the first call.
     pub(crate) fn begin_shutdown(&self) -> bool {
         if self.closing.replace(true) {
             return false;
@@ -310,7 +318,7 @@ impl Driver {
         true
     }
 
-    /// Nothing is in flight any more.
+    /// Returns whether nothing is in flight any more.
     pub(crate) fn is_idle(&self) -> bool {
         self.flying.count() == 0 && !self.watching.get()
     }
@@ -339,7 +347,7 @@ mod tests {
     use super::*;
     use crate::remote::Kick;
 
-    /// A real completion with the name of an operation that is over does not touch the slot's next occupant.
+    /// A real completion of an operation that is over does not touch the slot's next occupant.
     #[test]
     fn a_completion_of_another_generation_is_counted_and_ignored() {
         let kick = Arc::new(Kick::new().unwrap());
@@ -358,7 +366,7 @@ mod tests {
         assert_eq!(second.user_data() as u32, old as u32);
         for late in [old, u64::from(u32::MAX >> 1)] {
             let entry = opcode::Nop::new().build().user_data(late);
-            // SAFETY: points to nothing.
+            // SAFETY: the entry has no pointers.
             assert!(unsafe { driver.backend.push(&entry, 0) });
         }
         driver.submit().unwrap();
