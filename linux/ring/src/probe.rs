@@ -1,4 +1,5 @@
-//! Does io_uring work here? Asked by doing, not by the version of the kernel: what is missing, and what is forbidden, shows.
+//! A test whether io_uring works here. It exercises the features rather than reads the kernel's
+//! version, so that missing and forbidden ones both show.
 
 use crate::config::Config;
 use crate::pool::Pool;
@@ -13,11 +14,12 @@ use std::time::Duration;
 const RECEIVE: u64 = 1;
 const CANCEL: u64 = 2;
 
-/// Tries what the driver needs of io_uring on a small instance, which is closed again: to set it up, to enter it, to lend it buffers, a
-/// receive that goes on, and the end of all at once. About twenty system calls.
+/// Tests the features of io_uring that the driver needs on a small instance, and closes it: setup,
+/// enter, buffer rings, multishot receive, and cancellation of everything. About twenty system
+/// calls.
 ///
 /// # Errors
-/// What is missing or refused, with what to change ([`SetupError`](crate::SetupError)).
+/// The feature that is missing or refused, with advice ([`SetupError`](crate::SetupError)).
 pub fn ring() -> io::Result<()> {
     let config = Config {
         entries: 4,
@@ -26,7 +28,7 @@ pub fn ring() -> io::Result<()> {
     };
     let (mut ring, _) = build(&config)?;
     let pool = Pool::new(2, 64).map_err(|error| explain("cannot map receive buffers", &error))?;
-    // SAFETY: the pool lives longer than the instance, which is closed first.
+    // SAFETY: the pool outlives the instance, which is closed first.
     let lent = unsafe {
         ring.submitter()
             .register_buf_ring_with_flags(pool.address(), 2, 0, 0)
@@ -51,7 +53,7 @@ fn receive_and_cancel(ring: &mut IoUring) -> io::Result<()> {
         && cqueue::more(received.flags())
         && cqueue::buffer_select(received.flags()).is_some();
     if !goes_on {
-        return Err(lacks("receives that go on (Linux 6.0)"));
+        return Err(lacks("multishot receives (Linux 6.0)"));
     }
     let cancel = opcode::AsyncCancel2::new(CancelBuilder::any().all()).build();
     let mut ended = [ask(ring, &cancel.user_data(CANCEL))?, next(ring)?];
@@ -63,9 +65,10 @@ fn receive_and_cancel(ring: &mut IoUring) -> io::Result<()> {
     Ok(())
 }
 
-/// Hands an entry over, and waits for a completion.
+/// Hands an entry over and waits for a completion.
 fn ask(ring: &mut IoUring, entry: &squeue::Entry) -> io::Result<cqueue::Entry> {
-    // SAFETY: the socket lives until the operation on it has ended, or the instance is closed; buffers are those that are lent.
+    // SAFETY: the socket lives until the operation on it has ended or the instance is closed; the
+    // buffers are those of the registered pool.
     if unsafe { ring.submission().push(entry) }.is_err() {
         return Err(io::Error::from_raw_os_error(libc::EBUSY));
     }
@@ -87,7 +90,7 @@ fn next(ring: &mut IoUring) -> io::Result<cqueue::Entry> {
     }
 }
 
-/// Does io_uring lack something, rather than the process descriptors or memory?
+/// Returns whether the error concerns io_uring rather than a shortage of descriptors.
 pub(crate) fn is_about_io_uring(error: &io::Error) -> bool {
     !matches!(errno_of(error), libc::EMFILE | libc::ENFILE)
 }
