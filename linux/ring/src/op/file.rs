@@ -18,7 +18,8 @@ pub struct OpenAt {
 }
 
 impl OpenAt {
-    /// Relative to `directory` or, if `None`, to the working directory. `flags` and `mode` as for `openat(2)`.
+    /// Opens `path`, relative to `directory` or, if `None`, to the working directory. `flags` and
+    /// `mode` as for `openat(2)`.
     ///
     /// # Errors
     ///
@@ -52,12 +53,12 @@ unsafe impl Operation for OpenAt {
 
     fn complete(self, result: i32, _flags: u32) -> Self::Output {
         outcome(result)?;
-        // SAFETY: the kernel made this descriptor for us, and it is known here only.
+        // SAFETY: the kernel made this descriptor for this operation, and no other code knows it.
         Ok(unsafe { OwnedFd::from_raw_fd(result) })
     }
 }
 
-/// Asks for the attributes of a file.
+/// Reads the attributes of a file.
 pub struct Statx {
     place: Place,
     flags: i32,
@@ -65,7 +66,8 @@ pub struct Statx {
 }
 
 impl Statx {
-    /// Of a path, relative to `directory` or to the working directory. `flags` as for `statx(2)`.
+    /// Reads the attributes of a path, relative to `directory` or, if `None`, to the working
+    /// directory. `flags` as for `statx(2)`.
     ///
     /// # Errors
     ///
@@ -79,7 +81,7 @@ impl Statx {
         })
     }
 
-    /// Of an open file.
+    /// Reads the attributes of an open file.
     pub fn of(fd: Fd) -> Self {
         Self {
             place: Place::open(fd),
@@ -121,7 +123,7 @@ impl fmt::Debug for Statx {
     }
 }
 
-/// Writes a file's data, and its attributes unless told otherwise, to the device.
+/// Writes a file's data and attributes, or only its data, to the device.
 #[derive(Debug)]
 pub struct Fsync {
     fd: Fd,
@@ -129,7 +131,7 @@ pub struct Fsync {
 }
 
 impl Fsync {
-    /// Data and attributes.
+    /// Writes data and attributes (`fsync`).
     pub fn new(fd: Fd) -> Self {
         Self {
             fd,
@@ -137,7 +139,7 @@ impl Fsync {
         }
     }
 
-    /// Data only (`fdatasync`).
+    /// Writes data only (`fdatasync`).
     pub fn data(fd: Fd) -> Self {
         Self {
             fd,
@@ -146,7 +148,7 @@ impl Fsync {
     }
 }
 
-// SAFETY: the entry points to nothing.
+// SAFETY: the entry has no pointers.
 unsafe impl Operation for Fsync {
     const FOREIGN: bool = false;
 
@@ -163,7 +165,7 @@ unsafe impl Operation for Fsync {
     }
 }
 
-/// Cuts a file off, or lengthens it by a hole (Linux 6.9; before, EINVAL).
+/// Truncates a file, or extends it by a hole. Needs Linux 6.9; older kernels answer EINVAL.
 #[derive(Debug)]
 pub struct Ftruncate {
     fd: Fd,
@@ -171,13 +173,13 @@ pub struct Ftruncate {
 }
 
 impl Ftruncate {
-    /// `length` in bytes.
+    /// Sets the length to `length` bytes.
     pub fn new(fd: Fd, length: u64) -> Self {
         Self { fd, length }
     }
 }
 
-// SAFETY: the entry points to nothing.
+// SAFETY: the entry has no pointers.
 unsafe impl Operation for Ftruncate {
     const FOREIGN: bool = false;
 

@@ -1,4 +1,4 @@
-//! Names in directories: making, moving and removing them. The kernel does these on a thread of its own.
+//! Names in directories: making, moving and removing them. The kernel does this on a worker thread.
 
 use super::outcome;
 use crate::fd::Fd;
@@ -19,7 +19,7 @@ fn path_to_c(path: &Path) -> io::Result<CString> {
     })
 }
 
-/// A path and what it is relative to.
+/// A path and the directory that it is relative to.
 #[derive(Debug)]
 pub(super) struct Place {
     directory: Option<Fd>,
@@ -34,7 +34,7 @@ impl Place {
         })
     }
 
-    /// An open file itself; needs AT_EMPTY_PATH.
+    /// Names an open file itself; needs AT_EMPTY_PATH.
     pub(super) fn open(fd: Fd) -> Self {
         Self {
             directory: Some(fd),
@@ -51,8 +51,8 @@ impl Place {
     }
 }
 
-/// Opens a file with restrictions on how its path may be resolved (`openat2(2)`); resolves to its descriptor, which is
-/// close-on-exec.
+/// Opens a file with restrictions on how its path may be resolved (`openat2(2)`); resolves to its
+/// descriptor, which is close-on-exec.
 #[derive(Debug)]
 pub struct OpenAt2 {
     place: Place,
@@ -60,8 +60,9 @@ pub struct OpenAt2 {
 }
 
 impl OpenAt2 {
-    /// Relative to `directory` or, if `None`, to the working directory. `flags` and `mode` as for `openat(2)`, `resolve` as
-    /// for `openat2(2)`: `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS`, …
+    /// Opens `path`, relative to `directory` or, if `None`, to the working directory. `flags` and
+    /// `mode` as for `openat(2)`, `resolve` as for `openat2(2)`: `RESOLVE_BENEATH`,
+    /// `RESOLVE_NO_SYMLINKS`, …
     ///
     /// # Errors
     ///
@@ -73,7 +74,7 @@ impl OpenAt2 {
         mode: u32,
         resolve: u64,
     ) -> io::Result<Self> {
-        // The kernel refuses a mode where nothing is created.
+        // The kernel refuses a mode unless the call may create a file.
         let creates = flags & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) != 0;
         let how = types::OpenHow::new()
             .flags((flags | libc::O_CLOEXEC) as u64)
@@ -86,7 +87,7 @@ impl OpenAt2 {
     }
 }
 
-// SAFETY: the path is owned heap memory, and what lies in the operation does not move.
+// SAFETY: the path is owned heap memory; `how` lies in the operation, which does not move.
 unsafe impl Operation for OpenAt2 {
     const FOREIGN: bool = false;
 
@@ -99,7 +100,7 @@ unsafe impl Operation for OpenAt2 {
 
     fn complete(self, result: i32, _flags: u32) -> Self::Output {
         outcome(result)?;
-        // SAFETY: the kernel made this descriptor for us, and it is known here only.
+        // SAFETY: the kernel made this descriptor for this operation, and no other code knows it.
         Ok(unsafe { OwnedFd::from_raw_fd(result) })
     }
 }
@@ -112,7 +113,8 @@ pub struct MkDirAt {
 }
 
 impl MkDirAt {
-    /// Relative to `directory` or to the working directory; the umask applies to `mode`.
+    /// Makes `path`, relative to `directory` or, if `None`, to the working directory. The umask
+    /// applies to `mode`.
     ///
     /// # Errors
     ///
@@ -150,7 +152,7 @@ pub struct UnlinkAt {
 }
 
 impl UnlinkAt {
-    /// Of a file, relative to `directory` or to the working directory.
+    /// Removes a name of a file, relative to `directory` or, if `None`, to the working directory.
     ///
     /// # Errors
     ///
@@ -162,7 +164,7 @@ impl UnlinkAt {
         })
     }
 
-    /// An empty directory.
+    /// Removes an empty directory.
     ///
     /// # Errors
     ///
@@ -202,7 +204,8 @@ macro_rules! two_paths {
         }
 
         impl $name {
-            /// Each path relative to the descriptor before it or, if `None`, to the working directory.
+            /// Takes each path relative to the descriptor before it or, if `None`, to the working
+            /// directory.
             ///
             /// # Errors
             ///
@@ -222,7 +225,7 @@ macro_rules! two_paths {
 
         // SAFETY: the paths are owned heap memory.
         unsafe impl Operation for $name {
-    const FOREIGN: bool = false;
+            const FOREIGN: bool = false;
 
             type Output = io::Result<()>;
 
@@ -244,7 +247,7 @@ macro_rules! two_paths {
 }
 
 two_paths! {
-    /// Moves a name; what had the new name loses it.
+    /// Renames a file, and replaces the file that had the new name.
     RenameAt, RenameAt
 }
 
@@ -261,7 +264,8 @@ pub struct SymlinkAt {
 }
 
 impl SymlinkAt {
-    /// `link`, relative to `directory` or to the working directory, will mean `target`, whatever that is.
+    /// Makes `link`, relative to `directory` or, if `None`, to the working directory, a link to
+    /// `target`, which need not exist.
     ///
     /// # Errors
     ///

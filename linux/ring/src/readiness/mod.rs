@@ -1,44 +1,50 @@
-//! The driver for where there is no io_uring: readiness from epoll, calls that do not block, and threads for those that do.
+//! The driver for machines without io_uring: readiness from epoll, nonblocking calls, and threads
+//! for calls that block.
 //!
-//! It stands for the kernel's side of the two queues, below the slots ([`Backend`](crate::backend::Backend) is the seam): it takes
-//! the same entries, and answers with the same completions. [`enter`](Readiness::enter) tries each entry at once; what would block
-//! waits for its descriptor to become ready and is tried again; what can only block goes to an [`Offload`](crate::Offload).
+//! It takes the place of the kernel's side of the two queues, below the slots (the boundary is
+//! [`Backend`](crate::backend::Backend)): it takes the same entries, and answers with the same
+//! completions. [`enter`](Readiness::enter) attempts each entry at once. An entry that would block
+//! waits for its descriptor to become ready and is attempted again; an entry that can only block
+//! goes to an [`Offload`](crate::Offload).
 //!
 //! ```text
-//!             try ┌──► completion
-//!   entry ────────┼──► waits at its descriptor ── ready: try again, in the order of arrival
+//!         attempt ┌──► completion
+//!   entry ────────┼──► waits at its descriptor ── ready: attempt again, in the order of arrival
 //!     cancelled ◄─┤
 //!                 └──► thread that may block ── posts its result, eventfd
 //! ```
 //!
-//! | operation | how |
+//! | operation | implementation |
 //! |---|---|
-//! | NOP | at once |
-//! | SEND, SENDMSG, RECV, RECVMSG | with `MSG_DONTWAIT`; `MSG_WAITALL` by as many tries as it takes |
+//! | NOP | completes at once |
+//! | SEND, SENDMSG, RECV, RECVMSG | `MSG_DONTWAIT`; with `MSG_WAITALL` repeated until all is
+//! transferred |
 //! | RECV and RECVMSG multishot | when readable, into the buffers of the pool, up to 32 at a time |
-//! | ACCEPT multishot | `accept4`; the listening socket is made nonblocking, for good |
-//! | CONNECT | nonblocking for the length of the call; local sockets with a full queue: a thread tries again each millisecond |
+//! | ACCEPT multishot | `accept4`; the listening socket becomes nonblocking for good |
+//! | CONNECT | nonblocking for the length of the call; see below for local sockets |
 //! | POLL_ADD | `poll`, then epoll |
-//! | READ, WRITE, READV, WRITEV | `RWF_NOWAIT`: from the page cache, pipes and the like at once; files otherwise on a thread |
-//! | FSYNC, FTRUNCATE, OPENAT, OPENAT2, STATX, MKDIRAT, UNLINKAT, RENAMEAT, LINKAT, SYMLINKAT | on a thread |
-//! | ASYNC_CANCEL | by `user_data`, or all; a call that a thread is making goes on to its end |
+//! | READ, WRITE, READV, WRITEV | `RWF_NOWAIT` (page cache, pipes); other files on a thread |
+//! | FSYNC, FTRUNCATE, STATX, OPENAT, OPENAT2 | on a thread |
+//! | MKDIRAT, UNLINKAT, RENAMEAT, LINKAT, SYMLINKAT | on a thread |
+//! | ASYNC_CANCEL | by `user_data`, or all; a call that a thread is making runs to its end |
 //!
-//! All that [`op`](crate::op) has is among them. An entry of another kind, which only an [`Operation`](crate::Operation) from elsewhere
-//! can make, completes with EOPNOTSUPP.
+//! A local socket whose peer's queue is full gives no sign of readiness, so a thread tries to
+//! connect each millisecond. The table covers all of [`op`](crate::op). Any other entry, which only
+//! an [`Operation`](crate::Operation) of another crate can make, completes with EOPNOTSUPP.
 //!
-//! # What is the same, and what is not
+//! # Comparison with io_uring
 //!
-//! * Buffers, descriptors and slots belong to an operation until its last completion, which is posted here when no call uses them any
-//!   more. A descriptor is registered only while operations wait at it, and those keep it open, so its number cannot be reused under a
-//!   registration.
-//! * Interest is level-triggered and stays armed while a stream receives: a request of a server costs a `recv`, a `send`, and a share
-//!   of an `epoll_wait`.
-//! * A busy thread is not told of arrivals: it asks, once per turn ([`Ring::is_due`](crate::Ring::is_due)). Other threads are told
-//!   by a [`Notifier`].
-//! * Any owner makes the calls, not only the maker of the ring: no proxy is needed, and a thread that stands in for a busy one reads its
-//!   sockets himself.
-//! * Calls that a thread is making cannot be interrupted: a file that is being opened on a dead server, or a FIFO that is not open at
-//!   the other end, holds the ring's shutdown up.
+//! * Buffers, descriptors and slots belong to an operation until its last completion, which is
+//!   posted when no call uses them any more. A descriptor is registered only while operations wait
+//!   at it, and those keep it open, so its number cannot be reused under a registration.
+//! * Interest is level-triggered and stays armed while a stream receives: a request of a server
+//!   costs a `recv`, a `send`, and a share of an `epoll_wait`.
+//! * A busy thread gets no sign of arrivals: it asks once per turn
+//!   ([`Ring::is_due`](crate::Ring::is_due)). A [`Notifier`] notifies other threads.
+//! * Any owner makes the calls, not only the maker of the ring: no proxy is needed, and a thread
+//!   that stands in for a busy owner reads its sockets itself.
+//! * A call that a thread is making cannot be interrupted: opening a file on a dead server, or a
+//!   FIFO without a peer, delays the ring's shutdown.
 
 mod attempt;
 pub(crate) mod blocking;
@@ -69,14 +75,14 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 use table::{EVENTS, NONE, Operation, Place, State, UNREGISTERED};
 
-/// What epoll answers for the eventfd of kicks, and for that of posts; descriptors are smaller.
+/// The epoll tokens of the eventfd of kicks and of that of posts; descriptors are smaller.
 const KICKED: u64 = u64::MAX;
 const POSTED: u64 = u64::MAX - 1;
 
-/// While there are completions to reap, the kernel is asked for more no more often than this.
+/// Shortest time between two fetches while there are completions to reap.
 const ASK_EVERY: Duration = Duration::from_micros(20);
 
-/// One entry of the completion queue.
+/// A completion, in the form of an entry of the completion queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
     pub(crate) user_data: u64,
@@ -92,11 +98,11 @@ pub(crate) struct Readiness {
     queue: RefCell<Vec<(Sqe, u8)>>,
     completions: RefCell<VecDeque<Completion>>,
     state: RefCell<State>,
-    /// Operations that wait for readiness, or for a thread.
+    /// Number of operations that wait for readiness, or for a thread.
     waiting: Cell<usize>,
-    /// The last fetch brought as much as there was room for.
+    /// Set when the last fetch filled the array of events.
     more: Cell<bool>,
-    /// This turn has not asked the kernel yet.
+    /// Set while this turn has not asked the kernel.
     is_to_ask: Cell<bool>,
     asked_at: Cell<Option<Instant>>,
     pub(crate) enters: Cell<u64>,
@@ -137,14 +143,16 @@ impl Readiness {
         Ok(Watch::of_notifier(self.notifier.clone(), levels))
     }
 
-    // What is asked for each operation is kept out of line: the way of the kernel's ring is to be straight.
+    // The methods are cold so that their code stays out of the path of the kernel's ring.
     #[cold]
     pub(crate) fn is_full(&self) -> bool {
         self.queue.borrow().len() == self.entries
     }
 
+    /// Queues an entry. Returns false if the queue is full.
+    ///
     /// # Safety
-    /// What the entry points to stays valid until its terminal completion.
+    /// The memory that the entry points to stays valid until its terminal completion.
     #[cold]
     #[must_use]
     pub(crate) unsafe fn push(&self, entry: &Entry, level: u8) -> bool {
@@ -166,7 +174,7 @@ impl Readiness {
         self.is_to_ask.set(self.awaits());
     }
 
-    /// Does anything wait for readiness, or for a thread?
+    /// Returns whether an operation waits for readiness, or for a thread.
     #[inline]
     pub(crate) fn awaits(&self) -> bool {
         self.waiting.get() != 0
@@ -214,8 +222,10 @@ impl Readiness {
         self.notifier.set_unread(completions.len());
     }
 
+    /// Registers a buffer ring.
+    ///
     /// # Safety
-    /// The memory is a ring of so many buffers until they are unregistered, or the ring is closed.
+    /// The memory is a ring of `entries` buffers until they are unregistered or the ring is closed.
     pub(crate) unsafe fn register_buffers(&self, address: u64, entries: u16, group: u16) {
         let groups = &mut self.state.borrow_mut().groups;
         let index = usize::from(group);
@@ -232,14 +242,14 @@ impl Readiness {
         }
     }
 
-    /// Takes all entries; with `fetch` also what is ready by now.
+    /// Takes all entries; with `fetch` also handles the events that are ready by now.
     pub(crate) fn enter(&self, fetch: bool) -> usize {
         let taken = self.take_entries();
         if fetch {
             let is_recent = |at: Instant| at.elapsed() < ASK_EVERY;
             if self.more.get() || self.unread() == 0 || !self.asked_at.get().is_some_and(is_recent)
             {
-                // It does not wait, so it is not interrupted.
+                // A fetch that does not wait is not interrupted.
                 let _ = self.fetch(Some(Duration::ZERO));
             }
             self.is_to_ask.set(false);
@@ -247,7 +257,7 @@ impl Readiness {
         taken
     }
 
-    /// Takes all entries, and waits for `want` completions or for the time to pass.
+    /// Takes all entries, and waits for `want` completions or for the timeout.
     pub(crate) fn enter_and_wait(&self, want: u32, timeout: Option<Duration>) -> io::Result<usize> {
         let taken = self.take_entries();
         let waits = want != 0 && self.unread() == 0;
@@ -255,7 +265,7 @@ impl Readiness {
         Ok(taken)
     }
 
-    /// Nothing is in flight, and nothing is called any more.
+    /// Closes the driver; nothing is in flight.
     pub(crate) fn close(&self) {
         debug_assert_eq!(self.waiting.get(), 0);
     }
@@ -298,7 +308,7 @@ impl Readiness {
                 };
                 match self.wait_at(state, operation, events) {
                     Ok(()) => self.waiting.set(self.waiting.get() + 1),
-                    // A file, which is always ready and may block.
+                    // A file: epoll does not support it, and it may block.
                     Err(libc::EPERM) => self.offload(state, sqe, level),
                     Err(errno) => self.post(sqe.user_data, -errno, 0),
                 }
@@ -306,7 +316,7 @@ impl Readiness {
         }
     }
 
-    /// The multishot poll of the eventfd that is written to and never read.
+    /// Starts the multishot poll of the eventfd of kicks, which is written to and never read.
     fn listen_for_kicks(&self, state: &mut State, sqe: &Sqe) {
         let each_write = (libc::EPOLLIN | libc::EPOLLET) as u32;
         match self.notifier.epoll.add(sqe.fd, each_write, KICKED) {
@@ -324,11 +334,11 @@ impl Readiness {
             place: Place::Offloaded(call.clone()),
         };
         self.waiting.set(self.waiting.get() + 1);
-        // Code of users: a job that it drops by a panic has ended.
+        // User code: a job that its panic drops has ended.
         catch_panic(|| self.offload.offload(level, Job::new(&call)));
     }
 
-    /// Puts an operation last in the list of its descriptor.
+    /// Appends an operation to the list of its descriptor.
     fn wait_at(&self, state: &mut State, operation: Operation, events: u32) -> Result<(), i32> {
         let sqe = operation.sqe;
         let Ok(number) = usize::try_from(sqe.fd) else {
@@ -347,7 +357,7 @@ impl Readiness {
         Ok(())
     }
 
-    /// The kernel tells of these events of a descriptor; of none: of nothing.
+    /// Sets the events of a descriptor that epoll reports; 0 removes it.
     fn register(&self, state: &mut State, fd: RawFd, events: u32) -> Result<(), i32> {
         let descriptor = &mut state.descriptors[fd as usize];
         if descriptor.events == events {
@@ -361,7 +371,7 @@ impl Readiness {
             }
             (0, _) => epoll.add(fd, events, token),
             _ => match epoll.change(fd, events, token) {
-                // It was closed in spite of what waits, and its number used again.
+                // The descriptor was closed although operations wait at it, and its number reused.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
                     epoll.add(fd, events, token)
                 }
@@ -373,7 +383,7 @@ impl Readiness {
         Ok(())
     }
 
-    /// Asks the kernel what is ready, and does it.
+    /// Fetches ready events, and acts on them.
     fn fetch(&self, timeout: Option<Duration>) -> io::Result<()> {
         let state = &mut *self.state.borrow_mut();
         self.notifier.before_fetch();
@@ -413,7 +423,7 @@ impl Readiness {
         }
     }
 
-    /// Tries what waits at a descriptor for one of these events.
+    /// Attempts the operations that wait at a descriptor for one of these events.
     fn is_ready(&self, state: &mut State, fd: RawFd, ready: u32) {
         let broken = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
         let Some(descriptor) = state.descriptors.get_mut(fd as usize) else {
@@ -424,7 +434,7 @@ impl Readiness {
         while index != NONE {
             let operation = &mut state.operations[index as usize];
             let Place::Waits { events, next } = operation.place else {
-                unreachable!("it is in the list");
+                unreachable!("operations in the list wait");
             };
             let (sqe, level) = (operation.sqe, operation.level);
             let outcome = if ready & (events | broken) == 0 {
@@ -454,11 +464,11 @@ impl Readiness {
             }
             index = next;
         }
-        // What it fails to register, for want of memory, it keeps as it is: ready for more than is wanted.
+        // If this fails for want of memory, epoll reports more events than are wanted.
         let _ = self.register(state, fd, wanted);
     }
 
-    /// Ends an operation that waits; its completion follows.
+    /// Ends a waiting operation; its completion is posted.
     fn cancel(&self, state: &mut State, user_data: u64) {
         if user_data == KICK || user_data == CANCEL {
             return;
