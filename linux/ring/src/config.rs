@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// Unread completions at which a submit stops fetching more, at most. The owner can stop a stream
 /// that is ahead of its consumer only after it has seen the stream's completions.
-const FETCH: usize = 64;
+const MAX_FETCHED: usize = 64;
 
 /// The executor of operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -136,8 +136,8 @@ impl Config {
     /// pools are checked more often.
     pub(crate) fn fetch_limit(&self) -> usize {
         match self.buffers {
-            0 => FETCH,
-            buffers => FETCH.min(usize::from(buffers / 4)).max(1),
+            0 => MAX_FETCHED,
+            buffers => MAX_FETCHED.min(usize::from(buffers / 4)).max(1),
         }
     }
 

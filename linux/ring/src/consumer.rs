@@ -8,7 +8,7 @@ use crate::mailbox::Message;
 use crate::operation::{Operation, Stored};
 use crate::shared::Shared;
 use crate::slot::{Kind, Slot, Wait};
-use crate::stream::{STALLED, StreamOp, discard_connection, stream_of, take_own};
+use crate::stream::{STALLED, StreamOp, discard_connection, stream_of, take_unpooled};
 use io_uring::cqueue;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
@@ -149,7 +149,7 @@ impl Consumer {
             while let Some(at) = unsafe { event.as_ref() } {
                 event = at.next.get();
                 // SAFETY: this is the only place that takes the buffer out.
-                drop(unsafe { take_own(at) });
+                drop(unsafe { take_unpooled(at) });
                 if cqueue::buffer_select(at.flags.get()).is_some() {
                     // SAFETY: an event with a buffer is a handle of its own; it
                     // ends here.

@@ -6,18 +6,18 @@
 //! finishes its own bookkeeping before it runs any. `turn.rs` hands entries over and fetches
 //! completions; `stream.rs` handles the completions of streams.
 
-use crate::admission::Admission;
 use crate::backend::Backend;
 use crate::backlog::Backlog;
 use crate::config::{Config, Stats};
+use crate::copy_limit::CopyLimit;
 use crate::counters::{Counters, count};
-use crate::foreign::Deferred;
+use crate::deferred::Deferred;
 use crate::mailbox::Mailbox;
 use crate::operation::{Operation, Stored};
 use crate::pools::Pools;
 use crate::slab::Slab;
-use crate::slot::{CANCEL, CANCELLED, COPY, HELD, KICK, Kind, ORPHAN, Place, Slot};
-use crate::watch::Flights;
+use crate::slot::{CANCEL, CANCELLED, COPY, HOLD_TIMER, KICK, Kind, ORPHAN, Slot, SlotState};
+use crate::watch::InFlight;
 use io_uring::squeue::Flags;
 use io_uring::{cqueue, opcode};
 use std::cell::{Cell, RefCell};
@@ -66,17 +66,17 @@ pub(crate) struct Driver {
     pub(crate) starved: Backlog,
     pub(crate) backlog: Backlog,
     /// Copies to the page cache that wait for others to end.
-    pub(crate) admission: Admission,
+    pub(crate) copy_limit: CopyLimit,
     pub(crate) cancels: Cancels,
     /// Operations and armed streams: held, in the backlog, in the queue or in the kernel.
-    pub(crate) flying: Flights,
+    pub(crate) in_flight: InFlight,
     /// Number of operations and streams without a handle that have not ended.
     pub(crate) orphans: Cell<usize>,
     /// Number of handles alive, including the ring itself. Valid until the mailbox closes.
     pub(crate) handles: Cell<usize>,
     pub(crate) closing: Cell<bool>,
     /// User code that waits to be run.
-    pub(crate) foreign: Deferred,
+    pub(crate) deferred: Deferred,
     pub(crate) watching: Cell<bool>,
     pub(crate) fetch_limit: usize,
     pub(crate) recv_window: u32,
@@ -104,13 +104,13 @@ impl Driver {
             mail,
             starved: Backlog::new(),
             backlog: Backlog::new(),
-            admission: Admission::new(),
+            copy_limit: CopyLimit::new(),
             cancels: Cancels::default(),
-            flying: Flights::new(),
+            in_flight: InFlight::new(),
             orphans: Cell::new(0),
             handles: Cell::new(1),
             closing: Cell::new(false),
-            foreign: Deferred::new(),
+            deferred: Deferred::new(),
             watching: Cell::new(false),
             fetch_limit: config.fetch_limit(),
             recv_window: u32::from(config.recv_window.min(config.buffers / 2).max(1)),
@@ -137,13 +137,13 @@ impl Driver {
         slot.kind.set(Kind::Once);
         slot.level.set(level);
         self.handles.set(self.handles.get() + 1);
-        self.flying.begin(level);
-        if copies != 0 && !self.admit(slot, copies) {
+        self.in_flight.begin(level);
+        if copies != 0 && !self.admit_copy(slot, copies) {
             return Ok(slot);
         }
         if self.backlog.is_empty() && !self.backend.is_full() {
             // SAFETY: the value was just stored.
-            let entry = unsafe { (*Stored::<T>::place(slot.payload())).entry() };
+            let entry = unsafe { (*Stored::<T>::value_ptr(slot.payload())).entry() };
             self.push(slot, entry);
         } else {
             self.postpone(slot);
@@ -153,7 +153,7 @@ impl Driver {
 
     /// Queues the entry of a slot that is not in flight.
     pub(crate) fn launch(&self, slot: &Slot) {
-        self.flying.begin(slot.level.get());
+        self.in_flight.begin(slot.level.get());
         self.push_or_postpone(slot);
     }
 
@@ -168,7 +168,7 @@ impl Driver {
 
     #[cold]
     fn postpone(&self, slot: &Slot) {
-        slot.place.set(Place::Backlog);
+        slot.state.set(SlotState::Backlog);
         self.backlog.push(slot);
         let max = &self.counters.backlog_max;
         max.set(max.get().max(self.backlog.len() as u64));
@@ -184,7 +184,7 @@ impl Driver {
     #[inline]
     fn push(&self, slot: &Slot, mut entry: io_uring::squeue::Entry) {
         entry.set_user_data(slot.user_data());
-        slot.place.set(Place::Flying);
+        slot.state.set(SlotState::InFlight);
         // SAFETY: by the contract of `Operation` the entry's pointers are valid while the
         // operation lies in its slot, which is until its terminal completion.
         let pushed = unsafe { self.backend.push(&entry, slot.level.get()) };
@@ -196,15 +196,15 @@ impl Driver {
         if slot.has_mark(CANCELLED) {
             return;
         }
-        match slot.place.get() {
-            Place::Backlog | Place::Held => slot.mark(CANCELLED),
-            Place::Flying => {
+        match slot.state.get() {
+            SlotState::Backlog | SlotState::Held => slot.mark(CANCELLED),
+            SlotState::InFlight => {
                 slot.mark(CANCELLED);
                 if !self.push_cancel(slot.user_data()) {
                     self.cancels.push(slot.user_data());
                 }
             }
-            Place::Free | Place::Starved | Place::Idle | Place::Done => {}
+            SlotState::Free | SlotState::Starved | SlotState::Idle | SlotState::Done => {}
         }
     }
 
@@ -223,7 +223,7 @@ impl Driver {
 
     /// Handles the loss of a one-shot's handle.
     pub(crate) fn abandon(&self, slot: &Slot) {
-        if slot.place.get() == Place::Done {
+        if slot.state.get() == SlotState::Done {
             self.dispose(slot);
         } else {
             self.orphan(slot);
@@ -242,7 +242,7 @@ impl Driver {
         match self.slab.get(user_data as u32) {
             Some(slot)
                 if slot.generation.get() == (user_data >> 32) as u32
-                    && slot.place.get() == Place::Flying =>
+                    && slot.state.get() == SlotState::InFlight =>
             {
                 self.finished(slot, result, flags);
             }
@@ -254,7 +254,7 @@ impl Driver {
     fn unmatched(&self, user_data: u64, flags: u32) {
         match user_data {
             CANCEL => {}
-            HELD => self.patience_is_over(),
+            HOLD_TIMER => self.hold_timeout_ended(),
             KICK => {
                 count(&self.counters.kicks);
                 if !cqueue::more(flags) {
@@ -279,8 +279,8 @@ impl Driver {
         }
         slot.result.set(result);
         slot.flags.set(flags);
-        slot.place.set(Place::Done);
-        self.flying.end(slot.level.get());
+        slot.state.set(SlotState::Done);
+        self.in_flight.end(slot.level.get());
         if slot.has_mark(ORPHAN | COPY) {
             self.finished_marked(slot);
         } else if let Some(waker) = slot.deliver(slot) {
@@ -312,7 +312,7 @@ impl Driver {
         }
         self.cancels.clear();
         self.end_starved();
-        while let Some(slot) = self.backlog.pop().or_else(|| self.admission.pop()) {
+        while let Some(slot) = self.backlog.pop().or_else(|| self.copy_limit.pop()) {
             self.finished(slot, -libc::ECANCELED, 0);
         }
         true
@@ -320,7 +320,7 @@ impl Driver {
 
     /// Returns whether nothing is in flight any more.
     pub(crate) fn is_idle(&self) -> bool {
-        self.flying.count() == 0 && !self.watching.get()
+        self.in_flight.count() == 0 && !self.watching.get()
     }
 
     pub(crate) fn stats(&self) -> Stats {

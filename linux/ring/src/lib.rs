@@ -99,19 +99,19 @@
 
 mod accept;
 mod address;
-mod admission;
 mod backend;
 mod backlog;
 mod buffer;
 mod catch_panic;
 mod config;
 mod consumer;
+mod copy_limit;
 mod counters;
 mod datagram;
+mod deferred;
 mod driver;
 mod ends;
 mod fd;
-mod foreign;
 mod inbox;
 mod mailbox;
 mod offload;
@@ -142,8 +142,8 @@ pub use buffer::{IoBuf, IoBufMut, Slice};
 pub use catch_panic::catch_panic;
 pub use config::{Config, Driver, Mode, Stats};
 pub use datagram::{Datagram, DatagramMulti};
+pub use deferred::Foreign;
 pub use fd::{Fd, WeakFd};
-pub use foreign::Foreign;
 /// The submission queue entry that describes an [`Operation`] to the kernel.
 pub use io_uring::squeue::Entry;
 pub use offload::{Job, Offload};

@@ -49,7 +49,7 @@ pub(crate) struct Table {
     pub(crate) dispose: unsafe fn(*mut u8, i32, u32),
     /// Moves the operation out, to be disposed of by the drop of the returned value.
     pub(crate) take: unsafe fn(*mut u8, i32, u32) -> Box<dyn Send>,
-    pub(crate) foreign: bool,
+    pub(crate) runs_user_code: bool,
 }
 
 impl Table {
@@ -58,7 +58,7 @@ impl Table {
         entry: |_| io_uring::opcode::Nop::new().build(),
         dispose: |_, _, _| {},
         take: |_, _, _| Box::new(()),
-        foreign: false,
+        runs_user_code: false,
     };
 }
 
@@ -86,7 +86,7 @@ impl<T: Operation> Stored<T> {
     pub(crate) const TABLE: &'static Table = &Table {
         entry: |payload| {
             // SAFETY: the ring calls this only while the payload holds a `T`.
-            unsafe { (*Self::place(payload)).entry() }
+            unsafe { (*Self::value_ptr(payload)).entry() }
         },
         dispose: |payload, result, flags| {
             // SAFETY: the ring calls this once, after the terminal completion of the `T` in the
@@ -101,7 +101,7 @@ impl<T: Operation> Stored<T> {
                 flags,
             })
         },
-        foreign: T::FOREIGN,
+        runs_user_code: T::FOREIGN,
     };
 
     /// Stores a value.
@@ -127,7 +127,7 @@ impl<T: Operation> Stored<T> {
     /// # Safety
     /// `payload` holds a `T` put there by [`put`](Self::put).
     #[inline]
-    pub(crate) unsafe fn place(payload: *mut u8) -> *mut T {
+    pub(crate) unsafe fn value_ptr(payload: *mut u8) -> *mut T {
         if Self::INLINE {
             payload.cast()
         } else {
@@ -139,7 +139,7 @@ impl<T: Operation> Stored<T> {
     /// Moves the value out.
     ///
     /// # Safety
-    /// As for [`place`](Self::place); the payload is free afterwards.
+    /// As for [`value_ptr`](Self::value_ptr); the payload is free afterwards.
     #[inline]
     pub(crate) unsafe fn take(payload: *mut u8) -> T {
         // SAFETY: forwarded.

@@ -46,12 +46,12 @@ impl Pools {
         if self.entries == 0 {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
-        let place = &self.pools[usize::from(level) % LEVELS];
-        if place.get().is_none() {
+        let cell = &self.pools[usize::from(level) % LEVELS];
+        if cell.get().is_none() {
             let pool = Pool::new(self.entries, self.size)?;
             // SAFETY: the pool lives as long as the driver, which unregisters it before its end.
             unsafe { backend.register_buffers(pool.address(), self.entries, group(level))? };
-            let made = place.set(pool);
+            let made = cell.set(pool);
             debug_assert!(made.is_ok(), "one thread makes the pools");
         }
         Ok(())

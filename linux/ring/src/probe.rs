@@ -48,15 +48,18 @@ fn receive_and_cancel(ring: &mut IoUring) -> io::Result<()> {
         UnixStream::pair().map_err(|error| explain("cannot make a socket", &error))?;
     theirs.write_all(b"?")?;
     let receive = opcode::RecvMulti::new(Fd(ours.as_raw_fd()), 0).build();
-    let received = ask(ring, &receive.user_data(RECEIVE))?;
-    let goes_on = received.result() == 1
+    let received = submit_and_wait(ring, &receive.user_data(RECEIVE))?;
+    let is_multishot = received.result() == 1
         && cqueue::more(received.flags())
         && cqueue::buffer_select(received.flags()).is_some();
-    if !goes_on {
+    if !is_multishot {
         return Err(lacks("multishot receives (Linux 6.0)"));
     }
     let cancel = opcode::AsyncCancel2::new(CancelBuilder::any().all()).build();
-    let mut ended = [ask(ring, &cancel.user_data(CANCEL))?, next(ring)?];
+    let mut ended = [
+        submit_and_wait(ring, &cancel.user_data(CANCEL))?,
+        next(ring)?,
+    ];
     ended.sort_by_key(cqueue::Entry::user_data);
     let [receive, cancel] = ended;
     if cancel.result() < 0 || receive.result() != -libc::ECANCELED {
@@ -66,7 +69,7 @@ fn receive_and_cancel(ring: &mut IoUring) -> io::Result<()> {
 }
 
 /// Hands an entry over and waits for a completion.
-fn ask(ring: &mut IoUring, entry: &squeue::Entry) -> io::Result<cqueue::Entry> {
+fn submit_and_wait(ring: &mut IoUring, entry: &squeue::Entry) -> io::Result<cqueue::Entry> {
     // SAFETY: the socket lives until the operation on it has ended or the instance is closed; the
     // buffers are those of the registered pool.
     if unsafe { ring.submission().push(entry) }.is_err() {
@@ -76,8 +79,8 @@ fn ask(ring: &mut IoUring, entry: &squeue::Entry) -> io::Result<cqueue::Entry> {
 }
 
 fn next(ring: &mut IoUring) -> io::Result<cqueue::Entry> {
-    let patience = Timespec::from(Duration::from_secs(5));
-    let args = SubmitArgs::new().timespec(&patience);
+    let timeout = Timespec::from(Duration::from_secs(5));
+    let args = SubmitArgs::new().timespec(&timeout);
     loop {
         if let Some(completion) = ring.completion().next() {
             return Ok(completion);

@@ -4,7 +4,7 @@ use crate::consumer::Consumer;
 use crate::mailbox::Message;
 use crate::shared::Shared;
 use crate::slot::Slot;
-use crate::stream::{OwnBuffer, take_own};
+use crate::stream::{UnpooledBuffer, take_unpooled};
 use io_uring::cqueue;
 use std::future::poll_fn;
 use std::ops::Deref;
@@ -65,15 +65,15 @@ impl RecvMulti {
         // as the shared memory.
         let (at, shared) = unsafe { (event.as_ref(), consumer.shared.as_ref()) };
         // SAFETY: the event belongs to this stream.
-        if let Some(own) = unsafe { take_own(at) } {
+        if let Some(unpooled) = unsafe { take_unpooled(at) } {
             consumer.free(event);
-            return Poll::Ready(Ok(RecvBuf::of_its_own(own)));
+            return Poll::Ready(Ok(RecvBuf::unpooled(unpooled)));
         }
         let buffer = cqueue::buffer_select(at.flags.get());
         if let (Some(id), Some(pool)) = (buffer, shared.driver.pools.get(at.level.get())) {
             return Poll::Ready(Ok(RecvBuf {
                 handle: Some((event, consumer.shared)),
-                own: None,
+                unpooled: None,
                 data: pool.buffer(id),
                 length: at.result.get().max(0) as usize,
             }));
@@ -126,7 +126,7 @@ impl fmt::Debug for RecvMulti {
 pub struct RecvBuf {
     handle: Option<(NonNull<Slot>, NonNull<Shared>)>,
     /// A buffer outside of the pool, made when the pool was empty.
-    own: Option<Box<OwnBuffer>>,
+    unpooled: Option<Box<UnpooledBuffer>>,
     data: NonNull<u8>,
     length: usize,
 }
@@ -141,20 +141,20 @@ impl RecvBuf {
     pub fn empty() -> Self {
         Self {
             handle: None,
-            own: None,
+            unpooled: None,
             data: NonNull::dangling(),
             length: 0,
         }
     }
 
     #[cold]
-    fn of_its_own(own: Box<OwnBuffer>) -> Self {
-        let bytes = NonNull::from(own.0.as_slice());
+    fn unpooled(unpooled: Box<UnpooledBuffer>) -> Self {
+        let bytes = NonNull::from(unpooled.0.as_slice());
         Self {
             handle: None,
             data: bytes.cast(),
             length: bytes.len(),
-            own: Some(own),
+            unpooled: Some(unpooled),
         }
     }
 
@@ -189,7 +189,7 @@ impl fmt::Debug for RecvBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecvBuf")
             .field("len", &self.length)
-            .field("pooled", &self.own.is_none())
+            .field("pooled", &self.unpooled.is_none())
             .finish_non_exhaustive()
     }
 }

@@ -4,8 +4,8 @@ use crate::accept::AcceptMulti;
 use crate::backlog::LEVELS;
 use crate::config::{Config, Mode, Stats};
 use crate::datagram::DatagramMulti;
+use crate::deferred::Foreign;
 use crate::fd::Fd;
-use crate::foreign::Foreign;
 use crate::operation::Operation;
 use crate::owner::{Owner, Proxy, this_thread};
 use crate::recv::RecvMulti;
@@ -106,9 +106,9 @@ impl Ring {
         self.recv_stream(fd, level, true)
     }
 
-    fn recv_stream(&self, fd: Fd, level: u8, anew: bool) -> RecvMulti {
+    fn recv_stream(&self, fd: Fd, level: u8, single_shot: bool) -> RecvMulti {
         let driver = &self.shared().driver;
-        let started = driver.start_stream(fd, Kind::Recv, clamp(level), None, anew);
+        let started = driver.start_stream(fd, Kind::Recv, clamp(level), None, single_shot);
         RecvMulti::new(started, self.shared)
     }
 
@@ -229,14 +229,14 @@ impl Ring {
     /// Returns the number of operations and armed streams that have not completed.
     #[inline]
     pub fn in_flight(&self) -> usize {
-        self.shared().driver.flying.count()
+        self.shared().driver.in_flight.count()
     }
 
     /// Returns the bitmap of levels in flight: bit L is set iff an operation or an armed stream
     /// that was started at level L has not completed. One load.
     #[inline]
     pub fn levels_in_flight(&self) -> u64 {
-        self.shared().driver.flying.bitmap()
+        self.shared().driver.in_flight.bitmap()
     }
 
     /// Returns the number of slots in use: operations, streams and events whose handles are alive,
@@ -260,7 +260,7 @@ impl Ring {
         let driver = &self.shared().driver;
         // The poll of the eventfd by which `Watch::rouse` ends a wait is under way from here on.
         driver.submit()?;
-        driver.backend.watch(driver.flying.levels(), &self.kick)
+        driver.backend.watch(driver.in_flight.levels(), &self.kick)
     }
 
     /// Returns whether the calling thread made this ring. Other threads enter the kernel through
@@ -308,14 +308,14 @@ impl Ring {
         let shared = self.shared();
         let (owner, driver) = (shared.owner(), &shared.driver);
         shared.assign(Owner(this_thread()));
-        let before = driver.foreign.keep_all();
+        let rule = driver.deferred.defer_all();
         shared.read_mail();
         let owes_call = driver.publish();
         driver.reap();
-        driver.foreign.put_back(before);
+        driver.deferred.restore(rule);
         shared.assign(owner);
         StoodIn {
-            wakers: driver.foreign.take(),
+            wakers: driver.deferred.take(),
             owes_call,
         }
     }
@@ -324,18 +324,18 @@ impl Ring {
     /// wakers, and the remains of operations without a handle that may run [user
     /// code](crate::Operation::FOREIGN), are deferred until [`take_foreign`](Self::take_foreign).
     pub fn set_own(&self, own: &'static RawWakerVTable) {
-        self.shared().driver.foreign.set_own(own);
+        self.shared().driver.deferred.set_own(own);
     }
 
     /// Returns whether there is deferred user code to [take](Self::take_foreign). One load.
     #[inline]
     pub fn has_foreign(&self) -> bool {
-        self.shared().driver.foreign.has_some()
+        self.shared().driver.deferred.has_some()
     }
 
     /// Takes the deferred user code, in the order in which it was due. Dropping an element runs it.
     pub fn take_foreign(&self) -> Vec<Foreign> {
-        self.shared().driver.foreign.take()
+        self.shared().driver.deferred.take()
     }
 
     /// Sets the proxy that makes the system calls of owners other than the ring's maker. The first

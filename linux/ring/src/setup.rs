@@ -11,7 +11,7 @@ use std::{error, fmt, fs, io};
 #[derive(Clone, Debug)]
 pub struct SetupError {
     errno: i32,
-    what: String,
+    failure: String,
     advice: &'static str,
 }
 
@@ -30,7 +30,7 @@ impl SetupError {
 impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cause = io::Error::from_raw_os_error(self.errno);
-        write!(f, "{}: {cause}: {}", self.what, self.advice)
+        write!(f, "{}: {cause}: {}", self.failure, self.advice)
     }
 }
 
@@ -73,21 +73,21 @@ pub(crate) fn advice(errno: i32, disabled: Option<u8>) -> &'static str {
 }
 
 /// Returns the error of an io_uring that lacks a feature that the driver needs.
-pub(crate) fn lacks(what: &str) -> io::Error {
+pub(crate) fn lacks(feature: &str) -> io::Error {
     io::Error::new(
         io::ErrorKind::Unsupported,
         SetupError {
             errno: libc::EOPNOTSUPP,
-            what: format!("this io_uring lacks {what}"),
+            failure: format!("this io_uring lacks {feature}"),
             advice: "use Linux 6.0 or newer (6.1 or newer for full speed), or the readiness driver",
         },
     )
 }
 
 /// Returns `error` with advice.
-pub(crate) fn explain(what: &'static str, error: &io::Error) -> io::Error {
+pub(crate) fn explain(failure: &'static str, error: &io::Error) -> io::Error {
     let Some(errno) = error.raw_os_error() else {
-        return io::Error::new(error.kind(), format!("{what}: {error}"));
+        return io::Error::new(error.kind(), format!("{failure}: {error}"));
     };
     let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled")
         .ok()
@@ -97,7 +97,7 @@ pub(crate) fn explain(what: &'static str, error: &io::Error) -> io::Error {
         error.kind(),
         SetupError {
             errno,
-            what: what.to_owned(),
+            failure: failure.to_owned(),
             advice,
         },
     )
@@ -116,7 +116,7 @@ pub(crate) fn errno_of(error: &io::Error) -> i32 {
 
 /// Bound of a single wait for memory. Waits double from 1 ms on, 63 ms in all. The kernel frees a
 /// closed ring asynchronously, and its memory counts until then.
-const COMES_BACK: Duration = Duration::from_millis(50);
+const MAX_MEMORY_WAIT: Duration = Duration::from_millis(50);
 
 /// Returns the best instance that the kernel grants, from `config.mode` downwards.
 pub(crate) fn build(config: &Config) -> io::Result<(IoUring, Mode)> {
@@ -133,7 +133,7 @@ pub(crate) fn build(config: &Config) -> io::Result<(IoUring, Mode)> {
             }
             Err(error) => match mode.lower() {
                 Some(lower) if error.raw_os_error() == Some(libc::EINVAL) => mode = lower,
-                _ if error.raw_os_error() == Some(libc::ENOMEM) && wait < COMES_BACK => {
+                _ if error.raw_os_error() == Some(libc::ENOMEM) && wait < MAX_MEMORY_WAIT => {
                     std::thread::sleep(wait);
                     wait *= 2;
                 }

@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     references: AtomicUsize,
     mail: Arc<Mailbox>,
     /// The spare vector of the mailbox.
-    letters: Cell<Vec<Message>>,
+    spare: Cell<Vec<Message>>,
     pub(crate) driver: Driver,
 }
 
@@ -44,7 +44,7 @@ impl Shared {
             references: AtomicUsize::new(0),
             bracket: config.bracket,
             mail: mail.clone(),
-            letters: Cell::new(Vec::new()),
+            spare: Cell::new(Vec::new()),
             driver: Driver::new(config, mail)?,
         };
         Ok(NonNull::from(Box::leak(Box::new(shared))))
@@ -134,23 +134,23 @@ impl Shared {
     pub(crate) fn read_mail(&self) -> bool {
         let mail = self.mail.has_mail();
         if mail {
-            self.read_letters();
+            self.read_messages();
         }
         mail
     }
 
     #[cold]
-    fn read_letters(&self) {
-        let mut letters = self.letters.take();
-        self.mail.collect(&mut letters);
-        for message in letters.drain(..) {
+    fn read_messages(&self) {
+        let mut messages = self.spare.take();
+        self.mail.collect(&mut messages);
+        for message in messages.drain(..) {
             count(&self.driver.counters.messages);
-            self.obey(message);
+            self.handle(message);
         }
-        self.letters.set(letters);
+        self.spare.set(messages);
     }
 
-    fn obey(&self, message: Message) {
+    fn handle(&self, message: Message) {
         let driver = &self.driver;
         // SAFETY: slots live as long as `self`.
         let at = |slot: NonNull<Slot>| unsafe { &*slot.as_ptr().cast_const() };
@@ -191,7 +191,7 @@ impl Shared {
     /// refuses even to wait.
     pub(crate) fn shutdown(&self) -> bool {
         // No later turn would take the deferred user code.
-        self.driver.foreign.let_go();
+        self.driver.deferred.run_all();
         if self.driver.begin_shutdown() {
             let mut round = 0;
             self.read_mail();
@@ -223,7 +223,7 @@ impl Shared {
                 .store(shared.driver.handles.get(), Ordering::Relaxed);
         };
         while !shared.mail.close(freeze) {
-            shared.read_letters();
+            shared.read_messages();
         }
         shared.owner.store(0, Ordering::Relaxed);
         shared.driver.pools.withdraw(&shared.driver.backend);

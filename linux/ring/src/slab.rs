@@ -4,7 +4,7 @@
 //! Owner only. Taking and returning a slot are a few loads and stores; a chunk (32 KiB) is
 //! allocated when the list is empty and freed with the ring and its last handle.
 
-use crate::slot::{Place, Slot};
+use crate::slot::{Slot, SlotState};
 use std::cell::{Cell, UnsafeCell};
 use std::ptr::{self, NonNull};
 
@@ -68,8 +68,8 @@ impl Slab {
     /// Returns a slot to the free list; completions that still name it are stale from here on.
     #[inline]
     pub(crate) fn give_back(&self, slot: &Slot) {
-        debug_assert_ne!(slot.place.get(), Place::Free);
-        slot.place.set(Place::Free);
+        debug_assert_ne!(slot.state.get(), SlotState::Free);
+        slot.state.set(SlotState::Free);
         slot.marks.set(0);
         slot.inbox.reset();
         slot.generation.set(slot.generation.get().wrapping_add(1));
@@ -111,9 +111,9 @@ mod tests {
     fn the_bound_holds_and_a_reused_slot_has_a_new_generation() {
         let slab = Slab::new(2);
         let first = slab.take().unwrap();
-        first.place.set(Place::Done);
+        first.state.set(SlotState::Done);
         let second = slab.take().unwrap();
-        second.place.set(Place::Done);
+        second.state.set(SlotState::Done);
         assert!(slab.take().is_none());
         let before = first.user_data();
         slab.give_back(first);
@@ -128,7 +128,7 @@ mod tests {
         let slab = Slab::new(10_000);
         let first = slab.take().unwrap() as *const Slot;
         for _ in 0..5_000 {
-            slab.take().unwrap().place.set(Place::Done);
+            slab.take().unwrap().state.set(SlotState::Done);
         }
         assert!(ptr::eq(first, slab.get(0).unwrap()));
         assert!(slab.get(5_000).is_some());

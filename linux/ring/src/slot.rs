@@ -24,7 +24,7 @@ use std::task::Waker;
 /// The meaning of a slot's completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// One result.
+    /// A single result.
     Once,
     /// A multishot accept.
     Accept,
@@ -34,8 +34,8 @@ pub(crate) enum Kind {
 
 /// The state of a slot; see the diagram in the crate's documentation. Owner only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
-    /// In the free list.
+pub(crate) enum SlotState {
+    /// Member of the free list.
     /// Member of the free list.
     Free,
     /// Waits for room in the submission queue.
@@ -43,7 +43,7 @@ pub(crate) enum Place {
     /// Waits for other copies to end; see `copy_limit.rs`.
     Held,
     /// The entry is in the submission queue or in the kernel.
-    Flying,
+    InFlight,
     /// A stream that waits for a buffer to come back.
     Starved,
     /// A stream without an operation: its consumer is behind, or it failed.
@@ -61,7 +61,7 @@ pub(crate) const COPY: u8 = 4;
 
 /// `user_data` of the timeout of held copies. Reserved, as are the next two: no slot has so high an
 /// index.
-pub(crate) const HELD: u64 = u64::MAX - 2;
+pub(crate) const HOLD_TIMER: u64 = u64::MAX - 2;
 /// `user_data` of the poll of the eventfd.
 pub(crate) const KICK: u64 = u64::MAX - 1;
 /// `user_data` of cancellations, whose results do not matter.
@@ -84,7 +84,7 @@ pub(crate) struct Slot {
     index: u32,
     pub(crate) level: Cell<u8>,
     pub(crate) kind: Cell<Kind>,
-    pub(crate) place: Cell<Place>,
+    pub(crate) state: Cell<SlotState>,
     pub(crate) marks: Cell<u8>,
     /// Bytes of a copy; see `copy_limit.rs`.
     pub(crate) bytes: Cell<u32>,
@@ -104,7 +104,7 @@ impl Slot {
             index,
             level: Cell::new(0),
             kind: Cell::new(Kind::Once),
-            place: Cell::new(Place::Free),
+            state: Cell::new(SlotState::Free),
             marks: Cell::new(0),
             bytes: Cell::new(0),
             payload: Payload(UnsafeCell::new(MaybeUninit::uninit())),

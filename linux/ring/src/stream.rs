@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!              1 arm                          2 completion without F_MORE
-//!   Idle ───────────────▶ Backlog/Flying ──────────────────────────────────┐
+//!   Idle ───────────────▶ Backlog/InFlight ────────────────────────────────┐
 //!    ▲ ▲ ▲                     ▲   ▲                                       │
 //!    │ │ │ 6 consumer asks     │   └──── 3 data, or cancelled: arm again ──┤
 //!    │ │ └─────────────────────┤                                           │
@@ -44,7 +44,7 @@ use crate::operation::{Operation, Stored};
 use crate::pool::Pool;
 use crate::pools;
 use crate::setup::errno_of;
-use crate::slot::{CANCELLED, Kind, ORPHAN, Place, Slot};
+use crate::slot::{CANCELLED, Kind, ORPHAN, Slot, SlotState};
 use io_uring::{cqueue, opcode, squeue};
 use std::cell::Cell;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -63,23 +63,23 @@ const MULTISHOT: u16 = 1 << 1;
 
 /// Flag of an event whose data is in a buffer outside of the pool, to which the payload points. The
 /// kernel does not use this bit.
-const OWN: u32 = 1 << 14;
+const UNPOOLED: u32 = 1 << 14;
 
 /// A buffer that does not belong to the pool.
-pub(crate) struct OwnBuffer(pub(crate) Vec<u8>);
+pub(crate) struct UnpooledBuffer(pub(crate) Vec<u8>);
 
 /// Takes an event's buffer, if it has one outside of the pool.
 ///
 /// # Safety
 /// The event belongs to the caller.
-pub(crate) unsafe fn take_own(event: &Slot) -> Option<Box<OwnBuffer>> {
+pub(crate) unsafe fn take_unpooled(event: &Slot) -> Option<Box<UnpooledBuffer>> {
     let flags = event.flags.get();
-    if flags & OWN == 0 {
+    if flags & UNPOOLED == 0 {
         return None;
     }
-    event.flags.set(flags & !OWN);
+    event.flags.set(flags & !UNPOOLED);
     // SAFETY: `deliver` stored the pointer, and the flag that announced it has been cleared.
-    Some(unsafe { Box::from_raw(event.payload().cast::<*mut OwnBuffer>().read()) })
+    Some(unsafe { Box::from_raw(event.payload().cast::<*mut UnpooledBuffer>().read()) })
 }
 
 /// The payload of a stream's slot.
@@ -97,9 +97,9 @@ pub(crate) struct StreamOp {
     /// Room for the senders' addresses, for a receive that reports them.
     message: Option<Box<libc::msghdr>>,
     /// Set if each receive is an operation of its own, which makes the kernel check the socket.
-    anew: bool,
+    single_shot: bool,
     /// The buffer outside of the pool that the next receive fills.
-    own: Cell<Option<Box<OwnBuffer>>>,
+    unpooled: Cell<Option<Box<UnpooledBuffer>>>,
 }
 
 // SAFETY: the message header points to nothing; the other fields are used by the ring's owner, or
@@ -124,13 +124,13 @@ unsafe impl Operation for StreamOp {
             )
             .ioprio(POLL_FIRST)
             .build(),
-            Kind::Recv if let Some(own) = self.own.get_mut() => {
-                let room = own.0.spare_capacity_mut();
+            Kind::Recv if let Some(unpooled) = self.unpooled.get_mut() => {
+                let room = unpooled.0.spare_capacity_mut();
                 let length = u32::try_from(room.len()).unwrap_or(u32::MAX);
                 opcode::Recv::new(self.fd.target(), room.as_mut_ptr().cast(), length).build()
             }
             Kind::Recv => opcode::Recv::new(self.fd.target(), ptr::null_mut(), 0)
-                .ioprio(if self.anew {
+                .ioprio(if self.single_shot {
                     POLL_FIRST
                 } else {
                     MULTISHOT | POLL_FIRST
@@ -153,7 +153,7 @@ unsafe impl Operation for StreamOp {
 /// The slot holds a stream that is alive. Only `taken` may be touched off the thread of the ring.
 pub(crate) unsafe fn stream_of(slot: &Slot) -> &StreamOp {
     // SAFETY: forwarded.
-    unsafe { &*Stored::<StreamOp>::place(slot.payload()) }
+    unsafe { &*Stored::<StreamOp>::value_ptr(slot.payload()) }
 }
 
 impl Driver {
@@ -164,7 +164,7 @@ impl Driver {
         kind: Kind,
         level: u8,
         message: Option<Box<libc::msghdr>>,
-        anew: bool,
+        single_shot: bool,
     ) -> Result<&Slot, i32> {
         if self.closing.get() {
             return Err(libc::ECANCELED);
@@ -187,8 +187,8 @@ impl Driver {
             unread: Cell::new(ptr::null()),
             message,
             // The readiness driver reads until the socket is empty.
-            anew: anew && self.backend.mode() != Mode::Readiness,
-            own: Cell::new(None),
+            single_shot: single_shot && self.backend.mode() != Mode::Readiness,
+            unpooled: Cell::new(None),
         };
         // SAFETY: a slot fresh from the slab has a free payload.
         unsafe { Stored::put(slot.payload(), stream) };
@@ -202,7 +202,7 @@ impl Driver {
 
     /// Arms an idle stream at its consumer's request (6).
     pub(crate) fn arm(&self, slot: &Slot) {
-        if slot.place.get() != Place::Idle {
+        if slot.state.get() != SlotState::Idle {
             return;
         }
         if !self.closing.get() {
@@ -222,8 +222,8 @@ impl Driver {
         }
         let last = !cqueue::more(flags);
         if last {
-            self.flying.end(slot.level.get());
-            slot.place.set(Place::Idle);
+            self.in_flight.end(slot.level.get());
+            slot.state.set(SlotState::Idle);
         }
         if slot.has_mark(ORPHAN) {
             self.discard(slot, result, buffer);
@@ -241,12 +241,12 @@ impl Driver {
             Kind::Accept | Kind::Once => result >= 0,
         };
         // SAFETY: the stream is alive: it is no orphan.
-        let own = unsafe { stream_of(slot) }.own.take();
+        let unpooled = unsafe { stream_of(slot) }.unpooled.take();
         let mut waker = None;
-        if data && let Some(mut own) = own {
+        if data && let Some(mut unpooled) = unpooled {
             // SAFETY: the kernel has initialised the first `result` bytes.
-            unsafe { own.0.set_len(result as usize) };
-            waker = self.deliver(slot, result, 0, Some(own));
+            unsafe { unpooled.0.set_len(result as usize) };
+            waker = self.deliver(slot, result, 0, Some(unpooled));
         } else if data {
             if buffer.is_some() {
                 // The event becomes a `RecvBuf`, a handle of its own.
@@ -262,16 +262,16 @@ impl Driver {
             if starved {
                 count(&self.counters.enobufs);
             }
-            let goes_on = data || starved || result == -libc::ECANCELED;
-            let more = if goes_on && self.closing.get() {
+            let resumes = data || starved || result == -libc::ECANCELED;
+            let more = if resumes && self.closing.get() {
                 self.deliver(slot, -libc::ECANCELED, 0, None)
-            } else if goes_on && (self.is_behind(slot) || (starved && self.has_unread(slot))) {
+            } else if resumes && (self.is_behind(slot) || (starved && self.has_unread(slot))) {
                 count(&self.counters.stalled);
                 self.deliver(slot, STALLED, 0, None)
             } else if starved {
                 self.starve(slot);
                 None
-            } else if goes_on {
+            } else if resumes {
                 self.launch(slot);
                 None
             } else {
@@ -320,8 +320,8 @@ impl Driver {
         if stream.message.is_none() {
             count(&self.counters.unpooled);
             let size = self.pools.buffer_size();
-            let own = OwnBuffer(Vec::with_capacity(size));
-            stream.own.set(Some(Box::new(own)));
+            let unpooled = UnpooledBuffer(Vec::with_capacity(size));
+            stream.unpooled.set(Some(Box::new(unpooled)));
             self.launch(slot);
             return;
         }
@@ -329,7 +329,7 @@ impl Driver {
             // Messages posted earlier are read before the ring sleeps.
             self.mail.set_starved(true);
         }
-        slot.place.set(Place::Starved);
+        slot.state.set(SlotState::Starved);
         self.starved.push(slot);
     }
 
@@ -338,7 +338,7 @@ impl Driver {
         if self.starved.is_empty() {
             self.mail.set_starved(false);
         }
-        slot.place.set(Place::Idle);
+        slot.state.set(SlotState::Idle);
         Some(slot)
     }
 
@@ -364,7 +364,7 @@ impl Driver {
 
     /// Returns whether there is a starved stream, and a buffer for it.
     #[inline]
-    pub(crate) fn is_hungry(&self) -> bool {
+    pub(crate) fn is_feed_due(&self) -> bool {
         !self.starved.is_empty() && self.can_feed()
     }
 
@@ -398,23 +398,23 @@ impl Driver {
         slot: &Slot,
         result: i32,
         flags: u32,
-        own: Option<Box<OwnBuffer>>,
+        unpooled: Option<Box<UnpooledBuffer>>,
     ) -> Option<Waker> {
         // SAFETY: as in `unread`.
         let stream = unsafe { stream_of(slot) };
         stream.pushed.set(stream.pushed.get().wrapping_add(1));
         let event = self.slab.take_event();
-        event.place.set(Place::Done);
+        event.state.set(SlotState::Done);
         event.result.set(result);
-        event.flags.set(flags & !OWN);
-        if let Some(own) = own {
-            event.flags.set(flags | OWN);
+        event.flags.set(flags & !UNPOOLED);
+        if let Some(unpooled) = unpooled {
+            event.flags.set(flags | UNPOOLED);
             // SAFETY: the payload of an event is free, and large and aligned enough for a pointer.
             unsafe {
                 event
                     .payload()
-                    .cast::<*mut OwnBuffer>()
-                    .write(Box::into_raw(own));
+                    .cast::<*mut UnpooledBuffer>()
+                    .write(Box::into_raw(unpooled));
             }
         }
         event.level.set(slot.level.get());
@@ -456,7 +456,7 @@ impl Driver {
             while let Some(here) = unsafe { event.as_ref() } {
                 event = here.next.get();
                 // SAFETY: this is the only place that takes the buffer out.
-                drop(unsafe { take_own(here) });
+                drop(unsafe { take_unpooled(here) });
                 let buffer = cqueue::buffer_select(here.flags.get());
                 if buffer.is_some() {
                     self.handles.set(self.handles.get() - 1);
@@ -465,16 +465,16 @@ impl Driver {
                 self.slab.give_back(here);
             }
         }
-        match slot.place.get() {
-            Place::Starved => {
+        match slot.state.get() {
+            SlotState::Starved => {
                 self.starved.remove(slot);
                 if self.starved.is_empty() {
                     self.mail.set_starved(false);
                 }
                 self.dispose(slot);
             }
-            Place::Backlog | Place::Held | Place::Flying => self.orphan(slot),
-            Place::Idle | Place::Done | Place::Free => self.dispose(slot),
+            SlotState::Backlog | SlotState::Held | SlotState::InFlight => self.orphan(slot),
+            SlotState::Idle | SlotState::Done | SlotState::Free => self.dispose(slot),
         }
     }
 }

@@ -16,7 +16,7 @@ use std::io;
 use std::time::Duration;
 
 /// Maximum number of enters per [`Driver::submit`], so that the owner always gets to reap.
-const ENTERS: usize = 64;
+const MAX_ENTERS: usize = 64;
 
 impl Driver {
     /// Fills the submission queue: the poll of the eventfd, cancellations, starved streams that can
@@ -85,7 +85,7 @@ impl Driver {
         self.backend.pending()
             + self.backlog.len()
             + self.cancels.len()
-            + usize::from(self.is_hungry())
+            + usize::from(self.is_feed_due())
     }
 
     /// Returns whether there are completions to reap or entries to hand over; see
@@ -94,7 +94,7 @@ impl Driver {
     pub(crate) fn is_due(&self, busy: bool) -> bool {
         self.backend.is_due(busy)
             || self.backlog.len() + self.cancels.len() != 0
-            || self.is_hungry()
+            || self.is_feed_due()
     }
 
     /// Hands everything over and fetches the completions that the kernel holds back, without
@@ -113,7 +113,7 @@ impl Driver {
     #[cold]
     fn make_calls(&self, readiness: &Readiness) {
         readiness.begin_turn();
-        for _ in 0..ENTERS {
+        for _ in 0..MAX_ENTERS {
             self.flush();
             let fetch = readiness.owes_completions();
             if readiness.pending() == 0 && (!fetch || readiness.unread() >= self.fetch_limit) {
@@ -126,7 +126,7 @@ impl Driver {
     #[inline]
     fn submit_to(&self, uring: &Uring) -> io::Result<()> {
         let mut fetched = None;
-        for _ in 0..ENTERS {
+        for _ in 0..MAX_ENTERS {
             self.flush();
             let fetch = uring.owes_completions();
             if uring.pending() == 0 {
@@ -159,7 +159,7 @@ impl Driver {
     /// Ends the operations on a descriptor whose handles were dropped: [`crate::Ring::settle`].
     pub(crate) fn settle(&self, fd: &Fd) -> usize {
         let mut read = 0;
-        for _ in 0..ENTERS {
+        for _ in 0..MAX_ENTERS {
             if self.orphans.get() == 0 || !fd.is_shared() {
                 break;
             }
@@ -204,7 +204,7 @@ impl Driver {
         if self.backend.is_overflown() {
             count(&self.counters.overflows);
         }
-        let want = u32::from(block && !self.is_hungry() && !completed);
+        let want = u32::from(block && !self.is_feed_due() && !completed);
         match self.backend.enter_and_wait(want, timeout) {
             Ok(_) => Ok(()),
             Err(error) => Self::interrupted(error),

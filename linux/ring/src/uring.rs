@@ -24,7 +24,7 @@ use std::time::Duration;
 pub(crate) struct Uring {
     ring: ManuallyDrop<Arc<IoUring>>,
     /// The thread that made the instance, the only one that the kernel lets enter.
-    maker: usize,
+    issuer: usize,
     proxy: OnceCell<Box<dyn Proxy>>,
     // These three point into `*ring` and are never dropped (they own nothing), so they cannot
     // outlive it harmfully.
@@ -62,7 +62,7 @@ impl Uring {
         }
         let uring = Self {
             ring,
-            maker: this_thread(),
+            issuer: this_thread(),
             proxy: OnceCell::new(),
             submitter: UnsafeCell::new(ManuallyDrop::new(submitter)),
             sq: UnsafeCell::new(ManuallyDrop::new(sq)),
@@ -131,12 +131,12 @@ impl Uring {
 
     #[inline]
     pub(crate) fn is_made_here(&self) -> bool {
-        self.maker == this_thread()
+        self.issuer == this_thread()
     }
 
     /// Makes a system call, or has the issuer make it.
     #[inline]
-    fn by_maker<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    fn on_issuer<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         if self.is_made_here() {
             call()
         } else {
@@ -238,7 +238,7 @@ impl Uring {
         let sq = self.sq();
         sq.sync();
         let pending = sq.len() as u32;
-        let result = self.by_maker(|| {
+        let result = self.on_issuer(|| {
             // SAFETY: no argument block.
             unsafe {
                 self.submitter()
@@ -313,7 +313,7 @@ impl Uring {
     ) -> io::Result<()> {
         let mut tries = 0;
         let result = loop {
-            let result = self.by_maker(|| {
+            let result = self.on_issuer(|| {
                 // SAFETY: forwarded.
                 unsafe {
                     self.submitter()
@@ -333,7 +333,7 @@ impl Uring {
 
     pub(crate) fn unregister_buffers(&self, group: u16) {
         // The only possible failure is that there are none.
-        let _ = self.by_maker(|| self.submitter().unregister_buf_ring(group));
+        let _ = self.on_issuer(|| self.submitter().unregister_buf_ring(group));
     }
 
     /// Closes the instance.

@@ -289,7 +289,7 @@ impl Instance {
         // Another thread that reads completions between this load and the kernel makes the target
         // unreachable, hence the timeout, longer than a tick so that it needs no timer of its own.
         // Arrivals signal the eventfd all the same.
-        static UNREAD: Timespec = Timespec::new().nsec(20_000_000);
+        static UNREAD_TIMEOUT: Timespec = Timespec::new().nsec(20_000_000);
         self.hand_over();
         let submitter = self.ring.submitter();
         let unread = self.ends.unread();
@@ -299,7 +299,7 @@ impl Instance {
             reserved: 0,
             time: match unread {
                 0 => 0,
-                _ => &raw const UNREAD as u64,
+                _ => &raw const UNREAD_TIMEOUT as u64,
             },
         };
         let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
@@ -335,13 +335,13 @@ struct Argument {
 }
 
 /// Numbers of operations in flight by level, written by the owner.
-pub(crate) struct Flights {
+pub(crate) struct InFlight {
     counts: [Cell<u32>; LEVELS],
     all: Cell<usize>,
     levels: Arc<AtomicU64>,
 }
 
-impl Flights {
+impl InFlight {
     pub(crate) fn new() -> Self {
         Self {
             counts: [const { Cell::new(0) }; LEVELS],

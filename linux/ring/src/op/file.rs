@@ -1,7 +1,7 @@
 //! Opening, inspecting, syncing and closing files.
 
 use super::outcome;
-use super::path::Place;
+use super::path::PathAt;
 use crate::fd::Fd;
 use crate::operation::Operation;
 use io_uring::{opcode, squeue::Entry, types};
@@ -12,7 +12,7 @@ use std::{fmt, io, mem};
 /// Opens a file; resolves to its descriptor, which is close-on-exec.
 #[derive(Debug)]
 pub struct OpenAt {
-    place: Place,
+    path: PathAt,
     flags: i32,
     mode: libc::mode_t,
 }
@@ -31,7 +31,7 @@ impl OpenAt {
         mode: u32,
     ) -> io::Result<Self> {
         Ok(Self {
-            place: Place::new(directory, path)?,
+            path: PathAt::new(directory, path)?,
             flags: flags | libc::O_CLOEXEC,
             mode,
         })
@@ -45,7 +45,7 @@ unsafe impl Operation for OpenAt {
     type Output = io::Result<OwnedFd>;
 
     fn entry(&mut self) -> Entry {
-        opcode::OpenAt::new(self.place.directory(), self.place.path.as_ptr())
+        opcode::OpenAt::new(self.path.directory(), self.path.relative.as_ptr())
             .flags(self.flags)
             .mode(self.mode)
             .build()
@@ -60,7 +60,7 @@ unsafe impl Operation for OpenAt {
 
 /// Reads the attributes of a file.
 pub struct Statx {
-    place: Place,
+    path: PathAt,
     flags: i32,
     answer: Box<libc::statx>,
 }
@@ -74,7 +74,7 @@ impl Statx {
     /// `InvalidInput` if the path contains a NUL byte.
     pub fn new(directory: Option<Fd>, path: impl AsRef<Path>, flags: i32) -> io::Result<Self> {
         Ok(Self {
-            place: Place::new(directory, path)?,
+            path: PathAt::new(directory, path)?,
             flags,
             // SAFETY: all zeroes is a valid value.
             answer: Box::new(unsafe { mem::zeroed() }),
@@ -84,7 +84,7 @@ impl Statx {
     /// Reads the attributes of an open file.
     pub fn of(fd: Fd) -> Self {
         Self {
-            place: Place::open(fd),
+            path: PathAt::open(fd),
             flags: libc::AT_EMPTY_PATH,
             // SAFETY: all zeroes is a valid value.
             answer: Box::new(unsafe { mem::zeroed() }),
@@ -101,8 +101,8 @@ unsafe impl Operation for Statx {
     fn entry(&mut self) -> Entry {
         let answer: *mut libc::statx = &raw mut *self.answer;
         opcode::Statx::new(
-            self.place.directory(),
-            self.place.path.as_ptr(),
+            self.path.directory(),
+            self.path.relative.as_ptr(),
             answer.cast(),
         )
         .flags(self.flags)
@@ -118,7 +118,7 @@ unsafe impl Operation for Statx {
 impl fmt::Debug for Statx {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Statx")
-            .field("place", &self.place)
+            .field("path", &self.path)
             .finish_non_exhaustive()
     }
 }

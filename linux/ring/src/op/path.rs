@@ -21,16 +21,16 @@ fn path_to_c(path: &Path) -> io::Result<CString> {
 
 /// A path and the directory that it is relative to.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct PathAt {
     directory: Option<Fd>,
-    pub(super) path: CString,
+    pub(super) relative: CString,
 }
 
-impl Place {
+impl PathAt {
     pub(super) fn new(directory: Option<Fd>, path: impl AsRef<Path>) -> io::Result<Self> {
         Ok(Self {
             directory,
-            path: path_to_c(path.as_ref())?,
+            relative: path_to_c(path.as_ref())?,
         })
     }
 
@@ -38,7 +38,7 @@ impl Place {
     pub(super) fn open(fd: Fd) -> Self {
         Self {
             directory: Some(fd),
-            path: CString::default(),
+            relative: CString::default(),
         }
     }
 
@@ -55,7 +55,7 @@ impl Place {
 /// descriptor, which is close-on-exec.
 #[derive(Debug)]
 pub struct OpenAt2 {
-    place: Place,
+    path: PathAt,
     how: types::OpenHow,
 }
 
@@ -81,7 +81,7 @@ impl OpenAt2 {
             .mode(if creates { u64::from(mode) } else { 0 })
             .resolve(resolve);
         Ok(Self {
-            place: Place::new(directory, path)?,
+            path: PathAt::new(directory, path)?,
             how,
         })
     }
@@ -94,8 +94,8 @@ unsafe impl Operation for OpenAt2 {
     type Output = io::Result<OwnedFd>;
 
     fn entry(&mut self) -> Entry {
-        let path = self.place.path.as_ptr();
-        opcode::OpenAt2::new(self.place.directory(), path, &raw const self.how).build()
+        let path = self.path.relative.as_ptr();
+        opcode::OpenAt2::new(self.path.directory(), path, &raw const self.how).build()
     }
 
     fn complete(self, result: i32, _flags: u32) -> Self::Output {
@@ -108,7 +108,7 @@ unsafe impl Operation for OpenAt2 {
 /// Makes a directory.
 #[derive(Debug)]
 pub struct MkDirAt {
-    place: Place,
+    path: PathAt,
     mode: u32,
 }
 
@@ -121,7 +121,7 @@ impl MkDirAt {
     /// `InvalidInput` if the path contains a NUL byte.
     pub fn new(directory: Option<Fd>, path: impl AsRef<Path>, mode: u32) -> io::Result<Self> {
         Ok(Self {
-            place: Place::new(directory, path)?,
+            path: PathAt::new(directory, path)?,
             mode,
         })
     }
@@ -134,7 +134,7 @@ unsafe impl Operation for MkDirAt {
     type Output = io::Result<()>;
 
     fn entry(&mut self) -> Entry {
-        opcode::MkDirAt::new(self.place.directory(), self.place.path.as_ptr())
+        opcode::MkDirAt::new(self.path.directory(), self.path.relative.as_ptr())
             .mode(self.mode)
             .build()
     }
@@ -147,7 +147,7 @@ unsafe impl Operation for MkDirAt {
 /// Removes a name of a file, or an empty directory.
 #[derive(Debug)]
 pub struct UnlinkAt {
-    place: Place,
+    path: PathAt,
     flags: i32,
 }
 
@@ -159,7 +159,7 @@ impl UnlinkAt {
     /// `InvalidInput` if the path contains a NUL byte.
     pub fn file(directory: Option<Fd>, path: impl AsRef<Path>) -> io::Result<Self> {
         Ok(Self {
-            place: Place::new(directory, path)?,
+            path: PathAt::new(directory, path)?,
             flags: 0,
         })
     }
@@ -184,7 +184,7 @@ unsafe impl Operation for UnlinkAt {
     type Output = io::Result<()>;
 
     fn entry(&mut self) -> Entry {
-        opcode::UnlinkAt::new(self.place.directory(), self.place.path.as_ptr())
+        opcode::UnlinkAt::new(self.path.directory(), self.path.relative.as_ptr())
             .flags(self.flags)
             .build()
     }
@@ -199,8 +199,8 @@ macro_rules! two_paths {
         $(#[$documentation])*
         #[derive(Debug)]
         pub struct $name {
-            from: Place,
-            to: Place,
+            from: PathAt,
+            to: PathAt,
         }
 
         impl $name {
@@ -217,8 +217,8 @@ macro_rules! two_paths {
                 new: impl AsRef<Path>,
             ) -> io::Result<Self> {
                 Ok(Self {
-                    from: Place::new(old_directory, old)?,
-                    to: Place::new(new_directory, new)?,
+                    from: PathAt::new(old_directory, old)?,
+                    to: PathAt::new(new_directory, new)?,
                 })
             }
         }
@@ -232,9 +232,9 @@ macro_rules! two_paths {
             fn entry(&mut self) -> Entry {
                 opcode::$code::new(
                     self.from.directory(),
-                    self.from.path.as_ptr(),
+                    self.from.relative.as_ptr(),
                     self.to.directory(),
-                    self.to.path.as_ptr(),
+                    self.to.relative.as_ptr(),
                 )
                 .build()
             }
@@ -260,7 +260,7 @@ two_paths! {
 #[derive(Debug)]
 pub struct SymlinkAt {
     target: CString,
-    link: Place,
+    link: PathAt,
 }
 
 impl SymlinkAt {
@@ -277,7 +277,7 @@ impl SymlinkAt {
     ) -> io::Result<Self> {
         Ok(Self {
             target: path_to_c(target.as_ref())?,
-            link: Place::new(directory, link)?,
+            link: PathAt::new(directory, link)?,
         })
     }
 }
@@ -292,7 +292,7 @@ unsafe impl Operation for SymlinkAt {
         opcode::SymlinkAt::new(
             self.link.directory(),
             self.target.as_ptr(),
-            self.link.path.as_ptr(),
+            self.link.relative.as_ptr(),
         )
         .build()
     }

@@ -17,7 +17,7 @@ const READABLE: u32 = libc::EPOLLIN as u32;
 const WRITABLE: u32 = libc::EPOLLOUT as u32;
 
 /// Buffers or connections that a stream takes per attempt, as in the kernel.
-const AT_A_TIME: usize = 32;
+const MAX_PER_ATTEMPT: usize = 32;
 
 /// The outcome of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -251,7 +251,7 @@ fn receive_stream(
         return Done(-libc::ENOBUFS);
     };
     let is_message = is_message(sqe);
-    for taken in 0..AT_A_TIME {
+    for taken in 0..MAX_PER_ATTEMPT {
         let Some((buffer, length, id)) = group.peek() else {
             // The lack of a buffer matters only if there is more to receive.
             return match taken {
@@ -346,7 +346,7 @@ fn accept(sqe: &Sqe, first: bool, post: &mut impl FnMut(i32, u32)) -> Outcome {
         return Done(-errno());
     }
     let flags = sqe.op_flags.cast_signed();
-    for _ in 0..AT_A_TIME {
+    for _ in 0..MAX_PER_ATTEMPT {
         // SAFETY: the null pointers request no address.
         let accepted =
             result(unsafe { libc::accept4(sqe.fd, ptr::null_mut(), ptr::null_mut(), flags) });

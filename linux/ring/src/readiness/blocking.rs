@@ -25,7 +25,7 @@ pub(crate) fn is_blocking(opcode: u8) -> bool {
 }
 
 /// Interval between attempts to connect to a local socket whose queue is full.
-const FULL: Duration = Duration::from_millis(1);
+const CONNECT_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Makes the call, and repeats it while signals interrupt it.
 pub(crate) fn make(sqe: &Sqe, is_cancelled: impl Fn() -> bool) -> i32 {
@@ -33,7 +33,7 @@ pub(crate) fn make(sqe: &Sqe, is_cancelled: impl Fn() -> bool) -> i32 {
     loop {
         let result = call(sqe);
         if result == -libc::EAGAIN && sqe.opcode == opcode::Connect::CODE {
-            thread::sleep(FULL);
+            thread::sleep(CONNECT_INTERVAL);
         } else if result != -libc::EINTR {
             return result;
         }

@@ -78,10 +78,16 @@ impl Epoll {
         self.0.as_raw_fd()
     }
 
-    fn control(&self, what: libc::c_int, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
+    fn control(
+        &self,
+        operation: libc::c_int,
+        fd: RawFd,
+        events: u32,
+        token: u64,
+    ) -> io::Result<()> {
         let mut event = Event { events, u64: token };
         // SAFETY: a pointer to a local.
-        checked(unsafe { libc::epoll_ctl(self.raw_fd(), what, fd, &raw mut event) }).map(drop)
+        checked(unsafe { libc::epoll_ctl(self.raw_fd(), operation, fd, &raw mut event) }).map(drop)
     }
 
     pub(crate) fn add(&self, fd: RawFd, events: u32, token: u64) -> io::Result<()> {

@@ -73,14 +73,14 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
-use table::{EVENTS, NONE, Operation, Place, State, UNREGISTERED};
+use table::{EVENTS, NONE, Operation, State, Status, UNREGISTERED};
 
 /// The epoll tokens of the eventfd of kicks and of that of posts; descriptors are smaller.
 const KICKED: u64 = u64::MAX;
 const POSTED: u64 = u64::MAX - 1;
 
 /// Shortest time between two fetches while there are completions to reap.
-const ASK_EVERY: Duration = Duration::from_micros(20);
+const FETCH_INTERVAL: Duration = Duration::from_micros(20);
 
 /// A completion, in the form of an entry of the completion queue.
 #[derive(Clone, Copy, Debug)]
@@ -103,8 +103,8 @@ pub(crate) struct Readiness {
     /// Set when the last fetch filled the array of events.
     more: Cell<bool>,
     /// Set while this turn has not asked the kernel.
-    is_to_ask: Cell<bool>,
-    asked_at: Cell<Option<Instant>>,
+    fetch_due: Cell<bool>,
+    fetched_at: Cell<Option<Instant>>,
     pub(crate) enters: Cell<u64>,
     pub(crate) submitted: Cell<u64>,
 }
@@ -131,15 +131,15 @@ impl Readiness {
             state: RefCell::new(State::new()),
             waiting: Cell::new(0),
             more: Cell::new(false),
-            is_to_ask: Cell::new(false),
-            asked_at: Cell::new(None),
+            fetch_due: Cell::new(false),
+            fetched_at: Cell::new(None),
             enters: Cell::new(0),
             submitted: Cell::new(0),
         })
     }
 
     pub(crate) fn watch(&self, levels: Arc<AtomicU64>) -> io::Result<Watch> {
-        self.notifier.hang()?;
+        self.notifier.register()?;
         Ok(Watch::of_notifier(self.notifier.clone(), levels))
     }
 
@@ -171,23 +171,23 @@ impl Readiness {
 
     #[cold]
     pub(crate) fn begin_turn(&self) {
-        self.is_to_ask.set(self.awaits());
+        self.fetch_due.set(self.has_waiting());
     }
 
     /// Returns whether an operation waits for readiness, or for a thread.
     #[inline]
-    pub(crate) fn awaits(&self) -> bool {
+    pub(crate) fn has_waiting(&self) -> bool {
         self.waiting.get() != 0
     }
 
     #[cold]
     pub(crate) fn owes_completions(&self) -> bool {
-        self.more.get() || self.is_to_ask.get()
+        self.more.get() || self.fetch_due.get()
     }
 
     #[cold]
     pub(crate) fn is_due(&self, busy: bool) -> bool {
-        self.has_completions() || self.pending() != 0 || (busy && self.awaits())
+        self.has_completions() || self.pending() != 0 || (busy && self.has_waiting())
     }
 
     #[cold]
@@ -246,13 +246,15 @@ impl Readiness {
     pub(crate) fn enter(&self, fetch: bool) -> usize {
         let taken = self.take_entries();
         if fetch {
-            let is_recent = |at: Instant| at.elapsed() < ASK_EVERY;
-            if self.more.get() || self.unread() == 0 || !self.asked_at.get().is_some_and(is_recent)
+            let is_recent = |at: Instant| at.elapsed() < FETCH_INTERVAL;
+            if self.more.get()
+                || self.unread() == 0
+                || !self.fetched_at.get().is_some_and(is_recent)
             {
                 // A fetch that does not wait is not interrupted.
                 let _ = self.fetch(Some(Duration::ZERO));
             }
-            self.is_to_ask.set(false);
+            self.fetch_due.set(false);
         }
         taken
     }
@@ -304,7 +306,7 @@ impl Readiness {
                     sqe: *sqe,
                     level,
                     done,
-                    place: Place::Free,
+                    status: Status::Free,
                 };
                 match self.wait_at(state, operation, events) {
                     Ok(()) => self.waiting.set(self.waiting.get() + 1),
@@ -331,7 +333,7 @@ impl Readiness {
             sqe: *sqe,
             level,
             done: 0,
-            place: Place::Offloaded(call.clone()),
+            status: Status::Offloaded(call.clone()),
         };
         self.waiting.set(self.waiting.get() + 1);
         // User code: a job that its panic drops has ended.
@@ -350,7 +352,7 @@ impl Readiness {
         let wanted = state.descriptors[number].events | events;
         self.register(state, sqe.fd, wanted)?;
         *state.operation(&sqe) = Operation {
-            place: Place::Waits { events, next: NONE },
+            status: Status::Waits { events, next: NONE },
             ..operation
         };
         state.append(sqe.fd, sqe.user_data as u32);
@@ -388,8 +390,8 @@ impl Readiness {
         let state = &mut *self.state.borrow_mut();
         self.notifier.before_fetch();
         let found = self.notifier.epoll.wait(&mut state.events[..], timeout);
-        if self.unread() != 0 || self.awaits() {
-            self.asked_at.set(Some(Instant::now()));
+        if self.unread() != 0 || self.has_waiting() {
+            self.fetched_at.set(Some(Instant::now()));
         }
         let found = match found {
             Ok(found) => found,
@@ -399,8 +401,8 @@ impl Readiness {
             }
         };
         self.more.set(found == EVENTS);
-        for place in 0..found {
-            let Event { events, u64: token } = state.events[place];
+        for index in 0..found {
+            let Event { events, u64: token } = state.events[index];
             match token {
                 KICKED => self.post(KICK, i32::from(libc::POLLIN), MORE),
                 POSTED => self.take_posts(state),
@@ -414,9 +416,9 @@ impl Readiness {
     fn take_posts(&self, state: &mut State) {
         for (user_data, result) in self.posts.take() {
             if let Some(operation) = state.found(user_data)
-                && matches!(operation.place, Place::Offloaded(_))
+                && matches!(operation.status, Status::Offloaded(_))
             {
-                operation.place = Place::Free;
+                operation.status = Status::Free;
                 self.waiting.set(self.waiting.get() - 1);
                 self.post(user_data, result, 0);
             }
@@ -433,7 +435,7 @@ impl Readiness {
         let mut wanted = 0;
         while index != NONE {
             let operation = &mut state.operations[index as usize];
-            let Place::Waits { events, next } = operation.place else {
+            let Status::Waits { events, next } = operation.status else {
                 unreachable!("operations in the list wait");
             };
             let (sqe, level) = (operation.sqe, operation.level);
@@ -448,12 +450,12 @@ impl Readiness {
             };
             match outcome {
                 Outcome::Wait(events) => {
-                    operation.place = Place::Waits { events, next: NONE };
+                    operation.status = Status::Waits { events, next: NONE };
                     wanted |= events;
                     state.append(fd, index);
                 }
                 Outcome::Done(result) => {
-                    operation.place = Place::Free;
+                    operation.status = Status::Free;
                     self.waiting.set(self.waiting.get() - 1);
                     self.post(sqe.user_data, result, 0);
                 }
@@ -480,20 +482,20 @@ impl Readiness {
             0 => -libc::ECANCELED,
             done => done.cast_signed(),
         };
-        match &operation.place {
-            Place::Free => return,
-            Place::Offloaded(call) => {
+        match &operation.status {
+            Status::Free => return,
+            Status::Offloaded(call) => {
                 if !call.cancel() {
                     return;
                 }
             }
-            Place::Waits { .. } => {
+            Status::Waits { .. } => {
                 let fd = operation.sqe.fd;
                 let wanted = state.unlink(fd, user_data as u32);
                 let _ = self.register(state, fd, wanted);
             }
         }
-        state.operations[user_data as u32 as usize].place = Place::Free;
+        state.operations[user_data as u32 as usize].status = Status::Free;
         self.waiting.set(self.waiting.get() - 1);
         self.post(user_data, so_far, 0);
     }

@@ -61,7 +61,7 @@ impl Notifier {
     }
 
     /// Registers the ring with the notifier, masked. EBUSY the second time.
-    pub(crate) fn hang(&self) -> io::Result<()> {
+    pub(crate) fn register(&self) -> io::Result<()> {
         let outer = Outer {
             epoll: Epoll::new()?,
             eventfd: epoll::eventfd()?,
@@ -70,8 +70,8 @@ impl Notifier {
         let readable = libc::EPOLLIN as u32;
         outer.epoll.add(outer.eventfd.as_raw_fd(), readable, RUNG)?;
         outer.epoll.add(self.epoll.raw_fd(), 0, ARRIVAL)?;
-        let hung = self.outer.set(outer);
-        hung.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))
+        let registered = self.outer.set(outer);
+        registered.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))
     }
 
     /// Returns a descriptor that is readable when the notifier rings.
@@ -104,7 +104,7 @@ impl Notifier {
             events: libc::POLLIN,
             revents: 0,
         };
-        let for_ever = ptr::null::<libc::timespec>();
+        let no_timeout = ptr::null::<libc::timespec>();
         // The kernel's own call, because its set of signals has 64 bits.
         // SAFETY: one descriptor, no timeout, and a set that lives for the length of the call.
         let result = unsafe {
@@ -112,7 +112,7 @@ impl Notifier {
                 libc::SYS_ppoll,
                 &raw mut event,
                 1,
-                for_ever,
+                no_timeout,
                 &raw const mask,
                 size_of::<u64>(),
             )

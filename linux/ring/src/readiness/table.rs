@@ -30,13 +30,13 @@ pub(super) struct Operation {
     pub(super) sqe: Sqe,
     pub(super) level: u8,
     pub(super) done: u32,
-    pub(super) place: Place,
+    pub(super) status: Status,
 }
 
 #[derive(Clone)]
-pub(super) enum Place {
+pub(super) enum Status {
     Free,
-    /// In the list of its descriptor, for these events.
+    /// Member of the list of its descriptor, for these events.
     Waits {
         events: u32,
         next: u32,
@@ -78,7 +78,7 @@ impl State {
                 sqe: *sqe,
                 level: 0,
                 done: 0,
-                place: Place::Free,
+                status: Status::Free,
             };
             self.operations.resize(index + 1, free);
         }
@@ -89,7 +89,7 @@ impl State {
     pub(super) fn found(&mut self, user_data: u64) -> Option<&mut Operation> {
         let operation = self.operations.get_mut(user_data as u32 as usize)?;
         let is_same = operation.sqe.user_data == user_data;
-        (is_same && !matches!(operation.place, Place::Free)).then_some(operation)
+        (is_same && !matches!(operation.status, Status::Free)).then_some(operation)
     }
 
     /// Appends an operation to the list of its descriptor.
@@ -110,7 +110,7 @@ impl State {
         let mut index = self.descriptors[fd as usize].first;
         let mut before = NONE;
         while index != NONE {
-            let Place::Waits { events, next } = self.operations[index as usize].place else {
+            let Status::Waits { events, next } = self.operations[index as usize].status else {
                 unreachable!("operations in the list wait");
             };
             if index == gone {
@@ -134,8 +134,8 @@ impl State {
 
 impl Operation {
     fn successor(&mut self) -> &mut u32 {
-        match &mut self.place {
-            Place::Waits { next, .. } => next,
+        match &mut self.status {
+            Status::Waits { next, .. } => next,
             _ => unreachable!("operations in the list wait"),
         }
     }

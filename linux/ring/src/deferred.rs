@@ -74,20 +74,20 @@ pub(crate) struct Deferred {
     /// The vtable of wakers that are called at once; null: none.
     direct: Cell<*const RawWakerVTable>,
     /// Set if other wakers are deferred rather than called at once.
-    keeps: Cell<bool>,
-    kept: RefCell<Vec<Foreign>>,
+    defers: Cell<bool>,
+    queue: RefCell<Vec<Foreign>>,
     has_some: Cell<bool>,
 }
 
 /// The rule for wakers that a thread that stands in restores.
-pub(crate) struct Before(*const RawWakerVTable, bool);
+pub(crate) struct WakerRule(*const RawWakerVTable, bool);
 
 impl Deferred {
     pub(crate) fn new() -> Self {
         Self {
             direct: Cell::new(ptr::null()),
-            keeps: Cell::new(false),
-            kept: RefCell::new(Vec::new()),
+            defers: Cell::new(false),
+            queue: RefCell::new(Vec::new()),
             has_some: Cell::new(false),
         }
     }
@@ -95,18 +95,18 @@ impl Deferred {
     /// Calls wakers with this vtable at once from now on; defers the others.
     pub(crate) fn set_own(&self, own: &'static RawWakerVTable) {
         self.direct.set(own);
-        self.keeps.set(true);
+        self.defers.set(true);
     }
 
-    /// Defers every waker until [`put_back`](Self::put_back).
-    pub(crate) fn keep_all(&self) -> Before {
-        let keeps = self.keeps.replace(true);
-        Before(self.direct.replace(ptr::null()), keeps)
+    /// Defers every waker until [`restore`](Self::restore).
+    pub(crate) fn defer_all(&self) -> WakerRule {
+        let defers = self.defers.replace(true);
+        WakerRule(self.direct.replace(ptr::null()), defers)
     }
 
-    pub(crate) fn put_back(&self, before: Before) {
-        self.direct.set(before.0);
-        self.keeps.set(before.1);
+    pub(crate) fn restore(&self, rule: WakerRule) {
+        self.direct.set(rule.0);
+        self.defers.set(rule.1);
     }
 
     #[inline]
@@ -117,19 +117,19 @@ impl Deferred {
     /// Takes the deferred user code.
     pub(crate) fn take(&self) -> Vec<Foreign> {
         self.has_some.set(false);
-        self.kept.take()
+        self.queue.take()
     }
 
     /// Runs the deferred user code, and defers none from now on.
-    pub(crate) fn let_go(&self) {
-        self.keeps.set(false);
+    pub(crate) fn run_all(&self) {
+        self.defers.set(false);
         while self.has_some() {
             self.take().into_iter().for_each(Foreign::run);
         }
     }
 
-    fn keep(&self, foreign: Foreign) {
-        self.kept.borrow_mut().push(foreign);
+    fn push(&self, foreign: Foreign) {
+        self.queue.borrow_mut().push(foreign);
         self.has_some.set(true);
     }
 }
@@ -138,7 +138,7 @@ impl Driver {
     /// Calls the waker of a handle of that level, or defers it.
     #[inline]
     pub(crate) fn wake(&self, level: u8, waker: Waker) {
-        if ptr::eq(waker.vtable(), self.foreign.direct.get()) {
+        if ptr::eq(waker.vtable(), self.deferred.direct.get()) {
             waker.wake();
         } else {
             self.wake_foreign(level, waker);
@@ -148,8 +148,8 @@ impl Driver {
     #[cold]
     fn wake_foreign(&self, level: u8, waker: Waker) {
         let foreign = Foreign::waker(level, waker);
-        if self.foreign.keeps.get() {
-            self.foreign.keep(foreign);
+        if self.deferred.defers.get() {
+            self.deferred.push(foreign);
         } else {
             foreign.run();
         }
@@ -163,10 +163,10 @@ impl Driver {
         }
         let table = slot.table.get();
         let (result, flags) = (slot.result.get(), slot.flags.get());
-        if table.foreign && self.foreign.keeps.get() {
+        if table.runs_user_code && self.deferred.defers.get() {
             // SAFETY: the operation is complete, has not been taken, and is not touched again.
             let remains = unsafe { (table.take)(slot.payload(), result, flags) };
-            self.foreign.keep(Foreign {
+            self.deferred.push(Foreign {
                 level: slot.level.get(),
                 waker: None,
                 remains: Some(remains),

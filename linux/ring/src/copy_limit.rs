@@ -22,25 +22,25 @@
 //!   no longer counted; this is noticed within twice that time.
 //! * The readiness driver makes such calls on threads, by level, and holds nothing here.
 //!
-//! Cost: a few loads per copy; while copies are held, a timeout in the kernel each
+//! Cost: a max_copies loads per copy; while copies are held, a timeout in the kernel each
 //! [`HOLD_TIMEOUT`].
 
 use crate::backend::Backend;
 use crate::backlog::Backlog;
 use crate::driver::Driver;
-use crate::slot::{CANCELLED, COPY, HELD, Place, Slot};
+use crate::slot::{CANCELLED, COPY, HOLD_TIMER, Slot, SlotState};
 use io_uring::{opcode, types::Timespec};
 use std::cell::Cell;
 use std::time::Duration;
 
 /// Bytes of less urgent copies in the kernel: about 18 µs of copying.
-const BOUND: u64 = 256 << 10;
+const MAX_COPY_BYTES: u64 = 256 << 10;
 
 /// Returns the number of copies that may be in the kernel regardless of size: one if the ring's
 /// thread is bound to one CPU, as the kernel's copying thread then is, too; otherwise two. The
 /// second copy keeps a kernel thread on another CPU busy until the ring's thread hands over the
 /// next.
-fn few() -> u32 {
+fn max_copies() -> u32 {
     // SAFETY: plain bits, for which zeroes are valid; the calls access only `cpus`.
     let is_on_one_cpu = unsafe {
         let mut cpus: libc::cpu_set_t = std::mem::zeroed();
@@ -51,34 +51,34 @@ fn few() -> u32 {
 }
 
 /// Time without the end of a copy after which held copies are released.
-const PATIENCE: Duration = Duration::from_millis(10);
+const HOLD_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// The copies that are held, and the counters by which they are.
-pub(crate) struct Admission {
+pub(crate) struct CopyLimit {
     held: Backlog,
-    few: u32,
+    max_copies: u32,
     /// Bytes of the copies in the kernel. Too low for a moment after the end of a copy that was
     /// no longer counted.
     bytes: Cell<u64>,
     /// Number of those copies.
     copies: Cell<u32>,
     /// Set when a copy has ended since the timeout was armed.
-    moves: Cell<bool>,
+    has_progress: Cell<bool>,
     is_armed: Cell<bool>,
     /// [`HOLD_TIMEOUT`] in the kernel's layout.
-    patience: Timespec,
+    timeout: Timespec,
 }
 
-impl Admission {
+impl CopyLimit {
     pub(crate) fn new() -> Self {
         Self {
             held: Backlog::new(),
-            few: few(),
+            max_copies: max_copies(),
             bytes: Cell::new(0),
             copies: Cell::new(0),
-            moves: Cell::new(false),
+            has_progress: Cell::new(false),
             is_armed: Cell::new(false),
-            patience: Timespec::from(PATIENCE),
+            timeout: Timespec::from(HOLD_TIMEOUT),
         }
     }
 
@@ -92,37 +92,37 @@ impl Driver {
     /// Decides about a copy of `bytes` bytes that has been stored in its slot. Returns true if
     /// the copy may start; it is counted then.
     #[inline(never)]
-    pub(crate) fn admit(&self, slot: &Slot, bytes: u32) -> bool {
+    pub(crate) fn admit_copy(&self, slot: &Slot, bytes: u32) -> bool {
         if !matches!(self.backend, Backend::Kernel(_)) {
             return true;
         }
-        let admission = &self.admission;
+        let copy_limit = &self.copy_limit;
         let level = slot.level.get();
         slot.bytes.set(bytes);
         // Equals do not overtake.
-        let is_first = admission.held.occupied() & (u64::MAX >> (63 - level)) == 0;
-        if (is_first && self.fits(slot)) || !self.arm_patience() {
+        let is_first = copy_limit.held.occupied() & (u64::MAX >> (63 - level)) == 0;
+        if (is_first && self.fits(slot)) || !self.arm_hold_timeout() {
             self.count_copy(slot);
             return true;
         }
-        slot.place.set(Place::Held);
-        admission.held.push(slot);
+        slot.state.set(SlotState::Held);
+        copy_limit.held.push(slot);
         false
     }
 
     /// Returns whether the kernel may have this copy besides those that it has.
     fn fits(&self, slot: &Slot) -> bool {
-        let admission = &self.admission;
-        let after = admission.bytes.get() + u64::from(slot.bytes.get());
+        let copy_limit = &self.copy_limit;
+        let after = copy_limit.bytes.get() + u64::from(slot.bytes.get());
         let more_urgent = (1 << slot.level.get()) - 1;
-        admission.copies.get() < admission.few
-            || after <= BOUND
-            || self.flying.bitmap() & more_urgent == 0
+        copy_limit.copies.get() < copy_limit.max_copies
+            || after <= MAX_COPY_BYTES
+            || self.in_flight.bitmap() & more_urgent == 0
     }
 
     fn count_copy(&self, slot: &Slot) {
         slot.mark(COPY);
-        let Admission { bytes, copies, .. } = &self.admission;
+        let CopyLimit { bytes, copies, .. } = &self.copy_limit;
         bytes.set(bytes.get() + u64::from(slot.bytes.get()));
         copies.set(copies.get() + 1);
     }
@@ -130,22 +130,22 @@ impl Driver {
     /// Removes a counted copy that has ended; [`start_held`](Self::start_held) is due.
     pub(crate) fn uncount_copy(&self, slot: &Slot) {
         slot.unmark(COPY);
-        let admission = &self.admission;
-        let Admission { bytes, copies, .. } = admission;
+        let copy_limit = &self.copy_limit;
+        let CopyLimit { bytes, copies, .. } = copy_limit;
         bytes.set(bytes.get().saturating_sub(slot.bytes.get().into()));
         copies.set(copies.get().saturating_sub(1));
-        admission.moves.set(true);
+        copy_limit.has_progress.set(true);
     }
 
     /// Starts held copies as far as they fit. Runs user code.
     pub(crate) fn start_held(&self) {
-        while let Some(slot) = self.admission.held.first()
+        while let Some(slot) = self.copy_limit.held.first()
             && !self.closing.get()
         {
             if !slot.has_mark(CANCELLED) && !self.fits(slot) {
                 return;
             }
-            self.admission.held.pop();
+            self.copy_limit.held.pop();
             if slot.has_mark(CANCELLED) {
                 self.finished(slot, -libc::ECANCELED, 0);
             } else {
@@ -156,32 +156,32 @@ impl Driver {
     }
 
     /// Arms the timeout of held copies. Returns false if the submission queue is full.
-    fn arm_patience(&self) -> bool {
-        let admission = &self.admission;
-        if !admission.is_armed.get() && !self.backend.is_full() {
-            admission.moves.set(false);
-            let entry = opcode::Timeout::new(&raw const admission.patience)
+    fn arm_hold_timeout(&self) -> bool {
+        let copy_limit = &self.copy_limit;
+        if !copy_limit.is_armed.get() && !self.backend.is_full() {
+            copy_limit.has_progress.set(false);
+            let entry = opcode::Timeout::new(&raw const copy_limit.timeout)
                 .build()
-                .user_data(HELD);
+                .user_data(HOLD_TIMER);
             // SAFETY: the time lies in the ring's shared memory, and the kernel reads
             // it when it takes the entry.
             let pushed = unsafe { self.backend.push(&entry, 0) };
-            admission.is_armed.set(pushed);
+            copy_limit.is_armed.set(pushed);
         }
-        admission.is_armed.get()
+        copy_limit.is_armed.get()
     }
 
     /// Handles the end of the timeout: without progress, releases the held copies.
-    pub(crate) fn patience_is_over(&self) {
-        let admission = &self.admission;
-        admission.is_armed.set(false);
-        let mut is_stuck = !admission.moves.get();
-        while !admission.held.is_empty() {
-            if !is_stuck && self.arm_patience() {
+    pub(crate) fn hold_timeout_ended(&self) {
+        let copy_limit = &self.copy_limit;
+        copy_limit.is_armed.set(false);
+        let mut is_stuck = !copy_limit.has_progress.get();
+        while !copy_limit.held.is_empty() {
+            if !is_stuck && self.arm_hold_timeout() {
                 return;
             }
-            admission.bytes.set(0);
-            admission.copies.set(0);
+            copy_limit.bytes.set(0);
+            copy_limit.copies.set(0);
             self.start_held();
             is_stuck = false;
         }
