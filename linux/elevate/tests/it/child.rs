@@ -7,7 +7,7 @@ use upshift_elevate::{Elevated, Elevator, Priority, Tid, current_tid};
 
 use crate::process::{ROLE, Random};
 
-/// Not a test by itself: other tests start this program to be one of their children.
+/// A role rather than a test: other tests start this program to be one of their children.
 #[test]
 fn plays_a_role() {
     let Ok(role) = std::env::var(ROLE) else {
