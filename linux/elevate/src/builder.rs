@@ -1,4 +1,4 @@
-//! [`Builder`]: how an [`Elevator`] is made.
+//! [`Builder`]: the configuration of an [`Elevator`].
 
 use std::io;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::restore::retrying;
 use crate::sys::{Kernel, Sys};
 use crate::table::Table;
 
-/// Threads a table holds unless told otherwise.
+/// Default number of threads that a table holds.
 pub const DEFAULT_CAPACITY: usize = 1024;
 
-/// The largest table: restoring every thread of it takes the guardian well under a second.
+/// Largest number of threads that a table holds: the guardian restores them in well under a second.
 pub const MAX_CAPACITY: usize = 8192;
 
-/// How to make an [`Elevator`].
+/// A builder of an [`Elevator`].
 #[derive(Debug)]
 pub struct Builder {
     capacity: usize,
@@ -37,33 +37,37 @@ impl Builder {
         }
     }
 
-    /// Threads the set can hold at once, 1 … [`MAX_CAPACITY`]; [`DEFAULT_CAPACITY`] at first. 256 bytes each.
+    /// Sets the number of threads that the set can hold at once: 1 … [`MAX_CAPACITY`], by default
+    /// [`DEFAULT_CAPACITY`]. 256 bytes each.
     pub fn capacity(mut self, threads: usize) -> Builder {
         self.capacity = threads.clamp(1, MAX_CAPACITY);
         self
     }
 
-    /// Whether to fork a guardian, so that threads of other processes can be elevated. Do it early, while the process is
-    /// small: the guardian keeps the memory it was forked with.
+    /// Sets whether to fork a guardian, so that threads of other processes can be elevated. Build
+    /// the elevator early, while the process is small: the guardian keeps the memory it was forked
+    /// with.
     pub fn guardian(mut self, wanted: bool) -> Builder {
         self.guardian = wanted;
         self
     }
 
-    /// Lets the guardian demote the threads of other processes if [`Elevator::beat`] is not called for `longest`, because this
-    /// process was stopped or hangs. The guardian notices that between 1 and 1¼ of it later. Needs a guardian.
+    /// Lets the guardian demote the threads of other processes if [`Elevator::beat`] is not called
+    /// for `longest`, because this process was stopped or hangs. The guardian notices that after 1
+    /// to 1¼ times `longest`. Needs a guardian.
     pub fn heartbeat(mut self, longest: Duration) -> Builder {
         self.heartbeat = Some(longest);
         self
     }
 
-    /// The system calls to use, for tests that inject faults ([`testing::Faulty`](crate::testing::Faulty)).
+    /// Sets the system calls to use, for tests that inject faults
+    /// ([`testing::Faulty`](crate::testing::Faulty)).
     pub fn sys(mut self, sys: Arc<dyn Sys>) -> Builder {
         self.sys = sys;
         self
     }
 
-    /// Makes the set, and the guardian if one is wanted.
+    /// Builds the set, and the guardian if one is requested.
     ///
     /// # Errors
     /// The kernel's: no memory, no processes left, no `/proc`.

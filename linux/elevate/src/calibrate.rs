@@ -1,8 +1,10 @@
-//! Calibration: what a switch and a timer cost on this machine, and the shortest sensible quantum.
+//! Calibration: the cost of a switch and of a timer on this machine, and the shortest sensible
+//! quantum.
 //!
-//! Two threads are pinned to one CPU and elevated: a *measurer*, and a *worker* that it switches to. Everything is bounded by
-//! a count and by a deadline, under 1 s in all; both threads end afterwards, so nothing is left elevated. Ordinary threads
-//! get this CPU in a pause of 5 ms after each piece of 20 ms.
+//! Two threads are pinned to one CPU and elevated: a *measurer*, and a *worker* that it switches
+//! to. All loops are bounded by a count and by a deadline, under 1 s in all; both threads end
+//! afterwards, so nothing is left elevated. Ordinary threads get this CPU in a pause of 5 ms after
+//! each piece of 20 ms.
 
 mod bench;
 mod worker;
@@ -20,13 +22,13 @@ use crate::priority::{Bands, Priority};
 use crate::rights::{MissingRights, Rights};
 use crate::sys::{Kernel, Sys};
 
-/// No calibration takes longer than this.
+/// Longest duration of a calibration.
 pub const LONGEST_CALIBRATION: Duration = Duration::from_millis(800);
 
-/// The delays that timers are asked for, µs.
+/// Delays of the measured timers, in microseconds.
 pub const DELAYS_US: [u64; 6] = [5, 10, 20, 50, 100, 200];
 
-/// The quantum is never clamped to less than the first, nor to more than the second, µs.
+/// Bounds of the quantum, in microseconds.
 const LEAST_QUANTUM_US: u64 = 5;
 const MOST_QUANTUM_US: u64 = 4000;
 
@@ -37,12 +39,12 @@ pub struct Quantiles {
     pub p50_ns: u64,
     /// 99 of 100 took no longer.
     pub p99_ns: u64,
-    /// How many samples there were.
+    /// Number of samples.
     pub samples: usize,
 }
 
 impl Quantiles {
-    /// Sorts the samples and reads them off.
+    /// Sorts the samples and takes the quantiles.
     fn of(samples: &mut [u64]) -> Quantiles {
         samples.sort_unstable();
         let at = |part: usize| {
@@ -56,33 +58,34 @@ impl Quantiles {
     }
 }
 
-/// One-shot timers of one delay, while a less urgent thread keeps the CPU busy.
+/// Measurements of one-shot timers of one delay, while a less urgent thread keeps the CPU busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimerFloor {
-    /// What was asked for, ns.
+    /// The requested delay, ns.
     pub asked_ns: u64,
-    /// What arming cost.
+    /// Cost of arming.
     pub arming: Quantiles,
-    /// How much later than asked the waiting thread ran.
+    /// Time between the expiry requested and the waiting thread's next instruction.
     pub lateness: Quantiles,
 }
 
-/// What [`Calibration::measure`] found.
+/// The result of [`Calibration::measure`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Calibration {
     /// The CPU measured.
     pub cpu: usize,
-    /// A thread is elevated, runs, demotes itself, and the first one runs again: two calls and two switches.
+    /// A thread is elevated, runs, demotes itself, and the first one runs again: two calls and two
+    /// switches.
     pub switch: Quantiles,
-    /// One change of priority without a switch.
+    /// A change of priority without a switch.
     pub change: Quantiles,
-    /// One thread wakes the other by futex and sleeps: one hop on the same CPU.
+    /// A thread wakes the other by futex and sleeps: one hop on the same CPU.
     pub hand_over: Quantiles,
     /// Timers, by delay.
     pub timers: Vec<TimerFloor>,
-    /// One look: what a timer takes from the thread it interrupts if nothing is switched in the end.
+    /// Time that a timer takes from the thread it interrupts if nothing is switched in the end.
     pub look: Duration,
-    /// How long the calibration took.
+    /// Duration of the calibration.
     pub took: Duration,
 }
 
@@ -90,13 +93,14 @@ impl Calibration {
     /// Measures on `cpu`, or on the first CPU this thread may use, for some 200 ms.
     ///
     /// # Errors
-    /// [`CalibrateError`]: a missing right, with its remedy; a CPU that is not ours; an exhausted resource.
+    /// [`CalibrateError`]: a missing right, with its remedy; a CPU that this thread may not use; an
+    /// exhausted resource.
     pub fn measure(cpu: Option<usize>) -> Result<Calibration, CalibrateError> {
         Calibration::with(cpu, Effort::FULL)
     }
 
-    /// Measures on the first CPU this thread may use, for some 20 ms: enough for medians and what is derived from them, not
-    /// for the 99th percentiles.
+    /// Measures on the first CPU this thread may use, for some 20 ms: enough for medians and the
+    /// values derived from them, not for the 99th percentiles.
     ///
     /// # Errors
     /// As [`Calibration::measure`].
@@ -124,26 +128,28 @@ impl Calibration {
         Ok(found)
     }
 
-    /// What one look of a dispatcher costs the thread that runs: the interrupt, arming a timer, and two switches, as that
-    /// thread feels them.
+    /// Returns the cost of a dispatcher's look for the running thread: the interrupt, arming a
+    /// timer, and two switches.
     pub fn look_cost(&self) -> Duration {
         self.look
     }
 
-    /// How late a timer of `asked` is. Median.
+    /// Returns the median lateness of a timer of `asked`.
     pub fn lateness(&self, asked: Duration) -> Duration {
         Duration::from_nanos(self.at(asked, |timer| timer.lateness.p50_ns))
     }
 
-    /// The smallest sensible quantum: the smallest for which, in the median,
+    /// Returns the smallest sensible quantum: the smallest for which, in the median,
     ///
-    /// 1. a slice is at most twice as long as was asked for: *lateness ≤ quantum*. Below, the quantum says nothing about
-    ///    what happens; and
-    /// 2. at most a third of the CPU goes into interrupting: *2 × look ≤ quantum + lateness*, because a slice really lasts for
-    ///    quantum and lateness. Below, an overload of long requests costs more than it gives. A third is much, but this is a
-    ///    bound, not advice, and it is paid only while long requests are being interrupted.
+    /// 1. a slice is at most twice as long as requested: *lateness ≤ quantum*. Below that, the
+    ///    quantum does not determine the length of a slice; and
+    /// 2. at most a third of the CPU goes into interrupting: *2 × look ≤ quantum + lateness*,
+    ///    because a slice really lasts for quantum and lateness. Below that, an overload of long
+    ///    requests costs more than preemption gains. A third is much, but this is a bound, not
+    ///    advice, and it is paid only while long requests are being interrupted.
     ///
-    /// In whole µs, 5 µs at least, 4 ms at most. Delays between two that were measured are interpolated.
+    /// The result is in whole µs, at least 5 µs and at most 4 ms. Delays between two measured ones
+    /// are interpolated.
     pub fn quantum_floor(&self) -> Duration {
         let sensible = |quantum: &Duration| {
             let late = self.lateness(*quantum);
@@ -155,7 +161,8 @@ impl Calibration {
             .unwrap_or(Duration::from_micros(MOST_QUANTUM_US))
     }
 
-    /// A figure of the timers at `asked`, on the straight line between the two delays measured around it.
+    /// Returns a figure of the timers at `asked`, on the straight line between the two delays
+    /// measured around it.
     fn at(&self, asked: Duration, figure: impl Fn(&TimerFloor) -> u64) -> u64 {
         let asked = nanos(asked);
         let above = self.timers.partition_point(|timer| timer.asked_ns < asked);
@@ -178,7 +185,7 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Three priorities that the rights permit.
+/// Returns three priorities that the rights permit.
 fn bands(rights: &Rights) -> Result<Bands, CalibrateError> {
     let default = Bands::DEFAULT;
     if rights.highest >= Some(default.dispatcher()) {
@@ -193,7 +200,7 @@ fn bands(rights: &Rights) -> Result<Bands, CalibrateError> {
     Ok(least.unwrap_or(default))
 }
 
-/// Why nothing was measured.
+/// The reason why nothing was measured.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CalibrateError {
@@ -201,16 +208,17 @@ pub enum CalibrateError {
     Rights(MissingRights),
     /// The CPU does not exist or this thread may not run there.
     NoSuchCpu {
-        /// What was asked for.
+        /// The requested CPU.
         cpu: usize,
-        /// What there is.
+        /// The CPUs that this thread may use.
         allowed: Vec<usize>,
     },
     /// A thread could not be elevated although it seemed permitted.
     Elevate(ElevateError),
     /// Threads, timers or memory are exhausted.
     Os(io::Error),
-    /// The machine was too busy: real-time threads of others held the CPU, or throttling stopped ours.
+    /// The machine was too busy: other real-time threads held the CPU, or throttling stopped the
+    /// calibration.
     TooBusy,
 }
 
@@ -293,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dear_look_raises_the_floor_until_it_is_a_third() {
+    fn an_expensive_look_raises_the_floor_until_it_is_a_third() {
         let floor = calibration(50, &[(5, 30), (200, 30)]).quantum_floor();
         assert_eq!(floor, Duration::from_micros(70));
     }

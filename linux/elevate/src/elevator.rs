@@ -1,18 +1,21 @@
 //! [`Elevator`]: a set of elevated threads.
 //!
 //! Invariants:
-//! * Nothing is elevated that is not recorded in the table (`table.rs`), and a record goes only when its thread was given
-//!   back.
-//! * A thread is always elevated with `SCHED_RESET_ON_FORK`: what it spawns or forks starts at `SCHED_OTHER`. A thread that calls
-//!   `exec` keeps its policy and becomes the main thread of its process, where it is found and given back.
+//! * Only threads recorded in the table (`table.rs`) are elevated, and a record is removed only
+//!   after its thread was restored.
+//! * A thread is always elevated with `SCHED_RESET_ON_FORK`: its children start at `SCHED_OTHER`. A
+//!   thread that calls `exec` keeps its policy and becomes the main thread of its process, where it
+//!   is found and restored.
 //! * A thread of another process is elevated only under a living guardian and at most at
 //!   [`Priority::FOREIGN_MAX`].
-//! * A thread of another process that another elevator elevates is refused: recorded as what it had, that would stay.
+//! * A thread that another elevator elevates is refused: its elevated policy would be recorded as
+//!   the former one, and stay.
 //! * Only the process that made an elevator acts on it; a fork of it is inert.
-//! * A thread that waits for the set's lock lends its priority to the holder (`lock.rs`), which may have become ordinary just now.
+//! * A thread that waits for the set's lock lends its priority to the holder (`lock.rs`), which may
+//!   have become ordinary.
 //!
-//! Elevating and giving back take the set's lock and some 15 µs (a file of `/proc` is read; three for threads of others). [`Elevated::set`] is one
-//! system call, without lock or allocation.
+//! Elevating and restoring take the set's lock and read a file of `/proc` (three for threads of
+//! other processes). [`Elevated::set`] is one system call, without lock or allocation.
 
 use std::io;
 use std::ops::Deref;
@@ -35,16 +38,18 @@ use crate::table::{Pin, Record, Table};
 
 pub(crate) const FIFO: i32 = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
 
-/// A set of threads that run in SCHED_FIFO for as long as their guards live. Cloning gives another handle to the set.
+/// A set of threads that run in SCHED_FIFO while their guards live. Cloning gives another handle to
+/// the set.
 ///
-/// See the crate's documentation for what happens when the process ends, and how.
+/// The crate's documentation says how threads are restored when the process ends.
 #[derive(Debug, Clone)]
 pub struct Elevator {
     pub(crate) inner: Arc<Set>,
 }
 
-/// What handles and guards share. With the last of them everything is given back, before that handle's drop returns:
-/// a caller that only looks whether a set holds a thread ([`exit`]) shares the [`Inner`] and cannot put that off.
+/// The state that handles and guards share. Dropping the last of them restores everything before
+/// the drop returns. A caller that only checks whether a set holds a thread ([`exit`]) shares the
+/// [`Inner`] and cannot delay that.
 #[derive(Debug)]
 pub(crate) struct Set(pub(crate) Arc<Inner>);
 
@@ -69,16 +74,17 @@ pub(crate) struct Inner {
     pub(crate) owner: libc::pid_t,
     pub(crate) guarded: bool,
     pub(crate) heartbeat: Option<Duration>,
-    /// Taken for every change of the table, and for the guardian.
+    /// Locked for every change of the table, and for the guardian.
     pub(crate) guardian: Lock<Option<Guardian>>,
 }
 
-// Every change of the table ends with one store that publishes it, so a panic in between leaves it as it was.
+// Every change of the table ends with one store that publishes it, so a panic in between leaves the
+// table unchanged.
 impl UnwindSafe for Inner {}
 impl RefUnwindSafe for Inner {}
 
 impl Elevator {
-    /// A set for threads of this process, without a guardian.
+    /// Creates a set for threads of this process, without a guardian.
     ///
     /// # Errors
     /// The kernel's, if there is no memory.
@@ -86,7 +92,8 @@ impl Elevator {
         Elevator::builder().build()
     }
 
-    /// A set for threads of any process, with a guardian that gives them back if this process dies.
+    /// Creates a set for threads of any process, with a guardian that restores them if this process
+    /// dies.
     ///
     /// # Errors
     /// The kernel's, if no process can be forked.
@@ -94,7 +101,7 @@ impl Elevator {
         Elevator::builder().guardian(true).build()
     }
 
-    /// Capacity, guardian and system calls of one's own.
+    /// Returns a builder, to choose capacity, guardian and system calls.
     pub fn builder() -> Builder {
         Builder::new()
     }
@@ -102,7 +109,7 @@ impl Elevator {
     /// Elevates thread `tid`, of this or another process, to `priority`.
     ///
     /// # Errors
-    /// [`ElevateError`]; the thread is then as it was.
+    /// [`ElevateError`]; the thread is then unchanged.
     pub fn elevate(&self, tid: Tid, priority: Priority) -> Result<Elevated, ElevateError> {
         if tid <= 0 {
             return Err(ElevateError::NoSuchThread(tid));
@@ -110,11 +117,11 @@ impl Elevator {
         Inner::elevate(&self.inner, tid, Some(priority), None)
     }
 
-    /// Records thread `tid`, of this or another process, without touching it yet: it keeps its policy until
-    /// [`Elevated::set`] or one of its kin changes it, and gets it back like any other.
+    /// Records thread `tid`, of this or another process, and leaves its policy unchanged until
+    /// [`Elevated::set`] or one of its kin. It is restored like any other.
     ///
     /// # Errors
-    /// [`ElevateError`], as [`Elevator::elevate`] but for the rights, which are not needed yet.
+    /// [`ElevateError`], as [`Elevator::elevate`], except that no rights are needed yet.
     pub fn hold(&self, tid: Tid) -> Result<Elevated, ElevateError> {
         if tid <= 0 {
             return Err(ElevateError::NoSuchThread(tid));
@@ -122,12 +129,13 @@ impl Elevator {
         Inner::elevate(&self.inner, tid, None, None)
     }
 
-    /// Elevates a thread that was born while `like`, a thread of its process, was elevated. The kernel gave it
-    /// `SCHED_OTHER` and the CPU that `like` was pinned to; it is recorded with the policy and the CPUs that `like` had
-    /// before, which it would have inherited otherwise. A policy or CPUs it has chosen itself are kept.
+    /// Elevates a thread that was born while `like`, a thread of its process, was elevated. The
+    /// kernel gave it `SCHED_OTHER` and the CPU that `like` was pinned to. It is recorded with the
+    /// former policy and CPUs of `like`, which it would have inherited otherwise. If it has chosen
+    /// a policy or CPUs itself, those are recorded.
     ///
     /// # Errors
-    /// [`ElevateError`]; the thread is then as it was.
+    /// [`ElevateError`]; the thread is then unchanged.
     pub fn elevate_born(
         &self,
         tid: Tid,
@@ -141,33 +149,34 @@ impl Elevator {
         Inner::elevate(&self.inner, tid, Some(priority), parent.as_ref())
     }
 
-    /// Elevates the calling thread to `priority`. If its guard is leaked, the thread is given back when it ends.
+    /// Elevates the calling thread to `priority`. If its guard is leaked, the thread is restored
+    /// when it ends.
     ///
     /// # Errors
-    /// [`ElevateError`]; the thread is then as it was.
+    /// [`ElevateError`]; the thread is then unchanged.
     pub fn elevate_current(&self, priority: Priority) -> Result<Elevated, ElevateError> {
         let guard = Inner::elevate(&self.inner, current_tid(), Some(priority), None)?;
         exit::watch_this_thread();
         Ok(guard)
     }
 
-    /// How many threads are recorded.
+    /// Returns the number of recorded threads.
     pub fn len(&self) -> usize {
         let _lock = self.inner.lock();
         self.inner.table.records().count()
     }
 
-    /// Whether no thread is recorded.
+    /// Returns whether no thread is recorded.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many threads can be.
+    /// Returns the number of threads that can be recorded.
     pub fn capacity(&self) -> usize {
         self.inner.table.capacity()
     }
 
-    /// The guardian's process id, if there is a living guardian.
+    /// Returns the guardian's process id, if there is a living guardian.
     pub fn guardian_pid(&self) -> Option<libc::pid_t> {
         let lock = self.inner.lock();
         lock.as_ref()
@@ -175,19 +184,20 @@ impl Elevator {
             .map(Guardian::pid)
     }
 
-    /// A sign of life, for a set with a [`Builder::heartbeat`]. One atomic addition.
+    /// Gives a sign of life, for a set with a [`Builder::heartbeat`]. One atomic addition.
     pub fn beat(&self) {
         self.inner.table.header().beats.fetch_add(1, Release);
     }
 
-    /// How often the guardian has demoted all threads because there was no sign of life: a caller that sees this change has to place its
-    /// threads again. One load.
+    /// Returns how often the guardian has demoted all threads because there was no sign of life. A
+    /// caller that sees this change must set its threads' priorities again. One load.
     pub fn demotions(&self) -> u64 {
         self.inner.table.header().demotions.load(Acquire)
     }
 
-    /// Starts the guardian again if it has died. Elevating a thread of another process does this by itself; a daemon
-    /// that elevates seldom calls it from time to time, because until then the threads would not be given back.
+    /// Starts the guardian again if it has died. Elevating a thread of another process does this by
+    /// itself. A daemon that elevates seldom calls this from time to time, because without a
+    /// guardian the threads would not be restored.
     ///
     /// # Errors
     /// [`ElevateError::GuardianLost`] if it cannot be started, [`ElevateError::Forked`] in a fork.
@@ -205,7 +215,7 @@ impl Inner {
         self.guardian.lock()
     }
 
-    /// Whether the caller is the process that made the set, and not a fork of it.
+    /// Returns whether the caller is the process that made the set, and not a fork of it.
     pub(crate) fn is_owner(&self) -> bool {
         // SAFETY: cannot fail.
         unsafe { libc::getpid() == self.owner }
@@ -222,7 +232,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Without `priority` it is only recorded. `parent`: the record of a thread of the same process that was elevated when this one was born.
+    /// Records a thread, and elevates it if there is a `priority`. `parent`: the record of a thread
+    /// of the same process that was elevated when this one was born.
     fn elevate(
         inner: &Arc<Set>,
         tid: Tid,
@@ -287,7 +298,7 @@ impl Inner {
         Ok(Elevated::new(inner, tid, (index, generation), ceiling))
     }
 
-    /// The slot of an orphan of this thread, or a new record of it. Caller holds the lock.
+    /// Returns the slot of an orphan of this thread, or of a new record. Caller holds the lock.
     fn find_or_record(
         &self,
         tid: Tid,
@@ -321,11 +332,11 @@ impl Inner {
             tid,
             birth,
             own,
-            leader: match own {
-                true => None,
-                false => self
-                    .leader_of(tid)
-                    .map_err(|error| unreadable(tid, error))?,
+            leader: if own {
+                None
+            } else {
+                self.leader_of(tid)
+                    .map_err(|error| unreadable(tid, error))?
             },
             former: match parent {
                 Some(parent) if inherits => parent.former,
@@ -335,7 +346,7 @@ impl Inner {
             pin: None,
         })?;
         if parent.is_some() && inherits {
-            // The nice value that the kernel gave it is no choice of anybody's.
+            // The thread's present nice value was the kernel's choice.
             self.table.note_nice(slot.0, former.attr().nice);
         }
         if let Some(pin) = parent.and_then(|parent| parent.pin) {
@@ -344,7 +355,7 @@ impl Inner {
         Ok(slot)
     }
 
-    /// The main thread of the process of `tid`, and when it began, if that is another thread.
+    /// Returns the main thread of the process of `tid`, and its birth, if that is another thread.
     fn leader_of(&self, tid: Tid) -> io::Result<Option<(Tid, u64)>> {
         let leader = retrying(|| self.sys.leader(tid))?;
         if leader == tid {
@@ -353,9 +364,10 @@ impl Inner {
         Ok(Some((leader, retrying(|| self.sys.birth(leader))?)))
     }
 
-    /// Remembers what a pin that was inherited has replaced, if the thread still has it. Caller holds the lock.
+    /// Records the CPUs that an inherited pin has replaced, if the thread still has the pin. Caller
+    /// holds the lock.
     fn note_inherited_pin(&self, index: usize, tid: Tid, pin: &Pin) {
-        // If its CPUs cannot be read, they are not touched either.
+        // CPUs that cannot be read are not touched either.
         let Ok(now) = retrying(|| self.sys.sched_getaffinity(tid)) else {
             return;
         };
@@ -366,7 +378,7 @@ impl Inner {
         }
     }
 
-    /// Records, if need be after removing threads that have ended. Caller holds the lock.
+    /// Records a thread, if need be after removing threads that have ended. Caller holds the lock.
     fn record(&self, record: &Record) -> Result<(usize, u64), ElevateError> {
         if let Some(slot) = self.table.record(record) {
             return Ok(slot);
@@ -386,14 +398,14 @@ impl Inner {
         })
     }
 
-    /// Whether this set holds the thread. Takes the lock.
+    /// Returns whether this set holds the thread. Takes the lock.
     pub(crate) fn holds(&self, tid: Tid, birth: u64) -> bool {
         let _lock = self.lock();
         self.table.find(tid, birth).is_some()
     }
 
-    /// Gives back the thread of slot `index` and frees the slot, or leaves it as an orphan; one that `lives` has not ended, whatever the kernel says.
-    /// Caller holds the lock.
+    /// Restores the thread of slot `index` and frees the slot, or leaves the record as an orphan.
+    /// `lives`: the thread has not ended, even if the kernel reports so. Caller holds the lock.
     pub(crate) fn give_back(
         &self,
         index: usize,
@@ -411,7 +423,7 @@ impl Inner {
         restored
     }
 
-    /// The calling thread ends: gives it back if it is still recorded.
+    /// Restores the calling thread at its end, if it is still recorded.
     pub(crate) fn thread_ends(&self, tid: Tid) {
         if !self.is_owner() {
             return;
@@ -419,19 +431,20 @@ impl Inner {
         let _lock = self.lock();
         for (index, record) in self.table.records() {
             if record.own && record.tid == tid {
-                // What fails here ends with the thread a moment later.
+                // A failure ends with the thread a moment later.
                 let _ = self.give_back(index, &record, false);
             }
         }
     }
 
-    /// The process exits: gives everything back. Records stay if there is a guardian, which looks again once no other
-    /// thread of this process can raise anything. `patient` is how often a lock that is taken is tried.
-    pub(crate) fn process_exits(&self, patient: usize) {
+    /// Restores everything at the exit of the process. Records stay if there is a guardian, which
+    /// checks again once no other thread of this process can raise anything. `attempts` is the
+    /// number of attempts to take the lock.
+    pub(crate) fn process_exits(&self, attempts: usize) {
         if !self.is_owner() {
             return;
         }
-        for _ in 0..patient {
+        for _ in 0..attempts {
             let Some(lock) = self.guardian.try_lock() else {
                 std::thread::sleep(std::time::Duration::from_millis(1));
                 continue;

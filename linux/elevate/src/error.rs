@@ -1,4 +1,4 @@
-//! Why a thread was not elevated. In each case nothing was changed.
+//! The reasons why a thread was not elevated. In each case nothing was changed.
 
 use std::error::Error;
 use std::fmt;
@@ -8,64 +8,67 @@ use crate::policy::Policy;
 use crate::priority::Priority;
 use crate::sys::Tid;
 
-/// Why [`Elevator::elevate`](crate::Elevator::elevate) refused. The thread is as it was.
+/// The reason why [`Elevator::elevate`](crate::Elevator::elevate) refused. The thread is unchanged.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ElevateError {
-    /// There is no such thread (any more).
+    /// The thread does not exist, or has ended.
     NoSuchThread(Tid),
-    /// The thread is of `SCHED_DEADLINE` or above priority 49: that was meant, and it is left alone.
+    /// The thread is of `SCHED_DEADLINE` or above priority 49: its owner put it there, and it is
+    /// left alone.
     AboveBands {
         /// The thread.
         tid: Tid,
-        /// What it has.
+        /// The thread's policy.
         policy: Policy,
     },
     /// The thread is elevated already by this process; use the guard that exists.
     AlreadyElevated(Tid),
-    /// Another process elevates the thread, by the look of its policy: what it would be given back to is not its own.
+    /// The thread's policy suggests that another process elevates it: that policy must not be
+    /// recorded as the former one.
     ElevatedByOthers {
         /// The thread.
         tid: Tid,
-        /// What it has.
+        /// The thread's policy.
         policy: Policy,
     },
-    /// Every slot of the table is taken, and what is not recorded is never elevated.
+    /// All slots of the table are taken, and only recorded threads are elevated.
     TableFull {
-        /// Threads the table holds.
+        /// Number of threads that the table holds.
         capacity: usize,
     },
-    /// A thread of another process outlives this one, so it is elevated only under a guardian.
+    /// A guardian is needed, because a thread of another process outlives this one.
     GuardianNeeded(Tid),
     /// The guardian had died and could not be started again.
     GuardianLost(io::Error),
     /// Threads of other processes stay below the guardian.
     AboveGuardian {
-        /// What was asked for.
+        /// The requested priority.
         asked: Priority,
     },
-    /// This process is a fork of the one that made the elevator, whose threads are not its business.
+    /// This process is a fork of the one that made the elevator.
     Forked,
-    /// The kernel said no.
+    /// The kernel refused.
     Refused {
         /// The thread.
         tid: Tid,
-        /// What was asked for.
+        /// The requested priority.
         asked: Priority,
-        /// What the kernel said: `EPERM` if a right is missing.
+        /// The kernel's error: `EPERM` if a right is missing.
         error: io::Error,
     },
-    /// The thread could not be looked at.
+    /// The thread's state could not be read.
     Unreadable {
         /// The thread.
         tid: Tid,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
     },
 }
 
 impl ElevateError {
-    /// Whether a right is missing, so that [`Rights::probe`](crate::Rights::probe) has a remedy.
+    /// Returns whether a right is missing, so that [`Rights::probe`](crate::Rights::probe) has a
+    /// remedy.
     pub fn is_rights(&self) -> bool {
         match self {
             ElevateError::Refused { error, .. } => error.raw_os_error() == Some(libc::EPERM),

@@ -1,40 +1,43 @@
-//! [`Events`]: processes and threads that are born, end, or become another program or user, as the kernel tells them (proc connector).
+//! [`Events`]: processes and threads that are born, end, or change their program, user or name, as
+//! the kernel reports them (proc connector).
 //!
-//! It takes CAP_NET_ADMIN and the machine's own network namespace. Events that come faster than they are read are lost, which is told;
-//! then, or without any, a listener has to look around. Layout of the messages: linux/netlink.h, connector.h, cn_proc.h.
+//! A subscription needs CAP_NET_ADMIN and the machine's own network namespace. Events that come
+//! faster than they are read are lost, which [`Event::Lost`] reports; after that, or without a
+//! subscription, a listener must scan `/proc`. Layout of the messages: linux/netlink.h,
+//! connector.h, cn_proc.h.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// What has happened.
+/// An event of a process or a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// A thread was born: a new process, if the numbers are equal.
+    /// A thread was born: a new process, if `process` and `thread` are equal.
     Born {
-        /// Of which a thread made it.
+        /// The thread that made it.
         parent: i32,
-        /// To which it belongs.
+        /// The process that it belongs to.
         process: i32,
-        /// Its own number.
+        /// Its own tid.
         thread: i32,
     },
     /// A thread has ended.
     Ended {
-        /// To which it belonged.
+        /// The process that it belonged to.
         process: i32,
-        /// Its number.
+        /// Its tid.
         thread: i32,
     },
-    /// The process is another program or another user's, or has another name.
+    /// A process runs another program, or has another user or name.
     Changed {
-        /// Its number.
+        /// The process.
         process: i32,
     },
     /// Events were lost.
     Lost,
 }
 
-/// A subscription. Dropping it ends it.
+/// A subscription to events. Dropping it ends it.
 #[derive(Debug)]
 pub struct Events {
     socket: OwnedFd,
@@ -54,20 +57,20 @@ const UID: u32 = 4;
 const COMM: u32 = 0x200;
 const EXIT: u32 = 0x8000_0000;
 
-/// What may be of interest.
+/// The events that a subscription delivers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interest {
     /// All of [`Event`].
     All,
-    /// Births and ends: the kernel leaves out the others, and no thread is woken for them.
+    /// Births and ends: the kernel drops the others, and wakes no thread for them.
     Threads,
 }
 
 impl Events {
-    /// Listens from now on.
+    /// Subscribes to events from now on.
     ///
     /// # Errors
-    /// A right is missing, or the kernel has no such connector.
+    /// The kernel's if a right is missing; EOPNOTSUPP if there is no such connector here.
     pub fn subscribe(interest: Interest) -> io::Result<Events> {
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: integers only.
@@ -75,7 +78,7 @@ impl Events {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: it was just made and has no other owner.
+        // SAFETY: the descriptor was just made and has no other owner.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         // SAFETY: a structure of integers, for which zeroes are valid.
         let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
@@ -112,8 +115,10 @@ impl Events {
             return Err(io::Error::last_os_error());
         }
         let events = Events { socket };
-        // It has answered before the call returned; to a process within a namespace it says nothing, now or ever.
-        if !std::iter::from_fn(|| events.receive()).any(|got| got.is_ok_and(|it| it.is_none())) {
+        // The kernel has answered before the call returned. It never answers a process within a
+        // namespace.
+        let mut answers = std::iter::from_fn(|| events.receive());
+        if !answers.any(|received| received.is_ok_and(|event| event.is_none())) {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
         if interest == Interest::Threads {
@@ -122,7 +127,8 @@ impl Events {
         Ok(events)
     }
 
-    /// The next message, `Ok(None)` if it is the kernel's answer to the subscription; `None`: there is none now.
+    /// Receives the next message: `Ok(None)` is the kernel's answer to the subscription, `None`
+    /// that there is none now.
     fn receive(&self) -> Option<io::Result<Option<Event>>> {
         loop {
             let mut message = [0u8; 256];
@@ -152,7 +158,7 @@ impl Events {
         }
     }
 
-    /// The next one; `None`: there is none now. One system call.
+    /// Returns the next event; `None` if there is none now. One system call.
     pub fn next(&self) -> Option<Event> {
         loop {
             match self.receive()? {
@@ -170,7 +176,8 @@ impl AsFd for Events {
     }
 }
 
-/// Lets the kernel drop everything but births and ends: a program of four instructions for each message.
+/// Lets the kernel drop all events but births and ends: a filter of four instructions for each
+/// message.
 fn only_threads(socket: BorrowedFd<'_>) -> io::Result<()> {
     let code = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
         code: code as u16,
@@ -178,8 +185,8 @@ fn only_threads(socket: BorrowedFd<'_>) -> io::Result<()> {
         jf,
         k,
     };
-    // It loads words as they would stand on a network.
-    let word = |what: u32| u32::from_be_bytes(what.to_ne_bytes());
+    // The filter loads words in network byte order.
+    let word = |number: u32| u32::from_be_bytes(number.to_ne_bytes());
     let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     let mut program = [
         code(
@@ -213,7 +220,7 @@ fn only_threads(socket: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// A `struct proc_event`: what, CPU, time, and then numbers.
+/// Parses a `struct proc_event`: type, CPU, time, and then numbers.
 fn parse(event: &[u8]) -> Option<Event> {
     let word = |at: usize| Some(u32::from_ne_bytes(event.get(at..at + 4)?.try_into().ok()?));
     let number = |index: usize| Some(word(16 + 4 * index)? as i32);
@@ -240,8 +247,8 @@ mod tests {
 
     #[test]
     fn events_are_read_as_the_kernel_writes_them() {
-        let event = |what: u32, numbers: [i32; 4]| {
-            let mut bytes = what.to_ne_bytes().to_vec();
+        let event = |kind: u32, numbers: [i32; 4]| {
+            let mut bytes = kind.to_ne_bytes().to_vec();
             bytes.extend([0; 12]);
             bytes.extend(numbers.into_iter().flat_map(i32::to_ne_bytes));
             parse(&bytes)
@@ -266,15 +273,15 @@ mod tests {
     }
 
     #[test]
-    fn births_and_ends_of_threads_are_told_and_nothing_else() {
+    fn births_and_ends_of_threads_are_reported_and_nothing_else() {
         let Ok(events) = Events::subscribe(Interest::Threads) else {
-            eprintln!("skipped: the kernel tells nothing here");
+            eprintln!("skipped: the kernel reports no events here");
             return;
         };
         let own = std::process::id() as i32;
         let name = || {
             let tid = crate::current_tid();
-            // A thread gets a name: an event that is not asked for.
+            // The thread gets a name: an event outside of the interest.
             std::fs::write(format!("/proc/self/task/{tid}/comm"), "renamed").unwrap();
             tid
         };

@@ -1,4 +1,4 @@
-//! Sleeping until a word changes: futexes of one process. Async-signal-safe.
+//! Sleeping until a word changes: futexes private to one process. Async-signal-safe.
 
 use std::ptr::null;
 use std::sync::atomic::AtomicU32;
@@ -8,18 +8,18 @@ pub fn futex_wait(word: &AtomicU32, value: u32) {
     futex(word, libc::FUTEX_WAIT, value, None);
 }
 
-/// The same, for at most so many ns.
+/// Waits while the word is `value`, for at most `nanos` nanoseconds; may return early.
 pub fn futex_wait_for(word: &AtomicU32, value: u32, nanos: u64) {
     futex(word, libc::FUTEX_WAIT, value, Some(nanos));
 }
 
-/// The same, until that many ns of CLOCK_MONOTONIC.
+/// Waits while the word is `value`, until `nanos` nanoseconds of CLOCK_MONOTONIC; may return early.
 pub fn futex_wait_until(word: &AtomicU32, value: u32, nanos: u64) {
-    // Unlike the other kind, this one takes a point in time.
+    // Unlike FUTEX_WAIT, this operation takes an absolute time.
     futex(word, libc::FUTEX_WAIT_BITSET, value, Some(nanos));
 }
 
-/// Wakes a thread that waits for the word.
+/// Wakes one thread that waits for the word.
 pub fn futex_wake(word: &AtomicU32) {
     futex(word, libc::FUTEX_WAKE, 1, None);
 }
@@ -29,7 +29,8 @@ fn futex(word: &AtomicU32, operation: libc::c_int, value: u32, nanos: Option<u64
         tv_sec: (nanos / 1_000_000_000) as libc::time_t,
         tv_nsec: (nanos % 1_000_000_000) as libc::c_long,
     });
-    // SAFETY: word and time live for the length of the call. All errors mean: look again.
+    // SAFETY: word and time live for the length of the call. After any error the caller checks the
+    // word again.
     unsafe {
         libc::syscall(
             libc::SYS_futex,

@@ -1,29 +1,34 @@
-//! The guardian: a small process that gives every recorded thread back when its owner dies, however it dies.
+//! The guardian: a small process that restores every recorded thread when its owner dies, however
+//! it dies.
 //!
 //! ```text
 //! owner                                        guardian (forked, no exec)
-//!   start ── fork ───────────────────────────▶ signals blocked, own session, other descriptors closed,
-//!     │  ◀─────────────── ready ────────────── all CPUs, SCHED_FIFO 49 if permitted
+//!   start ── fork ───────────────────────────▶ signals blocked, own session, other descriptors
+//!     │  ◀─────────────── ready ────────────── closed, all CPUs, SCHED_FIFO 49 if permitted
 //!     │  records, elevates, restores           sleeps
 //!   dies (any signal, abort, _exit), or execs
 //!     └── pidfd readable, or end of file ────▶ restores every record, exits
 //! ```
 //!
-//! * It is above every charge: threads of other processes get at most 48, so it runs even if they burn every CPU.
-//! * It is invisible to `SIGCHLD` handlers and `wait` loops of the owner (waited for with `__WCLONE`).
-//! * It acts only once no thread of the owner can make another system call: when the process is dead, or its descriptors
-//!   are closed. An `exec` of the owner closes them as well; the guardian then also lowers the main thread, which has
-//!   inherited the policy of whichever thread called `exec`.
-//! * A program that closes all its descriptors without `exec` dismisses its guardian: everything is given back, and
-//!   the next elevation of another process's thread starts a new guardian.
-//! * An owner with a heartbeat ([`Builder::heartbeat`](crate::Builder::heartbeat)) that gives none for so long, because it was
-//!   stopped or hangs, loses what it has raised: threads of other processes go to SCHED_OTHER, and stay recorded. The
-//!   guardian looks four times in that time while any is recorded, and sleeps otherwise.
-//! * If the guardian dies first, the next such elevation, or [`ensure_guardian`](crate::Elevator::ensure_guardian),
-//!   starts a new one over the same records.
+//! * It is above all threads that it guards: threads of other processes get at most 48, so it runs
+//!   even if they burn every CPU.
+//! * It is invisible to `SIGCHLD` handlers and `wait` loops of the owner (waited for with
+//!   `__WCLONE`).
+//! * It acts only once no thread of the owner can make another system call: when the process is
+//!   dead, or its descriptors are closed. An `exec` of the owner closes them as well; the guardian
+//!   then also lowers the main thread, which has inherited the policy of the thread that called
+//!   `exec`.
+//! * A program that closes all its descriptors without `exec` dismisses its guardian: everything is
+//!   restored, and the next elevation of another process's thread starts a new guardian.
+//! * An owner with a heartbeat ([`Builder::heartbeat`](crate::Builder::heartbeat)) that misses it,
+//!   because it was stopped or hangs, loses its elevations: threads of other processes go to
+//!   SCHED_OTHER, and stay recorded. The guardian checks four times per heartbeat while any such
+//!   thread is recorded, and sleeps otherwise.
+//! * If the guardian dies first, the next such elevation, or
+//!   [`ensure_guardian`](crate::Elevator::ensure_guardian), starts a new one over the same records.
 //!
-//! What it cannot survive: being killed together with its owner (`cgroup.kill`, `systemctl kill -s KILL`, a memory
-//! cgroup with `oom.group`). It asks the OOM killer to spare it, if it may.
+//! A guardian that is killed together with its owner restores nothing (`cgroup.kill`, `systemctl
+//! kill -s KILL`, a memory cgroup with `oom.group`). It asks the OOM killer to spare it, if it may.
 //!
 //! It keeps the memory of the moment of its fork, copy-on-write: start it early.
 
@@ -39,27 +44,27 @@ use crate::priority::Priority;
 use crate::sys::Sys;
 use crate::table::Table;
 
-/// How long the owner waits for the guardian to be ready, and to end.
+/// Time that the owner waits for the guardian to be ready, and to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The owner's side.
+/// The owner's handle of its guardian.
 #[derive(Debug)]
 pub(crate) struct Guardian {
     pid: libc::pid_t,
-    /// Its end of file tells the guardian to look.
+    /// Its end of file wakes the guardian.
     socket: OwnedFd,
 }
 
 impl Guardian {
     /// Forks a guardian over `table` and waits until it watches `owner`, which is the caller.
-    /// `heartbeat`: how long the owner may be without a sign of life.
+    /// `heartbeat`: the longest time between two signs of life of the owner.
     pub(crate) fn start(
         table: &Table,
         sys: &dyn Sys,
         owner: libc::pid_t,
         heartbeat: Option<Duration>,
     ) -> io::Result<Guardian> {
-        // Whatever the one before was told, this one has not been.
+        // The new guardian knows nothing of the requests to its predecessor.
         table.header().armed.store(0, SeqCst);
         let mut pair = [-1; 2];
         // SAFETY: the kernel writes two descriptors into the array.
@@ -77,14 +82,16 @@ impl Guardian {
         // SAFETY: both were opened above and have no other owner.
         let [socket, theirs] = pair.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
         let signals = SignalsBlocked::new();
-        // SAFETY: the child calls `child::run` only, which keeps to what is safe after a fork and never returns.
+        // SAFETY: the child only calls `child::run`, which is safe after a fork and
+        // never returns.
         let pid = unsafe { sys.fork_quietly() }?;
         if pid == 0 {
             child::run(table, theirs.as_raw_fd(), owner, heartbeat);
         }
         drop(signals);
         drop(theirs);
-        // It rises by itself too; but if its charges burn every CPU already, it would not get to that.
+        // It raises itself too; but it would not get a CPU for that if its threads burn every CPU
+        // already.
         let fifo = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
         let _ = sys.sched_setscheduler(pid, fifo, i32::from(Priority::MAX.get()));
         let guardian = Guardian { pid, socket };
@@ -138,17 +145,17 @@ impl Guardian {
         self.pid
     }
 
-    /// Whether it still runs. Removes its zombie if not. One system call.
+    /// Returns whether the guardian still runs. Reaps it if not. One system call.
     pub(crate) fn is_alive(&self) -> bool {
-        // SAFETY: no status is asked for.
+        // SAFETY: no status is requested.
         unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) == 0 }
     }
 
-    /// Tells it that a thread of another process has been recorded, so that it looks at the heartbeat. One system call after a
-    /// time without any, else none.
+    /// Announces that a thread of another process has been recorded, so that the guardian checks
+    /// the heartbeat. One system call if it was not armed, otherwise none.
     ///
-    /// Nothing is missed: the guardian disarms itself, and only then looks whether anything is recorded; the caller has
-    /// recorded, and only then looks whether it is armed.
+    /// No record is missed: the guardian disarms itself, and only then checks whether any is
+    /// recorded; the caller has recorded, and only then checks whether the guardian is armed.
     pub(crate) fn arm(&self, table: &Table) {
         fence(SeqCst);
         if table.header().armed.swap(1, SeqCst) == 0 {
@@ -160,18 +167,20 @@ impl Guardian {
         }
     }
 
-    /// Ends it: it gives back what is still recorded and exits; after two seconds it is killed.
+    /// Ends the guardian: it restores the threads that are still recorded and exits; after two
+    /// seconds it is killed.
     pub(crate) fn stop(self) {
-        // SAFETY: shutting down reaches the guardian even if a fork of this process holds the descriptor too.
+        // SAFETY: no pointers. The shutdown reaches the guardian even if a fork of this process
+        // holds the descriptor too.
         unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
         let deadline = Instant::now() + PATIENCE;
         while self.is_alive() {
             if Instant::now() > deadline + PATIENCE {
-                // Stuck in the kernel; it ends as soon as it leaves.
+                // The guardian is stuck in the kernel, and ends when it leaves.
                 return;
             }
             if Instant::now() > deadline {
-                // SAFETY: the process is an unreaped child of this one, so the pid is still its.
+                // SAFETY: the process is an unreaped child of this one, so the pid is still valid.
                 unsafe { libc::kill(self.pid, libc::SIGKILL) };
             }
             std::thread::sleep(Duration::from_micros(200));
@@ -184,7 +193,8 @@ struct SignalsBlocked(libc::sigset_t);
 
 impl SignalsBlocked {
     fn new() -> SignalsBlocked {
-        // SAFETY: a `sigset_t` of zeroes is valid, and both calls write only the sets they are given.
+        // SAFETY: a `sigset_t` of zeroes is valid, and both calls write only the sets they are
+        // given.
         unsafe {
             let mut all: libc::sigset_t = std::mem::zeroed();
             let mut before: libc::sigset_t = std::mem::zeroed();

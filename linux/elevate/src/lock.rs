@@ -1,10 +1,13 @@
-//! [`Lock`]: a mutex that lends the priority of the threads that wait for it to its holder.
+//! [`Lock`]: a mutex with priority inheritance.
 //!
-//! The threads of a set are of very different priorities, and one that gives itself back becomes ordinary *while it holds* the set's
-//! lock. Anything elevated on its CPU would then keep it from letting go, and with it the thread that is to take the elevated back. The kernel
-//! inherits priorities through futexes of this kind (`FUTEX_LOCK_PI`); one without them makes the waiter sleep and look again.
+//! The threads of a set have very different priorities, and a thread that restores itself becomes
+//! ordinary *while it holds* the set's lock. Any elevated thread on its CPU would then keep it from
+//! releasing the lock, and so block the thread that is to demote the elevated one. The kernel lends
+//! priorities through futexes of this kind (`FUTEX_LOCK_PI`); on a kernel without them the waiter
+//! sleeps and tries again.
 //!
-//! Free: one compare-exchange to take, one to let go. A thread does not take it twice, and does not end while it holds it.
+//! Uncontended: one compare-exchange to lock, one to unlock. A thread does not lock twice, and does
+//! not end while it holds the lock.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -15,18 +18,19 @@ use std::time::Duration;
 
 use crate::sys::current_tid;
 
-/// See the module.
+/// A mutex with priority inheritance; see the module.
 #[derive(Debug)]
 pub(crate) struct Lock<T> {
-    /// 0, or the holder's tid and the kernel's mark that others wait: the kernel's format.
+    /// The kernel's format: 0, or the holder's tid and a bit that is set while others wait.
     word: AtomicU32,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: one thread at a time has the value, by the guard.
+// SAFETY: one thread at a time has access to the value, through the guard.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
-/// The right to the value. It stays on the thread that has taken the lock, as the kernel knows it by its tid.
+/// A guard of the value. It stays on the thread that took the lock, since the kernel knows the
+/// holder by its tid.
 #[derive(Debug)]
 pub(crate) struct Locked<'a, T> {
     lock: &'a Lock<T>,
@@ -47,9 +51,9 @@ impl<T> Lock<T> {
             if let Some(locked) = self.try_lock() {
                 return locked;
             }
-            match self.call(libc::FUTEX_LOCK_PI) {
+            match self.futex(libc::FUTEX_LOCK_PI) {
                 Ok(()) => return self.taken(current_tid() as u32),
-                // The holder lets go at this moment, or was interrupted in it.
+                // The holder is unlocking at this moment, or a signal interrupted the call.
                 Err(libc::EAGAIN | libc::EINTR) => {}
                 Err(_) => std::thread::sleep(Duration::from_micros(50)),
             }
@@ -70,7 +74,7 @@ impl<T> Lock<T> {
         }
     }
 
-    fn call(&self, operation: libc::c_int) -> Result<(), libc::c_int> {
+    fn futex(&self, operation: libc::c_int) -> Result<(), libc::c_int> {
         // SAFETY: the word lives for the length of the call, and there is no time limit.
         let result = unsafe {
             libc::syscall(
@@ -93,14 +97,14 @@ impl<T> Lock<T> {
 impl<T> Deref for Locked<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: the guard is the right to it.
+        // SAFETY: the guard gives exclusive access.
         unsafe { &*self.lock.value.get() }
     }
 }
 
 impl<T> DerefMut for Locked<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the guard is the right to it, and borrowed mutably.
+        // SAFETY: the guard gives exclusive access, and is borrowed mutably.
         unsafe { &mut *self.lock.value.get() }
     }
 }
@@ -110,8 +114,8 @@ impl<T> Drop for Locked<'_, T> {
         let word = &self.lock.word;
         let alone = word.compare_exchange(self.tid, 0, Release, Relaxed);
         if alone.is_err() {
-            // Others wait: the kernel hands it to the most urgent of them.
-            let handed_on = self.lock.call(libc::FUTEX_UNLOCK_PI);
+            // Others wait: the kernel passes the lock to the most urgent of them.
+            let handed_on = self.lock.futex(libc::FUTEX_UNLOCK_PI);
             debug_assert_eq!(handed_on, Ok(()));
         }
     }
@@ -143,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_held_is_not_taken_by_a_try() {
+    fn a_held_lock_is_not_taken_by_try_lock() {
         let lock = Lock::new(());
         let held = lock.lock();
         std::thread::scope(|scope| {

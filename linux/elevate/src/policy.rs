@@ -1,4 +1,4 @@
-//! What a thread's scheduling was: policy, nice value or priority, reset-on-fork.
+//! A thread's scheduling: policy, nice value or priority, reset-on-fork.
 //!
 //! Plain values; reading one costs one system call.
 
@@ -8,13 +8,13 @@ use std::io;
 use crate::priority::Priority;
 use crate::sys::{SchedAttr, Sys, Tid};
 
-/// The scheduling of a thread at one moment, complete enough to give it back.
+/// The scheduling of a thread at one moment, complete enough to restore it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     attr: SchedAttr,
 }
 
-/// The kernel's scheduling classes, as far as threads of users are in them.
+/// The kernel's scheduling classes of user threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// `SCHED_OTHER` with its nice value.
@@ -35,7 +35,7 @@ pub enum Class {
     RoundRobin(u32),
     /// `SCHED_DEADLINE`.
     Deadline,
-    /// Something newer than this crate, e.g. `SCHED_EXT`.
+    /// A class that this crate does not know, e.g. `SCHED_EXT`.
     Unknown(u32),
 }
 
@@ -43,7 +43,7 @@ impl Policy {
     /// Reads the policy of `tid` (0: the calling thread).
     ///
     /// # Errors
-    /// The kernel's: `ESRCH` if there is no such thread.
+    /// The kernel's error: `ESRCH` if there is no such thread.
     pub fn of(sys: &dyn Sys, tid: Tid) -> io::Result<Policy> {
         Ok(Policy {
             attr: sys.sched_getattr(tid)?,
@@ -54,12 +54,12 @@ impl Policy {
         Policy { attr }
     }
 
-    /// The kernel's structure.
+    /// Returns the kernel's structure.
     pub const fn attr(&self) -> &SchedAttr {
         &self.attr
     }
 
-    /// Which class, with its parameter.
+    /// Returns the class, with its parameter.
     pub fn class(&self) -> Class {
         match self.attr.policy as i32 {
             libc::SCHED_OTHER => Class::Other {
@@ -76,12 +76,13 @@ impl Policy {
         }
     }
 
-    /// Whether children get `SCHED_OTHER` instead of this policy.
+    /// Returns whether children get `SCHED_OTHER` rather than this policy.
     pub const fn resets_on_fork(&self) -> bool {
         self.attr.flags & libc::SCHED_FLAG_RESET_ON_FORK as u64 != 0
     }
 
-    /// The real-time priority, 0 for classes that have none. Deadline threads count as 100: above all priorities.
+    /// Returns the real-time priority, 0 for classes that have none. Deadline threads count as 100:
+    /// above all priorities.
     pub fn real_time(&self) -> u32 {
         match self.class() {
             Class::Fifo(priority) | Class::RoundRobin(priority) => priority,
@@ -90,12 +91,13 @@ impl Policy {
         }
     }
 
-    /// Whether it lies above every [`Priority`] of this crate.
+    /// Returns whether the policy is above every [`Priority`] of this crate.
     pub fn is_above_bands(&self) -> bool {
         self.real_time() > u32::from(Priority::MAX.get())
     }
 
-    /// Whether it looks like something this crate has set: `SCHED_FIFO` within the bands, or `SCHED_DEADLINE`, reset on fork.
+    /// Returns whether this crate may have set the policy: `SCHED_FIFO` within the bands, or
+    /// `SCHED_DEADLINE`, reset on fork.
     pub fn looks_elevated(&self) -> bool {
         let ours = match self.class() {
             Class::Fifo(_) => !self.is_above_bands(),
@@ -130,7 +132,7 @@ mod tests {
     use crate::sys::Kernel;
 
     #[test]
-    fn a_policy_says_what_it_is() {
+    fn a_policy_is_shown_with_its_parameters() {
         let mut attr = SchedAttr::normal();
         attr.nice = 5;
         assert_eq!(Policy::from_attr(attr).to_string(), "SCHED_OTHER nice 5");

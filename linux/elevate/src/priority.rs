@@ -1,25 +1,25 @@
-//! Priorities and bands: which SCHED_FIFO priorities this crate gives out.
+//! Priorities and bands: the SCHED_FIFO priorities that this crate uses.
 //!
-//! Invariant: a [`Priority`] is 1 … 49. The kernel's interrupt threads run at 50, and nothing of Upshift may hold up an
-//! interrupt. The uppermost one is the guardian's; threads of other processes get at most
-//! [`Priority::FOREIGN_MAX`], so that the guardian can always run over them.
+//! Invariant: a [`Priority`] is 1 … 49. The kernel's interrupt threads run at 50, and no thread of
+//! Upshift may delay an interrupt. The highest priority is the guardian's; threads of other
+//! processes get at most [`Priority::FOREIGN_MAX`], so that the guardian can always preempt them.
 
 use std::error::Error;
 use std::fmt;
 
-/// A SCHED_FIFO priority, 1 (least) … 49 (most).
+/// A SCHED_FIFO priority, 1 (lowest) … 49 (highest).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Priority(u8);
 
 impl Priority {
-    /// The lowest: above every ordinary thread, below every other priority.
+    /// The lowest priority: above every ordinary thread, below every other priority.
     pub const MIN: Priority = Priority(1);
-    /// The highest: the kernel's interrupt threads sit at 50.
+    /// The highest priority: the kernel's interrupt threads run at 50.
     pub const MAX: Priority = Priority(49);
-    /// The highest for threads of other processes, below the guardian's [`Priority::MAX`].
+    /// The highest priority for threads of other processes, below the guardian's [`Priority::MAX`].
     pub const FOREIGN_MAX: Priority = Priority(48);
 
-    /// The priority `value`.
+    /// Creates a priority.
     ///
     /// # Errors
     /// [`PriorityError`] outside 1 … 49.
@@ -31,7 +31,7 @@ impl Priority {
         }
     }
 
-    /// The priority `VALUE`, checked by the compiler.
+    /// Returns the priority `VALUE`, checked by the compiler.
     ///
     /// ```
     /// # use upshift_elevate::Priority;
@@ -50,7 +50,7 @@ impl Priority {
         Priority(VALUE)
     }
 
-    /// The number the kernel takes.
+    /// Returns the kernel's number.
     pub const fn get(self) -> u8 {
         self.0
     }
@@ -70,7 +70,7 @@ impl fmt::Display for Priority {
     }
 }
 
-/// A number that is no [`Priority`].
+/// The error of a number outside 1 … 49.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PriorityError {
     value: u8,
@@ -88,9 +88,10 @@ impl fmt::Display for PriorityError {
 
 impl Error for PriorityError {}
 
-/// The three priorities of one scheduler: what is demoted, what runs, and what decides.
+/// The three priorities of one scheduler: for demoted threads, for the running thread, and for the
+/// dispatcher.
 ///
-/// Strictly ascending, so that raising or lowering one thread is enough to switch.
+/// They ascend strictly, so that raising or lowering one thread is enough to switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bands {
     demoted: Priority,
@@ -106,14 +107,14 @@ impl Default for Bands {
 }
 
 impl Bands {
-    /// 10, 20 and 30: room below, between and above.
+    /// The bands 10, 20 and 30: room below, between and above.
     pub const DEFAULT: Bands = Bands {
         demoted: Priority(10),
         elevated: Priority(20),
         dispatcher: Priority(30),
     };
 
-    /// Bands of one's own; `None` unless `demoted < elevated < dispatcher`.
+    /// Creates bands; `None` unless `demoted < elevated < dispatcher`.
     pub const fn new(demoted: Priority, elevated: Priority, dispatcher: Priority) -> Option<Bands> {
         if demoted.0 < elevated.0 && elevated.0 < dispatcher.0 {
             Some(Bands {
@@ -126,17 +127,17 @@ impl Bands {
         }
     }
 
-    /// Threads that must not run now.
+    /// Returns the priority of threads that must not run now.
     pub const fn demoted(self) -> Priority {
         self.demoted
     }
 
-    /// The thread that runs.
+    /// Returns the priority of the thread that runs.
     pub const fn elevated(self) -> Priority {
         self.elevated
     }
 
-    /// The thread that decides; it interrupts the others by waking up.
+    /// Returns the priority of the dispatcher, which interrupts the others when it wakes.
     pub const fn dispatcher(self) -> Priority {
         self.dispatcher
     }

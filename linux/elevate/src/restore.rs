@@ -1,21 +1,23 @@
-//! Giving one thread back: the one routine that guards, exit handlers and the guardian share.
+//! Restoring one thread: the routine that guards, exit handlers and the guardian share.
 //!
-//! Idempotent, allocates nothing, takes no lock. Lowering a thread of the same user needs no rights in Linux, so it works
-//! after rights were lost, unless the thread kept capabilities that the caller has lost (then the record stays, and the
-//! guardian or the next try does it). What does need rights is done as far as it goes, and said ([`Restored`]):
+//! Idempotent, allocates nothing, takes no lock. Lowering a thread of the same user needs no rights
+//! in Linux, so it works after rights were lost, unless the thread kept capabilities that the
+//! caller has lost (then the record stays, and the guardian or the next attempt restores it). Steps
+//! that need rights are done as far as possible, and reported ([`Restored`]):
 //!
 //! 1. the exact former policy;
 //! 2. the same, keeping the reset-on-fork flag, which only the privileged may clear;
-//! 3. at least nothing above the former policy: the former priority as SCHED_FIFO, or the former class at the nice value
-//!    the thread has now.
+//! 3. at least nothing above the former policy: the former priority as SCHED_FIFO, or the former
+//!    class at the thread's present nice value.
 //!
-//! A value is given back only if it still is one that this crate has set: all of its policies reset
+//! A value is restored only if it still is one that this crate has set: all of its policies reset
 //! on fork, and the last nice values and CPUs are recorded. A value that another program has set
 //! since stands ([`Restored::Kept`]). No thread without CAP_SYS_NICE can leave a policy that resets
 //! on fork for another.
 //!
-//! A thread is given back only if tid *and* birth match. If that cannot be read (say, no descriptor is
-//! left), the thread is touched only if its policy looks like one this crate sets.
+//! A thread is restored only if tid *and* birth match. If the birth cannot be read (for want of a
+//! descriptor, for one), the thread is touched only if its policy looks like one that this crate
+//! sets.
 
 use std::io;
 
@@ -23,24 +25,26 @@ use crate::policy::{Class, Policy};
 use crate::sys::{CpuSet, RETRIES, SchedAttr, Sys, Tid, sleeps};
 use crate::table::{Pin, Record, Table};
 
-/// How a thread was given back.
+/// The extent to which a thread was restored.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restored {
-    /// Policy and CPUs are what they were.
+    /// Policy and CPUs are the former ones.
     Exactly,
-    /// As before, except that `SCHED_RESET_ON_FORK` stays set: clearing it needs CAP_SYS_NICE. Children of the thread
-    /// get `SCHED_OTHER`, nice ≥ 0.
+    /// All is restored but `SCHED_RESET_ON_FORK`, which needs CAP_SYS_NICE to be cleared. Children
+    /// of the thread get `SCHED_OTHER`, nice ≥ 0.
     ResetOnForkStays,
-    /// Another program has given the thread a policy since, which stands.
+    /// Another program has set the thread's policy since, and that policy stands.
     Kept,
-    /// Rights were lost: the thread is not above its former policy, but below it or at another nice value.
+    /// Rights were lost: the thread is not above its former policy, but below it or at another nice
+    /// value.
     Lowered,
     /// The thread has ended.
     Gone,
 }
 
-/// Repeats `call` while it is interrupted or the kernel is short of something, a bounded number of times.
+/// Repeats `call` while it is interrupted or the kernel lacks a resource, a bounded number of
+/// times.
 pub(crate) fn retrying<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let mut left = RETRIES;
     loop {
@@ -58,38 +62,44 @@ fn is_transient(error: &io::Error) -> bool {
     )
 }
 
-/// The least the kernel reserves: less than its unit of bandwidth, so that it counts as nothing.
-const LEAST: (u64, u64) = (1 << 10, 2_000_000_000);
+/// The smallest reservation, runtime and period in nanoseconds: less than the kernel's unit of
+/// bandwidth, so that it counts as nothing.
+const MIN_RESERVATION: (u64, u64) = (1 << 10, 2_000_000_000);
 
-/// Makes `leave`, which takes the thread out of SCHED_DEADLINE, if it is there.
+/// Makes `leave`, which takes the thread out of SCHED_DEADLINE if it is in it.
 ///
-/// What a thread reserves that *sleeps* is not given back when it leaves (seen with Linux 6.18): the timer that would do it has fired when the thread fell
-/// asleep, and neither its next wait nor its death makes up for it. The machine admits less for ever. So the reservation of a thread that sleeps is first made as
-/// small as can be, which the kernel accounts for at once; it is made as it was if the thread cannot leave. Two system calls and a look into `/proc` more.
+/// The reservation of a thread that *sleeps* while it leaves is not returned (seen with Linux
+/// 6.18): the timer that would return it fired when the thread fell asleep, and neither its next
+/// wait nor its death makes up for that. The machine then admits less forever. So the reservation
+/// of a sleeping thread is first made as small as possible, which the kernel accounts for at once;
+/// it is restored if the thread cannot leave. This costs two system calls and a read of `/proc`.
 ///
-/// Not that of one that runs, which gives back what it reserves: it would be throttled by the small reservation, and one that was throttled when it left may
-/// stay so when it comes back (27 of 40 threads; without the small reservation 1 of some 30). One of these that was killed took minutes to end.
+/// The reservation of a running thread stays as it is, and is returned when the thread leaves. The
+/// small reservation would throttle such a thread, and a thread that was throttled when it left may
+/// stay so when it comes back (seen for most threads with the small reservation, and rarely
+/// without). A thread in that state took minutes to end when killed.
 pub(crate) fn leaving_deadline<T>(
     sys: &dyn Sys,
     tid: Tid,
     leave: impl FnOnce() -> io::Result<T>,
 ) -> io::Result<T> {
     let policy = retrying(|| Policy::of(sys, tid)).ok();
-    let reserves = |it: &Policy| it.class() == Class::Deadline && it.looks_elevated();
-    let Some(policy) = policy.filter(|it| reserves(it) && sleeps(tid)) else {
+    let has_reservation =
+        |policy: &Policy| policy.class() == Class::Deadline && policy.looks_elevated();
+    let Some(policy) = policy.filter(|policy| has_reservation(policy) && sleeps(tid)) else {
         return leave();
     };
-    let (runtime, period) = LEAST;
-    let least = SchedAttr {
+    let (runtime, period) = MIN_RESERVATION;
+    let minimal = SchedAttr {
         runtime,
         deadline: period,
         period,
         ..*policy.attr()
     };
-    let shrunk = retrying(|| sys.sched_setattr(tid, &least));
+    let shrunk = retrying(|| sys.sched_setattr(tid, &minimal));
     let left = leave();
     if left.is_err() && shrunk.is_ok() {
-        // If that fails, too, it waits for the next one that gives it back.
+        // If this fails, too, the next attempt to restore the thread makes up for it.
         let _ = retrying(|| sys.sched_setattr(tid, policy.attr()));
     }
     left
@@ -99,27 +109,28 @@ pub(crate) fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT))
 }
 
-/// Gives the recorded thread back. An error means that it may still be elevated.
+/// Restores the recorded thread. An error means that it may still be elevated.
 pub(crate) fn restore(sys: &dyn Sys, table: &Table, record: &Record) -> io::Result<Restored> {
     match restore_thread(sys, record)? {
-        Restored::Gone => match heir(sys, table, record) {
-            Some(heir) => restore_thread(sys, &heir),
+        Restored::Gone => match exec_successor(sys, table, record) {
+            Some(successor) => restore_thread(sys, &successor),
             None => Ok(Restored::Gone),
         },
         restored => Ok(restored),
     }
 }
 
-/// A thread that calls `exec` takes the place of the main thread of its process, with the policy it has: a main thread that looks
-/// elevated, though no table has a record of it, is what the gone thread has become.
-fn heir(sys: &dyn Sys, table: &Table, record: &Record) -> Option<Record> {
+/// Returns the record of the thread that a vanished thread has become by `exec`: it took the place
+/// of the main thread of its process, with its own policy. So a main thread that looks elevated and
+/// has no record of its own is that thread.
+fn exec_successor(sys: &dyn Sys, table: &Table, record: &Record) -> Option<Record> {
     let (leader, start) = record.leader?;
     let elevated = Policy::of(sys, leader).is_ok_and(|policy| policy.looks_elevated());
-    let another = match sys.birth(leader) {
+    let is_another = match sys.birth(leader) {
         Ok(now) => now != start,
         Err(error) => is_gone(&error),
     };
-    if !elevated || another {
+    if !elevated || is_another {
         return None;
     }
     if table.find(leader, start).is_some() {
@@ -142,7 +153,7 @@ fn restore_thread(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
             Ok(policy) if policy.looks_elevated() => {}
             Ok(_) => return Ok(Restored::Gone),
             Err(error) if is_gone(&error) => return Ok(Restored::Gone),
-            // Lowering whatever has this tid is the lesser evil.
+            // Lowering another thread with this tid is the lesser evil.
             Err(_) => {}
         },
     }
@@ -174,10 +185,10 @@ fn restore_policy(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
         Err(error) if is_gone(&error) => return Ok(Restored::Gone),
         Err(error) => error,
     };
-    let mut kept = *former;
-    kept.flags |= libc::SCHED_FLAG_RESET_ON_FORK as u64;
-    match set(&kept) {
-        Ok(()) if kept.flags == former.flags => return Ok(Restored::Exactly),
+    let mut with_reset = *former;
+    with_reset.flags |= libc::SCHED_FLAG_RESET_ON_FORK as u64;
+    match set(&with_reset) {
+        Ok(()) if with_reset.flags == former.flags => return Ok(Restored::Exactly),
         Ok(()) => return Ok(Restored::ResetOnForkStays),
         Err(error) if is_gone(&error) => return Ok(Restored::Gone),
         Err(_) => {}
@@ -193,7 +204,7 @@ fn restore_policy(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
     Err(first)
 }
 
-/// The former nice value, or the present one if another program has set it.
+/// Returns the former nice value, or the present one if another program has set it.
 fn nice_to_restore(sys: &dyn Sys, record: &Record) -> i32 {
     match retrying(|| sys.nice(record.tid)) {
         Ok(now) if !record.nices.contains(&Some(now)) && has_nice(&record.former) => now,
@@ -201,12 +212,13 @@ fn nice_to_restore(sys: &dyn Sys, record: &Record) -> i32 {
     }
 }
 
-/// Whether the policy has a nice value.
+/// Returns whether the policy has a nice value.
 fn has_nice(attr: &SchedAttr) -> bool {
     [libc::SCHED_OTHER, libc::SCHED_BATCH].contains(&(attr.policy as i32))
 }
 
-/// Policies that are certainly not above `former`, best first. `sched_setscheduler` leaves the nice value alone.
+/// Returns policies that are certainly not above `former`, best first. `sched_setscheduler` leaves
+/// the nice value alone.
 fn fallbacks(former: &SchedAttr) -> impl Iterator<Item = (i32, i32)> {
     let former = *former;
     let real_time = Policy::from_attr(former).real_time();
@@ -221,8 +233,8 @@ fn fallbacks(former: &SchedAttr) -> impl Iterator<Item = (i32, i32)> {
     lower.into_iter().chain([(fair, 0)])
 }
 
-/// Puts the former CPUs back, unless another program has moved the thread since (`taskset`): that choice stands. CPUs
-/// that have gone meanwhile leave nothing to go back to, and are no reason to fail.
+/// Restores the former CPUs, unless another program has moved the thread since (`taskset`): that
+/// choice stands. If the former CPUs have gone offline, that is no failure.
 fn restore_cpus(sys: &dyn Sys, tid: Tid, pin: &Pin) {
     let Ok(now) = retrying(|| sys.sched_getaffinity(tid)) else {
         return;
@@ -234,7 +246,7 @@ fn restore_cpus(sys: &dyn Sys, tid: Tid, pin: &Pin) {
         .filter_map(CpuSet::only)
         .any(|only| only == now);
     if ours {
-        // The policy is what must not stay; a thread that cannot be moved stays where it is.
+        // Only the policy must be restored; a thread that cannot be moved stays where it is.
         let _ = retrying(|| sys.sched_setaffinity(tid, &pin.former));
     }
 }

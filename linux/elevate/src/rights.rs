@@ -1,7 +1,7 @@
-//! Rights: what this process may do with SCHED_FIFO, and the remedy for what it may not.
+//! Rights: the use of SCHED_FIFO that this process is permitted, and the remedy for missing rights.
 //!
-//! [`Rights::probe`] asks the kernel by trying: a thread made for it raises itself for some µs. Files of `/proc` and
-//! `/sys` only explain a refusal. Costs one thread and some ten small files, under 1 ms.
+//! [`Rights::probe`] asks the kernel by trying: a temporary thread raises itself for some µs. Files
+//! of `/proc` and `/sys` only explain a refusal. Costs one thread and some ten small files.
 
 mod facts;
 mod lack;
@@ -16,26 +16,30 @@ pub use lack::Lack;
 use crate::priority::Priority;
 use crate::sys::{Kernel, Limit, Sys};
 
-/// What this process may do, why not more, and facts that change what it gets.
+/// The rights of this process, the reasons for missing ones, and other limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rights {
-    /// The highest priority the kernel let a thread have; `None`: no SCHED_FIFO at all.
+    /// The highest priority that the kernel let a thread have; `None`: no SCHED_FIFO at all.
     pub highest: Option<Priority>,
-    /// Whether CAP_SYS_NICE is effective: needed for threads of other users and for clearing reset-on-fork.
+    /// Whether CAP_SYS_NICE is effective: needed for threads of other users and for clearing
+    /// reset-on-fork.
     pub capable: bool,
     /// RLIMIT_RTPRIO, soft and hard.
     pub limit: (u64, u64),
-    /// RLIMIT_RTTIME, soft: µs of CPU a real-time thread may use without blocking before SIGXCPU; `None`: unlimited.
+    /// RLIMIT_RTTIME, soft: µs of CPU a real-time thread may use without blocking before SIGXCPU;
+    /// `None`: unlimited.
     pub time_limit_us: Option<u64>,
     /// The kernel's throttling of all real-time threads.
     pub throttling: Throttling,
-    /// The cgroup (v1) that gives out RT time, if there is one.
+    /// The cgroup (v1) that limits RT time, if there is one.
     pub group: Option<RtGroup>,
-    /// Whether the process lives in a user namespace, where capabilities do not reach the scheduler.
+    /// Whether the process lives in a user namespace, where capabilities do not reach the
+    /// scheduler.
     pub user_namespace: bool,
     /// Whether a seccomp filter watches the process, as in most containers.
     pub filtered: bool,
-    /// What is missing for [`Priority::MAX`], most likely reason first; empty if nothing is.
+    /// The rights missing for [`Priority::MAX`], most likely reason first; empty if none is
+    /// missing.
     pub lacks: Vec<Lack>,
 }
 
@@ -45,7 +49,7 @@ impl Rights {
         Rights::probe_with(&Kernel)
     }
 
-    /// Probes with system calls of one's own.
+    /// Probes this process through other system calls.
     pub fn probe_with(sys: &dyn Sys) -> Rights {
         let attempt = |priority: Priority| try_on_a_thread(sys, priority);
         let limit = sys.getrlimit(Limit::RtPrio).unwrap_or((0, 0));
@@ -83,7 +87,7 @@ impl Rights {
         rights
     }
 
-    /// Whether threads may run at `priority`.
+    /// Checks that threads may run at `priority`.
     ///
     /// # Errors
     /// [`MissingRights`], which names every remedy.
@@ -100,7 +104,7 @@ impl Rights {
     }
 }
 
-/// Raises a thread made for it to `priority`, and lets it end at its former policy.
+/// Raises a temporary thread to `priority`, and lets it end at its former policy.
 fn try_on_a_thread(sys: &dyn Sys, priority: Priority) -> io::Result<()> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
@@ -109,7 +113,7 @@ fn try_on_a_thread(sys: &dyn Sys, priority: Priority) -> io::Result<()> {
                 let fifo = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
                 sys.sched_setscheduler(0, fifo, i32::from(priority.get()))?;
                 let other = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
-                // If this fails, the thread takes the priority with it a moment later.
+                // If this fails, the priority ends with the thread a moment later.
                 let _ = sys.sched_setscheduler(0, other, 0);
                 Ok(())
             })?;
@@ -150,7 +154,7 @@ impl fmt::Display for Rights {
     }
 }
 
-/// A priority that this process may not give out, and what to do about it.
+/// The error for a priority that this process may not give to threads, with remedies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingRights {
     asked: Priority,
@@ -159,7 +163,7 @@ pub struct MissingRights {
 }
 
 impl MissingRights {
-    /// What is missing, most likely reason first.
+    /// Returns the missing rights, most likely reason first.
     pub fn lacks(&self) -> &[Lack] {
         &self.lacks
     }

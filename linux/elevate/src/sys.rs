@@ -1,11 +1,13 @@
-//! The system calls this crate makes, behind one trait.
+//! The system calls of this crate, behind one trait.
 //!
-//! Everything that touches a policy, an affinity or a right goes through [`Sys`]; [`Kernel`] makes the real calls and
-//! [`testing::Faulty`](crate::testing::Faulty) makes them too but fails chosen ones. Nothing here keeps state.
+//! All access to policies, affinities and rights goes through [`Sys`]. [`Kernel`] makes the real
+//! calls; [`testing::Faulty`](crate::testing::Faulty) makes them too but fails chosen ones. This
+//! module keeps no state.
 //!
-//! The methods of [`Kernel`] allocate nothing and take no lock, except [`Sys::read_file`]: the guardian calls them after a
-//! fork of a process with many threads. Each costs the system calls it is named after: 0.3–1 µs for a policy, some 1 µs for
-//! [`Sys::birth`] and [`Sys::leader`] (10 µs before Linux 6.9 and 6.13, where they open a file of `/proc`).
+//! The methods of [`Kernel`] allocate nothing and take no lock, except [`Sys::read_file`]: the
+//! guardian calls them after a fork of a process with many threads. Each costs the system calls it
+//! is named after. [`Sys::birth`] and [`Sys::leader`] open a pidfd, or a file of `/proc` before
+//! Linux 6.9 and 6.13.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -19,10 +21,10 @@ pub use thread::sleeps;
 /// A thread id of Linux: `gettid()`, or a name in `/proc/<pid>/task`. 0 is not a thread here.
 pub type Tid = pid_t;
 
-/// How often a call that was interrupted is made again before the error is passed on.
+/// Number of times that an interrupted call is repeated before its error is returned.
 pub(crate) const RETRIES: usize = 16;
 
-/// The kernel's `struct sched_attr` (first two versions, 56 bytes): everything a policy consists of.
+/// The kernel's `struct sched_attr` (first two versions, 56 bytes): all parameters of a policy.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SchedAttr {
@@ -49,10 +51,10 @@ pub struct SchedAttr {
 }
 
 impl SchedAttr {
-    /// Size that is passed to the kernel, bytes.
+    /// Size in bytes that is passed to the kernel.
     pub const SIZE: u32 = size_of::<SchedAttr>() as u32;
 
-    /// `SCHED_OTHER`, nice 0, no flags.
+    /// Returns `SCHED_OTHER`, nice 0, no flags.
     pub const fn normal() -> SchedAttr {
         SchedAttr {
             size: SchedAttr::SIZE,
@@ -69,7 +71,7 @@ impl SchedAttr {
     }
 }
 
-/// A set of up to 1024 CPUs, as `sched_setaffinity` takes it.
+/// A set of up to 1024 CPUs, in the layout of `sched_setaffinity`.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CpuSet {
@@ -78,45 +80,45 @@ pub struct CpuSet {
 
 impl CpuSet {
     const WORDS: usize = CpuSet::MAX / 64;
-    /// CPUs are numbered below this.
+    /// Upper bound (exclusive) of CPU numbers.
     pub const MAX: usize = 1024;
 
-    /// No CPU.
+    /// Returns the empty set.
     pub const fn empty() -> CpuSet {
         CpuSet {
             bits: [0; CpuSet::WORDS],
         }
     }
 
-    /// Every CPU; the kernel keeps those that exist and are allowed.
+    /// Returns the set of all CPUs; the kernel keeps those that exist and are allowed.
     pub const fn all() -> CpuSet {
         CpuSet {
             bits: [u64::MAX; CpuSet::WORDS],
         }
     }
 
-    /// Only `cpu`; `None` if its number is [`CpuSet::MAX`] or more.
+    /// Returns the set of one CPU; `None` if its number is [`CpuSet::MAX`] or more.
     pub fn only(cpu: usize) -> Option<CpuSet> {
         let mut set = CpuSet::empty();
         *set.bits.get_mut(cpu / 64)? |= 1 << (cpu % 64);
         Some(set)
     }
 
-    /// Whether `cpu` is in the set.
+    /// Returns whether `cpu` is in the set.
     pub fn contains(&self, cpu: usize) -> bool {
         self.bits
             .get(cpu / 64)
             .is_some_and(|word| word & (1 << (cpu % 64)) != 0)
     }
 
-    /// Adds a CPU; one from [`CpuSet::MAX`] on is ignored.
+    /// Adds a CPU; numbers from [`CpuSet::MAX`] on are ignored.
     pub fn insert(&mut self, cpu: usize) {
         if let Some(word) = self.bits.get_mut(cpu / 64) {
             *word |= 1 << (cpu % 64);
         }
     }
 
-    /// The CPUs of both sets.
+    /// Returns the CPUs in both sets.
     pub fn and(&self, other: &CpuSet) -> CpuSet {
         let mut both = *self;
         for (word, other) in both.bits.iter_mut().zip(&other.bits) {
@@ -125,7 +127,7 @@ impl CpuSet {
         both
     }
 
-    /// The CPUs of either set.
+    /// Returns the CPUs in either set.
     pub fn or(&self, other: &CpuSet) -> CpuSet {
         let mut any = *self;
         for (word, other) in any.bits.iter_mut().zip(&other.bits) {
@@ -134,7 +136,7 @@ impl CpuSet {
         any
     }
 
-    /// The CPUs of the set, ascending.
+    /// Returns an iterator over the CPUs of the set, ascending.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         (0..CpuSet::MAX).filter(|&cpu| self.contains(cpu))
     }
@@ -151,8 +153,8 @@ impl fmt::Debug for CpuSet {
 /// `tid` is a thread of any process; 0 stands for the calling thread, as it does for the kernel.
 ///
 /// # Safety
-/// [`Sys::fork_quietly`] answers 0 in a process of its own, and nowhere else: what gets that answer closes the descriptors of the process it
-/// is in, and ends it.
+/// [`Sys::fork_quietly`] returns 0 only in a new process of its own: a caller that gets 0 closes
+/// the descriptors of its process and ends it.
 pub unsafe trait Sys: Send + Sync + fmt::Debug {
     /// Reads the whole policy of a thread.
     fn sched_getattr(&self, tid: Tid) -> io::Result<SchedAttr>;
@@ -166,27 +168,29 @@ pub unsafe trait Sys: Send + Sync + fmt::Debug {
     fn sched_getaffinity(&self, tid: Tid) -> io::Result<CpuSet>;
     /// Sets the CPUs a thread may run on.
     fn sched_setaffinity(&self, tid: Tid, cpus: &CpuSet) -> io::Result<()>;
-    /// A number that no later thread of this tid has: together they name a thread for ever.
+    /// Returns a number that no later thread with this tid has: together they identify a thread for
+    /// all time.
     fn birth(&self, tid: Tid) -> io::Result<u64>;
-    /// The main thread of the process that the thread belongs to.
+    /// Returns the main thread of the thread's process.
     fn leader(&self, tid: Tid) -> io::Result<Tid>;
-    /// Whether the thread belongs to the calling process.
+    /// Returns whether the thread belongs to the calling process.
     fn is_own(&self, tid: Tid) -> io::Result<bool>;
-    /// Soft and hard limit of `resource`.
+    /// Returns the soft and the hard limit of `resource`.
     fn getrlimit(&self, resource: Limit) -> io::Result<(u64, u64)>;
     /// Reads a small file of `/proc` or `/sys` (allocates).
     fn read_file(&self, path: &str) -> io::Result<String>;
-    /// Forks without telling the parent's `SIGCHLD` handler or `wait` loop: the child is waited for with `__WCLONE`.
+    /// Forks without notifying the parent's `SIGCHLD` handler or `wait` loop: the child is waited
+    /// for with `__WCLONE`. Returns the child's pid, and 0 in the child.
     ///
     /// # Safety
-    /// The child may call only what is safe in a signal handler, must not unwind or return out of the caller's frame,
-    /// and ends with `_exit`.
+    /// The child may call only async-signal-safe functions, must not unwind or return out of
+    /// the caller's frame, and ends with `_exit`.
     unsafe fn fork_quietly(&self) -> io::Result<pid_t>;
-    /// A descriptor that becomes readable when the process ends.
+    /// Returns a descriptor that becomes readable when the process ends.
     fn pidfd_open(&self, pid: pid_t) -> io::Result<c_int>;
 }
 
-/// Limits that [`Sys::getrlimit`] reads.
+/// A resource limit that [`Sys::getrlimit`] reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     /// `RLIMIT_RTPRIO`: the highest priority an unprivileged thread may take.
@@ -199,13 +203,13 @@ pub enum Limit {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Kernel;
 
-/// The calling thread's id. One system call.
+/// Returns the calling thread's id. One system call.
 pub fn current_tid() -> Tid {
     // SAFETY: no arguments, cannot fail.
     unsafe { libc::syscall(libc::SYS_gettid) as Tid }
 }
 
-/// Turns the result of a raw call into a `Result`.
+/// Converts the result of a raw call into a `Result`.
 fn check(result: c_long) -> io::Result<c_long> {
     if result < 0 {
         Err(io::Error::last_os_error())
@@ -214,11 +218,11 @@ fn check(result: c_long) -> io::Result<c_long> {
     }
 }
 
-// SAFETY: it forks.
+// SAFETY: `fork_quietly` forks.
 unsafe impl Sys for Kernel {
     fn sched_getattr(&self, tid: Tid) -> io::Result<SchedAttr> {
         let mut attr = SchedAttr::normal();
-        // SAFETY: the kernel writes at most the `SIZE` bytes it is told about into a live structure of integers.
+        // SAFETY: the kernel writes at most `SIZE` bytes into a live structure of integers.
         check(unsafe {
             libc::syscall(
                 libc::SYS_sched_getattr,
@@ -252,13 +256,14 @@ unsafe impl Sys for Kernel {
         // SAFETY: integers only.
         let raised =
             check(unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, tid) })?;
-        // The kernel answers 20 less the value, so that it is no error.
+        // The kernel returns 20 minus the value, so that the result is never negative.
         Ok(20 - raised as i32)
     }
 
     fn sched_getaffinity(&self, tid: Tid) -> io::Result<CpuSet> {
         let mut cpus = CpuSet::empty();
-        // SAFETY: the kernel writes at most the given number of bytes into a live structure of integers.
+        // SAFETY: the kernel writes at most the given number of bytes into a live structure of
+        // integers.
         check(unsafe {
             libc::syscall(
                 libc::SYS_sched_getaffinity,
@@ -321,8 +326,8 @@ unsafe impl Sys for Kernel {
     }
 
     unsafe fn fork_quietly(&self) -> io::Result<pid_t> {
-        // SAFETY: no flags and no stack: a plain fork whose child is announced by no signal. What the child may do is
-        // the caller's promise.
+        // SAFETY: no flags and no stack: a plain fork whose end raises no signal in the parent. The
+        // caller guarantees the child's conduct.
         Ok(check(unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) })? as pid_t)
     }
 
@@ -332,26 +337,30 @@ unsafe impl Sys for Kernel {
     }
 }
 
-/// How files are opened that belong to others: the owner of a file, also of one in `/proc`, may take a lease on it (`F_SETLEASE`), and then an
-/// open that may wait does so until the lease is given back, or for `fs.lease-break-time`.
-const AT_ONCE: c_int = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
+/// Flags to open files of other users. The owner of a file, also of one in `/proc`, may take a
+/// lease on it (`F_SETLEASE`); an open that may block then waits until the lease is released, or
+/// for `fs.lease-break-time`.
+const OPEN_FLAGS: c_int = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
 
-/// Reads a file of `/proc`, `/sys` or a cgroup, whatever its owner, and whatever its owner has written into it: a process may have a name that is
-/// no text, which then stands in its `status`. What is no UTF-8 becomes U+FFFD.
+/// Reads a file of `/proc`, `/sys` or a cgroup that another user may own and have influenced: a
+/// process may have a name that is not UTF-8, which then appears in its `status`. Bytes that are
+/// not UTF-8 become U+FFFD.
 ///
 /// # Errors
-/// `WouldBlock` if its owner holds a lease on it; then this does not wait, as [`std::fs::read_to_string`] does.
+/// `WouldBlock` if the file's owner holds a lease on it; unlike [`std::fs::read_to_string`], this
+/// does not wait.
 pub fn read_at_once(path: impl AsRef<Path>) -> io::Result<String> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = std::fs::File::options();
-    let mut file = options.read(true).custom_flags(AT_ONCE).open(path)?;
+    let mut file = options.read(true).custom_flags(OPEN_FLAGS).open(path)?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     let text = String::from_utf8(bytes);
     Ok(text.unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
-/// RLIMIT_RTTIME of process `pid`, µs; `None`: unlimited. What it limits is killed for computing in SCHED_FIFO for so long.
+/// Returns RLIMIT_RTTIME of process `pid` in microseconds; `None`: unlimited. The kernel kills a
+/// process that computes in SCHED_FIFO for longer.
 ///
 /// # Errors
 /// `NotFound` if there is no such process, `WouldBlock` if it holds a lease on the file.
@@ -366,16 +375,17 @@ fn parse_time_limit(limits: &str) -> Option<u64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// ns of CPU that process `pid` has used, with its threads that have ended. One system call; any process may be asked about.
+/// Returns the nanoseconds of CPU time that process `pid` has used, including its threads that have
+/// ended. One system call; any process may be queried.
 ///
 /// # Errors
 /// `EINVAL` if there is no such process.
 pub fn process_time(pid: pid_t) -> io::Result<u64> {
-    // Beyond, the number below would mean another clock. The kernel's own limit is 2²².
+    // Larger values would name another clock below. The kernel's own limit is 2²².
     if !(1..1 << 28).contains(&pid) {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    // The number of a process's clock: linux/posix-timers_types.h, CPUCLOCK_SCHED.
+    // The id of a process's clock: linux/posix-timers_types.h, CPUCLOCK_SCHED.
     let clock = (!pid << 3) | 2;
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -399,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_no_text_leaves_the_rest_to_be_read() {
+    fn a_name_that_is_not_utf8_leaves_the_rest_readable() {
         let named = std::thread::spawn(|| {
             let own = format!("/proc/self/task/{}", current_tid());
             std::fs::write(format!("{own}/comm"), b"\xff\xfe").unwrap();
@@ -421,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_of_cpus_refuse_what_they_cannot_hold() {
+    fn cpu_sets_refuse_numbers_they_cannot_hold() {
         assert!(CpuSet::only(CpuSet::MAX).is_none());
         let set = CpuSet::only(1000).unwrap();
         assert_eq!(set.iter().collect::<Vec<_>>(), [1000]);
@@ -434,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_a_process_has_that_of_threads_that_have_ended() {
+    fn the_time_of_a_process_includes_threads_that_have_ended() {
         let own = std::process::id() as pid_t;
         let before = process_time(own).unwrap();
         let burn = || {

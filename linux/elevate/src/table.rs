@@ -3,25 +3,27 @@
 //! One slot for each thread:
 //!
 //! ```text
-//!            1 write the fields, then publish            2 first pin: write the CPUs, then publish
-//!   Free ───────────────────────────────▶ Recorded ───────────────────────────────▶ Recorded + CPUs
-//!     ▲                                       │                                          │
-//!     └───────────────────────────────────────┴──────────────────────────────────────────┘
+//!         1 write the fields, publish             2 first pin: write the CPUs, publish
+//!   Free ────────────────────────────▶ Recorded ────────────────────────────▶ Recorded + CPUs
+//!     ▲                                    │                                       │
+//!     └────────────────────────────────────┴───────────────────────────────────────┘
 //!                                3 restored: free, generation + 1
 //! ```
 //!
 //! Invariants:
-//! * The fields of a slot change only while no reader may read them: before the store that publishes them (1, 2), under
-//!   the owner's lock. So the owner may die at any instruction, and the guardian sees either nothing or all of a record.
-//! * A thread is touched only after its record is published, and a record is freed only after the thread was given
-//!   back. Restoring is idempotent, so dying in between does no harm.
+//! * The fields of a slot change only while no reader may read them: before the store that
+//!   publishes them (1, 2), under the owner's lock. So the owner may die at any instruction, and
+//!   the guardian sees either nothing or all of a record.
+//! * A thread is touched only after its record is published, and a record is freed only after the
+//!   thread was restored. Restoring is idempotent, so dying in between does no harm.
 //! * The generation names one use of a slot: a guard whose generation is past refuses to act.
 //!
-//! A record whose thread could not be given back when its guard was dropped stays, as an *orphan*: it is tried again at the
-//! end, and the next guard of the same thread takes it over.
+//! A record whose thread could not be restored when its guard was dropped stays, as an *orphan*:
+//! the end of the set tries again, and the next guard of the same thread takes the record over.
 //!
-//! Only the owner writes; the guardian reads once the owner is dead. A table is a fixed number of slots of 256 bytes in
-//! one anonymous shared mapping, touched only as far as it is used. Recording scans for a free slot: O(slots ever used).
+//! Only the owner writes; the guardian reads once the owner is dead. A table is a fixed number of
+//! slots of 256 bytes in one anonymous shared mapping, touched only as far as it is used. Recording
+//! scans for a free slot: O(slots ever used).
 
 use std::cell::UnsafeCell;
 use std::io;
@@ -38,36 +40,38 @@ const ORPHAN: u64 = 8;
 const FLAGS: u64 = 0xff;
 const GENERATION: u64 = 0x100;
 
-/// No CPU, in the fields that remember pins.
+/// The value of "no CPU" in the fields for pins.
 const NO_CPU: i32 = -1;
-/// Stands for no nice value in the fields that remember these.
+/// The value of "no nice value" in the fields for nice values.
 const NO_NICE: i32 = i32::MAX;
 
-/// Everything needed to give a thread back.
+/// All data needed to restore a thread.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record {
     pub(crate) tid: Tid,
     pub(crate) birth: u64,
-    /// Whether it is a thread of the owner.
+    /// Whether the thread belongs to the owner.
     pub(crate) own: bool,
-    /// The main thread of another process, and when it began: what this thread becomes if it calls `exec`.
+    /// The main thread of another process, and its birth: the thread that this one becomes if it
+    /// calls `exec`.
     pub(crate) leader: Option<(Tid, u64)>,
     pub(crate) former: SchedAttr,
-    /// The last two nice values that were set: the owner may die between storing and setting one.
+    /// The last two nice values that were set: the owner may die between recording and setting one.
     pub(crate) nices: [Option<i32>; 2],
-    /// The former CPUs and the last two pins, if it was ever pinned.
+    /// The former CPUs and the last two pins, if the thread was ever pinned.
     pub(crate) pin: Option<Pin>,
 }
 
-/// What a pin replaced.
+/// The CPUs before a pin, and the pins.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pin {
     pub(crate) former: CpuSet,
-    /// The pin being made or made last, and the one before: the owner may die between storing a pin and making it.
+    /// The present pin and its predecessor: the owner may die between recording a pin and making
+    /// it.
     pub(crate) cpus: [Option<usize>; 2],
 }
 
-/// One thread's record.
+/// The record of one thread.
 #[repr(C, align(64))]
 struct Slot {
     state: AtomicU64,
@@ -77,7 +81,7 @@ struct Slot {
     pinned_before: AtomicI32,
     nice: AtomicI32,
     nice_before: AtomicI32,
-    /// 0: none.
+    /// Tid of the main thread of another process; 0: none.
     leader: AtomicI32,
     leader_start: AtomicU64,
     former: UnsafeCell<SchedAttr>,
@@ -90,20 +94,20 @@ impl Slot {
     }
 }
 
-/// What the guardian has to know besides the slots.
+/// The state that owner and guardian share besides the slots.
 #[repr(C, align(64))]
 pub(crate) struct Header {
     /// 1: the owner ends the guardian in good order.
     pub(crate) closing: AtomicU32,
-    /// 1: the guardian looks at the heartbeat, or has been told to. 0: it sleeps until it is told.
+    /// 1: the guardian checks the heartbeat, or has been told to. 0: it sleeps until it is told.
     pub(crate) armed: AtomicU32,
-    /// Counts signs of life of the owner.
+    /// Number of signs of life of the owner.
     pub(crate) beats: AtomicU64,
-    /// Slots from this one on have never been used.
+    /// Slots from this index on have never been used.
     high: AtomicU32,
-    /// How often the guardian has demoted all threads because there was none.
+    /// Number of times that the guardian has demoted all threads for want of a sign of life.
     pub(crate) demotions: AtomicU64,
-    /// The owner's main thread before anything was elevated: what an `exec` goes back to.
+    /// Policy of the owner's main thread before any elevation, restored after an `exec`.
     leader: UnsafeCell<SchedAttr>,
 }
 
@@ -114,8 +118,8 @@ pub(crate) struct Table {
     capacity: usize,
 }
 
-// SAFETY: the mapping is shared memory that lives as long as the table; its words are atomic, and its cells follow the
-// publishing protocol above.
+// SAFETY: the mapping is shared memory that lives as long as the table; its words are atomic, and
+// its cells follow the publishing protocol above.
 unsafe impl Send for Table {}
 // SAFETY: as above.
 unsafe impl Sync for Table {}
@@ -140,7 +144,8 @@ impl Table {
         let header: NonNull<Header> =
             NonNull::new(address.cast()).ok_or(io::Error::from_raw_os_error(libc::ENOMEM))?;
         let table = Table { header, capacity };
-        // SAFETY: no other process knows the mapping yet. Zeroes are a valid header and valid free slots.
+        // SAFETY: no other process knows the mapping yet. Zeroes are a valid header and valid free
+        // slots.
         unsafe { *header.as_ref().leader.get() = leader };
         Ok(table)
     }
@@ -158,26 +163,27 @@ impl Table {
         unsafe { self.header.as_ref() }
     }
 
-    /// The policy the owner's main thread had at first.
+    /// Returns the first policy of the owner's main thread.
     pub(crate) fn leader(&self) -> SchedAttr {
         // SAFETY: written once, before the table was shared.
         unsafe { *self.header().leader.get() }
     }
 
-    /// The slots that have ever been used.
+    /// Returns the slots that have ever been used.
     fn used(&self) -> &[Slot] {
         &self.slots()[..self.header().high.load(Acquire) as usize]
     }
 
     fn slots(&self) -> &[Slot] {
-        // SAFETY: `capacity` slots follow the header, whose size is a multiple of their alignment; zeroed memory is a
-        // valid slot.
+        // SAFETY: `capacity` slots follow the header, whose size is a multiple of their alignment;
+        // zeroed memory is a valid slot.
         unsafe {
             std::slice::from_raw_parts(self.header.as_ptr().add(1).cast::<Slot>(), self.capacity)
         }
     }
 
-    /// Step 1. Returns index and generation; `None` if every slot is taken. Caller holds the owner's lock.
+    /// Records a thread (step 1). Returns index and generation; `None` if every slot is taken.
+    /// Caller holds the owner's lock.
     pub(crate) fn record(&self, record: &Record) -> Option<(usize, u64)> {
         let free = self.used().iter().position(|slot| !slot.is_recorded());
         let index = match free {
@@ -187,7 +193,7 @@ impl Table {
                 if high as usize >= self.capacity {
                     return None;
                 }
-                // Before the record is published, so that a reader that sees that has seen this.
+                // Stored before the record is published, so that a reader of the record sees it.
                 self.header().high.store(high + 1, Release);
                 high as usize
             }
@@ -202,7 +208,8 @@ impl Table {
         let (leader, start) = record.leader.unwrap_or_default();
         slot.leader.store(leader, Relaxed);
         slot.leader_start.store(start, Relaxed);
-        // SAFETY: the slot is free, so no reader reads the cell; the caller's lock keeps other writers out.
+        // SAFETY: the slot is free, so no reader reads the cell; the caller's lock keeps other
+        // writers out.
         unsafe { *slot.former.get() = record.former };
         let generation = slot.state.load(Relaxed) & !FLAGS;
         let own = if record.own { OWN } else { 0 };
@@ -210,8 +217,8 @@ impl Table {
         Some((index, generation))
     }
 
-    /// Step 2, and every later pin: remembers that the thread at `index` is about to be pinned to `cpu`. `former` is
-    /// asked for only the first time. Caller holds the owner's lock.
+    /// Records that the thread at `index` is about to be pinned to `cpu` (step 2, and every later
+    /// pin). `former` is called only the first time. Caller holds the owner's lock.
     pub(crate) fn note_pin(
         &self,
         index: usize,
@@ -222,7 +229,8 @@ impl Table {
         let state = slot.state.load(Relaxed);
         if state & CPUS == 0 {
             let former = former()?;
-            // SAFETY: without CPUS no reader reads the cell; the caller's lock keeps other writers out.
+            // SAFETY: without CPUS no reader reads the cell; the caller's lock keeps other writers
+            // out.
             unsafe { *slot.cpus.get() = former };
         }
         slot.pinned_before.store(slot.pinned.load(Relaxed), Release);
@@ -231,17 +239,17 @@ impl Table {
         Ok(())
     }
 
-    /// Takes back what [`Table::note_pin`] noted, because the pin was refused: the thread still is where `noted_before`
-    /// says, and those two must not be forgotten. Caller holds the owner's lock.
-    pub(crate) fn unnote_pin(&self, index: usize, noted_before: [Option<usize>; 2]) {
+    /// Reverts [`Table::note_pin`] after a pin that was refused: the thread still is where
+    /// `noted_before` says, and those two must not be forgotten. Caller holds the owner's lock.
+    pub(crate) fn revert_pin(&self, index: usize, noted_before: [Option<usize>; 2]) {
         let slot = &self.slots()[index];
         let word = |cpu: Option<usize>| cpu.map_or(NO_CPU, |cpu| cpu as i32);
         slot.pinned.store(word(noted_before[0]), Release);
         slot.pinned_before.store(word(noted_before[1]), Release);
     }
 
-    /// Remembers that the thread at `index` is about to get this nice value. Only its guard calls
-    /// it.
+    /// Records that the thread at `index` is about to get this nice value. Called only by its
+    /// guard.
     pub(crate) fn note_nice(&self, index: usize, nice: i32) {
         let slot = &self.slots()[index];
         let before = slot.nice.load(Relaxed);
@@ -251,7 +259,7 @@ impl Table {
         }
     }
 
-    /// Step 3. Caller holds the owner's lock and has given the thread back.
+    /// Frees a record (step 3). Caller holds the owner's lock and has restored the thread.
     pub(crate) fn free(&self, index: usize) {
         let slot = &self.slots()[index];
         let generation = slot.state.load(Relaxed) & !FLAGS;
@@ -259,7 +267,8 @@ impl Table {
             .store(generation.wrapping_add(GENERATION), Release);
     }
 
-    /// Marks or unmarks the record at `index` as one without a guard. Caller holds the owner's lock.
+    /// Marks or unmarks the record at `index` as one without a guard. Caller holds the owner's
+    /// lock.
     pub(crate) fn set_orphan(&self, index: usize, orphan: bool) {
         let slot = &self.slots()[index];
         let state = slot.state.load(Relaxed) & !ORPHAN;
@@ -267,19 +276,21 @@ impl Table {
         slot.state.store(state | flag, Release);
     }
 
-    /// The generation of the record at `index` if it has no guard. Caller holds the owner's lock.
+    /// Returns the generation of the record at `index` if it has no guard. Caller holds the owner's
+    /// lock.
     pub(crate) fn orphan(&self, index: usize) -> Option<u64> {
         let state = self.slots()[index].state.load(Relaxed);
         (state & ORPHAN != 0).then_some(state & !FLAGS)
     }
 
-    /// Whether slot `index` still is the use named `generation`. One load.
+    /// Returns whether slot `index` still is in the use named `generation`. One load.
     pub(crate) fn is_current(&self, index: usize, generation: u64) -> bool {
         let state = self.slots()[index].state.load(Acquire);
         state & RECORDED != 0 && state & !FLAGS == generation
     }
 
-    /// A copy of the record at `index`. Caller holds the owner's lock, or the owner is dead.
+    /// Returns a copy of the record at `index`. Caller holds the owner's lock, or the owner is
+    /// dead.
     pub(crate) fn get(&self, index: usize) -> Option<Record> {
         let slot = self.slots().get(index)?;
         let state = slot.state.load(Acquire);
@@ -296,8 +307,8 @@ impl Table {
                 0 => None,
                 leader => Some((leader, slot.leader_start.load(Relaxed))),
             },
-            // SAFETY: published by the state read above, and not written again before the slot is freed, which the
-            // caller excludes.
+            // SAFETY: published by the state read above, and not written again before the slot is
+            // freed, which the caller excludes.
             former: unsafe { *slot.former.get() },
             nices: [nice(&slot.nice), nice(&slot.nice_before)],
             pin: (state & CPUS != 0).then(|| Pin {
@@ -311,29 +322,29 @@ impl Table {
     /// Returns the index of the record of this thread. One load for each slot ever used. Caller as
     /// for [`Table::get`].
     pub(crate) fn find(&self, tid: Tid, birth: u64) -> Option<usize> {
-        let is_it = |slot: &Slot| {
+        let matches = |slot: &Slot| {
             slot.tid.load(Relaxed) == tid && slot.is_recorded() && slot.birth.load(Relaxed) == birth
         };
-        self.used().iter().position(is_it)
+        self.used().iter().position(matches)
     }
 
-    /// Whether a thread of another process is recorded.
+    /// Returns whether a thread of another process is recorded.
     pub(crate) fn has_foreign(&self) -> bool {
         self.used()
             .iter()
             .any(|slot| slot.state.load(Acquire) & (RECORDED | OWN) == RECORDED)
     }
 
-    /// Index and copy of every record. Caller as for [`Table::get`].
+    /// Returns index and copy of every record. Caller as for [`Table::get`].
     pub(crate) fn records(&self) -> impl Iterator<Item = (usize, Record)> + '_ {
         (0..self.used().len()).filter_map(|index| Some((index, self.get(index)?)))
     }
 }
 
-/// What a copy of a table says, for tests.
+/// Reads the header and the slots of a copied table, for tests.
 pub(crate) fn pulse(table: &[u8]) -> crate::testing::Pulse {
     let word = |at: usize| {
-        let bytes = table.get(at..at + 8).and_then(|it| it.try_into().ok());
+        let bytes = table.get(at..at + 8).and_then(|word| word.try_into().ok());
         u64::from_ne_bytes(bytes.unwrap_or_default())
     };
     let slots = (size_of::<Header>()..table.len()).step_by(size_of::<Slot>());
@@ -343,7 +354,7 @@ pub(crate) fn pulse(table: &[u8]) -> crate::testing::Pulse {
         beats: word(std::mem::offset_of!(Header, beats)),
         demotions: word(std::mem::offset_of!(Header, demotions)),
         foreign: states
-            .filter(|it| it & (RECORDED | OWN) == RECORDED)
+            .filter(|state| state & (RECORDED | OWN) == RECORDED)
             .count(),
     }
 }
@@ -425,7 +436,7 @@ mod tests {
         table
             .note_pin(index, 3, || panic!("asked for once"))
             .unwrap();
-        table.unnote_pin(index, noted);
+        table.revert_pin(index, noted);
         assert_eq!(table.get(index).unwrap().pin.unwrap().cpus, noted);
     }
 }

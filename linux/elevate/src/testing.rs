@@ -1,7 +1,9 @@
-//! For tests: the real system calls, of which chosen ones fail; which threads are elevated; numbers that can be repeated.
+//! Helpers for tests: real system calls of which chosen ones fail, a list of elevated threads, and
+//! repeatable random numbers.
 //!
-//! [`Faulty`] is not a mock. It makes every call, except that the n-th one to the chosen function (or to any) returns an
-//! error instead of being made, so that a test sees what a caller does then, with a real thread in a real state.
+//! [`Faulty`] is not a mock. It makes every call, except that the n-th call of the chosen function
+//! (or of any) returns an error. So a test sees the caller's reaction, with a real thread in a real
+//! state.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -23,7 +25,7 @@ use libc::{c_int, pid_t};
 use crate::Policy;
 use crate::sys::{CpuSet, Kernel, Limit, SchedAttr, Sys, Tid};
 
-/// The threads of process `pid` that look elevated; none if it is gone.
+/// Returns the threads of process `pid` that look elevated; none if the process is gone.
 pub fn elevated_threads(pid: Tid) -> Vec<Tid> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
         return Vec::new();
@@ -34,16 +36,16 @@ pub fn elevated_threads(pid: Tid) -> Vec<Tid> {
         .collect()
 }
 
-/// What a guardian knows of its owner, as it is in the memory that both share.
+/// A guardian's view of its owner, in the memory that both share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pulse {
-    /// Whether it looks at the heartbeat.
+    /// Whether the guardian checks the heartbeat.
     pub armed: bool,
-    /// Signs of life of its owner so far.
+    /// Signs of life of its owner.
     pub beats: u64,
-    /// How often it has demoted all threads because there was none.
+    /// Times that the guardian has demoted all threads for want of a sign of life.
     pub demotions: u64,
-    /// Threads of other processes that are recorded.
+    /// Recorded threads of other processes.
     pub foreign: usize,
 }
 
@@ -59,10 +61,10 @@ pub fn pulse(pid: Tid) -> io::Result<Pulse> {
         let (from, to) = range.split_once('-')?;
         let [from, to] = [from, to].map(|hex| usize::from_str_radix(hex, 16));
         let (from, to) = (from.ok()?, to.ok()?);
-        // Nothing else that is shared and anonymous is as large.
+        // No other shared anonymous mapping is as large.
         (line.ends_with("/dev/zero (deleted)") && to - from > 64 * 1024).then_some((from, to))
     });
-    // The largest one, since a guardian has copies of its owner's other tables.
+    // The largest mapping, since a guardian has copies of its owner's other tables.
     let table = tables.max_by_key(|&(from, to)| to - from);
     let (from, to) = table.ok_or(io::ErrorKind::NotFound)?;
     let mut table = vec![0; to - from];
@@ -71,7 +73,7 @@ pub fn pulse(pid: Tid) -> io::Result<Pulse> {
     Ok(crate::table::pulse(&table[..read]))
 }
 
-/// Does `/proc` hide the processes of other users from ordinary ones?
+/// Returns whether `/proc` hides the processes of other users from ordinary ones.
 pub fn hides_processes() -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mut options = mounts.lines().filter_map(|line| {
@@ -86,12 +88,13 @@ pub fn hides_processes() -> bool {
         .is_some_and(|options| options.split(',').any(hides))
 }
 
-/// A small random number generator (xorshift), so that a failing seed can be repeated. Seeds are not 0.
+/// A small random number generator (xorshift), so that a failing seed can be repeated. Seeds are
+/// not 0.
 #[derive(Debug, Clone)]
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next number below `bound`.
+    /// Returns the next number below `bound`.
     ///
     /// # Panics
     /// If `bound` is 0.
@@ -106,7 +109,7 @@ impl Random {
 /// A function of [`Sys`], or all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
-    /// Whatever comes.
+    /// Any function.
     Any,
     /// [`Sys::sched_getattr`].
     GetAttr,
@@ -136,13 +139,13 @@ pub enum Call {
     PidFd,
 }
 
-/// One planned fault.
+/// A planned fault.
 #[derive(Debug)]
 struct Fault {
     call: Call,
-    /// Calls that still go through first.
+    /// Calls that succeed first.
     skip: u64,
-    /// Calls that fail then.
+    /// Calls that fail after those.
     times: u64,
     errno: i32,
 }
@@ -155,12 +158,12 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    /// Nothing fails yet.
+    /// Creates the system calls without faults.
     pub fn new() -> Faulty {
         Faulty::default()
     }
 
-    /// After `skip` more calls of `call`, the next `times` fail with `errno`.
+    /// Plans a fault: after `skip` more calls of `call`, the next `times` fail with `errno`.
     pub fn fail(&self, call: Call, skip: u64, times: u64, errno: i32) {
         self.plan().push(Fault {
             call,
@@ -170,12 +173,12 @@ impl Faulty {
         });
     }
 
-    /// From now on nothing fails.
+    /// Removes all planned faults.
     pub fn heal(&self) {
         self.plan().clear();
     }
 
-    /// How many calls were asked for so far, failed ones included.
+    /// Returns the number of calls, failed ones included.
     pub fn calls(&self) -> u64 {
         *self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -202,7 +205,7 @@ impl Faulty {
     }
 }
 
-// SAFETY: it forks as the kernel does, or fails.
+// SAFETY: `fork_quietly` forks as the kernel does, or fails.
 unsafe impl Sys for Faulty {
     fn sched_getattr(&self, tid: Tid) -> io::Result<SchedAttr> {
         self.step(Call::GetAttr)?;
@@ -261,7 +264,7 @@ unsafe impl Sys for Faulty {
 
     unsafe fn fork_quietly(&self) -> io::Result<pid_t> {
         self.step(Call::Fork)?;
-        // SAFETY: passed on to the caller.
+        // SAFETY: forwarded to the caller.
         unsafe { Kernel.fork_quietly() }
     }
 

@@ -10,7 +10,8 @@ use loom::sync::atomic::Ordering::SeqCst;
 use loom::sync::atomic::fence;
 use upshift_elevate::dispatch::Permit;
 
-/// The thread and the supervisor never use what is shared at the same time, and neither waits for ever.
+/// The thread and the supervisor never use the shared value at the same time, and neither waits
+/// forever.
 #[test]
 fn a_revoked_permit_keeps_its_thread_out() {
     loom::model(|| {
@@ -37,7 +38,8 @@ fn a_revoked_permit_keeps_its_thread_out() {
     });
 }
 
-/// A supervisor that asks while a use is under way is told, or sees that none is under way any more.
+/// A supervisor that asks while a use is under way is notified, or sees that none is under way any
+/// more.
 #[test]
 fn a_request_is_answered_or_seen_to_be_late() {
     loom::model(|| {
@@ -49,7 +51,7 @@ fn a_request_is_answered_or_seen_to_be_late() {
         });
         let in_use = permit.ask(|| fence(SeqCst));
         let told = thread.join().unwrap();
-        // Asked before the use began counts as told at its end.
+        // A request made before the use began counts as answered at its end.
         assert!(told || !in_use);
     });
 }

@@ -1,4 +1,4 @@
-//! Accepting without end: one operation, many connections.
+//! Multishot accept: one operation, many connections.
 
 use crate::consumer::Consumer;
 use crate::shared::Shared;
@@ -9,17 +9,22 @@ use std::ptr::NonNull;
 use std::task::{Context, Poll};
 use std::{fmt, io};
 
-/// The connections that arrive at a listening socket; made by [`Ring::accept_multi`](crate::Ring::accept_multi).
+/// A stream of the connections that arrive at a listening socket; made by
+/// [`Ring::accept_multi`](crate::Ring::accept_multi).
 ///
-/// Errors (EMFILE, ENFILE, ENOBUFS, …) are reported once each and stop the stream; the next poll starts it again. It never
-/// ends by itself: after [`Ring::shutdown`](crate::Ring::shutdown) each poll reports ECANCELED. Connections left unread
-/// are bounded by [`Config::accept_window`](crate::Config::accept_window) and what the kernel accepts before it is stopped (the
-/// rest waits in the socket's own queue), and closed when this is dropped.
+/// Errors (EMFILE, ENFILE, ENOBUFS, …) are reported once each and stop the stream; the next poll
+/// starts it again. The stream never ends by itself: after
+/// [`Ring::shutdown`](crate::Ring::shutdown) each poll reports ECANCELED.
 ///
-/// May be polled and dropped on any thread. Descriptors are close-on-exec and blocking.
+/// The number of unread connections is bounded by
+/// [`Config::accept_window`](crate::Config::accept_window) plus those that the kernel accepts
+/// before it stops; the rest waits in the socket's own queue. Dropping the stream closes unread
+/// connections.
+///
+/// The stream may be polled and dropped on any thread. Descriptors are close-on-exec and blocking.
 pub struct AcceptMulti {
     state: Result<Consumer, i32>,
-    /// The stream has stopped with an error that has been reported.
+    /// Set while the stream is stopped by an error that has been reported.
     stopped: bool,
 }
 
@@ -31,11 +36,16 @@ impl AcceptMulti {
         }
     }
 
-    /// The next connection. Leaves the waker of `cx` if there is none yet.
+    /// Returns the next connection, or registers the waker of `cx` if there is none yet.
+    ///
+    /// # Errors
+    ///
+    /// The errno of `accept4`; ECANCELED after the ring's shutdown.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<OwnedFd>> {
         Poll::Ready(match self.poll_raw(cx) {
             Poll::Pending => return Poll::Pending,
-            // SAFETY: the kernel made this descriptor for us, and it is known here only.
+            // SAFETY: the kernel made this descriptor for this stream, and no other
+            // code knows it.
             Poll::Ready(Ok(fd)) => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
             Poll::Ready(Err(errno)) => Err(io::Error::from_raw_os_error(errno)),
         })
@@ -57,7 +67,7 @@ impl AcceptMulti {
             Poll::Ready(Err(errno)) => return Poll::Ready(Err(errno)),
             Poll::Ready(Ok(event)) => event,
         };
-        // SAFETY: the event is ours until it is freed.
+        // SAFETY: the event belongs to this consumer until it is freed.
         let result = unsafe { event.as_ref() }.result.get();
         consumer.free(event);
         Poll::Ready(if result < 0 {
@@ -68,7 +78,16 @@ impl AcceptMulti {
         })
     }
 
-    /// The next connection.
+    /// Waits for the next connection.
+    ///
+    /// # Errors
+    ///
+    /// As [`poll_next`](Self::poll_next).
+    ///
+    /// # Cancellation safety
+    ///
+    /// This method is cancellation safe: a connection is either returned or stays in the
+    /// stream.
     pub async fn next(&mut self) -> io::Result<OwnedFd> {
         poll_fn(|cx| self.poll_next(cx)).await
     }

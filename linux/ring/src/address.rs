@@ -1,11 +1,11 @@
-//! Socket addresses as the kernel wants them: owned storage of 128 bytes.
+//! Socket addresses in the kernel's layout: owned storage of 128 bytes.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::{fmt, io, mem};
 
-/// The address of a socket, IPv4, IPv6 or Unix.
+/// A socket address: IPv4, IPv6 or Unix.
 ///
 /// ```
 /// # use upshift_ring::Address;
@@ -20,7 +20,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// Room for an address that the kernel fills in.
+    /// Returns room for an address that the kernel fills in.
     pub(crate) fn unset() -> Self {
         Self {
             // SAFETY: all zeroes is a valid value: family AF_UNSPEC.
@@ -32,13 +32,14 @@ impl Address {
     fn with<T>(value: T) -> Self {
         const { assert!(size_of::<T>() <= size_of::<libc::sockaddr_storage>()) };
         let mut address = Self::unset();
-        // SAFETY: the storage is large enough (checked above) and aligned for every kind of address.
+        // SAFETY: the storage is large enough (checked above) and aligned for every kind of
+        // address.
         unsafe { (&raw mut address.storage).cast::<T>().write(value) };
         address.length = size_of::<T>() as libc::socklen_t;
         address
     }
 
-    /// The address of a Unix socket in the file system.
+    /// Returns the address of a Unix socket in the file system.
     ///
     /// # Errors
     ///
@@ -47,7 +48,7 @@ impl Address {
         // SAFETY: all zeroes is a valid value.
         let mut raw: libc::sockaddr_un = unsafe { mem::zeroed() };
         let bytes = path.as_os_str().as_bytes();
-        // An empty one would be a name in the abstract namespace.
+        // An empty path would be a name in the abstract namespace.
         if bytes.is_empty() || bytes.len() >= raw.sun_path.len() || bytes.contains(&0) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -64,7 +65,8 @@ impl Address {
         Ok(address)
     }
 
-    /// The address of a Unix socket in the abstract namespace, which needs no file and vanishes with its socket.
+    /// Returns the address of a Unix socket in the abstract namespace. Such a socket needs no
+    /// file, and its name vanishes with it.
     ///
     /// # Errors
     ///
@@ -88,13 +90,15 @@ impl Address {
         Ok(address)
     }
 
-    /// An address in the kernel's own form; `None` if it is longer than any address.
+    /// Copies an address from the kernel's layout; `None` if `bytes` is longer than any
+    /// address.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut address = Self::unset();
         if bytes.len() > size_of_val(&address.storage) {
             return None;
         }
-        // SAFETY: the storage is large enough (just checked), plain memory, and another one.
+        // SAFETY: the storage is large enough (just checked), plain memory, and does not
+        // overlap `bytes`.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 bytes.as_ptr(),
@@ -106,19 +110,20 @@ impl Address {
         Some(address)
     }
 
-    /// The address, if it is an Internet one.
+    /// Returns the Internet address, or `None` for other families.
     pub fn ip(&self) -> Option<SocketAddr> {
         let base = &raw const self.storage;
         match i32::from(self.storage.ss_family) {
-            // A short one is filled up with zeroes.
+            // A short address is padded with zeroes.
             libc::AF_INET => {
-                // SAFETY: the family says so, and the storage is large enough and aligned.
+                // SAFETY: the family says that this is a `sockaddr_in`; the storage
+                // is large enough and aligned.
                 let raw = unsafe { base.cast::<libc::sockaddr_in>().read() };
                 let ip = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
                 Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
             }
             libc::AF_INET6 => {
-                // SAFETY: as above.
+                // SAFETY: as above, for `sockaddr_in6`.
                 let raw = unsafe { base.cast::<libc::sockaddr_in6>().read() };
                 let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
                 let port = u16::from_be(raw.sin6_port);
@@ -128,17 +133,17 @@ impl Address {
         }
     }
 
-    /// `AF_INET`, `AF_INET6`, `AF_UNIX`, …
+    /// Returns the address family: `AF_INET`, `AF_INET6`, `AF_UNIX`, …
     pub fn family(&self) -> i32 {
         i32::from(self.storage.ss_family)
     }
 
-    /// For system calls; as long as [`len`](Self::len) says.
+    /// Returns a pointer for system calls, valid for [`len`](Self::len) bytes.
     pub fn as_ptr(&self) -> *const libc::sockaddr {
         (&raw const self.storage).cast()
     }
 
-    /// Bytes in use.
+    /// Returns the number of bytes in use.
     #[expect(clippy::len_without_is_empty, reason = "an address is never empty")]
     pub fn len(&self) -> libc::socklen_t {
         self.length
@@ -193,7 +198,7 @@ mod tests {
     #[test]
     fn the_kernels_bytes_make_the_address_again() {
         let address = Address::from("[2001:db8::1]:8".parse::<SocketAddr>().unwrap());
-        // SAFETY: the address says how long it is.
+        // SAFETY: `len` bytes are initialised.
         let bytes = unsafe {
             std::slice::from_raw_parts(address.as_ptr().cast::<u8>(), address.len() as usize)
         };

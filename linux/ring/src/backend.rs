@@ -1,12 +1,12 @@
-//! What carries entries out: the kernel's io_uring, or readiness and nonblocking calls. Owner only.
+//! The executor of entries: the kernel's io_uring, or readiness and nonblocking calls. Owner only.
 //!
-//! This is the one seam between the two drivers. It lies below the slots: what goes down is an entry of the submission queue, what
-//! comes up is a completion (`user_data`, result, flags), and receive buffers are lent through the same ring in memory. So
-//! operations, streams, cancellation, mail and owners are the same code for both, and an [`Operation`](crate::Operation) does not
-//! know which one it runs on.
+//! This is the only boundary between the two drivers. It lies below the slots: entries of the
+//! submission queue go down, completions (`user_data`, result, flags) come up, and receive buffers
+//! are lent through the same ring in memory. So operations, streams, cancellation, mail and owners
+//! are the same code for both, and an [`Operation`](crate::Operation) does not know its driver.
 //!
-//! The choice is a branch per call, which a program never takes both ways; reading completions chooses once per batch
-//! (`turn.rs`), and handing over once per turn. It costs some nine instructions per poll.
+//! The choice is a branch per call that always goes the same way in one program. Reading
+//! completions chooses once per batch (`turn.rs`), handing over once per turn.
 
 use crate::config::{Config, Driver, Mode};
 use crate::owner::Proxy;
@@ -26,7 +26,7 @@ pub(crate) enum Backend {
     Readiness(Box<Readiness>),
 }
 
-/// One expression for both.
+/// Evaluates one expression for either driver.
 macro_rules! both {
     ($self:expr, $backend:ident => $call:expr) => {
         match $self {
@@ -57,11 +57,11 @@ impl Backend {
         }
     }
 
-    /// The completion of a request that succeeds can be suppressed.
+    /// Returns whether the completion of a request that succeeds can be suppressed.
     pub(crate) fn skips_success(&self) -> bool {
         match self {
             Self::Kernel(uring) => uring.skips_success(),
-            // It has none for cancellations.
+            // The readiness driver makes no completions for cancellations.
             Self::Readiness(_) => true,
         }
     }
@@ -80,7 +80,8 @@ impl Backend {
         }
     }
 
-    /// May the calling thread make the system calls? Those of readiness any owner makes.
+    /// Returns whether the calling thread may make the system calls. Any owner makes those of
+    /// readiness.
     #[inline]
     pub(crate) fn is_made_here(&self) -> bool {
         match self {
@@ -89,16 +90,16 @@ impl Backend {
         }
     }
 
-    /// No room for another entry before the next enter.
+    /// Returns whether the queue has no room for another entry before the next enter.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         both!(self, backend => backend.is_full())
     }
 
-    /// Queues an entry of a level; no system call. False: the queue is full.
+    /// Queues an entry of a level; no system call. Returns false if the queue is full.
     ///
     /// # Safety
-    /// What the entry points to stays valid until its terminal completion.
+    /// The memory that the entry points to stays valid until its terminal completion.
     #[inline]
     #[must_use]
     pub(crate) unsafe fn push(&self, entry: &Entry, level: u8) -> bool {
@@ -110,13 +111,13 @@ impl Backend {
         }
     }
 
-    /// Entries that have not been taken yet.
+    /// Returns the number of entries that have not been taken yet.
     #[inline]
     pub(crate) fn pending(&self) -> usize {
         both!(self, backend => backend.pending())
     }
 
-    /// There may be completions that only an enter brings to the queue.
+    /// Returns whether there may be completions that only an enter brings to the queue.
     #[inline]
     pub(crate) fn owes_completions(&self) -> bool {
         both!(self, backend => backend.owes_completions())
@@ -129,13 +130,14 @@ impl Backend {
         }
     }
 
-    /// There are completions to reap, or known to be there to fetch. A few loads.
+    /// Returns whether there are completions to reap or to fetch. A few loads.
     #[inline]
     pub(crate) fn has_completions(&self) -> bool {
         both!(self, backend => backend.has_completions())
     }
 
-    /// The same, also where it takes a system call to know.
+    /// Returns whether there are completions to reap or to fetch. Makes a system call where no
+    /// shared memory tells.
     pub(crate) fn has_arrivals(&self) -> bool {
         match self {
             Self::Kernel(uring) => uring.has_completions(),
@@ -143,8 +145,8 @@ impl Backend {
         }
     }
 
-    /// There are completions, or entries to hand over. `busy`: or what has arrived shows only when an enter asks for it, and something
-    /// may arrive. A few loads.
+    /// Returns whether there are completions, or entries to hand over. With `busy`, also if
+    /// arrivals show only on an enter and some are possible. A few loads.
     #[inline]
     pub(crate) fn is_due(&self, busy: bool) -> bool {
         match self {
@@ -153,7 +155,8 @@ impl Backend {
         }
     }
 
-    /// Does what can be done of an enter on behalf of its maker. True: the maker owes the rest.
+    /// Does the part of an enter that any thread can do. Returns true if the issuer must do the
+    /// rest.
     pub(crate) fn publish(&self) -> bool {
         match self {
             Self::Kernel(uring) => {
@@ -167,7 +170,8 @@ impl Backend {
         }
     }
 
-    /// Hands all entries over without waiting; with `fetch` completions that are held back are made, too.
+    /// Hands all entries over without waiting; with `fetch` also makes the completions that are
+    /// held back.
     pub(crate) fn enter(&self, fetch: bool) -> io::Result<usize> {
         match self {
             Self::Kernel(uring) => uring.enter(fetch),
@@ -192,7 +196,8 @@ impl Backend {
     /// Lends a ring of `entries` (a power of two) buffers at `address`.
     ///
     /// # Safety
-    /// The memory stays valid until [`unregister_buffers`](Self::unregister_buffers) or [`close`](Self::close).
+    /// The memory stays valid until [`unregister_buffers`](Self::unregister_buffers) or
+    /// [`close`](Self::close).
     pub(crate) unsafe fn register_buffers(
         &self,
         address: u64,
@@ -214,7 +219,7 @@ impl Backend {
         both!(self, backend => backend.unregister_buffers(group));
     }
 
-    /// `io_uring_enter`, or what stands for it.
+    /// Returns the number of `io_uring_enter` calls, or of their equivalents.
     pub(crate) fn enters(&self) -> u64 {
         both!(self, backend => backend.enters.get())
     }
@@ -226,7 +231,7 @@ impl Backend {
     /// Closes the instance.
     ///
     /// # Safety
-    /// Called once; nothing of `self` is used afterwards; nothing is in flight.
+    /// Called once, as the last use of `self`; nothing is in flight.
     pub(crate) unsafe fn close(&self) {
         match self {
             // SAFETY: forwarded.

@@ -1,14 +1,14 @@
-//! Operations that found the submission queue full (and streams that found no buffer), most urgent level first, FIFO within a
-//! level. Owner only.
+//! Operations that found the submission queue full (and streams that found no buffer), most urgent
+//! level first, FIFO within a level. Owner only.
 //!
-//! Slots are linked through themselves, so the backlog never allocates and is bounded by the number of slots. Every
-//! operation is O(1): a bit per non-empty level says where to look.
+//! Slots are linked through themselves, so the backlog never allocates and is bounded by the number
+//! of slots. Every operation but `remove` is O(1): a bitmap says which levels are not empty.
 
 use crate::slot::Slot;
 use std::cell::Cell;
 use std::ptr;
 
-/// Levels 0 (most urgent) to 63.
+/// Number of levels: 0 (most urgent) to 63.
 pub(crate) const LEVELS: usize = 64;
 
 /// A FIFO of slots linked by `next`.
@@ -34,14 +34,16 @@ impl SlotQueue {
         if self.head.get().is_null() {
             self.head.set(slot);
         } else {
-            // SAFETY: a queue that is not empty has a tail, and slots outlive the queues they are in.
+            // SAFETY: a queue that is not empty has a tail, and slots outlive the queues they are
+            // in.
             unsafe { &*self.tail.get() }.next.set(slot);
         }
         self.tail.set(slot);
     }
 
     pub(crate) fn first<'a>(&self) -> Option<&'a Slot> {
-        // SAFETY: null or a queued slot; slots live as long as the ring and its handles, longer than any use of this.
+        // SAFETY: null or a queued slot; slots live as long as the ring and its handles,
+        // and so outlive the reference.
         unsafe { self.head.get().as_ref() }
     }
 
@@ -98,7 +100,7 @@ impl Backlog {
         self.len.set(self.len.get() + 1);
     }
 
-    /// Bit L set: level L has an element.
+    /// Returns the bitmap of levels: bit L is set if level L has an element.
     #[inline]
     pub(crate) fn occupied(&self) -> u64 {
         self.occupied.get()
@@ -108,13 +110,13 @@ impl Backlog {
         self.pop_of(u64::MAX)
     }
 
-    /// What [`pop`](Self::pop) would return.
+    /// Returns the slot that [`pop`](Self::pop) would return.
     pub(crate) fn first<'a>(&self) -> Option<&'a Slot> {
         let level = self.occupied.get().trailing_zeros() as usize;
         self.levels.get(level)?.first()
     }
 
-    /// The first of the most urgent of these levels.
+    /// Takes the first slot of the most urgent of these levels.
     pub(crate) fn pop_of<'a>(&self, levels: u64) -> Option<&'a Slot> {
         let levels = self.occupied.get() & levels;
         if levels == 0 {

@@ -1,19 +1,19 @@
 //! Owned buffers that operations can carry.
 //!
-//! A buffer moves into the operation and comes back with the result. While the operation is in flight the buffer stays where
-//! it is, inside the operation, so even inline arrays will do. It may be dropped by whatever thread serves the ring, if its handle
-//! goes first; so it is `Send`.
+//! A buffer moves into the operation and comes back with the result. While the operation is in
+//! flight the buffer stays at its address, inside the operation, so even inline arrays work. A
+//! buffer whose handle goes first is dropped by the thread that serves the ring; so it is `Send`.
 
 use crate::recv::RecvBuf;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes to be written or sent.
+/// A buffer of bytes to be written or sent.
 ///
 /// # Safety
 ///
-/// While `self` is neither moved nor changed, [`io_ptr`](Self::io_ptr) returns the same pointer, good for reading
-/// [`io_len`](Self::io_len) initialised bytes from any thread.
+/// While `self` is neither moved nor changed, [`io_ptr`](Self::io_ptr) returns the same pointer,
+/// valid for reading [`io_len`](Self::io_len) initialised bytes from any thread.
 #[diagnostic::on_unimplemented(
     message = "this call takes a buffer that it owns, and `{Self}` is not one",
     label = "the kernel may read the buffer after the future is dropped, so it cannot be borrowed",
@@ -21,16 +21,17 @@ use std::sync::Arc;
     note = "to write borrowed bytes as with tokio, name the trait: `upshift::io::AsyncWriteExt::write_all(&mut stream, &bytes).await`"
 )]
 pub unsafe trait IoBuf: Send + 'static {
-    /// May dropping it run code of users? See [`Operation::FOREIGN`](crate::Operation::FOREIGN).
+    /// Whether dropping the buffer may run user code; see
+    /// [`Operation::FOREIGN`](crate::Operation::FOREIGN).
     const FOREIGN: bool = true;
 
-    /// The first byte.
+    /// Returns a pointer to the first byte.
     fn io_ptr(&self) -> *const u8;
 
-    /// Initialised bytes.
+    /// Returns the number of initialised bytes.
     fn io_len(&self) -> usize;
 
-    /// A part of the buffer, for what a short write left over.
+    /// Returns a part of the buffer, such as the rest after a short write.
     ///
     /// ```
     /// # use upshift_ring::IoBuf;
@@ -57,12 +58,12 @@ pub unsafe trait IoBuf: Send + 'static {
     }
 }
 
-/// Room for bytes to be read or received.
+/// A buffer with room for bytes to be read or received.
 ///
 /// # Safety
 ///
-/// While `self` is not moved, [`io_mut_ptr`](Self::io_mut_ptr) returns the same pointer, good for writing
-/// [`io_capacity`](Self::io_capacity) bytes from any thread.
+/// While `self` is not moved, [`io_mut_ptr`](Self::io_mut_ptr) returns the same pointer, valid for
+/// writing [`io_capacity`](Self::io_capacity) bytes from any thread.
 #[diagnostic::on_unimplemented(
     message = "this call takes a buffer that it owns, and `{Self}` is not one",
     label = "the kernel may fill the buffer after the future is dropped, so it cannot be borrowed",
@@ -70,20 +71,24 @@ pub unsafe trait IoBuf: Send + 'static {
     note = "to read into borrowed memory as with tokio, name the trait: `upshift::io::AsyncReadExt::read(&mut stream, &mut bytes).await`"
 )]
 pub unsafe trait IoBufMut: Send + 'static {
-    /// May dropping it run code of users? See [`Operation::FOREIGN`](crate::Operation::FOREIGN).
+    /// Whether dropping the buffer may run user code; see
+    /// [`Operation::FOREIGN`](crate::Operation::FOREIGN).
     const FOREIGN: bool = true;
 
-    /// The first byte.
+    /// Returns a pointer to the first byte.
     fn io_mut_ptr(&mut self) -> *mut u8;
 
-    /// Bytes of room, whether initialised or not. Reading overwrites from the first one on.
+    /// Returns the bytes of room, initialised or not. Reading overwrites from the first byte
+    /// on.
     fn io_capacity(&self) -> usize;
 
-    /// `count` bytes have been read. A `Vec` becomes that long; a boxed slice keeps its length.
+    /// Records that `count` bytes have been read. A `Vec` gets that length; a boxed slice keeps
+    /// its length.
     ///
     /// # Safety
     ///
-    /// The first `count` bytes are initialised, and there is room for so many.
+    /// The first `count` bytes are initialised, and `count` is at most
+    /// [`io_capacity`](Self::io_capacity).
     unsafe fn set_filled(&mut self, count: usize);
 }
 
@@ -130,7 +135,8 @@ unsafe impl IoBufMut for Box<[u8]> {
 
 macro_rules! bytes {
     ($($type:ty),*) => { $(
-        // SAFETY: immutable bytes that stay where they are while the owner does.
+                // SAFETY: immutable bytes at an address that is stable while the owner is not
+                // moved.
         unsafe impl IoBuf for $type {
             const FOREIGN: bool = false;
 
@@ -187,7 +193,7 @@ pub struct Slice<B> {
 }
 
 impl<B> Slice<B> {
-    /// The whole buffer.
+    /// Returns the whole buffer.
     pub fn into_inner(self) -> B {
         self.buffer
     }
@@ -196,7 +202,7 @@ impl<B> Slice<B> {
 impl<B: IoBuf + Clone> Clone for Slice<B> {
     /// # Panics
     ///
-    /// If the clone of the buffer is shorter than what the range needs.
+    /// If the clone of the buffer ends before the range.
     fn clone(&self) -> Self {
         self.buffer.clone().slice(self.start..self.end)
     }
@@ -204,7 +210,7 @@ impl<B: IoBuf + Clone> Clone for Slice<B> {
 
 impl<B: IoBuf + Copy> Copy for Slice<B> {}
 
-// SAFETY: a part of memory that `B` vouches for.
+// SAFETY: a part of memory whose contract `B` fulfils.
 unsafe impl<B: IoBuf> IoBuf for Slice<B> {
     const FOREIGN: bool = B::FOREIGN;
 
@@ -217,10 +223,11 @@ unsafe impl<B: IoBuf> IoBuf for Slice<B> {
     }
 }
 
-/// What the kernel accepts at once (MAX_RW_COUNT); longer buffers are read and written in part.
+/// Bytes that the kernel accepts at once (MAX_RW_COUNT); longer buffers are read and written in
+/// part.
 const LARGEST: usize = 0x7fff_f000;
 
-/// The length of a buffer as an entry states it.
+/// Returns the length of a buffer in the form of an entry.
 pub(crate) fn clamp(length: usize) -> u32 {
     length.min(LARGEST) as u32
 }
@@ -229,7 +236,8 @@ pub(crate) fn clamp(length: usize) -> u32 {
 mod tests {
     use super::*;
 
-    /// Its clones are shorter than it is: nothing that `IoBuf` asks for forbids that.
+    /// A buffer whose clones are shorter than the original, which the contract of `IoBuf`
+    /// allows.
     #[derive(Debug)]
     struct Shrinks(Vec<u8>);
 
@@ -239,7 +247,7 @@ mod tests {
         }
     }
 
-    // SAFETY: as of the vector.
+    // SAFETY: forwarded to the vector.
     unsafe impl IoBuf for Shrinks {
         fn io_ptr(&self) -> *const u8 {
             self.0.io_ptr()

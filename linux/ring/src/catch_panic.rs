@@ -1,11 +1,11 @@
-//! Calls of code of users that end no work but their own.
+//! Calls of user code whose panic ends only that call.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs code of users whose panic must not end the work of others. Returns `None` if the code
-/// panicked: the panic hook has reported the panic then.
+/// Runs user code and contains its panic, so that the work of others goes on. Returns `None` if the
+/// code panicked; the panic hook has reported the panic by then.
 ///
-/// The destructor of a panic's payload is code of users, too. If that destructor panics, the second
+/// The destructor of a panic's payload is user code, too. If that destructor panics, the second
 /// payload is leaked, so that nothing unwinds out of this function.
 ///
 /// ```

@@ -1,23 +1,23 @@
-//! What a ring is made of and what it has done.
+//! The configuration of a ring, and its counters.
 
 use crate::offload::Offload;
 use crate::owner::Bracket;
 use std::fmt;
 use std::sync::Arc;
 
-/// Unread completions at which a submit stops fetching more, at most: the owner can do nothing about a stream that is ahead
-/// of its consumer before it has seen its completions.
-const FETCH: usize = 64;
+/// Unread completions at which a submit stops fetching more, at most. The owner can stop a stream
+/// that is ahead of its consumer only after it has seen the stream's completions.
+const MAX_FETCHED: usize = 64;
 
-/// What carries operations out.
+/// The executor of operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Driver {
-    /// io_uring if it works here, otherwise readiness.
+    /// Use io_uring if it works here, otherwise readiness.
     #[default]
     Auto,
-    /// io_uring, or an error that says what to change.
+    /// Use io_uring, or fail with an error that carries advice.
     Ring,
-    /// epoll and calls that do not block; files on threads. Works wherever Linux does.
+    /// Use epoll and nonblocking calls, and threads for files. Works on every Linux.
     Readiness,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for Driver {
     }
 }
 
-/// How the kernel hands completions over, from the best rung of the ladder to the worst.
+/// How the kernel delivers completions, from the best mode to the worst.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Mode {
     /// Completions are made on the ring's thread, when it enters the kernel for them (Linux 6.1).
@@ -41,12 +41,13 @@ pub enum Mode {
     CoopTaskrun,
     /// The kernel interrupts the ring's thread for completions.
     Plain,
-    /// There is no io_uring: the ring's thread waits for readiness and makes the calls ([`Driver::Readiness`]).
+    /// There is no io_uring: the ring's thread waits for readiness and makes the calls
+    /// ([`Driver::Readiness`]).
     Readiness,
 }
 
 impl Mode {
-    /// The next rung down.
+    /// Returns the next worse mode of io_uring.
     pub(crate) fn lower(self) -> Option<Mode> {
         match self {
             Mode::DeferTaskrun => Some(Mode::CoopTaskrun),
@@ -67,8 +68,8 @@ impl fmt::Display for Mode {
     }
 }
 
-/// How to build a ring. The default takes about 4.2 MiB of virtual memory, of which the 4 MiB of buffers become resident only
-/// as they are used.
+/// The configuration of a ring. The default takes about 4.2 MiB of virtual memory; 4 MiB of it are
+/// buffers that become resident with use.
 ///
 /// ```
 /// # use upshift_ring::{Config, Mode, Ring};
@@ -78,30 +79,37 @@ impl fmt::Display for Mode {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Submission queue entries: operations per system call. 1 to 32768, rounded up to a power of two.
+    /// Submission queue entries: operations per system call. 1 to 32768, rounded up to a power of
+    /// two.
     pub entries: u32,
-    /// Completion queue entries, at least `entries`. What does not fit is kept by the kernel, at a cost, and not lost.
+    /// Completion queue entries, at least `entries`. Completions beyond are kept by the kernel,
+    /// at a cost, and not lost.
     pub cq_entries: u32,
-    /// Buffers for [`Ring::recv_multi`](crate::Ring::recv_multi): a power of two up to 32768, or 0 for none. So many for each
-    /// level that receives, so that what waits on one level does not take the buffers of another.
+    /// Buffers for [`Ring::recv_multi`](crate::Ring::recv_multi): a power of two up to 32768,
+    /// or 0 for none. Each level that receives has its own pool of this size, so that unread
+    /// data of one level does not take the buffers of another.
     pub buffers: u16,
-    /// Bytes per buffer: the most one event of a stream can carry. 1 to 16 MiB.
+    /// Bytes per buffer, and so the largest event of a stream. 1 to 16 MiB.
     pub buffer_size: u32,
-    /// Unread buffers at which a receiving stream is stopped until its consumer has caught up. Never more than half of
-    /// `buffers`, so that one slow consumer cannot take them all. The kernel hands out up to 32 at a time, so a pool that is
-    /// to serve the others meanwhile has 128 or more.
+    /// Unread buffers at which a receiving stream stops until its consumer has caught up. Never
+    /// more than half of `buffers`, so that a slow consumer cannot take them all. The kernel
+    /// hands out up to 32 buffers at a time; a pool that must still serve other streams
+    /// meanwhile has 128 or more.
     pub recv_window: u16,
-    /// Unread connections at which an accepting stream is stopped until its consumer has caught up.
+    /// Unread connections at which an accepting stream stops until its consumer has caught up.
     pub accept_window: u16,
-    /// Operations and streams alive at once (128 bytes each, allocated 256 at a time as needed). Up to 2²⁴.
+    /// Operations and streams alive at once (128 bytes each, allocated 256 at a time as needed). Up
+    /// to 2²⁴.
     pub max_operations: u32,
-    /// What carries operations out.
+    /// The executor of operations.
     pub driver: Driver,
-    /// The highest rung of io_uring to try.
+    /// The best mode of io_uring to try.
     pub mode: Mode,
-    /// Where calls that block are made, such as those on files, by [`Driver::Readiness`]; `None`: on a thread each.
+    /// The threads on which [`Driver::Readiness`] makes calls that block, such as those on
+    /// files; `None`: a new thread for each call.
     pub offload: Option<Arc<dyn Offload>>,
-    /// Called around each use of a handle, where the ring's owner may change; see [`Ring::adopt`](crate::Ring::adopt).
+    /// Functions called around each use of a handle, needed if the ring's owner changes; see
+    /// [`Ring::adopt`](crate::Ring::adopt).
     pub bracket: Option<Bracket>,
 }
 
@@ -124,15 +132,16 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Unread completions at which a submit stops fetching more: small pools are looked after more often.
+    /// Returns the number of unread completions at which a submit stops fetching more: small
+    /// pools are checked more often.
     pub(crate) fn fetch_limit(&self) -> usize {
         match self.buffers {
-            0 => FETCH,
-            buffers => FETCH.min(usize::from(buffers / 4)).max(1),
+            0 => MAX_FETCHED,
+            buffers => MAX_FETCHED.min(usize::from(buffers / 4)).max(1),
         }
     }
 
-    /// What is wrong with the figures, if anything.
+    /// Returns the reason why the configuration is invalid, if it is.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         if !(1..=32768).contains(&self.entries) {
             Some("a ring has 1 to 32768 entries")
@@ -145,9 +154,7 @@ impl Config {
         } else if self.recv_window == 0 || self.accept_window == 0 {
             Some("the windows of receiving and of accepting must be at least 1")
         } else if self.mode == Mode::Readiness {
-            Some(
-                "the mode is a rung of io_uring; the readiness driver is chosen by Driver::Readiness",
-            )
+            Some("Mode::Readiness is not a mode of io_uring; set Driver::Readiness instead")
         } else if !(1..=1 << 24).contains(&self.max_operations) {
             Some("operations in flight must be limited to 1 to 16777216")
         } else {
@@ -156,7 +163,7 @@ impl Config {
     }
 }
 
-/// What a ring has done so far. Counters wrap after 2⁶⁴.
+/// Counters of a ring since it was made. They wrap after 2⁶⁴.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// `io_uring_enter` calls.
@@ -167,11 +174,11 @@ pub struct Stats {
     pub completed: u64,
     /// Completions of operations that no longer existed; ignored.
     pub stale: u64,
-    /// The longest the backlog ever was.
+    /// Maximum length of the backlog.
     pub backlog_max: u64,
     /// Times a stream found no buffer.
     pub enobufs: u64,
-    /// Times it then received into a buffer of its own.
+    /// Times such a stream received into a buffer of its own.
     pub unpooled: u64,
     /// Times a stream was stopped because its consumer was behind.
     pub stalled: u64,

@@ -1,12 +1,14 @@
-//! The handle's half of a stream: takes events out of the inbox in order, asks for more, and tidies up.
+//! The handle's half of a stream: takes events out of the inbox in order, requests more, and cleans
+//! up.
 //!
-//! May be used on any thread, by one at a time. Taking an event on the ring's thread costs no read-modify-write.
+//! A consumer may be used on any thread, by one at a time. On the ring's thread taking an event
+//! costs no read-modify-write.
 
 use crate::mailbox::Message;
 use crate::operation::{Operation, Stored};
 use crate::shared::Shared;
 use crate::slot::{Kind, Slot, Wait};
-use crate::stream::{STALLED, StreamOp, discard_connection, stream_of, take_own};
+use crate::stream::{STALLED, StreamOp, discard_connection, stream_of, take_unpooled};
 use io_uring::cqueue;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
@@ -19,14 +21,14 @@ pub(crate) struct Consumer {
     unread: *const Slot,
 }
 
-// SAFETY: what a stream owns is `Send`; slot and shared memory may be reached from any thread under the rules of `slot.rs`
-// and `shared.rs`, which the methods below follow.
+// SAFETY: the data of a stream is `Send`. Slot and shared memory may be reached from any thread
+// under the rules of `slot.rs` and `shared.rs`, which the methods below follow.
 unsafe impl Send for Consumer {}
-// SAFETY: there is nothing to do with a shared reference.
+// SAFETY: no method takes a shared reference from outside.
 unsafe impl Sync for Consumer {}
 
 impl Consumer {
-    /// `slot` is a stream, started for this handle.
+    /// Creates the consumer of `slot`, a stream that was started for this handle.
     pub(crate) fn new(slot: &Slot, shared: NonNull<Shared>) -> Self {
         Self {
             slot: NonNull::from(slot),
@@ -45,10 +47,11 @@ impl Consumer {
         unsafe { self.shared.as_ref() }
     }
 
-    /// The next event that is not `STALLED`, or an errno if the ring is gone. The event belongs to the caller.
+    /// Returns the next event that is not `STALLED`, or an errno if the ring is gone. The event
+    /// belongs to the caller.
     #[inline]
     pub(crate) fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Result<NonNull<Slot>, i32>> {
-        // Cloned, woken and dropped outside of uses: foreign code.
+        // Cloned, woken and dropped outside of uses: wakers are user code.
         let mut fresh = None;
         loop {
             if self.unread.is_null() && fresh.is_none() {
@@ -57,7 +60,7 @@ impl Consumer {
             let in_use = self.shared().begin_use();
             let here = self.shared().is_here();
             if let Some(event) = self.next_unread(here) {
-                // SAFETY: taken out of the inbox, so it is ours.
+                // SAFETY: an event taken out of the inbox belongs to the consumer.
                 if unsafe { event.as_ref() }.result.get() != STALLED {
                     return Poll::Ready(Ok(event));
                 }
@@ -84,9 +87,9 @@ impl Consumer {
     #[inline]
     fn next_unread(&mut self, here: bool) -> Option<NonNull<Slot>> {
         if self.unread.is_null() {
-            // Newest first: turn it round.
+            // The list is newest first: reverse it.
             let mut event = self.slot().inbox.take(here).cast_const();
-            // SAFETY: what has been taken out of the inbox is ours.
+            // SAFETY: events taken out of the inbox belong to the consumer.
             while let Some(at) = unsafe { event.as_ref() } {
                 let next = at.next.replace(self.unread);
                 self.unread = event;
@@ -96,7 +99,8 @@ impl Consumer {
         let event = NonNull::new(self.unread.cast_mut())?;
         // SAFETY: as above.
         self.unread = unsafe { event.as_ref() }.next.get();
-        // SAFETY: the stream lives as long as its handle. Only the consumer writes `taken`, so no read-modify-write.
+        // SAFETY: the stream lives as long as its handle. Only the consumer writes `taken`, so no
+        // read-modify-write.
         let taken = &unsafe { stream_of(self.slot()) }.taken;
         taken.store(
             taken.load(Ordering::Relaxed).wrapping_add(1),
@@ -105,7 +109,7 @@ impl Consumer {
         Some(event)
     }
 
-    /// Asks for the stream to be armed again.
+    /// Requests that the stream is armed again.
     pub(crate) fn request(&self) -> Result<(), i32> {
         let (slot, shared) = (self.slot(), self.shared());
         let _use = shared.begin_use();
@@ -118,7 +122,7 @@ impl Consumer {
             .map_err(|_| libc::ECANCELED)
     }
 
-    /// Gives an event without a buffer back.
+    /// Gives back an event without a buffer.
     #[inline]
     pub(crate) fn free(&self, event: NonNull<Slot>) {
         let shared = self.shared();
@@ -127,26 +131,28 @@ impl Consumer {
             // SAFETY: slots live as long as `shared`.
             shared.driver.slab.give_back(unsafe { event.as_ref() });
         } else {
-            // After the ring's end the slab is only memory.
+            // After the end of the ring, slots of the slab need no bookkeeping.
             let _ = shared.post(Message::Free(event, false));
         }
     }
 
-    /// Tidies up after the ring's end; the handle itself is released by the caller.
+    /// Releases unread events after the end of the ring; the caller releases the handle itself.
     ///
     /// # Safety
     /// The mailbox has closed; called once.
     unsafe fn discard_all(slot: NonNull<Slot>, shared: NonNull<Shared>) {
-        // SAFETY: the handle being released keeps slot and stream alive; nothing else uses them any more.
+        // SAFETY: the handle that is being released keeps slot and stream alive, and is
+        // their only user.
         let (slot, stream) = unsafe { (slot.as_ref(), stream_of(slot.as_ref())) };
         for mut event in [stream.unread.get(), slot.inbox.take(false).cast_const()] {
             // SAFETY: as above.
             while let Some(at) = unsafe { event.as_ref() } {
                 event = at.next.get();
-                // SAFETY: it is taken out here only.
-                drop(unsafe { take_own(at) });
+                // SAFETY: this is the only place that takes the buffer out.
+                drop(unsafe { take_unpooled(at) });
                 if cqueue::buffer_select(at.flags.get()).is_some() {
-                    // SAFETY: an event with a buffer is a handle of its own; it ends here.
+                    // SAFETY: an event with a buffer is a handle of its own; it
+                    // ends here.
                     unsafe { Shared::leave(shared) };
                 } else if slot.kind.get() == Kind::Accept {
                     discard_connection(at.result.get());
@@ -161,8 +167,8 @@ impl Consumer {
 impl Drop for Consumer {
     fn drop(&mut self) {
         let slot = self.slot;
-        // SAFETY: this handle keeps slot and stream alive until it is released, which is its last act. Until then only
-        // the consumer touches `unread`.
+        // SAFETY: this handle keeps slot and stream alive until `release`, its last act.
+        // Until then only the consumer touches `unread`.
         unsafe {
             let in_use = self.shared().begin_use();
             stream_of(slot.as_ref()).unread.set(self.unread);

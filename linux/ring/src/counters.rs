@@ -1,8 +1,8 @@
-//! What the owner counts; see [`Stats`](crate::Stats). Owner only.
+//! The owner's counters; see [`Stats`](crate::Stats). Owner only.
 
 use std::cell::Cell;
 
-/// Counters that are not kept elsewhere.
+/// Counters that no other module has.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) completed: Cell<u64>,

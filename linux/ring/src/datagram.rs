@@ -1,12 +1,13 @@
-//! Receiving datagrams without end, each with the address of its sender.
+//! Multishot receive of datagrams, each with the address of its sender.
 //!
-//! The same stream as [`RecvMulti`], but the kernel puts a header and the sender's address before the data:
+//! The stream is that of [`RecvMulti`], but the kernel puts a header and the sender's address
+//! before the data:
 //!
 //! ```text
 //!   | header 16 bytes | room for an address 128 bytes | data … |      one buffer of the pool
 //! ```
 //!
-//! Taking it apart copies the address (128 bytes at most) and nothing else. No allocation per datagram.
+//! Parsing copies the address (at most 128 bytes) and nothing else. No allocation per datagram.
 
 use crate::address::Address;
 use crate::recv::{RecvBuf, RecvMulti};
@@ -15,42 +16,46 @@ use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll, ready};
 
-/// Room for any address.
+/// Bytes of room for any address.
 const NAME: usize = size_of::<libc::sockaddr_storage>();
-/// `struct io_uring_recvmsg_out`.
+/// Bytes of the kernel's `struct io_uring_recvmsg_out`.
 const HEADER: usize = 16;
 
 /// A datagram in one of the ring's buffers.
 #[derive(Debug)]
 pub struct Datagram {
-    /// The data. It goes back to the ring when it is dropped.
+    /// The data. Its buffer returns to the ring when it is dropped.
     pub data: RecvBuf,
-    /// The sender's; of family `AF_UNSPEC` where senders have no address.
+    /// The sender's address; its family is `AF_UNSPEC` if senders have no address.
     pub from: Address,
-    /// It was longer than the buffer; the rest is lost.
+    /// Set if the datagram was longer than the buffer; the rest is lost.
     pub truncated: bool,
 }
 
-/// The datagrams that arrive at a socket; made by [`Ring::datagram_multi`](crate::Ring::datagram_multi).
+/// A stream of the datagrams that arrive at a socket; made by
+/// [`Ring::datagram_multi`](crate::Ring::datagram_multi).
 ///
-/// Errors (an ICMP answer to something sent earlier, for one) end the stream. A stream whose consumer is behind, or that finds
-/// no buffer, waits, as [`RecvMulti`] does; what the socket's own queue cannot hold meanwhile is lost, as datagrams are.
+/// Errors, such as an ICMP reply to an earlier send, end the stream. A stream whose consumer is
+/// behind, or that finds no buffer, waits as [`RecvMulti`] does; datagrams that overflow the
+/// socket's own queue meanwhile are lost.
 ///
-/// May be polled and dropped on any thread. Dropping loses the datagrams that have been received and not been taken.
+/// The stream may be polled and dropped on any thread. Dropping it loses unread datagrams.
 #[derive(Debug)]
 pub struct DatagramMulti {
     stream: RecvMulti,
 }
 
 impl DatagramMulti {
-    /// Bytes of each buffer ([`Config::buffer_size`](crate::Config::buffer_size)) that are not for data.
+    /// Bytes of each buffer ([`Config::buffer_size`](crate::Config::buffer_size)) that are not for
+    /// data.
     pub const OVERHEAD: usize = HEADER + NAME;
 
     pub(crate) fn new(stream: RecvMulti) -> Self {
         Self { stream }
     }
 
-    /// What tells the kernel how much room to leave for an address, and how to take apart what it made of it.
+    /// Returns the message header that tells the kernel, and the parser, how much room an
+    /// address has.
     pub(crate) fn header() -> libc::msghdr {
         // SAFETY: all zeroes is an empty message.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -58,7 +63,12 @@ impl DatagramMulti {
         message
     }
 
-    /// The next datagram, `None` after the end. Leaves the waker of `cx` if there is none yet.
+    /// Returns the next datagram, or `None` after the end. Registers the waker of `cx` if there
+    /// is none yet.
+    ///
+    /// # Errors
+    ///
+    /// As [`next`](Self::next).
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Datagram>>> {
         let mut data = ready!(self.stream.poll_next(cx))?;
         if data.is_empty() {
@@ -77,11 +87,15 @@ impl DatagramMulti {
         })))
     }
 
-    /// The next datagram, `None` after the end.
+    /// Waits for the next datagram; `None` after the end.
     ///
     /// # Errors
     ///
-    /// What `recvmsg` answers; EMSGSIZE if buffers are too small to hold even an address.
+    /// The errno of `recvmsg`; EMSGSIZE if buffers are too small to hold even an address.
+    ///
+    /// # Cancellation safety
+    ///
+    /// This method is cancellation safe: a datagram is either returned or stays in the stream.
     pub async fn next(&mut self) -> io::Result<Option<Datagram>> {
         poll_fn(|cx| self.poll_next(cx)).await
     }

@@ -1,28 +1,30 @@
-//! The owner's half of the ring: slots, queues, completions. Everything here runs on the thread of the ring.
+//! The owner's half of the ring: slots, queues, completions. All code here runs on the ring's
+//! thread.
 //!
-//! Re-entrancy: wakers and destructors of operations are foreign code and may call back into the ring (`foreign.rs`). So state is in
-//! cells, no borrow lives across foreign code, and every function finishes its own bookkeeping before it runs any.
-//! How entries are handed over and completions fetched is in `turn.rs`, what streams do with theirs in `stream.rs`.
+//! Re-entrancy: wakers and destructors of operations are user code and may call back into the ring
+//! (`deferred.rs`). So state is in cells, no borrow lives across user code, and every function
+//! finishes its own bookkeeping before it runs any. `turn.rs` hands entries over and fetches
+//! completions; `stream.rs` handles the completions of streams.
 
-use crate::admission::Admission;
 use crate::backend::Backend;
 use crate::backlog::Backlog;
 use crate::config::{Config, Stats};
+use crate::copy_limit::CopyLimit;
 use crate::counters::{Counters, count};
-use crate::foreign::Deferred;
+use crate::deferred::Deferred;
 use crate::mailbox::Mailbox;
 use crate::operation::{Operation, Stored};
 use crate::pools::Pools;
 use crate::slab::Slab;
-use crate::slot::{CANCEL, CANCELLED, COPY, HELD, KICK, Kind, ORPHAN, Place, Slot};
-use crate::watch::Flights;
+use crate::slot::{CANCEL, CANCELLED, COPY, HOLD_TIMER, KICK, Kind, ORPHAN, Slot, SlotState};
+use crate::watch::InFlight;
 use io_uring::squeue::Flags;
 use io_uring::{cqueue, opcode};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::Arc;
 
-/// Operations to cancel that found the submission queue full. How many is looked at after each poll.
+/// Operations to cancel that found the submission queue full. Each poll checks their number.
 #[derive(Default)]
 pub(crate) struct Cancels {
     user_data: RefCell<Vec<u64>>,
@@ -52,7 +54,7 @@ impl Cancels {
     }
 }
 
-/// The level whose pool is made with the ring: what a runtime takes when nothing is said.
+/// The level whose pool is made with the ring: a runtime's default level.
 const FIRST_POOL: u8 = 32;
 
 pub(crate) struct Driver {
@@ -63,18 +65,18 @@ pub(crate) struct Driver {
     /// Streams without a buffer, by level.
     pub(crate) starved: Backlog,
     pub(crate) backlog: Backlog,
-    /// Copies that wait for others to end.
-    pub(crate) admission: Admission,
+    /// Copies to the page cache that wait for others to end.
+    pub(crate) copy_limit: CopyLimit,
     pub(crate) cancels: Cancels,
-    /// Operations and armed streams: in the backlog, in the queue or in the kernel.
-    pub(crate) flying: Flights,
-    /// Operations and streams without a handle that have not ended.
+    /// Operations and armed streams: held, in the backlog, in the queue or in the kernel.
+    pub(crate) in_flight: InFlight,
+    /// Number of operations and streams without a handle that have not ended.
     pub(crate) orphans: Cell<usize>,
-    /// Handles alive, the ring itself included. Meaningful until the mailbox closes.
+    /// Number of handles alive, including the ring itself. Valid until the mailbox closes.
     pub(crate) handles: Cell<usize>,
     pub(crate) closing: Cell<bool>,
-    /// Code of users that waits to be run.
-    pub(crate) foreign: Deferred,
+    /// User code that waits to be run.
+    pub(crate) deferred: Deferred,
     pub(crate) watching: Cell<bool>,
     pub(crate) fetch_limit: usize,
     pub(crate) recv_window: u32,
@@ -86,7 +88,8 @@ impl Driver {
     pub(crate) fn new(config: &Config, mail: Arc<Mailbox>) -> io::Result<Self> {
         let backend = Backend::new(config)?;
         let pools = Pools::new(config.buffers, config.buffer_size);
-        // One now, so that a kernel or a limit that refuses does so at the start.
+        // One pool is made now, so that a kernel or a limit that refuses does so at the
+        // start.
         if config.buffers != 0
             && let Err(error) = pools.provide(FIRST_POOL, &backend)
         {
@@ -101,13 +104,13 @@ impl Driver {
             mail,
             starved: Backlog::new(),
             backlog: Backlog::new(),
-            admission: Admission::new(),
+            copy_limit: CopyLimit::new(),
             cancels: Cancels::default(),
-            flying: Flights::new(),
+            in_flight: InFlight::new(),
             orphans: Cell::new(0),
             handles: Cell::new(1),
             closing: Cell::new(false),
-            foreign: Deferred::new(),
+            deferred: Deferred::new(),
             watching: Cell::new(false),
             fetch_limit: config.fetch_limit(),
             recv_window: u32::from(config.recv_window.min(config.buffers / 2).max(1)),
@@ -116,7 +119,8 @@ impl Driver {
         })
     }
 
-    /// Takes a slot, stores the operation, queues its entry. On refusal the operation comes back with an errno.
+    /// Takes a slot, stores the operation, queues its entry. On refusal returns the operation
+    /// with an errno.
     #[inline]
     pub(crate) fn start<T: Operation>(&self, op: T, level: u8) -> Result<&Slot, (T, i32)> {
         if self.closing.get() {
@@ -133,13 +137,13 @@ impl Driver {
         slot.kind.set(Kind::Once);
         slot.level.set(level);
         self.handles.set(self.handles.get() + 1);
-        self.flying.begin(level);
-        if copies != 0 && !self.admit(slot, copies) {
+        self.in_flight.begin(level);
+        if copies != 0 && !self.admit_copy(slot, copies) {
             return Ok(slot);
         }
         if self.backlog.is_empty() && !self.backend.is_full() {
-            // SAFETY: just stored.
-            let entry = unsafe { (*Stored::<T>::place(slot.payload())).entry() };
+            // SAFETY: the value was just stored.
+            let entry = unsafe { (*Stored::<T>::value_ptr(slot.payload())).entry() };
             self.push(slot, entry);
         } else {
             self.postpone(slot);
@@ -147,9 +151,9 @@ impl Driver {
         Ok(slot)
     }
 
-    /// Queues the entry of a slot that is not flying.
+    /// Queues the entry of a slot that is not in flight.
     pub(crate) fn launch(&self, slot: &Slot) {
-        self.flying.begin(slot.level.get());
+        self.in_flight.begin(slot.level.get());
         self.push_or_postpone(slot);
     }
 
@@ -164,7 +168,7 @@ impl Driver {
 
     #[cold]
     fn postpone(&self, slot: &Slot) {
-        slot.place.set(Place::Backlog);
+        slot.state.set(SlotState::Backlog);
         self.backlog.push(slot);
         let max = &self.counters.backlog_max;
         max.set(max.get().max(self.backlog.len() as u64));
@@ -176,35 +180,36 @@ impl Driver {
         self.push(slot, entry);
     }
 
-    /// The queue has room.
+    /// Writes the entry; the queue has room.
     #[inline]
     fn push(&self, slot: &Slot, mut entry: io_uring::squeue::Entry) {
         entry.set_user_data(slot.user_data());
-        slot.place.set(Place::Flying);
-        // SAFETY: the contract of `Operation`: the entry's pointers are good while the operation lies in its slot, and it
-        // does until its terminal completion.
+        slot.state.set(SlotState::InFlight);
+        // SAFETY: by the contract of `Operation` the entry's pointers are valid while the
+        // operation lies in its slot, which is until its terminal completion.
         let pushed = unsafe { self.backend.push(&entry, slot.level.get()) };
         debug_assert!(pushed, "callers check for room");
     }
 
-    /// Asks for the end of a slot's operation; its terminal completion still comes.
+    /// Requests the end of a slot's operation; its terminal completion still comes.
     pub(crate) fn cancel(&self, slot: &Slot) {
         if slot.has_mark(CANCELLED) {
             return;
         }
-        match slot.place.get() {
-            Place::Backlog | Place::Held => slot.mark(CANCELLED),
-            Place::Flying => {
+        match slot.state.get() {
+            SlotState::Backlog | SlotState::Held => slot.mark(CANCELLED),
+            SlotState::InFlight => {
                 slot.mark(CANCELLED);
                 if !self.push_cancel(slot.user_data()) {
                     self.cancels.push(slot.user_data());
                 }
             }
-            Place::Free | Place::Starved | Place::Idle | Place::Done => {}
+            SlotState::Free | SlotState::Starved | SlotState::Idle | SlotState::Done => {}
         }
     }
 
-    /// Queues the cancellation of the entry with this `user_data`. False: there is no room.
+    /// Queues the cancellation of the entry with this `user_data`. Returns false if there is no
+    /// room.
     pub(crate) fn push_cancel(&self, user_data: u64) -> bool {
         let mut entry = opcode::AsyncCancel::new(user_data)
             .build()
@@ -212,13 +217,13 @@ impl Driver {
         if self.backend.skips_success() {
             entry = entry.flags(Flags::SKIP_SUCCESS);
         }
-        // SAFETY: points to nothing.
+        // SAFETY: the entry has no pointers.
         unsafe { self.backend.push(&entry, 0) }
     }
 
-    /// The handle of a one-shot is gone.
+    /// Handles the loss of a one-shot's handle.
     pub(crate) fn abandon(&self, slot: &Slot) {
-        if slot.place.get() == Place::Done {
+        if slot.state.get() == SlotState::Done {
             self.dispose(slot);
         } else {
             self.orphan(slot);
@@ -237,7 +242,7 @@ impl Driver {
         match self.slab.get(user_data as u32) {
             Some(slot)
                 if slot.generation.get() == (user_data >> 32) as u32
-                    && slot.place.get() == Place::Flying =>
+                    && slot.state.get() == SlotState::InFlight =>
             {
                 self.finished(slot, result, flags);
             }
@@ -249,7 +254,7 @@ impl Driver {
     fn unmatched(&self, user_data: u64, flags: u32) {
         match user_data {
             CANCEL => {}
-            HELD => self.patience_is_over(),
+            HOLD_TIMER => self.hold_timeout_ended(),
             KICK => {
                 count(&self.counters.kicks);
                 if !cqueue::more(flags) {
@@ -258,13 +263,15 @@ impl Driver {
             }
             _ => {
                 count(&self.counters.stale);
-                // A stream keeps its slot until its last completion, so what is late brings no buffer.
+                // A stream keeps its slot until its last completion, so a late
+                // completion brings no buffer.
                 debug_assert!(cqueue::buffer_select(flags).is_none());
             }
         }
     }
 
-    /// A completion of a flying slot, or the end of one that never left the backlog.
+    /// Handles a completion of a slot in flight, or the end of an operation that never left the
+    /// backlog.
     #[inline]
     pub(crate) fn finished(&self, slot: &Slot, result: i32, flags: u32) {
         if slot.kind.get() != Kind::Once {
@@ -272,8 +279,8 @@ impl Driver {
         }
         slot.result.set(result);
         slot.flags.set(flags);
-        slot.place.set(Place::Done);
-        self.flying.end(slot.level.get());
+        slot.state.set(SlotState::Done);
+        self.in_flight.end(slot.level.get());
         if slot.has_mark(ORPHAN | COPY) {
             self.finished_marked(slot);
         } else if let Some(waker) = slot.deliver(slot) {
@@ -297,22 +304,23 @@ impl Driver {
         }
     }
 
-    /// Refuses new work, ends what has not reached the kernel, and asks the kernel to end the rest. True the first time.
+    /// Refuses new operations and ends those that have not reached the kernel. Returns true on
+    /// the first call.
     pub(crate) fn begin_shutdown(&self) -> bool {
         if self.closing.replace(true) {
             return false;
         }
         self.cancels.clear();
         self.end_starved();
-        while let Some(slot) = self.backlog.pop().or_else(|| self.admission.pop()) {
+        while let Some(slot) = self.backlog.pop().or_else(|| self.copy_limit.pop()) {
             self.finished(slot, -libc::ECANCELED, 0);
         }
         true
     }
 
-    /// Nothing is in flight any more.
+    /// Returns whether nothing is in flight any more.
     pub(crate) fn is_idle(&self) -> bool {
-        self.flying.count() == 0 && !self.watching.get()
+        self.in_flight.count() == 0 && !self.watching.get()
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -339,7 +347,7 @@ mod tests {
     use super::*;
     use crate::remote::Kick;
 
-    /// A real completion with the name of an operation that is over does not touch the slot's next occupant.
+    /// A real completion of an operation that is over does not touch the slot's next occupant.
     #[test]
     fn a_completion_of_another_generation_is_counted_and_ignored() {
         let kick = Arc::new(Kick::new().unwrap());
@@ -358,7 +366,7 @@ mod tests {
         assert_eq!(second.user_data() as u32, old as u32);
         for late in [old, u64::from(u32::MAX >> 1)] {
             let entry = opcode::Nop::new().build().user_data(late);
-            // SAFETY: points to nothing.
+            // SAFETY: the entry has no pointers.
             assert!(unsafe { driver.backend.push(&entry, 0) });
         }
         driver.submit().unwrap();

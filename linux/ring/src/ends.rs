@@ -1,7 +1,8 @@
-//! The two ends of a completion queue, as threads see them that do not own it.
+//! The head and the tail of a completion queue, as threads that do not own the queue see them.
 //!
-//! [`CompletionStatus`] loads the end that the owner advances without an atomic step: right on the owner's thread, and a data race on
-//! any other. Here both are atomic loads. Which of the two is which is not known, and does not matter for how far they are apart.
+//! [`CompletionStatus`] loads the end that the owner advances without an atomic operation: right on
+//! the owner's thread, a data race on any other. Here both loads are atomic. The order of the two
+//! words is unknown, and does not matter for their distance.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Acquire;
@@ -12,25 +13,28 @@ type Pointers = [*const AtomicU32; 2];
 
 pub(crate) struct Ends(Pointers);
 
-// SAFETY: the words are shared with the kernel, and only loaded, atomically.
+// SAFETY: the words are shared with the kernel, and are only loaded, atomically.
 unsafe impl Send for Ends {}
 // SAFETY: as above.
 unsafe impl Sync for Ends {}
 
 impl Ends {
+    /// Copies the pointers to both ends.
+    ///
     /// # Safety
-    /// Used while the instance of the queue lives.
+    /// The result is used only while the instance of the queue lives.
     pub(crate) unsafe fn of(cq: &CompletionQueue<'_>) -> Ends {
         const { assert!(size_of::<CompletionStatus>() == size_of::<Pointers>()) };
-        // SAFETY: passed on. It consists of the pointers to the two positions, in some order: the manifest names the version of the crate
-        // in which it does.
+        // SAFETY: the type consists of the pointers to the two positions, in some order:
+        // the manifest pins the version of the crate for which that holds. The caller keeps
+        // the instance alive.
         Ends(unsafe { std::mem::transmute::<CompletionStatus, Pointers>(cq.status()) })
     }
 
-    /// How many completions wait to be read, about. Two loads.
+    /// Returns the approximate number of completions that wait to be read. Two loads.
     #[inline]
     pub(crate) fn unread(&self) -> u32 {
-        // SAFETY: they point into the mapped queue.
+        // SAFETY: the pointers lead into the mapped queue.
         let [one, other] = self.0.map(|end| unsafe { &*end }.load(Acquire));
         let apart = one.wrapping_sub(other);
         apart.min(apart.wrapping_neg())
@@ -42,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_unread_is_how_far_the_ends_are_apart_in_either_order() {
+    fn unread_is_the_distance_of_the_ends_in_either_order() {
         for (head, tail, unread) in [(3, 3, 0), (3, 5, 2), (u32::MAX, 1, 2)] {
             let ends = [head, tail].map(AtomicU32::new);
             let [head, tail] = [&raw const ends[0], &raw const ends[1]];

@@ -3,7 +3,8 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
 
-/// A descriptor shared by its users and by the operations on it; closed when the last of them is done.
+/// A descriptor shared by its users and by the operations on it; closed when the last of them is
+/// done.
 ///
 /// So its number cannot be reused under an operation in flight. Cloning and dropping cost one
 /// atomic addition each. Operations whose handles have been dropped are users, too, until they have
@@ -22,17 +23,21 @@ use std::sync::{Arc, Weak};
 pub struct Fd(Arc<OwnedFd>);
 
 impl Fd {
-    /// Takes charge of a descriptor.
+    /// Creates a handle that owns the descriptor.
     pub fn new(fd: impl Into<OwnedFd>) -> Self {
         Self(Arc::new(fd.into()))
     }
 
-    /// Gives the descriptor back if it is not shared, otherwise itself.
+    /// Returns the descriptor if it is not shared, otherwise the handle itself.
+    ///
+    /// # Errors
+    ///
+    /// The handle, if other handles or operations share the descriptor.
     pub fn try_into_owned(self) -> Result<OwnedFd, Fd> {
         Arc::try_unwrap(self.0).map_err(Fd)
     }
 
-    /// Do others share the descriptor: users, or operations that have not ended? One load.
+    /// Returns whether other handles or unfinished operations share the descriptor. One load.
     #[inline]
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
@@ -43,7 +48,7 @@ impl Fd {
         WeakFd(Arc::downgrade(&self.0))
     }
 
-    /// The number, in the form that entries want.
+    /// Returns the number in the form of an entry.
     #[inline]
     pub(crate) fn target(&self) -> io_uring::types::Fd {
         io_uring::types::Fd(self.0.as_raw_fd())
@@ -68,7 +73,7 @@ impl AsRawFd for Fd {
     }
 }
 
-/// A descriptor as long as others keep it open.
+/// A descriptor that stays usable while other handles keep it open.
 ///
 /// ```
 /// # use upshift_ring::Fd;

@@ -1,4 +1,5 @@
-//! The state word of a slot: which completions wait to be read, and whether the consumer waits for one.
+//! The state word of a slot: the completions that wait to be read, and whether the consumer waits
+//! for one.
 //!
 //! ```text
 //!                1 register              3 claim              4 deliver
@@ -9,15 +10,18 @@
 //!    └─────────── 5 append (no waiter: straight to the list) ────────────────┴────┘
 //! ```
 //!
-//! One pointer-sized word. **One producer**: the thread of the ring (3, 4, 5). **One consumer**: the holder of the handle
-//! by `&mut`, on any thread (1, 2, 6). A one-shot operation is a list of one node, the slot itself.
+//! One pointer-sized word. **One producer**: the thread of the ring (3, 4, 5). **One consumer**:
+//! the holder of the handle by `&mut`, on any thread (1, 2, 6). A one-shot operation is a list of
+//! one node, the slot itself.
 //!
-//! The word also says which side may touch the *waker cell* beside it: in `EMPTY` and *list* the consumer, in `CLAIMED` the
-//! producer, in `WAITING` neither before having left it by 2 or 3. A consumer that meets `CLAIMED` must not wait for the
-//! producer (it may outrank it under `SCHED_FIFO`): it wakes itself and comes back.
+//! The word also says which side may touch the *waker cell* beside it: in `EMPTY` and *list* the
+//! consumer, in `CLAIMED` the producer, in `WAITING` neither before having left it by 2 or 3. A
+//! consumer that finds `CLAIMED` must not wait for the producer (it may outrank the producer under
+//! `SCHED_FIFO`): it wakes itself and comes back.
 //!
-//! Cost: delivering is one read-modify-write. On the thread of the ring the consumer's transitions are plain loads and
-//! stores, because its only rival is itself (`here` is true); elsewhere each is one read-modify-write.
+//! Cost: delivering is one read-modify-write. On the thread of the ring (`here` is true) the
+//! consumer's transitions are plain loads and stores, because producer and consumer are the same
+//! thread; elsewhere each is one read-modify-write.
 
 use crate::sync::{AtomicPtr, Ordering};
 use std::ptr;
@@ -28,25 +32,25 @@ pub(crate) struct Inbox<N> {
     word: AtomicPtr<N>,
 }
 
-/// What [`Inbox::withdraw`] found.
+/// The state that [`Inbox::withdraw`] found.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Withdrawn {
     /// The waker cell belongs to the consumer; nothing has arrived.
     Empty,
-    /// Something arrived: take it.
+    /// Nodes have arrived: take them.
     Ready,
-    /// Something is arriving this very moment: wake yourself and come back.
+    /// A node is arriving at this moment: the consumer wakes itself and comes back.
     Busy,
 }
 
-/// What [`Inbox::register`] did.
+/// The outcome of [`Inbox::register`].
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Registered {
     /// The next delivery takes the waker.
     Waiting,
-    /// Something arrived in between: take it. The waker cell still belongs to the consumer.
+    /// A node arrived in between: take it. The waker cell still belongs to the consumer.
     Ready,
 }
 
@@ -69,14 +73,15 @@ impl<N> Inbox<N> {
         }
     }
 
-    /// Back to `EMPTY`, for a slot that is not shared at the moment.
+    /// Returns the word to `EMPTY`, for a slot that is not shared at the moment.
     #[inline]
     pub(crate) fn reset(&self) {
         self.word.store(empty(), Ordering::Relaxed);
     }
 
-    /// Producer, 3–5. `link(next)` sets the successor of `node`; `take_waker` empties the waker cell and is called only while
-    /// the cell belongs to the producer. The caller wakes what it gets.
+    /// Producer, 3–5. `link(next)` sets the successor of `node`. `take_waker` empties the waker
+    /// cell and is called only while the cell belongs to the producer. The caller wakes the
+    /// returned waker.
     #[inline]
     pub(crate) fn push(
         &self,
@@ -101,7 +106,7 @@ impl<N> Inbox<N> {
                 Ok(_) if claim => {
                     let waker = take_waker();
                     link(empty());
-                    // Only we leave CLAIMED, so a store will do.
+                    // Only the producer leaves CLAIMED, so a store suffices.
                     self.word.store(node, Ordering::Release);
                     return waker;
                 }
@@ -111,20 +116,20 @@ impl<N> Inbox<N> {
         }
     }
 
-    /// Consumer: has nothing arrived, and is no waker left?
+    /// Consumer: returns whether nothing has arrived and no waker is registered.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.word.load(Ordering::Relaxed) == empty()
     }
 
-    /// Consumer: has anything arrived?
+    /// Consumer: returns whether a node has arrived.
     #[inline]
     pub(crate) fn has_arrived(&self) -> bool {
         let seen = self.word.load(Ordering::Acquire);
         seen != empty() && seen != waiting() && seen != claimed()
     }
 
-    /// Consumer, 6: the list, newest first, or null.
+    /// Consumer, 6: takes the list, newest first, or null.
     #[inline]
     pub(crate) fn take(&self, here: bool) -> *mut N {
         if !self.has_arrived() {
@@ -135,12 +140,12 @@ impl<N> Inbox<N> {
             self.word.store(empty(), Ordering::Relaxed);
             list
         } else {
-            // A list only ever grows behind our back.
+            // The producer only adds to a list, so the swap takes a list.
             self.word.swap(empty(), Ordering::AcqRel)
         }
     }
 
-    /// Consumer, 2: get the waker cell (back).
+    /// Consumer, 2: acquires the waker cell.
     #[inline]
     pub(crate) fn withdraw(&self, here: bool) -> Withdrawn {
         let mut seen = self.word.load(Ordering::Acquire);
@@ -166,7 +171,7 @@ impl<N> Inbox<N> {
         }
     }
 
-    /// Consumer, 1: after [`Withdrawn::Empty`] and with the waker in its cell.
+    /// Consumer, 1: registers the waker in the cell, after [`Withdrawn::Empty`].
     #[inline]
     pub(crate) fn register(&self, here: bool) -> Registered {
         if here {
@@ -227,7 +232,7 @@ mod models {
             let woken = self.inbox.push(
                 ptr::from_ref(node).cast_mut(),
                 |next| node.next.set(next),
-                // SAFETY: CLAIMED: the cell is the producer's.
+                // SAFETY: CLAIMED: the cell belongs to the producer.
                 || self.waker.with_mut(|cell| unsafe { (*cell).take() }),
             );
             if let Some(waker) = woken {
@@ -241,7 +246,7 @@ mod models {
                 if !list.is_null() {
                     let mut sum = 0;
                     while !list.is_null() {
-                        // SAFETY: nodes live as long as `self`, and what was taken is ours.
+                        // SAFETY: nodes live as long as `self`; taken nodes belong to the consumer.
                         let node = unsafe { &*list };
                         sum += node.value.get();
                         list = node.next.get();
@@ -258,7 +263,7 @@ mod models {
                     }
                     Withdrawn::Empty => {}
                 }
-                // SAFETY: EMPTY: the cell is the consumer's.
+                // SAFETY: EMPTY: the cell belongs to the consumer.
                 self.waker
                     .with_mut(|cell| unsafe { *cell = Some(cx.waker().clone()) });
                 match self.inbox.register(false) {
@@ -282,7 +287,7 @@ mod models {
 
     #[test]
     fn two_completions_of_a_stream_are_both_seen() {
-        // Without the bound it takes two minutes, and passes.
+        // The bound keeps the model short; without it the model passes, too.
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         builder.check(|| {
@@ -302,7 +307,7 @@ mod models {
     }
 
     #[test]
-    fn a_waker_is_taken_back_or_taken_never_both() {
+    fn a_waker_is_withdrawn_or_taken_never_both() {
         loom::model(|| {
             let shared = Shared::new();
             // SAFETY: the cell is not shared yet.
@@ -313,7 +318,7 @@ mod models {
             let producer = shared.clone();
             let thread = loom::thread::spawn(move || producer.produce(0, 1));
             match shared.inbox.withdraw(false) {
-                // SAFETY: EMPTY: the cell is the consumer's.
+                // SAFETY: EMPTY: the cell belongs to the consumer.
                 Withdrawn::Empty => {
                     assert!(
                         shared

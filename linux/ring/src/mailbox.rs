@@ -1,8 +1,8 @@
 //! Messages of handles on other threads to the thread of the ring.
 //!
-//! Bounded by the handles: each alive has at most one release and a few requests outstanding. Posting costs an
-//! uncontended lock; the owner looks at one flag per turn and takes the lock only if it is set. Nothing foreign runs and
-//! nothing is woken under the lock.
+//! The mailbox is bounded by the handles: each has at most one release and a few requests
+//! outstanding. Posting costs an uncontended lock. The owner checks one flag per turn and takes the
+//! lock only if it is set. No user code runs and no thread is woken under the lock.
 //!
 //! The first urgent message since the owner has read its mail signals the eventfd, also while the
 //! owner is awake. The signal is an arrival like any other: the owner's next turn reads the mail,
@@ -14,26 +14,28 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A request to the thread of the ring. Requests about a living handle carry the generation of the slot, because the
-/// handle may move to the ring's thread and end there before the message is read.
+/// A request to the thread of the ring. A request about a living handle carries the generation of
+/// the slot, because the handle may move to the ring's thread and end there before the message is
+/// read.
 #[derive(Clone, Copy)]
 pub(crate) enum Message {
-    /// A one-shot has been consumed, or an event with a connection: free the slot. Releases if the flag is set.
+    /// A one-shot, or an event with a connection, has been consumed: free the slot. Releases a
+    /// handle if the flag is set.
     Free(NonNull<Slot>, bool),
-    /// A handle of a one-shot is gone before completion: cancel, dispose. Releases.
+    /// The handle of a one-shot was dropped before completion: cancel, dispose. Releases a handle.
     Abandon(NonNull<Slot>),
-    /// A handle of a stream is gone. Releases.
+    /// The handle of a stream was dropped. Releases a handle.
     AbandonStream(NonNull<Slot>),
-    /// A buffer comes back with its event. Releases.
+    /// A buffer comes back with its event. Releases a handle.
     Recycle(NonNull<Slot>),
-    /// Cancel, but the handle keeps waiting.
+    /// Cancel, while the handle keeps waiting.
     Cancel(NonNull<Slot>, u32),
-    /// A stream wants its operation back.
+    /// Arm a stream's operation again.
     Arm(NonNull<Slot>, u32),
 }
 
 impl Message {
-    /// Is it worth waking the ring's thread for?
+    /// Returns whether the message wakes the ring's thread.
     fn is_urgent(self, starved: bool) -> bool {
         match self {
             Message::Free(..) => false,
@@ -48,7 +50,7 @@ struct State {
     messages: Vec<Message>,
     starved: bool,
     closed: bool,
-    /// The eventfd has been signalled since the owner has read its mail.
+    /// Set when the eventfd has been signalled since the owner read its mail.
     signalled: bool,
 }
 
@@ -58,12 +60,12 @@ pub(crate) struct Mailbox {
     pub(crate) kick: Arc<Kick>,
 }
 
-// SAFETY: the pointers in the messages are names; what they point to is touched by the owner only.
+// SAFETY: posting threads only pass on the pointers in messages; the owner alone dereferences them.
 unsafe impl Send for Mailbox {}
 // SAFETY: as above.
 unsafe impl Sync for Mailbox {}
 
-/// The ring is gone: the caller is alone with its slot.
+/// The ring is gone: the caller is the only user of its slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Closed;
 
@@ -80,7 +82,8 @@ impl Mailbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Any thread. After a message that releases, the caller's pointer to the ring's memory is void.
+    /// Posts a message, from any thread. After a message that releases a handle, the caller's
+    /// pointer to the ring's memory is invalid.
     pub(crate) fn post(&self, message: Message) -> Result<(), Closed> {
         let mut state = self.lock();
         if state.closed {
@@ -97,7 +100,7 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Owner: is there mail? One load.
+    /// Owner: returns whether there is mail. One load.
     #[inline]
     pub(crate) fn has_mail(&self) -> bool {
         self.flag.load(Ordering::Acquire)
@@ -111,13 +114,14 @@ impl Mailbox {
         std::mem::swap(&mut state.messages, into);
     }
 
-    /// Owner: from now on buffers that come back are (not) urgent. After `true` the owner must look at its mail once more:
-    /// what was posted before was not urgent yet.
+    /// Owner: sets whether returned buffers are urgent from now on. After `true` the owner must
+    /// read its mail once more: messages posted before were not urgent yet.
     pub(crate) fn set_starved(&self, starved: bool) {
         self.lock().starved = starved;
     }
 
-    /// Owner: closes unless there is mail, after calling `last` under the lock. True: closed.
+    /// Owner: closes the mailbox unless there is mail, after a call of `last` under the lock.
+    /// Returns true if it is closed.
     pub(crate) fn close(&self, last: impl FnOnce()) -> bool {
         let mut state = self.lock();
         if !state.messages.is_empty() {

@@ -1,12 +1,13 @@
-//! Calls that block, made on other threads, for [`Driver::Readiness`](crate::Driver::Readiness): what the kernel's own worker threads
-//! do for io_uring.
+//! Calls that block, made on other threads for [`Driver::Readiness`](crate::Driver::Readiness): the
+//! counterpart of the kernel's own worker threads for io_uring.
 //!
 //! ```text
 //!   Queued ──1 run──► Running ──2──► posted: its result
 //!     └──────3 cancelled, or dropped by the pool──► posted: ECANCELED
 //! ```
 //!
-//! A call that runs is not interrupted: it ends when the kernel ends it, also if it has been cancelled. What it points to belongs to its slot until it is posted.
+//! A running call is not interrupted: it ends when the kernel ends it, also if it has been
+//! cancelled. The memory that it points to belongs to its slot until its result is posted.
 
 use crate::readiness::sqe::Sqe;
 use crate::readiness::{blocking, epoll};
@@ -15,14 +16,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, io, mem, thread};
 
-/// Threads that may block. A runtime has some; a ring that is given none starts one for each call.
+/// Threads that may block. A runtime provides them; a ring without any starts a thread for each
+/// call.
 pub trait Offload: Send + Sync + fmt::Debug {
-    /// Has `job` [run](Job::run) on another thread, those of more urgent levels (0 is the most urgent) first. One that is dropped ends
-    /// with ECANCELED.
+    /// Arranges that another thread [runs](Job::run) `job`. Jobs of more urgent levels (0 is the
+    /// most urgent) go first. A job that is dropped ends with ECANCELED.
     fn offload(&self, level: u8, job: Job);
 }
 
-/// A thread for each call. Without threads, the caller's own.
+/// Starts a thread for each call. If that fails, the caller's own thread makes the call.
 #[derive(Debug)]
 pub(crate) struct ThreadEach;
 
@@ -33,7 +35,7 @@ impl Offload for ThreadEach {
             .name("upshift-ring/file".into())
             .stack_size(64 << 10)
             .spawn(move || {
-                // Whole, so that one that does not run ends.
+                // Moves the whole job into the closure, so that a closure that never runs ends it.
                 let job = job;
                 job.run();
             });
@@ -51,7 +53,7 @@ impl Job {
         Self(call.clone())
     }
 
-    /// Makes the call, and tells the ring.
+    /// Makes the call and posts the result to the ring.
     pub fn run(self) {
         self.0.make();
     }
@@ -96,7 +98,7 @@ impl Call {
         })
     }
 
-    /// Keeps it from being made. False: it is under way, or over; then it posts.
+    /// Prevents the call. Returns false if the call is under way or over; then it posts a result.
     #[must_use]
     pub(crate) fn cancel(&self) -> bool {
         self.cancelled.store(true, Ordering::Relaxed);
@@ -119,7 +121,7 @@ impl Call {
     }
 }
 
-/// Results on their way back to the ring, and the eventfd that tells of them.
+/// Results on their way back to the ring, and the eventfd that announces them.
 pub(crate) struct Posts {
     results: Mutex<Vec<(u64, i32)>>,
     pub(crate) eventfd: OwnedFd,
@@ -137,7 +139,8 @@ impl Posts {
         self.results.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Any thread. One `write` for the first of what the ring takes at a time.
+    /// Posts a result, from any thread. One `write` for the first result since the last
+    /// [`take`](Self::take).
     fn post(&self, user_data: u64, result: i32) {
         let first = {
             let mut results = self.results();
@@ -149,7 +152,8 @@ impl Posts {
         }
     }
 
-    /// The ring. A post that comes meanwhile is taken, or signals again.
+    /// Takes all results, on the ring's thread. A result posted meanwhile is taken, or signals
+    /// again.
     pub(crate) fn take(&self) -> Vec<(u64, i32)> {
         epoll::silence(&self.eventfd);
         mem::take(&mut *self.results())

@@ -1,66 +1,68 @@
-//! What an operation is, and the table through which the ring handles operations whose type it has forgotten.
+//! The trait of operations, and the table through which the ring handles operations of erased type.
 
 use io_uring::squeue::Entry;
 use std::marker::PhantomData;
 
-/// Bytes of an operation stored in its slot; larger ones are boxed.
+/// Bytes of an operation that fits into its slot; larger ones are boxed.
 pub(crate) const INLINE: usize = 64;
 
-/// One request to the kernel, with everything it points to.
+/// A request to the kernel, with all the memory and descriptors that it refers to.
 ///
-/// The ring moves the operation to its place (a slot, or a box if it is larger than 64 bytes), calls
-/// [`entry`](Self::entry) there once, and leaves it alone until the terminal completion. Then it is moved out, and
-/// [`complete`](Self::complete) is called with the kernel's result: by the handle, on the thread that polls it, or on the
-/// ring's thread if the handle is gone; so whatever a result owns (a descriptor) is released in either case.
+/// The ring moves the operation to its final address (in a slot, or in a box if it is larger than
+/// 64 bytes), calls [`entry`](Self::entry) there once, and does not touch it until the terminal
+/// completion. Then it moves the operation out and calls [`complete`](Self::complete) with the
+/// kernel's result: in the handle, on the thread that polls it, or on the ring's thread if the
+/// handle is gone. So a resource in the result (a descriptor) is released in either case.
 ///
 /// # Safety
 ///
-/// Every pointer in the entry must stay valid for what the kernel does with it while the value stays at its address, until
-/// the terminal completion. The value must own (not borrow) what the pointers and descriptors refer to. The flags of the
-/// entry must not make the kernel skip the completion, and the entry must complete once.
-/// `user_data` is set by the ring.
+/// Every pointer in the entry must stay valid for the kernel's use of it while the value stays at
+/// its address, until the terminal completion. The value must own (not borrow) the memory and
+/// descriptors that the entry refers to. The flags of the entry must not make the kernel skip the
+/// completion, and the entry must complete once. The ring sets `user_data`.
 pub unsafe trait Operation: Sized + Send + 'static {
-    /// What the handle resolves to.
+    /// The output of the handle.
     type Output;
 
-    /// May what the operation owns, or its output, run code of users when it is dropped? Then a ring that
-    /// [knows its runtime's wakers](crate::Ring::set_own) leaves that to the runtime.
+    /// Whether dropping the operation or its output may run user code. If so, a ring that [knows
+    /// its runtime's wakers](crate::Ring::set_own) leaves the drop to the runtime.
     const FOREIGN: bool = true;
 
-    /// Bytes that a thread of the kernel copies for it, competing with the ring's thread for its CPU: of writes to the page cache. While something more
-    /// urgent is in flight, few of them are handed over at a time. Never more than 2³².
+    /// Returns the bytes that a kernel thread copies for the operation, in competition with the
+    /// ring's thread for its CPU: those of a write to the page cache. While a more urgent operation
+    /// is in flight, few such copies are handed over at a time.
     #[inline]
     fn copies(&self) -> u32 {
         0
     }
 
-    /// Describes the request. Called when the value has reached its place. Must not panic.
+    /// Describes the request. Called once the value has its final address. Must not panic.
     fn entry(&mut self) -> Entry;
 
     /// Turns the kernel's result (negative: an errno) into the output.
     fn complete(self, result: i32, flags: u32) -> Self::Output;
 }
 
-/// The functions of an operation of forgotten type. Each takes the payload of the slot.
+/// The functions of an operation of erased type. Each takes the payload of the slot.
 pub(crate) struct Table {
     pub(crate) entry: unsafe fn(*mut u8) -> Entry,
     pub(crate) dispose: unsafe fn(*mut u8, i32, u32),
-    /// As `dispose`, which is left to the drop of what is returned.
+    /// Moves the operation out, to be disposed of by the drop of the returned value.
     pub(crate) take: unsafe fn(*mut u8, i32, u32) -> Box<dyn Send>,
-    pub(crate) foreign: bool,
+    pub(crate) runs_user_code: bool,
 }
 
 impl Table {
-    /// For slots without a payload.
+    /// The table of slots without a payload.
     pub(crate) const NONE: &'static Table = &Table {
         entry: |_| io_uring::opcode::Nop::new().build(),
         dispose: |_, _, _| {},
         take: |_, _, _| Box::new(()),
-        foreign: false,
+        runs_user_code: false,
     };
 }
 
-/// An operation that is complete, and is disposed of by being dropped.
+/// A complete operation whose drop disposes of its output.
 struct Complete<T: Operation> {
     operation: Option<T>,
     result: i32,
@@ -75,7 +77,7 @@ impl<T: Operation> Drop for Complete<T> {
     }
 }
 
-/// How a value of type `T` lies in a payload.
+/// The layout of a value of type `T` in a payload.
 pub(crate) struct Stored<T>(PhantomData<T>);
 
 impl<T: Operation> Stored<T> {
@@ -84,10 +86,11 @@ impl<T: Operation> Stored<T> {
     pub(crate) const TABLE: &'static Table = &Table {
         entry: |payload| {
             // SAFETY: the ring calls this only while the payload holds a `T`.
-            unsafe { (*Self::place(payload)).entry() }
+            unsafe { (*Self::value_ptr(payload)).entry() }
         },
         dispose: |payload, result, flags| {
-            // SAFETY: the ring calls this once, after the terminal completion of the `T` in the payload.
+            // SAFETY: the ring calls this once, after the terminal completion of the `T` in the
+            // payload.
             drop(unsafe { Self::take(payload) }.complete(result, flags));
         },
         take: |payload, result, flags| {
@@ -98,9 +101,11 @@ impl<T: Operation> Stored<T> {
                 flags,
             })
         },
-        foreign: T::FOREIGN,
+        runs_user_code: T::FOREIGN,
     };
 
+    /// Stores a value.
+    ///
     /// # Safety
     /// `payload` points to a free payload.
     #[inline]
@@ -117,10 +122,12 @@ impl<T: Operation> Stored<T> {
         }
     }
 
+    /// Returns the address of the stored value.
+    ///
     /// # Safety
     /// `payload` holds a `T` put there by [`put`](Self::put).
     #[inline]
-    pub(crate) unsafe fn place(payload: *mut u8) -> *mut T {
+    pub(crate) unsafe fn value_ptr(payload: *mut u8) -> *mut T {
         if Self::INLINE {
             payload.cast()
         } else {
@@ -129,8 +136,10 @@ impl<T: Operation> Stored<T> {
         }
     }
 
+    /// Moves the value out.
+    ///
     /// # Safety
-    /// As for [`place`](Self::place); the payload is free afterwards.
+    /// As for [`value_ptr`](Self::value_ptr); the payload is free afterwards.
     #[inline]
     pub(crate) unsafe fn take(payload: *mut u8) -> T {
         // SAFETY: forwarded.

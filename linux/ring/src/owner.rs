@@ -1,41 +1,44 @@
-//! A ring whose user-space side changes hands.
+//! A ring whose user-space side may change its owner.
 //!
-//! The kernel lets only the thread that made a ring enter it. What is in user space, slots and queues, may be worked on by
-//! another thread, one at a time: the *owner*, at first the maker. A runtime that stops a thread in the middle of a poll, and
-//! goes on with another one, makes that one the owner ([`Ring::adopt`](crate::Ring::adopt)) and has the maker execute system
+//! The kernel lets only the thread that made a ring, the *issuer*, enter it. The user-space side,
+//! slots and queues, may be used by another thread, one at a time: the *owner*, at first the
+//! issuer. A runtime that suspends a thread in the middle of a poll and continues with another
+//! makes that one the owner ([`Ring::adopt`](crate::Ring::adopt)) and has the issuer execute system
 //! calls for it ([`Proxy`]).
 //!
-//! Handles that are used by the owner work on the ring directly. That must not be cut in two by a change of owner, so each
-//! such use is bracketed by the runtime's own [`Bracket`]; all other threads go through the mailbox.
+//! The owner's handles work on the ring directly. A change of owner must not interrupt such a use,
+//! so each use is enclosed by the runtime's [`Bracket`]. All other threads go through the mailbox.
 
 use std::time::Duration;
 
-/// What a runtime wants to be called before and after each use of a handle: between the two the thread neither gains nor loses
-/// the ring. The calls nest.
+/// Functions that a runtime provides, called before and after each use of a handle: between the two
+/// the thread neither gains nor loses the ring. The calls nest.
 #[derive(Clone, Copy, Debug)]
 pub struct Bracket {
-    /// A use begins.
+    /// Called before a use.
     pub enter: fn(),
-    /// It ends.
+    /// Called after a use.
     pub leave: fn(),
 }
 
-/// The ring's maker, as seen from another owner: executes system calls.
+/// The ring's issuer as seen from another owner: executes system calls.
 pub trait Proxy: Send + Sync {
-    /// Has the thread that made the ring call `job`, once, and returns when that is done; false: it was not called, and will
-    /// not be. The job makes one system call that does not block, and is async-signal-safe.
+    /// Has the issuer call `job` once, and returns when the call is done. Returns false if `job`
+    /// was not called and never will be. The job makes one nonblocking system call and is
+    /// async-signal-safe.
     fn call(&self, job: &mut dyn FnMut()) -> bool;
 
-    /// Blocks the calling thread, which owns the ring and did not make it, until there may be completions, or it is needed, or the
-    /// time has passed (`None`: for ever). May return early.
+    /// Blocks the calling thread, an owner that is not the issuer, until there may be completions,
+    /// the runtime needs the thread, or the timeout has passed (`None`: no limit). May return
+    /// early.
     fn wait(&self, timeout: Option<Duration>);
 }
 
-/// A thread, as the owner of a ring.
+/// A thread in its role as the owner of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner(pub(crate) usize);
 
-/// A use of a handle that is under way.
+/// A guard of a use of a handle.
 pub(crate) struct InUse(Option<Bracket>);
 
 impl InUse {
@@ -57,7 +60,7 @@ impl Drop for InUse {
     }
 }
 
-/// The calling thread.
+/// Returns an id of the calling thread.
 #[inline]
 pub(crate) fn this_thread() -> usize {
     // SAFETY: has no preconditions.

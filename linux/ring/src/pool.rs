@@ -1,16 +1,18 @@
-//! A pool of receive buffers and the ring through which the kernel takes them. Owner only, but for reading a buffer that a
-//! [`RecvBuf`](crate::RecvBuf) holds.
+//! A pool of receive buffers, and the buffer ring through which the kernel takes them. Owner only,
+//! except that a [`RecvBuf`](crate::RecvBuf) reads its buffer anywhere.
 //!
-//! All buffers of a pool belong to the kernel at first. A completion takes one out; [`publish`](Pool::publish) gives it back with
-//! three stores and one release of the tail, no system call. `available` counts what the kernel still has; it is exact when
-//! all completions have been read and an overestimate before, which costs at most one futile attempt to receive.
+//! All buffers of a pool belong to the kernel at first. A completion takes one out;
+//! [`publish`](Pool::publish) gives it back with three stores and one release of the tail, no
+//! system call. `available` counts the kernel's buffers. It is exact when all completions have been
+//! read and an overestimate before, at the cost of at most one futile attempt to receive.
 
 use std::cell::Cell;
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// One entry of the buffer ring, as the kernel lays it out. The last field of entry 0 is the tail of the ring.
+/// An entry of the buffer ring in the kernel's layout. The last field of entry 0 is the tail of the
+/// ring.
 #[repr(C)]
 pub(crate) struct BufferEntry {
     pub(crate) address: u64,
@@ -19,7 +21,7 @@ pub(crate) struct BufferEntry {
     pub(crate) tail: AtomicU16,
 }
 
-/// A private anonymous mapping, page-aligned and zeroed, which a child of `fork` does not have.
+/// A private anonymous mapping, page-aligned and zeroed, that a child of `fork` does not inherit.
 struct Mapping {
     base: NonNull<u8>,
     length: usize,
@@ -44,7 +46,7 @@ impl Mapping {
         let mapping = NonNull::new(base.cast())
             .map(|base| Self { base, length })
             .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        // SAFETY: the mapping that was just made.
+        // SAFETY: the mapping was just made.
         match unsafe { libc::madvise(base, length, libc::MADV_DONTFORK) } {
             0 => Ok(mapping),
             _ => Err(io::Error::last_os_error()),
@@ -54,7 +56,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this length; there are no pointers into it any more.
+        // SAFETY: mapped by `new` with this length; no pointer into it is used any more.
         unsafe {
             libc::munmap(self.base.as_ptr().cast(), self.length);
         }
@@ -71,7 +73,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// `entries` buffers of `size` bytes, all published. `entries` is a power of two.
+    /// Creates a pool of `entries` (a power of two) buffers of `size` bytes, all published.
     pub(crate) fn new(entries: u16, size: u32) -> io::Result<Self> {
         let pool = Self {
             ring: Mapping::new(usize::from(entries) * size_of::<BufferEntry>())?,
@@ -87,24 +89,24 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Where the kernel finds the buffer ring.
+    /// Returns the address of the buffer ring.
     pub(crate) fn address(&self) -> u64 {
         self.ring.base.as_ptr().expose_provenance() as u64
     }
 
-    /// Buffers that the kernel has, as far as the completions read so far tell.
+    /// Returns the number of the kernel's buffers, according to the completions read so far.
     #[inline]
     pub(crate) fn available(&self) -> u32 {
         self.available.get()
     }
 
-    /// A completion has brought a buffer.
+    /// Counts a buffer that a completion has brought.
     #[inline]
     pub(crate) fn taken(&self) {
         self.available.set(self.available.get().saturating_sub(1));
     }
 
-    /// The memory of a buffer.
+    /// Returns the memory of a buffer.
     #[inline]
     pub(crate) fn buffer(&self, id: u16) -> NonNull<u8> {
         let id = usize::from(id) & (usize::from(self.entries) - 1);
@@ -112,14 +114,15 @@ impl Pool {
         unsafe { self.memory.base.add(id * self.size as usize) }
     }
 
-    /// Gives a buffer (back) to the kernel.
+    /// Gives a buffer to the kernel.
     #[inline]
     pub(crate) fn publish(&self, id: u16) {
         let ring = self.ring.base.cast::<BufferEntry>().as_ptr();
         let tail = self.tail.get();
         let index = usize::from(tail & (self.entries - 1));
-        // SAFETY: within the mapping. The kernel does not read entries from the tail on, and there are as many entries as
-        // buffers, so this one is free. The fields are written one by one because the last one of entry 0 is the tail.
+        // SAFETY: within the mapping. The kernel does not read entries from the tail on, and there
+        // are as many entries as buffers, so this entry is free. The fields are written one by one
+        // because the last one of entry 0 is the tail.
         unsafe {
             let entry = ring.add(index);
             (&raw mut (*entry).address).write(self.buffer(id).as_ptr().expose_provenance() as u64);

@@ -1,7 +1,7 @@
-//! The pools of receive buffers of a ring, one for each level that receives. Owner only.
+//! The receive-buffer pools of a ring, one for each level that receives. Owner only.
 //!
-//! A pool is made when the first stream of its level is armed. Data that waits for coroutines which more urgent ones keep from the CPU
-//! does not take the buffers of the more urgent.
+//! A pool is made when the first stream of its level is armed. Unread data of coroutines that wait
+//! for the CPU cannot take the buffers of more urgent levels.
 
 use crate::backend::Backend;
 use crate::backlog::LEVELS;
@@ -17,7 +17,7 @@ pub(crate) struct Pools {
 }
 
 impl Pools {
-    /// None yet; with `entries` 0 there never is one.
+    /// Creates an empty set. With `entries` 0 there is never a pool.
     pub(crate) fn new(entries: u16, size: u32) -> Self {
         Self {
             entries,
@@ -26,37 +26,38 @@ impl Pools {
         }
     }
 
-    /// The pool of a level that has one.
+    /// Returns the pool of a level, if it has been made.
     #[inline]
     pub(crate) fn get(&self, level: u8) -> Option<&Pool> {
         self.pools[usize::from(level) % LEVELS].get()
     }
 
-    /// Bytes of a buffer.
+    /// Returns the bytes of a buffer.
     pub(crate) fn buffer_size(&self) -> usize {
         self.size as usize
     }
 
-    /// Makes the pool of a level unless it is there.
+    /// Makes the pool of a level unless it exists.
     ///
     /// # Errors
-    /// EOPNOTSUPP if the ring is to have no buffers; what mapping or registering them answered.
+    /// EOPNOTSUPP if the ring is configured without buffers; the errno of mapping or registering
+    /// them.
     pub(crate) fn provide(&self, level: u8, backend: &Backend) -> io::Result<()> {
         if self.entries == 0 {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
-        let place = &self.pools[usize::from(level) % LEVELS];
-        if place.get().is_none() {
+        let cell = &self.pools[usize::from(level) % LEVELS];
+        if cell.get().is_none() {
             let pool = Pool::new(self.entries, self.size)?;
-            // SAFETY: the pool lives as long as the driver, which unregisters it before it goes.
+            // SAFETY: the pool lives as long as the driver, which unregisters it before its end.
             unsafe { backend.register_buffers(pool.address(), self.entries, group(level))? };
-            let made = place.set(pool);
+            let made = cell.set(pool);
             debug_assert!(made.is_ok(), "one thread makes the pools");
         }
         Ok(())
     }
 
-    /// Takes all pools from the kernel.
+    /// Unregisters all pools.
     pub(crate) fn withdraw(&self, backend: &Backend) {
         for (level, pool) in self.pools.iter().enumerate() {
             if pool.get().is_some() {
@@ -66,7 +67,7 @@ impl Pools {
     }
 }
 
-/// The kernel's buffer group of a level.
+/// Returns the kernel's buffer group of a level.
 pub(crate) fn group(level: u8) -> u16 {
     u16::from(level) % LEVELS as u16
 }

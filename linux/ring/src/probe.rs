@@ -1,4 +1,5 @@
-//! Does io_uring work here? Asked by doing, not by the version of the kernel: what is missing, and what is forbidden, shows.
+//! A test whether io_uring works here. It exercises the features rather than reads the kernel's
+//! version, so that missing and forbidden ones both show.
 
 use crate::config::Config;
 use crate::pool::Pool;
@@ -13,11 +14,12 @@ use std::time::Duration;
 const RECEIVE: u64 = 1;
 const CANCEL: u64 = 2;
 
-/// Tries what the driver needs of io_uring on a small instance, which is closed again: to set it up, to enter it, to lend it buffers, a
-/// receive that goes on, and the end of all at once. About twenty system calls.
+/// Tests the features of io_uring that the driver needs on a small instance, and closes it: setup,
+/// enter, buffer rings, multishot receive, and cancellation of everything. About twenty system
+/// calls.
 ///
 /// # Errors
-/// What is missing or refused, with what to change ([`SetupError`](crate::SetupError)).
+/// The feature that is missing or refused, with advice ([`SetupError`](crate::SetupError)).
 pub fn ring() -> io::Result<()> {
     let config = Config {
         entries: 4,
@@ -26,7 +28,7 @@ pub fn ring() -> io::Result<()> {
     };
     let (mut ring, _) = build(&config)?;
     let pool = Pool::new(2, 64).map_err(|error| explain("cannot map receive buffers", &error))?;
-    // SAFETY: the pool lives longer than the instance, which is closed first.
+    // SAFETY: the pool outlives the instance, which is closed first.
     let lent = unsafe {
         ring.submitter()
             .register_buf_ring_with_flags(pool.address(), 2, 0, 0)
@@ -46,15 +48,18 @@ fn receive_and_cancel(ring: &mut IoUring) -> io::Result<()> {
         UnixStream::pair().map_err(|error| explain("cannot make a socket", &error))?;
     theirs.write_all(b"?")?;
     let receive = opcode::RecvMulti::new(Fd(ours.as_raw_fd()), 0).build();
-    let received = ask(ring, &receive.user_data(RECEIVE))?;
-    let goes_on = received.result() == 1
+    let received = submit_and_wait(ring, &receive.user_data(RECEIVE))?;
+    let is_multishot = received.result() == 1
         && cqueue::more(received.flags())
         && cqueue::buffer_select(received.flags()).is_some();
-    if !goes_on {
-        return Err(lacks("receives that go on (Linux 6.0)"));
+    if !is_multishot {
+        return Err(lacks("multishot receives (Linux 6.0)"));
     }
     let cancel = opcode::AsyncCancel2::new(CancelBuilder::any().all()).build();
-    let mut ended = [ask(ring, &cancel.user_data(CANCEL))?, next(ring)?];
+    let mut ended = [
+        submit_and_wait(ring, &cancel.user_data(CANCEL))?,
+        next(ring)?,
+    ];
     ended.sort_by_key(cqueue::Entry::user_data);
     let [receive, cancel] = ended;
     if cancel.result() < 0 || receive.result() != -libc::ECANCELED {
@@ -63,9 +68,10 @@ fn receive_and_cancel(ring: &mut IoUring) -> io::Result<()> {
     Ok(())
 }
 
-/// Hands an entry over, and waits for a completion.
-fn ask(ring: &mut IoUring, entry: &squeue::Entry) -> io::Result<cqueue::Entry> {
-    // SAFETY: the socket lives until the operation on it has ended, or the instance is closed; buffers are those that are lent.
+/// Hands an entry over and waits for a completion.
+fn submit_and_wait(ring: &mut IoUring, entry: &squeue::Entry) -> io::Result<cqueue::Entry> {
+    // SAFETY: the socket lives until the operation on it has ended or the instance is closed; the
+    // buffers are those of the registered pool.
     if unsafe { ring.submission().push(entry) }.is_err() {
         return Err(io::Error::from_raw_os_error(libc::EBUSY));
     }
@@ -73,8 +79,8 @@ fn ask(ring: &mut IoUring, entry: &squeue::Entry) -> io::Result<cqueue::Entry> {
 }
 
 fn next(ring: &mut IoUring) -> io::Result<cqueue::Entry> {
-    let patience = Timespec::from(Duration::from_secs(5));
-    let args = SubmitArgs::new().timespec(&patience);
+    let timeout = Timespec::from(Duration::from_secs(5));
+    let args = SubmitArgs::new().timespec(&timeout);
     loop {
         if let Some(completion) = ring.completion().next() {
             return Ok(completion);
@@ -87,7 +93,7 @@ fn next(ring: &mut IoUring) -> io::Result<cqueue::Entry> {
     }
 }
 
-/// Does io_uring lack something, rather than the process descriptors or memory?
+/// Returns whether the error concerns io_uring rather than a shortage of descriptors.
 pub(crate) fn is_about_io_uring(error: &io::Error) -> bool {
     !matches!(errno_of(error), libc::EMFILE | libc::ENFILE)
 }

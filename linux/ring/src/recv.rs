@@ -1,10 +1,10 @@
-//! Receiving without end: one operation, many buffers.
+//! Multishot receive: one operation, many buffers.
 
 use crate::consumer::Consumer;
 use crate::mailbox::Message;
 use crate::shared::Shared;
 use crate::slot::Slot;
-use crate::stream::{OwnBuffer, take_own};
+use crate::stream::{UnpooledBuffer, take_unpooled};
 use io_uring::cqueue;
 use std::future::poll_fn;
 use std::ops::Deref;
@@ -12,13 +12,16 @@ use std::ptr::NonNull;
 use std::task::{Context, Poll};
 use std::{fmt, io, slice};
 
-/// What a socket receives, in the ring's buffers, until its end; made by [`Ring::recv_multi`](crate::Ring::recv_multi).
+/// A stream of the bytes that a socket receives, in the ring's buffers; made by
+/// [`Ring::recv_multi`](crate::Ring::recv_multi).
 ///
-/// An empty buffer is the end of the stream, and so is everything after an error. A stream whose consumer is behind by
-/// [`Config::recv_window`](crate::Config::recv_window) buffers is stopped and goes on when it has caught up; one that finds no
-/// free buffer gets one of its own, or is stopped as well if something is unread. Neither is visible here.
+/// An empty buffer is the end of the stream, and so is everything after an error. A stream whose
+/// consumer is behind by [`Config::recv_window`](crate::Config::recv_window) buffers stops and
+/// resumes when the consumer has caught up. A stream that finds no free buffer allocates one, or
+/// stops as well if some data is unread. Neither is visible here.
 ///
-/// May be polled and dropped on any thread. Dropping cancels; unread buffers go back to the pool.
+/// The stream may be polled and dropped on any thread. Dropping cancels; unread buffers go back to
+/// the pool.
 pub struct RecvMulti {
     state: State,
 }
@@ -39,7 +42,12 @@ impl RecvMulti {
         Self { state }
     }
 
-    /// The next buffer; empty at the end of the stream. Leaves the waker of `cx` if there is none yet.
+    /// Returns the next buffer, empty at the end of the stream. Registers the waker of `cx` if
+    /// there is none yet.
+    ///
+    /// # Errors
+    ///
+    /// The errno of `recv`, once; then the stream is at its end.
     #[inline]
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RecvBuf>> {
         let State::Open(consumer) = &mut self.state else {
@@ -53,18 +61,19 @@ impl RecvMulti {
             }
             Poll::Ready(Ok(event)) => event,
         };
-        // SAFETY: the event is ours; its pool was made before it and lives as long as the shared memory.
+        // SAFETY: the event belongs to this stream; its pool was made before it and lives as long
+        // as the shared memory.
         let (at, shared) = unsafe { (event.as_ref(), consumer.shared.as_ref()) };
-        // SAFETY: the event is ours.
-        if let Some(own) = unsafe { take_own(at) } {
+        // SAFETY: the event belongs to this stream.
+        if let Some(unpooled) = unsafe { take_unpooled(at) } {
             consumer.free(event);
-            return Poll::Ready(Ok(RecvBuf::of_its_own(own)));
+            return Poll::Ready(Ok(RecvBuf::unpooled(unpooled)));
         }
         let buffer = cqueue::buffer_select(at.flags.get());
         if let (Some(id), Some(pool)) = (buffer, shared.driver.pools.get(at.level.get())) {
             return Poll::Ready(Ok(RecvBuf {
                 handle: Some((event, consumer.shared)),
-                own: None,
+                unpooled: None,
                 data: pool.buffer(id),
                 length: at.result.get().max(0) as usize,
             }));
@@ -79,7 +88,15 @@ impl RecvMulti {
         Poll::Ready(self.closed())
     }
 
-    /// The next buffer; empty at the end of the stream.
+    /// Waits for the next buffer, empty at the end of the stream.
+    ///
+    /// # Errors
+    ///
+    /// As [`poll_next`](Self::poll_next).
+    ///
+    /// # Cancellation safety
+    ///
+    /// This method is cancellation safe: a buffer is either returned or stays in the stream.
     pub async fn next(&mut self) -> io::Result<RecvBuf> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
@@ -101,14 +118,15 @@ impl fmt::Debug for RecvMulti {
     }
 }
 
-/// Received bytes in one of the ring's buffers, which goes back to the ring when this is dropped, on whatever thread.
+/// Received bytes in one of the ring's buffers. Dropping it returns the buffer to the ring, on any
+/// thread.
 ///
-/// Outlives the ring if need be. Do not hoard these: while all are held, each receive on the ring
-/// allocates.
+/// A buffer may outlive the ring. While a program holds all buffers of a pool, each receive of that
+/// level allocates.
 pub struct RecvBuf {
     handle: Option<(NonNull<Slot>, NonNull<Shared>)>,
-    /// Instead of a buffer of the ring: made when there was none left.
-    own: Option<Box<OwnBuffer>>,
+    /// A buffer outside of the pool, made when the pool was empty.
+    unpooled: Option<Box<UnpooledBuffer>>,
     data: NonNull<u8>,
     length: usize,
 }
@@ -119,28 +137,28 @@ unsafe impl Send for RecvBuf {}
 unsafe impl Sync for RecvBuf {}
 
 impl RecvBuf {
-    /// No bytes and no buffer.
+    /// Creates a value without bytes and without a buffer.
     pub fn empty() -> Self {
         Self {
             handle: None,
-            own: None,
+            unpooled: None,
             data: NonNull::dangling(),
             length: 0,
         }
     }
 
     #[cold]
-    fn of_its_own(own: Box<OwnBuffer>) -> Self {
-        let bytes = NonNull::from(own.0.as_slice());
+    fn unpooled(unpooled: Box<UnpooledBuffer>) -> Self {
+        let bytes = NonNull::from(unpooled.0.as_slice());
         Self {
             handle: None,
             data: bytes.cast(),
             length: bytes.len(),
-            own: Some(own),
+            unpooled: Some(unpooled),
         }
     }
 
-    /// Forgets the first `count` bytes, or all if there are fewer.
+    /// Removes the first `count` bytes from the view, or all if there are fewer.
     #[inline]
     pub fn advance(&mut self, count: usize) {
         let count = count.min(self.length);
@@ -155,7 +173,8 @@ impl Deref for RecvBuf {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the kernel has filled this many bytes and does not touch the buffer until it is given back.
+        // SAFETY: the kernel has filled this many bytes and does not touch the buffer until it is
+        // returned.
         unsafe { slice::from_raw_parts(self.data.as_ptr(), self.length) }
     }
 }
@@ -170,7 +189,7 @@ impl fmt::Debug for RecvBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecvBuf")
             .field("len", &self.length)
-            .field("pooled", &self.own.is_none())
+            .field("pooled", &self.unpooled.is_none())
             .finish_non_exhaustive()
     }
 }
@@ -179,7 +198,7 @@ impl Drop for RecvBuf {
     #[inline]
     fn drop(&mut self) {
         if let Some((event, shared)) = self.handle {
-            // SAFETY: the buffer's own handle, and its last act.
+            // SAFETY: releases the buffer's own handle, as its last act.
             unsafe {
                 Shared::release(
                     shared,

@@ -8,14 +8,16 @@
 //!     └───────────── sleep (refused) or awake ───────────────────────┘─┘ also from AWAKE
 //! ```
 //!
-//! Any number of kicks cost one `write` per sleep and none while the ring's thread is awake. None is lost: both sides
-//! change the same word by read-modify-write, so either the kick sees `SLEEPING` and writes, or the sleeper sees `KICKED`
-//! and does not sleep. The word is back at `AWAKE` before `wait` returns, that is, before its caller looks for work.
+//! Any number of kicks cost one `write` per sleep and none while the ring's thread is awake. No
+//! kick is lost: both sides change the same word by read-modify-write, so either the kick sees
+//! `SLEEPING` and writes, or the sleeper sees `KICKED` and does not sleep. The word is back at
+//! `AWAKE` before `wait` returns, that is, before its caller looks for work.
 //!
-//! A [message](crate::mailbox) that is urgent kicks, and writes in any case.
+//! An urgent [message](crate::mailbox) kicks, and writes in any case.
 //!
-//! The eventfd is watched by a multishot poll and never read: each write is an edge, and 2⁶⁴ of them do not happen.
-//! After the ring is gone the word is never `SLEEPING`, so a kick is one atomic swap.
+//! A multishot poll watches the eventfd, which is never read: each write is an edge, and 2⁶⁴ of
+//! them do not happen. After the ring is gone the word is never `SLEEPING`, so a kick is one atomic
+//! swap.
 
 use crate::sync::{AtomicU32, Ordering};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -29,11 +31,11 @@ const KICKED: u32 = 2;
 /// The state word of the sleeper.
 pub(crate) struct Doze(AtomicU32);
 
-/// What [`Doze::sleep`] decided.
+/// The decision of [`Doze::sleep`].
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sleep {
-    /// Nothing happened since the last look: block.
+    /// The ring's thread has not been kicked since it last looked: block.
     Block,
     /// There was a kick: do not block; the caller looks for work.
     Kicked,
@@ -63,14 +65,15 @@ impl Doze {
         self.0.swap(AWAKE, Ordering::AcqRel);
     }
 
-    /// Any thread. True: the owner sleeps, and this call is the one that must signal the eventfd.
+    /// Records a kick, from any thread. Returns true if the owner sleeps and this call must signal
+    /// the eventfd.
     #[must_use]
     pub(crate) fn kick(&self) -> bool {
         self.0.swap(KICKED, Ordering::AcqRel) == SLEEPING
     }
 }
 
-/// The word and the eventfd.
+/// The state word and the eventfd of a ring.
 pub(crate) struct Kick {
     pub(crate) doze: Doze,
     eventfd: OwnedFd,
@@ -85,7 +88,7 @@ impl Kick {
         }
         Ok(Self {
             doze: Doze::new(),
-            // SAFETY: a fresh descriptor, owned here only.
+            // SAFETY: a fresh descriptor with no other owner.
             eventfd: unsafe { OwnedFd::from_raw_fd(fd) },
         })
     }
@@ -100,7 +103,7 @@ impl Kick {
         }
     }
 
-    /// Kicks, and makes a completion also while the ring's thread is awake.
+    /// Kicks, and signals also while the ring's thread is awake, which makes a completion.
     pub(crate) fn kick_always(&self) {
         let _ = self.doze.kick();
         self.signal();
@@ -109,8 +112,8 @@ impl Kick {
     /// Signals the eventfd without a look at the word. Async-signal-safe.
     pub(crate) fn signal(&self) {
         let one = 1u64;
-        // SAFETY: eight readable bytes. The only possible failure, a counter at its maximum,
-        // leaves it readable.
+        // SAFETY: eight readable bytes. The only possible failure, a counter at its maximum, leaves
+        // the descriptor readable.
         unsafe {
             libc::write(self.raw_fd(), (&raw const one).cast(), 8);
         }
@@ -126,10 +129,11 @@ impl Remote {
         Self(kick)
     }
 
-    /// Makes the current or the next [`Ring::wait`](crate::Ring::wait) return. Make the work visible first, then kick.
+    /// Makes the current or the next [`Ring::wait`](crate::Ring::wait) return. The caller publishes
+    /// work first, then kicks.
     ///
-    /// Costs one atomic swap, and one `write` if the ring's thread is blocked and has not been kicked yet. After the ring
-    /// is gone it does nothing.
+    /// Costs one atomic swap, and one `write` if the ring's thread is blocked and has not been
+    /// kicked yet. Does nothing after the ring is gone.
     #[inline]
     pub fn kick(&self) {
         self.0.kick();
@@ -150,7 +154,7 @@ mod models {
     use loom::sync::Arc;
     use loom::sync::atomic::AtomicBool;
 
-    /// One kick per sleeping phase, and the sleeper never blocks on work that was published before the kick.
+    /// The sleeper never blocks on work that was published before the kick.
     #[test]
     fn no_kick_is_lost() {
         loom::model(|| {

@@ -1,26 +1,27 @@
-//! Building the io_uring instance: the ladder of modes, and what to tell the user when there is none.
+//! Building the io_uring instance: the modes from best to worst, and advice to the user when none
+//! works.
 
 use crate::config::{Config, Mode};
 use io_uring::IoUring;
 use std::time::Duration;
 use std::{error, fmt, fs, io};
 
-/// Why a ring could not be built, and what to change. The source of the [`io::Error`] that
-/// [`Ring::new`](crate::Ring::new) returns.
+/// The reason why a ring could not be built, with advice. It is the source of the [`io::Error`]
+/// that [`Ring::new`](crate::Ring::new) returns.
 #[derive(Clone, Debug)]
 pub struct SetupError {
     errno: i32,
-    what: String,
+    failure: String,
     advice: &'static str,
 }
 
 impl SetupError {
-    /// The kernel's error number.
+    /// Returns the kernel's error number.
     pub fn errno(&self) -> i32 {
         self.errno
     }
 
-    /// What to change.
+    /// Returns advice on the setting to change.
     pub fn advice(&self) -> &'static str {
         self.advice
     }
@@ -29,13 +30,13 @@ impl SetupError {
 impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cause = io::Error::from_raw_os_error(self.errno);
-        write!(f, "{}: {cause}: {}", self.what, self.advice)
+        write!(f, "{}: {cause}: {}", self.failure, self.advice)
     }
 }
 
 impl error::Error for SetupError {}
 
-/// What to do about `errno`, given the value of `/proc/sys/kernel/io_uring_disabled` if it exists.
+/// Returns advice on `errno`, given the value of `/proc/sys/kernel/io_uring_disabled` if it exists.
 pub(crate) fn advice(errno: i32, disabled: Option<u8>) -> &'static str {
     match (errno, disabled) {
         (libc::EPERM, Some(2..)) => {
@@ -71,22 +72,22 @@ pub(crate) fn advice(errno: i32, disabled: Option<u8>) -> &'static str {
     }
 }
 
-/// What an io_uring that is there cannot do, and has to.
-pub(crate) fn lacks(what: &str) -> io::Error {
+/// Returns the error of an io_uring that lacks a feature that the driver needs.
+pub(crate) fn lacks(feature: &str) -> io::Error {
     io::Error::new(
         io::ErrorKind::Unsupported,
         SetupError {
             errno: libc::EOPNOTSUPP,
-            what: format!("this io_uring lacks {what}"),
+            failure: format!("this io_uring lacks {feature}"),
             advice: "use Linux 6.0 or newer (6.1 or newer for full speed), or the readiness driver",
         },
     )
 }
 
-/// `error` with advice.
-pub(crate) fn explain(what: &'static str, error: &io::Error) -> io::Error {
+/// Returns `error` with advice.
+pub(crate) fn explain(failure: &'static str, error: &io::Error) -> io::Error {
     let Some(errno) = error.raw_os_error() else {
-        return io::Error::new(error.kind(), format!("{what}: {error}"));
+        return io::Error::new(error.kind(), format!("{failure}: {error}"));
     };
     let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled")
         .ok()
@@ -96,13 +97,13 @@ pub(crate) fn explain(what: &'static str, error: &io::Error) -> io::Error {
         error.kind(),
         SetupError {
             errno,
-            what: what.to_owned(),
+            failure: failure.to_owned(),
             advice,
         },
     )
 }
 
-/// The error number of what [`explain`] made, or of a plain error of the kernel.
+/// Returns the error number of an error of [`explain`], or of a plain error of the kernel.
 pub(crate) fn errno_of(error: &io::Error) -> i32 {
     let explained = error
         .get_ref()
@@ -113,10 +114,11 @@ pub(crate) fn errno_of(error: &io::Error) -> i32 {
         .unwrap_or(libc::ENOMEM)
 }
 
-/// No single wait for memory is longer; they double from 1 ms on, 63 ms in all. A ring that is closed is taken apart later, and its memory counts until then.
-const COMES_BACK: Duration = Duration::from_millis(50);
+/// Bound of a single wait for memory. Waits double from 1 ms on, 63 ms in all. The kernel frees a
+/// closed ring asynchronously, and its memory counts until then.
+const MAX_MEMORY_WAIT: Duration = Duration::from_millis(50);
 
-/// The best instance the kernel grants, starting at `config.mode`.
+/// Returns the best instance that the kernel grants, from `config.mode` downwards.
 pub(crate) fn build(config: &Config) -> io::Result<(IoUring, Mode)> {
     let mut mode = config.mode;
     let mut wait = Duration::from_millis(1);
@@ -131,7 +133,7 @@ pub(crate) fn build(config: &Config) -> io::Result<(IoUring, Mode)> {
             }
             Err(error) => match mode.lower() {
                 Some(lower) if error.raw_os_error() == Some(libc::EINVAL) => mode = lower,
-                _ if error.raw_os_error() == Some(libc::ENOMEM) && wait < COMES_BACK => {
+                _ if error.raw_os_error() == Some(libc::ENOMEM) && wait < MAX_MEMORY_WAIT => {
                     std::thread::sleep(wait);
                     wait *= 2;
                 }
@@ -143,7 +145,7 @@ pub(crate) fn build(config: &Config) -> io::Result<(IoUring, Mode)> {
 
 fn build_mode(config: &Config, mode: Mode) -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
-    // A child of `fork` that uses the ring faults, instead of writing to the queues of its parent.
+    // A child of `fork` that uses the ring faults instead of writing to the queues of its parent.
     builder.dontfork().setup_cqsize(config.cq_entries);
     match mode {
         Mode::DeferTaskrun => {

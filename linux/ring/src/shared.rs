@@ -1,13 +1,14 @@
-//! The memory of a ring, and what keeps it alive.
+//! The memory of a ring, and the handles that keep it alive.
 //!
-//! Handles (submissions, streams, received buffers) point to it without counting atomically. While the ring lives they are
-//! counted in a plain cell by the ring's thread: it makes them all, and those that end elsewhere say so through the mailbox.
-//! When the ring goes, what the cell says becomes an atomic count, the mailbox refuses, and the last to leave frees the
+//! Handles (submissions, streams, received buffers) point to the memory without atomic counting.
+//! While the ring lives, its thread counts them in a plain cell: it makes them all, and a handle
+//! that ends elsewhere reports through the mailbox. When the ring ends, the value of the cell
+//! becomes an atomic count, the mailbox refuses messages, and the last handle to leave frees the
 //! memory. The ring itself is the first handle.
 //!
-//! "Here" means: on the thread that owns the ring, while the ring lives. It costs a load and a call of `pthread_self`. No other
-//! thread can be mistaken for it: the ring forgets its owner when it is dropped, and the owner changes only between uses
-//! (`owner.rs`).
+//! "Here" means: on the thread that owns the ring, while the ring lives. The check costs a load and
+//! a call of `pthread_self`. No other thread can be mistaken for the owner: the ring forgets its
+//! owner when it is dropped, and the owner changes only between uses (`owner.rs`).
 
 use crate::catch_panic::catch_panic;
 use crate::config::Config;
@@ -27,11 +28,11 @@ pub(crate) struct Shared {
     /// The owner's thread, or 0.
     owner: AtomicUsize,
     bracket: Option<Bracket>,
-    /// Handles alive after the mailbox has closed.
+    /// Number of handles alive after the mailbox has closed.
     references: AtomicUsize,
     mail: Arc<Mailbox>,
     /// The spare vector of the mailbox.
-    letters: Cell<Vec<Message>>,
+    spare: Cell<Vec<Message>>,
     pub(crate) driver: Driver,
 }
 
@@ -43,19 +44,19 @@ impl Shared {
             references: AtomicUsize::new(0),
             bracket: config.bracket,
             mail: mail.clone(),
-            letters: Cell::new(Vec::new()),
+            spare: Cell::new(Vec::new()),
             driver: Driver::new(config, mail)?,
         };
         Ok(NonNull::from(Box::leak(Box::new(shared))))
     }
 
-    /// Is this the ring's thread, and the ring alive?
+    /// Returns whether the caller is the owner of a living ring.
     #[inline]
     pub(crate) fn is_here(&self) -> bool {
         self.owner.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// A use of a handle begins; to be kept until it ends.
+    /// Begins a use of a handle, which lasts until the returned guard is dropped.
     #[inline]
     pub(crate) fn begin_use(&self) -> InUse {
         InUse::begin(self.bracket)
@@ -74,8 +75,9 @@ impl Shared {
         self.mail.post(message)
     }
 
-    /// Ends a handle: `here` on the ring's thread, otherwise by the releasing `message`, and if the ring is gone, `closed`
-    /// followed by the release itself. `closed` may run code of users: it runs outside of this use.
+    /// Ends a handle: by `here` on the ring's thread, otherwise by the releasing `message`, and if
+    /// the ring is gone by `closed` and the release itself. `closed` may run user code: it is
+    /// called outside of this use.
     ///
     /// # Safety
     /// The caller is a handle (or the ring) and does not touch `this` or its slots afterwards.
@@ -86,7 +88,7 @@ impl Shared {
         message: Message,
         closed: impl FnOnce(),
     ) {
-        // SAFETY: the caller's handle keeps it alive until it is released.
+        // SAFETY: the caller's handle keeps the memory alive until it is released.
         let shared = unsafe { this.as_ref() };
         let in_use = shared.begin_use();
         if shared.is_here() {
@@ -95,13 +97,13 @@ impl Shared {
                 let handles = &shared.driver.handles;
                 handles.set(handles.get() - 1);
             } else {
-                // What was released owned the ring, which has gone with it.
+                // `here` has dropped the ring itself.
                 // SAFETY: the mailbox has closed, and this handle has not been released.
                 unsafe { Self::leave(this) };
             }
             return;
         }
-        // Once posted, the owner may free everything.
+        // After the post the owner may free everything.
         let mail = shared.mail.clone();
         if mail.post(message) == Err(Closed) {
             drop(in_use);
@@ -116,7 +118,7 @@ impl Shared {
     /// # Safety
     /// The mailbox has closed; called once per handle, as its last act.
     pub(crate) unsafe fn leave(this: NonNull<Self>) {
-        // SAFETY: the reference being dropped keeps it alive.
+        // SAFETY: the reference that is dropped here keeps the memory alive.
         if unsafe { this.as_ref() }
             .references
             .fetch_sub(1, Ordering::AcqRel)
@@ -127,28 +129,28 @@ impl Shared {
         }
     }
 
-    /// Owner: acts on the mail; false if there was none, which costs one load.
+    /// Owner: acts on the mail. Returns false if there was none, which costs one load.
     #[inline]
     pub(crate) fn read_mail(&self) -> bool {
         let mail = self.mail.has_mail();
         if mail {
-            self.read_letters();
+            self.read_messages();
         }
         mail
     }
 
     #[cold]
-    fn read_letters(&self) {
-        let mut letters = self.letters.take();
-        self.mail.collect(&mut letters);
-        for message in letters.drain(..) {
+    fn read_messages(&self) {
+        let mut messages = self.spare.take();
+        self.mail.collect(&mut messages);
+        for message in messages.drain(..) {
             count(&self.driver.counters.messages);
-            self.obey(message);
+            self.handle(message);
         }
-        self.letters.set(letters);
+        self.spare.set(messages);
     }
 
-    fn obey(&self, message: Message) {
+    fn handle(&self, message: Message) {
         let driver = &self.driver;
         // SAFETY: slots live as long as `self`.
         let at = |slot: NonNull<Slot>| unsafe { &*slot.as_ptr().cast_const() };
@@ -185,10 +187,11 @@ impl Shared {
         }
     }
 
-    /// Owner: cancels everything and returns when nothing is in flight. False: the kernel refuses even to wait.
+    /// Owner: cancels everything and returns when nothing is in flight. Returns false if the kernel
+    /// refuses even to wait.
     pub(crate) fn shutdown(&self) -> bool {
-        // No turn comes that would take it.
-        self.driver.foreign.let_go();
+        // No later turn would take the deferred user code.
+        self.driver.deferred.run_all();
         if self.driver.begin_shutdown() {
             let mut round = 0;
             self.read_mail();
@@ -203,7 +206,7 @@ impl Shared {
         self.driver.is_idle()
     }
 
-    /// The ring goes: shut down, close, and leave the memory to the handles that remain.
+    /// Ends the ring: shuts down, closes, and leaves the memory to the remaining handles.
     ///
     /// # Safety
     /// Called once, by the ring, on its thread, as its last act.
@@ -211,7 +214,7 @@ impl Shared {
         // SAFETY: the ring is a handle.
         let shared = unsafe { this.as_ref() };
         if !shared.shutdown() {
-            // Buffers may be in flight for ever: leak the ring rather than free them.
+            // Buffers may stay in flight forever: leak the ring rather than free them.
             return;
         }
         let freeze = || {
@@ -220,7 +223,7 @@ impl Shared {
                 .store(shared.driver.handles.get(), Ordering::Relaxed);
         };
         while !shared.mail.close(freeze) {
-            shared.read_letters();
+            shared.read_messages();
         }
         shared.owner.store(0, Ordering::Relaxed);
         shared.driver.pools.withdraw(&shared.driver.backend);

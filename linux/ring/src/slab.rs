@@ -1,12 +1,14 @@
-//! All slots of a ring: chunks of 256 with stable addresses and a free list, newest first so that the slot is in the cache.
+//! All slots of a ring: chunks of 256 with stable addresses, and a free list, newest first so that
+//! a slot is in the cache.
 //!
-//! Owner only. Taking and giving back are a few loads and stores; a chunk (32 KiB) is allocated when the list is empty and
-//! kept until the ring and its last handle are gone.
+//! Owner only. Taking and returning a slot are a few loads and stores; a chunk (32 KiB) is
+//! allocated when the list is empty and freed with the ring and its last handle.
 
-use crate::slot::{Place, Slot};
+use crate::slot::{Slot, SlotState};
 use std::cell::{Cell, UnsafeCell};
 use std::ptr::{self, NonNull};
 
+/// Slots per chunk.
 const CHUNK: usize = 256;
 
 pub(crate) struct Slab {
@@ -26,13 +28,14 @@ impl Slab {
         }
     }
 
-    /// A slot for an operation or a stream; `None` when the bound is reached.
+    /// Takes a slot for an operation or a stream; `None` when the bound is reached.
     #[inline]
     pub(crate) fn take(&self) -> Option<&Slot> {
         (self.used.get() < self.max).then(|| self.take_event())
     }
 
-    /// A slot for an event. Not bounded here: there are never more events than buffers, unread connections and streams.
+    /// Takes a slot for an event. Events need no bound here: there are never more than buffers,
+    /// unread connections and streams.
     #[inline]
     pub(crate) fn take_event(&self) -> &Slot {
         if self.free.get().is_null() {
@@ -47,7 +50,7 @@ impl Slab {
 
     #[cold]
     fn grow(&self) {
-        // SAFETY: owner only, and nothing below runs foreign code while the reference lives.
+        // SAFETY: owner only, and no user code runs while the reference lives.
         let chunks = unsafe { &mut *self.chunks.get() };
         let base = chunks.len() * CHUNK;
         // The largest bound that the configuration allows is far below the reserved indices.
@@ -62,11 +65,11 @@ impl Slab {
         }
     }
 
-    /// Gives a slot back; completions that still name it are stale from here on.
+    /// Returns a slot to the free list; completions that still name it are stale from here on.
     #[inline]
     pub(crate) fn give_back(&self, slot: &Slot) {
-        debug_assert_ne!(slot.place.get(), Place::Free);
-        slot.place.set(Place::Free);
+        debug_assert_ne!(slot.state.get(), SlotState::Free);
+        slot.state.set(SlotState::Free);
         slot.marks.set(0);
         slot.inbox.reset();
         slot.generation.set(slot.generation.get().wrapping_add(1));
@@ -85,7 +88,7 @@ impl Slab {
         Some(&unsafe { chunk.as_ref() }[index % CHUNK])
     }
 
-    /// Slots in use.
+    /// Returns the number of slots in use.
     pub(crate) fn used(&self) -> u32 {
         self.used.get()
     }
@@ -105,12 +108,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bound_holds_and_a_slot_that_comes_back_has_a_new_generation() {
+    fn the_bound_holds_and_a_reused_slot_has_a_new_generation() {
         let slab = Slab::new(2);
         let first = slab.take().unwrap();
-        first.place.set(Place::Done);
+        first.state.set(SlotState::Done);
         let second = slab.take().unwrap();
-        second.place.set(Place::Done);
+        second.state.set(SlotState::Done);
         assert!(slab.take().is_none());
         let before = first.user_data();
         slab.give_back(first);
@@ -125,7 +128,7 @@ mod tests {
         let slab = Slab::new(10_000);
         let first = slab.take().unwrap() as *const Slot;
         for _ in 0..5_000 {
-            slab.take().unwrap().place.set(Place::Done);
+            slab.take().unwrap().state.set(SlotState::Done);
         }
         assert!(ptr::eq(first, slab.get(0).unwrap()));
         assert!(slab.get(5_000).is_some());

@@ -1,9 +1,10 @@
-//! A slot: the place where one operation lives from its start until its result is taken.
+//! A slot: the memory of one operation from its start until its result is taken.
 //!
-//! Two cache lines, at an address that never changes: 64 bytes of header, 64 bytes of payload. An operation that fits lies
-//! in the payload; a larger one is boxed. Slots also carry the events of streams (see `stream.rs`).
+//! Two cache lines, at an address that never changes: 64 bytes of header, 64 bytes of payload. An
+//! operation that fits lies in the payload; a larger one is boxed. Slots also carry the events of
+//! streams (see `stream.rs`).
 //!
-//! All is for the thread of the ring, unless the table below says otherwise.
+//! All fields are for the thread of the ring, except as this table says:
 //!
 //! | field | the handle (any thread) may touch it |
 //! |---|---|
@@ -20,10 +21,10 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::task::Waker;
 
-/// What the completions of a slot mean.
+/// The meaning of a slot's completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// One result.
+    /// A single result.
     Once,
     /// A multishot accept.
     Accept,
@@ -31,35 +32,37 @@ pub(crate) enum Kind {
     Recv,
 }
 
-/// Where a slot is in its life; see the diagram in the crate's documentation. Owner only.
+/// The state of a slot; see the diagram in the crate's documentation. Owner only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
-    /// In the free list.
+pub(crate) enum SlotState {
+    /// Member of the free list.
+    /// Member of the free list.
     Free,
     /// Waits for room in the submission queue.
     Backlog,
-    /// Waits for other copies to end; see `admission.rs`.
+    /// Waits for other copies to end; see `copy_limit.rs`.
     Held,
-    /// In the submission queue or in the kernel.
-    Flying,
+    /// The entry is in the submission queue or in the kernel.
+    InFlight,
     /// A stream that waits for a buffer to come back.
     Starved,
     /// A stream without an operation: its consumer is behind, or it failed.
     Idle,
-    /// A result or an event that the handle has not given back yet.
+    /// A result or an event that the handle has not returned yet.
     Done,
 }
 
-/// The handle is gone: dispose of what arrives, then free.
+/// Mark: the handle is gone; dispose of the output, then free.
 pub(crate) const ORPHAN: u8 = 1;
-/// A cancellation is under way, or a backlog entry is to be cancelled when its turn comes.
+/// Mark: a cancellation is under way, or a backlog entry is to be cancelled in its turn.
 pub(crate) const CANCELLED: u8 = 2;
-/// Its bytes are counted; see `admission.rs`.
+/// Mark: the slot's copy is counted; see `copy_limit.rs`.
 pub(crate) const COPY: u8 = 4;
 
-/// `user_data` of the timeout of what is held. Reserved, as are the next two: no slot has so high an index.
-pub(crate) const HELD: u64 = u64::MAX - 2;
-/// `user_data` of the watch on the eventfd.
+/// `user_data` of the timeout of held copies. Reserved, as are the next two: no slot has so high an
+/// index.
+pub(crate) const HOLD_TIMER: u64 = u64::MAX - 2;
+/// `user_data` of the poll of the eventfd.
 pub(crate) const KICK: u64 = u64::MAX - 1;
 /// `user_data` of cancellations, whose results do not matter.
 pub(crate) const CANCEL: u64 = u64::MAX;
@@ -71,7 +74,8 @@ struct Payload(UnsafeCell<MaybeUninit<[u8; INLINE]>>);
 pub(crate) struct Slot {
     pub(crate) inbox: Inbox<Slot>,
     waker: UnsafeCell<Option<Waker>>,
-    /// Successor in whichever list holds the slot: free list, backlog, starved streams, events of a stream.
+    /// Successor in whichever list holds the slot: free list, backlog, starved streams, events of a
+    /// stream.
     pub(crate) next: Cell<*const Slot>,
     pub(crate) table: Cell<&'static Table>,
     pub(crate) result: Cell<i32>,
@@ -80,9 +84,9 @@ pub(crate) struct Slot {
     index: u32,
     pub(crate) level: Cell<u8>,
     pub(crate) kind: Cell<Kind>,
-    pub(crate) place: Cell<Place>,
+    pub(crate) state: Cell<SlotState>,
     pub(crate) marks: Cell<u8>,
-    /// Of a copy.
+    /// Bytes of a copy; see `copy_limit.rs`.
     pub(crate) bytes: Cell<u32>,
     payload: Payload,
 }
@@ -100,14 +104,14 @@ impl Slot {
             index,
             level: Cell::new(0),
             kind: Cell::new(Kind::Once),
-            place: Cell::new(Place::Free),
+            state: Cell::new(SlotState::Free),
             marks: Cell::new(0),
             bytes: Cell::new(0),
             payload: Payload(UnsafeCell::new(MaybeUninit::uninit())),
         }
     }
 
-    /// What the kernel carries for this occupation of the slot: generation (32) | index (32).
+    /// Returns the kernel's name for this use of the slot: generation (32) | index (32).
     #[inline]
     pub(crate) fn user_data(&self) -> u64 {
         (u64::from(self.generation.get()) << 32) | u64::from(self.index)
@@ -133,19 +137,22 @@ impl Slot {
         self.marks.set(self.marks.get() & !mark);
     }
 
-    /// Delivers `node` (the slot itself, or an event) and returns the waker to call. Thread of the ring only.
+    /// Delivers `node` (the slot itself, or an event) and returns the waker to call. Thread of the
+    /// ring only.
     #[inline]
     #[must_use]
     pub(crate) fn deliver(&self, node: &Slot) -> Option<Waker> {
         self.inbox.push(
             ptr::from_ref(node).cast_mut(),
             |next| node.next.set(next),
-            // SAFETY: `push` calls this only while the word is CLAIMED, when the cell belongs to the thread of the ring.
+            // SAFETY: `push` calls this only while the word is CLAIMED, when the cell belongs to
+            // the thread of the ring.
             || unsafe { (*self.waker.get()).take() },
         )
     }
 
-    /// Takes the waker of a handle that goes away back, to be dropped when the use is over. `here`: on the thread of the ring.
+    /// Takes the waker of a handle that ends; the caller drops it after the use. `here`: on the
+    /// thread of the ring.
     #[must_use]
     pub(crate) fn forget_waker(&self, here: bool) -> Option<Waker> {
         match self.inbox.withdraw(here) {
@@ -155,15 +162,17 @@ impl Slot {
         }
     }
 
-    /// A clone of the waker for a [`wait`](Self::wait), if that will probably need one. Outside of a use.
+    /// Clones the waker for a [`wait`](Self::wait) that will probably need a clone. Called outside
+    /// of a use.
     #[inline]
     pub(crate) fn clone_for_wait(&self, waker: &Waker) -> Option<Waker> {
         self.inbox.is_empty().then(|| waker.clone())
     }
 
-    /// Leaves `waker`, by its clone in `fresh`, for the next delivery. `here`: on the thread of the ring.
+    /// Registers `waker`, by its clone in `fresh`, for the next delivery. `here`: on the thread of
+    /// the ring.
     ///
-    /// Runs no foreign code, for that might deliver to this very slot.
+    /// Runs no user code, which might deliver to this very slot.
     #[inline]
     pub(crate) fn wait(&self, waker: &Waker, fresh: &mut Option<Waker>, here: bool) -> Wait {
         match self.inbox.withdraw(here) {
@@ -177,7 +186,7 @@ impl Slot {
             let Some(new) = fresh.take() else {
                 return Wait::NeedsClone;
             };
-            // The old one is for the caller to drop.
+            // The caller drops the old waker.
             *fresh = cell.replace(new);
         }
         match self.inbox.register(here) {
@@ -187,17 +196,18 @@ impl Slot {
     }
 }
 
-/// What came of [`Slot::wait`]. Wakers are foreign code: they are cloned, woken and dropped when the use is over.
+/// The outcome of [`Slot::wait`]. Wakers are user code: they are cloned, woken and dropped after
+/// the use.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
     /// The next delivery takes the waker.
     Waiting,
-    /// Something has arrived already.
+    /// A node has arrived already.
     Ready,
-    /// Something is arriving this very moment: wake yourself and come back.
+    /// A node is arriving at this moment: the consumer wakes itself and comes back.
     Busy,
-    /// Nothing was done for want of a clone of the waker.
+    /// Nothing was done, because a clone of the waker is needed.
     NeedsClone,
 }
 

@@ -1,11 +1,13 @@
-//! What streams (multishot accept and receive) do with their completions, on the thread of the ring.
+//! Streams (multishot accept and receive): the handling of their completions on the thread of the
+//! ring.
 //!
-//! A stream occupies a slot of its own; each completion with something for the consumer becomes an *event*, another slot,
-//! delivered through the inbox of the first. The stream is re-armed here, never by the kernel's leave:
+//! A stream occupies a slot of its own. Each completion with data for the consumer becomes an
+//! *event*, another slot, delivered through the inbox of the first. The driver decides when a
+//! stream is armed again:
 //!
 //! ```text
 //!              1 arm                          2 completion without F_MORE
-//!   Idle ───────────────▶ Backlog/Flying ──────────────────────────────────┐
+//!   Idle ───────────────▶ Backlog/InFlight ────────────────────────────────┐
 //!    ▲ ▲ ▲                     ▲   ▲                                       │
 //!    │ │ │ 6 consumer asks     │   └──── 3 data, or cancelled: arm again ──┤
 //!    │ │ └─────────────────────┤                                           │
@@ -16,19 +18,22 @@
 //!    └─────────────────────────┘ 8 one came back
 //! ```
 //!
-//! Back-pressure: `pushed` (by the ring) minus `taken` (by the consumer) is what lies unread. At the window the operation is
-//! cancelled; what still arrives before the cancellation takes effect is delivered, too (the buffers are gone already), so
-//! the window may be exceeded by what the kernel had in hand: up to 32 buffers per stream and enter. A receive polls first,
-//! because one that runs on from its first attempt cannot be found by a cancellation. The consumer finds the `STALLED` event behind the
-//! last datum and asks for more.
+//! Back-pressure: `pushed` (by the ring) minus `taken` (by the consumer) is the number of unread
+//! events. At the window the operation is cancelled. Completions that still arrive before the
+//! cancellation takes effect are delivered, too (their buffers are gone already), so the window may
+//! be exceeded by up to 32 buffers per stream and enter. A receive polls first, because a
+//! cancellation cannot find a receive that continues from its first attempt. The consumer finds the
+//! `STALLED` event behind the last datum and asks for more.
 //!
-//! Starvation: consumers that do not read, or hoard, must not keep the others of their level from receiving. So a
-//! receive that finds no buffer in the pool goes on with one of its own, for one time, if its consumer has nothing unread;
-//! otherwise it stops until the consumer asks. Memory is bounded: the pool, and one buffer per stream.
+//! Starvation: consumers that do not read, or hoard, must not keep the others of their level from
+//! receiving. So a receive that finds no buffer in the pool allocates one, for one time, if its
+//! consumer has nothing unread; otherwise it stops until the consumer asks. Memory is bounded: the
+//! pool, and one buffer per stream.
 //!
-//! A stream of datagrams that finds no buffer queues up, FIFO. At each submit as many starved streams of a level are
-//! armed as there are buffers. Those with data take them; if the others leave some, the next turn arms more; so a buffer is never left idle while
-//! a stream that could use it waits, and the ring does not sleep before it is settled.
+//! A stream of datagrams that finds no buffer queues up, FIFO. Each submit arms as many starved
+//! streams of a level as there are buffers. Those with data take buffers; if some are left, the
+//! next turn arms more. So no buffer stays idle while a stream that could use it waits, and the
+//! ring does not sleep before that is settled.
 
 use crate::backlog::LEVELS;
 use crate::config::Mode;
@@ -39,7 +44,7 @@ use crate::operation::{Operation, Stored};
 use crate::pool::Pool;
 use crate::pools;
 use crate::setup::errno_of;
-use crate::slot::{CANCELLED, Kind, ORPHAN, Place, Slot};
+use crate::slot::{CANCELLED, Kind, ORPHAN, Slot, SlotState};
 use io_uring::{cqueue, opcode, squeue};
 use std::cell::Cell;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -47,7 +52,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
 
-/// The result of an event that says: there is no more until you ask. Not a possible result of the kernel.
+/// The result of an event that means: the stream is stopped until its consumer asks. The kernel
+/// never returns this value.
 pub(crate) const STALLED: i32 = i32::MIN;
 
 /// `IORING_RECVSEND_POLL_FIRST`: wait for readiness before the first attempt.
@@ -55,53 +61,55 @@ const POLL_FIRST: u16 = 1 << 0;
 /// `IORING_RECV_MULTISHOT`.
 const MULTISHOT: u16 = 1 << 1;
 
-/// In the flags of an event: its data is in a buffer of its own, to which the payload points. No flag of the kernel's.
-const OWN: u32 = 1 << 14;
+/// Flag of an event whose data is in a buffer outside of the pool, to which the payload points. The
+/// kernel does not use this bit.
+const UNPOOLED: u32 = 1 << 14;
 
-/// A buffer that is not of the pool.
-pub(crate) struct OwnBuffer(pub(crate) Vec<u8>);
+/// A buffer that does not belong to the pool.
+pub(crate) struct UnpooledBuffer(pub(crate) Vec<u8>);
 
-/// The buffer of an event, if it has one of its own; the event has none any more.
+/// Takes an event's buffer, if it has one outside of the pool.
 ///
 /// # Safety
 /// The event belongs to the caller.
-pub(crate) unsafe fn take_own(event: &Slot) -> Option<Box<OwnBuffer>> {
+pub(crate) unsafe fn take_unpooled(event: &Slot) -> Option<Box<UnpooledBuffer>> {
     let flags = event.flags.get();
-    if flags & OWN == 0 {
+    if flags & UNPOOLED == 0 {
         return None;
     }
-    event.flags.set(flags & !OWN);
-    // SAFETY: `deliver` has put it there, and the flag that said so is gone.
-    Some(unsafe { Box::from_raw(event.payload().cast::<*mut OwnBuffer>().read()) })
+    event.flags.set(flags & !UNPOOLED);
+    // SAFETY: `deliver` stored the pointer, and the flag that announced it has been cleared.
+    Some(unsafe { Box::from_raw(event.payload().cast::<*mut UnpooledBuffer>().read()) })
 }
 
 /// The payload of a stream's slot.
 pub(crate) struct StreamOp {
     fd: Fd,
     kind: Kind,
-    /// Whose buffers a receive takes.
+    /// The level whose pool provides the buffers of a receive.
     level: u8,
-    /// Events delivered. Owner only.
+    /// Number of events delivered. Owner only.
     pushed: Cell<u32>,
-    /// Events consumed. Written by the consumer only.
+    /// Number of events consumed. Written by the consumer only.
     pub(crate) taken: AtomicU32,
-    /// Events that the consumer had taken out but not read when it went away.
+    /// Events that the consumer had taken out but not read when it was dropped.
     pub(crate) unread: Cell<*const Slot>,
-    /// For a receive that also wants the senders' addresses: room for them.
+    /// Room for the senders' addresses, for a receive that reports them.
     message: Option<Box<libc::msghdr>>,
-    /// Each receive is an operation of its own, at whose beginning the kernel looks at the socket.
-    anew: bool,
-    /// What the next receive fills, once, instead of a buffer of the pool.
-    own: Cell<Option<Box<OwnBuffer>>>,
+    /// Set if each receive is an operation of its own, which makes the kernel check the socket.
+    single_shot: bool,
+    /// The buffer outside of the pool that the next receive fills.
+    unpooled: Cell<Option<Box<UnpooledBuffer>>>,
 }
 
-// SAFETY: the message header points to nothing, the rest is used by the ring's owner, or by the handle when the ring is gone.
+// SAFETY: the message header points to nothing; the other fields are used by the ring's owner, or
+// by the handle when the ring is gone.
 unsafe impl Send for StreamOp {}
 
-// SAFETY: the entry points to no memory but the message header, which lies in a box that the operation owns, and which the
-// kernel only reads; and the operation's own buffer, which stays with it until the completion. Everything else goes into
-// buffers of the pool. The descriptor is kept open by `fd`. It completes many times, which the driver
-// knows by the slot's kind.
+// SAFETY: the entry points to no memory but the message header, which lies in a box that the
+// operation owns and which the kernel only reads, and the operation's own buffer, which stays with
+// it until the completion. All other data goes into buffers of the pool. `fd` keeps the descriptor
+// open. The operation completes many times, which the driver handles by the slot's kind.
 unsafe impl Operation for StreamOp {
     const FOREIGN: bool = false;
 
@@ -116,13 +124,13 @@ unsafe impl Operation for StreamOp {
             )
             .ioprio(POLL_FIRST)
             .build(),
-            Kind::Recv if let Some(own) = self.own.get_mut() => {
-                let room = own.0.spare_capacity_mut();
+            Kind::Recv if let Some(unpooled) = self.unpooled.get_mut() => {
+                let room = unpooled.0.spare_capacity_mut();
                 let length = u32::try_from(room.len()).unwrap_or(u32::MAX);
                 opcode::Recv::new(self.fd.target(), room.as_mut_ptr().cast(), length).build()
             }
             Kind::Recv => opcode::Recv::new(self.fd.target(), ptr::null_mut(), 0)
-                .ioprio(if self.anew {
+                .ioprio(if self.single_shot {
                     POLL_FIRST
                 } else {
                     MULTISHOT | POLL_FIRST
@@ -139,24 +147,24 @@ unsafe impl Operation for StreamOp {
     fn complete(self, _result: i32, _flags: u32) {}
 }
 
-/// The stream in a slot.
+/// Returns the stream in a slot.
 ///
 /// # Safety
-/// The slot is a stream's and the stream is alive. Only `taken` may be touched off the thread of the ring.
+/// The slot holds a stream that is alive. Only `taken` may be touched off the thread of the ring.
 pub(crate) unsafe fn stream_of(slot: &Slot) -> &StreamOp {
     // SAFETY: forwarded.
-    unsafe { &*Stored::<StreamOp>::place(slot.payload()) }
+    unsafe { &*Stored::<StreamOp>::value_ptr(slot.payload()) }
 }
 
 impl Driver {
-    /// Makes and arms a stream; on refusal an errno.
+    /// Makes and arms a stream. On refusal returns an errno.
     pub(crate) fn start_stream(
         &self,
         fd: Fd,
         kind: Kind,
         level: u8,
         message: Option<Box<libc::msghdr>>,
-        anew: bool,
+        single_shot: bool,
     ) -> Result<&Slot, i32> {
         if self.closing.get() {
             return Err(libc::ECANCELED);
@@ -178,9 +186,9 @@ impl Driver {
             taken: AtomicU32::new(0),
             unread: Cell::new(ptr::null()),
             message,
-            // The other driver reads until there is no more.
-            anew: anew && self.backend.mode() != Mode::Readiness,
-            own: Cell::new(None),
+            // The readiness driver reads until the socket is empty.
+            single_shot: single_shot && self.backend.mode() != Mode::Readiness,
+            unpooled: Cell::new(None),
         };
         // SAFETY: a slot fresh from the slab has a free payload.
         unsafe { Stored::put(slot.payload(), stream) };
@@ -192,9 +200,9 @@ impl Driver {
         Ok(slot)
     }
 
-    /// The consumer wants more (6).
+    /// Arms an idle stream at its consumer's request (6).
     pub(crate) fn arm(&self, slot: &Slot) {
-        if slot.place.get() != Place::Idle {
+        if slot.state.get() != SlotState::Idle {
             return;
         }
         if !self.closing.get() {
@@ -204,7 +212,7 @@ impl Driver {
         }
     }
 
-    /// A completion of a stream, or the end of one that never left the backlog.
+    /// Handles a completion of a stream, or the end of a stream that never left the backlog.
     pub(crate) fn stream_event(&self, slot: &Slot, result: i32, flags: u32) {
         let mut buffer = cqueue::buffer_select(flags);
         if buffer.is_some()
@@ -214,15 +222,15 @@ impl Driver {
         }
         let last = !cqueue::more(flags);
         if last {
-            self.flying.end(slot.level.get());
-            slot.place.set(Place::Idle);
+            self.in_flight.end(slot.level.get());
+            slot.state.set(SlotState::Idle);
         }
         if slot.has_mark(ORPHAN) {
             self.discard(slot, result, buffer);
             if last {
                 self.dispose(slot);
             } else {
-                // It was too lively to be cancelled: once more.
+                // The kernel may miss a busy operation: cancel once more.
                 slot.unmark(CANCELLED);
                 self.cancel(slot);
             }
@@ -233,12 +241,12 @@ impl Driver {
             Kind::Accept | Kind::Once => result >= 0,
         };
         // SAFETY: the stream is alive: it is no orphan.
-        let own = unsafe { stream_of(slot) }.own.take();
+        let unpooled = unsafe { stream_of(slot) }.unpooled.take();
         let mut waker = None;
-        if data && let Some(mut own) = own {
-            // SAFETY: so many bytes have been received into it, from the first one on.
-            unsafe { own.0.set_len(result as usize) };
-            waker = self.deliver(slot, result, 0, Some(own));
+        if data && let Some(mut unpooled) = unpooled {
+            // SAFETY: the kernel has initialised the first `result` bytes.
+            unsafe { unpooled.0.set_len(result as usize) };
+            waker = self.deliver(slot, result, 0, Some(unpooled));
         } else if data {
             if buffer.is_some() {
                 // The event becomes a `RecvBuf`, a handle of its own.
@@ -254,16 +262,16 @@ impl Driver {
             if starved {
                 count(&self.counters.enobufs);
             }
-            let goes_on = data || starved || result == -libc::ECANCELED;
-            let more = if goes_on && self.closing.get() {
+            let resumes = data || starved || result == -libc::ECANCELED;
+            let more = if resumes && self.closing.get() {
                 self.deliver(slot, -libc::ECANCELED, 0, None)
-            } else if goes_on && (self.is_behind(slot) || (starved && self.has_unread(slot))) {
+            } else if resumes && (self.is_behind(slot) || (starved && self.has_unread(slot))) {
                 count(&self.counters.stalled);
                 self.deliver(slot, STALLED, 0, None)
             } else if starved {
                 self.starve(slot);
                 None
-            } else if goes_on {
+            } else if resumes {
                 self.launch(slot);
                 None
             } else {
@@ -273,22 +281,23 @@ impl Driver {
         } else if self.is_behind(slot) {
             self.cancel(slot);
         }
-        // Last: it may run anything, even the end of this stream.
+        // Last, since user code may run, and may even end this stream.
         if let Some(waker) = waker {
             self.wake(slot.level.get(), waker);
         }
     }
 
-    /// Events that the consumer has not taken.
+    /// Returns the number of events that the consumer has not taken.
     fn unread(&self, slot: &Slot) -> u32 {
-        // SAFETY: the stream is alive: its slot is not an orphan, or its last completion is being handled.
+        // SAFETY: the stream is alive: its slot is not an orphan, or its last completion is being
+        // handled.
         let stream = unsafe { stream_of(slot) };
         let taken = stream.taken.load(Ordering::Relaxed);
         stream.pushed.get().wrapping_sub(taken)
     }
 
-    /// Has a stream of bytes delivered something that waits for its consumer? Datagrams never wait for that: the
-    /// socket's own queue would lose them.
+    /// Returns whether a stream of bytes has delivered an event that is unread. False for
+    /// datagrams, which must not wait for their consumer: the socket's own queue would lose them.
     fn has_unread(&self, slot: &Slot) -> bool {
         // SAFETY: as in `unread`.
         unsafe { stream_of(slot) }.message.is_none() && self.unread(slot) > 0
@@ -302,7 +311,8 @@ impl Driver {
             }
     }
 
-    /// No buffer (7): bytes go into one of their own, datagrams wait for one of the pool.
+    /// Handles the lack of a buffer (7): a byte stream allocates one, a datagram stream waits for
+    /// one.
     #[cold]
     fn starve(&self, slot: &Slot) {
         // SAFETY: as in `unread`.
@@ -310,16 +320,16 @@ impl Driver {
         if stream.message.is_none() {
             count(&self.counters.unpooled);
             let size = self.pools.buffer_size();
-            let own = OwnBuffer(Vec::with_capacity(size));
-            stream.own.set(Some(Box::new(own)));
+            let unpooled = UnpooledBuffer(Vec::with_capacity(size));
+            stream.unpooled.set(Some(Box::new(unpooled)));
             self.launch(slot);
             return;
         }
         if self.starved.is_empty() {
-            // What was posted before this is read before the ring sleeps.
+            // Messages posted earlier are read before the ring sleeps.
             self.mail.set_starved(true);
         }
-        slot.place.set(Place::Starved);
+        slot.state.set(SlotState::Starved);
         self.starved.push(slot);
     }
 
@@ -328,7 +338,7 @@ impl Driver {
         if self.starved.is_empty() {
             self.mail.set_starved(false);
         }
-        slot.place.set(Place::Idle);
+        slot.state.set(SlotState::Idle);
         Some(slot)
     }
 
@@ -352,9 +362,9 @@ impl Driver {
         }
     }
 
-    /// Is there a starved stream, and a buffer for it?
+    /// Returns whether there is a starved stream, and a buffer for it.
     #[inline]
-    pub(crate) fn is_hungry(&self) -> bool {
+    pub(crate) fn is_feed_due(&self) -> bool {
         !self.starved.is_empty() && self.can_feed()
     }
 
@@ -375,7 +385,7 @@ impl Driver {
         false
     }
 
-    /// Tells the starved streams that the ring shuts down.
+    /// Ends the starved streams, at the ring's shutdown.
     pub(crate) fn end_starved(&self) {
         while let Some(slot) = self.next_starved(u64::MAX) {
             self.arm(slot);
@@ -388,23 +398,23 @@ impl Driver {
         slot: &Slot,
         result: i32,
         flags: u32,
-        own: Option<Box<OwnBuffer>>,
+        unpooled: Option<Box<UnpooledBuffer>>,
     ) -> Option<Waker> {
         // SAFETY: as in `unread`.
         let stream = unsafe { stream_of(slot) };
         stream.pushed.set(stream.pushed.get().wrapping_add(1));
         let event = self.slab.take_event();
-        event.place.set(Place::Done);
+        event.state.set(SlotState::Done);
         event.result.set(result);
-        event.flags.set(flags & !OWN);
-        if let Some(own) = own {
-            event.flags.set(flags | OWN);
+        event.flags.set(flags & !UNPOOLED);
+        if let Some(unpooled) = unpooled {
+            event.flags.set(flags | UNPOOLED);
             // SAFETY: the payload of an event is free, and large and aligned enough for a pointer.
             unsafe {
                 event
                     .payload()
-                    .cast::<*mut OwnBuffer>()
-                    .write(Box::into_raw(own));
+                    .cast::<*mut UnpooledBuffer>()
+                    .write(Box::into_raw(unpooled));
             }
         }
         event.level.set(slot.level.get());
@@ -419,7 +429,7 @@ impl Driver {
         }
     }
 
-    /// Gives the buffer of an event back, and the event.
+    /// Returns the buffer of an event to the kernel, and the event to the slab.
     #[inline]
     pub(crate) fn recycle_event(&self, event: &Slot) {
         if let Some(id) = cqueue::buffer_select(event.flags.get()) {
@@ -428,7 +438,7 @@ impl Driver {
         self.slab.give_back(event);
     }
 
-    /// Releases what a completion brought without a consumer.
+    /// Releases the resources of a completion without a consumer.
     fn discard(&self, stream: &Slot, result: i32, buffer: Option<u16>) {
         if let Some(id) = buffer {
             self.recycle(stream.level.get(), id);
@@ -437,16 +447,16 @@ impl Driver {
         }
     }
 
-    /// The consumer is gone.
+    /// Ends a stream whose consumer was dropped.
     pub(crate) fn abandon_stream(&self, slot: &Slot) {
         // SAFETY: the stream is freed below at the earliest.
         let unread = unsafe { stream_of(slot) }.unread.get();
         for mut event in [unread, slot.inbox.take(true).cast_const()] {
-            // SAFETY: events live until they are given back.
+            // SAFETY: events live until they are returned to the slab.
             while let Some(here) = unsafe { event.as_ref() } {
                 event = here.next.get();
-                // SAFETY: it is taken out here only.
-                drop(unsafe { take_own(here) });
+                // SAFETY: this is the only place that takes the buffer out.
+                drop(unsafe { take_unpooled(here) });
                 let buffer = cqueue::buffer_select(here.flags.get());
                 if buffer.is_some() {
                     self.handles.set(self.handles.get() - 1);
@@ -455,16 +465,16 @@ impl Driver {
                 self.slab.give_back(here);
             }
         }
-        match slot.place.get() {
-            Place::Starved => {
+        match slot.state.get() {
+            SlotState::Starved => {
                 self.starved.remove(slot);
                 if self.starved.is_empty() {
                     self.mail.set_starved(false);
                 }
                 self.dispose(slot);
             }
-            Place::Backlog | Place::Held | Place::Flying => self.orphan(slot),
-            Place::Idle | Place::Done | Place::Free => self.dispose(slot),
+            SlotState::Backlog | SlotState::Held | SlotState::InFlight => self.orphan(slot),
+            SlotState::Idle | SlotState::Done | SlotState::Free => self.dispose(slot),
         }
     }
 }
@@ -472,7 +482,7 @@ impl Driver {
 /// Closes the connection in the result of an accept, if there is one.
 pub(crate) fn discard_connection(result: i32) {
     if result >= 0 {
-        // SAFETY: the kernel made this descriptor for us, and it is known here only.
+        // SAFETY: the kernel made this descriptor for this ring, and no other code knows it.
         drop(unsafe { OwnedFd::from_raw_fd(result) });
     }
 }

@@ -11,21 +11,28 @@ use std::pin::Pin;
 use std::ptr::NonNull;
 use std::task::{Context, Poll, Waker};
 
-/// An operation on its way: a future of its output.
+/// A started operation: a future of its output.
 ///
-/// It may be polled and dropped on any thread. Dropped before completion, the operation is cancelled and its result
-/// disposed of (an accepted connection is closed); its buffers stay where they are until the kernel is done with them.
+/// It may be polled and dropped on any thread. Dropping it before completion cancels the operation
+/// and disposes of its result (an accepted connection is closed); the buffers stay where they are
+/// until the kernel is done with them.
 ///
-/// If the ring had no slot left the output is the error EBUSY, and after its shutdown ECANCELED, both made by
-/// [`Operation::complete`] as if the kernel had said so.
+/// If the ring had no slot left the output is the error EBUSY, and after the ring's shutdown
+/// ECANCELED, both made by [`Operation::complete`] as if the kernel had returned them.
+///
+/// # Cancellation safety
+///
+/// Dropping a submission loses its output; a read may have consumed data by then.
+/// [`cancel`](Self::cancel) ends the operation early and still yields the output.
 ///
 /// # Panics
 ///
 /// When polled after completion.
 #[must_use = "an operation is cancelled when its submission is dropped"]
 pub struct Submission<T> {
-    // No bound on `T` here: a bound would make the compiler ask for `Operation` at every lifetime when it checks whether a
-    // future with a `Submission` of a `&'static` buffer is `Send`, and refuse.
+    // No bound on `T` here: a bound would make the compiler ask for `Operation` at every lifetime
+    // when it checks whether a future with a `Submission` of a `&'static` buffer is `Send`, and
+    // refuse.
     state: State<T>,
 }
 
@@ -39,20 +46,21 @@ enum State<T> {
 struct Refused<T> {
     op: T,
     result: i32,
-    /// What it owns may be released by its completion only.
+    /// Completes the operation, since only its completion may release the resources it owns.
     dispose: fn(T, i32),
 }
 
-// SAFETY: the operation moves with the handle, so it must be `Send`. Slot and shared memory may be reached from any thread
-// under the rules of `slot.rs` and `shared.rs`, which the methods below follow.
+// SAFETY: the operation moves with the handle, so it must be `Send`. Slot and shared memory may be
+// reached from any thread under the rules of `slot.rs` and `shared.rs`, which the methods below
+// follow.
 unsafe impl<T: Send> Send for Submission<T> {}
-// SAFETY: there is nothing to do with a shared reference.
+// SAFETY: a shared reference only loads an atomic word.
 unsafe impl<T: Send> Sync for Submission<T> {}
 // The operation does not move with the handle.
 impl<T> Unpin for Submission<T> {}
 
 impl<T: Operation> Submission<T> {
-    /// `slot` holds a `T`, started for this handle.
+    /// Creates the handle of `started`, a slot that holds a `T` and was started for this handle.
     #[inline]
     pub(crate) fn new(started: Result<&Slot, (T, i32)>, shared: NonNull<Shared>) -> Self {
         let state = match started {
@@ -68,8 +76,8 @@ impl<T: Operation> Submission<T> {
 }
 
 impl<T> Submission<T> {
-    /// Asks the kernel to end the operation early. It still completes, perhaps with success, if it was too late, and gives
-    /// its buffers back.
+    /// Asks the kernel to end the operation early. The operation still completes, with success if
+    /// the request came too late, and returns its buffers.
     pub fn cancel(&mut self) {
         if let State::Slot(slot, shared) = self.state {
             // SAFETY: this handle keeps both alive.
@@ -79,13 +87,13 @@ impl<T> Submission<T> {
                 shared.driver.cancel(slot);
             } else {
                 let message = Message::Cancel(NonNull::from(slot), slot.generation.get());
-                // After the ring's end the operation has completed.
+                // After the end of the ring the operation has completed.
                 let _ = shared.post(message);
             }
         }
     }
 
-    /// Is the output there?
+    /// Returns whether the output is available.
     pub fn is_complete(&self) -> bool {
         match &self.state {
             // SAFETY: this handle keeps the slot alive.
@@ -109,7 +117,8 @@ impl<T: Operation> Future for Submission<T> {
             }
             let (result, flags) = (at.result.get(), at.flags.get());
             self.state = State::Taken;
-            // SAFETY: complete, so what the slot holds is ours, once.
+            // SAFETY: the operation is complete, so its payload belongs to this handle; it is taken
+            // once.
             let op = unsafe { Stored::<T>::take(at.payload()) };
             // SAFETY: the last use of both.
             unsafe { free(slot, shared) };
@@ -144,10 +153,10 @@ impl<T> Drop for Submission<T> {
         // SAFETY: this handle keeps both alive until it is released.
         let (at, owner) = unsafe { (slot.as_ref(), shared.as_ref()) };
         if at.inbox.has_arrived() {
-            // What the operation owns is dropped outside of all uses, and the slot freed whatever becomes of that.
+            // The operation is dropped outside of all uses, and the slot freed even if that panics.
             let dispose = at.table.get().dispose;
             let disposed = catch_unwind(AssertUnwindSafe(|| {
-                // SAFETY: complete, so what the slot holds is ours, once.
+                // SAFETY: the operation is complete, so its payload belongs to this handle.
                 unsafe { dispose(at.payload(), at.result.get(), at.flags.get()) };
             }));
             // SAFETY: the last use of both.
@@ -161,14 +170,14 @@ impl<T> Drop for Submission<T> {
             let _use = owner.begin_use();
             at.forget_waker(owner.is_here())
         };
-        // SAFETY: the last act of this handle, but for what it took along.
+        // SAFETY: the last act of this handle, except for the waker that it took out.
         unsafe {
             Shared::release(
                 shared,
                 |driver| driver.abandon(slot.as_ref()),
                 Message::Abandon(slot),
                 || {
-                    // The ring has completed everything before it went.
+                    // The ring completed all operations at its end.
                     let slot = slot.as_ref();
                     (slot.table.get().dispose)(slot.payload(), slot.result.get(), slot.flags.get());
                 },
@@ -178,7 +187,7 @@ impl<T> Drop for Submission<T> {
     }
 }
 
-/// Leaves a waker with a slot, unless something has arrived.
+/// Registers a waker with a slot, unless its result has arrived.
 fn wait(at: &Slot, owner: &Shared, waker: &Waker) -> Poll<()> {
     let mut fresh = at.clone_for_wait(waker);
     loop {
@@ -197,13 +206,13 @@ fn wait(at: &Slot, owner: &Shared, waker: &Waker) -> Poll<()> {
     }
 }
 
-/// Gives back a slot that holds nothing any more.
+/// Returns an empty slot to the ring.
 ///
 /// # Safety
-/// The caller is its handle, and touches neither afterwards.
+/// The caller is the slot's handle, and touches neither afterwards.
 #[inline]
 unsafe fn free(slot: NonNull<Slot>, shared: NonNull<Shared>) {
-    // SAFETY: passed on.
+    // SAFETY: forwarded.
     unsafe {
         Shared::release(
             shared,

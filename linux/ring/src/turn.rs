@@ -1,7 +1,8 @@
-//! One turn of the ring: hand entries over, fetch completions, wait. Owner only.
+//! A turn of the ring: hand entries over, fetch completions, wait. Owner only.
 //!
-//! All system calls on the way of an operation are made here, one per turn unless a queue is too short. What the kernel
-//! refuses for want of memory or of room for completions stays queued for the next turn.
+//! All system calls of operations are made here, one per turn unless a queue is too short. Entries
+//! that the kernel refuses for want of memory or of room for completions stay queued for the next
+//! turn.
 
 use crate::backend::Backend;
 use crate::counters::count;
@@ -14,12 +15,13 @@ use io_uring::{opcode, types};
 use std::io;
 use std::time::Duration;
 
-/// Enters per [`Driver::submit`] at most, so that nothing can keep the owner from reaping.
-const ENTERS: usize = 64;
+/// Maximum number of enters per [`Driver::submit`], so that the owner always gets to reap.
+const MAX_ENTERS: usize = 64;
 
 impl Driver {
-    /// Fills the submission queue: the watch on the eventfd, cancellations, streams that can have a buffer, the backlog.
-    /// True: operations cancelled in the backlog have completed, and what was woken may have work.
+    /// Fills the submission queue: the poll of the eventfd, cancellations, starved streams that can
+    /// have a buffer, the backlog. Returns true if operations cancelled in the backlog have
+    /// completed, so that woken tasks may have work.
     #[inline]
     fn flush(&self) -> bool {
         let waits = self.cancels.len() + self.starved.len() + self.backlog.len();
@@ -54,7 +56,8 @@ impl Driver {
         completed
     }
 
-    /// The submission queue was too short for all that must be handed over before the ring may sleep.
+    /// Returns whether the submission queue was too short for all entries that must be handed over
+    /// before the ring may sleep.
     fn is_unsettled(&self) -> bool {
         !self.backlog.is_empty()
             || self.cancels.len() != 0
@@ -71,29 +74,31 @@ impl Driver {
             .multi(true)
             .build()
             .user_data(KICK);
-        // SAFETY: points to nothing, and the eventfd lives as long as the mailbox.
+        // SAFETY: the entry has no pointers, and the eventfd lives as long as the mailbox.
         self.watching.set(unsafe { self.backend.push(&entry, 0) });
     }
 
-    /// Entries that a submit would hand over. All starved streams that can have a buffer count as
-    /// one.
+    /// Returns the number of entries that a submit would hand over. All starved streams that can
+    /// have a buffer count as one.
     #[inline]
     pub(crate) fn pending(&self) -> usize {
         self.backend.pending()
             + self.backlog.len()
             + self.cancels.len()
-            + usize::from(self.is_hungry())
+            + usize::from(self.is_feed_due())
     }
 
-    /// Is there something to reap or to hand over? See [`crate::Ring::is_due`].
+    /// Returns whether there are completions to reap or entries to hand over; see
+    /// [`crate::Ring::is_due`].
     #[inline]
     pub(crate) fn is_due(&self, busy: bool) -> bool {
         self.backend.is_due(busy)
             || self.backlog.len() + self.cancels.len() != 0
-            || self.is_hungry()
+            || self.is_feed_due()
     }
 
-    /// Hands everything over and fetches what the kernel holds back, without waiting.
+    /// Hands everything over and fetches the completions that the kernel holds back, without
+    /// waiting.
     pub(crate) fn submit(&self) -> io::Result<()> {
         // Chosen once per turn, as in `reap`.
         match &self.backend {
@@ -108,7 +113,7 @@ impl Driver {
     #[cold]
     fn make_calls(&self, readiness: &Readiness) {
         readiness.begin_turn();
-        for _ in 0..ENTERS {
+        for _ in 0..MAX_ENTERS {
             self.flush();
             let fetch = readiness.owes_completions();
             if readiness.pending() == 0 && (!fetch || readiness.unread() >= self.fetch_limit) {
@@ -121,13 +126,14 @@ impl Driver {
     #[inline]
     fn submit_to(&self, uring: &Uring) -> io::Result<()> {
         let mut fetched = None;
-        for _ in 0..ENTERS {
+        for _ in 0..MAX_ENTERS {
             self.flush();
             let fetch = uring.owes_completions();
             if uring.pending() == 0 {
                 let unread = uring.unread();
-                // The flag may stay set when everything has been fetched, presumably by something that arrives while the kernel fetches: until the
-                // next arrival no enter brings anything.
+                // The flag may stay set when everything has been fetched, presumably by a
+                // completion that arrives during the fetch: until the next arrival no enter brings
+                // more.
                 if !fetch || unread >= self.fetch_limit || fetched == Some(unread) {
                     return Ok(());
                 }
@@ -140,7 +146,8 @@ impl Driver {
                 Ok(_) => {}
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
-                    // The kernel wants its completions reaped, or memory: the entries stay queued for the next turn.
+                    // The kernel lacks memory, or wants its completions reaped: the entries stay
+                    // queued for the next turn.
                     Some(libc::EBUSY | libc::EAGAIN) => return Ok(()),
                     _ => return Err(error),
                 },
@@ -149,10 +156,10 @@ impl Driver {
         Ok(())
     }
 
-    /// Ends the operations on a descriptor that have lost their handles: [`crate::Ring::settle`].
+    /// Ends the operations on a descriptor whose handles were dropped: [`crate::Ring::settle`].
     pub(crate) fn settle(&self, fd: &Fd) -> usize {
         let mut read = 0;
-        for _ in 0..ENTERS {
+        for _ in 0..MAX_ENTERS {
             if self.orphans.get() == 0 || !fd.is_shared() {
                 break;
             }
@@ -160,7 +167,7 @@ impl Driver {
             let enters = self.backend.pending() != 0 || self.backend.owes_completions();
             if enters {
                 let entered = self.backend.hand_over_and_fetch();
-                // A kernel that wants its completions reaped, or a maker that has not answered in
+                // A kernel that wants its completions reaped, or an issuer that has not answered in
                 // time, is asked again.
                 if entered.map(drop).or_else(Self::interrupted).is_err() {
                     break;
@@ -176,13 +183,14 @@ impl Driver {
         read
     }
 
-    /// Hands over what can be handed over by another thread than the maker. True: an enter of the maker is due.
+    /// Does the part of a hand-over that any thread can do. Returns true if an enter of the issuer
+    /// is due.
     pub(crate) fn publish(&self) -> bool {
         self.flush();
         self.backend.publish()
     }
 
-    /// One enter that hands everything over and waits; see [`crate::Ring::wait`].
+    /// Makes one enter that hands everything over and waits; see [`crate::Ring::wait`].
     pub(crate) fn wait(&self, block: bool, timeout: Option<Duration>) -> io::Result<()> {
         let mut completed = self.flush();
         while self.is_unsettled() {
@@ -196,14 +204,14 @@ impl Driver {
         if self.backend.is_overflown() {
             count(&self.counters.overflows);
         }
-        let want = u32::from(block && !self.is_hungry() && !completed);
+        let want = u32::from(block && !self.is_feed_due() && !completed);
         match self.backend.enter_and_wait(want, timeout) {
             Ok(_) => Ok(()),
             Err(error) => Self::interrupted(error),
         }
     }
 
-    /// The errors after which the caller simply reaps and goes on.
+    /// Swallows the errors after which the caller simply reaps and continues.
     fn interrupted(error: io::Error) -> io::Result<()> {
         match error.raw_os_error() {
             Some(libc::EINTR | libc::ETIME | libc::EBUSY | libc::EAGAIN) => Ok(()),
@@ -211,7 +219,7 @@ impl Driver {
         }
     }
 
-    /// Reads all completions; returns how many.
+    /// Reads all completions and returns their number.
     pub(crate) fn reap(&self) -> usize {
         let mut read = 0;
         match &self.backend {
@@ -236,17 +244,19 @@ impl Driver {
         read
     }
 
-    /// One round of ending what is in flight: cancel all in even rounds, wait in odd ones.
+    /// Runs one round of ending all operations in flight: cancel all in even rounds, wait in odd
+    /// ones.
     pub(crate) fn drain(&self, round: usize) -> io::Result<()> {
         if round.is_multiple_of(2) {
             let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any().all())
                 .build()
                 .user_data(CANCEL);
             // A full queue is emptied by the enter below; a later round has room.
-            // SAFETY: points to nothing.
+            // SAFETY: the entry has no pointers.
             let _ = unsafe { self.backend.push(&entry, 0) };
         }
-        // Most operations end within the first enter; the time is for those in the kernel's worker threads.
+        // Most operations end within the first enter; the time is for those in the kernel's worker
+        // threads.
         let result = self
             .backend
             .enter_and_wait(1, Some(Duration::from_millis(10)));

@@ -1,8 +1,9 @@
-//! The two queues shared with the kernel and the one system call. Owner only; knows nothing of slots.
+//! The two queues shared with the kernel, and the one system call. Owner only; knows nothing of
+//! slots.
 //!
-//! The views of the queues live as long as the instance, so pushing an entry is a copy of 64 bytes and two additions, and
-//! the tail is published once per [`enter`](Uring::enter). The instance is freed by [`close`](Uring::close) and not before;
-//! nothing here may be called after that.
+//! The views of the queues live as long as the instance, so pushing an entry is a copy of 64 bytes
+//! and two additions, and the tail is published once per [`enter`](Uring::enter). Only
+//! [`close`](Uring::close) frees the instance; no method may be called after it.
 
 use crate::config::{Config, Mode};
 use crate::owner::{Proxy, this_thread};
@@ -22,10 +23,11 @@ use std::time::Duration;
 
 pub(crate) struct Uring {
     ring: ManuallyDrop<Arc<IoUring>>,
-    /// The thread that made it, the only one that the kernel lets in.
-    maker: usize,
+    /// The thread that made the instance, the only one that the kernel lets enter.
+    issuer: usize,
     proxy: OnceCell<Box<dyn Proxy>>,
-    // These three point into `*ring` and are never dropped (they own nothing), so they cannot outlive it harmfully.
+    // These three point into `*ring` and are never dropped (they own nothing), so they cannot
+    // outlive it harmfully.
     submitter: UnsafeCell<ManuallyDrop<Submitter<'static>>>,
     sq: UnsafeCell<ManuallyDrop<SubmissionQueue<'static>>>,
     cq: UnsafeCell<ManuallyDrop<CompletionQueue<'static>>>,
@@ -41,16 +43,17 @@ impl Uring {
     pub(crate) fn new(config: &Config) -> io::Result<Self> {
         let (ring, mode) = build(config)?;
         let ring = ManuallyDrop::new(Arc::new(ring));
-        // SAFETY: our reference is given back only by `close`, after which nothing of this type is used.
+        // SAFETY: only `close` returns this reference, and nothing of this type is used after it.
         let shared: &'static IoUring = unsafe { &*Arc::as_ptr(&ring) };
         let mut submitter = shared.submitter();
-        // Saves the look-up of the descriptor in each enter; Linux 5.18. Without it everything works as well.
+        // Saves the look-up of the descriptor in each enter; Linux 5.18. Without it everything
+        // works as well.
         let _ = submitter.register_ring_fd();
         // SAFETY: the only view of the submission queue.
         let sq = unsafe { shared.submission_shared() };
         // SAFETY: the only view of the completion queue.
         let cq = unsafe { shared.completion_shared() };
-        // SAFETY: used until `close` only.
+        // SAFETY: used only until `close`.
         let status = unsafe { cq.status() };
         let params = shared.params();
         let mut wait_flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
@@ -59,7 +62,7 @@ impl Uring {
         }
         let uring = Self {
             ring,
-            maker: this_thread(),
+            issuer: this_thread(),
             proxy: OnceCell::new(),
             submitter: UnsafeCell::new(ManuallyDrop::new(submitter)),
             sq: UnsafeCell::new(ManuallyDrop::new(sq)),
@@ -71,9 +74,9 @@ impl Uring {
             enters: Cell::new(0),
             submitted: Cell::new(0),
         };
-        // A filter may let an instance be made, and not be entered.
+        // A seccomp filter may allow an instance to be made but not to be entered.
         if let Err(error) = uring.enter(true) {
-            // SAFETY: nothing is in flight, and it is not used again.
+            // SAFETY: nothing is in flight, and `uring` is not used again.
             unsafe { uring.close() };
             return Err(explain("cannot enter io_uring", &error));
         }
@@ -85,7 +88,7 @@ impl Uring {
         self.mode
     }
 
-    /// The kernel can suppress the completion of a request that succeeds.
+    /// Returns whether the kernel can suppress the completion of a request that succeeds.
     pub(crate) fn skips_success(&self) -> bool {
         self.skips_success
     }
@@ -96,7 +99,7 @@ impl Uring {
         reason = "owner only, and no borrow outlives a line"
     )]
     fn sq(&self) -> &mut SubmissionQueue<'static> {
-        // SAFETY: owner only; every use is a single call that runs no foreign code.
+        // SAFETY: owner only; every use is a single call that runs no user code.
         unsafe { &mut *self.sq.get() }
     }
 
@@ -106,13 +109,13 @@ impl Uring {
         reason = "owner only, and no borrow outlives a line"
     )]
     fn cq(&self) -> &mut CompletionQueue<'static> {
-        // SAFETY: owner only; every use is a single call that runs no foreign code.
+        // SAFETY: owner only; every use is a single call that runs no user code.
         unsafe { &mut *self.cq.get() }
     }
 
     #[inline]
     fn submitter(&self) -> &Submitter<'static> {
-        // SAFETY: owner only; changed by `close` alone, after which nothing is called.
+        // SAFETY: owner only; only `close` changes the cell, and no method is called after it.
         unsafe { &*self.submitter.get() }
     }
 
@@ -121,19 +124,19 @@ impl Uring {
         Watch::new(Arc::clone(&self.ring), levels, kick)
     }
 
-    /// The first one stays.
+    /// Sets the proxy; the first one set stays.
     pub(crate) fn set_proxy(&self, proxy: Box<dyn Proxy>) {
         let _ = self.proxy.set(proxy);
     }
 
     #[inline]
     pub(crate) fn is_made_here(&self) -> bool {
-        self.maker == this_thread()
+        self.issuer == this_thread()
     }
 
-    /// Makes a system call, or has the maker of the ring make it.
+    /// Makes a system call, or has the issuer make it.
     #[inline]
-    fn by_maker<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    fn on_issuer<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         if self.is_made_here() {
             call()
         } else {
@@ -151,22 +154,22 @@ impl Uring {
         };
         let mut result = None;
         if !proxy.call(&mut || result = Some(call())) {
-            // What was to be handed over stays queued.
+            // The entries stay queued.
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));
         }
         result.unwrap_or_else(|| Err(io::Error::from_raw_os_error(libc::EAGAIN)))
     }
 
-    /// No room for another entry before the next enter.
+    /// Returns whether the queue has no room for another entry before the next enter.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.sq().is_full()
     }
 
-    /// Puts an entry into the submission queue; no system call. False: the queue is full.
+    /// Puts an entry into the submission queue; no system call. Returns false if the queue is full.
     ///
     /// # Safety
-    /// What the entry points to stays valid until its terminal completion.
+    /// The memory that the entry points to stays valid until its terminal completion.
     #[inline]
     #[must_use]
     pub(crate) unsafe fn push(&self, entry: &Entry) -> bool {
@@ -174,13 +177,13 @@ impl Uring {
         unsafe { self.sq().push(entry) }.is_ok()
     }
 
-    /// Entries that the kernel has not taken yet.
+    /// Returns the number of entries that the kernel has not taken yet.
     #[inline]
     pub(crate) fn pending(&self) -> usize {
         self.sq().len()
     }
 
-    /// The kernel holds completions that only an enter brings to the queue.
+    /// Returns whether the kernel holds completions that only an enter brings to the queue.
     #[inline]
     pub(crate) fn owes_completions(&self) -> bool {
         let sq = self.sq();
@@ -191,19 +194,20 @@ impl Uring {
         self.sq().cq_overflow()
     }
 
-    /// There are completions to reap, or to fetch from the kernel. Four loads.
+    /// Returns whether there are completions to reap, or to fetch from the kernel. Four loads.
     #[inline]
     pub(crate) fn has_completions(&self) -> bool {
         !self.status.is_empty() || self.owes_completions()
     }
 
-    /// The next completion that has been fetched from the queue.
+    /// Takes the next completion from the queue.
     #[inline]
     pub(crate) fn next_completion(&self) -> Option<cqueue::Entry> {
         self.cq().next()
     }
 
-    /// Gives the room of what has been read back to the kernel, and looks for more. True: there is more.
+    /// Returns the room of completions that have been read to the kernel. Returns true if there are
+    /// more completions.
     #[inline]
     pub(crate) fn refill(&self) -> bool {
         let cq = self.cq();
@@ -211,19 +215,20 @@ impl Uring {
         !CompletionQueue::is_empty(cq)
     }
 
-    /// Completions in the queue that have not been read.
+    /// Returns the number of unread completions in the queue.
     pub(crate) fn unread(&self) -> usize {
         let cq = self.cq();
         cq.sync();
         cq.len()
     }
 
-    /// Shows the kernel the entries that have been pushed.
+    /// Publishes pushed entries to the kernel.
     pub(crate) fn publish(&self) {
         self.sq().sync();
     }
 
-    /// Hands all entries over without waiting; with `fetch` completions that the kernel holds back are made, too.
+    /// Hands all entries over without waiting; with `fetch` the kernel also makes the completions
+    /// that it holds back.
     pub(crate) fn enter(&self, fetch: bool) -> io::Result<usize> {
         let flags = if fetch {
             EnterFlags::GETEVENTS
@@ -233,7 +238,7 @@ impl Uring {
         let sq = self.sq();
         sq.sync();
         let pending = sq.len() as u32;
-        let result = self.by_maker(|| {
+        let result = self.on_issuer(|| {
             // SAFETY: no argument block.
             unsafe {
                 self.submitter()
@@ -256,7 +261,7 @@ impl Uring {
         if !self.is_made_here() {
             return self.hand_over_and_wait(pending, want, timeout);
         }
-        // SAFETY: `args` is what EXT_ARG announces, and it and the time outlive the call.
+        // SAFETY: `args` has the type that EXT_ARG announces; it and the time outlive the call.
         let result = unsafe {
             self.submitter()
                 .enter(pending, want, self.wait_flags.bits(), Some(&args))
@@ -264,7 +269,8 @@ impl Uring {
         self.entered(result)
     }
 
-    /// The maker hands the entries over, and has something better to do than to wait.
+    /// Has the issuer hand the entries over, and waits through the proxy: the issuer itself does
+    /// not wait.
     #[cold]
     fn hand_over_and_wait(
         &self,
@@ -297,7 +303,8 @@ impl Uring {
     /// Tells the kernel about a buffer ring of `entries` (a power of two) at `address`.
     ///
     /// # Safety
-    /// The memory stays valid until [`unregister_buffers`](Self::unregister_buffers) or [`close`](Self::close).
+    /// The memory stays valid until [`unregister_buffers`](Self::unregister_buffers) or
+    /// [`close`](Self::close).
     pub(crate) unsafe fn register_buffers(
         &self,
         address: u64,
@@ -306,14 +313,15 @@ impl Uring {
     ) -> io::Result<()> {
         let mut tries = 0;
         let result = loop {
-            let result = self.by_maker(|| {
+            let result = self.on_issuer(|| {
                 // SAFETY: forwarded.
                 unsafe {
                     self.submitter()
                         .register_buf_ring_with_flags(address, entries, group, 0)
                 }
             });
-            // A maker that did not answer in time: nothing would ask again.
+            // An issuer that did not answer in time is asked again here, since no later turn would
+            // ask.
             tries += 1;
             match &result {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && tries < 100 => {}
@@ -324,19 +332,20 @@ impl Uring {
     }
 
     pub(crate) fn unregister_buffers(&self, group: u16) {
-        // The only failure is that there are none.
-        let _ = self.by_maker(|| self.submitter().unregister_buf_ring(group));
+        // The only possible failure is that there are none.
+        let _ = self.on_issuer(|| self.submitter().unregister_buf_ring(group));
     }
 
     /// Closes the instance.
     ///
     /// # Safety
-    /// Called once; nothing of `self` is used afterwards; nothing is in flight.
+    /// Called once, as the last use of `self`; nothing is in flight.
     pub(crate) unsafe fn close(&self) {
         // The registered descriptor would keep the instance alive as long as the thread.
         // SAFETY: owner only, and the last use.
         let _ = unsafe { (*self.submitter.get()).unregister_ring_fd() };
-        // SAFETY: forgotten in `new`, given back only here, and the views are never used again.
+        // SAFETY: `new` forgot this reference, only this function returns it, and the views are
+        // never used again.
         drop(unsafe { Arc::from_raw(Arc::as_ptr(&self.ring)) });
     }
 }

@@ -1,14 +1,17 @@
-//! Watching a ring from another thread: what has arrived, and an eventfd that is signalled when something does.
+//! Watching a ring from another thread: the arrivals, and an eventfd that they signal.
 //!
-//! The kernel signals an eventfd when it has the first completion to hand over, also while the ring's thread is busy and does
-//! not enter. One bit in memory shared with the kernel masks it, so listening costs nothing but the signals one wants.
+//! The kernel signals an eventfd when it has the first completion to hand over, also while the
+//! ring's thread is busy and does not enter. One bit in memory shared with the kernel masks the
+//! eventfd, so a watch costs nothing but the signals that its user wants.
 //!
-//! The kernel signals only what makes an empty list non-empty: after [`Watch::unmask`] look at [`Watch::has_arrivals`], or
-//! what came before is not noticed until the ring is entered. The caller puts a full barrier between the two.
+//! The kernel signals only when an empty list becomes non-empty: after [`Watch::unmask`] check
+//! [`Watch::has_arrivals`], or an earlier arrival stays unnoticed until the ring is entered. The
+//! caller puts a full barrier between the two.
 //!
-//! The kernel signals while the ring's thread is busy only in [`Mode::DeferTaskrun`](crate::Mode::DeferTaskrun): in the other
-//! modes completions are made, and the eventfd is signalled, when that thread enters the kernel or is interrupted. With the readiness driver
-//! it always does (`readiness/notifier.rs`).
+//! The kernel signals while the ring's thread is busy only in
+//! [`Mode::DeferTaskrun`](crate::Mode::DeferTaskrun). In the other modes the completions and the
+//! signal come when that thread enters the kernel or is interrupted. The readiness driver always
+//! signals (`readiness/notifier.rs`).
 
 use crate::backlog::LEVELS;
 use crate::ends::Ends;
@@ -27,7 +30,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::{fmt, io};
 
-/// See [`Ring::watch`](crate::Ring::watch). Any thread; stays valid, and silent, when the ring is gone.
+/// A watch on a ring, for other threads; made by [`Ring::watch`](crate::Ring::watch). It may be
+/// used on any thread, and stays valid, without signals, when the ring is gone.
 #[derive(Clone)]
 pub struct Watch {
     kind: Kind,
@@ -43,7 +47,7 @@ enum Kind {
 use Kind::{Kernel, Readiness};
 
 impl Watch {
-    /// A masked eventfd for this instance.
+    /// Creates a watch with a masked eventfd on this instance.
     pub(crate) fn new(
         ring: Arc<IoUring>,
         levels: Arc<AtomicU64>,
@@ -53,13 +57,13 @@ impl Watch {
         Ok(Self { kind, levels })
     }
 
-    /// The masked notifier of the readiness driver.
+    /// Creates a watch on the masked notifier of the readiness driver.
     pub(crate) fn of_notifier(notifier: Arc<Notifier>, levels: Arc<AtomicU64>) -> Self {
         let kind = Readiness(notifier);
         Self { kind, levels }
     }
 
-    /// Readable when it has been signalled; for `poll`.
+    /// Returns a descriptor for `poll`, readable once an arrival was signalled.
     pub fn raw_fd(&self) -> RawFd {
         match &self.kind {
             Kernel(instance) => instance.eventfd.as_raw_fd(),
@@ -67,7 +71,7 @@ impl Watch {
         }
     }
 
-    /// Signals it, masked or not. One `write`.
+    /// Signals the descriptor, masked or not. One `write`.
     pub fn notify(&self) {
         match &self.kind {
             Kernel(instance) => epoll::signal(&instance.eventfd),
@@ -83,7 +87,8 @@ impl Watch {
         }
     }
 
-    /// From now on arrivals do not ring; with the readiness driver the next one may. One atomic step if they did.
+    /// Stops signals of arrivals. With the readiness driver the next arrival may still signal. One
+    /// atomic operation if signals were on.
     #[inline]
     pub fn mask(&self) {
         match &self.kind {
@@ -92,7 +97,8 @@ impl Watch {
         }
     }
 
-    /// From now on the next arrival rings. One atomic step, with the readiness driver a system call now and then; a full barrier.
+    /// Lets the next arrival signal. One atomic operation, with the readiness driver sometimes a
+    /// system call; a full barrier.
     #[inline]
     pub fn unmask(&self) {
         match &self.kind {
@@ -101,7 +107,8 @@ impl Watch {
         }
     }
 
-    /// Is there anything that the ring's owner has not seen? A few loads; with the readiness driver a system call.
+    /// Returns whether there are arrivals that the ring's owner has not seen. A few loads; with the
+    /// readiness driver a system call.
     #[inline]
     pub fn has_arrivals(&self) -> bool {
         match &self.kind {
@@ -112,8 +119,9 @@ impl Watch {
         }
     }
 
-    /// Are there completions that another thread can read, standing in for the owner? A few loads; with the readiness driver, where
-    /// those are all that have arrived, a system call.
+    /// Returns whether there are completions that another thread can read while it stands in for
+    /// the owner. A few loads; with the readiness driver, where these are all arrivals, a system
+    /// call.
     #[inline]
     pub fn has_completions(&self) -> bool {
         match &self.kind {
@@ -122,8 +130,9 @@ impl Watch {
         }
     }
 
-    /// Hands over what has been published, has the kernel make completions that it holds back, and signals. On the thread that
-    /// made the ring, and async-signal-safe: two system calls and a `write`.
+    /// Hands over published entries, has the kernel make the completions that it holds back, and
+    /// signals. Called on the thread that made the ring; async-signal-safe. Two system calls and a
+    /// `write`.
     pub fn enter(&self) {
         if let Kernel(instance) = &self.kind {
             instance.enter();
@@ -131,27 +140,29 @@ impl Watch {
         self.notify();
     }
 
-    /// Has the kernel make the completions that it holds back, if there are any. On the thread that made the ring, and async-signal-safe: at
-    /// most one system call.
+    /// Has the kernel make the completions that it holds back, if there are any. Called on the
+    /// thread that made the ring; async-signal-safe. At most one system call.
     pub fn fetch(&self) {
         if let Kernel(instance) = &self.kind {
             instance.fetch();
         }
     }
 
-    /// Hands over what has been published, if anything has. On the thread that made the ring, and async-signal-safe: at most one system call.
+    /// Hands over published entries, if there are any. Called on the thread that made the ring;
+    /// async-signal-safe. At most one system call.
     pub fn hand_over(&self) {
         if let Kernel(instance) = &self.kind {
             instance.hand_over();
         }
     }
 
-    /// Hands over what has been published, and waits until there are completions to read, or a signal arrives that `mask` (the
-    /// kernel's set: bit *n* - 1 for signal *n*) does not block. While completions wait to be read, until there are more, or for
-    /// 20 ms. On the thread that made the ring, and async-signal-safe: one system call, and one for what has been published.
+    /// Hands over published entries, and waits for a completion to read or for a signal that `mask`
+    /// (the kernel's set: bit *n* - 1 for signal *n*) does not block. If completions are unread
+    /// already, waits for further ones, for at most 20 ms. Called on the thread that made the ring;
+    /// async-signal-safe. One system call, and one for published entries.
     ///
-    /// With the readiness driver, whose arrivals are any owner's to fetch, for the signal alone.
-    /// [`rouse`](Self::rouse) ends the wait with both drivers.
+    /// With the readiness driver, whose arrivals any owner may fetch, it waits for the signal
+    /// alone. [`rouse`](Self::rouse) ends the wait with both drivers.
     ///
     /// # Errors
     /// Those of `io_uring_enter`; EINTR for a signal.
@@ -163,8 +174,8 @@ impl Watch {
     }
 
     /// Ends the [`wait`](Self::wait) under way, or the next one, without a signal: by an eventfd
-    /// that the ring polls. The owner reaps a completion that stands for nothing. One `write`.
-    /// Any thread, and async-signal-safe.
+    /// that the ring polls. The owner then reaps a completion without an operation. One `write`.
+    /// May be called on any thread; async-signal-safe.
     pub fn rouse(&self) {
         match &self.kind {
             Kernel(instance) => instance.kick.signal(),
@@ -172,14 +183,15 @@ impl Watch {
         }
     }
 
-    /// Bit L is set iff an operation or an armed stream that was started at level L has not completed. One load.
+    /// Returns the bitmap of levels in flight: bit L is set iff an operation or an armed stream
+    /// that was started at level L has not completed. One load.
     #[inline]
     pub fn levels_in_flight(&self) -> u64 {
         self.levels.load(Ordering::Relaxed)
     }
 }
 
-/// An io_uring as other threads see it.
+/// An io_uring as seen from other threads.
 struct Instance {
     eventfd: OwnedFd,
     sq: ManuallyDrop<SubmissionQueue<'static>>,
@@ -191,8 +203,9 @@ struct Instance {
     ring: Arc<IoUring>,
 }
 
-// SAFETY: of the views only methods are called that load, or change atomically, words that are shared with the kernel. They are
-// never dropped, so they never write back positions of their own. The mapping lives as long as `ring`.
+// SAFETY: the methods called on the views only load words shared with the kernel, or change them
+// atomically. The views are never dropped, so they never write back positions of their own. The
+// mapping lives as long as `ring`.
 unsafe impl Send for Instance {}
 // SAFETY: as above.
 unsafe impl Sync for Instance {}
@@ -200,7 +213,8 @@ unsafe impl Sync for Instance {}
 impl Instance {
     fn new(ring: Arc<IoUring>, kick: Arc<Kick>) -> io::Result<Self> {
         let eventfd = epoll::eventfd()?;
-        // SAFETY: the views stay within a struct that owns the instance, and nothing is pushed or popped through them.
+        // SAFETY: the views stay within a struct that owns the instance, and nothing is pushed or
+        // popped through them.
         let (sq, cq): (SubmissionQueue<'static>, CompletionQueue<'static>) = unsafe {
             let instance: &'static IoUring = &*Arc::as_ptr(&ring);
             (instance.submission_shared(), instance.completion_shared())
@@ -234,7 +248,7 @@ impl Instance {
             return;
         }
         self.cq.enable_eventfd();
-        // There the atomic step is one.
+        // On x86-64 the atomic operation is a full barrier.
         if !cfg!(target_arch = "x86_64") {
             fence(SeqCst);
         }
@@ -243,7 +257,8 @@ impl Instance {
     fn enter(&self) {
         let submitter = self.ring.submitter();
         let fetch = EnterFlags::GETEVENTS.bits();
-        // A call that takes fewer entries than it says returns before it fetches. What fails is for the owner to meet.
+        // A call that takes fewer entries than it announces returns before it fetches. The owner
+        // meets any error itself.
         // SAFETY: no argument block.
         unsafe {
             let _ = submitter.enter::<libc::sigset_t>(u32::MAX, 0, 0, None);
@@ -264,16 +279,17 @@ impl Instance {
     fn hand_over(&self) {
         if self.has_published() {
             let submitter = self.ring.submitter();
-            // What fails is for the owner to meet.
+            // The owner meets any error itself.
             // SAFETY: no argument block.
             let _ = unsafe { submitter.enter::<libc::sigset_t>(u32::MAX, 0, 0, None) };
         }
     }
 
     fn wait(&self, mask: u64) -> io::Result<()> {
-        // What another thread reads between here and the kernel moves the goal: hence the time, beyond the next tick, so that no timer is set for it. What
-        // arrives then signals the eventfd all the same.
-        static UNREAD: Timespec = Timespec::new().nsec(20_000_000);
+        // Another thread that reads completions between this load and the kernel makes the target
+        // unreachable, hence the timeout, longer than a tick so that it needs no timer of its own.
+        // Arrivals signal the eventfd all the same.
+        static UNREAD_TIMEOUT: Timespec = Timespec::new().nsec(20_000_000);
         self.hand_over();
         let submitter = self.ring.submitter();
         let unread = self.ends.unread();
@@ -283,17 +299,18 @@ impl Instance {
             reserved: 0,
             time: match unread {
                 0 => 0,
-                _ => &raw const UNREAD as u64,
+                _ => &raw const UNREAD_TIMEOUT as u64,
             },
         };
         let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
-        // SAFETY: the argument is what EXT_ARG announces, and it and what it points to live for the length of the call.
+        // SAFETY: the argument has the type that EXT_ARG announces; it and its pointees live for
+        // the length of the call.
         unsafe { submitter.enter(0, unread + 1, flags.bits(), Some(&argument)) }.map(drop)
     }
 
-    /// Are there entries that the kernel has not taken?
+    /// Returns whether there are entries that the kernel has not taken.
     fn has_published(&self) -> bool {
-        // SAFETY: a view of its own, which is not dropped, so it writes nothing back.
+        // SAFETY: a temporary view, which is not dropped, so it writes nothing back.
         let view = ManuallyDrop::new(unsafe { self.ring.submission_shared() });
         !view.is_empty()
     }
@@ -308,7 +325,7 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// The kernel's `io_uring_getevents_arg`.
+/// The kernel's `struct io_uring_getevents_arg`.
 #[repr(C)]
 struct Argument {
     mask: u64,
@@ -317,14 +334,14 @@ struct Argument {
     time: u64,
 }
 
-/// How many operations of each level are in flight; written by the owner.
-pub(crate) struct Flights {
+/// Numbers of operations in flight by level, written by the owner.
+pub(crate) struct InFlight {
     counts: [Cell<u32>; LEVELS],
     all: Cell<usize>,
     levels: Arc<AtomicU64>,
 }
 
-impl Flights {
+impl InFlight {
     pub(crate) fn new() -> Self {
         Self {
             counts: [const { Cell::new(0) }; LEVELS],
@@ -333,19 +350,19 @@ impl Flights {
         }
     }
 
-    /// How many there are, of all levels.
+    /// Returns the number of operations of all levels.
     #[inline]
     pub(crate) fn count(&self) -> usize {
         self.all.get()
     }
 
-    /// Bit L is set iff one of level L is. One load.
+    /// Returns the bitmap: bit L is set iff an operation of level L is in flight. One load.
     #[inline]
     pub(crate) fn bitmap(&self) -> u64 {
         self.levels.load(Ordering::Relaxed)
     }
 
-    /// The bitmap of levels, for a [`Watch`].
+    /// Returns the shared bitmap, for a [`Watch`].
     pub(crate) fn levels(&self) -> Arc<AtomicU64> {
         self.levels.clone()
     }
@@ -373,7 +390,7 @@ impl Flights {
     fn publish(&self, level: u8) {
         let bit = 1 << (usize::from(level) % LEVELS);
         let before = self.levels.load(Ordering::Relaxed);
-        // One writer: no read-modify-write needed.
+        // The only writer needs no read-modify-write.
         self.levels.store(before ^ bit, Ordering::Relaxed);
     }
 }

@@ -1,4 +1,4 @@
-//! Accepting without end.
+//! Multishot accept.
 #![cfg(not(loom))]
 
 mod common;
@@ -46,7 +46,7 @@ fn a_burst_beyond_the_window_is_accepted_in_the_end() {
     let clients: Vec<_> = (0..100)
         .map(|_| TcpStream::connect(address).unwrap())
         .collect();
-    // Let the unread ones pile up.
+    // Lets unread connections pile up.
     for _ in 0..20 {
         ring.submit().unwrap();
         ring.reap();
@@ -100,7 +100,7 @@ fn running_out_of_descriptors_is_an_error_and_not_the_end() {
         };
         assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
         assert!(servers.len() < clients.len());
-        // Room again: the rest arrives.
+        // Once there is room again, the rest arrives.
         let left = clients.len() - servers.len();
         servers.clear();
         while servers.len() < left.min(2) {

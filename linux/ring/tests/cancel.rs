@@ -1,4 +1,4 @@
-//! Handles that go before their operations, rings that go before their handles.
+//! Handles dropped before their operations end, and rings dropped before their handles.
 #![cfg(not(loom))]
 
 mod common;
@@ -25,7 +25,7 @@ fn a_buffer_outlives_the_handle_of_its_receive() {
                 ring.submit().unwrap();
             }
             drop(recv);
-            // The next owner of the memory, if it had been freed.
+            // Reuses the memory of the buffer if that has been freed.
             let canary = vec![0xaa; 4096];
             peer.write_all(&[0x55; 512]).unwrap();
             turn_until(&ring, || ring.slots_in_use() == 0);
@@ -53,13 +53,13 @@ fn a_late_cancellation_does_not_hit_the_next_occupant_of_the_slot() {
     let ring = ring();
     let (fd, mut peer) = pair();
     for _ in 0..50 {
-        // Complete in the kernel, not yet reaped: the cancellation will be too late.
+        // The operation is complete but not reaped: the cancellation will be too late.
         let nop = ring.start(op::Nop::new(), 0);
         ring.submit().unwrap();
         drop(nop);
         assert_eq!(ring.pending_submissions(), 1);
         ring.reap();
-        // The same slot, before the cancellation has reached the kernel.
+        // The slot is reused before the cancellation reaches the kernel.
         assert_eq!(ring.slots_in_use(), 0);
         let mut recv = ring.start(op::Recv::new(fd.clone(), vec![0; 8]), 0);
         for _ in 0..3 {
@@ -106,7 +106,7 @@ fn a_ring_dropped_with_operations_in_flight_drains_first() {
         let marker: Arc<[u8]> = Arc::from(vec![1; 100]);
         let (fd, peer) = pair();
         let (listener, _) = listener();
-        // Submitted, queued and in the backlog.
+        // Operations submitted, queued and in the backlog.
         let mut recvs = Vec::new();
         for _ in 0..20 {
             recvs.push(ring.start(op::Recv::new(fd.clone(), vec![7; 64]), 0));
@@ -137,7 +137,7 @@ fn a_ring_dropped_with_operations_in_flight_drains_first() {
             assert!(matches!(incoming.poll_next(&mut cx), Poll::Ready(Err(_))));
         }
         assert!(matches!(stream.poll_next(&mut cx), Poll::Ready(Err(_))));
-        // One receive was not even looked at.
+        // One receive is dropped unpolled.
         drop((recvs, poll, incoming, stream));
         assert_eq!(Arc::strong_count(&marker), 1);
         assert!(
@@ -155,7 +155,7 @@ fn listener() -> (Fd, std::net::SocketAddr) {
 }
 
 #[test]
-fn shutdown_wakes_what_waits_and_refuses_the_rest() {
+fn shutdown_wakes_waiters_and_refuses_later_operations() {
     let ring = ring();
     let (fd, _peer) = pair();
     let flag = common::Flag::new(&ring);
@@ -166,14 +166,14 @@ fn shutdown_wakes_what_waits_and_refuses_the_rest() {
     assert!(std::pin::Pin::new(&mut recv).poll(&mut cx).is_pending());
     ring.wait(Some(Duration::ZERO)).unwrap();
     ring.shutdown();
-    assert!(flag.take(), "nobody was woken");
+    assert!(flag.take(), "the waiter was not woken");
     assert_eq!(ring.in_flight(), 0);
     let late = ring.start(op::Recv::new(fd.clone(), vec![1; 3]), 0);
     let (result, buffer) = block_on(&ring, late);
     assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
     assert_eq!(buffer, [1; 3]);
     assert!(block_on(&ring, ring.recv_multi(fd, 0).next()).is_err());
-    // It does not sleep any more, and is shut down once.
+    // The ring does not sleep any more, and shuts down only once.
     ring.wait(None).unwrap();
     ring.shutdown();
     let remote = ring.remote();
@@ -182,7 +182,7 @@ fn shutdown_wakes_what_waits_and_refuses_the_rest() {
     drop(recv);
 }
 
-/// The last owner of the ring may be a buffer in the operation that goes.
+/// The last owner of the ring may be a buffer of the operation that is dropped.
 #[test]
 fn a_ring_may_be_dropped_by_one_of_its_operations() {
     struct Holds(std::rc::Rc<Ring>, [u8; 4]);
@@ -211,7 +211,7 @@ fn a_ring_may_be_dropped_by_one_of_its_operations() {
 }
 
 #[test]
-fn streams_dropped_under_fire_end() {
+fn streams_dropped_while_data_arrives_end() {
     let ring = Ring::new(Config {
         buffers: 256,
         buffer_size: 64,

@@ -40,7 +40,7 @@ fn datagrams_come_whole_in_order_and_with_their_sender() {
 }
 
 #[test]
-fn what_is_longer_than_a_buffer_is_cut_off_and_marked() {
+fn a_datagram_longer_than_a_buffer_is_truncated_and_marked() {
     let ring = Ring::new(Config {
         buffer_size: DatagramMulti::OVERHEAD as u32 + 10,
         buffers: 4,
@@ -94,7 +94,7 @@ fn a_starved_stream_of_datagrams_waits_without_turning_the_ring() {
     let held = block_on(&ring, stream.next()).unwrap().unwrap();
     sender.send_to(b"two", to).unwrap();
     for _ in 0..20 {
-        // It asks for more if it was stopped.
+        // The poll asks for more if the stream was stopped.
         assert!(poll_once(&mut pin!(stream.next())).is_pending());
         ring.submit().unwrap();
         ring.reap();

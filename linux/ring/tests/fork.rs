@@ -6,13 +6,14 @@ use common::block_on;
 use std::io::{Read, Write};
 use upshift_ring::{Fd, Mode, Ring, op};
 
-/// Runs `f` in a child; its wait status.
+/// Runs `f` in a child and returns its wait status.
 fn in_a_child(f: impl FnOnce()) -> libc::c_int {
-    // SAFETY: the child calls `f` and ends; it returns to no code of the parent's.
+    // SAFETY: the child calls `f` and exits; it runs no code of the parent's.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "{}", std::io::Error::last_os_error());
     if child == 0 {
-        // SAFETY: no pointers. A child that hangs is ended, and a fault is not reported by others.
+        // SAFETY: no pointers. The alarm ends a child that hangs; the default action reports a
+        // fault.
         unsafe {
             libc::alarm(60);
             libc::signal(libc::SIGSEGV, libc::SIG_DFL);
@@ -28,7 +29,7 @@ fn in_a_child(f: impl FnOnce()) -> libc::c_int {
 }
 
 #[test]
-fn a_child_that_uses_the_ring_of_its_parent_faults_and_the_parent_goes_on() {
+fn a_child_that_uses_the_ring_of_its_parent_faults_and_the_parent_continues() {
     let ring = Ring::new(upshift_ring::Config::default()).unwrap();
     if ring.mode() == Mode::Readiness {
         return println!("skipped: there is no io_uring, and no memory to share with it");
@@ -54,7 +55,7 @@ fn a_child_that_uses_the_ring_of_its_parent_faults_and_the_parent_goes_on() {
         .take(64)
         .read_to_end(&mut bytes)
         .unwrap();
-    assert_eq!(bytes, b"abc", "nothing of the child's");
+    assert_eq!(bytes, b"abc", "the child wrote into the parent's queue");
 }
 
 /// A child makes a ring of its own and uses it, beside that of its parent.

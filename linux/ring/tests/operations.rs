@@ -116,7 +116,7 @@ fn names_are_made_moved_linked_and_removed() {
 }
 
 #[test]
-fn a_missing_file_is_an_error_and_a_nul_in_a_path_too() {
+fn a_missing_file_and_a_nul_in_a_path_are_errors() {
     let ring = ring();
     let open = op::OpenAt::new(None, "/does/not/exist", libc::O_RDONLY, 0).unwrap();
     let error = block_on(&ring, ring.start(open, 0)).unwrap_err();
@@ -184,7 +184,7 @@ fn a_refused_connection_is_an_error() {
 }
 
 #[test]
-fn a_send_of_all_completes_once_although_the_peer_is_slow() {
+fn a_send_of_all_completes_once_even_if_the_peer_is_slow() {
     let ring = ring();
     let (fd, mut peer) = pair();
     let size = 8 << 20;

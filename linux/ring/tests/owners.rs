@@ -1,4 +1,4 @@
-//! A ring that is watched from another thread, and whose owner changes.
+//! A ring that another thread watches, and whose owner changes.
 
 use std::future::Future;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use upshift_ring::{Config, Driver, Fd, Foreign, Mode, Proxy, Ring, Watch, op};
 
-/// Has the eventfd been signalled? Waits for at most so many ms.
+/// Returns whether the eventfd is signalled within `millis` milliseconds.
 fn rings(watch: &Watch, millis: i32) -> bool {
     let mut fd = libc::pollfd {
         fd: watch.raw_fd(),
@@ -65,7 +65,7 @@ fn an_arrival_rings_while_the_owner_is_busy_unless_masked() {
         assert!(!watch.has_arrivals());
         theirs.write_all(b"x").unwrap();
         assert_eq!(rings(&watch, if masked { 20 } else { 20_000 }), !masked);
-        // Masked or not, one can look.
+        // Masked or not, arrivals are visible.
         let began = std::time::Instant::now();
         while !watch.has_arrivals() && began.elapsed().as_secs() < 20 {
             std::thread::yield_now();
@@ -79,7 +79,7 @@ fn an_arrival_rings_while_the_owner_is_busy_unless_masked() {
 }
 
 #[test]
-fn any_thread_may_ring_and_the_watch_outlives_the_ring() {
+fn any_thread_may_notify_and_the_watch_outlives_the_ring() {
     let Some(ring) = ring() else { return };
     let watch = ring.watch().unwrap();
     let other = watch.clone();
@@ -95,7 +95,7 @@ fn any_thread_may_ring_and_the_watch_outlives_the_ring() {
 }
 
 #[test]
-fn the_levels_in_flight_are_those_of_what_has_not_completed() {
+fn the_levels_in_flight_are_those_of_uncompleted_operations() {
     let Some(ring) = ring() else { return };
     let watch = ring.watch().unwrap();
     let levels = |expected: &[u8]| {
@@ -124,10 +124,10 @@ fn the_levels_in_flight_are_those_of_what_has_not_completed() {
     }
 }
 
-/// A ring that has made no turn yet is roused as well: nothing but the watch has been asked of it.
+/// This holds also for a ring that has made no turn yet.
 #[test]
 fn rouse_ends_a_wait_in_which_all_signals_are_blocked() {
-    // SAFETY: no pointers. A test that hangs is ended.
+    // SAFETY: no pointers. The alarm ends a test that hangs.
     unsafe { libc::alarm(120) };
     for driver in [Driver::Auto, Driver::Readiness] {
         let ring = Ring::new(Config {
@@ -160,7 +160,7 @@ fn rouse_ends_a_wait_in_which_all_signals_are_blocked() {
 
 type Job = (*mut (dyn FnMut() + 'static), mpsc::Sender<()>);
 
-/// Sends jobs to the maker's thread.
+/// Sends jobs to the issuer's thread.
 struct ToMaker(mpsc::SyncSender<Sent>);
 struct Sent(Job);
 // SAFETY: the sender of the job waits for its end.
@@ -169,7 +169,7 @@ unsafe impl Send for Sent {}
 impl Proxy for ToMaker {
     fn call(&self, job: &mut dyn FnMut()) -> bool {
         let (done, is_done) = mpsc::channel();
-        // SAFETY: only the lifetime is forgotten; we wait for the end of the job.
+        // SAFETY: only the lifetime is erased; `call` waits for the end of the job.
         let job = unsafe { std::mem::transmute::<&mut dyn FnMut(), &'static mut dyn FnMut()>(job) };
         self.0.send(Sent((job, done))).is_ok() && is_done.recv().is_ok()
     }
@@ -184,7 +184,7 @@ struct Shared(Ring);
 unsafe impl Sync for Shared {}
 
 #[test]
-fn another_thread_goes_on_with_the_ring_and_gives_it_back() {
+fn another_thread_adopts_the_ring_and_returns_it() {
     let Some(ring) = ring() else { return };
     let (to_maker, jobs) = mpsc::sync_channel::<Sent>(1);
     ring.set_proxy(Box::new(ToMaker(to_maker)));
@@ -194,13 +194,14 @@ fn another_thread_goes_on_with_the_ring_and_gives_it_back() {
     let mut stream = ring.recv_multi(ours.clone(), 1);
     let ring = Shared(ring);
     for round in 0..50u8 {
-        // Echoes from the other thread, with system calls made here; some buffers are given back here.
+        // Echoes from the other thread, with system calls made here; some buffers are returned
+        // here.
         let (ended, end) = mpsc::channel();
         let kept = std::thread::scope(|scope| {
             let (ring, stream, ours) = (&ring, &mut stream, ours.clone());
             let worker = scope.spawn(move || {
                 let ring = &{ ring }.0;
-                // SAFETY: the maker does jobs only until this thread has ended.
+                // SAFETY: until this thread has ended, the maker only runs jobs.
                 unsafe { ring.adopt() };
                 // With readiness any owner makes the calls.
                 assert_eq!(ring.is_made_here(), ring.mode() == Mode::Readiness);
@@ -228,7 +229,7 @@ fn another_thread_goes_on_with_the_ring_and_gives_it_back() {
         theirs.read_exact(&mut reply).unwrap();
         assert_eq!(reply, [round; 4]);
         if round % 2 == 0 {
-            // Not the owner yet: by mail.
+            // This thread is not the owner yet: the buffer returns through the mailbox.
             drop(kept);
             // SAFETY: the other thread has ended.
             unsafe { ring.0.assign(maker) };
@@ -258,7 +259,7 @@ impl std::task::Wake for Counter {
 }
 
 #[test]
-fn a_thread_that_stands_in_runs_no_foreign_code() {
+fn a_thread_that_stands_in_runs_no_user_code() {
     let Some(ring) = ring() else { return };
     let watch = ring.watch().unwrap();
     let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -272,13 +273,13 @@ fn a_thread_that_stands_in_runs_no_foreign_code() {
             .is_pending()
     );
     ring.submit().unwrap();
-    // Complete, and without a handle.
+    // An operation that completes without a handle.
     let (idle, _other_end) = UnixStream::pair().unwrap();
     let readable = ring.start(op::PollAdd::new(Fd::new(idle), libc::POLLIN as u32), 2);
     ring.submit().unwrap();
     let slots = ring.slots_in_use();
     drop(readable);
-    // Not handed over yet when the other thread comes.
+    // An entry not yet handed over when the other thread comes.
     let nop = ring.start(op::Nop::new(), 3);
     theirs.write_all(b"x").unwrap();
 
@@ -293,7 +294,7 @@ fn a_thread_that_stands_in_runs_no_foreign_code() {
         });
         assert_eq!(ring.0.owner(), maker);
         wakers.extend(turn.wakers);
-        // What the maker does in its handler.
+        // The steps of the maker's signal handler.
         watch.clear();
         watch.enter();
         assert!(rings(&watch, 0));

@@ -8,7 +8,7 @@ use std::io::Read;
 use upshift_ring::{Config, Fd, Mode, Ring, op};
 
 #[test]
-fn what_the_queue_cannot_take_goes_by_level_then_by_age() {
+fn operations_beyond_the_queue_go_by_level_then_by_age() {
     let ring = Ring::new(Config {
         entries: 1,
         ..Config::default()
@@ -17,7 +17,7 @@ fn what_the_queue_cannot_take_goes_by_level_then_by_age() {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let fd = Fd::new(std::os::fd::OwnedFd::from(writer));
     let write = |byte: u8, level| ring.start(op::WriteAt::new(fd.clone(), [byte], u64::MAX), level);
-    // The first finds room, whatever its level.
+    // The first finds room regardless of its level.
     let mut all = vec![write(b'0', 63)];
     for (byte, level) in [
         (b'g', 63),
@@ -124,7 +124,7 @@ fn completions_of_hundreds_of_pollers_pass_through_a_tiny_queue() {
 }
 
 #[test]
-fn the_look_for_completions_sees_what_the_kernel_holds_back() {
+fn has_arrivals_sees_completions_that_the_kernel_holds_back() {
     let ring = Ring::new(Config::default()).unwrap();
     let (reader, writer) = std::io::pipe().unwrap();
     let fd = Fd::new(std::os::fd::OwnedFd::from(reader));
@@ -156,7 +156,7 @@ fn an_idle_submit_makes_no_system_call() {
 fn a_waker_may_start_operations_and_reap() {
     use std::sync::{Arc, Mutex};
     use std::task::{Context, Wake, Waker};
-    /// Only used on the ring's thread.
+    /// Used only on the ring's thread.
     struct Restart(*const Ring, Mutex<Vec<upshift_ring::Submission<op::Nop>>>);
     // SAFETY: the test has one thread.
     unsafe impl Send for Restart {}

@@ -1,4 +1,4 @@
-//! The driver for where there is no io_uring, whether there is one or not: what is its own.
+//! Properties of the readiness driver alone, tested whether io_uring works here or not.
 #![cfg(not(loom))]
 
 mod common;
@@ -21,7 +21,7 @@ fn ring() -> Ring {
     Ring::new(config()).unwrap()
 }
 
-/// Keeps what it is given.
+/// An offload that keeps its jobs.
 #[derive(Debug, Default)]
 struct Keeper(Mutex<Vec<(u8, Job)>>);
 
@@ -52,7 +52,7 @@ fn open(ring: &Ring, level: u8) -> upshift_ring::Submission<op::OpenAt> {
 }
 
 #[test]
-fn what_blocks_is_run_where_it_is_told_to_with_its_level() {
+fn a_blocking_call_runs_in_the_offload_with_its_level() {
     let (ring, keeper) = ring_with_keeper();
     let mut file = open(&ring, 5);
     ring.submit().unwrap();
@@ -112,7 +112,7 @@ fn a_ring_waits_for_a_call_that_is_under_way() {
     let file = open(&ring, 0);
     ring.submit().unwrap();
     let (_, job) = keeper.take().pop().unwrap();
-    // The handle goes; the result, a descriptor, is closed by the ring.
+    // The handle is dropped; the ring closes the result, a descriptor.
     drop(file);
     let late = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(20));
@@ -151,7 +151,7 @@ fn files_are_read_and_written_from_the_cache_or_by_a_thread() {
             read.extend_from_slice(&bytes);
         }
         assert!(read == data);
-        // What has no positions is read as it comes, whatever position is named.
+        // A descriptor without a position is read in order, regardless of the offset.
         let (reader, mut writer) = std::io::pipe().unwrap();
         let reader = Fd::new(OwnedFd::from(reader));
         let read = op::ReadAt::new(reader, Vec::with_capacity(9), 3);
@@ -169,7 +169,7 @@ fn a_descriptor_serves_both_directions_and_many_waiters() {
     let ring = ring();
     let (ours, mut theirs) = pair();
     let mut stream = ring.recv_multi(ours.clone(), 0);
-    // More than the socket takes: it waits for room while the other direction receives.
+    // More than the socket takes: the send waits for room while the other direction receives.
     let much = vec![7u8; 8 << 20];
     let mut sends = ring.start(op::Send::new(ours.clone(), much).all(), 0);
     let mut waits: Vec<_> = (0..3)
@@ -178,7 +178,7 @@ fn a_descriptor_serves_both_directions_and_many_waiters() {
     ring.submit().unwrap();
     ring.reap();
     assert!(poll_once(&mut sends).is_pending());
-    // One of those in the middle of the list goes.
+    // Removes an operation from the middle of the list.
     drop(waits.remove(1));
     theirs.write_all(b"in").unwrap();
     let received = block_on(&ring, stream.next()).unwrap();
@@ -234,15 +234,16 @@ fn a_local_socket_whose_queue_is_full_is_tried_again() {
     let mut pending: Vec<_> = (0..4).map(|_| connect()).collect();
     ring.submit().unwrap();
     ring.reap();
-    assert!(!pending.iter().all(|one| one.is_complete()));
+    assert!(!pending.iter().all(|connect| connect.is_complete()));
+    // A cancelled connect does not delay the ring.
     // One that gives up does not hold the ring up.
     drop(pending.pop());
-    // It may have connected all the same: as many are accepted as come.
+    // The cancelled one may have connected all the same, so the number of connections is open.
     listener.set_nonblocking(true).unwrap();
     let mut accepted = Vec::new();
     turn_until(&ring, || {
         accepted.extend(listener.accept());
-        pending.iter().all(|one| one.is_complete())
+        pending.iter().all(|connect| connect.is_complete())
     });
     for connection in pending.drain(..) {
         block_on(&ring, connection).unwrap();
@@ -252,10 +253,10 @@ fn a_local_socket_whose_queue_is_full_is_tried_again() {
     std::fs::remove_file(path).unwrap();
 }
 
-/// An entry that this driver does not know.
+/// An operation whose entry the driver does not support.
 struct Unknown;
 
-// SAFETY: it points to nothing.
+// SAFETY: the entry has no pointers.
 unsafe impl Operation for Unknown {
     type Output = std::io::Error;
 
@@ -275,13 +276,13 @@ unsafe impl Operation for Unknown {
 }
 
 #[test]
-fn an_operation_that_it_does_not_know_says_so() {
+fn an_unsupported_operation_fails_as_such() {
     let ring = ring();
     let error = block_on(&ring, ring.start(Unknown, 0));
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
-/// Panics, and drops the job by that.
+/// An offload that panics, and so drops its job.
 #[derive(Debug)]
 struct Panics;
 

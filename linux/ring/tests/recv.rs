@@ -1,4 +1,4 @@
-//! Receiving without end: buffers, windows, starvation.
+//! Multishot receive: buffers, windows, starvation.
 #![cfg(not(loom))]
 
 mod common;
@@ -47,7 +47,7 @@ fn a_reset_is_an_error_once_and_then_the_end() {
     let (fd, peer) = pair();
     let mut stream = ring.recv_multi(fd, 0);
     ring.submit().unwrap();
-    // Unread data at the peer makes its close a reset.
+    // With a linger time of zero, close sends a reset.
     let linger = libc::linger {
         l_onoff: 1,
         l_linger: 0,
@@ -87,7 +87,7 @@ fn half_close_leaves_the_other_direction_open() {
 }
 
 #[test]
-fn a_received_buffer_can_be_sent_back_as_it_is() {
+fn a_received_buffer_can_be_sent_back_without_a_copy() {
     let ring = ring();
     let (fd, mut peer) = pair();
     let mut stream = ring.recv_multi(fd.clone(), 0);
@@ -125,17 +125,18 @@ fn a_slow_consumer_holds_no_more_than_its_window() {
         ring.reap();
     }
     assert_eq!(ring.stats().stalled, 1);
-    // The kernel may have had a batch in hand beyond the window, but not the pool: the other stream flows.
+    // The kernel may have had a batch in hand beyond the window, but not the pool: the other stream
+    // continues.
     assert!(ring.slots_in_use() <= 2 + 4 + 34, "{}", ring.slots_in_use());
     block_on(&ring, async {
         for _ in 0..20 {
             quick_peer.write_all(&[1; 1000]).unwrap();
             assert_eq!(collect(&mut quick, 1000).await.len(), 1000);
         }
-        // And nothing is lost for the slow one.
+        // The slow stream has lost nothing.
         assert!(collect(&mut slow, data.len()).await == data);
     });
-    // With readiness it may have caught up each time before its stream could be stopped.
+    // The readiness driver may never need to stop the stream a second time.
     assert!(ring.stats().stalled > 1 || ring.mode() == Mode::Readiness);
     drop((slow, quick));
     turn_until(&ring, || ring.slots_in_use() == 0);
@@ -175,7 +176,7 @@ fn two_hundred_connections_share_sixteen_buffers() {
 }
 
 #[test]
-fn a_stream_that_hoards_buffers_keeps_no_other_from_receiving() {
+fn a_stream_that_hoards_buffers_does_not_stop_others_from_receiving() {
     let config = Config {
         buffers: 2,
         buffer_size: 16,
@@ -200,7 +201,7 @@ fn a_stream_that_hoards_buffers_keeps_no_other_from_receiving() {
     b_peer.write_all(&data).unwrap();
     assert!(block_on(&ring, collect(&mut b, 100)) == data);
     assert!(ring.stats().unpooled >= 100 / 16);
-    // What is not read is bounded all the same: one buffer, then it stops, and turns nothing.
+    // Unread data stays bounded: after one buffer the stream stops, and the ring is idle.
     b_peer.write_all(&[7; 64]).unwrap();
     for _ in 0..10 {
         ring.submit().unwrap();
@@ -223,7 +224,7 @@ fn a_stream_that_hoards_buffers_keeps_no_other_from_receiving() {
 }
 
 #[test]
-fn buffers_of_their_own_are_freed_wherever_they_are_left() {
+fn unpooled_buffers_are_freed_on_every_path() {
     let config = Config {
         buffers: 1,
         buffer_size: 16,
@@ -269,7 +270,7 @@ fn idle_streams_do_not_keep_buffers_from_those_with_data() {
         streams.push(ring.recv_multi(fd, 0));
         peers.push(peer);
     }
-    // All have data: most starve. Then only the last has more, and must get through.
+    // All have data, so most starve. Then only the last one has more, and must get through.
     for peer in &mut peers {
         peer.write_all(&[1; 64]).unwrap();
     }
@@ -320,7 +321,7 @@ fn a_starved_stream_can_be_dropped() {
     turn_until(&ring, || ring.slots_in_use() == 0);
     assert!(
         matches!(b_peer.read(&mut [0]), Ok(0) | Err(_)),
-        "the descriptor was kept open"
+        "the descriptor stayed open"
     );
 }
 

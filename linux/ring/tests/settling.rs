@@ -1,4 +1,4 @@
-//! Descriptors whose operations have lost their handles: closed by one call, not by a later turn.
+//! Descriptors whose operations have lost their handles: one call closes them.
 #![cfg(not(loom))]
 
 mod common;
@@ -8,10 +8,10 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 use upshift_ring::{Config, Driver, Fd, Mode, Ring, op};
 
-/// Rings of each kind that there may be here.
+/// Returns a ring of each kind.
 fn rings() -> Vec<Ring> {
     let modes = [Mode::DeferTaskrun, Mode::CoopTaskrun, Mode::Plain];
-    let of_mode = modes.map(|mode| Config {
+    let by_mode = modes.map(|mode| Config {
         mode,
         ..Config::default()
     });
@@ -19,7 +19,7 @@ fn rings() -> Vec<Ring> {
         driver: Driver::Readiness,
         ..Config::default()
     };
-    let configs = of_mode.into_iter().chain([readiness]);
+    let configs = by_mode.into_iter().chain([readiness]);
     configs.map(|config| Ring::new(config).unwrap()).collect()
 }
 
@@ -30,7 +30,7 @@ fn listener() -> Fd {
 }
 
 #[test]
-fn what_was_dropped_ends_wherever_it_was() {
+fn dropped_operations_end_in_every_state() {
     for ring in rings() {
         for submitted in [true, false] {
             let (fd, mut peer) = pair();
@@ -55,7 +55,7 @@ fn what_was_dropped_ends_wherever_it_was() {
 }
 
 #[test]
-fn what_is_in_the_backlog_ends_too() {
+fn dropped_operations_in_the_backlog_end_too() {
     let ring = Ring::new(Config {
         entries: 8,
         ..Config::default()
@@ -127,7 +127,7 @@ fn a_handle_dropped_elsewhere_gives_a_busy_ring_something_to_reap() {
     for ring in rings() {
         let (fd, _peer) = pair();
         let stream = ring.recv_multi(fd.clone(), 0);
-        // The watch on the eventfd is armed.
+        // Arms the poll of the eventfd.
         ring.submit().unwrap();
         ring.submit().unwrap();
         ring.reap();
@@ -135,10 +135,10 @@ fn a_handle_dropped_elsewhere_gives_a_busy_ring_something_to_reap() {
         std::thread::spawn(move || drop(stream)).join().unwrap();
         let deadline = Instant::now() + PATIENCE;
         while !ring.has_arrivals() {
-            assert!(Instant::now() < deadline, "it hears nothing");
+            assert!(Instant::now() < deadline, "the ring sees no arrival");
         }
         while fd.is_shared() {
-            assert!(Instant::now() < deadline, "it stays open");
+            assert!(Instant::now() < deadline, "the descriptor stays open");
             ring.submit().unwrap();
             ring.reap();
         }

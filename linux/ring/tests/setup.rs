@@ -1,4 +1,4 @@
-//! Building a ring, and being told why there is none.
+//! Building a ring, and the errors if there is none.
 #![cfg(not(loom))]
 
 mod common;
@@ -85,10 +85,10 @@ fn a_kernel_without_io_uring_is_named() {
     assert!(text.contains("CONFIG_IO_URING"), "{text}");
 }
 
-/// An instance that can be made and not be entered is none.
+/// An instance that cannot be entered counts as missing.
 #[test]
-fn a_filter_that_forbids_only_to_enter_is_named_and_fallen_back_from() {
-    let name = "a_filter_that_forbids_only_to_enter_is_named_and_fallen_back_from";
+fn a_filter_that_forbids_only_enter_is_named_and_leads_to_readiness() {
+    let name = "a_filter_that_forbids_only_enter_is_named_and_leads_to_readiness";
     if !is_child(name) {
         return in_child(name);
     }
@@ -102,8 +102,8 @@ fn a_filter_that_forbids_only_to_enter_is_named_and_fallen_back_from() {
 }
 
 #[test]
-fn without_io_uring_readiness_is_taken_unless_it_is_asked_for() {
-    let name = "without_io_uring_readiness_is_taken_unless_it_is_asked_for";
+fn without_io_uring_readiness_is_used_by_default() {
+    let name = "without_io_uring_readiness_is_used_by_default";
     if !is_child(name) {
         return in_child(name);
     }
@@ -114,18 +114,18 @@ fn without_io_uring_readiness_is_taken_unless_it_is_asked_for() {
 }
 
 #[test]
-fn the_driver_that_is_asked_for_is_taken() {
-    let of = |driver| {
+fn the_requested_driver_is_used() {
+    let mode_of = |driver| {
         let config = Config {
             driver,
             ..Config::default()
         };
         Ring::new(config).unwrap().mode()
     };
-    assert_eq!(of(Driver::Readiness), Mode::Readiness);
+    assert_eq!(mode_of(Driver::Readiness), Mode::Readiness);
     if common::has_io_uring() {
-        assert_ne!(of(Driver::Auto), Mode::Readiness);
-        assert_ne!(of(Driver::Ring), Mode::Readiness);
+        assert_ne!(mode_of(Driver::Auto), Mode::Readiness);
+        assert_ne!(mode_of(Driver::Ring), Mode::Readiness);
     }
 }
 
@@ -145,7 +145,7 @@ fn too_few_descriptors_are_named() {
 }
 
 #[test]
-fn every_rung_of_the_ladder_works() {
+fn every_mode_of_io_uring_works() {
     if !common::has_io_uring() {
         return;
     }

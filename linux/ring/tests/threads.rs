@@ -1,4 +1,4 @@
-//! Handles on other threads than their ring's.
+//! Handles on threads other than their ring's.
 #![cfg(not(loom))]
 
 mod common;
@@ -36,7 +36,7 @@ fn park_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Turns the ring until the others are done. A lost kick makes a wait last too long.
+/// Turns the ring until the others are done. A lost kick shows as a wait that is too long.
 fn serve(ring: &Ring, done: &AtomicBool) {
     let start = Instant::now();
     while !done.load(Ordering::SeqCst) {
@@ -97,7 +97,7 @@ fn a_submission_dropped_elsewhere_is_cancelled() {
             }
             drop(recv);
         });
-        // Woken by the message alone.
+        // The message alone wakes the ring.
         while ring.slots_in_use() > 0 {
             ring.wait(Some(PATIENCE)).unwrap();
             ring.reap();
@@ -203,7 +203,7 @@ fn connections_are_accepted_elsewhere_beyond_the_window() {
 }
 
 #[test]
-fn a_stream_moves_to_and_fro() {
+fn a_stream_moves_back_and_forth() {
     let ring = ring();
     let (fd, mut peer) = pair();
     let mut stream = ring.recv_multi(fd, 0);
@@ -249,7 +249,7 @@ fn handles_outlive_the_ring_on_other_threads() {
             }
             drop((nop, recv, stream));
         });
-        // Goes while the other thread is at it.
+        // The ring ends while the other thread uses its handles.
         drop(ring);
         there.join().unwrap();
         assert!(fd.try_into_owned().is_ok());
@@ -319,10 +319,10 @@ fn a_kick_reaches_a_ring_whose_first_queue_was_full() {
 }
 
 #[test]
-fn a_wait_ends_with_its_time() {
+fn a_wait_ends_at_its_timeout() {
     let ring = ring();
     let start = Instant::now();
-    // The first wait may end early: the watch on the eventfd is being set up.
+    // The first wait may end early, while the poll of the eventfd is set up.
     while start.elapsed() < Duration::from_millis(20) {
         ring.wait(Some(Duration::from_millis(5))).unwrap();
         ring.reap();

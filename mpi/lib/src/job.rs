@@ -1,8 +1,9 @@
-//! The job as this rank sees it, and the one lock under which MPI is called.
+//! The job as seen from this rank, and the one lock under which MPI is called.
 //!
-//! MPI is initialised for one thread at a time at most, so every call is made under the lock, and while a coroutine holds
-//! it preemption does not suspend it. Nothing blocks under it but `MPI_Comm_split`, which `constructors.rs` delays until all ranks
-//! are there. Destructors never call MPI: they leave what is to be done to the next look.
+//! MPI is initialised for at most one thread at a time, so every call is made under the lock, and a
+//! coroutine that holds the lock is not suspended. No call under it blocks but `MPI_Comm_split`,
+//! which `constructors.rs` delays until all ranks are ready. Destructors never call MPI: they leave
+//! their work to the next look.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8};
@@ -19,7 +20,7 @@ use crate::table::{Found, Key, Payload, Table};
 
 pub(crate) struct Job {
     table: Mutex<Table>,
-    /// The only thread that may call MPI, if there is such a one.
+    /// The only thread that may call MPI, if there is only one.
     only: Option<ThreadId>,
     death: OnceLock<Death>,
     ended: AtomicBool,
@@ -46,7 +47,7 @@ impl Job {
         let _ = self.engine.set((handle, progress));
     }
 
-    /// Anything but calls of MPI.
+    /// Runs `f` on the table; for anything but calls of MPI.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Table) -> R) -> R {
         let (result, sleeper) = no_suspend(|| {
             let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,7 +62,7 @@ impl Job {
         result
     }
 
-    /// Calls MPI, and rings for the ranks that may go on by it.
+    /// Calls MPI, and wakes the ranks that the call concerns.
     pub(crate) fn call<R>(
         &self,
         peers: &Peers,
@@ -69,7 +70,7 @@ impl Job {
     ) -> Result<R> {
         self.check()?;
         let result = self.with(|table| {
-            // Again, under the lock, which `finish` takes.
+            // Checked again under the lock, which `finish` takes.
             if self.has_ended() {
                 return Err(Error::Ended);
             }
@@ -79,7 +80,7 @@ impl Job {
         result
     }
 
-    /// May this thread start something?
+    /// Checks that this thread may start an operation.
     pub(crate) fn check(&self) -> Result<()> {
         if let Some(death) = self.death.get() {
             return Err(Error::Died(death.clone()));
@@ -101,18 +102,18 @@ impl Job {
         if self.level.swap(level.get(), Relaxed) != level.get()
             && let Some((handle, id)) = self.engine.get()
         {
-            // It is dead at the end of the job, when its level means nothing.
+            // This fails at the end of the job, when the level no longer matters.
             let _ = handle.reprio(*id, level);
         }
     }
 
-    /// Gives up an operation whose future is gone.
+    /// Abandons an operation whose future was dropped.
     pub(crate) fn abandon(&self, key: Key) {
         let payload = self.with(|table| table.abandon(key));
         drop(payload);
     }
 
-    /// Part of a look: what was left by destructors, and probes.
+    /// Begins a look: work left by destructors, and probes.
     pub(crate) fn look_first(&self, found: &mut Found) -> usize {
         self.with(|table| {
             table.kicked = false;
@@ -122,13 +123,14 @@ impl Job {
         })
     }
 
-    /// Part of a look: one window.
+    /// Continues a look with one window.
     pub(crate) fn look_at(&self, end: usize, found: &mut Found) -> usize {
         let mut dropped: Vec<Payload> = Vec::new();
         self.with(|table| table.test(end, found, &mut dropped))
     }
 
-    /// Is nothing running but the other coroutines of this rank? Then looking all the time takes nothing from the others.
+    /// Returns whether no other coroutine of this rank is ready: then looking all the time takes
+    /// nothing from them.
     pub(crate) fn is_quiet(&self) -> bool {
         self.engine
             .get()
@@ -139,13 +141,13 @@ impl Job {
         self.ended.load(Relaxed)
     }
 
-    /// No operation starts any more.
+    /// Refuses new operations from now on.
     pub(crate) fn end(&self) {
         self.ended.store(true, SeqCst);
         self.wake_all();
     }
 
-    /// Every operation that was started before the end has finished.
+    /// Finalises MPI. Every operation that was started before the end has finished.
     pub(crate) fn finish(&self) -> Result<()> {
         self.with(|table| {
             table.sweep();
@@ -158,7 +160,7 @@ impl Job {
         self.death.get()
     }
 
-    /// A rank has died: whatever waits, waits in vain. Called by the watchdog's thread.
+    /// Records a death and wakes all waiters. Called by the watchdog's thread.
     pub(crate) fn fail(&self, death: Death) {
         let _ = self.death.set(death);
         self.wake_all();
@@ -180,7 +182,7 @@ impl Job {
     }
 }
 
-/// The level of what waits here.
+/// Returns the level of the waiting coroutine.
 pub(crate) fn level_here() -> Level {
     current_level().unwrap_or_default()
 }

@@ -1,4 +1,5 @@
-//! From `main` to the first coroutine, and back: MPI, the pages of the node, the runtime, the watchdog.
+//! The way from `main` to the first coroutine, and back: MPI, the pages of the node, the runtime,
+//! the watchdog.
 
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -22,7 +23,7 @@ use crate::watch::{BEAT, Patience, Watch};
 /// The longest wait for operations that other ranks have not matched when a rank leaves.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// How a rank is to run; [`run`](Self::run) runs it.
+/// The configuration of a rank; [`run`](Self::run) runs it.
 ///
 /// ```no_run
 /// fn main() -> upshift_mpi::Result<()> {
@@ -53,7 +54,7 @@ impl Default for Launch {
 }
 
 impl Launch {
-    /// One vCPU, no preemption, no board.
+    /// Creates a configuration: one vCPU, no preemption, no board.
     #[must_use]
     pub fn new() -> Launch {
         Launch {
@@ -69,61 +70,66 @@ impl Launch {
         }
     }
 
-    /// vCPUs of each rank (default 1). With more than one, MPI must support [`Threads::Serialized`].
+    /// Sets the number of vCPUs of each rank (default 1). With more than one, MPI must support
+    /// [`Threads::Serialized`].
     #[must_use]
     pub fn vcpus(mut self, vcpus: usize) -> Launch {
         self.vcpus = vcpus.max(1);
         self
     }
 
-    /// See [`upshift::Builder::preemption`]. With it, MPI must support [`Threads::Serialized`].
+    /// Sets the preemption, as [`upshift::Builder::preemption`]. With it, MPI must support
+    /// [`Threads::Serialized`].
     #[must_use]
     pub fn preemption(mut self, preemption: Preemption) -> Launch {
         self.preemption = preemption;
         self
     }
 
-    /// See [`upshift::Builder::board`]: the rank that has urgent work gets the CPU.
+    /// Sets the board, as [`upshift::Builder::board`]: the rank that has urgent work gets the CPU.
     #[must_use]
     pub fn board(mut self, board: Board) -> Launch {
         self.board = board;
         self
     }
 
-    /// The level of the main coroutine.
+    /// Sets the level of the main coroutine.
     #[must_use]
     pub fn main_level(mut self, level: Level) -> Launch {
         self.main_level = level;
         self
     }
 
-    /// How long a rank may go without a poll of level 0 before the job is ended (default 30 s): longer than the longest poll.
+    /// Sets how long a rank may go without a poll of level 0 before the job is ended (default 30
+    /// s). The limit must be longer than the longest poll.
     #[must_use]
     pub fn hang_limit(mut self, limit: Duration) -> Launch {
         self.patience.hang = limit;
         self
     }
 
-    /// How long the survivors go on when a rank has died (default 0.5 s). `mpirun` kills them after a second.
+    /// Sets how long the survivors continue when a rank has died (default 0.5 s). `mpirun` kills
+    /// them after a second.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Launch {
         self.patience.grace = grace;
         self
     }
 
-    /// Lets Open MPI copy long messages from one process to the other directly (what it calls get and put), about twice as fast
-    /// within a node.
+    /// Lets Open MPI copy long messages directly from one process to the other (its *get* and
+    /// *put*), about twice as fast within a node.
     ///
     /// # Safety
-    /// No message is longer than the buffer that it is received into, and all ranks give the lengths to a collective that it asks
-    /// for. Open MPI 4.1 copies the whole message this way, whatever the length of the buffer; the other way it returns an error.
+    /// No message is longer than the buffer that it is received into, and all ranks give a
+    /// collective the lengths that it requires. Open MPI 4.1 copies the whole message this way,
+    /// regardless of the length of the buffer; the other way it returns an error.
     #[must_use]
     pub unsafe fn single_copy(mut self) -> Launch {
         self.single_copy = true;
         self
     }
 
-    /// What the library must support.
+    /// Returns the thread support that the library must have.
     #[must_use]
     pub fn threads(&self) -> Threads {
         if self.vcpus == 1 && self.preemption == Preemption::Off {
@@ -133,12 +139,13 @@ impl Launch {
         }
     }
 
-    /// Joins the job and runs `main` as the rank's main coroutine; then leaves it, together with all other ranks. Call it once, from
-    /// the thread of `main`.
+    /// Joins the job and runs `main` as the rank's main coroutine; then leaves the job, together
+    /// with all other ranks. Called once, from the thread of `main`.
     ///
     /// # Errors
-    /// That of `main`; or MPI cannot start, or not with [`threads`](Self::threads); the runtime cannot; operations were left that no
-    /// other rank ever matched. After an error the process must exit, with a status other than 0: that ends the job, and the other ranks name
+    /// The error of `main`; or MPI cannot start, or not with [`threads`](Self::threads); or the
+    /// runtime cannot; or operations were left that no other rank ever matched. After an error the
+    /// process must exit with a status other than 0: that ends the job, and the other ranks name
     /// this one.
     pub fn run<T, E: From<Error>>(
         self,
@@ -181,7 +188,7 @@ impl Launch {
             leave(&job, &world).await?;
             rings.cancel();
             beats.cancel();
-            // It ends by itself, at the job's end.
+            // The guard ends at the job's end.
             let _ = looks.await;
             Ok::<T, E>(output)
         });
@@ -200,8 +207,9 @@ pub(crate) fn system(error: std::io::Error) -> Error {
     Error::System(error.to_string())
 }
 
-/// Tells Open MPI what it must know before it starts: that its own waits, of which there are a few at the beginning and the end, are to
-/// yield the CPU, or ranks that share one and are elevated would never begin; and to send only, see [`Launch::single_copy`].
+/// Configures Open MPI before it starts: its own waits, a few at the beginning and the end, must
+/// yield the CPU, or elevated ranks that share one would never begin; and messages are only sent,
+/// see [`Launch::single_copy`].
 fn configure(single_copy: bool) -> Result<()> {
     let threads = std::fs::read_dir("/proc/self/task").map_err(system)?;
     if threads.count() > 1 {
@@ -210,7 +218,7 @@ fn configure(single_copy: bool) -> Result<()> {
         ));
     }
     let set = |name: &str, value: &str| {
-        // SAFETY: there is no other thread that could read the environment, as counted above.
+        // SAFETY: no other thread could read the environment, as counted above.
         unsafe { std::env::set_var(format!("OMPI_MCA_{name}"), value) };
     };
     set("mpi_yield_when_idle", "1");
@@ -224,7 +232,7 @@ fn configure(single_copy: bool) -> Result<()> {
 
 fn initialise(needed: Threads) -> Result<()> {
     let mut provided = 0;
-    // SAFETY: MPI takes null for the arguments; an out-parameter.
+    // SAFETY: MPI accepts null for the arguments; an out-parameter.
     let code = unsafe {
         sys::MPI_Init_thread(
             std::ptr::null_mut(),
@@ -243,10 +251,12 @@ fn initialise(needed: Threads) -> Result<()> {
     Ok(())
 }
 
+/// Duplicates the world's communicator.
+///
 /// # Safety
 /// MPI is initialised, and this thread may call it.
 unsafe fn duplicate() -> Result<sys::MPI_Comm> {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let mut made = sys::RSMPI_COMM_NULL;
         check(sys::MPI_Comm_dup(sys::RSMPI_COMM_WORLD, &mut made))?;
@@ -259,7 +269,7 @@ unsafe fn duplicate() -> Result<sys::MPI_Comm> {
 /// # Safety
 /// MPI is initialised, and this thread may call it.
 unsafe fn join_node(vcpus: usize) -> Result<Node> {
-    // SAFETY: the caller's; out-parameters and arrays of the length that is said.
+    // SAFETY: guaranteed by the caller; out-parameters and arrays of the stated length.
     unsafe {
         check(sys::MPI_Comm_set_errhandler(
             sys::RSMPI_COMM_WORLD,
@@ -287,7 +297,8 @@ unsafe fn join_node(vcpus: usize) -> Result<Node> {
             sys::RSMPI_UINT32_T,
             near,
         ))?;
-        // The first rank names the file; its number alone would be that of others in other namespaces, too.
+        // The first rank names the file. Its pid alone could be that of a process in another
+        // namespace.
         let clock = SystemTime::now().duration_since(UNIX_EPOCH);
         let nanos = clock.map_or(0, |time| time.subsec_nanos() as c_int);
         let mut leader: [c_int; 3] = [std::process::id() as c_int, nanos, 0];
@@ -326,7 +337,7 @@ unsafe fn join_node(vcpus: usize) -> Result<Node> {
 /// # Safety
 /// MPI is initialised, and this thread may call it.
 unsafe fn connect_hosts(node: &Node) -> Result<Vec<Lifeline>> {
-    // SAFETY: the caller's; out-parameters.
+    // SAFETY: guaranteed by the caller; out-parameters.
     unsafe {
         let (mut me, mut size) = (0, 0);
         check(sys::MPI_Comm_rank(sys::RSMPI_COMM_WORLD, &mut me))?;
@@ -335,7 +346,8 @@ unsafe fn connect_hosts(node: &Node) -> Result<Vec<Lifeline>> {
     }
 }
 
-/// Without progress a rank would hang, and its heart go on beating: it dies instead.
+/// Aborts the process if the progress coroutine ends early: the rank would hang while its heartbeat
+/// continued.
 async fn guard(job: Arc<Job>, looks: JoinHandle<()>) {
     if looks.await.is_err() && !job.has_ended() {
         eprintln!("upshift-mpi: the progress coroutine has panicked");
@@ -343,7 +355,7 @@ async fn guard(job: Arc<Job>, looks: JoinHandle<()>) {
     }
 }
 
-/// Shows that this rank polls.
+/// Beats, which shows that this rank polls.
 async fn beat(node: Arc<Node>) {
     loop {
         node.mine().beats.fetch_add(1, Relaxed);
@@ -361,8 +373,8 @@ async fn answer(job: Arc<Job>, socket: std::os::unix::net::UnixDatagram) {
     }
 }
 
-/// Waits until all ranks have come so far, and then for what they have left running. Handlers go on serving meanwhile: others may
-/// still wait for them.
+/// Waits until all ranks are ready to leave, and then for operations that they have left running.
+/// Handlers continue to serve meanwhile: other ranks may still wait for them.
 async fn leave(job: &Arc<Job>, world: &World) -> Result<()> {
     world.service().barrier().await?;
     let deadline = Instant::now() + DRAIN;

@@ -1,10 +1,10 @@
 //! Lifelines: connections by which a rank that is alone on its host is missed on the others.
 //!
 //! A pidfd reaches no further than its host. Where a job spans several hosts, the first rank of
-//! each holds a TCP connection to rank 0. The kernel closes the connection when its process
-//! dies, however it dies; a rank that leaves the job in order says [`LEAVES`] first. Only the
-//! end of a rank that is alone on its host is taken for a death here: other ranks have
-//! neighbours, which also know the last request.
+//! each holds a TCP connection to rank 0. The kernel closes the connection when its process dies,
+//! however it dies; a rank that leaves the job in order sends [`LEAVES`] first. Only the end of a
+//! rank that is alone on its host counts as a death here: other ranks have neighbours, which also
+//! know the last request.
 //!
 //! A job on one host has no lifelines. A host that cannot reach rank 0 by IPv4 has none either, and
 //! says so when the job starts.

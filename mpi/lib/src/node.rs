@@ -1,12 +1,15 @@
-//! What the ranks of one node share: a page each, which says that its rank lives, sleeps, and which level-0 request it
-//! began last; and a datagram socket for each, by which others wake it.
+//! The memory that the ranks of one node share: a page each, which shows that its rank lives or
+//! sleeps, and the level-0 request that it began last; and a datagram socket for each, by which
+//! others wake it.
 //!
-//! MPI offers no way to sleep until a message comes. A rank that has seen nothing for a while says in its page that it
-//! sleeps; a rank that then starts something that concerns it, or completes something with it, wakes it by a datagram. A datagram is a hint: what is
-//! lost costs time only, because a sleeper looks by itself, too. Between nodes there is none.
+//! MPI offers no way to sleep until a message comes. A rank that has seen no completion for a while
+//! marks its page as asleep. A rank that then starts an operation that concerns the sleeper, or
+//! completes one with it, wakes it by a datagram. A datagram is a hint: a lost one costs only time,
+//! because a sleeper also checks by itself. Between nodes there are none.
 //!
-//! The page is written by its rank, but for `asleep`, which the rank that wakes it clears, and `told`. All are words, and a
-//! rank's note is checked by its sequence number and its length: a torn page names a wrong request at worst.
+//! Only its rank writes a page, except `told` and `asleep`, which the rank that wakes it clears.
+//! All fields are words, and a rank's note is checked by its sequence number and its length: a torn
+//! note names a wrong request at worst.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -22,13 +25,15 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::peers::Peers;
 
+/// Words of the longest note.
 const NOTE_WORDS: usize = 24;
 
 /// The longest description of a request that a page holds, in bytes.
 pub(crate) const NOTE: usize = NOTE_WORDS * 8;
 
-/// The rank has not come yet, or has left the job in order.
+/// Phase: the rank has not come yet, or has left the job in order.
 pub(crate) const AWAY: u32 = 0;
+/// Phase: the rank runs.
 pub(crate) const RUNS: u32 = 1;
 
 /// The page of one rank.
@@ -37,9 +42,9 @@ pub(crate) struct Page {
     pub(crate) pid: AtomicU32,
     pub(crate) phase: AtomicU32,
     asleep: AtomicU32,
-    /// A survivor has said that this rank died.
+    /// Set when a survivor has reported the death of this rank.
     pub(crate) told: AtomicU32,
-    /// A rank of another host that this rank has missed: its number plus one, and its process.
+    /// A rank of another host whose death this rank has noticed: its number plus one, and its pid.
     missed: AtomicU64,
     pub(crate) beats: AtomicU64,
     sequence: AtomicU32,
@@ -56,7 +61,7 @@ pub(crate) struct Node {
     socket: UnixDatagram,
     addresses: Vec<SocketAddr>,
     noting: Mutex<()>,
-    /// Vcpus of all ranks are more than CPUs.
+    /// Set if all ranks together have more vCPUs than the node has CPUs.
     pub(crate) crowded: bool,
 }
 
@@ -65,7 +70,7 @@ unsafe impl Send for Node {}
 // SAFETY: as above.
 unsafe impl Sync for Node {}
 
-/// Makes the file of the pages; its name is unlinked when all ranks have it.
+/// Makes the file of the pages. It is unlinked once all ranks have opened it.
 pub(crate) fn create(path: &Path, ranks: usize) -> io::Result<()> {
     let file = OpenOptions::new()
         .read(true)
@@ -82,7 +87,7 @@ fn address(path: &Path, rank: u32) -> io::Result<SocketAddr> {
 }
 
 impl Node {
-    /// Maps the pages of `ranks`, which are the world's numbers; that of this rank is the `me`-th.
+    /// Maps the pages of `ranks`, given by their numbers in the world; the `me`-th is this rank's.
     pub(crate) fn open(path: &Path, ranks: Vec<u32>, me: usize, vcpus: usize) -> io::Result<Node> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let addresses = ranks
@@ -112,13 +117,13 @@ impl Node {
         unsafe { self.pages.add(nth).as_ref() }
     }
 
-    /// Tells the other ranks of this node of a rank that this one has missed.
+    /// Reports a rank that this one has missed to the other ranks of this node.
     pub(crate) fn miss(&self, rank: u32, pid: u32) {
         let both = (u64::from(rank) + 1) << 32 | u64::from(pid);
         self.mine().missed.store(both, Release);
     }
 
-    /// A rank of another host that a rank of this node has missed, and its process.
+    /// Returns a rank of another host that a rank of this node has missed, and its pid.
     pub(crate) fn missed(&self) -> Option<(u32, u32)> {
         let pages = (0..self.ranks.len()).map(|nth| self.page(nth));
         let both = pages.map(|page| page.missed.load(Acquire)).max()?;
@@ -133,15 +138,15 @@ impl Node {
         nth == self.me
     }
 
-    /// What the runtime waits at.
+    /// Returns a copy of the socket, for the runtime.
     pub(crate) fn socket(&self) -> io::Result<UnixDatagram> {
         self.socket.try_clone()
     }
 
-    /// Called before the last look of a rank that is going to sleep.
+    /// Marks this rank as asleep, before its last look.
     pub(crate) fn sleep(&self) {
         self.mine().asleep.store(1, SeqCst);
-        // Either the ringer sees the word, or the look sees what the ringer has done.
+        // Either the waking rank sees the mark, or the last look sees the effect of its operation.
         fence(SeqCst);
     }
 
@@ -149,7 +154,7 @@ impl Node {
         self.mine().asleep.store(0, Relaxed);
     }
 
-    /// Ends the sleep of those ranks.
+    /// Wakes those ranks if they sleep.
     pub(crate) fn ring(&self, peers: &Peers) {
         let world: &[u32] = match peers {
             Peers::None => return,
@@ -163,13 +168,13 @@ impl Node {
             };
             let asleep = &self.page(nth).asleep;
             if nth != self.me && asleep.load(Relaxed) != 0 && asleep.swap(0, SeqCst) != 0 {
-                // A full queue has rung already.
+                // If the queue is full, it holds a datagram already.
                 let _ = self.socket.send_to_addr(&[1], &self.addresses[nth]);
             }
         }
     }
 
-    /// Notes the level-0 request that begins.
+    /// Records the level-0 request that begins.
     pub(crate) fn note(&self, text: &str) {
         let text = &text.as_bytes()[..text.len().min(NOTE)];
         let page = self.mine();
@@ -186,7 +191,7 @@ impl Node {
         page.sequence.store(before.wrapping_add(2), Release);
     }
 
-    /// The last level-0 request of a rank that does not write any more.
+    /// Returns the last level-0 request of a rank that no longer writes.
     pub(crate) fn last_note(&self, nth: usize) -> Option<String> {
         let page = self.page(nth);
         let sequence = page.sequence.load(Acquire);

@@ -1,17 +1,19 @@
-//! The progress coroutine: the only place where MPI is asked what is complete.
+//! The progress coroutine: the only place that asks MPI for completions.
 //!
-//! It runs at the level of the most urgent operation that is awaited, and bounds what it takes:
+//! It runs at the level of the most urgent pending operation, and its cost is bounded:
 //!
-//! * nothing outstanding: it sleeps until something is started;
-//! * something has come within the last [`SPIN`], which is about what a sleep and a wake cost, and this rank has nothing else to do: it
-//!   looks all the time. It calls `sched_yield` meanwhile if ranks share CPUs, so a rank that has what the
-//!   others wait for comes to run, also if all of them are elevated;
-//! * otherwise it sleeps between looks, for an eighth of the time for which nothing has come: so what is waited for is late by
-//!   an eighth of its time, or by [`FLOOR`], and a rank where nothing comes looks once in [`CEILING`]. A rank of the same node ends the
-//!   sleep by a datagram.
+//! * With no operation outstanding, it sleeps until one is started.
+//! * For [`SPIN`] after the last completion, about the cost of a sleep and a wake, it looks all the
+//!   time if this rank has no other work. If ranks share CPUs it calls `sched_yield` meanwhile, so
+//!   that a rank on which the others depend gets to run, also if all of them are elevated.
+//! * Otherwise it sleeps between looks, for an eighth of the time since the last completion. So a
+//!   completion is noticed late by an eighth of its waiting time, or by [`FLOOR`], and a rank
+//!   without completions looks once in [`CEILING`]. A rank of the same node ends the sleep by a
+//!   datagram.
 //!
-//! MPI moves a long message in pieces, each by a look on either side, and does not say that it has moved one: whenever nothing has come for a
-//! [`SPIN`], a piece is presumed to have come, as often as the outstanding bytes hold pieces ([`Pieces`]).
+//! MPI moves a long message in pieces, each by a look on either side, and does not report a piece.
+//! So after each [`SPIN`] without a completion, a piece is presumed to have come, at most as often
+//! as the outstanding bytes hold pieces ([`Pieces`]).
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -24,18 +26,20 @@ use upshift::{time, yield_if_needed, yield_now};
 use crate::job::Job;
 use crate::table::Found;
 
-/// How long it looks without sleeping.
+/// Time after a completion during which the coroutine looks without sleeping.
 const SPIN: Duration = Duration::from_micros(100);
-/// The same after a sleep in which nothing came: until a rank that has waited for this one's look has answered.
+/// The same after a sleep without a completion: the time in which a rank that waited for this one's
+/// look answers.
 const ANSWER: Duration = Duration::from_micros(25);
-/// The shortest sleep: that of a rank that computes.
+/// Shortest sleep: that of a rank that computes.
 const FLOOR: Duration = Duration::from_micros(50);
-/// The longest: a rank where nothing comes takes well under 1 % of a CPU.
+/// Longest sleep: a rank without completions takes well under 1 % of a CPU.
 const CEILING: Duration = Duration::from_millis(20);
-/// Bytes: half a fragment of Open MPI's shared memory, because a collective moves its bytes several times.
+/// Bytes of a piece: half a fragment of Open MPI's shared memory, because a collective moves its
+/// bytes several times.
 const PIECE: u64 = 16 << 10;
 
-/// A look at all requests, a window at a time: is any complete?
+/// Looks at all requests, a window at a time. Returns whether any is complete.
 async fn look(job: &Job) -> bool {
     let mut found = Found::default();
     let mut end = job.look_first(&mut found);
@@ -55,22 +59,25 @@ async fn look(job: &Job) -> bool {
     found.events > 0
 }
 
-/// The pieces that may yet be waited for. Each is waited for once, as anything that comes is: so what looking takes is bounded by the bytes that
-/// are moved.
+/// The pieces that may be presumed. Each is presumed once, like a completion, so the cost of
+/// looking is bounded by the bytes that are moved.
 ///
-/// Another rank may begin its part late, when all have been waited for in vain. A datagram may say so, and may be about something else:
-/// it brings half of them back, then a quarter, and so on. What begins or completes is a reason to hope for as much again.
+/// Another rank may begin its part late, when all pieces have been presumed in vain. A datagram may
+/// announce that, and may have another cause: it brings back half of the pieces, then a quarter,
+/// and so on. An operation that begins or completes renews the pieces that datagrams may bring
+/// back.
 #[derive(Default)]
 struct Pieces {
     begun: u64,
     outstanding: u64,
     left: u64,
-    /// Those that datagrams may bring back.
+    /// Pieces that datagrams may bring back.
     hope: u64,
 }
 
 impl Pieces {
-    /// So many bytes are outstanding, and have begun since the job did.
+    /// Updates the pieces from the bytes that are outstanding, and those that have begun since the
+    /// start of the job.
     fn are(&mut self, (bytes, begun): (u64, u64)) {
         let (outstanding, begun) = (bytes / PIECE, begun / PIECE);
         let fresh = begun - self.begun;
@@ -80,14 +87,14 @@ impl Pieces {
         (self.begun, self.outstanding) = (begun, outstanding);
     }
 
-    /// Another rank has begun or ended something.
+    /// Handles a datagram: another rank has begun or ended an operation.
     fn come_back(&mut self) {
         let back = (self.hope / 2).min(self.outstanding - self.left);
         self.left += back;
         self.hope -= back;
     }
 
-    /// Nothing has come for a [`SPIN`]: is a piece presumed to have come?
+    /// Presumes a piece after a [`SPIN`] without a completion, if any is left.
     fn presume(&mut self) -> bool {
         if self.left == 0 {
             return false;
@@ -99,7 +106,7 @@ impl Pieces {
 
 /// Looks until the job ends.
 pub(crate) async fn progress(job: Arc<Job>) {
-    // When something came last, and when it began to look without sleeping.
+    // Times of the last completion, and of the last begin of looking without sleep.
     let (mut last, mut awake) = (Instant::now(), Instant::now());
     let mut pieces = Pieces::default();
     while !job.has_ended() {
@@ -142,7 +149,7 @@ pub(crate) async fn progress(job: Arc<Job>) {
     }
 }
 
-/// Something has been started, or left by a destructor, or a datagram has come.
+/// Waits until an operation is started, a destructor leaves work, or a datagram comes.
 async fn kicked(job: &Job) {
     let wait = poll_fn(|cx| {
         if job.has_ended() {
@@ -167,7 +174,7 @@ mod tests {
         std::iter::from_fn(|| pieces.presume().then_some(())).count() as u64
     }
 
-    /// Operations of so many pieces each.
+    /// Operations of a number of pieces each.
     #[derive(Default)]
     struct Operations {
         begun: u64,
@@ -201,7 +208,8 @@ mod tests {
         }
     }
 
-    /// Each has its own, also where no look comes between the end of one and the beginning of the next.
+    /// Each operation has its own pieces, also if no look comes between the end of one and the
+    /// beginning of the next.
     #[test]
     fn operations_that_follow_each_other_do_not_use_each_others_up() {
         let (mut pieces, mut all) = (Pieces::default(), Operations::default());
@@ -213,7 +221,7 @@ mod tests {
         }
     }
 
-    /// What completes takes its pieces with it.
+    /// An operation that completes takes its pieces with it.
     #[test]
     fn there_are_never_more_left_than_outstanding() {
         let (mut pieces, mut all) = (Pieces::default(), Operations::default());
@@ -232,7 +240,7 @@ mod tests {
             waited += presumed(&mut pieces);
         }
         assert!((1900..2000).contains(&waited), "{waited}");
-        // Shorter ones beside it bring as many as they have, three times.
+        // Shorter operations beside it bring three times as many pieces as they have.
         for _ in 0..100 {
             pieces.are(all.begin(10));
             pieces.are(all.end(10));

@@ -1,19 +1,21 @@
-//! Levels that cross ranks: a message carries its level, and what it starts on the other side starts at it.
+//! Levels that cross ranks: a message carries its level, and its handler on the other rank starts
+//! at that level.
 //!
 //! ```text
 //!   call_at(rank, level, body)                  dispatcher, level 0: probes, does not receive
 //!        │ tag = level                              │ a coroutine of that level per message
 //!        └────────────── service ───────────────►   ├─ waits for one of the level's places
-//!                                                   ├─ receives the body
+//!        └────────────── service ───────────────►   ├─ waits for one of the level's permits
 //!   call's future ◄───── replies ───────────────    └─ handler ─► reply, at the same level
 //! ```
 //!
-//! The dispatcher's work per message is bounded: the level is in the tag, and the body, however long, is received by the
-//! coroutine. So an urgent request passes batch requests in every queue that the ranks have: it waits for at most one poll, as
-//! any coroutine does. What it cannot pass is what MPI has already put on the wire.
+//! The dispatcher's work per message is bounded: the level is in the tag, and the coroutine
+//! receives the body. So an urgent request passes batch requests in all queues of the ranks: it
+//! waits for at most one poll, as any coroutine does. It cannot pass messages that MPI has already
+//! put on the wire.
 //!
-//! Bounds: [`PLACES`] handlers per level run at a time; further messages of the level stay where they are, in MPI, which holds
-//! back the bodies of long ones at the sender.
+//! Bounds: [`PLACES`] handlers per level run at a time. Further messages of the level stay in MPI,
+//! which holds back the bodies of long ones at the sender.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,10 +33,10 @@ use crate::job::level_here;
 use crate::operation::Operation;
 use crate::point::{Message, Source, Tag};
 
-/// Handlers of a level that run at the same time on a rank.
+/// Maximum number of handlers of a level that run at the same time on a rank.
 pub const PLACES: usize = 256;
 
-/// What follows the body: the number of the call, 0 for none.
+/// Bytes after the body: the number of the call, 0 for none.
 const TRAILER: usize = 8;
 const LEVEL_BITS: u16 = 6;
 const REQUEST: u16 = 0;
@@ -59,9 +61,9 @@ struct Inner {
 #[derive(Default)]
 struct Calls {
     waiting: HashMap<u64, oneshot::Sender<Result<Vec<u8>>>>,
-    /// Replies that have not been seen. More than `waiting` when callers are gone.
+    /// Number of replies that have not arrived. More than `waiting` when callers are gone.
     due: usize,
-    /// A coroutine receives replies.
+    /// Set while a coroutine receives replies.
     received: bool,
 }
 
@@ -74,7 +76,7 @@ pub struct Request {
     pub level: Level,
     /// Its number on the rank that sent it; 0 if it wants no reply.
     pub id: u64,
-    /// What it says.
+    /// Its content.
     pub body: Vec<u8>,
 }
 
@@ -95,7 +97,7 @@ impl World {
         }
     }
 
-    /// The communicator of all ranks.
+    /// Returns the communicator of all ranks.
     #[must_use]
     pub fn comm(&self) -> &Comm {
         &self.inner.comm
@@ -105,34 +107,35 @@ impl World {
         &self.inner.service
     }
 
-    /// The number of this rank.
+    /// Returns the number of this rank.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.inner.comm.rank()
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn size(&self) -> usize {
         self.inner.comm.size()
     }
 
-    /// The rank that has died, once one has: the job is about to end.
+    /// Returns the error that names the rank that has died, once one has: the job is about to end.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         let death = self.inner.comm.job().death()?;
         Some(Error::Died(death.clone()))
     }
 
-    /// Says which level-0 request begins on this rank, for the message that names it should the rank die. [`serve`](Self::serve) does it by
-    /// itself. At most 192 bytes are kept.
+    /// Records the level-0 request that begins on this rank, for the message that names it should
+    /// the rank die. [`serve`](Self::serve) does this by itself. At most 192 bytes are kept.
     pub fn note_urgent(&self, request: &str) {
         no_suspend(|| self.inner.comm.job().node.note(request));
     }
 
-    /// Runs `handler` for every request to this rank, at the request's level. Its output is the reply.
+    /// Runs `handler` for every request to this rank, at the request's level. Its output is the
+    /// reply.
     ///
-    /// Until this is called, requests wait. A second handler replaces the first for what comes then.
+    /// Requests wait until this is called. A second handler replaces the first for later requests.
     pub fn serve<F>(&self, handler: impl Fn(Request) -> F + Send + Sync + 'static)
     where
         F: Future<Output = Vec<u8>> + Send + 'static,
@@ -151,7 +154,7 @@ impl World {
             let (world, handler) = (self.clone(), handler.clone());
             spawn(
                 async move {
-                    // An error is the end of the job, which its waiters learn by themselves.
+                    // An error means the end of the job, which its waiters learn by themselves.
                     let _ = world.handle(message, level, &*handler).await;
                 },
                 level,
@@ -174,7 +177,7 @@ impl World {
             id,
             body,
         };
-        // A coroutine of its own, so that a panic reaches the caller only.
+        // The handler gets a coroutine of its own, so that a panic reaches only the caller.
         let output = spawn(handler(request), level).await;
         if id == 0 {
             return Ok(());
@@ -191,24 +194,28 @@ impl World {
         Ok(())
     }
 
-    /// Sends a request that wants no reply. Complete when the buffer can be used again.
+    /// Sends a request that wants no reply. The operation is complete when the buffer can be used
+    /// again.
     pub fn send_at(&self, rank: usize, level: Level, body: Vec<u8>) -> Operation<Vec<u8>> {
         let tag = tag(REQUEST, level);
         self.inner.service.isend(sealed(body, 0), rank, tag)
     }
 
-    /// As [`call_at`](Self::call_at), at the level of the coroutine that calls.
+    /// Sends a request as [`call_at`](Self::call_at) does, at the level of the calling coroutine.
     ///
     /// # Errors
-    /// As of [`call_at`](Self::call_at).
+    /// As [`call_at`](Self::call_at).
     pub async fn call(&self, rank: usize, body: Vec<u8>) -> Result<Vec<u8>> {
         self.call_at(rank, level_here(), body).await
     }
 
-    /// Sends a request, which is handled at `level` on the other rank, and returns its reply. Dropped, the request is handled all the
-    /// same, and its reply thrown away.
+    /// Sends a request, which is handled at `level` on the other rank, and returns its reply.
+    ///
+    /// # Cancellation safety
+    /// If the future is dropped, the request is handled all the same, and its reply is lost.
     ///
     /// # Errors
+    /// [`Error::Handler`] if the handler panicked; those of the job.
     /// [`Error::Handler`] if the handler panicked; those of the job.
     pub async fn call_at(&self, rank: usize, level: Level, body: Vec<u8>) -> Result<Vec<u8>> {
         let id = self.inner.next.fetch_add(1, Relaxed);
@@ -238,7 +245,7 @@ impl World {
             .map_err(|_| self.failure().unwrap_or(Error::Ended))?
     }
 
-    /// Receives replies for as long as any is due.
+    /// Receives replies while any is due.
     async fn receive_replies(self) {
         loop {
             let is_last = no_suspend(|| {
@@ -252,7 +259,7 @@ impl World {
             }
             let message = self.inner.replies.improbe(Source::Any, Tag::Any).await;
             let Ok(message) = message else {
-                // Their senders go with them: the callers learn that the job has ended.
+                // Dropping the senders reports the end of the job to the callers.
                 let waiting = no_suspend(|| std::mem::take(&mut *lock(&self.inner.calls)));
                 drop(waiting);
                 return;
@@ -269,7 +276,7 @@ impl World {
                             Ok(body)
                         };
                         if let Some(waiting) = waiting {
-                            // Refused: the caller is gone.
+                            // An error means that the caller is gone.
                             let _ = waiting.send(result);
                         }
                     }
@@ -280,7 +287,7 @@ impl World {
         }
     }
 
-    /// No request is taken any more.
+    /// Stops taking requests.
     pub(crate) fn close(&self) {
         if let Some(dispatcher) = lock(&self.inner.dispatcher).take() {
             dispatcher.cancel();
@@ -307,7 +314,7 @@ fn level_of(tag: u16) -> Level {
     Level::new(bits).unwrap_or(Level::DEFAULT)
 }
 
-/// The body with its trailer, in place.
+/// Appends the trailer to the body, in place.
 fn sealed(mut body: Vec<u8>, id: u64) -> Vec<u8> {
     body.extend_from_slice(&id.to_le_bytes());
     body

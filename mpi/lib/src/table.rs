@@ -1,4 +1,5 @@
-//! The table of requests: where every operation lives from its start to its end, whatever becomes of its future.
+//! The table of requests: every operation lives here from its start to its end, whether its future
+//! lives or not.
 //!
 //! ```text
 //!            start                 Testsome, Improbe             poll
@@ -10,14 +11,16 @@
 //!
 //! Invariants:
 //!
-//! * a request that MPI knows is in `requests`, and its buffer in the slot that `owners` names beside it. A slot is freed
-//!   after MPI has completed the request, never before; so a buffer outlives its operation, also under `mem::forget`;
-//! * a key has a generation: that of a slot which was freed names nothing;
-//! * `levels` counts the operations by the level of what waits for them; an orphan keeps its last.
+//! * A request that MPI knows is in `requests`, and its buffer in the slot that `owners` names
+//!   beside it. A slot is freed after MPI has completed the request, never before; so a buffer
+//!   outlives its operation, also under `mem::forget`.
+//! * A key has a generation: the key of a freed slot names nothing.
+//! * `levels` counts the operations by the level of their waiters; an orphan keeps its last level.
 //!
-//! Cost: start and end O(1); a look is one `MPI_Testsome` per [`WINDOW`](look::WINDOW) requests and one `MPI_Improbe` per probe.
+//! Cost: start and end O(1); a look is one `MPI_Testsome` per [`WINDOW`](look::WINDOW) requests and
+//! one `MPI_Improbe` per probe.
 //!
-//! All of it is behind the lock of `job.rs`, under which alone MPI is called.
+//! The lock of `job.rs` protects the whole table, and MPI is called only under it.
 
 mod levels;
 mod look;
@@ -35,7 +38,7 @@ pub(crate) use self::parts::{
 };
 use crate::data::Types;
 
-/// An operation's name.
+/// The name of an operation: slot and generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     index: u32,
@@ -62,7 +65,7 @@ struct Slot {
     busy: Option<Busy>,
 }
 
-/// See the module.
+/// The operations of a rank; see the module.
 #[derive(Default)]
 pub(crate) struct Table {
     pub(crate) types: Types,
@@ -74,14 +77,14 @@ pub(crate) struct Table {
     bytes: u64,
     begun: u64,
     levels: Levels,
-    /// What destructors leave for the progress coroutine, since they may run on any thread.
+    /// Work that destructors leave for the progress coroutine, since they may run on any thread.
     cancels: Vec<Key>,
     pub(crate) unreceived: Vec<Matched>,
     pub(crate) free_comms: Vec<sys::MPI_Comm>,
     pub(crate) free_requests: Vec<sys::MPI_Request>,
-    /// The progress coroutine sleeps.
+    /// The waker of the progress coroutine while it sleeps.
     pub(crate) sleeper: Option<Waker>,
-    /// Something was started or dropped since it looked.
+    /// Set when an operation was started or dropped since the last look.
     pub(crate) kicked: bool,
 }
 
@@ -108,7 +111,7 @@ impl Table {
         key
     }
 
-    /// An operation that was complete at its start.
+    /// Inserts an operation that was complete at its start.
     pub(crate) fn insert_done(&mut self, completion: Completion, level: Level) -> Key {
         let key = self.slot(Stage::Done(completion), level);
         self.levels.remove(level);
@@ -149,7 +152,8 @@ impl Table {
         slot.busy.take()
     }
 
-    /// The end of an operation; if there is none yet, notes its waiter and the level of that.
+    /// Takes the completion of an operation; if there is none yet, records the waiter and its
+    /// level.
     pub(crate) fn take(&mut self, key: Key, waker: &Waker, level: Level) -> Option<Completion> {
         let busy = self.busy(key)?;
         if matches!(busy.stage, Stage::Done(_)) {
@@ -169,7 +173,8 @@ impl Table {
         None
     }
 
-    /// The future is gone. What it leaves is to be dropped without the lock.
+    /// Abandons an operation whose future was dropped. The caller drops the returned payload
+    /// without the lock.
     #[must_use]
     pub(crate) fn abandon(&mut self, key: Key) -> Option<Payload> {
         let busy = self.busy(key)?;
@@ -201,7 +206,7 @@ impl Table {
         None
     }
 
-    /// Asks that a receive be cancelled, by the next look.
+    /// Requests that the next look cancels a receive.
     pub(crate) fn cancel(&mut self, key: Key) {
         if let Some(busy) = self.busy(key)
             && !busy.cancel
@@ -212,7 +217,8 @@ impl Table {
         }
     }
 
-    /// Asks that all receives be cancelled. How many requests have not ended.
+    /// Requests that all receives are cancelled. Returns the number of requests that have not
+    /// ended.
     pub(crate) fn cancel_receives(&mut self) -> usize {
         for nth in 0..self.owners.len() {
             let index = self.owners[nth];
@@ -232,12 +238,12 @@ impl Table {
         self.requests.len()
     }
 
-    /// The progress coroutine is to look soon.
+    /// Requests a look soon.
     pub(crate) fn kick(&mut self) {
         self.kicked = true;
     }
 
-    /// All that wait; for when the job fails.
+    /// Takes the wakers of all waiters, for when the job fails.
     pub(crate) fn wakers(&mut self) -> Vec<Waker> {
         let slots = self.slots.iter_mut();
         let busy = slots.filter_map(|slot| slot.busy.as_mut());
@@ -246,7 +252,7 @@ impl Table {
             .collect()
     }
 
-    /// Is there something that MPI could complete?
+    /// Returns whether MPI has nothing to complete.
     pub(crate) fn is_idle(&self) -> bool {
         self.requests.is_empty()
             && self.probes.is_empty()
@@ -256,7 +262,7 @@ impl Table {
             && self.free_requests.is_empty()
     }
 
-    /// The bytes that running requests move, and those of all requests that have begun.
+    /// Returns the bytes of running requests, and those of all requests that have begun.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         (self.bytes, self.begun)
     }
@@ -265,7 +271,7 @@ impl Table {
         self.requests.len()
     }
 
-    /// The level of the most urgent that waits.
+    /// Returns the level of the most urgent waiter.
     pub(crate) fn most_urgent(&self) -> Option<Level> {
         self.levels.most_urgent()
     }

@@ -1,14 +1,17 @@
 //! The watchdog: a thread that sleeps until a rank of this node dies, hangs, or the job is ended.
 //!
-//! A thread, not a coroutine: it must act also while this rank computes or is stuck in MPI. Deaths
-//! arrive by pidfd, and from other hosts by a lifeline (`lifeline.rs`). Hangs show
-//! by heartbeats, which a coroutine of level 0 counts in the rank's page; what is compared is how many of its own looks
-//! the watchdog has made since the count moved, so a job that is stopped and continued as a whole has not hung.
+//! It is a thread rather than a coroutine, because it must act also while this rank computes or is
+//! stuck in MPI. Deaths are reported by pidfds, and from other hosts by lifelines (`lifeline.rs`).
+//! Hangs show by heartbeats, which a coroutine of level 0 counts in the rank's page. The watchdog
+//! counts its own checks since the heartbeat moved, so a job that is stopped and continued as a
+//! whole has not hung.
 //!
-//! When a rank dies: one survivor of the node says which, and what its last level-0 request was; whatever is awaited fails
-//! with [`Error::Died`](crate::Error::Died); after a grace, in which a server can still refuse what comes, each survivor exits with
-//! status [`STATUS`]. `mpirun` notices the death at the same time and sends SIGTERM to all ranks, which therefore waits for the grace, too;
-//! it sends SIGKILL a second later. No call of MPI is made: none of them is safe with a rank gone.
+//! When a rank dies, one survivor of the node names it, with its last level-0 request. Every
+//! pending operation fails with [`Error::Died`](crate::Error::Died). After a grace period, in which
+//! a server can still refuse requests, each survivor exits with status [`STATUS`]. `mpirun` notices
+//! the death at the same time and sends SIGTERM to all ranks, which therefore waits for the grace
+//! period, too; it sends SIGKILL a second later. No call of MPI is made: none of them is safe with
+//! a rank gone.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -25,17 +28,17 @@ use crate::node::{AWAY, Node, RUNS};
 /// Exit status of a rank whose job has failed.
 pub const STATUS: i32 = 70;
 
-/// Time between two heartbeats, and two looks at them.
+/// Time between two heartbeats, and between two checks of them.
 pub(crate) const BEAT: Duration = Duration::from_millis(250);
 
-/// How patient it is.
+/// The time limits of the watchdog.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     pub(crate) hang: Duration,
     pub(crate) grace: Duration,
 }
 
-/// The thread, which ends with this.
+/// The handle of the watchdog's thread, which ends when this is dropped.
 pub(crate) struct Watch {
     stop: Arc<OwnedFd>,
     thread: Option<thread::JoinHandle<()>>,
@@ -69,7 +72,7 @@ fn set(event: RawFd) {
 }
 
 impl Watch {
-    /// Starts it. All ranks of the node have their pages.
+    /// Starts the thread. All ranks of the node have their pages.
     pub(crate) fn start(
         job: &Arc<Job>,
         patience: Patience,
@@ -166,7 +169,7 @@ impl Watcher {
                     return;
                 }
                 Event::Died(death) => return self.fail(death),
-                // A rank may have died, too: `mpirun` is often faster.
+                // A rank may have died, too: `mpirun` is often faster than the pidfd.
                 Event::Term => {
                     let deadline = Instant::now() + self.patience.grace / 4;
                     while Instant::now() < deadline {
@@ -220,7 +223,7 @@ impl Watcher {
         }
         let (near, far) = polled[2..].split_at(self.peers.len());
         for at in (0..near.len()).filter(|at| near[*at].revents != 0) {
-            // Once is enough.
+            // The descriptor is needed once.
             self.peers[at].fd = None;
             let nth = self.peers[at].nth;
             if let Some((rank, pid)) = self.node.missed() {
@@ -249,7 +252,8 @@ impl Watcher {
         Event::Nothing
     }
 
-    /// A rank whose count has stood still for too many looks, or whose loss a neighbour has noted.
+    /// Returns the death of a rank whose heartbeat has stood still for too many checks, or whose
+    /// loss a neighbour has recorded.
     fn hung(&mut self) -> Option<Death> {
         if let Some((rank, pid)) = self.node.missed() {
             return Some(Death::alone(rank, pid));
@@ -270,7 +274,8 @@ impl Watcher {
         None
     }
 
-    /// The death of a rank of this node, with its last request. One of the survivors names it.
+    /// Returns the death of a rank of this node, with its last request. One of the survivors names
+    /// it.
     fn death(&self, nth: usize, hangs: Option<Duration>) -> Death {
         let page = self.node.page(nth);
         let death = Death {
@@ -296,7 +301,7 @@ impl Watcher {
     }
 }
 
-/// Names a rank, in one write: the launcher's own words come before or after it.
+/// Names a rank, in one write, so that the launcher's own text comes before or after it.
 fn say(death: &Death) {
     let line = format!("upshift-mpi: {death}; the job ends\n");
     let _ = io::stderr().write_all(line.as_bytes());

@@ -9,23 +9,23 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
-use super::worker::{HOPS, PAUSE as SLEEP, SPIN, STOP, SWITCH, Shared, tell, wait, work};
+use super::worker::{HOPS, PAUSE as SLEEP, SPIN, STOP, SWITCH, Shared, set_mode, wait, work};
 use super::{CalibrateError, Calibration, DELAYS_US, Quantiles, TimerFloor, nanos};
 use crate::elevated::Elevated;
 use crate::elevator::Elevator;
 use crate::futex::futex_wake;
 use crate::priority::Bands;
 
-/// How many samples to take of each kind.
+/// Numbers of samples of each kind.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Effort {
     switches: usize,
     changes: usize,
     hops: usize,
-    /// Of each delay.
+    /// Number of timers of each delay.
     timers: usize,
     looks: u64,
-    /// Fewer than this say nothing.
+    /// Smallest number of samples that is meaningful.
     least: usize,
 }
 
@@ -50,14 +50,14 @@ impl Effort {
     };
 }
 
-/// In so many turns the cost of looks is measured.
+/// Turns in which the cost of looks is measured.
 const LOOK_TURNS: u64 = 4;
-/// The time between two looks when their cost is measured.
+/// Time between two looks when their cost is measured.
 const LOOK_EVERY: Duration = Duration::from_micros(100);
 
 /// Longest time without a pause: a quarter of the silence that raises the daemon's alarm.
 const PIECE: Duration = Duration::from_millis(20);
-/// Length of a pause: ordinary threads that wait get a slice.
+/// Length of a pause, in which waiting ordinary threads get a slice.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The end of the last pause.
@@ -73,9 +73,9 @@ impl Pauses<'_> {
             return;
         }
         let mode = self.shared.mode.load(Acquire);
-        tell(self.shared, SLEEP);
+        set_mode(self.shared, SLEEP);
         std::thread::sleep(PAUSE);
-        tell(self.shared, mode);
+        set_mode(self.shared, mode);
         self.last = Instant::now();
     }
 }
@@ -96,7 +96,7 @@ pub(super) fn run(
         spins: AtomicU64::new(0),
         deadline,
     };
-    // The worker's guard: it demotes itself by it, and the measurer raises it.
+    // The worker demotes itself through its guard, and the measurer raises it through the same one.
     let guard: OnceLock<Elevated> = OnceLock::new();
     std::thread::scope(|scope| {
         let worker = std::thread::Builder::new()
@@ -106,14 +106,14 @@ pub(super) fn run(
             .name("upshift-measure".into())
             .spawn_scoped(scope, || {
                 let result = measure(elevator, bands, cpu, effort, &shared, &guard);
-                tell(&shared, STOP);
+                set_mode(&shared, STOP);
                 shared.ready.store(true, Release);
                 result
             });
         let measured = match measurer {
             Ok(thread) => thread.join(),
             Err(error) => {
-                tell(&shared, STOP);
+                set_mode(&shared, STOP);
                 shared.ready.store(true, Release);
                 Ok(Err(error.into()))
             }
@@ -143,7 +143,7 @@ fn measure(
     worker.pin(cpu)?;
     let worker = guard.get_or_init(|| worker);
     shared.ready.store(true, Release);
-    // The worker wakes from its nap, demoted, and reaches its loop while we sleep.
+    // The worker wakes from its nap, demoted, and reaches its loop during this sleep.
     std::thread::sleep(Duration::from_millis(2));
     let last = Instant::now();
     let mut pauses = Pauses { shared, last };
@@ -176,11 +176,11 @@ fn measure(
     }
     measurer.set(bands.elevated())?;
 
-    tell(shared, SPIN);
+    set_mode(shared, SPIN);
     let timers = timers(effort, shared, &mut pauses)?;
     let look = look_cost(effort, shared, &mut pauses)?;
 
-    tell(shared, HOPS);
+    set_mode(shared, HOPS);
     worker.set(bands.elevated())?;
     let mut hops = Vec::with_capacity(effort.hops);
     for _ in 0..effort.hops {
@@ -213,7 +213,7 @@ fn measure(
     })
 }
 
-/// One-shot timers against a worker that spins below.
+/// Measures one-shot timers while the worker spins below.
 fn timers(
     effort: Effort,
     shared: &Shared,
@@ -222,11 +222,11 @@ fn timers(
     let timer = timer()?;
     DELAYS_US
         .iter()
-        .map(|delay| one_delay(&timer, delay * 1000, effort, shared, pauses))
+        .map(|delay| measure_delay(&timer, delay * 1000, effort, shared, pauses))
         .collect()
 }
 
-fn one_delay(
+fn measure_delay(
     timer: &OwnedFd,
     asked_ns: u64,
     effort: Effort,
@@ -258,9 +258,9 @@ fn one_delay(
     })
 }
 
-/// What one look takes from the thread that is looked at: how much less it gets done while it is interrupted regularly,
-/// compared with the same time undisturbed. Of several turns of either kind the fastest counts, since whatever else the
-/// machine does can only slow them down.
+/// Returns the time that one look takes from the thread that it interrupts: the loss of work under
+/// regular interruptions, compared with the same time undisturbed. Of several turns of either kind
+/// the fastest counts, since other activity can only slow them down.
 fn look_cost(
     effort: Effort,
     shared: &Shared,
@@ -270,7 +270,7 @@ fn look_cost(
     let every = nanos(LOOK_EVERY);
     let looks = effort.looks / LOOK_TURNS;
     let mut undisturbed = 0.0_f64;
-    // And the time between its looks, which come late.
+    // The speed, and the time between two looks, which come late.
     let mut disturbed = (0.0_f64, 0.0_f64);
     for _ in 0..LOOK_TURNS {
         pauses.pause_if_due();
@@ -299,7 +299,7 @@ fn look_cost(
     Ok(Duration::from_nanos((lost * disturbed.1) as u64))
 }
 
-/// How fast the worker spins while `wait` lasts.
+/// Returns the speed of the worker while `wait` lasts.
 fn spins_per_ns(
     shared: &Shared,
     wait: impl FnOnce() -> std::io::Result<()>,
@@ -326,7 +326,7 @@ fn arm(timer: &OwnedFd, due: u64) -> std::io::Result<()> {
         it_interval: timespec(0),
         it_value: timespec(due),
     };
-    // SAFETY: a live descriptor and a live structure; the former setting is not asked for.
+    // SAFETY: a live descriptor and a live structure; the former setting is not requested.
     let armed = unsafe {
         libc::timerfd_settime(
             timer.as_raw_fd(),
@@ -342,14 +342,14 @@ fn arm(timer: &OwnedFd, due: u64) -> std::io::Result<()> {
     }
 }
 
-/// Sleeps until an armed timer expires; `false` if a signal came first.
+/// Sleeps until an armed timer expires. Returns false if a signal came first.
 fn wait_for(timer: &OwnedFd) -> bool {
     let mut expirations = 0u64;
     // SAFETY: eight bytes are read into eight live bytes.
     unsafe { libc::read(timer.as_raw_fd(), (&raw mut expirations).cast(), 8) == 8 }
 }
 
-/// CLOCK_MONOTONIC, ns: absolute, as timers take it.
+/// Returns CLOCK_MONOTONIC in nanoseconds.
 fn now_ns() -> u64 {
     let mut now = timespec(0);
     // SAFETY: a live structure; this clock always exists.
@@ -391,21 +391,21 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| work(&shared, crate::Priority::MIN, &guard));
             until(&shared, || shared.tid.load(Acquire) != 0);
-            // Recorded, and not elevated: rights are not needed.
+            // Recorded but not elevated, so no rights are needed.
             let held = elevator.hold(shared.tid.load(Acquire)).unwrap();
             guard.get_or_init(|| held);
             shared.ready.store(true, Release);
 
             let spins = || shared.spins.load(Relaxed);
             until(&shared, || spins() > 0);
-            tell(&shared, SLEEP);
+            set_mode(&shared, SLEEP);
             let (mut last, mut still) = (0, 0);
             until(&shared, || {
                 still = if spins() == last { still + 1 } else { 0 };
                 last = spins();
                 still == 20
             });
-            tell(&shared, SPIN);
+            set_mode(&shared, SPIN);
             until(&shared, || spins() > last);
 
             let mut pauses = Pauses {
@@ -419,7 +419,7 @@ mod tests {
             });
             assert!(pauses.last - first >= PIECE + PAUSE);
             assert_eq!(shared.mode.load(Acquire), SPIN);
-            tell(&shared, STOP);
+            set_mode(&shared, STOP);
         });
     }
 }

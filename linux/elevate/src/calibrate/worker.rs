@@ -1,6 +1,6 @@
-//! The worker of a calibration: a thread that runs when it is elevated and does what the mode says.
+//! The worker of a calibration: a thread that runs while it is elevated and acts by the mode.
 //!
-//! Bounded: whatever the mode, it ends when told to or at the deadline.
+//! Bounded: in every mode it ends when told to or at the deadline.
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -12,31 +12,31 @@ use crate::futex::{futex_wait_for, futex_wake};
 use crate::priority::Priority;
 use crate::sys::current_tid;
 
-/// Demotes itself whenever it runs.
+/// Mode: demotes itself whenever it runs.
 pub(super) const SWITCH: u32 = 0;
-/// Keeps the CPU busy.
+/// Mode: keeps the CPU busy.
 pub(super) const SPIN: u32 = 1;
-/// Answers every ball.
+/// Mode: passes every ball back.
 pub(super) const HOPS: u32 = 2;
-/// Ends.
+/// Mode: ends.
 pub(super) const STOP: u32 = 3;
-/// Sleeps.
+/// Mode: sleeps.
 pub(super) const PAUSE: u32 = 4;
 
-/// The longest sleep in a futex, so that no wait outlives the calibration, ns.
+/// Longest sleep in a futex, in nanoseconds, so that no wait outlives the calibration.
 const NAP_NS: u64 = 50_000_000;
 
-/// What the two threads share.
+/// The state that measurer and worker share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) mode: AtomicU32,
     /// The worker's tid once it runs, else 0.
     pub(super) tid: AtomicI32,
-    /// The worker may begin: it has been elevated.
+    /// Set when the worker has been elevated and may begin.
     pub(super) ready: AtomicBool,
-    /// 0: the measurer has it; 1: the worker.
+    /// The holder of the ball: 0, the measurer; 1, the worker.
     pub(super) ball: AtomicU32,
-    /// Rounds of the worker's loop while it kept the CPU busy.
+    /// Rounds of the worker's loop while it keeps the CPU busy.
     pub(super) spins: AtomicU64,
     pub(super) deadline: Instant,
 }
@@ -47,7 +47,7 @@ impl Shared {
     }
 }
 
-/// The thread's body. `guard` is its own, filled in before it is told to begin.
+/// Runs the worker. `guard` is its own guard, set before `ready`.
 pub(super) fn work(shared: &Shared, demoted: Priority, guard: &OnceLock<Elevated>) {
     shared.tid.store(current_tid(), Release);
     while !shared.ready.load(Acquire) {
@@ -87,13 +87,13 @@ pub(super) fn work(shared: &Shared, demoted: Priority, guard: &OnceLock<Elevated
     }
 }
 
-/// Sleeps while `word` is `value`, 50 ms at most.
+/// Sleeps while `word` is `value`, for at most [`NAP_NS`].
 pub(super) fn wait(word: &AtomicU32, value: u32) {
     futex_wait_for(word, value, NAP_NS);
 }
 
-/// Changes what the worker does, and wakes it if it sleeps.
-pub(super) fn tell(shared: &Shared, mode: u32) {
+/// Changes the worker's mode, and wakes it if it sleeps.
+pub(super) fn set_mode(shared: &Shared, mode: u32) {
     shared.mode.store(mode, Release);
     shared.ball.store(0, Relaxed);
     futex_wake(&shared.ball);

@@ -1,9 +1,10 @@
-//! A barrier that one side pays for the other.
+//! A barrier whose cost only one side pays.
 //!
-//! A thread that very often raises a flag and looks at another, and a thread that seldom does the reverse, need a full
-//! barrier between the two steps on both sides, or each may miss the other's flag. `membarrier` makes all running threads
-//! of the process execute one, so the frequent side needs a compiler barrier only. 0.2 µs, and an interrupt for each other
-//! CPU on which a thread of the process is running.
+//! A thread that very often sets a flag and loads another, and a thread that seldom does the
+//! reverse, need a full barrier between the two steps on both sides, or each may miss the other's
+//! flag. `membarrier` makes all running threads of the process execute one, so the frequent side
+//! needs a compiler barrier only. It costs a system call, and an interrupt for each other CPU on
+//! which a thread of the process is running.
 
 use std::io::{self, Write};
 
@@ -21,10 +22,10 @@ fn membarrier(command: libc::c_int) -> io::Result<libc::c_long> {
     }
 }
 
-/// Announces that this process uses [`heavy_barrier`]. Once is enough, more do no harm.
+/// Announces that this process uses [`heavy_barrier`]. May be called more than once.
 ///
 /// # Errors
-/// `Unsupported` without `membarrier` (Linux before 4.14, or a seccomp filter), with what to change.
+/// `Unsupported` without `membarrier` (Linux before 4.14, or a seccomp filter), with advice.
 pub fn register_barrier() -> io::Result<()> {
     let known = membarrier(QUERY).unwrap_or(0);
     if known & libc::c_long::from(PRIVATE_EXPEDITED) != 0
@@ -41,23 +42,24 @@ pub fn register_barrier() -> io::Result<()> {
 /// Makes every running thread of the process pass a full memory barrier, the caller included.
 ///
 /// # Aborts
-/// Ends the process with a message on standard error if the system call fails: without a
-/// successful [`register_barrier`], or when the process has forbidden `membarrier` since. Going on
-/// would be a data race, no other barrier can replace this one once threads rely on it, and a
-/// panic would leave the callers' locks held.
+/// Ends the process with a message on standard error if the system call fails: without a successful
+/// [`register_barrier`], or if the process has forbidden `membarrier` since. Continuing would be a
+/// data race, no other barrier can replace this one once threads rely on it, and a panic would
+/// leave the callers' locks held.
 pub fn heavy_barrier() {
     if let Err(error) = membarrier(PRIVATE_EXPEDITED) {
         end_process(&error);
     }
 }
 
-/// Allocates nothing and takes no lock: a suspended poll may hold either.
+/// Reports the error and aborts. Allocates nothing and takes no lock: a suspended poll may hold
+/// either.
 #[cold]
 fn end_process(error: &io::Error) -> ! {
     let mut text = [0u8; 256];
     let mut rest = &mut text[..];
     let number = error.raw_os_error().unwrap_or(0);
-    // A message that is too long is cut off.
+    // A message that is too long is truncated.
     let _ = writeln!(
         rest,
         "upshift: membarrier worked when the process started and fails now (errno {number}): allow the system call membarrier \

@@ -1,5 +1,5 @@
-//! [`Permit`]: the right of a thread to use what it shares with another one, taken away with an asymmetric barrier. The runtime stops
-//! polls with it, and has other vCPUs stand in for one in a long poll.
+//! [`Permit`]: a thread's right to use shared state, revoked with an asymmetric barrier. The
+//! runtime suspends polls with it, and lets other vCPUs stand in for a vCPU in a long poll.
 
 mod barrier;
 mod permit;

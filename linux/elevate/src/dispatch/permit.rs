@@ -1,18 +1,22 @@
-//! [`Permit`]: the right of one thread to use what the threads of a vCPU share, and how it is taken away.
+//! [`Permit`]: the right of one thread to use the state that the threads of a vCPU share, and its
+//! revocation.
 //!
-//! The thread brackets each use with [`enter`](Permit::enter) and [`leave`](Permit::leave), which nest. A supervisor may
-//! [`revoke`](Permit::revoke) the permit between uses; then the next `enter` waits until it is
-//! [granted](Permit::grant) again. Correctness does not depend on which thread has which priority or runs on which CPU.
+//! The thread brackets each use with [`enter`](Permit::enter) and [`leave`](Permit::leave), which
+//! nest. A supervisor may [`revoke`](Permit::revoke) the permit between uses; then the next `enter`
+//! waits until it is [granted](Permit::grant) again. Correctness does not depend on the threads'
+//! priorities or CPUs.
 //!
 //! ```text
 //!   thread:      depth = 1;  (compiler barrier)   revoked? ──► yes: wait until granted
-//!   supervisor:  revoked = 1; (heavy barrier)     depth?   ──► not 0: take it back, ask to be told at `leave`
+//!   supervisor:  revoked = 1; (heavy barrier)     depth?   ──► not 0: grant again, ask for `leave`
 //! ```
 //!
-//! Either the thread sees `revoked`, or the supervisor sees `depth`, or both; never neither (checked by loom in
-//! `tests/loom_permit.rs`, with a full fence for the heavy barrier). If both, the supervisor takes the revocation back, and the thread goes on.
+//! Either the thread sees `revoked`, or the supervisor sees `depth`, or both; never neither
+//! (checked by loom in `tests/loom_permit.rs`, with a full fence for the heavy barrier). If both,
+//! the supervisor reverts the revocation, and the thread continues.
 //!
-//! Cost: `enter` two plain stores and two loads, `leave` a load and a store and a load; no read-modify-write.
+//! Cost: `enter` two plain stores and two loads, `leave` a load and a store and a load; no
+//! read-modify-write.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
@@ -24,23 +28,23 @@ use Ordering::{Acquire, Relaxed, Release, SeqCst};
 #[cfg(not(loom))]
 use crate::futex::{futex_wait, futex_wake};
 
-/// The thread is in the middle of a use: nothing was revoked.
+/// The thread is in the middle of a use; the permit was not revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy;
 
-/// See the module.
+/// A revocable right of one thread; see the module.
 #[derive(Debug)]
 pub struct Permit {
-    /// Uses that are under way. Written by the thread only.
+    /// Number of nested uses under way. Written by the thread only.
     depth: AtomicU32,
     revoked: AtomicU32,
-    /// The thread waits for `revoked` to change.
+    /// Set while the thread waits for `revoked` to change.
     waiting: AtomicU32,
-    /// A supervisor that found the thread busy wants to know when it is not.
+    /// Set when a supervisor that found the thread busy requests to be notified.
     asked: AtomicU32,
 }
 
-/// Orders a store before a load as far as the compiler is concerned; the heavy barrier does the rest.
+/// Orders a store before a load for the compiler; the heavy barrier does the rest.
 #[inline]
 fn light_barrier() {
     #[cfg(not(loom))]
@@ -56,7 +60,7 @@ impl Default for Permit {
 }
 
 impl Permit {
-    /// Granted, and not in use.
+    /// Creates a permit that is granted and not in use.
     #[must_use]
     pub fn new() -> Permit {
         Permit {
@@ -67,7 +71,7 @@ impl Permit {
         }
     }
 
-    /// The thread begins a use; if the permit has been revoked, when it is granted again.
+    /// Begins a use of the thread. If the permit has been revoked, waits until it is granted again.
     #[inline]
     pub fn enter(&self) {
         if !self.begin() {
@@ -75,7 +79,8 @@ impl Permit {
         }
     }
 
-    /// As [`enter`](Permit::enter), without the wait. False: the permit has been revoked, and the thread waits before it goes on
+    /// Begins a use as [`enter`](Permit::enter) does, without the wait. Returns false if the permit
+    /// has been revoked; the thread must then wait before it continues
     /// ([`wait_until`](Permit::wait_until) or [`is_revoked`](Permit::is_revoked)).
     #[inline]
     #[must_use]
@@ -86,7 +91,8 @@ impl Permit {
         depth != 0 || self.revoked.load(Acquire) == 0
     }
 
-    /// The thread ends a use. True: it is the outermost, and a supervisor [asked](Permit::ask) to be told.
+    /// Ends a use of the thread. Returns true if it is the outermost, and a supervisor
+    /// [asked](Permit::ask) to be notified.
     #[inline]
     #[must_use]
     pub fn leave(&self) -> bool {
@@ -102,14 +108,14 @@ impl Permit {
         self.asked.swap(0, Relaxed) != 0
     }
 
-    /// Is a use under way? Exact for the thread itself.
+    /// Returns whether a use is under way. Exact for the thread itself.
     #[must_use]
     pub fn in_use(&self) -> bool {
         self.depth.load(Acquire) != 0
     }
 
-    /// Waits until the permit is granted, or `give_up` says so, which is asked again after each [`nudge`](Permit::nudge). For the
-    /// thread itself. Async-signal-safe, if `give_up` is.
+    /// Waits until the permit is granted or `give_up` returns true, which is called again after
+    /// each [`nudge`](Permit::nudge). For the thread itself. Async-signal-safe, if `give_up` is.
     #[cold]
     pub fn wait_until(&self, give_up: impl Fn() -> bool) {
         self.waiting.store(1, SeqCst);
@@ -122,8 +128,8 @@ impl Permit {
         self.waiting.store(0, Relaxed);
     }
 
-    /// A thread that waits asks once more whether it is to give up. What makes it give up comes before, with a full barrier; the
-    /// caller repeats it while it matters.
+    /// Makes a waiting thread call `give_up` once more. The caller changes the condition before,
+    /// with a full barrier, and repeats the nudge while it matters.
     pub fn nudge(&self) {
         if self.waiting.load(SeqCst) != 0 {
             #[cfg(not(loom))]
@@ -131,11 +137,12 @@ impl Permit {
         }
     }
 
-    /// Takes the permit away, with `barrier` a barrier for all threads (see [`heavy_barrier`](super::heavy_barrier)). From
-    /// then on the thread is outside of all uses. One supervisor at a time.
+    /// Revokes the permit, with `barrier` a barrier for all threads (see
+    /// [`heavy_barrier`](super::heavy_barrier)). From then on the thread is outside of all uses.
+    /// Only one supervisor at a time may call this.
     ///
     /// # Errors
-    /// [`Busy`]: a use is under way; nothing has changed.
+    /// [`Busy`] if a use is under way; nothing has changed.
     pub fn revoke(&self, barrier: impl FnOnce()) -> Result<(), Busy> {
         self.revoked.store(1, SeqCst);
         barrier();
@@ -147,26 +154,27 @@ impl Permit {
         Err(Busy)
     }
 
-    /// Gives the permit back. A thread that waits for it is to be woken by [`nudge`](Permit::nudge), at once or later.
+    /// Grants the permit again. A waiting thread must be woken by [`nudge`](Permit::nudge), at once
+    /// or later.
     pub fn grant(&self) {
         self.revoked.store(0, SeqCst);
     }
 
-    /// Does the thread wait for it in [`wait_until`](Permit::wait_until)?
+    /// Returns whether the thread waits in [`wait_until`](Permit::wait_until).
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         self.waiting.load(SeqCst) != 0
     }
 
-    /// Has it been taken away?
+    /// Returns whether the permit has been revoked.
     #[must_use]
     pub fn is_revoked(&self) -> bool {
         self.revoked.load(Acquire) != 0
     }
 
-    /// The outermost [`leave`](Permit::leave) that comes next is to answer true. Returns whether a use is still under
-    /// way; if not, that leave may have been missed, and the caller looks again at once. With a barrier as in
-    /// [`revoke`](Permit::revoke).
+    /// Requests that the next outermost [`leave`](Permit::leave) returns true. Returns whether a
+    /// use is still under way; if not, that leave may have missed the request, and the caller
+    /// checks again at once. With a barrier as in [`revoke`](Permit::revoke).
     pub fn ask(&self, barrier: impl FnOnce()) -> bool {
         self.asked.store(1, SeqCst);
         barrier();
@@ -203,17 +211,20 @@ mod tests {
     unsafe impl Sync for Plain {}
 
     impl Plain {
+        /// Adds one.
+        ///
         /// # Safety
-        /// No other thread calls it meanwhile.
+        /// No other thread calls this meanwhile.
         unsafe fn increment(&self) {
-            // SAFETY: the caller's promise.
+            // SAFETY: forwarded.
             unsafe { *self.0.get() += 1 };
         }
     }
 
-    /// A thread that uses plain memory all the time, and one that takes it away, uses it, and gives it back.
+    /// A thread uses plain memory all the time, while another revokes the permit, uses the memory,
+    /// and grants the permit again.
     #[test]
-    fn what_is_shared_is_used_by_one_thread_at_a_time() {
+    fn shared_memory_is_used_by_one_thread_at_a_time() {
         register_barrier().unwrap();
         let (permit, shared, stop) = (
             Permit::new(),
@@ -233,7 +244,7 @@ mod tests {
                 }
             });
             let began = Instant::now();
-            // Both must get turns, which a busy machine hands out as it likes.
+            // Both must get turns, which depend on the machine's load.
             let both = |taken| own.load(Relaxed) > 1_000 && taken > 1_000;
             let for_long = || began.elapsed() > Duration::from_millis(100);
             while !(both(taken) && for_long()) && began.elapsed() < Duration::from_secs(30) {

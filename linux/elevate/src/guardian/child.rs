@@ -1,7 +1,8 @@
-//! The guardian's own code, after the fork of a process with many threads.
+//! The guardian's own code, which runs after the fork of a process with many threads.
 //!
-//! Only what is safe in a signal handler: system calls and plain memory; no allocation, no lock, no panic. It blocks in
-//! `poll`; without a heartbeat to look at it costs nothing until its owner dies.
+//! It is async-signal-safe: only system calls and plain memory; no allocation, no
+//! lock, no panic. It blocks in `poll`; without a heartbeat to check it costs nothing until its
+//! owner dies.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
@@ -14,17 +15,19 @@ use crate::restore::{Restored, is_gone, leaving_deadline, restore};
 use crate::sys::{CpuSet, Kernel, Sys};
 use crate::table::Table;
 
-/// Passes over the table until nothing fails, and the pause between two of them.
+/// Maximum number of passes over the table while any restoration fails.
 const PASSES: usize = 10;
+/// Pause between two passes, in milliseconds.
 const PAUSE_MS: c_int = 20;
 
-/// How often it looks for its parent if the kernel has no pidfd.
-const LOOK_MS: c_int = 100;
+/// Interval of checks for the parent if the kernel has no pidfd, in milliseconds.
+const PARENT_CHECK_MS: c_int = 100;
 
-/// Looks at the heartbeat in the time the owner may be without one: it is missed after 1 to 1 + 1/[`LOOKS`] of that.
-const LOOKS: u32 = 4;
+/// Checks per heartbeat: a missed one is noticed after 1 to 1 + 1/[`CHECKS_PER_HEARTBEAT`]
+/// heartbeats.
+const CHECKS_PER_HEARTBEAT: u32 = 4;
 
-/// Watches `owner`, restores, exits. `socket` is its end of the pair.
+/// Watches `owner`, restores, exits. `socket` is the guardian's end of the pair.
 pub(super) fn run(
     table: &Table,
     socket: c_int,
@@ -32,23 +35,23 @@ pub(super) fn run(
     heartbeat: Option<Duration>,
 ) -> ! {
     detach(socket);
-    rise();
+    raise_priority();
     let start = Kernel.birth(owner).unwrap_or(0);
     let pidfd = Kernel.pidfd_open(owner).unwrap_or(-1);
-    // SAFETY: one byte of a live array. If the owner is dead already, the loop finds out.
+    // SAFETY: one byte of a live array. If the owner is dead already, the loop notices.
     unsafe { libc::send(socket, [1u8].as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };
-    // It may have been started over records that an earlier one has left.
-    let mut heart = Heart::new(table, heartbeat);
+    // The table may hold records from before an earlier guardian died.
+    let mut monitor = HeartbeatMonitor::new(table, heartbeat);
     loop {
-        let patience = match (heart.look_ms(), pidfd) {
-            (Some(look), _) => look,
-            (None, ..0) => LOOK_MS,
+        let timeout = match (monitor.check_interval_ms(), pidfd) {
+            (Some(interval), _) => interval,
+            (None, ..0) => PARENT_CHECK_MS,
             (None, _) => -1,
         };
-        match wait(socket, pidfd, owner, patience) {
-            Waited::Over => break,
-            Waited::Rung => heart.look(false),
-            Waited::Through => heart.look(true),
+        match wait(socket, pidfd, owner, timeout) {
+            Waited::OwnerEnded => break,
+            Waited::Woken => monitor.check(false),
+            Waited::TimedOut => monitor.check(true),
         }
     }
     let in_order = table.header().closing.load(Acquire) == 1;
@@ -56,53 +59,57 @@ pub(super) fn run(
         restore_leader_after_exec(table, owner, start);
     }
     restore_all(table);
-    // SAFETY: ends the process without running anything of the owner's.
+    // SAFETY: ends the process without running any code of the owner.
     unsafe { libc::_exit(0) }
 }
 
-/// What the guardian knows of its owner's heart.
-struct Heart<'a> {
+/// The guardian's view of its owner's heartbeat.
+struct HeartbeatMonitor<'a> {
     table: &'a Table,
-    /// ms between two looks.
-    every: Option<c_int>,
+    /// Milliseconds between two checks.
+    interval_ms: Option<c_int>,
     watching: bool,
     last: u64,
-    /// Looks in a row without a beat in between.
+    /// Consecutive checks without a beat in between.
     missed: u32,
 }
 
-impl<'a> Heart<'a> {
-    fn new(table: &'a Table, heartbeat: Option<Duration>) -> Heart<'a> {
-        let every =
-            heartbeat.map(|longest| (longest / LOOKS).as_millis().clamp(1, 60_000) as c_int);
-        Heart {
+impl<'a> HeartbeatMonitor<'a> {
+    fn new(table: &'a Table, heartbeat: Option<Duration>) -> HeartbeatMonitor<'a> {
+        let interval_ms = heartbeat.map(|longest| {
+            (longest / CHECKS_PER_HEARTBEAT)
+                .as_millis()
+                .clamp(1, 60_000) as c_int
+        });
+        HeartbeatMonitor {
             table,
-            every,
-            watching: every.is_some(),
+            interval_ms,
+            watching: interval_ms.is_some(),
             last: table.header().beats.load(Acquire),
             missed: 0,
         }
     }
 
-    fn look_ms(&self) -> Option<c_int> {
-        self.every.filter(|_| self.watching)
+    fn check_interval_ms(&self) -> Option<c_int> {
+        self.interval_ms.filter(|_| self.watching)
     }
 
-    /// Called after each wait; `through`: it was as long as wanted.
-    fn look(&mut self, through: bool) {
-        if self.every.is_none() {
+    /// Checks the heartbeat after a wait. `timed_out`: the wait lasted its full time.
+    fn check(&mut self, timed_out: bool) {
+        if self.interval_ms.is_none() {
             return;
         }
         let header = self.table.header();
         let beats = header.beats.load(Acquire);
-        // The process that has woken the guardian early lives.
-        let missed = through && self.watching && beats == self.last;
+        // A process that has woken the guardian early is alive.
+        let missed = timed_out && self.watching && beats == self.last;
         (self.last, self.missed) = (beats, if missed { self.missed + 1 } else { 0 });
-        if missed && self.missed.is_multiple_of(LOOKS) && demote_all(self.table) {
+        if missed && self.missed.is_multiple_of(CHECKS_PER_HEARTBEAT) && demote_all(self.table) {
             header.demotions.fetch_add(1, SeqCst);
         }
         header.armed.store(0, SeqCst);
-        // As the owner's between its record and its look: one of the two sees the other's.
+        // Pairs with the fence between the owner's record and its check: one of the two sees the
+        // other's.
         fence(SeqCst);
         self.watching = self.table.has_foreign();
         if self.watching {
@@ -111,7 +118,8 @@ impl<'a> Heart<'a> {
     }
 }
 
-/// Takes every thread of other processes out of SCHED_FIFO; the records stay. Whether any was there.
+/// Takes every thread of other processes out of SCHED_FIFO; the records stay. Returns whether there
+/// was any.
 fn demote_all(table: &Table) -> bool {
     let mut any = false;
     for (_, record) in table.records().filter(|(_, record)| !record.own) {
@@ -131,8 +139,8 @@ fn demote_all(table: &Table) -> bool {
 
 /// Leaves the owner's session, directory and descriptors.
 fn detach(socket: c_int) {
-    // SAFETY: system calls on integers and constant strings. Signals were blocked before the fork. The descriptors
-    // that are closed are the guardian's own copies.
+    // SAFETY: system calls on integers and constant strings. Signals were blocked before the fork.
+    // The closed descriptors are the guardian's own copies.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, c"upshift-guard".as_ptr());
         libc::setsid();
@@ -143,12 +151,12 @@ fn detach(socket: c_int) {
             closed &= libc::syscall(libc::SYS_close_range, 0, low - 1, 0) == 0;
         }
         if !closed {
-            // Kernels before 5.9: one by one.
+            // Linux before 5.9: one by one.
             for fd in (0..65_536).filter(|&fd| fd != socket) {
                 libc::close(fd);
             }
         }
-        // Best effort: sparing needs CAP_SYS_RESOURCE.
+        // Best effort: this needs CAP_SYS_RESOURCE.
         let fd = libc::open(
             c"/proc/self/oom_score_adj".as_ptr(),
             libc::O_WRONLY | libc::O_CLOEXEC,
@@ -157,13 +165,14 @@ fn detach(socket: c_int) {
             libc::write(fd, b"-1000".as_ptr().cast(), 5);
             libc::close(fd);
         }
-        // Nor is it to wait for a disk when memory is short. What it has touched stays; without CAP_IPC_LOCK the kernel refuses.
+        // The guardian must not wait for a disk when memory is short. Pages that it has touched
+        // stay in memory; without CAP_IPC_LOCK the kernel refuses.
         libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT);
     }
 }
 
-/// Takes every CPU it may have and, if permitted, a priority above every charge.
-fn rise() {
+/// Takes every CPU the guardian may have and, if permitted, a priority above all guarded threads.
+fn raise_priority() {
     let _ = Kernel.sched_setaffinity(0, &CpuSet::all());
     let _ = Kernel.sched_setscheduler(
         0,
@@ -172,17 +181,17 @@ fn rise() {
     );
 }
 
-/// How a wait ended.
+/// The reason for the end of a wait.
 enum Waited {
     /// The owner is dead or ends the guardian.
-    Over,
-    /// The owner has woken the guardian up.
-    Rung,
-    /// Nothing has happened.
-    Through,
+    OwnerEnded,
+    /// The owner has woken the guardian.
+    Woken,
+    /// The timeout has passed.
+    TimedOut,
 }
 
-/// Waits at most `timeout` ms (-1: for ever).
+/// Waits at most `timeout` milliseconds (-1: no limit).
 fn wait(socket: c_int, pidfd: c_int, owner: libc::pid_t, timeout: c_int) -> Waited {
     let mut watched = [socket, pidfd].map(|fd| libc::pollfd {
         fd,
@@ -194,16 +203,20 @@ fn wait(socket: c_int, pidfd: c_int, owner: libc::pid_t, timeout: c_int) -> Wait
     // SAFETY: cannot fail.
     let orphaned = unsafe { libc::getppid() } != owner;
     if orphaned || (ready > 0 && watched[1].revents != 0) {
-        return Waited::Over;
+        return Waited::OwnerEnded;
     }
     if ready <= 0 || watched[0].revents == 0 {
-        return Waited::Through;
+        return Waited::TimedOut;
     }
     let mut byte = [0u8];
     // SAFETY: at most one byte is received into a live array.
     let got = unsafe { libc::recv(socket, byte.as_mut_ptr().cast(), 1, libc::MSG_DONTWAIT) };
     // The end of the file is the end of its owner.
-    if got > 0 { Waited::Rung } else { Waited::Over }
+    if got > 0 {
+        Waited::Woken
+    } else {
+        Waited::OwnerEnded
+    }
 }
 
 fn restore_all(table: &Table) {
@@ -215,13 +228,13 @@ fn restore_all(table: &Table) {
         if !failed {
             return;
         }
-        // SAFETY: waits only.
+        // SAFETY: without descriptors the call only waits.
         unsafe { libc::poll(std::ptr::null_mut(), 0, PAUSE_MS) };
     }
 }
 
-/// If a thread other than the main one called `exec`, it has become the main thread and kept its policy. Its record names
-/// a tid that is gone.
+/// Restores the main thread after an `exec`. If another thread called `exec`, it has become the
+/// main thread and kept its policy; its record names a tid that is gone.
 fn restore_leader_after_exec(table: &Table, owner: libc::pid_t, start: u64) {
     let same_process = Kernel.birth(owner).is_ok_and(|now| now == start);
     let lost_a_thread = || {
@@ -240,7 +253,7 @@ fn restore_leader_after_exec(table: &Table, owner: libc::pid_t, start: u64) {
             nices: [None; 2],
             pin: None,
         };
-        // What the main thread itself was elevated from, if it was, is restored after this by its own record.
+        // If the main thread was elevated itself, its own record restores it after this.
         let _: Result<Restored, _> = restore(&Kernel, table, &record);
     }
 }

@@ -1,4 +1,5 @@
-//! Facts about this process and kernel, read from `/proc` and `/sys`. What cannot be read counts as absent.
+//! Facts about this process and kernel, read from `/proc` and `/sys`. An unreadable fact counts as
+//! absent.
 
 use std::fmt;
 
@@ -10,9 +11,9 @@ const CAP_SYS_NICE: u32 = 23;
 /// The kernel's limit on all real-time threads of a CPU together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Throttling {
-    /// They may use the CPU for ever.
+    /// Real-time threads may use the CPU forever.
     Off,
-    /// They get `runtime_us` of every `period_us`.
+    /// Real-time threads get `runtime_us` of every `period_us`.
     On {
         /// µs for real-time threads in each period.
         runtime_us: u64,
@@ -47,12 +48,12 @@ impl fmt::Display for Throttling {
     }
 }
 
-/// A cgroup (v1, RT_GROUP_SCHED) that gives out RT time.
+/// A cgroup (v1, RT_GROUP_SCHED) that limits RT time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RtGroup {
-    /// Its `cpu.rt_runtime_us`.
+    /// Path of its `cpu.rt_runtime_us`.
     pub path: String,
-    /// What that file says: µs of RT time in each period; 0 lets no thread into SCHED_FIFO.
+    /// Value of that file: µs of RT time in each period; 0 lets no thread into SCHED_FIFO.
     pub runtime_us: i64,
 }
 
@@ -81,14 +82,14 @@ pub(super) fn throttling(sys: &dyn Sys) -> Throttling {
     }
 }
 
-/// Whether CAP_SYS_NICE is among the effective capabilities of `/proc/<tid>/status`.
+/// Returns whether CAP_SYS_NICE is among the effective capabilities of `/proc/<tid>/status`.
 pub(super) fn has_sys_nice(status: &str) -> bool {
     status_field(status, "CapEff:")
         .and_then(|hex| u64::from_str_radix(hex, 16).ok())
         .is_some_and(|caps| caps & (1 << CAP_SYS_NICE) != 0)
 }
 
-/// Whether a seccomp filter is installed (mode 2).
+/// Returns whether a seccomp filter is installed (mode 2).
 pub(super) fn is_filtered(status: &str) -> bool {
     status_field(status, "Seccomp:") == Some("2")
 }
@@ -100,14 +101,14 @@ fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
         .map(str::trim)
 }
 
-/// Whether user ids are mapped otherwise than in the first user namespace.
+/// Returns whether user ids are mapped otherwise than in the first user namespace.
 pub(super) fn in_user_namespace(sys: &dyn Sys) -> bool {
     let map = sys.read_file("/proc/self/uid_map").unwrap_or_default();
     let fields: Vec<&str> = map.split_whitespace().collect();
     !fields.is_empty() && fields != ["0", "0", "4294967295"]
 }
 
-/// The cgroup of the v1 controller `cpu` and its RT time, if the kernel has RT_GROUP_SCHED.
+/// Returns the cgroup of the v1 controller `cpu` and its RT time, if the kernel has RT_GROUP_SCHED.
 pub(super) fn rt_group(sys: &dyn Sys) -> Option<RtGroup> {
     let groups = sys.read_file("/proc/self/cgroup").ok()?;
     let mounts = sys.read_file("/proc/self/mounts").ok()?;
@@ -126,7 +127,7 @@ pub(super) fn rt_group(sys: &dyn Sys) -> Option<RtGroup> {
     })
 }
 
-/// The cgroup of the unified hierarchy, unless it is the root.
+/// Returns the cgroup of the unified hierarchy, unless it is the root.
 pub(super) fn unified_group(sys: &dyn Sys) -> Option<String> {
     let groups = sys.read_file("/proc/self/cgroup").ok()?;
     groups
@@ -136,7 +137,7 @@ pub(super) fn unified_group(sys: &dyn Sys) -> Option<String> {
         .map(str::to_string)
 }
 
-/// The path of the line `n:…,cpu,…:path`.
+/// Returns the path of the line `n:…,cpu,…:path`.
 fn v1_group(groups: &str) -> Option<&str> {
     groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -149,12 +150,12 @@ fn v1_group(groups: &str) -> Option<&str> {
     })
 }
 
-/// Where the v1 controller `cpu` is mounted.
+/// Returns the mount point of the v1 controller `cpu`.
 fn v1_mount(mounts: &str) -> Option<&str> {
     mounts.lines().find_map(|line| {
         let mut fields = line.split_whitespace().skip(1);
-        let (place, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
-        (kind == "cgroup" && options.split(',').any(|option| option == "cpu")).then_some(place)
+        let (path, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
+        (kind == "cgroup" && options.split(',').any(|option| option == "cpu")).then_some(path)
     })
 }
 
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn throttling_says_what_follows() {
+    fn throttling_is_shown_with_its_consequence() {
         let text = Throttling::On {
             runtime_us: 950_000,
             period_us: 1_000_000,

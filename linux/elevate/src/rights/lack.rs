@@ -1,20 +1,20 @@
-//! What is missing, and the exact remedy.
+//! Missing rights, and the exact remedies.
 
 use std::fmt;
 use std::io;
 
 use super::Rights;
 
-/// One missing right. Its text names the remedy.
+/// A missing right. Its text names the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lack {
     /// Neither CAP_SYS_NICE nor RLIMIT_RTPRIO.
     Capability {
-        /// The program that asked.
+        /// The path of this program.
         program: String,
     },
-    /// RLIMIT_RTPRIO permits something, but not enough.
+    /// RLIMIT_RTPRIO permits some priority, but not a sufficient one.
     Limit {
         /// The soft limit.
         soft: u64,
@@ -25,7 +25,7 @@ pub enum Lack {
     UserNamespace,
     /// The cgroup (v1) has no RT time.
     GroupTime {
-        /// Its `cpu.rt_runtime_us`.
+        /// Path of its `cpu.rt_runtime_us`.
         path: String,
     },
     /// The kernel has RT_GROUP_SCHED and the process is in a v2 cgroup, which cannot have RT time.
@@ -37,7 +37,7 @@ pub enum Lack {
     Filter,
     /// The kernel refused for another reason.
     Other {
-        /// What it said.
+        /// The kernel's error number.
         errno: i32,
     },
 }
@@ -94,7 +94,8 @@ impl fmt::Display for Lack {
     }
 }
 
-/// Why the kernel refused [`Priority::MAX`](crate::Priority::MAX), most likely reason first.
+/// Returns the reasons why the kernel refused [`Priority::MAX`](crate::Priority::MAX), most likely
+/// one first.
 pub(super) fn explain(rights: &Rights, refusal: &io::Error, unified: Option<String>) -> Vec<Lack> {
     let errno = refusal.raw_os_error().unwrap_or(0);
     if errno != libc::EPERM {
@@ -119,7 +120,7 @@ pub(super) fn explain(rights: &Rights, refusal: &io::Error, unified: Option<Stri
     } else if !rights.capable && !limit_helps {
         lacks.push(Lack::Capability { program: program() });
     } else if lacks.is_empty() {
-        // The right is there and was not enough: something else refuses.
+        // The right is there but does not suffice: something else refuses.
         if rights.group.is_none()
             && let Some(group) = unified
         {

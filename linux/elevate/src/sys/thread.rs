@@ -1,10 +1,12 @@
-//! Which thread a number means.
+//! The identity of threads.
 //!
-//! The kernel gives every thread a number of its own, the inode of its pidfd (Linux 6.9), and says through a pidfd which process it belongs to
-//! (6.13). Both look up no path. Before, they are in files of `/proc`: a lookup there may wait, in a loop, for another thread that is in
-//! the middle of one while a process of that name ends, and for ever if that thread is less urgent and on the same CPU.
+//! The kernel gives every thread a number of its own, the inode of its pidfd (Linux 6.9), and
+//! reports the thread's process through a pidfd (6.13). Neither looks up a path. Older kernels have
+//! both only in files of `/proc`: a lookup there may wait, in a loop, for another thread that is in
+//! the middle of one while a process of that name ends, and forever if that thread is less urgent
+//! and on the same CPU.
 //!
-//! Allocates nothing and takes no lock.
+//! The functions allocate nothing and take no lock.
 
 use std::ffi::CStr;
 use std::io;
@@ -13,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use libc::{c_int, c_long};
 
-use super::{AT_ONCE, Tid, check, current_tid};
+use super::{OPEN_FLAGS, Tid, check, current_tid};
 
 /// See [`Sys::birth`](super::Sys::birth).
 pub(super) fn birth(tid: Tid) -> io::Result<u64> {
@@ -28,7 +30,7 @@ pub(super) fn birth(tid: Tid) -> io::Result<u64> {
         Ok(about)
     });
     match about {
-        // A number in use, of a group or session: its thread has ended.
+        // The number is in use as the id of a group or session: its thread has ended.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             Err(io::Error::from_raw_os_error(libc::ESRCH))
         }
@@ -44,7 +46,7 @@ pub(super) fn leader(tid: Tid) -> io::Result<Tid> {
     }
 }
 
-/// `struct pidfd_info` in its first version (`linux/pidfd.h`).
+/// The kernel's `struct pidfd_info` in its first version (`linux/pidfd.h`).
 #[repr(C)]
 #[derive(Default)]
 struct PidfdInfo {
@@ -64,14 +66,14 @@ fn leader_by_pidfd(fd: c_int) -> io::Result<Tid> {
         mask: PIDFD_INFO_PID,
         ..PidfdInfo::default()
     };
-    // SAFETY: a live structure of the size that the number of the call names.
+    // SAFETY: a live structure of the size that the number of the call encodes.
     check(c_long::from(unsafe {
         libc::ioctl(fd, PIDFD_GET_INFO as _, &raw mut info)
     }))?;
     Ok(info.leader as Tid)
 }
 
-/// From `/proc/<tid>/status`.
+/// Reads the leader from `/proc/<tid>/status`.
 fn leader_by_file(tid: Tid) -> io::Result<Tid> {
     let mut path = [0u8; 32];
     let mut status = [0u8; 512];
@@ -84,7 +86,7 @@ fn leader_by_file(tid: Tid) -> io::Result<Tid> {
         .ok_or_else(not_understood)
 }
 
-/// Whether this kernel has no such call.
+/// Returns whether this kernel lacks the call.
 fn is_unknown(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -94,20 +96,20 @@ fn is_unknown(error: &io::Error) -> bool {
 
 /// Calls `ask` with a pidfd of the thread.
 fn with_pidfd<T>(tid: Tid, ask: impl FnOnce(c_int) -> io::Result<T>) -> io::Result<T> {
-    /// Of a thread, not of a process (`linux/pidfd.h`).
+    /// Flag of `pidfd_open`: a pidfd of a thread rather than of a process (`linux/pidfd.h`).
     const PIDFD_THREAD: c_int = libc::O_EXCL;
     let tid = if tid == 0 { current_tid() } else { tid };
     // SAFETY: integers only. The descriptor is close-on-exec.
     let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, tid, PIDFD_THREAD) })? as c_int;
     let answer = ask(fd);
-    // SAFETY: opened above, and it has no other user.
+    // SAFETY: opened above, without another user.
     unsafe { libc::close(fd) };
     answer
 }
 
-/// Whether pidfds have inodes of their own. Asked once, of the calling thread.
+/// Returns whether pidfds have inodes of their own. Tested once, on the calling thread.
 fn pidfds_have_numbers() -> io::Result<bool> {
-    /// `linux/magic.h`.
+    /// File system type of pidfds (`linux/magic.h`).
     const PID_FS_MAGIC: u64 = 0x5049_4446;
     const UNKNOWN: u8 = 0;
     const YES: u8 = 1;
@@ -134,7 +136,7 @@ fn pidfds_have_numbers() -> io::Result<bool> {
     Ok(yes)
 }
 
-/// In clock ticks since boot, from `/proc/<tid>/stat`.
+/// Reads a thread's start in clock ticks since boot from `/proc/<tid>/stat`.
 fn start_time(tid: Tid) -> io::Result<u64> {
     let mut path = [0u8; 32];
     let mut stat = [0u8; 1024];
@@ -142,8 +144,8 @@ fn start_time(tid: Tid) -> io::Result<u64> {
     parse_start_time(&stat[..length]).ok_or_else(not_understood)
 }
 
-/// Does the thread sleep, or is it stopped: by a signal, by a tracer, with its cgroup? Then the kernel has it on no queue. Also false if that cannot be
-/// read. Allocates nothing.
+/// Returns whether the thread sleeps or is stopped by a signal, a tracer or its cgroup, and so is
+/// on no run queue. Also false if its state cannot be read. Allocates nothing.
 pub fn sleeps(tid: Tid) -> bool {
     let mut path = [0u8; 32];
     let mut stat = [0u8; 128];
@@ -153,7 +155,7 @@ pub fn sleeps(tid: Tid) -> bool {
     })
 }
 
-/// Field 3 of `/proc/<tid>/stat`.
+/// Returns field 3 of `/proc/<tid>/stat`.
 fn state(stat: &[u8]) -> Option<u8> {
     let end_of_name = stat.iter().rposition(|&byte| byte == b')')?;
     stat.get(end_of_name + 2).copied()
@@ -163,7 +165,8 @@ fn not_understood() -> io::Error {
     io::Error::from_raw_os_error(libc::EPROTO)
 }
 
-/// Writes `/proc/<tid>` and `file` into `buffer` and returns it as a C string. 0 is the calling thread.
+/// Writes `/proc/<tid>` and `file` into `buffer` and returns it as a C string. 0 is the calling
+/// thread.
 fn path_of<'a>(tid: Tid, file: &[u8], buffer: &'a mut [u8; 32]) -> &'a CStr {
     let tid = if tid <= 0 { current_tid() } else { tid };
     let mut digits = [0u8; 10];
@@ -182,10 +185,12 @@ fn path_of<'a>(tid: Tid, file: &[u8], buffer: &'a mut [u8; 32]) -> &'a CStr {
     CStr::from_bytes_until_nul(&buffer[..]).unwrap_or(c"/proc/thread-self/stat")
 }
 
-/// Reads the beginning of a file, without allocation. Returns how many bytes.
+/// Reads the beginning of a file, without allocation. Returns the number of bytes.
 fn read_into(path: &CStr, buffer: &mut [u8]) -> io::Result<usize> {
     // SAFETY: `path` ends with a NUL.
-    let fd = check(c_long::from(unsafe { libc::open(path.as_ptr(), AT_ONCE) }))? as c_int;
+    let fd = check(c_long::from(unsafe {
+        libc::open(path.as_ptr(), OPEN_FLAGS)
+    }))? as c_int;
     // SAFETY: the buffer is live and as long as stated.
     let read = check(unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) } as c_long);
     // SAFETY: `fd` was opened above and has no other user.
@@ -193,7 +198,8 @@ fn read_into(path: &CStr, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(read? as usize)
 }
 
-/// Field 22 of `/proc/<tid>/stat`. The name in field 2 may hold blanks and brackets: fields count from the last `)`.
+/// Returns field 22 of `/proc/<tid>/stat`. The name in field 2 may hold blanks and brackets: fields
+/// count from the last `)`.
 fn parse_start_time(stat: &[u8]) -> Option<u64> {
     let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
     let field = stat

@@ -31,7 +31,7 @@ fn calibration_measures_everything_in_bounded_time_and_leaves_nothing() {
         assert!(timer.lateness.p99_ns >= timer.lateness.p50_ns);
     }
     assert!(found.switch.p50_ns > found.change.p50_ns);
-    // A disturbed machine may seem to be the faster the more often it is looked at.
+    // Noise can hide the cost of looks in a single calibration.
     let mut looks = (0..5).map(|_| patiently(|| Calibration::measure(None)).look_cost());
     assert!(looks.any(|look| !look.is_zero()));
     let brief = patiently(Calibration::brief);
@@ -69,11 +69,11 @@ fn ordinary_threads_run_several_times_during_a_calibration() {
         ends.store(true, Release);
         ordinary.join().unwrap()
     });
-    // It runs between two pieces, not just before the first and after the last.
+    // The thread runs between two pieces, not only before the first and after the last.
     assert!(times >= 4, "it ran {times} times");
 }
 
-/// Tries again while others hold the CPU: tests beside this one do, and other programs may.
+/// Tries again while other threads hold the CPU: other tests do, and other programs may.
 fn patiently(measure: impl Fn() -> Result<Calibration, CalibrateError>) -> Calibration {
     let began = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! What the children do: victims, and owners that die.
+//! The roles of child processes: victims, and owners that die.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use upshift_elevate::{Elevated, Elevator, Priority, Tid, current_tid};
 
 use crate::process::{ROLE, Random};
 
-/// Not a test of its own: this program, started by other tests to be one of their children.
+/// A role rather than a test: other tests start this program to be one of their children.
 #[test]
 fn plays_a_role() {
     let Ok(role) = std::env::var(ROLE) else {
@@ -21,14 +21,14 @@ fn plays_a_role() {
         "owner" => owner(),
         "tyrant" => tyrant(),
         "successor" => successor(),
-        "heart" => heart(),
+        "heartbeat" => heartbeat(),
         "exec" => exec(),
         "namespace" => namespace(),
         other => panic!("no role {other}"),
     }
 }
 
-/// Whatever goes wrong, this process ends within `seconds`, and within 1 s if it keeps a CPU in SCHED_FIFO.
+/// Bounds this process: it ends within `seconds`, and within 1 s if it keeps a CPU in SCHED_FIFO.
 fn bound_this_process(seconds: u32) {
     let limit = libc::rlimit {
         rlim_cur: 1_000_000,
@@ -57,7 +57,7 @@ fn sleep(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
 
-/// Threads of every policy, asleep until killed.
+/// Starts threads of every policy, which sleep until killed.
 fn victim() {
     let attr = |policy: i32, nice: i32, priority: u32| SchedAttr {
         policy: policy as u32,
@@ -90,7 +90,7 @@ fn victim() {
     sleep(300_000);
 }
 
-/// As many threads as CPUs, which sleep for a moment and then spin for a second.
+/// Starts as many threads as CPUs, which sleep for a moment and then spin for most of a second.
 fn spinner() {
     let cpus = std::thread::available_parallelism().unwrap().get();
     let threads: Vec<Tid> = (0..cpus)
@@ -117,15 +117,17 @@ fn say_threads(threads: &[Tid]) {
     println!("threads {}", threads.join(" "));
 }
 
-/// Elevates foreign threads, gives signs of life, and elevates them again when they were demoted meanwhile.
-fn heart() {
+/// Elevates threads of other processes, gives signs of life, and elevates the threads again when
+/// they were demoted meanwhile.
+fn heartbeat() {
     let builder = Elevator::builder().guardian(true);
     let elevator = builder
         .heartbeat(Duration::from_millis(100))
         .build()
         .unwrap();
     let five = Priority::of::<5>();
-    // Its charges keep it from running until the guardian demotes them for the first time.
+    // The elevated threads keep this one from running until the guardian demotes them for the first
+    // time.
     let mut demotions = elevator.demotions();
     let guards: Vec<Elevated> = tids()
         .into_iter()
@@ -145,7 +147,7 @@ fn heart() {
     }
 }
 
-/// Elevates own and foreign threads at random until it dies, in one of many ways.
+/// Elevates its own and other processes' threads at random until it dies, in one of many ways.
 fn owner() {
     let mut random = Random(setting("SEED").parse().unwrap());
     let (manner, tids) = (setting("MANNER"), tids());
@@ -153,7 +155,7 @@ fn owner() {
     println!("ready");
     let busy = elevator.clone();
     let seed = random.below(u64::MAX) | 1;
-    // One thread of its own elevates and gives back all the time, itself included.
+    // A thread of its own elevates and restores all the time, itself included.
     std::thread::spawn(move || own_threads(&busy, Random(seed)));
     let delay = Duration::from_micros(random.below(5000));
     let death = manner.clone();
@@ -192,7 +194,7 @@ fn owner() {
     }
 }
 
-/// One random act on a random foreign thread.
+/// Makes one random change to a random thread of another process.
 fn step(elevator: &Elevator, tids: &[Tid], guards: &mut Vec<Elevated>, random: &mut Random) {
     let priority = Priority::new(1 + random.below(48) as u8).unwrap();
     match random.below(5) {
@@ -218,7 +220,7 @@ fn step(elevator: &Elevator, tids: &[Tid], guards: &mut Vec<Elevated>, random: &
     }
 }
 
-/// Elevates itself, spawns from there, gives back: for at most two seconds.
+/// Elevates itself, spawns from there, and restores itself, for at most two seconds.
 fn own_threads(elevator: &Elevator, mut random: Random) {
     let end = Instant::now() + Duration::from_secs(2);
     while Instant::now() < end {
@@ -235,7 +237,7 @@ fn own_threads(elevator: &Elevator, mut random: Random) {
 }
 
 fn die(manner: &str) {
-    // SAFETY: each of these ends the process, which is what the test is about.
+    // SAFETY: each call ends the process, which is the purpose of the test.
     unsafe {
         match manner {
             "segv" => {
@@ -254,7 +256,7 @@ fn die(manner: &str) {
     }
 }
 
-/// Gives up every right, in every thread.
+/// Gives up all rights, in every thread.
 fn become_nobody() {
     // SAFETY: plain calls.
     unsafe {
@@ -264,7 +266,8 @@ fn become_nobody() {
     }
 }
 
-/// Elevates spinning threads on every CPU to the highest foreign priority, then kills itself.
+/// Elevates spinning threads on every CPU to the highest priority for other processes, then kills
+/// itself.
 fn tyrant() {
     let elevator = Elevator::with_guardian().unwrap();
     let _own = elevator.elevate_current(Priority::MAX).unwrap();
@@ -303,18 +306,19 @@ fn successor() {
     die("kill");
 }
 
-/// Replaces itself while elevated, from its main thread or another one.
+/// Replaces itself while elevated, from its main thread or from another one.
 fn exec() {
     if setting("WHERE") == "elsewhere" {
         return replace();
     }
-    // Tests do not run on the main thread; the only thread of a fork is one. glibc keeps its allocator usable there.
+    // Tests do not run on the main thread, but a fork has only one thread. glibc keeps its
+    // allocator usable there.
     // SAFETY: the child replaces itself, or ends by a panic that no thread waits for.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         replace();
     }
-    // SAFETY: no status is asked for.
+    // SAFETY: no status is requested.
     unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
 }
 
@@ -329,7 +333,7 @@ fn replace() {
     panic!("exec: {error}");
 }
 
-/// Says what it may do in the user namespace it was started in.
+/// Prints its rights in the user namespace that it was started in.
 fn namespace() {
     let rights = upshift_elevate::Rights::probe();
     println!("lacks {:?} capable {}", rights.lacks, rights.capable);

@@ -1,4 +1,4 @@
-//! Whatever dies, no thread stays elevated (the property test), and the guardian goes too.
+//! The property test: whichever process dies, no thread stays elevated, and the guardian ends too.
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,9 @@ const MANNERS: [&str; 10] = [
     "killed", "killed", "killed", "segv", "abort", "_exit", "term", "exit", "panic", "return",
 ];
 
-/// After the death of `owner`: victims as before, and nothing of the owner left but ordinary processes.
-fn nothing_stays(owner: &Process, victim: &Victim, what: &str) {
+/// Waits, after the death of `owner`, until the victims are unchanged and the owner has left only
+/// ordinary processes.
+fn nothing_stays(owner: &Process, victim: &Victim, case: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let changed = victim.changed();
@@ -28,14 +29,15 @@ fn nothing_stays(owner: &Process, victim: &Victim, what: &str) {
         let elevated: Vec<_> = left.iter().flat_map(|&pid| elevated_threads(pid)).collect();
         if changed.is_none() && guardians.is_empty() && elevated.is_empty() {
             for pid in left {
-                // SAFETY: a child the owner has spawned and left; it carries the owner's marker.
+                // SAFETY: a child that the owner has spawned and left; it carries the owner's
+                // marker.
                 unsafe { libc::kill(pid, libc::SIGKILL) };
             }
             return;
         }
         assert!(
             Instant::now() < deadline,
-            "{PATIENCE:?} after {what}: {changed:?}, guardians {guardians:?}, elevated {elevated:?}"
+            "{PATIENCE:?} after {case}: {changed:?}, guardians {guardians:?}, elevated {elevated:?}"
         );
         std::thread::sleep(Duration::from_micros(500));
     }
@@ -97,7 +99,7 @@ fn no_thread_stays_elevated_over_hundreds_of_deaths() {
 }
 
 #[test]
-fn the_guardian_runs_over_charges_that_burn_every_cpu() {
+fn the_guardian_runs_over_elevated_threads_that_burn_every_cpu() {
     if !root() {
         return;
     }
@@ -127,8 +129,8 @@ fn a_process_image_does_not_inherit_an_elevation() {
     if !root() {
         return;
     }
-    for (place, is_main) in [("main", "true"), ("elsewhere", "false")] {
-        let mut owner = Process::start("exec", &[("WHERE", place.to_string())]);
+    for (thread, is_main) in [("main", "true"), ("elsewhere", "false")] {
+        let mut owner = Process::start("exec", &[("WHERE", thread.to_string())]);
         let ready = owner.line("ready").unwrap();
         let (pid, main) = ready.split_once(' ').unwrap();
         assert_eq!(main, is_main);
@@ -137,7 +139,7 @@ fn a_process_image_does_not_inherit_an_elevation() {
             std::fs::read_to_string(format!("/proc/{pid}/comm"))
                 .is_ok_and(|name| name.trim() == "sleep")
         });
-        until("it is not elevated", || {
+        until("the new image is not elevated", || {
             Policy::of(&Kernel, pid).is_ok_and(|policy| policy.real_time() == 0)
         });
         until("the guardian is gone", || {
@@ -145,19 +147,19 @@ fn a_process_image_does_not_inherit_an_elevation() {
                 .iter()
                 .all(|&left| left == pid || left == owner.pid())
         });
-        // SAFETY: the sleeping process the owner has become, or its child.
+        // SAFETY: the sleeping process that the owner has become, or its child.
         unsafe { libc::kill(pid, libc::SIGKILL) };
         owner.kill();
     }
 }
 
 #[test]
-fn an_owner_that_is_stopped_keeps_no_thread_elevated() {
+fn a_stopped_owner_keeps_no_thread_elevated() {
     if !root() {
         return;
     }
     let victim = Victim::start("spinner");
-    let mut owner = Process::start("heart", &[("TIDS", victim.tids())]);
+    let mut owner = Process::start("heartbeat", &[("TIDS", victim.tids())]);
     assert!(owner.line("ready").is_some());
     let elevated = || {
         let real_time = |tid| Policy::of(&Kernel, tid).unwrap().real_time() > 0;
@@ -165,14 +167,14 @@ fn an_owner_that_is_stopped_keeps_no_thread_elevated() {
         threads.any(|&(tid, ..)| real_time(tid))
     };
     for _ in 0..3 {
-        until("they are elevated", elevated);
+        until("the threads are elevated", elevated);
         // SAFETY: a child that has not been waited for.
         unsafe { libc::kill(owner.pid(), libc::SIGSTOP) };
-        until("they are demoted", || !elevated());
+        until("the threads are demoted", || !elevated());
         // SAFETY: as above.
         unsafe { libc::kill(owner.pid(), libc::SIGCONT) };
     }
-    until("they are elevated again", elevated);
+    until("the threads are elevated again", elevated);
     owner.kill();
     nothing_stays(&owner, &victim, "the owner's death");
 }

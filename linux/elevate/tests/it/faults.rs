@@ -1,4 +1,4 @@
-//! Every system call fails once, or for ever, with every error: no thread stays elevated.
+//! Every system call fails once, or always, with every error: no thread stays elevated.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const ERRORS: [i32; 6] = [
     libc::EBUSY,
 ];
 
-/// More calls than one round of the sequence below makes.
+/// Upper bound of the calls that one round of the sequence below makes.
 const CALLS: u64 = 24;
 
 #[test]
@@ -33,7 +33,7 @@ fn any_call_may_fail_and_no_thread_stays_elevated() {
                 let faulty = Arc::new(Faulty::new());
                 let elevator = Elevator::builder().sys(faulty.clone()).build().unwrap();
                 faulty.fail(Call::Any, nth, times, errno);
-                let what = format!("call {nth}, {times} times, errno {errno}");
+                let case = format!("call {nth}, {times} times, errno {errno}");
                 match elevator.elevate(sleeper.tid, Priority::of::<5>()) {
                     Ok(guard) => {
                         let _ = guard.set(Priority::of::<6>());
@@ -41,21 +41,21 @@ fn any_call_may_fail_and_no_thread_stays_elevated() {
                         let _ = guard.set(Priority::of::<4>());
                         drop(guard);
                         if times == 1 && errno != libc::ESRCH {
-                            assert_eq!(sleeper.policy().real_time(), 0, "guard dropped, {what}");
+                            assert_eq!(sleeper.policy().real_time(), 0, "guard dropped, {case}");
                         }
                     }
                     Err(_) => {
-                        assert_eq!(sleeper.policy(), former, "refused, {what}");
-                        assert!(elevator.is_empty(), "refused, {what}");
+                        assert_eq!(sleeper.policy(), former, "refused, {case}");
+                        assert!(elevator.is_empty(), "refused, {case}");
                     }
                 }
                 faulty.heal();
                 drop(elevator);
                 if errno != libc::ESRCH {
-                    assert_eq!(sleeper.policy().real_time(), 0, "set dropped, {what}");
-                    assert_eq!(sleeper.policy().class(), former.class(), "{what}");
+                    assert_eq!(sleeper.policy().real_time(), 0, "set dropped, {case}");
+                    assert_eq!(sleeper.policy().class(), former.class(), "{case}");
                 }
-                // A flag that could not be cleared, or a thread said to be gone.
+                // Clears a flag that could not be cleared, and restores a thread reported as gone.
                 let _ = upshift_elevate::sys::Sys::sched_setattr(
                     &upshift_elevate::sys::Kernel,
                     sleeper.tid,
@@ -67,7 +67,7 @@ fn any_call_may_fail_and_no_thread_stays_elevated() {
 }
 
 #[test]
-fn a_thread_that_could_not_be_given_back_can_be_elevated_again() {
+fn a_thread_that_could_not_be_restored_can_be_elevated_again() {
     if !permitted() {
         return;
     }
@@ -80,7 +80,7 @@ fn a_thread_that_could_not_be_given_back_can_be_elevated_again() {
     let error = guard.release().unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EPERM));
     faulty.heal();
-    assert_eq!(elevator.len(), 1, "it stays recorded");
+    assert_eq!(elevator.len(), 1, "the thread stays recorded");
     let guard = elevator.elevate(sleeper.tid, Priority::of::<6>()).unwrap();
     assert_eq!(guard.former(), Some(former));
     assert_eq!(elevator.len(), 1);
@@ -117,7 +117,9 @@ fn without_a_second_guardian_no_thread_of_others_is_elevated() {
         .unwrap();
     // SAFETY: the guardian is a child of this process that has not been waited for.
     unsafe { libc::kill(elevator.guardian_pid().unwrap(), libc::SIGKILL) };
-    crate::process::until("its death is noticed", || elevator.guardian_pid().is_none());
+    crate::process::until("the guardian's death is noticed", || {
+        elevator.guardian_pid().is_none()
+    });
     faulty.fail(Call::Fork, 0, 1, libc::EAGAIN);
     let error = elevator
         .elevate(victim.threads[0].0, Priority::MIN)

@@ -1,4 +1,4 @@
-//! Guards: what is refused, what is given back, and by which guard it is not.
+//! Guards: refusals, restoring, and threads that a guard must not touch.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -51,7 +51,7 @@ fn a_thread_gets_policy_and_cpus_back() {
 }
 
 #[test]
-fn a_panic_gives_back_while_it_unwinds() {
+fn a_panic_restores_the_thread_while_it_unwinds() {
     if !permitted() {
         return;
     }
@@ -98,7 +98,8 @@ fn nothing_unrecorded_is_elevated_when_the_table_is_full() {
         "{error}"
     );
     assert_eq!(second.policy().real_time(), 0);
-    // A thread that has ended makes room, even while its guard lives; the guard then acts on no thread.
+    // A thread that has ended makes room, even while its guard lives; the guard then acts on no
+    // thread.
     first.end();
     let other = elevator.elevate(second.tid, FIVE).unwrap();
     assert!(!guard.is_alive() && other.is_alive());
@@ -144,10 +145,10 @@ fn a_thread_that_another_process_elevates_is_refused() {
         assert!(error.to_string().contains("End that one"), "{error}");
     };
     theirs(libc::SCHED_FIFO, 12);
-    // As `upshift sched` leaves it while the CPUs are open.
+    // The policy that `upshift sched` leaves while the CPUs are open.
     theirs(libc::SCHED_IDLE, 0);
     assert!(elevator.is_empty());
-    // A thread that is not elevated may be, whatever chose its policy.
+    // A thread that is not elevated may be, whichever program chose its policy.
     Kernel.sched_setscheduler(tid, libc::SCHED_FIFO, 3).unwrap();
     drop(elevator.elevate(tid, FIVE).unwrap());
     let own = Policy::of(&Kernel, tid).unwrap();
@@ -240,7 +241,7 @@ fn a_nice_value_that_was_set_meanwhile_stays() {
         assert_eq!(guard.release().unwrap(), Restored::Exactly);
         assert_eq!(sleeper.policy().class(), Class::Other { nice: 19 });
         assert!(!sleeper.policy().resets_on_fork());
-        // The value that the guard has set itself is taken back.
+        // The value that the guard has set itself is reverted.
         let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
         guard.set_nice(7).unwrap();
         guard.set(FIVE).unwrap();
@@ -274,7 +275,7 @@ fn a_policy_that_was_set_meanwhile_stays() {
 }
 
 #[test]
-fn a_thread_that_was_born_is_given_back_with_the_nice_value_of_its_parent() {
+fn a_born_thread_is_restored_with_the_nice_value_of_its_parent() {
     if !permitted() {
         return;
     }
@@ -282,7 +283,7 @@ fn a_thread_that_was_born_is_given_back_with_the_nice_value_of_its_parent() {
     let parent = Sleeper::start();
     renice(parent.tid, 4);
     let like = elevator.elevate(parent.tid, FIVE).unwrap();
-    // The kernel gives threads of a real-time thread 0.
+    // The kernel gives nice 0 to the threads of a real-time thread.
     let born = Sleeper::start();
     let guard = elevator.elevate_born(born.tid, FIVE, &like).unwrap();
     assert_eq!(guard.release().unwrap(), Restored::Exactly);
@@ -290,7 +291,7 @@ fn a_thread_that_was_born_is_given_back_with_the_nice_value_of_its_parent() {
 }
 
 #[test]
-fn cpus_that_are_not_there_are_refused() {
+fn cpus_that_do_not_exist_are_refused() {
     if !permitted() {
         return;
     }
@@ -299,7 +300,7 @@ fn cpus_that_are_not_there_are_refused() {
     let cpus = Kernel.sched_getaffinity(sleeper.tid).unwrap();
     let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
     guard.pin(cpus.iter().next().unwrap()).unwrap();
-    // Refused pins do not make the guard forget where the thread is.
+    // A refused pin does not make the guard forget where the thread is.
     for cpu in [CpuSet::MAX - 1, CpuSet::MAX - 2, CpuSet::MAX, usize::MAX] {
         assert_eq!(
             guard.pin(cpu).unwrap_err().raw_os_error(),
@@ -346,13 +347,13 @@ fn threads_of_others_need_a_guardian_and_stay_below_it() {
 }
 
 #[test]
-fn a_set_is_given_back_at_its_end_whatever_looks_at_it_meanwhile() {
+fn a_set_is_restored_at_its_end_even_if_another_thread_reads_it() {
     if !permitted() {
         return;
     }
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // An elevator looks into every set of the process.
+        // An elevator reads every set of the process.
         scope.spawn(|| {
             let (elevator, sleeper) = (Elevator::new().unwrap(), Sleeper::start());
             while !stop.load(Relaxed) {
@@ -375,9 +376,9 @@ fn a_set_is_given_back_at_its_end_whatever_looks_at_it_meanwhile() {
     });
 }
 
-/// A thread that gives itself back is ordinary before it has let go of the set.
+/// A thread that restores itself is ordinary before it has released the set's lock.
 #[test]
-fn a_thread_that_gives_itself_back_beside_a_burner_holds_up_no_more_urgent_one() {
+fn a_thread_that_restores_itself_beside_a_busy_thread_delays_no_more_urgent_one() {
     if !permitted() {
         return;
     }
@@ -395,10 +396,10 @@ fn a_thread_that_gives_itself_back_beside_a_burner_holds_up_no_more_urgent_one()
             pin();
             let own = elevator.elevate_current(Priority::of::<30>()).unwrap();
             ready.store(true, Relaxed);
-            until("the burner burns", || began.load(Relaxed));
+            until("the busy thread runs", || began.load(Relaxed));
             drop(own);
         });
-        until("it is elevated", || ready.load(Relaxed));
+        until("the thread is elevated", || ready.load(Relaxed));
         scope.spawn(|| {
             pin();
             let others = Elevator::new().unwrap();
@@ -432,25 +433,25 @@ fn the_guardian_is_invisible_to_wait_loops() {
         return;
     }
     let elevator = Elevator::with_guardian().unwrap();
-    // Other tests have children too, so only what concerns the guardian is asked.
+    // Other tests have children too, so only the guardian is queried.
     let guardian = elevator.guardian_pid().unwrap();
-    // SAFETY: no status is asked for.
+    // SAFETY: no status is requested.
     let seen = unsafe { libc::waitpid(guardian, std::ptr::null_mut(), libc::WNOHANG) };
     assert_eq!(seen, -1);
     let descriptors = std::fs::read_dir(format!("/proc/{guardian}/fd")).unwrap();
     assert!(descriptors.count() <= 2, "socket and pidfd");
 }
 
-/// What tests say of a guardian that has not done its work.
+/// Tests report a guardian's pulse when it has not restored a thread.
 #[test]
-fn the_pulse_is_what_the_guardian_sees() {
+fn the_pulse_is_the_view_of_the_guardian() {
     if !root() {
         return;
     }
     let victim = Victim::start("victim");
     let second = Duration::from_secs(1);
     let builder = Elevator::builder().guardian(true).heartbeat(second);
-    // The largest table is the one that is read.
+    // `pulse` reads the largest table.
     let builder = builder.capacity(upshift_elevate::MAX_CAPACITY);
     let elevator = builder.build().unwrap();
     let guardian = elevator.guardian_pid().unwrap();
@@ -473,7 +474,7 @@ fn a_fork_of_the_owner_changes_nothing() {
     let elevator = Elevator::new().unwrap();
     let sleeper = Sleeper::start();
     let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
-    // SAFETY: the child drops a guard, which allocates nothing there, and ends.
+    // SAFETY: the child drops a guard, which allocates nothing there, and exits.
     unsafe {
         let pid = libc::fork();
         if pid == 0 {
@@ -533,7 +534,7 @@ fn a_later_process_of_the_same_pid_is_not_touched() {
     drop(second);
 }
 
-/// A sleeping process of a chosen pid.
+/// A sleeping process with a chosen pid.
 struct SamePid(i32);
 
 impl SamePid {
@@ -544,7 +545,7 @@ impl SamePid {
         arguments.exit_signal = libc::SIGCHLD as u64;
         arguments.set_tid = chosen.as_ptr() as u64;
         arguments.set_tid_size = 1;
-        // SAFETY: a plain fork; the child only sleeps and ends.
+        // SAFETY: a plain fork; the child only sleeps and exits.
         unsafe {
             let made = libc::syscall(
                 libc::SYS_clone3,
@@ -584,9 +585,9 @@ fn threads_that_do_not_exist_are_named() {
     assert!(current_tid() > 0);
 }
 
-/// What leaks here leaks until the machine's CPUs are put into scheduling domains anew.
+/// A reservation that leaks stays until the kernel rebuilds the scheduling domains.
 #[test]
-fn what_a_sleeper_has_reserved_is_the_kernels_again_whichever_way_it_leaves() {
+fn the_reservation_of_a_sleeping_thread_is_returned_however_it_leaves() {
     if !permitted() {
         return;
     }
@@ -594,7 +595,7 @@ fn what_a_sleeper_has_reserved_is_the_kernels_again_whichever_way_it_leaves() {
     let ms = Duration::from_millis;
     let reserve = |guard: &upshift_elevate::Elevated| {
         let reserved = guard.set_deadline(ms(8), ms(20), ms(20));
-        // The kernel lets go of what it may use of this period first.
+        // First the kernel releases the runtime of the current period.
         std::thread::sleep(ms(60));
         reserved
     };
@@ -605,16 +606,16 @@ fn what_a_sleeper_has_reserved_is_the_kernels_again_whichever_way_it_leaves() {
     guard.set_fair().unwrap();
     drop(guard);
     let cpus = std::thread::available_parallelism().unwrap().get();
-    // Each way alone would take more than there is.
+    // A leak in a single way of leaving would exceed the kernel's bound.
     for (name, leave) in [
         (
             "set",
-            (|it| it.set(FIVE)) as fn(&upshift_elevate::Elevated) -> std::io::Result<()>,
+            (|guard| guard.set(FIVE)) as fn(&upshift_elevate::Elevated) -> std::io::Result<()>,
         ),
-        ("set_fair", |it| it.set_fair()),
-        ("set_idle", |it| it.set_idle()),
-        ("set_nice", |it| it.set_nice(3)),
-        ("restore", |it| it.restore().map(drop)),
+        ("set_fair", |guard| guard.set_fair()),
+        ("set_idle", |guard| guard.set_idle()),
+        ("set_nice", |guard| guard.set_nice(3)),
+        ("restore", |guard| guard.restore().map(drop)),
     ] {
         for round in 0..cpus * 5 / 2 + 1 {
             let guard = elevator.hold(sleeper.tid).unwrap();

@@ -1,7 +1,7 @@
 //! Tests on the real kernel: real threads, real processes, real deaths.
 //!
-//! Whatever elevates is bounded: children live under `alarm` and RLIMIT_RTTIME, loops under a clock. Without the right to use
-//! SCHED_FIFO a test prints `skipped:` and the reason.
+//! All elevation is bounded: children live under `alarm` and RLIMIT_RTTIME, loops under a clock.
+//! Without the right to use SCHED_FIFO a test prints `skipped:` and the reason.
 
 mod calibrate;
 mod child;
@@ -16,15 +16,15 @@ use std::io::Write;
 
 use upshift_elevate::{Priority, Rights};
 
-/// Says that the calling test does not test, past the capture of the test harness.
+/// Reports, past the capture of the test harness, that the calling test is skipped.
 fn skipped(why: impl Display) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("test");
     let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
 }
 
-/// Whether this machine lets us; if not, says why. From then on a thread of this process that keeps a CPU in SCHED_FIFO
-/// for 2 s ends the process.
+/// Returns whether this machine permits SCHED_FIFO; reports the reason if not. From then on a
+/// thread of this process that keeps a CPU in SCHED_FIFO for 2 s ends the process.
 fn permitted() -> bool {
     let limit = libc::rlimit {
         rlim_cur: 2_000_000,
@@ -41,7 +41,7 @@ fn permitted() -> bool {
     }
 }
 
-/// As [`permitted`], and the tests that change users or make pids need root.
+/// Checks [`permitted`] for tests that need root to change users or choose pids.
 fn root() -> bool {
     // SAFETY: cannot fail.
     let root = unsafe { libc::geteuid() } == 0;

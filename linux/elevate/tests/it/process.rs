@@ -1,4 +1,4 @@
-//! Processes and threads the tests act on.
+//! Processes and threads that the tests act on.
 
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -12,10 +12,10 @@ pub(crate) use upshift_elevate::testing::{Random, elevated_threads};
 use upshift_elevate::{Policy, Tid, current_tid};
 pub(crate) use upshift_testing::{PATIENCE, until};
 
-/// The variable that tells this program which child to be.
+/// The variable that tells this program its role as a child.
 pub(crate) const ROLE: &str = "UPSHIFT_ELEVATE_ROLE";
 
-/// This program again, as the child `role`; ends with its guard.
+/// This program in the role of a child; killed when dropped.
 pub(crate) struct Process {
     pub(crate) child: Child,
     pub(crate) out: BufReader<ChildStdout>,
@@ -27,7 +27,8 @@ impl Process {
         Process::try_start(role, settings, || Ok(())).unwrap()
     }
 
-    /// As [`Process::start`]; `before` runs in the child before it becomes this program.
+    /// Starts a child as [`Process::start`] does; `before` runs in it before it becomes this
+    /// program.
     pub(crate) fn try_start(
         role: &str,
         settings: &[(&str, String)],
@@ -47,7 +48,7 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        // SAFETY: what the tests run there makes system calls only.
+        // SAFETY: the closures of the tests only make system calls.
         unsafe { command.pre_exec(before) };
         let mut child = command.spawn()?;
         let out = BufReader::new(child.stdout.take().unwrap());
@@ -58,14 +59,14 @@ impl Process {
         self.child.id() as Tid
     }
 
-    /// The rest of the next line that begins with `name`; `None` at the end of the output.
+    /// Returns the rest of the next line that begins with `name`; `None` at the end of the output.
     pub(crate) fn line(&mut self, name: &str) -> Option<String> {
         loop {
             let mut line = String::new();
             if self.out.read_line(&mut line).unwrap() == 0 {
                 return None;
             }
-            // The test harness may have written something before.
+            // The test harness may have written a prefix.
             if let Some((_, rest)) = line.trim().split_once(name) {
                 return Some(rest.trim().to_string());
             }
@@ -84,7 +85,7 @@ impl Drop for Process {
     }
 }
 
-/// A process with one sleeping thread for each of several policies.
+/// A process with a sleeping thread for each of several policies.
 pub(crate) struct Victim {
     _process: Process,
     pub(crate) threads: Vec<(Tid, SchedAttr, CpuSet)>,
@@ -117,7 +118,7 @@ impl Victim {
         tids.join(" ")
     }
 
-    /// The first thread that is not as it was at first.
+    /// Describes the first thread that differs from its first state.
     pub(crate) fn changed(&self) -> Option<String> {
         self.threads.iter().find_map(|(tid, former, cpus)| {
             let now = Kernel.sched_getattr(*tid).unwrap();
@@ -128,7 +129,7 @@ impl Victim {
     }
 }
 
-/// A sleeping thread of this process; ends with its guard.
+/// A sleeping thread of this process, ended when dropped.
 pub(crate) struct Sleeper {
     pub(crate) tid: Tid,
     wake: Option<Sender<()>>,
@@ -159,7 +160,7 @@ impl Sleeper {
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap();
         }
-        // The kernel takes a moment longer than `join`.
+        // The kernel removes the thread a moment after `join`.
         until("the thread is gone", || {
             Policy::of(&Kernel, self.tid).is_err()
         });
@@ -175,10 +176,11 @@ impl Drop for Sleeper {
     }
 }
 
-/// The bound of the crate's promise, on a machine whose CPUs the guardian gets when it wants them.
+/// The bound that the crate guarantees, on a machine whose CPUs the guardian gets when it wants
+/// them.
 pub(crate) const PROMISE: Duration = Duration::from_secs(1);
 
-/// Processes that carry `marker` in their environment.
+/// Returns the processes that carry `marker` in their environment.
 pub(crate) fn marked(marker: &str) -> Vec<Tid> {
     let entries = std::fs::read_dir("/proc").unwrap();
     entries

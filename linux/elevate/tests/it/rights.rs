@@ -1,4 +1,4 @@
-//! Rights that are missing, or lost on the way.
+//! Rights that are missing, or lost while a thread is elevated.
 
 use upshift_elevate::sys::{Kernel, Sys};
 use upshift_elevate::testing::{Call, Faulty};
@@ -7,7 +7,7 @@ use upshift_elevate::{Class, Elevator, Lack, Policy, Priority, Restored, Rights}
 use crate::process::{Process, Sleeper};
 use crate::root;
 
-/// Takes every capability from the calling thread only.
+/// Drops all capabilities of the calling thread only.
 fn drop_capabilities() {
     // Version 3, this thread; then effective, permitted and inheritable, low and high words.
     let header = [0x2008_0522u32, 0];
@@ -24,7 +24,7 @@ fn in_a_thread(body: impl FnOnce() + Send) {
 }
 
 #[test]
-fn lowering_works_without_rights_and_raising_says_what_is_missing() {
+fn lowering_works_without_rights_and_raising_names_the_missing_one() {
     if !root() {
         return;
     }
@@ -71,7 +71,7 @@ fn a_real_time_thread_comes_back_without_rights_not_above_its_former_priority() 
 }
 
 #[test]
-fn a_thread_that_kept_its_capabilities_is_given_back_by_one_that_has_them() {
+fn a_thread_with_more_capabilities_is_restored_by_a_caller_that_has_them() {
     if !root() {
         return;
     }
@@ -81,7 +81,7 @@ fn a_thread_that_kept_its_capabilities_is_given_back_by_one_that_has_them() {
     let guard = elevator.elevate(sleeper.tid, Priority::of::<9>()).unwrap();
     in_a_thread(|| {
         drop_capabilities();
-        // The kernel protects a thread from those that have fewer capabilities.
+        // The kernel protects a thread from callers with fewer capabilities.
         assert_eq!(
             guard.set(Priority::MIN).unwrap_err().raw_os_error(),
             Some(libc::EPERM)
@@ -131,7 +131,7 @@ fn capabilities_of_a_user_namespace_are_not_mistaken_for_rights() {
     }
 }
 
-/// A user namespace in which root stays root.
+/// Enters a user namespace in which root stays root.
 fn enter_user_namespace() -> std::io::Result<()> {
     let map = b"0 0 1\n";
     // SAFETY: system calls on integers and constants.
@@ -181,7 +181,7 @@ fn unreadable_facts_are_no_error() {
     assert!(faulty.calls() > 0 && Kernel.sched_getattr(0).is_ok());
 }
 
-/// A group of its own in the v1 hierarchy, without RT time.
+/// Uses a group of its own in the v1 hierarchy, without RT time.
 #[test]
 fn a_group_without_time_is_named_with_its_file() {
     if !root() {

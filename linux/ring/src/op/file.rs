@@ -1,7 +1,7 @@
 //! Opening, inspecting, syncing and closing files.
 
 use super::outcome;
-use super::path::Place;
+use super::path::PathAt;
 use crate::fd::Fd;
 use crate::operation::Operation;
 use io_uring::{opcode, squeue::Entry, types};
@@ -12,13 +12,14 @@ use std::{fmt, io, mem};
 /// Opens a file; resolves to its descriptor, which is close-on-exec.
 #[derive(Debug)]
 pub struct OpenAt {
-    place: Place,
+    path: PathAt,
     flags: i32,
     mode: libc::mode_t,
 }
 
 impl OpenAt {
-    /// Relative to `directory` or, if `None`, to the working directory. `flags` and `mode` as for `openat(2)`.
+    /// Opens `path`, relative to `directory` or, if `None`, to the working directory. `flags` and
+    /// `mode` as for `openat(2)`.
     ///
     /// # Errors
     ///
@@ -30,7 +31,7 @@ impl OpenAt {
         mode: u32,
     ) -> io::Result<Self> {
         Ok(Self {
-            place: Place::new(directory, path)?,
+            path: PathAt::new(directory, path)?,
             flags: flags | libc::O_CLOEXEC,
             mode,
         })
@@ -44,7 +45,7 @@ unsafe impl Operation for OpenAt {
     type Output = io::Result<OwnedFd>;
 
     fn entry(&mut self) -> Entry {
-        opcode::OpenAt::new(self.place.directory(), self.place.path.as_ptr())
+        opcode::OpenAt::new(self.path.directory(), self.path.relative.as_ptr())
             .flags(self.flags)
             .mode(self.mode)
             .build()
@@ -52,37 +53,38 @@ unsafe impl Operation for OpenAt {
 
     fn complete(self, result: i32, _flags: u32) -> Self::Output {
         outcome(result)?;
-        // SAFETY: the kernel made this descriptor for us, and it is known here only.
+        // SAFETY: the kernel made this descriptor for this operation, and no other code knows it.
         Ok(unsafe { OwnedFd::from_raw_fd(result) })
     }
 }
 
-/// Asks for the attributes of a file.
+/// Reads the attributes of a file.
 pub struct Statx {
-    place: Place,
+    path: PathAt,
     flags: i32,
     answer: Box<libc::statx>,
 }
 
 impl Statx {
-    /// Of a path, relative to `directory` or to the working directory. `flags` as for `statx(2)`.
+    /// Reads the attributes of a path, relative to `directory` or, if `None`, to the working
+    /// directory. `flags` as for `statx(2)`.
     ///
     /// # Errors
     ///
     /// `InvalidInput` if the path contains a NUL byte.
     pub fn new(directory: Option<Fd>, path: impl AsRef<Path>, flags: i32) -> io::Result<Self> {
         Ok(Self {
-            place: Place::new(directory, path)?,
+            path: PathAt::new(directory, path)?,
             flags,
             // SAFETY: all zeroes is a valid value.
             answer: Box::new(unsafe { mem::zeroed() }),
         })
     }
 
-    /// Of an open file.
+    /// Reads the attributes of an open file.
     pub fn of(fd: Fd) -> Self {
         Self {
-            place: Place::open(fd),
+            path: PathAt::open(fd),
             flags: libc::AT_EMPTY_PATH,
             // SAFETY: all zeroes is a valid value.
             answer: Box::new(unsafe { mem::zeroed() }),
@@ -99,8 +101,8 @@ unsafe impl Operation for Statx {
     fn entry(&mut self) -> Entry {
         let answer: *mut libc::statx = &raw mut *self.answer;
         opcode::Statx::new(
-            self.place.directory(),
-            self.place.path.as_ptr(),
+            self.path.directory(),
+            self.path.relative.as_ptr(),
             answer.cast(),
         )
         .flags(self.flags)
@@ -116,12 +118,12 @@ unsafe impl Operation for Statx {
 impl fmt::Debug for Statx {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Statx")
-            .field("place", &self.place)
+            .field("path", &self.path)
             .finish_non_exhaustive()
     }
 }
 
-/// Writes a file's data, and its attributes unless told otherwise, to the device.
+/// Writes a file's data and attributes, or only its data, to the device.
 #[derive(Debug)]
 pub struct Fsync {
     fd: Fd,
@@ -129,7 +131,7 @@ pub struct Fsync {
 }
 
 impl Fsync {
-    /// Data and attributes.
+    /// Writes data and attributes (`fsync`).
     pub fn new(fd: Fd) -> Self {
         Self {
             fd,
@@ -137,7 +139,7 @@ impl Fsync {
         }
     }
 
-    /// Data only (`fdatasync`).
+    /// Writes data only (`fdatasync`).
     pub fn data(fd: Fd) -> Self {
         Self {
             fd,
@@ -146,7 +148,7 @@ impl Fsync {
     }
 }
 
-// SAFETY: the entry points to nothing.
+// SAFETY: the entry has no pointers.
 unsafe impl Operation for Fsync {
     const FOREIGN: bool = false;
 
@@ -163,7 +165,7 @@ unsafe impl Operation for Fsync {
     }
 }
 
-/// Cuts a file off, or lengthens it by a hole (Linux 6.9; before, EINVAL).
+/// Truncates a file, or extends it by a hole. Needs Linux 6.9; older kernels answer EINVAL.
 #[derive(Debug)]
 pub struct Ftruncate {
     fd: Fd,
@@ -171,13 +173,13 @@ pub struct Ftruncate {
 }
 
 impl Ftruncate {
-    /// `length` in bytes.
+    /// Sets the length to `length` bytes.
     pub fn new(fd: Fd, length: u64) -> Self {
         Self { fd, length }
     }
 }
 
-// SAFETY: the entry points to nothing.
+// SAFETY: the entry has no pointers.
 unsafe impl Operation for Ftruncate {
     const FOREIGN: bool = false;
 

@@ -11,13 +11,13 @@ use std::io;
 pub struct Nop(());
 
 impl Nop {
-    /// Nothing to say.
+    /// Creates the operation.
     pub fn new() -> Self {
         Self(())
     }
 }
 
-// SAFETY: the entry points to nothing.
+// SAFETY: the entry has no pointers.
 unsafe impl Operation for Nop {
     const FOREIGN: bool = false;
 
@@ -40,13 +40,13 @@ pub struct PollAdd {
 }
 
 impl PollAdd {
-    /// `events` as in `poll(2)`: `POLLIN`, `POLLOUT`, …
+    /// Waits for one of `events`, as in `poll(2)`: `POLLIN`, `POLLOUT`, …
     pub fn new(fd: Fd, events: u32) -> Self {
         Self { fd, events }
     }
 }
 
-// SAFETY: the entry points to nothing.
+// SAFETY: the entry has no pointers.
 unsafe impl Operation for PollAdd {
     const FOREIGN: bool = false;
 

@@ -1,4 +1,5 @@
-//! The operations. Each owns what it points to and resolves to the result together with the buffers it was given.
+//! The operations. Each owns the memory and descriptors that it refers to, and resolves to the
+//! result together with the buffers it was given.
 //!
 //! | group | operations |
 //! |---|---|
@@ -9,7 +10,8 @@
 //! | sockets | [`Recv`], [`Send`], [`SendVectored`], [`Connect`] |
 //! | readiness | [`PollAdd`] |
 //!
-//! To cancel, drop the [`Submission`](crate::Submission) or call its [`cancel`](crate::Submission::cancel).
+//! To cancel, drop the [`Submission`](crate::Submission) or call its
+//! [`cancel`](crate::Submission::cancel).
 
 mod file;
 mod misc;
@@ -27,7 +29,7 @@ pub use vectored::{ReadVectored, SendVectored, WriteVectored};
 
 use std::io;
 
-/// A result of the kernel: a count, or a negative errno.
+/// Converts a result of the kernel: a count, or a negative errno.
 #[inline]
 pub(crate) fn outcome(result: i32) -> io::Result<usize> {
     if result >= 0 {

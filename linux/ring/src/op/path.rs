@@ -1,4 +1,4 @@
-//! Names in directories: making, moving and removing them. The kernel does these on a thread of its own.
+//! Names in directories: making, moving and removing them. The kernel does this on a worker thread.
 
 use super::outcome;
 use crate::fd::Fd;
@@ -19,26 +19,26 @@ fn path_to_c(path: &Path) -> io::Result<CString> {
     })
 }
 
-/// A path and what it is relative to.
+/// A path and the directory that it is relative to.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct PathAt {
     directory: Option<Fd>,
-    pub(super) path: CString,
+    pub(super) relative: CString,
 }
 
-impl Place {
+impl PathAt {
     pub(super) fn new(directory: Option<Fd>, path: impl AsRef<Path>) -> io::Result<Self> {
         Ok(Self {
             directory,
-            path: path_to_c(path.as_ref())?,
+            relative: path_to_c(path.as_ref())?,
         })
     }
 
-    /// An open file itself; needs AT_EMPTY_PATH.
+    /// Names an open file itself; needs AT_EMPTY_PATH.
     pub(super) fn open(fd: Fd) -> Self {
         Self {
             directory: Some(fd),
-            path: CString::default(),
+            relative: CString::default(),
         }
     }
 
@@ -51,17 +51,18 @@ impl Place {
     }
 }
 
-/// Opens a file with restrictions on how its path may be resolved (`openat2(2)`); resolves to its descriptor, which is
-/// close-on-exec.
+/// Opens a file with restrictions on how its path may be resolved (`openat2(2)`); resolves to its
+/// descriptor, which is close-on-exec.
 #[derive(Debug)]
 pub struct OpenAt2 {
-    place: Place,
+    path: PathAt,
     how: types::OpenHow,
 }
 
 impl OpenAt2 {
-    /// Relative to `directory` or, if `None`, to the working directory. `flags` and `mode` as for `openat(2)`, `resolve` as
-    /// for `openat2(2)`: `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS`, …
+    /// Opens `path`, relative to `directory` or, if `None`, to the working directory. `flags` and
+    /// `mode` as for `openat(2)`, `resolve` as for `openat2(2)`: `RESOLVE_BENEATH`,
+    /// `RESOLVE_NO_SYMLINKS`, …
     ///
     /// # Errors
     ///
@@ -73,33 +74,33 @@ impl OpenAt2 {
         mode: u32,
         resolve: u64,
     ) -> io::Result<Self> {
-        // The kernel refuses a mode where nothing is created.
+        // The kernel refuses a mode unless the call may create a file.
         let creates = flags & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) != 0;
         let how = types::OpenHow::new()
             .flags((flags | libc::O_CLOEXEC) as u64)
             .mode(if creates { u64::from(mode) } else { 0 })
             .resolve(resolve);
         Ok(Self {
-            place: Place::new(directory, path)?,
+            path: PathAt::new(directory, path)?,
             how,
         })
     }
 }
 
-// SAFETY: the path is owned heap memory, and what lies in the operation does not move.
+// SAFETY: the path is owned heap memory; `how` lies in the operation, which does not move.
 unsafe impl Operation for OpenAt2 {
     const FOREIGN: bool = false;
 
     type Output = io::Result<OwnedFd>;
 
     fn entry(&mut self) -> Entry {
-        let path = self.place.path.as_ptr();
-        opcode::OpenAt2::new(self.place.directory(), path, &raw const self.how).build()
+        let path = self.path.relative.as_ptr();
+        opcode::OpenAt2::new(self.path.directory(), path, &raw const self.how).build()
     }
 
     fn complete(self, result: i32, _flags: u32) -> Self::Output {
         outcome(result)?;
-        // SAFETY: the kernel made this descriptor for us, and it is known here only.
+        // SAFETY: the kernel made this descriptor for this operation, and no other code knows it.
         Ok(unsafe { OwnedFd::from_raw_fd(result) })
     }
 }
@@ -107,19 +108,20 @@ unsafe impl Operation for OpenAt2 {
 /// Makes a directory.
 #[derive(Debug)]
 pub struct MkDirAt {
-    place: Place,
+    path: PathAt,
     mode: u32,
 }
 
 impl MkDirAt {
-    /// Relative to `directory` or to the working directory; the umask applies to `mode`.
+    /// Makes `path`, relative to `directory` or, if `None`, to the working directory. The umask
+    /// applies to `mode`.
     ///
     /// # Errors
     ///
     /// `InvalidInput` if the path contains a NUL byte.
     pub fn new(directory: Option<Fd>, path: impl AsRef<Path>, mode: u32) -> io::Result<Self> {
         Ok(Self {
-            place: Place::new(directory, path)?,
+            path: PathAt::new(directory, path)?,
             mode,
         })
     }
@@ -132,7 +134,7 @@ unsafe impl Operation for MkDirAt {
     type Output = io::Result<()>;
 
     fn entry(&mut self) -> Entry {
-        opcode::MkDirAt::new(self.place.directory(), self.place.path.as_ptr())
+        opcode::MkDirAt::new(self.path.directory(), self.path.relative.as_ptr())
             .mode(self.mode)
             .build()
     }
@@ -145,24 +147,24 @@ unsafe impl Operation for MkDirAt {
 /// Removes a name of a file, or an empty directory.
 #[derive(Debug)]
 pub struct UnlinkAt {
-    place: Place,
+    path: PathAt,
     flags: i32,
 }
 
 impl UnlinkAt {
-    /// Of a file, relative to `directory` or to the working directory.
+    /// Removes a name of a file, relative to `directory` or, if `None`, to the working directory.
     ///
     /// # Errors
     ///
     /// `InvalidInput` if the path contains a NUL byte.
     pub fn file(directory: Option<Fd>, path: impl AsRef<Path>) -> io::Result<Self> {
         Ok(Self {
-            place: Place::new(directory, path)?,
+            path: PathAt::new(directory, path)?,
             flags: 0,
         })
     }
 
-    /// An empty directory.
+    /// Removes an empty directory.
     ///
     /// # Errors
     ///
@@ -182,7 +184,7 @@ unsafe impl Operation for UnlinkAt {
     type Output = io::Result<()>;
 
     fn entry(&mut self) -> Entry {
-        opcode::UnlinkAt::new(self.place.directory(), self.place.path.as_ptr())
+        opcode::UnlinkAt::new(self.path.directory(), self.path.relative.as_ptr())
             .flags(self.flags)
             .build()
     }
@@ -197,12 +199,13 @@ macro_rules! two_paths {
         $(#[$documentation])*
         #[derive(Debug)]
         pub struct $name {
-            from: Place,
-            to: Place,
+            from: PathAt,
+            to: PathAt,
         }
 
         impl $name {
-            /// Each path relative to the descriptor before it or, if `None`, to the working directory.
+            /// Takes each path relative to the descriptor before it or, if `None`, to the working
+            /// directory.
             ///
             /// # Errors
             ///
@@ -214,24 +217,24 @@ macro_rules! two_paths {
                 new: impl AsRef<Path>,
             ) -> io::Result<Self> {
                 Ok(Self {
-                    from: Place::new(old_directory, old)?,
-                    to: Place::new(new_directory, new)?,
+                    from: PathAt::new(old_directory, old)?,
+                    to: PathAt::new(new_directory, new)?,
                 })
             }
         }
 
         // SAFETY: the paths are owned heap memory.
         unsafe impl Operation for $name {
-    const FOREIGN: bool = false;
+            const FOREIGN: bool = false;
 
             type Output = io::Result<()>;
 
             fn entry(&mut self) -> Entry {
                 opcode::$code::new(
                     self.from.directory(),
-                    self.from.path.as_ptr(),
+                    self.from.relative.as_ptr(),
                     self.to.directory(),
-                    self.to.path.as_ptr(),
+                    self.to.relative.as_ptr(),
                 )
                 .build()
             }
@@ -244,7 +247,7 @@ macro_rules! two_paths {
 }
 
 two_paths! {
-    /// Moves a name; what had the new name loses it.
+    /// Renames a file, and replaces the file that had the new name.
     RenameAt, RenameAt
 }
 
@@ -257,11 +260,12 @@ two_paths! {
 #[derive(Debug)]
 pub struct SymlinkAt {
     target: CString,
-    link: Place,
+    link: PathAt,
 }
 
 impl SymlinkAt {
-    /// `link`, relative to `directory` or to the working directory, will mean `target`, whatever that is.
+    /// Makes `link`, relative to `directory` or, if `None`, to the working directory, a link to
+    /// `target`, which need not exist.
     ///
     /// # Errors
     ///
@@ -273,7 +277,7 @@ impl SymlinkAt {
     ) -> io::Result<Self> {
         Ok(Self {
             target: path_to_c(target.as_ref())?,
-            link: Place::new(directory, link)?,
+            link: PathAt::new(directory, link)?,
         })
     }
 }
@@ -288,7 +292,7 @@ unsafe impl Operation for SymlinkAt {
         opcode::SymlinkAt::new(
             self.link.directory(),
             self.target.as_ptr(),
-            self.link.path.as_ptr(),
+            self.link.relative.as_ptr(),
         )
         .build()
     }

@@ -1,4 +1,4 @@
-//! Making connections.
+//! Connecting sockets.
 
 use super::outcome;
 use crate::address::Address;
@@ -15,7 +15,7 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// To `address`, of the socket's own family.
+    /// Connects to `address`, whose family is that of the socket.
     pub fn new(fd: Fd, address: impl Into<Address>) -> Self {
         Self {
             fd,

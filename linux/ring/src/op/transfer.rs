@@ -7,22 +7,24 @@ use crate::operation::Operation;
 use io_uring::{opcode, squeue::Entry};
 use std::io;
 
-/// Result and buffer of a transfer that fills the buffer behind its first `before` bytes, which are there already.
+/// Returns result and buffer of a transfer into a buffer whose first `before` bytes were filled
+/// earlier.
 fn filled<B: IoBufMut>(result: i32, before: u32, mut buffer: B) -> (io::Result<usize>, B) {
     let before = before as usize;
     let result = match outcome(result) {
-        // What is there is there.
+        // An error does not take back the bytes of earlier reads.
         Err(_) if before > 0 => Ok(before),
         result => result.map(|count| before + count),
     };
     if let Ok(count) = result {
-        // SAFETY: so many bytes from the first one on have been written, and never more than there was room for.
+        // SAFETY: the first `count` bytes have been written, and fit.
         unsafe { buffer.set_filled(count) };
     }
     (result, buffer)
 }
 
-/// Reads from a file at a position, into a buffer from its first byte on. 0 bytes: end of file.
+/// Reads from a file at an offset into the start of a buffer. A result of 0 bytes is the end of the
+/// file.
 #[derive(Debug)]
 pub struct ReadAt<B> {
     fd: Fd,
@@ -33,7 +35,8 @@ pub struct ReadAt<B> {
 }
 
 impl<B: IoBufMut> ReadAt<B> {
-    /// `offset` in bytes; `u64::MAX` means the file's own position, and is right for pipes and the like.
+    /// Reads at `offset` in bytes. `u64::MAX` means the file's own position, and suits pipes and
+    /// other streams.
     pub fn new(fd: Fd, buffer: B, offset: u64) -> Self {
         Self {
             fd,
@@ -44,12 +47,13 @@ impl<B: IoBufMut> ReadAt<B> {
         }
     }
 
-    /// Of what is to be read, the first `count` bytes are in the buffer already: reads what comes behind them, and resolves to the
-    /// bytes of both. An error is then told by the next read.
+    /// Declares that the first `count` bytes at the offset are in the buffer already: the operation
+    /// reads the bytes behind them, and resolves to the number of both. An error is then left to
+    /// the next read.
     ///
     /// # Safety
     ///
-    /// The first `count` bytes of the buffer are initialised, and there is room for so many.
+    /// The first `count` bytes of the buffer are initialised, and `count` is at most its capacity.
     #[must_use]
     pub unsafe fn behind(mut self, count: u32) -> Self {
         self.before = count;
@@ -64,7 +68,7 @@ impl<B: IoBufMut> ReadAt<B> {
     }
 }
 
-// SAFETY: the buffer vouches for its memory and lies in the operation.
+// SAFETY: the buffer guarantees its memory, and lies in the operation.
 unsafe impl<B: IoBufMut> Operation for ReadAt<B> {
     const FOREIGN: bool = B::FOREIGN;
 
@@ -73,11 +77,11 @@ unsafe impl<B: IoBufMut> Operation for ReadAt<B> {
     fn entry(&mut self) -> Entry {
         let before = self.before as usize;
         let length = clamp(self.buffer.io_capacity() - before);
-        // SAFETY: there is room for what is there already.
+        // SAFETY: `before` is at most the capacity.
         let start = unsafe { self.buffer.io_mut_ptr().add(before) };
         opcode::Read::new(self.fd.target(), start, length)
             .offset(match self.before {
-                // Perhaps the file's own position.
+                // May be the marker of the file's own position.
                 0 => self.offset,
                 before => self.offset + u64::from(before),
             })
@@ -90,7 +94,7 @@ unsafe impl<B: IoBufMut> Operation for ReadAt<B> {
     }
 }
 
-/// Writes a buffer to a file at a position. May write less than all of it.
+/// Writes a buffer to a file at an offset. May write only a part.
 #[derive(Debug)]
 pub struct WriteAt<B> {
     fd: Fd,
@@ -101,7 +105,8 @@ pub struct WriteAt<B> {
 }
 
 impl<B: IoBuf> WriteAt<B> {
-    /// `offset` in bytes; `u64::MAX` means the file's own position, and is right for pipes and the like.
+    /// Writes at `offset` in bytes. `u64::MAX` means the file's own position, and suits pipes and
+    /// other streams.
     pub fn new(fd: Fd, buffer: B, offset: u64) -> Self {
         Self {
             fd,
@@ -112,7 +117,8 @@ impl<B: IoBuf> WriteAt<B> {
         }
     }
 
-    /// The file is written through the page cache: so the kernel copies the bytes, and [may be handed them later](Operation::copies).
+    /// Declares whether the write goes through the page cache: if so, the kernel copies the bytes,
+    /// and the ring [may delay the write](Operation::copies).
     #[must_use]
     pub fn copied(mut self, is_copied: bool) -> Self {
         self.is_copied = is_copied;
@@ -127,7 +133,7 @@ impl<B: IoBuf> WriteAt<B> {
     }
 }
 
-// SAFETY: the buffer vouches for its memory and lies in the operation.
+// SAFETY: the buffer guarantees its memory, and lies in the operation.
 unsafe impl<B: IoBuf> Operation for WriteAt<B> {
     const FOREIGN: bool = B::FOREIGN;
 
@@ -154,7 +160,8 @@ unsafe impl<B: IoBuf> Operation for WriteAt<B> {
     }
 }
 
-/// Receives once from a connected socket, into a buffer from its first byte on. 0 bytes: the peer has finished.
+/// Receives once from a connected socket into the start of a buffer. A result of 0 bytes means that
+/// the peer has finished.
 #[derive(Debug)]
 pub struct Recv<B> {
     fd: Fd,
@@ -163,7 +170,7 @@ pub struct Recv<B> {
 }
 
 impl<B: IoBufMut> Recv<B> {
-    /// As much as there is and as fits.
+    /// Receives the bytes that are available and fit.
     pub fn new(fd: Fd, buffer: B) -> Self {
         Self {
             fd,
@@ -180,7 +187,7 @@ impl<B: IoBufMut> Recv<B> {
     }
 }
 
-// SAFETY: the buffer vouches for its memory and lies in the operation.
+// SAFETY: the buffer guarantees its memory, and lies in the operation.
 unsafe impl<B: IoBufMut> Operation for Recv<B> {
     const FOREIGN: bool = B::FOREIGN;
 
@@ -198,7 +205,8 @@ unsafe impl<B: IoBufMut> Operation for Recv<B> {
     }
 }
 
-/// Sends a buffer on a connected socket. A peer that has gone is the error EPIPE, never a signal.
+/// Sends a buffer on a connected socket. If the peer is gone, the error is EPIPE, and no signal is
+/// raised.
 #[derive(Debug)]
 pub struct Send<B> {
     fd: Fd,
@@ -207,7 +215,7 @@ pub struct Send<B> {
 }
 
 impl<B: IoBuf> Send<B> {
-    /// As much as the socket takes at once.
+    /// Sends as much as the socket takes at once.
     pub fn new(fd: Fd, buffer: B) -> Self {
         Self {
             fd,
@@ -216,14 +224,14 @@ impl<B: IoBuf> Send<B> {
         }
     }
 
-    /// Waits until everything is sent: one completion however slow the peer is.
+    /// Waits until everything is sent, with one completion even if the peer is slow.
     #[must_use]
     pub fn all(mut self) -> Self {
         self.flags |= libc::MSG_WAITALL;
         self
     }
 
-    /// Says that more follows soon (`MSG_MORE`).
+    /// Announces that more data follows soon (`MSG_MORE`).
     #[must_use]
     pub fn more(mut self) -> Self {
         self.flags |= libc::MSG_MORE;
@@ -231,7 +239,7 @@ impl<B: IoBuf> Send<B> {
     }
 }
 
-// SAFETY: the buffer vouches for its memory and lies in the operation.
+// SAFETY: the buffer guarantees its memory, and lies in the operation.
 unsafe impl<B: IoBuf> Operation for Send<B> {
     const FOREIGN: bool = B::FOREIGN;
 

@@ -7,10 +7,10 @@ use crate::operation::Operation;
 use io_uring::{opcode, squeue::Entry};
 use std::{fmt, io, ptr};
 
-/// The descriptors of some buffers; made when the operation has reached its place.
+/// The kernel's descriptions of buffers; made when the operation has its final address.
 struct Vectors(Vec<libc::iovec>);
 
-// SAFETY: only numbers for the kernel; the buffers they mean move along in the same operation.
+// SAFETY: numbers for the kernel; the buffers they refer to move along in the same operation.
 unsafe impl std::marker::Send for Vectors {}
 
 impl Vectors {
@@ -49,7 +49,7 @@ debug!(ReadVectored, WriteVectored, SendVectored);
 macro_rules! at_position {
     ($type:ident, $buffer:ident $(, $field:ident: $value:expr)?) => {
         impl<B: $buffer> $type<B> {
-            /// `offset` in bytes; `u64::MAX` means the file's own position.
+            /// Transfers at `offset` in bytes; `u64::MAX` means the file's own position.
             pub fn new(fd: Fd, buffers: Vec<B>, offset: u64) -> Self {
                 Self {
                     fd,
@@ -82,7 +82,8 @@ pub struct ReadVectored<B> {
 
 at_position!(ReadVectored, IoBufMut);
 
-// SAFETY: the buffers vouch for their memory; they and the vectors lie in the operation's own heap memory.
+// SAFETY: the buffers guarantee their memory; they and the vectors lie in the operation's own heap
+// memory.
 unsafe impl<B: IoBufMut> Operation for ReadVectored<B> {
     const FOREIGN: bool = B::FOREIGN;
 
@@ -125,7 +126,7 @@ pub struct WriteVectored<B> {
 at_position!(WriteVectored, IoBuf, is_copied: false);
 
 impl<B: IoBuf> WriteVectored<B> {
-    /// As [`WriteAt::copied`](super::WriteAt::copied).
+    /// Declares a write through the page cache, as [`WriteAt::copied`](super::WriteAt::copied).
     #[must_use]
     pub fn copied(mut self, is_copied: bool) -> Self {
         self.is_copied = is_copied;
@@ -161,8 +162,8 @@ unsafe impl<B: IoBuf> Operation for WriteVectored<B> {
     }
 }
 
-/// Sends several buffers on a connected socket, one after the other. At most 1024 buffers. A peer that has gone is the error
-/// EPIPE, never a signal.
+/// Sends several buffers on a connected socket, one after the other. At most 1024 buffers. If the
+/// peer is gone, the error is EPIPE, and no signal is raised.
 pub struct SendVectored<B> {
     fd: Fd,
     buffers: Vec<B>,
@@ -173,11 +174,11 @@ pub struct SendVectored<B> {
 
 struct Message(libc::msghdr);
 
-// SAFETY: only numbers for the kernel; what they mean moves along in the same operation.
+// SAFETY: numbers for the kernel; the memory they refer to moves along in the same operation.
 unsafe impl std::marker::Send for Message {}
 
 impl<B: IoBuf> SendVectored<B> {
-    /// As much as the socket takes at once.
+    /// Sends as much as the socket takes at once.
     pub fn new(fd: Fd, buffers: Vec<B>) -> Self {
         Self {
             fd,

@@ -1,4 +1,5 @@
-//! One try at an operation, without blocking: it is done, or waits for readiness, or goes to a thread that may block.
+//! A nonblocking attempt at an operation: it completes, waits for readiness, or goes to a thread
+//! that may block.
 
 use crate::pool::BufferEntry;
 use crate::readiness::blocking;
@@ -15,23 +16,23 @@ use std::sync::atomic::{AtomicU16, Ordering};
 const READABLE: u32 = libc::EPOLLIN as u32;
 const WRITABLE: u32 = libc::EPOLLOUT as u32;
 
-/// Buffers, or connections, that a stream takes at a time, as in the kernel.
-const AT_A_TIME: usize = 32;
+/// Buffers or connections that a stream takes per attempt, as in the kernel.
+const MAX_PER_ATTEMPT: usize = 32;
 
-/// What came of a try.
+/// The outcome of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// Its terminal completion.
+    /// The terminal completion, with its result.
     Done(i32),
-    /// Try again when the descriptor is ready for this.
+    /// Try again when the descriptor is ready for these events.
     Wait(u32),
-    /// Only a thread that may block can do it.
+    /// The operation needs a thread that may block.
     Offload,
 }
 
 use Outcome::{Done, Offload, Wait};
 
-/// A buffer ring that the driver lends; this is the kernel's end of it.
+/// The kernel's end of a buffer ring that the driver lends.
 #[derive(Clone, Copy)]
 pub(super) struct Group {
     ring: *const BufferEntry,
@@ -40,8 +41,10 @@ pub(super) struct Group {
 }
 
 impl Group {
+    /// Creates the consuming end of a ring.
+    ///
     /// # Safety
-    /// The memory is a ring of `entries` descriptors (a power of two) as long as this is used.
+    /// The memory is a ring of `entries` descriptors (a power of two) while the value is in use.
     pub(super) unsafe fn new(address: u64, entries: u16) -> Self {
         Self {
             ring: ptr::with_exposed_provenance(address as usize),
@@ -50,7 +53,7 @@ impl Group {
         }
     }
 
-    /// The next buffer: where, how long, and its number.
+    /// Returns address, length and number of the next buffer.
     fn peek(&self) -> Option<(*mut u8, usize, u16)> {
         // SAFETY: entry 0 exists, and its last field is the tail, atomic on both ends.
         let tail: &AtomicU16 = unsafe { &(*self.ring).tail };
@@ -58,8 +61,8 @@ impl Group {
             return None;
         }
         let index = usize::from(self.head & self.mask);
-        // SAFETY: between head and tail the entries are filled, and not written. Field by field, because the last one of entry 0 is
-        // the tail.
+        // SAFETY: entries between head and tail are filled, and not written. They are read field by
+        // field, because the last one of entry 0 is the tail.
         unsafe {
             let entry = self.ring.add(index);
             let address = (&raw const (*entry).address).read();
@@ -75,8 +78,9 @@ impl Group {
     }
 }
 
-/// Tries. `done` are the bytes of earlier tries of one that waits until all is there; `post` takes completions that are not the last.
-/// `first`: it has not waited for readiness yet.
+/// Makes an attempt. `done` counts the bytes of earlier attempts of an operation that must transfer
+/// all; `post` takes completions that are not terminal. `first` is set if the operation has not
+/// waited for readiness yet.
 pub(super) fn attempt(
     sqe: &Sqe,
     done: &mut u32,
@@ -118,7 +122,7 @@ fn would_block(result: i32) -> bool {
     result == -libc::EAGAIN || result == -libc::EWOULDBLOCK
 }
 
-/// One message in either direction; with `MSG_WAITALL` until nothing is left.
+/// Sends or receives one message; with `MSG_WAITALL` until all bytes are transferred.
 fn send_or_recv(sqe: &Sqe, done: &mut u32, events: u32) -> Outcome {
     loop {
         let moved = transmit(sqe, *done as usize, events);
@@ -155,7 +159,7 @@ fn is_message(sqe: &Sqe) -> bool {
     matches!(sqe.opcode, opcode::SendMsg::CODE | opcode::RecvMsg::CODE)
 }
 
-/// The pieces of a message.
+/// Returns the pieces of a message.
 ///
 /// # Safety
 /// The entry points to a valid header.
@@ -165,7 +169,7 @@ unsafe fn pieces(sqe: &Sqe) -> &[libc::iovec] {
     if header.msg_iovlen == 0 {
         return &[];
     }
-    // SAFETY: so many there are.
+    // SAFETY: the header describes this many pieces.
     unsafe { std::slice::from_raw_parts(header.msg_iov, header.msg_iovlen) }
 }
 
@@ -179,13 +183,14 @@ fn whole_length(sqe: &Sqe) -> usize {
     }
 }
 
-/// Moves what can be moved at once of what comes after the first `done` bytes.
+/// Transfers the bytes after the first `done`, as many as possible without blocking.
 fn transmit(sqe: &Sqe, done: usize, events: u32) -> i32 {
     let flags = sqe.op_flags.cast_signed() & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
     let sends = events == WRITABLE;
     if !is_message(sqe) {
         let length = sqe.length as usize - done;
-        // SAFETY: the entry's buffer is valid for its length, of which `done` has been moved.
+        // SAFETY: the entry's buffer is valid for its length, of which `done` bytes have been
+        // transferred.
         return result(unsafe {
             let buffer = sqe.pointer::<u8>().add(done);
             if sends {
@@ -203,7 +208,7 @@ fn transmit(sqe: &Sqe, done: usize, events: u32) -> i32 {
     } else {
         // SAFETY: as in `whole_length`.
         left = after(unsafe { pieces(sqe) }, done);
-        // SAFETY: as there.
+        // SAFETY: as above.
         rest = unsafe { *message };
         rest.msg_iov = left.as_mut_ptr();
         rest.msg_iovlen = left.len() as _;
@@ -219,7 +224,7 @@ fn transmit(sqe: &Sqe, done: usize, events: u32) -> i32 {
     } as i64)
 }
 
-/// What comes after the first `done` bytes.
+/// Returns the pieces without their first `done` bytes.
 fn after(pieces: &[libc::iovec], mut done: usize) -> Vec<libc::iovec> {
     let mut left = Vec::new();
     for piece in pieces {
@@ -236,7 +241,7 @@ fn after(pieces: &[libc::iovec], mut done: usize) -> Vec<libc::iovec> {
     left
 }
 
-/// Receives into buffers of the group until nothing is there, or there is none.
+/// Receives into buffers of the group until the socket is empty or the group is.
 fn receive_stream(
     sqe: &Sqe,
     groups: &mut [Option<Group>],
@@ -246,16 +251,16 @@ fn receive_stream(
         return Done(-libc::ENOBUFS);
     };
     let is_message = is_message(sqe);
-    for taken in 0..AT_A_TIME {
+    for taken in 0..MAX_PER_ATTEMPT {
         let Some((buffer, length, id)) = group.peek() else {
-            // It lacks one only if there is more to receive.
+            // The lack of a buffer matters only if there is more to receive.
             return match taken {
                 0 => Done(-libc::ENOBUFS),
                 _ => Wait(READABLE),
             };
         };
         let received = if is_message {
-            // SAFETY: the buffer is ours until its completion is posted.
+            // SAFETY: the buffer belongs to the stream until its completion is posted.
             unsafe { receive_datagram(sqe, buffer, length) }
         } else {
             // SAFETY: as above.
@@ -268,7 +273,7 @@ fn receive_stream(
             received => {
                 group.take();
                 post(received, MORE | BUFFER | u32::from(id) << 16);
-                // There was no more; if there is by now, the descriptor is readable.
+                // The socket was empty; data that arrives later makes the descriptor readable.
                 if !is_message && (received as usize) < length {
                     return Wait(READABLE);
                 }
@@ -278,7 +283,7 @@ fn receive_stream(
     Wait(READABLE)
 }
 
-/// `struct io_uring_recvmsg_out`, before the address and the data.
+/// The kernel's `struct io_uring_recvmsg_out`, which precedes the address and the data.
 #[repr(C)]
 struct Datagram {
     name: u32,
@@ -287,7 +292,7 @@ struct Datagram {
     flags: u32,
 }
 
-/// A datagram with its sender, laid out as the kernel does.
+/// Receives a datagram with its sender, in the kernel's layout.
 ///
 /// # Safety
 /// The buffer can be written, and the entry points to a header.
@@ -318,7 +323,7 @@ unsafe fn receive_datagram(sqe: &Sqe, buffer: *mut u8, length: usize) -> i32 {
     message.msg_iov = &raw mut piece;
     message.msg_iovlen = 1;
     let flags = sqe.op_flags.cast_signed() | libc::MSG_DONTWAIT;
-    // SAFETY: a header of valid parts.
+    // SAFETY: a header whose pointers lead into the buffer.
     let received = result(unsafe { libc::recvmsg(sqe.fd, &raw mut message, flags) } as i64);
     if received < 0 {
         return received;
@@ -329,19 +334,20 @@ unsafe fn receive_datagram(sqe: &Sqe, buffer: *mut u8, length: usize) -> i32 {
         payload: received.cast_unsigned(),
         flags: message.msg_flags.cast_unsigned(),
     };
-    // SAFETY: there is room, wherever it lies.
+    // SAFETY: the buffer has room for the header; its alignment is unknown.
     unsafe { buffer.cast::<Datagram>().write_unaligned(header) };
     before as i32 + received
 }
 
-/// Accepts what waits. The listening socket does not block from then on: another thread that accepts on it might be faster.
+/// Accepts the waiting connections. Makes the listening socket nonblocking for good, since another
+/// thread may accept on it and be faster.
 fn accept(sqe: &Sqe, first: bool, post: &mut impl FnMut(i32, u32)) -> Outcome {
     if first && set_nonblocking(sqe.fd) < 0 {
         return Done(-errno());
     }
     let flags = sqe.op_flags.cast_signed();
-    for _ in 0..AT_A_TIME {
-        // SAFETY: no address is asked for.
+    for _ in 0..MAX_PER_ATTEMPT {
+        // SAFETY: the null pointers request no address.
         let accepted =
             result(unsafe { libc::accept4(sqe.fd, ptr::null_mut(), ptr::null_mut(), flags) });
         match accepted {
@@ -354,7 +360,7 @@ fn accept(sqe: &Sqe, first: bool, post: &mut impl FnMut(i32, u32)) -> Outcome {
     Wait(READABLE)
 }
 
-/// Begins to connect, or asks what came of it.
+/// Begins to connect, or, after readiness, asks for the outcome.
 fn connect(sqe: &Sqe, first: bool) -> Outcome {
     if !first {
         let mut error: c_int = 0;
@@ -374,18 +380,18 @@ fn connect(sqe: &Sqe, first: bool) -> Outcome {
     let connected = connect_at_once(sqe);
     match connected {
         connected if connected == -libc::EINPROGRESS || connected == -libc::EINTR => Wait(WRITABLE),
-        // A socket of this machine whose queue is full: it gives no sign when there is room.
+        // A local socket whose peer's queue is full gives no sign when there is room.
         connected if would_block(connected) => Offload,
         connected => Done(connected),
     }
 }
 
-/// Reads or writes what can be at once: from the page cache, or from a pipe.
+/// Reads or writes without blocking: from the page cache, or from a pipe.
 fn transfer(sqe: &Sqe, events: u32) -> Outcome {
     let vectors = Vectors::of(sqe);
     let (pointer, count) = (vectors.pointer(), vectors.count());
     let call = |offset: i64| {
-        // SAFETY: the buffers are valid for what the operation does with them.
+        // SAFETY: the buffers are valid for the operation's use of them.
         result(unsafe {
             if events == READABLE {
                 libc::preadv2(sqe.fd, pointer, count, offset, libc::RWF_NOWAIT)
@@ -404,7 +410,7 @@ fn transfer(sqe: &Sqe, events: u32) -> Outcome {
             moved if would_block(moved) => return Wait(events),
             moved if moved == -libc::EINTR => {}
             moved if moved == -libc::EOPNOTSUPP || moved == -libc::ENOSYS => {
-                // A terminal, say: readiness is all that it tells.
+                // A terminal, for one, supports no nonblocking reads, only readiness.
                 return match epoll::ready(sqe.fd, events) {
                     0 => Wait(events),
                     _ => Offload,
@@ -416,10 +422,10 @@ fn transfer(sqe: &Sqe, events: u32) -> Outcome {
     }
 }
 
-/// Has a read of a file, at a position, ended where the page cache did, and not at the end of the file? Then all of it is read again, on a thread, as
-/// a file is expected to do so.
+/// Returns whether a read of a file at an offset ended where the page cache did, before the end of
+/// the file. Then a thread reads all of it again, as callers expect of a file.
 fn is_cut_short(sqe: &Sqe, vectors: &Vectors, moved: i32) -> bool {
-    // SAFETY: the vectors are valid for what the operation does with them.
+    // SAFETY: the vectors are valid for the operation's use of them.
     let asked: usize = unsafe {
         let vectors = std::slice::from_raw_parts(vectors.pointer(), vectors.count() as usize);
         vectors.iter().map(|vector| vector.iov_len).sum()
@@ -427,7 +433,7 @@ fn is_cut_short(sqe: &Sqe, vectors: &Vectors, moved: i32) -> bool {
     if moved <= 0 || moved as usize >= asked || sqe.offset == u64::MAX {
         return false;
     }
-    // SAFETY: all zeroes is a valid value, and it is written to only.
+    // SAFETY: all zeroes is a valid value, and the call only writes to it.
     let file = unsafe {
         let mut file: libc::stat = std::mem::zeroed();
         if libc::fstat(sqe.fd, &raw mut file) != 0 {

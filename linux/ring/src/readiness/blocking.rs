@@ -1,4 +1,4 @@
-//! The calls that may block, made on threads of an [`Offload`](crate::Offload).
+//! Calls that may block, made on threads of an [`Offload`](crate::Offload).
 
 use crate::readiness::calls::{Vectors, connect_at_once, result};
 use crate::readiness::sqe::{DATASYNC, Sqe};
@@ -7,7 +7,7 @@ use libc::{c_char, c_int, c_long};
 use std::thread;
 use std::time::Duration;
 
-/// Is this operation one that blocks?
+/// Returns whether this operation always blocks.
 pub(crate) fn is_blocking(opcode: u8) -> bool {
     matches!(
         opcode,
@@ -24,16 +24,16 @@ pub(crate) fn is_blocking(opcode: u8) -> bool {
     )
 }
 
-/// A local socket whose peer's queue is full is tried again after so long.
-const FULL: Duration = Duration::from_millis(1);
+/// Interval between attempts to connect to a local socket whose queue is full.
+const CONNECT_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Makes the call, and again as long as a signal interrupts it.
+/// Makes the call, and repeats it while signals interrupt it.
 pub(crate) fn make(sqe: &Sqe, is_cancelled: impl Fn() -> bool) -> i32 {
     set_io_priority(sqe);
     loop {
         let result = call(sqe);
         if result == -libc::EAGAIN && sqe.opcode == opcode::Connect::CODE {
-            thread::sleep(FULL);
+            thread::sleep(CONNECT_INTERVAL);
         } else if result != -libc::EINTR {
             return result;
         }
@@ -43,7 +43,7 @@ pub(crate) fn make(sqe: &Sqe, is_cancelled: impl Fn() -> bool) -> i32 {
     }
 }
 
-/// The priority of reads and writes at the device is the thread's.
+/// Sets the thread's I/O priority to that of a read or write.
 fn set_io_priority(sqe: &Sqe) {
     use std::cell::Cell;
     thread_local!(static PRIORITY: Cell<u16> = const { Cell::new(0) });
@@ -54,7 +54,7 @@ fn set_io_priority(sqe: &Sqe) {
     if carries && PRIORITY.replace(sqe.ioprio) != sqe.ioprio {
         /// `IOPRIO_WHO_PROCESS`; 0: the calling thread.
         const PROCESS: c_int = 1;
-        // What may not be set is not: it is advice.
+        // A priority that may not be set is ignored: it is advice.
         // SAFETY: no pointers involved.
         unsafe { libc::syscall(libc::SYS_ioprio_set, PROCESS, 0, c_int::from(sqe.ioprio)) };
     }
@@ -64,8 +64,8 @@ fn call(sqe: &Sqe) -> i32 {
     let path = sqe.pointer::<c_char>().cast_const();
     let second = sqe.second_pointer::<c_char>().cast_const();
     let (fd, flags, length) = (sqe.fd, sqe.op_flags.cast_signed(), sqe.length.cast_signed());
-    // SAFETY: what an entry points to is valid for what its operation does with it until the completion, which comes after this; the
-    // fields are those of `struct io_uring_sqe` for each operation.
+    // SAFETY: the entry's memory is valid for its operation until the completion, which comes after
+    // this call; the fields are those of `struct io_uring_sqe` for each operation.
     unsafe {
         match sqe.opcode {
             opcode::Read::CODE | opcode::Readv::CODE => read(sqe),
@@ -96,8 +96,10 @@ fn call(sqe: &Sqe) -> i32 {
     }
 }
 
+/// Calls `renameat2`.
+///
 /// # Safety
-/// As for the call itself.
+/// As for the system call.
 unsafe fn rename(
     from: c_int,
     old: *const c_char,
@@ -109,6 +111,8 @@ unsafe fn rename(
     unsafe { libc::syscall(libc::SYS_renameat2, from, old, to, new, flags) }
 }
 
+/// Reads at the offset of the entry.
+///
 /// # Safety
 /// The buffers can be written.
 unsafe fn read(sqe: &Sqe) -> i32 {
@@ -125,6 +129,8 @@ unsafe fn read(sqe: &Sqe) -> i32 {
     })
 }
 
+/// Writes at the offset of the entry.
+///
 /// # Safety
 /// The buffers can be read.
 unsafe fn write(sqe: &Sqe) -> i32 {
@@ -141,7 +147,7 @@ unsafe fn write(sqe: &Sqe) -> i32 {
     })
 }
 
-/// The call at the offset of the entry; what has no positions is read and written as it comes.
+/// Makes the call at the offset of the entry, or the plain call if the descriptor has no position.
 fn without_position(sqe: &Sqe, at: impl Fn(i64) -> i32, plain: impl Fn() -> i32) -> i32 {
     if sqe.offset == u64::MAX {
         return plain();

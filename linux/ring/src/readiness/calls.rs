@@ -1,19 +1,19 @@
-//! What tries that do not block and calls that do have in common: results as the kernel puts them into completions, the buffers of an
-//! entry, sockets that are made not to block.
+//! Helpers shared by nonblocking attempts and blocking calls: results in the form of completions,
+//! the buffers of an entry, nonblocking sockets.
 
 use crate::readiness::sqe::Sqe;
 use io_uring::opcode;
 use libc::c_int;
 use std::io;
 
-/// What a result of -1 means.
+/// Returns the error number of a call that returned -1.
 pub(crate) fn errno() -> i32 {
     io::Error::last_os_error()
         .raw_os_error()
         .unwrap_or(libc::EIO)
 }
 
-/// A result as the kernel puts it into a completion.
+/// Converts the return value of a call into the result of a completion.
 pub(crate) fn result(returned: impl Into<i64>) -> i32 {
     match returned.into() {
         -1 => -errno(),
@@ -21,7 +21,8 @@ pub(crate) fn result(returned: impl Into<i64>) -> i32 {
     }
 }
 
-/// The flags that the descriptor had before; negative: it has none.
+/// Makes a descriptor nonblocking. Returns its former flags, or a negative value if there is no
+/// such descriptor.
 pub(super) fn set_nonblocking(fd: c_int) -> i32 {
     // SAFETY: no pointers involved.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
@@ -32,7 +33,7 @@ pub(super) fn set_nonblocking(fd: c_int) -> i32 {
     flags
 }
 
-/// The socket is made not to block for the length of the call.
+/// Connects without blocking: the socket is nonblocking for the length of the call.
 pub(super) fn connect_at_once(sqe: &Sqe) -> i32 {
     let before = set_nonblocking(sqe.fd);
     // SAFETY: the address is valid for its length.
@@ -45,7 +46,7 @@ pub(super) fn connect_at_once(sqe: &Sqe) -> i32 {
     connected
 }
 
-/// The buffers of a read or write.
+/// The buffers of a read or write, as an array of `iovec`.
 pub(crate) struct Vectors {
     one: libc::iovec,
     many: *const libc::iovec,

@@ -1,8 +1,9 @@
-//! The few calls of epoll and eventfd that the driver makes, and nothing more.
+//! The few calls of epoll and eventfd that the driver makes.
 //!
-//! They are made here and not by a library because of what a scheduler needs: waits to the nanosecond (`mio` rounds up to a
-//! millisecond), no system call besides the wait (`polling` sets a timerfd and arms its eventfd at each), interest that stays armed
-//! while a stream receives, and an instance that another one can watch.
+//! No library meets the needs of a scheduler: waits to the nanosecond (`mio` rounds up to a
+//! millisecond), no system call besides the wait (`polling` sets a timerfd and arms its eventfd at
+//! each), interest that stays armed while a stream receives, and an instance that another instance
+//! can watch.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -14,7 +15,7 @@ pub(crate) type Event = libc::epoll_event;
 
 pub(crate) const NO_EVENT: Event = Event { events: 0, u64: 0 };
 
-/// The result of a system call that returns -1.
+/// Converts the result of a system call that returns -1 on failure.
 pub(crate) fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 {
         Err(io::Error::last_os_error())
@@ -23,29 +24,31 @@ pub(crate) fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
-/// A counter that does not block.
+/// Creates a nonblocking eventfd.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: no pointers involved.
     let fd = checked(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-    // SAFETY: a fresh descriptor, owned here only.
+    // SAFETY: a fresh descriptor with no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Makes it readable. Async-signal-safe.
+/// Makes an eventfd readable. Async-signal-safe.
 pub(crate) fn signal(eventfd: &OwnedFd) {
     let one = 1u64;
-    // SAFETY: eight readable bytes. The only possible failure, a counter at its maximum, leaves it readable.
+    // SAFETY: eight readable bytes. The only possible failure, a counter at its maximum, leaves it
+    // readable.
     unsafe { libc::write(eventfd.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
-/// Makes it unreadable.
+/// Makes an eventfd unreadable.
 pub(crate) fn silence(eventfd: &OwnedFd) {
     let mut count = 0u64;
     // SAFETY: eight writable bytes; the descriptor does not block.
     unsafe { libc::read(eventfd.as_raw_fd(), (&raw mut count).cast(), 8) };
 }
 
-/// What is ready of a descriptor among `events`, and whether it is broken. One system call. Async-signal-safe.
+/// Returns the ready events of a descriptor among `events`, and error events. One system call.
+/// Async-signal-safe.
 pub(crate) fn ready(fd: RawFd, events: u32) -> u32 {
     let mut poll = libc::pollfd {
         fd,
@@ -57,7 +60,7 @@ pub(crate) fn ready(fd: RawFd, events: u32) -> u32 {
     u32::from(poll.revents.cast_unsigned())
 }
 
-/// `epoll_pwait2` is not there, or forbidden.
+/// Set when `epoll_pwait2` is missing or forbidden.
 static LACKS_NANOSECONDS: AtomicBool = AtomicBool::new(false);
 
 /// An epoll instance.
@@ -67,7 +70,7 @@ impl Epoll {
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: no pointers involved.
         let fd = checked(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: a fresh descriptor, owned here only.
+        // SAFETY: a fresh descriptor with no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -75,10 +78,16 @@ impl Epoll {
         self.0.as_raw_fd()
     }
 
-    fn control(&self, what: libc::c_int, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
+    fn control(
+        &self,
+        operation: libc::c_int,
+        fd: RawFd,
+        events: u32,
+        token: u64,
+    ) -> io::Result<()> {
         let mut event = Event { events, u64: token };
         // SAFETY: a pointer to a local.
-        checked(unsafe { libc::epoll_ctl(self.raw_fd(), what, fd, &raw mut event) }).map(drop)
+        checked(unsafe { libc::epoll_ctl(self.raw_fd(), operation, fd, &raw mut event) }).map(drop)
     }
 
     pub(crate) fn add(&self, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
@@ -90,16 +99,16 @@ impl Epoll {
     }
 
     pub(crate) fn remove(&self, fd: RawFd) {
-        // The only failure is that it is not there.
+        // The only failure is that the descriptor is not registered.
         let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
 
-    /// Is there something to fetch? One system call. Async-signal-safe.
+    /// Returns whether there are events to fetch. One system call. Async-signal-safe.
     pub(crate) fn is_ready(&self) -> bool {
         ready(self.raw_fd(), libc::POLLIN as u32) != 0
     }
 
-    /// Fetches events, of which there are some or the time (`None`: for ever) has passed.
+    /// Waits for events until `timeout` has passed (`None`: no limit), and fetches them.
     pub(crate) fn wait(
         &self,
         events: &mut [Event],
@@ -111,7 +120,7 @@ impl Epoll {
             Some(Duration::ZERO) => 0,
             Some(time) => return self.wait_for(events, time),
         };
-        // SAFETY: so many events can be written.
+        // SAFETY: the slice has room for `room` events.
         let found = unsafe { libc::epoll_wait(self.raw_fd(), events.as_mut_ptr(), room, millis) };
         checked(found).map(|found| found as usize)
     }
@@ -123,7 +132,7 @@ impl Epoll {
         };
         let no_mask = ptr::null::<libc::sigset_t>();
         if !LACKS_NANOSECONDS.load(Ordering::Relaxed) {
-            // SAFETY: so many events can be written, and the time outlives the call.
+            // SAFETY: the slice has room for its length of events, and the time outlives the call.
             let found = unsafe {
                 libc::syscall(
                     libc::SYS_epoll_pwait2,
@@ -137,7 +146,7 @@ impl Epoll {
             };
             match checked(found as libc::c_int) {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
-                    // Linux before 5.11, or an old profile.
+                    // Linux before 5.11, or an old seccomp profile.
                     LACKS_NANOSECONDS.store(true, Ordering::Relaxed);
                 }
                 found => return found.map(|found| found as usize),

@@ -1,44 +1,50 @@
-//! The driver for where there is no io_uring: readiness from epoll, calls that do not block, and threads for those that do.
+//! The driver for machines without io_uring: readiness from epoll, nonblocking calls, and threads
+//! for calls that block.
 //!
-//! It stands for the kernel's side of the two queues, below the slots ([`Backend`](crate::backend::Backend) is the seam): it takes
-//! the same entries, and answers with the same completions. [`enter`](Readiness::enter) tries each entry at once; what would block
-//! waits for its descriptor to become ready and is tried again; what can only block goes to an [`Offload`](crate::Offload).
+//! It takes the place of the kernel's side of the two queues, below the slots (the boundary is
+//! [`Backend`](crate::backend::Backend)): it takes the same entries, and answers with the same
+//! completions. [`enter`](Readiness::enter) attempts each entry at once. An entry that would block
+//! waits for its descriptor to become ready and is attempted again; an entry that can only block
+//! goes to an [`Offload`](crate::Offload).
 //!
 //! ```text
-//!             try ┌──► completion
-//!   entry ────────┼──► waits at its descriptor ── ready: try again, in the order of arrival
+//!         attempt ┌──► completion
+//!   entry ────────┼──► waits at its descriptor ── ready: attempt again, in the order of arrival
 //!     cancelled ◄─┤
 //!                 └──► thread that may block ── posts its result, eventfd
 //! ```
 //!
-//! | operation | how |
+//! | operation | implementation |
 //! |---|---|
-//! | NOP | at once |
-//! | SEND, SENDMSG, RECV, RECVMSG | with `MSG_DONTWAIT`; `MSG_WAITALL` by as many tries as it takes |
+//! | NOP | completes at once |
+//! | SEND, SENDMSG, RECV, RECVMSG | `MSG_DONTWAIT`; with `MSG_WAITALL` repeated until all is
+//! transferred |
 //! | RECV and RECVMSG multishot | when readable, into the buffers of the pool, up to 32 at a time |
-//! | ACCEPT multishot | `accept4`; the listening socket is made nonblocking, for good |
-//! | CONNECT | nonblocking for the length of the call; local sockets with a full queue: a thread tries again each millisecond |
+//! | ACCEPT multishot | `accept4`; the listening socket becomes nonblocking for good |
+//! | CONNECT | nonblocking for the length of the call; see below for local sockets |
 //! | POLL_ADD | `poll`, then epoll |
-//! | READ, WRITE, READV, WRITEV | `RWF_NOWAIT`: from the page cache, pipes and the like at once; files otherwise on a thread |
-//! | FSYNC, FTRUNCATE, OPENAT, OPENAT2, STATX, MKDIRAT, UNLINKAT, RENAMEAT, LINKAT, SYMLINKAT | on a thread |
-//! | ASYNC_CANCEL | by `user_data`, or all; a call that a thread is making goes on to its end |
+//! | READ, WRITE, READV, WRITEV | `RWF_NOWAIT` (page cache, pipes); other files on a thread |
+//! | FSYNC, FTRUNCATE, STATX, OPENAT, OPENAT2 | on a thread |
+//! | MKDIRAT, UNLINKAT, RENAMEAT, LINKAT, SYMLINKAT | on a thread |
+//! | ASYNC_CANCEL | by `user_data`, or all; a call that a thread is making runs to its end |
 //!
-//! All that [`op`](crate::op) has is among them. An entry of another kind, which only an [`Operation`](crate::Operation) from elsewhere
-//! can make, completes with EOPNOTSUPP.
+//! A local socket whose peer's queue is full gives no sign of readiness, so a thread tries to
+//! connect each millisecond. The table covers all of [`op`](crate::op). Any other entry, which only
+//! an [`Operation`](crate::Operation) of another crate can make, completes with EOPNOTSUPP.
 //!
-//! # What is the same, and what is not
+//! # Comparison with io_uring
 //!
-//! * Buffers, descriptors and slots belong to an operation until its last completion, which is posted here when no call uses them any
-//!   more. A descriptor is registered only while operations wait at it, and those keep it open, so its number cannot be reused under a
-//!   registration.
-//! * Interest is level-triggered and stays armed while a stream receives: a request of a server costs a `recv`, a `send`, and a share
-//!   of an `epoll_wait`.
-//! * A busy thread is not told of arrivals: it asks, once per turn ([`Ring::is_due`](crate::Ring::is_due)). Other threads are told
-//!   by a [`Notifier`].
-//! * Any owner makes the calls, not only the maker of the ring: no proxy is needed, and a thread that stands in for a busy one reads its
-//!   sockets himself.
-//! * Calls that a thread is making cannot be interrupted: a file that is being opened on a dead server, or a FIFO that is not open at
-//!   the other end, holds the ring's shutdown up.
+//! * Buffers, descriptors and slots belong to an operation until its last completion, which is
+//!   posted when no call uses them any more. A descriptor is registered only while operations wait
+//!   at it, and those keep it open, so its number cannot be reused under a registration.
+//! * Interest is level-triggered and stays armed while a stream receives: a request of a server
+//!   costs a `recv`, a `send`, and a share of an `epoll_wait`.
+//! * A busy thread gets no sign of arrivals: it asks once per turn
+//!   ([`Ring::is_due`](crate::Ring::is_due)). A [`Notifier`] notifies other threads.
+//! * Any owner makes the calls, not only the maker of the ring: no proxy is needed, and a thread
+//!   that stands in for a busy owner reads its sockets itself.
+//! * A call that a thread is making cannot be interrupted: opening a file on a dead server, or a
+//!   FIFO without a peer, delays the ring's shutdown.
 
 mod attempt;
 pub(crate) mod blocking;
@@ -67,16 +73,16 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
-use table::{EVENTS, NONE, Operation, Place, State, UNREGISTERED};
+use table::{EVENTS, NONE, Operation, State, Status, UNREGISTERED};
 
-/// What epoll answers for the eventfd of kicks, and for that of posts; descriptors are smaller.
+/// The epoll tokens of the eventfd of kicks and of that of posts; descriptors are smaller.
 const KICKED: u64 = u64::MAX;
 const POSTED: u64 = u64::MAX - 1;
 
-/// While there are completions to reap, the kernel is asked for more no more often than this.
-const ASK_EVERY: Duration = Duration::from_micros(20);
+/// Shortest time between two fetches while there are completions to reap.
+const FETCH_INTERVAL: Duration = Duration::from_micros(20);
 
-/// One entry of the completion queue.
+/// A completion, in the form of an entry of the completion queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
     pub(crate) user_data: u64,
@@ -92,13 +98,13 @@ pub(crate) struct Readiness {
     queue: RefCell<Vec<(Sqe, u8)>>,
     completions: RefCell<VecDeque<Completion>>,
     state: RefCell<State>,
-    /// Operations that wait for readiness, or for a thread.
+    /// Number of operations that wait for readiness, or for a thread.
     waiting: Cell<usize>,
-    /// The last fetch brought as much as there was room for.
+    /// Set when the last fetch filled the array of events.
     more: Cell<bool>,
-    /// This turn has not asked the kernel yet.
-    is_to_ask: Cell<bool>,
-    asked_at: Cell<Option<Instant>>,
+    /// Set while this turn has not asked the kernel.
+    fetch_due: Cell<bool>,
+    fetched_at: Cell<Option<Instant>>,
     pub(crate) enters: Cell<u64>,
     pub(crate) submitted: Cell<u64>,
 }
@@ -125,26 +131,28 @@ impl Readiness {
             state: RefCell::new(State::new()),
             waiting: Cell::new(0),
             more: Cell::new(false),
-            is_to_ask: Cell::new(false),
-            asked_at: Cell::new(None),
+            fetch_due: Cell::new(false),
+            fetched_at: Cell::new(None),
             enters: Cell::new(0),
             submitted: Cell::new(0),
         })
     }
 
     pub(crate) fn watch(&self, levels: Arc<AtomicU64>) -> io::Result<Watch> {
-        self.notifier.hang()?;
+        self.notifier.register()?;
         Ok(Watch::of_notifier(self.notifier.clone(), levels))
     }
 
-    // What is asked for each operation is kept out of line: the way of the kernel's ring is to be straight.
+    // The methods are cold so that their code stays out of the path of the kernel's ring.
     #[cold]
     pub(crate) fn is_full(&self) -> bool {
         self.queue.borrow().len() == self.entries
     }
 
+    /// Queues an entry. Returns false if the queue is full.
+    ///
     /// # Safety
-    /// What the entry points to stays valid until its terminal completion.
+    /// The memory that the entry points to stays valid until its terminal completion.
     #[cold]
     #[must_use]
     pub(crate) unsafe fn push(&self, entry: &Entry, level: u8) -> bool {
@@ -163,23 +171,23 @@ impl Readiness {
 
     #[cold]
     pub(crate) fn begin_turn(&self) {
-        self.is_to_ask.set(self.awaits());
+        self.fetch_due.set(self.has_waiting());
     }
 
-    /// Does anything wait for readiness, or for a thread?
+    /// Returns whether an operation waits for readiness, or for a thread.
     #[inline]
-    pub(crate) fn awaits(&self) -> bool {
+    pub(crate) fn has_waiting(&self) -> bool {
         self.waiting.get() != 0
     }
 
     #[cold]
     pub(crate) fn owes_completions(&self) -> bool {
-        self.more.get() || self.is_to_ask.get()
+        self.more.get() || self.fetch_due.get()
     }
 
     #[cold]
     pub(crate) fn is_due(&self, busy: bool) -> bool {
-        self.has_completions() || self.pending() != 0 || (busy && self.awaits())
+        self.has_completions() || self.pending() != 0 || (busy && self.has_waiting())
     }
 
     #[cold]
@@ -214,8 +222,10 @@ impl Readiness {
         self.notifier.set_unread(completions.len());
     }
 
+    /// Registers a buffer ring.
+    ///
     /// # Safety
-    /// The memory is a ring of so many buffers until they are unregistered, or the ring is closed.
+    /// The memory is a ring of `entries` buffers until they are unregistered or the ring is closed.
     pub(crate) unsafe fn register_buffers(&self, address: u64, entries: u16, group: u16) {
         let groups = &mut self.state.borrow_mut().groups;
         let index = usize::from(group);
@@ -232,22 +242,24 @@ impl Readiness {
         }
     }
 
-    /// Takes all entries; with `fetch` also what is ready by now.
+    /// Takes all entries; with `fetch` also handles the events that are ready by now.
     pub(crate) fn enter(&self, fetch: bool) -> usize {
         let taken = self.take_entries();
         if fetch {
-            let is_recent = |at: Instant| at.elapsed() < ASK_EVERY;
-            if self.more.get() || self.unread() == 0 || !self.asked_at.get().is_some_and(is_recent)
+            let is_recent = |at: Instant| at.elapsed() < FETCH_INTERVAL;
+            if self.more.get()
+                || self.unread() == 0
+                || !self.fetched_at.get().is_some_and(is_recent)
             {
-                // It does not wait, so it is not interrupted.
+                // A fetch that does not wait is not interrupted.
                 let _ = self.fetch(Some(Duration::ZERO));
             }
-            self.is_to_ask.set(false);
+            self.fetch_due.set(false);
         }
         taken
     }
 
-    /// Takes all entries, and waits for `want` completions or for the time to pass.
+    /// Takes all entries, and waits for `want` completions or for the timeout.
     pub(crate) fn enter_and_wait(&self, want: u32, timeout: Option<Duration>) -> io::Result<usize> {
         let taken = self.take_entries();
         let waits = want != 0 && self.unread() == 0;
@@ -255,7 +267,7 @@ impl Readiness {
         Ok(taken)
     }
 
-    /// Nothing is in flight, and nothing is called any more.
+    /// Closes the driver; nothing is in flight.
     pub(crate) fn close(&self) {
         debug_assert_eq!(self.waiting.get(), 0);
     }
@@ -294,11 +306,11 @@ impl Readiness {
                     sqe: *sqe,
                     level,
                     done,
-                    place: Place::Free,
+                    status: Status::Free,
                 };
                 match self.wait_at(state, operation, events) {
                     Ok(()) => self.waiting.set(self.waiting.get() + 1),
-                    // A file, which is always ready and may block.
+                    // A file: epoll does not support it, and it may block.
                     Err(libc::EPERM) => self.offload(state, sqe, level),
                     Err(errno) => self.post(sqe.user_data, -errno, 0),
                 }
@@ -306,7 +318,7 @@ impl Readiness {
         }
     }
 
-    /// The multishot poll of the eventfd that is written to and never read.
+    /// Starts the multishot poll of the eventfd of kicks, which is written to and never read.
     fn listen_for_kicks(&self, state: &mut State, sqe: &Sqe) {
         let each_write = (libc::EPOLLIN | libc::EPOLLET) as u32;
         match self.notifier.epoll.add(sqe.fd, each_write, KICKED) {
@@ -321,14 +333,14 @@ impl Readiness {
             sqe: *sqe,
             level,
             done: 0,
-            place: Place::Offloaded(call.clone()),
+            status: Status::Offloaded(call.clone()),
         };
         self.waiting.set(self.waiting.get() + 1);
-        // Code of users: a job that it drops by a panic has ended.
+        // User code: a job that its panic drops has ended.
         catch_panic(|| self.offload.offload(level, Job::new(&call)));
     }
 
-    /// Puts an operation last in the list of its descriptor.
+    /// Appends an operation to the list of its descriptor.
     fn wait_at(&self, state: &mut State, operation: Operation, events: u32) -> Result<(), i32> {
         let sqe = operation.sqe;
         let Ok(number) = usize::try_from(sqe.fd) else {
@@ -340,14 +352,14 @@ impl Readiness {
         let wanted = state.descriptors[number].events | events;
         self.register(state, sqe.fd, wanted)?;
         *state.operation(&sqe) = Operation {
-            place: Place::Waits { events, next: NONE },
+            status: Status::Waits { events, next: NONE },
             ..operation
         };
         state.append(sqe.fd, sqe.user_data as u32);
         Ok(())
     }
 
-    /// The kernel tells of these events of a descriptor; of none: of nothing.
+    /// Sets the events of a descriptor that epoll reports; 0 removes it.
     fn register(&self, state: &mut State, fd: RawFd, events: u32) -> Result<(), i32> {
         let descriptor = &mut state.descriptors[fd as usize];
         if descriptor.events == events {
@@ -361,7 +373,7 @@ impl Readiness {
             }
             (0, _) => epoll.add(fd, events, token),
             _ => match epoll.change(fd, events, token) {
-                // It was closed in spite of what waits, and its number used again.
+                // The descriptor was closed although operations wait at it, and its number reused.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
                     epoll.add(fd, events, token)
                 }
@@ -373,13 +385,13 @@ impl Readiness {
         Ok(())
     }
 
-    /// Asks the kernel what is ready, and does it.
+    /// Fetches ready events, and acts on them.
     fn fetch(&self, timeout: Option<Duration>) -> io::Result<()> {
         let state = &mut *self.state.borrow_mut();
         self.notifier.before_fetch();
         let found = self.notifier.epoll.wait(&mut state.events[..], timeout);
-        if self.unread() != 0 || self.awaits() {
-            self.asked_at.set(Some(Instant::now()));
+        if self.unread() != 0 || self.has_waiting() {
+            self.fetched_at.set(Some(Instant::now()));
         }
         let found = match found {
             Ok(found) => found,
@@ -389,8 +401,8 @@ impl Readiness {
             }
         };
         self.more.set(found == EVENTS);
-        for place in 0..found {
-            let Event { events, u64: token } = state.events[place];
+        for index in 0..found {
+            let Event { events, u64: token } = state.events[index];
             match token {
                 KICKED => self.post(KICK, i32::from(libc::POLLIN), MORE),
                 POSTED => self.take_posts(state),
@@ -404,16 +416,16 @@ impl Readiness {
     fn take_posts(&self, state: &mut State) {
         for (user_data, result) in self.posts.take() {
             if let Some(operation) = state.found(user_data)
-                && matches!(operation.place, Place::Offloaded(_))
+                && matches!(operation.status, Status::Offloaded(_))
             {
-                operation.place = Place::Free;
+                operation.status = Status::Free;
                 self.waiting.set(self.waiting.get() - 1);
                 self.post(user_data, result, 0);
             }
         }
     }
 
-    /// Tries what waits at a descriptor for one of these events.
+    /// Attempts the operations that wait at a descriptor for one of these events.
     fn is_ready(&self, state: &mut State, fd: RawFd, ready: u32) {
         let broken = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
         let Some(descriptor) = state.descriptors.get_mut(fd as usize) else {
@@ -423,8 +435,8 @@ impl Readiness {
         let mut wanted = 0;
         while index != NONE {
             let operation = &mut state.operations[index as usize];
-            let Place::Waits { events, next } = operation.place else {
-                unreachable!("it is in the list");
+            let Status::Waits { events, next } = operation.status else {
+                unreachable!("operations in the list wait");
             };
             let (sqe, level) = (operation.sqe, operation.level);
             let outcome = if ready & (events | broken) == 0 {
@@ -438,12 +450,12 @@ impl Readiness {
             };
             match outcome {
                 Outcome::Wait(events) => {
-                    operation.place = Place::Waits { events, next: NONE };
+                    operation.status = Status::Waits { events, next: NONE };
                     wanted |= events;
                     state.append(fd, index);
                 }
                 Outcome::Done(result) => {
-                    operation.place = Place::Free;
+                    operation.status = Status::Free;
                     self.waiting.set(self.waiting.get() - 1);
                     self.post(sqe.user_data, result, 0);
                 }
@@ -454,11 +466,11 @@ impl Readiness {
             }
             index = next;
         }
-        // What it fails to register, for want of memory, it keeps as it is: ready for more than is wanted.
+        // If this fails for want of memory, epoll reports more events than are wanted.
         let _ = self.register(state, fd, wanted);
     }
 
-    /// Ends an operation that waits; its completion follows.
+    /// Ends a waiting operation; its completion is posted.
     fn cancel(&self, state: &mut State, user_data: u64) {
         if user_data == KICK || user_data == CANCEL {
             return;
@@ -470,20 +482,20 @@ impl Readiness {
             0 => -libc::ECANCELED,
             done => done.cast_signed(),
         };
-        match &operation.place {
-            Place::Free => return,
-            Place::Offloaded(call) => {
+        match &operation.status {
+            Status::Free => return,
+            Status::Offloaded(call) => {
                 if !call.cancel() {
                     return;
                 }
             }
-            Place::Waits { .. } => {
+            Status::Waits { .. } => {
                 let fd = operation.sqe.fd;
                 let wanted = state.unlink(fd, user_data as u32);
                 let _ = self.register(state, fd, wanted);
             }
         }
-        state.operations[user_data as u32 as usize].place = Place::Free;
+        state.operations[user_data as u32 as usize].status = Status::Free;
         self.waiting.set(self.waiting.get() - 1);
         self.post(user_data, so_far, 0);
     }

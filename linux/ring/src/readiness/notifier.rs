@@ -1,15 +1,19 @@
-//! Telling other threads of arrivals: an epoll instance that watches the ring's own, and an eventfd.
+//! Notifying other threads of arrivals: an epoll instance that watches the ring's own, and an
+//! eventfd.
 //!
-//! The instance of the ring is readable when something is ready that the owner has not fetched. The *notifier* is a second instance that
-//! contains it, one-shot, so that a thread that sleeps behind the notifier is woken by an arrival although the owner is busy, and only once.
+//! The ring's instance is readable when a descriptor is ready that the owner has not fetched. The
+//! *notifier* is a second instance that contains the first, one-shot. So an arrival wakes a thread
+//! that sleeps on the notifier although the owner is busy, and wakes it once.
 //!
-//! | | is to ring (`wanted`) | is not |
+//! | | unmasked (`wanted`) | masked |
 //! |---|---|---|
-//! | armed in the kernel | an arrival rings | the next arrival may ring, in vain; disarmed before the owner fetches |
-//! | not armed | there is an arrival that has rung | silence |
+//! | armed in the kernel | an arrival rings | the next arrival may ring needlessly; disarmed before
+//! the owner fetches |
+//! | not armed | an arrival has rung | silence |
 //!
-//! Masking is one store, so a thread whose polls follow one another without a fetch makes no system call for it; a fetch with the notifier
-//! armed costs two. A caller that is told by [`has_arrivals`](Notifier::has_arrivals) that there is none is notified of the next one.
+//! Masking is one store, so a thread whose polls follow one another without a fetch makes no system
+//! call for it; a fetch with the notifier armed costs two. A caller of
+//! [`has_arrivals`](Notifier::has_arrivals) that gets `false` is notified of the next arrival.
 
 use crate::readiness::epoll::{self, Epoll, Event, NO_EVENT};
 use std::io;
@@ -23,15 +27,16 @@ use std::time::Duration;
 const ARRIVAL: u64 = 0;
 const RUNG: u64 = 1;
 
-/// Any thread, but for what says otherwise. Outlives the ring.
+/// The notifier of a ring. Methods may be called on any thread unless marked "Owner". Outlives the
+/// ring.
 pub(crate) struct Notifier {
     /// The ring's own instance; fetched from by the owner only.
     pub(crate) epoll: Epoll,
-    /// Completions in the queue. Written by the owner.
+    /// Number of completions in the queue. Written by the owner.
     unread: AtomicU32,
     wanted: AtomicBool,
     armed: AtomicBool,
-    /// It has rung for an arrival, and the owner has not fetched since.
+    /// Set when an arrival has rung, until the owner fetches.
     rung: AtomicBool,
     outer: OnceLock<Outer>,
 }
@@ -55,8 +60,8 @@ impl Notifier {
         })
     }
 
-    /// Registers the ring with it, masked; EBUSY the second time.
-    pub(crate) fn hang(&self) -> io::Result<()> {
+    /// Registers the ring with the notifier, masked. EBUSY the second time.
+    pub(crate) fn register(&self) -> io::Result<()> {
         let outer = Outer {
             epoll: Epoll::new()?,
             eventfd: epoll::eventfd()?,
@@ -65,16 +70,16 @@ impl Notifier {
         let readable = libc::EPOLLIN as u32;
         outer.epoll.add(outer.eventfd.as_raw_fd(), readable, RUNG)?;
         outer.epoll.add(self.epoll.raw_fd(), 0, ARRIVAL)?;
-        let hung = self.outer.set(outer);
-        hung.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))
+        let registered = self.outer.set(outer);
+        registered.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))
     }
 
-    /// Readable when it rings.
+    /// Returns a descriptor that is readable when the notifier rings.
     pub(crate) fn raw_fd(&self) -> RawFd {
         self.outer.get().map_or(-1, |outer| outer.epoll.raw_fd())
     }
 
-    /// Async-signal-safe.
+    /// Rings, masked or not. Async-signal-safe.
     pub(crate) fn ring(&self) {
         if let Some(outer) = self.outer.get() {
             epoll::signal(&outer.eventfd);
@@ -88,7 +93,8 @@ impl Notifier {
         }
     }
 
-    /// Waits for that, or for a signal that `mask` does not block. Async-signal-safe.
+    /// Waits for [`rouse`](Self::rouse), or for a signal that `mask` does not block.
+    /// Async-signal-safe.
     pub(crate) fn wait_to_be_roused(&self, mask: u64) -> io::Result<()> {
         let Some(outer) = self.outer.get() else {
             return Ok(());
@@ -98,15 +104,15 @@ impl Notifier {
             events: libc::POLLIN,
             revents: 0,
         };
-        let for_ever = ptr::null::<libc::timespec>();
-        // The kernel's own call: its set of signals has 64 bits.
-        // SAFETY: one descriptor, no time, and a set that lives for the length of the call.
+        let no_timeout = ptr::null::<libc::timespec>();
+        // The kernel's own call, because its set of signals has 64 bits.
+        // SAFETY: one descriptor, no timeout, and a set that lives for the length of the call.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_ppoll,
                 &raw mut event,
                 1,
-                for_ever,
+                no_timeout,
                 &raw const mask,
                 size_of::<u64>(),
             )
@@ -116,7 +122,7 @@ impl Notifier {
         Ok(())
     }
 
-    /// Silences it. Up to two system calls.
+    /// Makes the descriptor unreadable. Up to two system calls.
     pub(crate) fn clear(&self) {
         let Some(outer) = self.outer.get() else {
             return;
@@ -135,14 +141,15 @@ impl Notifier {
         }
     }
 
-    /// Async-signal-safe.
+    /// Stops arrivals from ringing. Async-signal-safe.
     #[inline]
     pub(crate) fn mask(&self) {
         self.wanted.store(false, Relaxed);
     }
 
-    /// A full barrier. What has rung already does not ring again before it is fetched: the owner sees it in
-    /// [`has_rung`](Self::has_rung), others in [`has_arrivals`](Self::has_arrivals).
+    /// Lets the next arrival ring; a full barrier. An arrival that has rung does not ring again
+    /// before it is fetched: the owner sees it in [`has_rung`](Self::has_rung), others in
+    /// [`has_arrivals`](Self::has_arrivals).
     #[inline]
     pub(crate) fn unmask(&self) {
         self.wanted.swap(true, SeqCst);
@@ -152,7 +159,8 @@ impl Notifier {
         }
     }
 
-    /// Is something ready that the owner has not fetched, or fetched and not read? One system call.
+    /// Returns whether there are ready descriptors that the owner has not fetched, or completions
+    /// that it has not read. One system call.
     pub(crate) fn has_arrivals(&self) -> bool {
         if self.has_unread() || self.epoll.is_ready() {
             return true;
@@ -161,7 +169,7 @@ impl Notifier {
         false
     }
 
-    /// It is known that something has arrived: it does not ring again before that is fetched.
+    /// Returns whether an arrival has rung and has not been fetched.
     #[inline]
     pub(crate) fn has_rung(&self) -> bool {
         self.rung.load(Relaxed)
@@ -172,14 +180,14 @@ impl Notifier {
         self.unread.load(Relaxed) != 0
     }
 
-    /// Owner.
+    /// Owner: publishes the number of unread completions.
     #[inline]
     pub(crate) fn set_unread(&self, unread: usize) {
         let unread = u32::try_from(unread).unwrap_or(u32::MAX);
         self.unread.store(unread, Release);
     }
 
-    /// Owner: it fetches, and may sleep. What it fetches itself is not to ring.
+    /// Owner: announces a fetch, which may sleep. Arrivals that it fetches must not ring.
     #[inline]
     pub(crate) fn before_fetch(&self) {
         if self.rung.load(Relaxed) {
@@ -190,7 +198,7 @@ impl Notifier {
         }
     }
 
-    /// Owner.
+    /// Owner: ends a fetch.
     #[inline]
     pub(crate) fn after_fetch(&self) {
         self.arm_if_wanted();
@@ -216,7 +224,7 @@ impl Notifier {
         if let Some(outer) = self.outer.get() {
             self.armed.store(false, SeqCst);
             let _ = outer.epoll.change(self.epoll.raw_fd(), 0, ARRIVAL);
-            // Unmasked by another thread meanwhile, which saw it armed.
+            // Another thread may have unmasked meanwhile and seen the notifier armed.
             self.arm_if_wanted();
         }
     }

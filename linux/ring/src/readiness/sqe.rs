@@ -1,8 +1,9 @@
-//! An entry of the submission queue, taken apart. Its layout is the kernel's interface, and cannot change.
+//! An entry of the submission queue with its fields accessible. The layout is the kernel's
+//! interface, and cannot change.
 
 use io_uring::squeue::Entry;
 
-/// `struct io_uring_sqe`; what fields mean depends on the operation.
+/// The kernel's `struct io_uring_sqe`; the meaning of its fields depends on the operation.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sqe {
@@ -28,22 +29,23 @@ const _: () = assert!(align_of::<Sqe>() <= align_of::<Entry>());
 
 impl Sqe {
     pub(crate) fn of(entry: &Entry) -> Self {
-        // SAFETY: both are 64 bytes of plain integers in the kernel's layout, all of which are initialized.
+        // SAFETY: both are 64 bytes of plain integers in the kernel's layout, all of which are
+        // initialised.
         unsafe { std::ptr::from_ref(entry).cast::<Self>().read() }
     }
 
-    /// The memory that it points to.
+    /// Returns the entry's memory.
     pub(crate) fn pointer<T>(&self) -> *mut T {
         std::ptr::with_exposed_provenance_mut(self.address as usize)
     }
 
-    /// The second memory that it points to.
+    /// Returns the entry's second memory.
     pub(crate) fn second_pointer<T>(&self) -> *mut T {
         std::ptr::with_exposed_provenance_mut(self.offset as usize)
     }
 }
 
-/// `IOSQE_BUFFER_SELECT`: into a buffer of the group.
+/// `IOSQE_BUFFER_SELECT`: receive into a buffer of the group.
 pub(crate) const BUFFER_SELECT: u8 = 1 << 5;
 /// `IORING_RECVSEND_POLL_FIRST`, in `ioprio`.
 pub(crate) const POLL_FIRST: u16 = 1 << 0;
@@ -58,9 +60,9 @@ pub(crate) const POLL_MULTI: u32 = 1 << 0;
 /// `IORING_FSYNC_DATASYNC`.
 pub(crate) const DATASYNC: u32 = 1 << 0;
 
-/// `IORING_CQE_F_BUFFER`: the upper half is the number of a buffer.
+/// `IORING_CQE_F_BUFFER`: the upper half of the flags is the number of a buffer.
 pub(crate) const BUFFER: u32 = 1 << 0;
-/// `IORING_CQE_F_MORE`: it is not the last one.
+/// `IORING_CQE_F_MORE`: further completions of the operation follow.
 pub(crate) const MORE: u32 = 1 << 1;
 
 #[cfg(all(test, not(loom)))]

@@ -1,4 +1,5 @@
-//! Which operations are under way, and which of them wait at which descriptor: a table by slot, and a list per descriptor.
+//! The operations under way, and the descriptors at which they wait: a table by slot, and a list
+//! per descriptor.
 
 use crate::offload::Call;
 use crate::readiness::attempt::Group;
@@ -10,32 +11,32 @@ use std::sync::Arc;
 /// Events fetched per call.
 pub(super) const EVENTS: usize = 256;
 
-/// No waiting operation.
+/// The end of a list of operations.
 pub(super) const NONE: u32 = u32::MAX;
 
 pub(super) struct State {
-    /// By the index of their slots.
+    /// Indexed by slot.
     pub(super) operations: Vec<Operation>,
-    /// By number.
+    /// Indexed by descriptor number.
     pub(super) descriptors: Vec<Descriptor>,
     pub(super) groups: Vec<Option<Group>>,
     pub(super) kicks: Option<RawFd>,
     pub(super) events: Box<[Event; EVENTS]>,
 }
 
-/// One that is under way.
+/// An entry of the table of operations.
 #[derive(Clone)]
 pub(super) struct Operation {
     pub(super) sqe: Sqe,
     pub(super) level: u8,
     pub(super) done: u32,
-    pub(super) place: Place,
+    pub(super) status: Status,
 }
 
 #[derive(Clone)]
-pub(super) enum Place {
+pub(super) enum Status {
     Free,
-    /// In the list of its descriptor, for these events.
+    /// Member of the list of its descriptor, for these events.
     Waits {
         events: u32,
         next: u32,
@@ -48,7 +49,7 @@ pub(super) enum Place {
 pub(super) struct Descriptor {
     pub(super) first: u32,
     pub(super) last: u32,
-    /// Registered for these events; 0: not registered.
+    /// Registered events; 0: not registered.
     pub(super) events: u32,
 }
 
@@ -69,7 +70,7 @@ impl State {
         }
     }
 
-    /// The place of an operation.
+    /// Returns the table entry of an operation.
     pub(super) fn operation(&mut self, sqe: &Sqe) -> &mut Operation {
         let index = sqe.user_data as u32 as usize;
         if self.operations.len() <= index {
@@ -77,21 +78,21 @@ impl State {
                 sqe: *sqe,
                 level: 0,
                 done: 0,
-                place: Place::Free,
+                status: Status::Free,
             };
             self.operations.resize(index + 1, free);
         }
         &mut self.operations[index]
     }
 
-    /// The operation of this name, if it is under way.
+    /// Returns the operation with this `user_data`, if it is under way.
     pub(super) fn found(&mut self, user_data: u64) -> Option<&mut Operation> {
         let operation = self.operations.get_mut(user_data as u32 as usize)?;
-        let is_it = operation.sqe.user_data == user_data;
-        (is_it && !matches!(operation.place, Place::Free)).then_some(operation)
+        let is_same = operation.sqe.user_data == user_data;
+        (is_same && !matches!(operation.status, Status::Free)).then_some(operation)
     }
 
-    /// Puts an operation last in the list of its descriptor.
+    /// Appends an operation to the list of its descriptor.
     pub(super) fn append(&mut self, fd: RawFd, index: u32) {
         let Descriptor { first, last, .. } = &mut self.descriptors[fd as usize];
         if *first == NONE {
@@ -102,14 +103,15 @@ impl State {
         *last = index;
     }
 
-    /// Takes an operation out of the list of its descriptor; what the others wait for.
+    /// Removes an operation from the list of its descriptor. Returns the events for which the
+    /// others wait.
     pub(super) fn unlink(&mut self, fd: RawFd, gone: u32) -> u32 {
         let mut wanted = 0;
         let mut index = self.descriptors[fd as usize].first;
         let mut before = NONE;
         while index != NONE {
-            let Place::Waits { events, next } = self.operations[index as usize].place else {
-                unreachable!("it is in the list");
+            let Status::Waits { events, next } = self.operations[index as usize].status else {
+                unreachable!("operations in the list wait");
             };
             if index == gone {
                 let descriptor = &mut self.descriptors[fd as usize];
@@ -132,9 +134,9 @@ impl State {
 
 impl Operation {
     fn successor(&mut self) -> &mut u32 {
-        match &mut self.place {
-            Place::Waits { next, .. } => next,
-            _ => unreachable!("it is in a list"),
+        match &mut self.status {
+            Status::Waits { next, .. } => next,
+            _ => unreachable!("operations in the list wait"),
         }
     }
 }

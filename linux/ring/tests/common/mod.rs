@@ -1,4 +1,4 @@
-//! A tiny executor for tests: polls only what was woken, so a lost wake is a time-out.
+//! A tiny executor for tests. It polls only woken futures, so a lost wake is a time-out.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::future::Future;
@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 use upshift_ring::{Config, Driver, Fd, Remote, Ring};
 
+/// Time after which a test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Flag {
@@ -108,16 +109,16 @@ pub(crate) fn ring() -> Ring {
     Ring::new(Config::default()).unwrap()
 }
 
-/// Is there an io_uring? For tests that are about it.
+/// Returns whether io_uring works here, for tests of io_uring.
 pub(crate) fn has_io_uring() -> bool {
     let there = upshift_ring::probe_ring().is_ok();
     if !there {
-        println!("skipped: it is about io_uring, which does not work here");
+        println!("skipped: it tests io_uring, which does not work here");
     }
     there
 }
 
-/// A configuration that stands for io_uring, whatever else there is.
+/// Returns a configuration that uses io_uring in any case.
 pub(crate) fn on_io_uring() -> Config {
     Config {
         driver: Driver::Ring,
@@ -125,7 +126,7 @@ pub(crate) fn on_io_uring() -> Config {
     }
 }
 
-/// A connected pair over loopback TCP: ours as a shared descriptor, theirs as a stream.
+/// Returns a connected pair over loopback TCP: ours as a shared descriptor, theirs as a stream.
 pub(crate) fn pair() -> (Fd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -154,7 +155,7 @@ pub(crate) fn is_child(name: &str) -> bool {
     std::env::var("UPSHIFT_RING_CHILD").is_ok_and(|child| child == name)
 }
 
-/// Puts the limit of descriptors back.
+/// Restores the limit of descriptors when dropped.
 pub(crate) struct Limit(libc::rlimit);
 
 impl Drop for Limit {

@@ -1,8 +1,8 @@
-//! How many operations wait at each level, and the most urgent of them in O(1).
+//! Numbers of waiting operations by level, and the most urgent level in O(1).
 
 use upshift::Level;
 
-/// How many operations wait at each level.
+/// Numbers of waiting operations by level.
 pub(super) struct Levels {
     counts: [u32; 64],
     bitmap: u64,

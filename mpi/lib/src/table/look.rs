@@ -1,4 +1,4 @@
-//! A look at MPI: what destructors have left is done, what is complete is found.
+//! A look at MPI: does the work that destructors have left, and finds completions.
 //!
 //! Everything here calls MPI, under the lock of `job.rs`.
 
@@ -18,7 +18,7 @@ use crate::peers::Peers;
 /// Requests per `MPI_Testsome`: bounds the time under the lock.
 pub(super) const WINDOW: usize = 256;
 
-/// What a look has found: wakers to call, and ranks that may go on.
+/// The findings of a look: wakers to call, and ranks that the completions concern.
 #[derive(Default)]
 pub(crate) struct Found {
     pub(crate) wakers: Vec<Waker>,
@@ -27,7 +27,7 @@ pub(crate) struct Found {
 }
 
 impl Table {
-    /// Does what destructors have left.
+    /// Does the work that destructors have left.
     pub(crate) fn sweep(&mut self) {
         for key in std::mem::take(&mut self.cancels) {
             if let Some(Busy {
@@ -35,29 +35,32 @@ impl Table {
                 ..
             }) = self.busy(key)
             {
-                // SAFETY: the request is active: it is in the table as running. MPI completes it yet.
+                // SAFETY: the request is active, since the table has it as running. MPI still
+                // completes it.
                 unsafe { sys::MPI_Cancel(&mut start.request) };
             }
         }
         for request in std::mem::take(&mut self.free_requests) {
             let mut request = request;
-            // SAFETY: persistent and inactive, and there is no other copy of its name.
+            // SAFETY: persistent and inactive, and no copy of its handle is left.
             unsafe { sys::MPI_Request_free(&mut request) };
         }
-        // Before their communicators are freed, which comes after them in time, too.
+        // Before their communicators are freed, since the frees come later.
         for matched in std::mem::take(&mut self.unreceived) {
             self.swallow(matched);
         }
         for comm in std::mem::take(&mut self.free_comms) {
             let mut comm = comm;
-            // SAFETY: a communicator of ours whose last handle is gone; MPI keeps it until its operations have ended.
+            // SAFETY: a communicator of this library whose last handle is gone; MPI keeps it until
+            // its operations have ended.
             unsafe { sys::MPI_Comm_free(&mut comm) };
         }
     }
 
-    /// Receives a message that no operation is to have, so that its sender can go on.
+    /// Receives a message that no operation wants, so that its sender can continue.
     fn swallow(&mut self, mut matched: Matched) {
-        // SAFETY: constants of the library; out-parameters; the buffer goes to the table with the request.
+        // SAFETY: constants of the library; out-parameters; the buffer goes to the table with the
+        // request.
         unsafe {
             let datatype = sys::RSMPI_UINT8_T;
             let mut bytes = 0;
@@ -89,7 +92,7 @@ impl Table {
         }
     }
 
-    /// Tests the window that ends before `end`; returns where the next one ends.
+    /// Tests the window that ends before `end`. Returns the end of the next window.
     pub(crate) fn test(
         &mut self,
         end: usize,
@@ -117,7 +120,7 @@ impl Table {
             )
         };
         let in_status = code == sys::MPI_ERR_IN_STATUS as c_int;
-        // `MPI_UNDEFINED` is negative: no request was active, which cannot be.
+        // `MPI_UNDEFINED` is negative and means that no request was active, which cannot happen.
         let completed = usize::try_from(completed).unwrap_or(0).min(length);
         let pairs = &mut indices[..completed];
         // From the back, because removing swaps the last one in.
@@ -213,7 +216,7 @@ impl Table {
             found.events += 1;
             let busy = self.slots[index as usize].busy.as_mut();
             let busy = busy.expect("it was there above");
-            // The communicator that goes is not the last: the completion has it, too.
+            // The communicator dropped here is not the last handle: the completion has one, too.
             busy.stage = Stage::Done(completion);
             found.wakers.extend(busy.waker.take());
             let level = busy.level;

@@ -1,4 +1,4 @@
-//! What an operation starts with, how it ended, and what MPI says of that.
+//! The parts of an operation: its start, its completion, and the status that MPI reports.
 
 use std::any::Any;
 use std::ffi::c_int;
@@ -9,35 +9,35 @@ use crate::comm::Comm;
 use crate::error::{Error, Result, check};
 use crate::peers::Peers;
 
-/// The buffer of an operation, and what else it needs at its end.
+/// The buffer of an operation, and other values needed at its end.
 pub(crate) type Payload = Box<dyn Any + Send>;
 
-/// What is to be done when its future has gone.
+/// The treatment of an operation whose future was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Runs to its end in the background: sends and collectives.
     Completes,
-    /// Is cancelled.
+    /// The operation is cancelled.
     Receive,
 }
 
-/// How an operation ended.
+/// The end of an operation.
 pub(crate) struct Completion {
     pub(crate) outcome: Result<Outcome>,
     pub(crate) payload: Payload,
-    /// The request of a persistent operation, inactive now.
+    /// The request of a persistent operation, which is inactive now.
     pub(crate) request: Option<sys::MPI_Request>,
 }
 
-// SAFETY: MPI's handles are names, which any thread may hold; they are used under the lock only.
+// SAFETY: MPI's handles are names, which any thread may hold; they are used only under the lock.
 unsafe impl Send for Completion {}
 
-/// What MPI says of a receive; of other operations it means nothing.
+/// The status of a receive; without meaning for other operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) source: c_int,
     pub(crate) tag: c_int,
-    /// Items; `None`: not a whole number of them.
+    /// Number of items; `None` if the bytes are not a whole number of items.
     pub(crate) items: Option<usize>,
     pub(crate) cancelled: bool,
 }
@@ -51,21 +51,21 @@ impl Outcome {
     };
 }
 
-/// What an operation starts with.
+/// The start of an operation.
 pub(crate) struct Start {
     pub(crate) kind: Kind,
     pub(crate) request: sys::MPI_Request,
     pub(crate) datatype: sys::MPI_Datatype,
     pub(crate) persistent: bool,
     pub(crate) payload: Payload,
-    /// How many bytes it moves at least.
+    /// Lower bound of the bytes that the operation moves.
     pub(crate) bytes: usize,
     pub(crate) peers: Peers,
 }
 
-/// A probe.
+/// The arguments of a probe.
 pub(crate) struct Pattern {
-    /// Held, so that it is not freed before the message is received.
+    /// Held, so that the communicator is not freed before the message is received.
     pub(crate) comm: Comm,
     pub(crate) source: c_int,
     pub(crate) tag: c_int,
@@ -80,9 +80,9 @@ pub(crate) struct Matched {
 // SAFETY: as for `Completion`.
 unsafe impl Send for Matched {}
 
-/// A message that fits, if there is one.
+/// Returns a matching message, if there is one.
 ///
-/// The caller is allowed to call MPI.
+/// The caller may call MPI.
 pub(crate) fn improbe(pattern: &Pattern) -> Result<Option<Matched>> {
     // SAFETY: out-parameters, and a communicator that lives: the probe holds it.
     unsafe {
@@ -101,7 +101,7 @@ pub(crate) fn improbe(pattern: &Pattern) -> Result<Option<Matched>> {
     }
 }
 
-/// The end of a probe.
+/// Returns the completion of a probe.
 pub(crate) fn of_probe(done: Result<Option<Matched>>, comm: Comm) -> Completion {
     let (outcome, matched) = match done {
         Ok(matched) => (Ok(Outcome::NOTHING), matched),
@@ -114,7 +114,7 @@ pub(crate) fn of_probe(done: Result<Option<Matched>>, comm: Comm) -> Completion 
     }
 }
 
-/// Reads a status. The caller is allowed to call MPI.
+/// Reads a status. The caller may call MPI.
 pub(crate) fn outcome(status: &sys::MPI_Status, datatype: sys::MPI_Datatype) -> Outcome {
     let (mut items, mut cancelled) = (0, 0);
     // SAFETY: a status that MPI has filled, a type that lives, out-parameters.
@@ -130,7 +130,7 @@ pub(crate) fn outcome(status: &sys::MPI_Status, datatype: sys::MPI_Datatype) -> 
     }
 }
 
-/// The error of an operation whose end was cut off.
+/// Returns the error of an operation that the end of the job interrupted.
 pub(crate) fn lost() -> Error {
     Error::Ended
 }

@@ -1,10 +1,13 @@
-//! Code of users: wakers of other executors, and destructors of what operations own.
+//! User code that the ring runs or defers: wakers of other executors, and destructors of values
+//! that operations own.
 //!
-//! It may take long, or take a lock that a suspended poll holds. A runtime that has said how its own wakers are known
-//! ([`Ring::set_own`](crate::Ring::set_own)) calls those of others, and drops what operations leave behind, when and where it likes: they
-//! are kept for [`Ring::take_foreign`](crate::Ring::take_foreign). Its own wakers are called at once; they cost one comparison of
-//! addresses. A thread that stands in for the owner ([`Ring::stand_in`](crate::Ring::stand_in)) calls no waker at all. A ring that was told
-//! nothing runs everything at once.
+//! User code may take long, or take a lock that a suspended poll holds. A runtime that has named
+//! its own wakers ([`Ring::set_own`](crate::Ring::set_own)) decides when and where other wakers are
+//! called and destructors run: they are deferred until
+//! [`Ring::take_foreign`](crate::Ring::take_foreign). The runtime's own wakers are called at once,
+//! at the cost of one comparison of addresses. A thread that stands in for the owner
+//! ([`Ring::stand_in`](crate::Ring::stand_in)) calls no waker at all. A ring without
+//! [`set_own`](crate::Ring::set_own) runs everything at once.
 
 use crate::catch_panic::catch_panic;
 use crate::driver::Driver;
@@ -14,7 +17,7 @@ use std::fmt;
 use std::ptr;
 use std::task::{RawWakerVTable, Waker};
 
-/// A waker to call, or something to drop. Either happens when this is dropped, and a panic of it ends there.
+/// A waker to call, or a value to drop. Dropping a `Foreign` does either, and contains its panic.
 #[must_use = "dropped at once it runs at once"]
 pub struct Foreign {
     level: u8,
@@ -23,7 +26,7 @@ pub struct Foreign {
 }
 
 impl Foreign {
-    /// A waker to call at a level.
+    /// Creates a deferred call of a waker at a level.
     pub fn waker(level: u8, waker: Waker) -> Self {
         Self {
             level,
@@ -32,17 +35,17 @@ impl Foreign {
         }
     }
 
-    /// The level of what it belongs to.
+    /// Returns the level of the operation or stream.
     pub fn level(&self) -> u8 {
         self.level
     }
 
-    /// Is it a waker, of this kind?
+    /// Returns whether this is a waker with this vtable.
     pub fn is_waker_of(&self, kind: &'static RawWakerVTable) -> bool {
         (self.waker.as_ref()).is_some_and(|waker| ptr::eq(waker.vtable(), kind))
     }
 
-    /// Calls the waker, or drops what there is to drop: what the drop does, by name.
+    /// Calls the waker, or drops the value: the effect of the drop, by name.
     pub fn run(self) {}
 }
 
@@ -66,44 +69,44 @@ impl fmt::Debug for Foreign {
     }
 }
 
-/// Code of users that waits to be [taken](crate::Ring::take_foreign).
+/// Deferred user code that waits to be [taken](crate::Ring::take_foreign).
 pub(crate) struct Deferred {
-    /// The kind of wakers that are called at once; null: none.
+    /// The vtable of wakers that are called at once; null: none.
     direct: Cell<*const RawWakerVTable>,
-    /// Set if other wakers are kept, and not called at once.
-    keeps: Cell<bool>,
-    kept: RefCell<Vec<Foreign>>,
+    /// Set if other wakers are deferred rather than called at once.
+    defers: Cell<bool>,
+    queue: RefCell<Vec<Foreign>>,
     has_some: Cell<bool>,
 }
 
-/// What the thread that stands in puts back.
-pub(crate) struct Before(*const RawWakerVTable, bool);
+/// The rule for wakers that a thread that stands in restores.
+pub(crate) struct WakerRule(*const RawWakerVTable, bool);
 
 impl Deferred {
     pub(crate) fn new() -> Self {
         Self {
             direct: Cell::new(ptr::null()),
-            keeps: Cell::new(false),
-            kept: RefCell::new(Vec::new()),
+            defers: Cell::new(false),
+            queue: RefCell::new(Vec::new()),
             has_some: Cell::new(false),
         }
     }
 
-    /// Wakers of this kind are called at once; those of others are kept.
+    /// Calls wakers with this vtable at once from now on; defers the others.
     pub(crate) fn set_own(&self, own: &'static RawWakerVTable) {
         self.direct.set(own);
-        self.keeps.set(true);
+        self.defers.set(true);
     }
 
-    /// Until [`put_back`](Self::put_back) every waker is kept.
-    pub(crate) fn keep_all(&self) -> Before {
-        let keeps = self.keeps.replace(true);
-        Before(self.direct.replace(ptr::null()), keeps)
+    /// Defers every waker until [`restore`](Self::restore).
+    pub(crate) fn defer_all(&self) -> WakerRule {
+        let defers = self.defers.replace(true);
+        WakerRule(self.direct.replace(ptr::null()), defers)
     }
 
-    pub(crate) fn put_back(&self, before: Before) {
-        self.direct.set(before.0);
-        self.keeps.set(before.1);
+    pub(crate) fn restore(&self, rule: WakerRule) {
+        self.direct.set(rule.0);
+        self.defers.set(rule.1);
     }
 
     #[inline]
@@ -111,31 +114,31 @@ impl Deferred {
         self.has_some.get()
     }
 
-    /// Takes what was kept.
+    /// Takes the deferred user code.
     pub(crate) fn take(&self) -> Vec<Foreign> {
         self.has_some.set(false);
-        self.kept.take()
+        self.queue.take()
     }
 
-    /// From now on nothing is kept; what was is run.
-    pub(crate) fn let_go(&self) {
-        self.keeps.set(false);
+    /// Runs the deferred user code, and defers none from now on.
+    pub(crate) fn run_all(&self) {
+        self.defers.set(false);
         while self.has_some() {
             self.take().into_iter().for_each(Foreign::run);
         }
     }
 
-    fn keep(&self, foreign: Foreign) {
-        self.kept.borrow_mut().push(foreign);
+    fn push(&self, foreign: Foreign) {
+        self.queue.borrow_mut().push(foreign);
         self.has_some.set(true);
     }
 }
 
 impl Driver {
-    /// Calls the waker of a handle of that level, or keeps it.
+    /// Calls the waker of a handle of that level, or defers it.
     #[inline]
     pub(crate) fn wake(&self, level: u8, waker: Waker) {
-        if ptr::eq(waker.vtable(), self.foreign.direct.get()) {
+        if ptr::eq(waker.vtable(), self.deferred.direct.get()) {
             waker.wake();
         } else {
             self.wake_foreign(level, waker);
@@ -145,24 +148,25 @@ impl Driver {
     #[cold]
     fn wake_foreign(&self, level: u8, waker: Waker) {
         let foreign = Foreign::waker(level, waker);
-        if self.foreign.keeps.get() {
-            self.foreign.keep(foreign);
+        if self.deferred.defers.get() {
+            self.deferred.push(foreign);
         } else {
             foreign.run();
         }
     }
 
-    /// Completes the operation of a slot into nothing, and frees the slot. What may run code of users is kept.
+    /// Completes the operation of a slot without a handle, and frees the slot. Defers
+    /// destructors that may run user code.
     pub(crate) fn dispose(&self, slot: &Slot) {
         if slot.has_mark(ORPHAN) {
             self.orphans.set(self.orphans.get() - 1);
         }
         let table = slot.table.get();
         let (result, flags) = (slot.result.get(), slot.flags.get());
-        if table.foreign && self.foreign.keeps.get() {
+        if table.runs_user_code && self.deferred.defers.get() {
             // SAFETY: the operation is complete, has not been taken, and is not touched again.
             let remains = unsafe { (table.take)(slot.payload(), result, flags) };
-            self.foreign.keep(Foreign {
+            self.deferred.push(Foreign {
                 level: slot.level.get(),
                 waker: None,
                 remains: Some(remains),

@@ -1,5 +1,5 @@
-//! Wakers, buffers and their destructors are foreign code: it may call back into the ring, panic, or keep a handle for ever, and
-//! runs outside of all uses of the ring.
+//! Wakers, buffers and their destructors are user code: it may call back into the ring, panic, or
+//! leak a handle, and it runs outside of all uses of the ring.
 #![cfg(not(loom))]
 
 mod common;
@@ -15,9 +15,9 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use upshift_ring::{Bracket, Config, Fd, IoBuf, IoBufMut, Ring, op};
 
 thread_local! {
-    /// Uses of a ring that are under way on this thread.
+    /// Number of uses of a ring that are under way on this thread.
     static USES: Cell<u32> = const { Cell::new(0) };
-    /// What foreign code was run within one.
+    /// The user code that ran within a use.
     static AMISS: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
@@ -38,7 +38,7 @@ fn bracketed() -> Ring {
     .unwrap()
 }
 
-/// A waker that calls a function whenever anything is done with it.
+/// Creates a waker that calls a function at each clone, wake and drop.
 fn waker(data: *const ()) -> Waker {
     static TABLE: RawWakerVTable = RawWakerVTable::new(
         |data| {
@@ -55,17 +55,17 @@ fn waker(data: *const ()) -> Waker {
 
 fn called(data: *const (), what: &'static str) {
     outside(what);
-    // SAFETY: what `waker` is given: null, or a ring of this thread that lives.
+    // SAFETY: the data of `waker`: null, or a living ring of this thread.
     if let Some(ring) = unsafe { data.cast::<Ring>().as_ref() } {
         ring.submit().unwrap();
         ring.reap();
     }
 }
 
-/// A buffer whose destructor says where it runs.
+/// A buffer that records user code run within a use.
 struct Buffer(Vec<u8>);
 
-// SAFETY: the vector vouches for its memory.
+// SAFETY: the vector guarantees its memory.
 unsafe impl IoBuf for Buffer {
     fn io_ptr(&self) -> *const u8 {
         self.0.io_ptr()
@@ -85,7 +85,7 @@ unsafe impl IoBufMut for Buffer {
     }
     unsafe fn set_filled(&mut self, count: usize) {
         outside("set_filled");
-        // SAFETY: passed on.
+        // SAFETY: forwarded.
         unsafe { self.0.set_filled(count) };
     }
 }
@@ -101,7 +101,7 @@ fn a_waker_that_reaps_when_it_is_cloned_loses_no_completion() {
     let ring = ring();
     let waker = waker((&raw const ring).cast());
     for _ in 0..3 {
-        // It completes within the clone of the first poll at the latest.
+        // The operation completes within the clone of the first poll at the latest.
         let mut nop = ring.start(op::Nop::new(), 0);
         let mut cx = Context::from_waker(&waker);
         let first = Pin::new(&mut nop).poll(&mut cx);
@@ -115,17 +115,17 @@ fn a_waker_that_reaps_when_it_is_cloned_loses_no_completion() {
 }
 
 #[test]
-fn foreign_code_runs_outside_of_uses() {
+fn user_code_runs_outside_of_uses() {
     let ring = bracketed();
     let waker = waker(std::ptr::null());
     let mut cx = Context::from_waker(&waker);
     let (fd, mut peer) = pair();
-    // Taken, dropped when it is complete, and dropped before.
+    // The operation is taken, dropped when complete, and dropped before.
     for round in 0..3 {
         let buffer = Buffer(vec![0; 100]);
         let mut recv = ring.start(op::Recv::new(fd.clone(), buffer), 0);
         assert!(Pin::new(&mut recv).poll(&mut cx).is_pending());
-        // Another waker takes its place.
+        // Another waker replaces the first.
         assert!(poll_once(&mut recv).is_pending());
         assert!(Pin::new(&mut recv).poll(&mut cx).is_pending());
         if round < 2 {
@@ -160,7 +160,7 @@ impl Wake for Panics {
 /// A buffer whose destructor panics.
 struct Grenade(Vec<u8>);
 
-// SAFETY: the vector vouches for its memory.
+// SAFETY: the vector guarantees its memory.
 unsafe impl IoBuf for Grenade {
     fn io_ptr(&self) -> *const u8 {
         self.0.io_ptr()
@@ -177,7 +177,7 @@ impl Drop for Grenade {
 }
 
 #[test]
-fn what_panics_in_a_waker_or_a_destructor_harms_nobody_else() {
+fn a_panic_in_a_waker_or_a_destructor_harms_no_other_operation() {
     let ring = ring();
     let flag = Flag::new(&ring);
     flag.take();
@@ -193,7 +193,7 @@ fn what_panics_in_a_waker_or_a_destructor_harms_nobody_else() {
     turn_until(&ring, || second.is_complete());
     assert!(flag.take() && first.is_complete());
     assert!(poll_once(&mut first).is_ready() && poll_once(&mut second).is_ready());
-    // Disposed of by the ring, and by the handle.
+    // The ring disposes of the first, the handle of the second.
     let (fd, mut peer) = pair();
     for abandons in [true, false] {
         let mut send = ring.start(op::Send::new(fd.clone(), Grenade(vec![7; 3])), 0);
@@ -210,7 +210,7 @@ fn what_panics_in_a_waker_or_a_destructor_harms_nobody_else() {
 }
 
 #[test]
-fn what_is_forgotten_in_flight_keeps_its_buffer_and_its_descriptor() {
+fn an_operation_leaked_in_flight_keeps_its_buffer_and_its_descriptor() {
     let (fd, mut peer) = pair();
     let number = fd.as_raw_fd();
     let (stream_fd, mut stream_peer) = pair();
@@ -233,25 +233,25 @@ fn what_is_forgotten_in_flight_keeps_its_buffer_and_its_descriptor() {
         turn_until(&ring, || ring.in_flight() == 1);
         assert!(canary.iter().all(|byte| *byte == 0xaa));
         handles
-        // The ring goes before what was forgotten.
+        // The ring ends before the leaked operations.
     };
     assert_eq!(handles, 2);
 }
 
 #[test]
-fn a_descriptor_that_all_but_the_operation_have_given_up_stays_open() {
+fn a_descriptor_that_only_the_operation_holds_stays_open() {
     let ring = ring();
     let (fd, mut peer) = pair();
     let number = fd.as_raw_fd();
     let recv = ring.start(op::Recv::new(fd.clone(), vec![0; 16]), 0);
-    // Before it is submitted.
+    // The last other handle goes before the entry is submitted.
     drop(fd);
     let other = std::fs::File::open("/dev/null").unwrap();
     assert_ne!(other.as_raw_fd(), number);
     peer.write_all(b"late").unwrap();
     let (result, buffer) = block_on(&ring, recv);
     assert_eq!((result.unwrap(), &buffer[..4]), (4, &b"late"[..]));
-    // With the operation's end the last of them is gone.
+    // The end of the operation closes the descriptor.
     assert_eq!(peer.read(&mut [0; 1]).unwrap(), 0);
 }
 

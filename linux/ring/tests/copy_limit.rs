@@ -1,4 +1,4 @@
-//! Copies of less urgent levels beside something more urgent.
+//! Copies of less urgent levels beside an urgent operation in flight.
 #![cfg(not(loom))]
 
 mod common;
@@ -8,9 +8,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::task::Poll;
 use upshift_ring::{Config, Fd, Ring, Submission, op};
 
-/// More than is copied beside something.
+/// More bytes than may be in the kernel beside an urgent operation.
 const LARGE: usize = 300 << 10;
-/// Of a pipe.
+/// Capacity of a pipe in bytes.
 const ROOM: usize = 1 << 20;
 
 struct Pipe {
@@ -28,7 +28,7 @@ impl Pipe {
         Pipe { reader, writer }
     }
 
-    /// Nothing more can be written to it.
+    /// Returns a pipe that takes no more bytes.
     fn full() -> Pipe {
         let pipe = Pipe::new();
         let writer = pipe.writer.as_fd().try_clone_to_owned().unwrap();
@@ -56,9 +56,9 @@ impl Pipe {
     }
 }
 
-/// Copies that are started whatever their size: one for each CPU, up to two.
-fn few() -> usize {
-    // SAFETY: plain bits, for which zeros are valid; the calls write to them, and read them, only.
+/// Copies that start regardless of size: one for each CPU, up to two.
+fn max_copies() -> usize {
+    // SAFETY: plain bits, for which zeroes are valid; the calls access only `cpus`.
     unsafe {
         let mut cpus: libc::cpu_set_t = std::mem::zeroed();
         assert_eq!(
@@ -69,7 +69,7 @@ fn few() -> usize {
     }
 }
 
-/// Waits for ever, at a level.
+/// Starts an operation that never completes, at a level.
 fn waiting(ring: &Ring, pipe: &Pipe, level: u8) -> Submission<op::PollAdd> {
     let reader = Fd::new(pipe.reader.try_clone().unwrap());
     ring.start(op::PollAdd::new(reader, libc::POLLIN as u32), level)
@@ -80,26 +80,26 @@ fn ring() -> Option<Ring> {
 }
 
 #[test]
-fn copies_beside_something_more_urgent_go_few_at_a_time_and_by_level() {
+fn copies_beside_an_urgent_operation_go_few_at_a_time_and_by_level() {
     let Some(ring) = ring() else { return };
     let (mut pipe, quiet) = (Pipe::new(), Pipe::new());
     ring.submit().unwrap();
     let urgent = waiting(&ring, &quiet, 10);
     assert_eq!(ring.pending_submissions(), 1);
-    let first = (0..few()).map(|_| pipe.copy(&ring, b'1', LARGE, 40));
+    let first = (0..max_copies()).map(|_| pipe.copy(&ring, b'1', LARGE, 40));
     let mut all: Vec<_> = first.collect();
-    assert_eq!(ring.pending_submissions(), 1 + few());
+    assert_eq!(ring.pending_submissions(), 1 + max_copies());
     // These are held; the entry that they add is a timeout.
     all.push(pipe.copy(&ring, b'4', 1, 60));
     all.push(pipe.copy(&ring, b'2', 1, 50));
     all.push(pipe.copy(&ring, b'3', 1, 50));
-    assert_eq!(ring.pending_submissions(), 2 + few());
-    assert_eq!(ring.in_flight(), 4 + few());
-    // Nothing is more urgent than this one.
+    assert_eq!(ring.pending_submissions(), 2 + max_copies());
+    assert_eq!(ring.in_flight(), 4 + max_copies());
+    // This copy is as urgent as anything in flight.
     all.push(pipe.copy(&ring, b'0', LARGE, 10));
-    assert_eq!(ring.pending_submissions(), 3 + few());
+    assert_eq!(ring.pending_submissions(), 3 + max_copies());
     turn_until(&ring, || all.iter_mut().all(|op| op.is_complete()));
-    let bytes = pipe.read((few() + 1) * LARGE + 3);
+    let bytes = pipe.read((max_copies() + 1) * LARGE + 3);
     let mut order = bytes.clone();
     order.dedup();
     assert_eq!(order, b"10234");
@@ -107,7 +107,7 @@ fn copies_beside_something_more_urgent_go_few_at_a_time_and_by_level() {
 }
 
 #[test]
-fn small_copies_are_not_held_and_without_anything_urgent_none() {
+fn small_copies_are_not_held_and_large_ones_only_beside_urgent_operations() {
     let Some(ring) = ring() else { return };
     let (pipe, quiet) = (Pipe::new(), Pipe::new());
     ring.submit().unwrap();
@@ -127,7 +127,7 @@ fn a_copy_dropped_while_it_is_held_is_never_started() {
     let Some(ring) = ring() else { return };
     let (mut pipe, quiet) = (Pipe::new(), Pipe::new());
     let urgent = waiting(&ring, &quiet, 0);
-    let copies = (0..few()).map(|_| pipe.copy(&ring, b'1', LARGE, 40));
+    let copies = (0..max_copies()).map(|_| pipe.copy(&ring, b'1', LARGE, 40));
     let first: Vec<_> = copies.collect();
     let dropped = pipe.copy(&ring, b'2', 1, 40);
     let mut cancelled = pipe.copy(&ring, b'3', 1, 40);
@@ -145,13 +145,16 @@ fn a_copy_dropped_while_it_is_held_is_never_started() {
         }
         last.await.0.unwrap();
     });
-    assert_eq!(pipe.read(few() * LARGE + 1)[few() * LARGE - 1..], *b"14");
+    assert_eq!(
+        pipe.read(max_copies() * LARGE + 1)[max_copies() * LARGE - 1..],
+        *b"14"
+    );
     drop(urgent);
     turn_until(&ring, || ring.slots_in_use() == 0);
 }
 
 #[test]
-fn a_copy_that_does_not_end_holds_the_others_for_a_moment_only() {
+fn a_copy_that_does_not_end_holds_the_others_only_briefly() {
     let Some(ring) = ring() else { return };
     let (stuck, mut free, quiet) = (Pipe::full(), Pipe::new(), Pipe::new());
     let urgent = waiting(&ring, &quiet, 0);
@@ -166,7 +169,7 @@ fn a_copy_that_does_not_end_holds_the_others_for_a_moment_only() {
 }
 
 #[test]
-fn what_is_held_when_the_ring_goes_is_cancelled() {
+fn copies_held_at_the_end_of_the_ring_are_cancelled() {
     let Some(ring) = ring() else { return };
     let (stuck, quiet) = (Pipe::full(), Pipe::new());
     let urgent = waiting(&ring, &quiet, 0);

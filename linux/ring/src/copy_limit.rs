@@ -1,0 +1,189 @@
+//! Copies to the page cache, limited while a more urgent operation is in flight. Owner only.
+//!
+//! A write to the page cache is a copy, made by a kernel thread that competes with the ring's
+//! thread for its CPU. The kernel knows no levels: with many large writes queued it may copy all of
+//! them before the ring's thread notices an urgent completion. Hence the rule:
+//!
+//! **While an operation more urgent than the copies is in flight, the kernel has at most
+//! [`MAX_COPY_BYTES`] of copies, or [`max_copies`] copies of any size.** The other copies are
+//! *held* here, by level. A copy overtakes held copies of less urgent levels. A copy that is at
+//! least as urgent as every operation in flight is not held.
+//!
+//! ```text
+//!  start ── fits, or nothing is more urgent ─► InFlight (counted) ── completion ─► Done
+//!    │                                            ▲                  │ its bytes are free
+//!    └────────────────► Held ─────────────────────┴──────────────────┘
+//! ```
+//!
+//! * **Counting.** [`Operation::copies`](crate::Operation::copies) gives the bytes of a copy. All
+//!   other operations start at once and pay nothing.
+//! * **Progress.** A copy in the kernel may itself wait for a held one (a file system served by
+//!   this process, a full disk). If no copy ends for [`HOLD_TIMEOUT`], the copies in the kernel are
+//!   no longer counted; this is noticed within twice that time.
+//! * The readiness driver makes such calls on threads, by level, and holds nothing here.
+//!
+//! Cost: a max_copies loads per copy; while copies are held, a timeout in the kernel each
+//! [`HOLD_TIMEOUT`].
+
+use crate::backend::Backend;
+use crate::backlog::Backlog;
+use crate::driver::Driver;
+use crate::slot::{CANCELLED, COPY, HOLD_TIMER, Slot, SlotState};
+use io_uring::{opcode, types::Timespec};
+use std::cell::Cell;
+use std::time::Duration;
+
+/// Bytes of less urgent copies in the kernel: about 18 µs of copying.
+const MAX_COPY_BYTES: u64 = 256 << 10;
+
+/// Returns the number of copies that may be in the kernel regardless of size: one if the ring's
+/// thread is bound to one CPU, as the kernel's copying thread then is, too; otherwise two. The
+/// second copy keeps a kernel thread on another CPU busy until the ring's thread hands over the
+/// next.
+fn max_copies() -> u32 {
+    // SAFETY: plain bits, for which zeroes are valid; the calls access only `cpus`.
+    let is_on_one_cpu = unsafe {
+        let mut cpus: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of_val(&cpus), &raw mut cpus) == 0
+            && libc::CPU_COUNT(&cpus) == 1
+    };
+    if is_on_one_cpu { 1 } else { 2 }
+}
+
+/// Time without the end of a copy after which held copies are released.
+const HOLD_TIMEOUT: Duration = Duration::from_millis(10);
+
+/// The copies that are held, and the counters by which they are.
+pub(crate) struct CopyLimit {
+    held: Backlog,
+    max_copies: u32,
+    /// Bytes of the copies in the kernel. Too low for a moment after the end of a copy that was
+    /// no longer counted.
+    bytes: Cell<u64>,
+    /// Number of those copies.
+    copies: Cell<u32>,
+    /// Set when a copy has ended since the timeout was armed.
+    has_progress: Cell<bool>,
+    is_armed: Cell<bool>,
+    /// [`HOLD_TIMEOUT`] in the kernel's layout.
+    timeout: Timespec,
+}
+
+impl CopyLimit {
+    pub(crate) fn new() -> Self {
+        Self {
+            held: Backlog::new(),
+            max_copies: max_copies(),
+            bytes: Cell::new(0),
+            copies: Cell::new(0),
+            has_progress: Cell::new(false),
+            is_armed: Cell::new(false),
+            timeout: Timespec::from(HOLD_TIMEOUT),
+        }
+    }
+
+    /// Takes a held copy, at the ring's shutdown.
+    pub(crate) fn pop<'a>(&self) -> Option<&'a Slot> {
+        self.held.pop()
+    }
+}
+
+impl Driver {
+    /// Decides about a copy of `bytes` bytes that has been stored in its slot. Returns true if
+    /// the copy may start; it is counted then.
+    #[inline(never)]
+    pub(crate) fn admit_copy(&self, slot: &Slot, bytes: u32) -> bool {
+        if !matches!(self.backend, Backend::Kernel(_)) {
+            return true;
+        }
+        let copy_limit = &self.copy_limit;
+        let level = slot.level.get();
+        slot.bytes.set(bytes);
+        // Equals do not overtake.
+        let is_first = copy_limit.held.occupied() & (u64::MAX >> (63 - level)) == 0;
+        if (is_first && self.fits(slot)) || !self.arm_hold_timeout() {
+            self.count_copy(slot);
+            return true;
+        }
+        slot.state.set(SlotState::Held);
+        copy_limit.held.push(slot);
+        false
+    }
+
+    /// Returns whether the kernel may have this copy besides those that it has.
+    fn fits(&self, slot: &Slot) -> bool {
+        let copy_limit = &self.copy_limit;
+        let after = copy_limit.bytes.get() + u64::from(slot.bytes.get());
+        let more_urgent = (1 << slot.level.get()) - 1;
+        copy_limit.copies.get() < copy_limit.max_copies
+            || after <= MAX_COPY_BYTES
+            || self.in_flight.bitmap() & more_urgent == 0
+    }
+
+    fn count_copy(&self, slot: &Slot) {
+        slot.mark(COPY);
+        let CopyLimit { bytes, copies, .. } = &self.copy_limit;
+        bytes.set(bytes.get() + u64::from(slot.bytes.get()));
+        copies.set(copies.get() + 1);
+    }
+
+    /// Removes a counted copy that has ended; [`start_held`](Self::start_held) is due.
+    pub(crate) fn uncount_copy(&self, slot: &Slot) {
+        slot.unmark(COPY);
+        let copy_limit = &self.copy_limit;
+        let CopyLimit { bytes, copies, .. } = copy_limit;
+        bytes.set(bytes.get().saturating_sub(slot.bytes.get().into()));
+        copies.set(copies.get().saturating_sub(1));
+        copy_limit.has_progress.set(true);
+    }
+
+    /// Starts held copies as far as they fit. Runs user code.
+    pub(crate) fn start_held(&self) {
+        while let Some(slot) = self.copy_limit.held.first()
+            && !self.closing.get()
+        {
+            if !slot.has_mark(CANCELLED) && !self.fits(slot) {
+                return;
+            }
+            self.copy_limit.held.pop();
+            if slot.has_mark(CANCELLED) {
+                self.finished(slot, -libc::ECANCELED, 0);
+            } else {
+                self.count_copy(slot);
+                self.push_or_postpone(slot);
+            }
+        }
+    }
+
+    /// Arms the timeout of held copies. Returns false if the submission queue is full.
+    fn arm_hold_timeout(&self) -> bool {
+        let copy_limit = &self.copy_limit;
+        if !copy_limit.is_armed.get() && !self.backend.is_full() {
+            copy_limit.has_progress.set(false);
+            let entry = opcode::Timeout::new(&raw const copy_limit.timeout)
+                .build()
+                .user_data(HOLD_TIMER);
+            // SAFETY: the time lies in the ring's shared memory, and the kernel reads
+            // it when it takes the entry.
+            let pushed = unsafe { self.backend.push(&entry, 0) };
+            copy_limit.is_armed.set(pushed);
+        }
+        copy_limit.is_armed.get()
+    }
+
+    /// Handles the end of the timeout: without progress, releases the held copies.
+    pub(crate) fn hold_timeout_ended(&self) {
+        let copy_limit = &self.copy_limit;
+        copy_limit.is_armed.set(false);
+        let mut is_stuck = !copy_limit.has_progress.get();
+        while !copy_limit.held.is_empty() {
+            if !is_stuck && self.arm_hold_timeout() {
+                return;
+            }
+            copy_limit.bytes.set(0);
+            copy_limit.copies.set(0);
+            self.start_held();
+            is_stuck = false;
+        }
+    }
+}
