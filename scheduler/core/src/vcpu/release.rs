@@ -6,7 +6,7 @@ use core::ptr::NonNull;
 use super::shared::Shared;
 use crate::base::host::{Critical, Host};
 use crate::coroutine::Slot;
-use crate::coroutine::state::Release;
+use crate::coroutine::state::TransitionToFree;
 
 /// Gives a reference back, and with the last one the slot.
 ///
@@ -26,7 +26,7 @@ pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
 /// # Safety
 /// The caller is the handle, which has seen the exit, and has no reference afterwards.
 #[inline]
-pub(crate) unsafe fn release_of_handle<H: Host>(slot: NonNull<Slot<H>>) {
+pub(crate) unsafe fn release_handle<H: Host>(slot: NonNull<Slot<H>>) {
     // SAFETY: as above.
     let (word, vcpu) = unsafe { (&slot.as_ref().word, slot.as_ref().vcpu()) };
     let domain = vcpu.domain();
@@ -34,7 +34,7 @@ pub(crate) unsafe fn release_of_handle<H: Host>(slot: NonNull<Slot<H>>) {
         let _critical = Critical::<H>::enter();
         // The executor of the vCPU that the calling thread serves is a handle on the domain.
         if let Some(here) = vcpu.shared().here()
-            && word.is_of_handle_alone()
+            && word.has_only_handle_refs()
         {
             // SAFETY: the calling thread serves it, in a critical section. The references are the
             // caller's, and all that there were.
@@ -42,7 +42,7 @@ pub(crate) unsafe fn release_of_handle<H: Host>(slot: NonNull<Slot<H>>) {
         }
     }
     // SAFETY: the references are given back, and the domain is there until the slot is free.
-    unsafe { finish(word.release_of_handle(), slot, domain) };
+    unsafe { finish(word.release_handle(), slot, domain) };
 }
 
 /// Gives a slot back that is no longer referenced.
@@ -52,19 +52,19 @@ pub(crate) unsafe fn release_of_handle<H: Host>(slot: NonNull<Slot<H>>) {
 /// domain is the slot's.
 #[inline]
 pub(crate) unsafe fn finish<H: Host>(
-    release: Release,
+    release: TransitionToFree,
     slot: NonNull<Slot<H>>,
     domain: NonNull<Shared<H>>,
 ) {
     match release {
-        Release::Alive => {}
+        TransitionToFree::Alive => {}
         // SAFETY: no other reference is left; the coroutine has exited, for its own
         // reference is given back only then, and its future's memory went before. The last
         // handle on the domain waits for the slot.
-        Release::Free => unsafe { Shared::give_slot_back(domain, slot) },
+        TransitionToFree::Free => unsafe { Shared::give_slot_back(domain, slot) },
         // SAFETY: as above; the mark came with a count on the domain. No slots
         // are taken any more, so nothing is given back.
-        Release::FreeOrphan => unsafe { Shared::release_orphan(domain) },
+        TransitionToFree::FreeOrphan => unsafe { Shared::release_orphan(domain) },
     }
 }
 

@@ -9,7 +9,7 @@ use crate::base::host::{Critical, Host};
 use crate::base::id::{CoroutineId, Dead};
 use crate::coroutine::Slot;
 use crate::coroutine::spawn_sites::SpawnSites;
-use crate::coroutine::state::Wake;
+use crate::coroutine::state::TransitionToReady;
 use crate::sync::Ordering::{Acquire, Relaxed};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, NextLine};
 use crate::tables::table::Table;
@@ -200,9 +200,9 @@ impl<H: Host> Shared<H> {
             .word
             .wake_by_id(id.generation(), false)
         {
-            Wake::Exited => Err(Dead),
-            Wake::Absorbed => Ok(()),
-            Wake::Enqueue => {
+            TransitionToReady::Exited => Err(Dead),
+            TransitionToReady::Absorbed => Ok(()),
+            TransitionToReady::Enqueue => {
                 // SAFETY: `Enqueue` makes the coroutine ours.
                 unsafe { Vcpu::admit_from(here, slot) };
                 Ok(())

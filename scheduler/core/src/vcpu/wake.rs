@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use super::Vcpu;
 use crate::base::host::{Critical, Host};
 use crate::coroutine::Slot;
-use crate::coroutine::state::Wake;
+use crate::coroutine::state::TransitionToReady;
 
 /// Wakes the coroutine in a slot.
 ///
@@ -35,8 +35,8 @@ unsafe fn wake_other<H: Host>(slot: NonNull<Slot<H>>, _critical: Critical<H>) {
     // SAFETY: slots outlive their references.
     match unsafe { slot.as_ref() }.word.wake() {
         // SAFETY: `Enqueue` makes the coroutine ours.
-        Wake::Enqueue => unsafe { Vcpu::admit(slot) },
-        Wake::Absorbed | Wake::Exited => {}
+        TransitionToReady::Enqueue => unsafe { Vcpu::admit(slot) },
+        TransitionToReady::Absorbed | TransitionToReady::Exited => {}
     }
 }
 
@@ -46,16 +46,19 @@ unsafe fn wake_other<H: Host>(slot: NonNull<Slot<H>>, _critical: Critical<H>) {
 ///
 /// # Safety
 /// The caller holds a reference to the coroutine, if that is of this generation.
-pub(crate) unsafe fn cancel_slot<H: Host>(slot: NonNull<Slot<H>>, generation: u32) -> Wake {
+pub(crate) unsafe fn cancel_slot<H: Host>(
+    slot: NonNull<Slot<H>>,
+    generation: u32,
+) -> TransitionToReady {
     let _critical = Critical::<H>::enter();
     // SAFETY: slots outlive their references.
     let wake = unsafe { slot.as_ref() }.word.wake_by_id(generation, true);
     match wake {
         // SAFETY: `Enqueue` makes the coroutine ours.
-        Wake::Enqueue => unsafe { Vcpu::admit(slot) },
+        TransitionToReady::Enqueue => unsafe { Vcpu::admit(slot) },
         // SAFETY: the caller's reference.
-        Wake::Absorbed => unsafe { Vcpu::ask_cancelled(slot) },
-        Wake::Exited => {}
+        TransitionToReady::Absorbed => unsafe { Vcpu::ask_cancelled(slot) },
+        TransitionToReady::Exited => {}
     }
     wake
 }
