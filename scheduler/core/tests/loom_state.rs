@@ -1,9 +1,12 @@
-//! The state word under the model checker: every interleaving of two or three
-//! threads, every reordering the memory model allows.
+//! The state word under the model checker: every interleaving of two or three threads, and every
+//! reordering that the memory model allows.
 //!
-//! `LOOM_MAX_PREEMPTIONS=3 RUSTFLAGS="--cfg loom" cargo test --release -p upshift-core --test 'loom*'`
+//! ```text
+//! LOOM_MAX_PREEMPTIONS=3 RUSTFLAGS="--cfg loom" \
+//!     cargo test --release -p upshift-core --test 'loom*'
+//! ```
 //!
-//! The source is included, not linked: the word is private to the crate.
+//! The source is included by path: the word is private to the crate.
 
 #![cfg(loom)]
 
@@ -27,14 +30,14 @@ use state::{
     TransitionToReady, TransitionToRunning,
 };
 
-/// A coroutine: its word, and what the word guards.
+/// A coroutine: its word, and the data that the word guards.
 struct Coroutine {
     word: StateWord,
-    /// Touched by polls only, so that the checker sees two that overlap.
+    /// Accessed only by polls, so that the checker sees two that overlap.
     future: UnsafeCell<usize>,
     /// Written by wakers before they wake.
     data: AtomicUsize,
-    /// What the last poll saw there.
+    /// Value of `data` that the last poll saw.
     seen: AtomicUsize,
     enqueued: AtomicUsize,
     cancelled: AtomicUsize,
@@ -43,7 +46,7 @@ struct Coroutine {
     woken: AtomicUsize,
     dropped: AtomicUsize,
     freed: AtomicUsize,
-    /// The exiting thread has read the id that was published.
+    /// Set when the exiting thread has read the published id.
     read: AtomicBool,
 }
 
@@ -69,7 +72,7 @@ impl Coroutine {
         })
     }
 
-    /// Polls until it blocks or is cancelled. The caller owns it.
+    /// Polls until the coroutine blocks or is cancelled. The caller owns it.
     fn run(&self) {
         loop {
             match self.word.begin_poll() {
@@ -79,7 +82,7 @@ impl Coroutine {
                     self.seen.store(self.data.load(Relaxed), Relaxed);
                 }
                 TransitionToRunning::Cancel => {
-                    // SAFETY: as above.
+                    // SAFETY: the owner is alone; the checker verifies it.
                     self.future.with_mut(|polls| unsafe { *polls += 1 });
                     self.cancelled.fetch_add(1, Relaxed);
                     return;
@@ -91,7 +94,7 @@ impl Coroutine {
         }
     }
 
-    /// What a waker does: the thread that must enqueue it polls it here.
+    /// Wakes like a waker. The thread that must enqueue the coroutine polls it here.
     fn wake(&self, by_id: bool) {
         let wake = if by_id {
             self.word.wake_by_id(ID, false)
@@ -104,7 +107,7 @@ impl Coroutine {
         }
     }
 
-    /// What a waker does that is used up, on a thread that serves a vCPU.
+    /// Wakes like a waker that is consumed, on a thread that serves a vCPU.
     fn wake_by_value(&self) {
         match self.word.wake_and_release() {
             TransitionToReady::Enqueue => {
@@ -124,7 +127,7 @@ impl Coroutine {
         match release {
             TransitionToFree::Alive => {}
             TransitionToFree::Free | TransitionToFree::FreeOrphan => {
-                // SAFETY: the last reference; the checker verifies it.
+                // SAFETY: the reference was the last; the checker verifies it.
                 self.future.with_mut(|polls| unsafe { *polls += 1 });
                 self.freed.fetch_add(1, Relaxed);
             }
@@ -280,7 +283,7 @@ fn exit(coroutine: &Coroutine) {
     coroutine.release();
 }
 
-/// The handle's half of an exit that it has seen.
+/// The handle's half of an exit that the handle has seen.
 fn release_exited(coroutine: &Coroutine) {
     if coroutine.word.has_waiter_by_id() {
         while !coroutine.read.load(Acquire) {
@@ -305,13 +308,13 @@ fn drop_output(coroutine: &Coroutine) {
 
 /// The handle's half of awaiting: publishes a waker.
 fn register(coroutine: &Coroutine, by_id: bool) -> HandleTransition {
-    // SAFETY: unpublished, it is the handle's.
+    // SAFETY: the waiter is unpublished, so it is the handle's.
     coroutine
         .waiter
         .with_mut(|waiter| unsafe { *waiter = Some(3) });
     let set = coroutine.word.set_waiter(by_id);
     if set == HandleTransition::Exited {
-        // SAFETY: as above.
+        // SAFETY: the waiter is unpublished, so it is the handle's.
         coroutine
             .waiter
             .with_mut(|waiter| unsafe { *waiter = None });
@@ -328,7 +331,7 @@ fn a_handle_that_awaits_is_woken_or_sees_the_exit() {
                 let coroutine = coroutine.clone();
                 thread::spawn(move || {
                     let waits = register(&coroutine, by_id) == HandleTransition::Done;
-                    // Polled once more, perhaps for no reason.
+                    // Polled once more, perhaps without need.
                     let sees = coroutine.word.is_exited();
                     if sees {
                         drop_output(&coroutine);
@@ -383,10 +386,10 @@ fn a_handle_dropped_around_the_exit_leaves_one_owner_of_output_and_waiter() {
                     if let Some(by_id) = awaits {
                         let _ = register(&coroutine, by_id);
                     }
-                    // As `JoinHandle::drop`.
+                    // As `JoinHandle::drop` does.
                     let word = &coroutine.word;
                     if word.has_waiter() && word.clear_waiter() == HandleTransition::Done {
-                        // SAFETY: taken back, it is the handle's.
+                        // SAFETY: the waiter was taken back, so it is the handle's.
                         coroutine
                             .waiter
                             .with_mut(|waiter| unsafe { *waiter = None });
@@ -426,12 +429,12 @@ fn the_last_of_three_references_frees_after_all_use() {
         let threads = [0, 1].map(|_| {
             let coroutine = coroutine.clone();
             thread::spawn(move || {
-                // SAFETY: a reference is held.
+                // SAFETY: the caller holds a reference.
                 coroutine.future.with(|polls| unsafe { *polls });
                 coroutine.release();
             })
         });
-        // SAFETY: as above.
+        // SAFETY: the caller holds a reference.
         coroutine.future.with(|polls| unsafe { *polls });
         coroutine.release();
         for thread in threads {
@@ -454,7 +457,7 @@ fn an_old_id_never_wakes_the_next_tenant() {
         assert!(coroutine.word.retire());
         assert_eq!(coroutine.word.init(false, false), ID + 1);
         assert_ne!(other.join().unwrap(), TransitionToReady::Enqueue);
-        // The new one is untouched.
+        // The new coroutine is untouched.
         assert_eq!(coroutine.word.wake(), TransitionToReady::Enqueue);
         assert_eq!(coroutine.word.begin_poll(), TransitionToRunning::Poll);
         assert_eq!(coroutine.word.end_poll(), TransitionToBlocked::Blocked);
@@ -462,14 +465,14 @@ fn an_old_id_never_wakes_the_next_tenant() {
 }
 
 #[test]
-fn a_reference_by_id_is_to_the_living_one_or_refused() {
+fn a_reference_by_id_is_to_the_living_coroutine_or_refused() {
     loom::model(|| {
         let coroutine = Coroutine::new(false, true);
         let other = {
             let coroutine = coroutine.clone();
             thread::spawn(move || {
                 if coroutine.word.retain_by_id(ID) {
-                    // SAFETY: a reference is held.
+                    // SAFETY: the caller holds a reference.
                     coroutine.data.load(Relaxed);
                     coroutine.release();
                 }

@@ -95,7 +95,7 @@ pub struct Poll {
 /// The most urgent work that waits for the end of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Waits {
-    /// No work that may interrupt the poll.
+    /// The absence of work that may interrupt the poll.
     Nothing,
     /// Work of the poll's level.
     Equal,

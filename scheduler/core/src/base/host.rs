@@ -204,7 +204,7 @@ pub(crate) const fn is_lazy<H: Host>() -> bool {
 /// # Safety
 /// Those of [`Host::map`]; where memory is not lazy, any alignment is allowed.
 pub(crate) unsafe fn zeroed<H: Host>(layout: Layout) -> *mut u8 {
-    // SAFETY: the caller guarantees what either call requires.
+    // SAFETY: the caller guarantees the contract of either call.
     unsafe {
         if is_lazy::<H>() {
             H::map(layout)

@@ -299,7 +299,7 @@ pub(crate) unsafe fn exit<H: Host>(
         exit @ (TransitionToExited::Detached | TransitionToExited::Waiter) => {
             // The rest is still part of the poll.
             if began.is_some() {
-                vcpu.go_on(coroutine);
+                vcpu.continue_poll(coroutine);
             }
             let critical = critical.outside(|| match exit {
                 TransitionToExited::Waiter => {
