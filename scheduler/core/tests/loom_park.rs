@@ -143,9 +143,8 @@ fn a_more_urgent_wake_is_taken_by_the_pick_or_asks_its_poll_to_yield() {
     });
 }
 
-/// The wake comes from outside. A vCPU that does not look takes it at once; one that does leaves it to the poll's
-/// own
-/// vCPU, until the poll is long.
+/// The wake comes from outside. A vCPU that does not look takes it at once; one that does leaves it
+/// to the poll's own vCPU, until the poll is long.
 #[test]
 fn work_woken_behind_a_poll_while_another_vcpu_parks_is_taken_or_watched() {
     for after in LOOKS {
@@ -169,9 +168,8 @@ fn work_woken_behind_a_poll_while_another_vcpu_parks_is_taken_or_watched() {
     }
 }
 
-/// The poll itself wakes: its vCPU cannot tell how long it will take, but a vCPU that parks looks at
-/// it
-/// again.
+/// The poll itself wakes: its vCPU cannot tell how long it will take, but a vCPU that parks looks
+/// at it again.
 #[test]
 fn work_that_a_poll_wakes_while_another_vcpu_parks_is_taken_or_watched() {
     check(3, || {

@@ -155,9 +155,8 @@ impl Seat {
     }
 }
 
-/// Exactly one thread at a time has the current thread's state, wherever the watcher comes; the stopped
-/// poll is
-/// polled once.
+/// Exactly one thread at a time has the current thread's state, wherever the watcher comes; the
+/// stopped poll is polled once.
 #[test]
 fn a_suspended_poll_resumes_once_and_beside_nothing() {
     for place in [Place::Head, Place::Tail] {

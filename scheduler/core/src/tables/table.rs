@@ -3,7 +3,7 @@
 //! An id is an index into the table and a generation. Slots live in [pages](Host::TABLE_PAGE) that
 //! are
 //! allocated as needed and freed with the domain, so any thread may look at a slot at any time,
-//! whatever became of its tenant: the state word tells. The first slot of each page holds the
+//! after any fate of its tenant: the state word tells. The first slot of each page holds the
 //! page's
 //! number, so that the way back from a slot to its index is two loads.
 //!
