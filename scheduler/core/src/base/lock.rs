@@ -24,7 +24,8 @@
 //! The owner sets the bias again, under `held`, when it has taken the lock [`REBIAS_AFTER`] times
 //! and no other thread has. That many atomic steps cost as much as a heavy barrier, so the total
 //! cost is at most twice that of the better of *always biased* and *never biased*, for any
-//! behaviour of the other threads (ski rental). On a host without heavy barriers the lock is never biased.
+//! behaviour of the other threads (ski rental). On a host without heavy barriers the lock is never
+//! biased.
 
 use super::host::Host;
 use crate::sync::{AtomicBool, AtomicU32, Ordering, light_barrier};
