@@ -88,7 +88,7 @@ pub use base::config::{Config, Floor, MAX_VCPUS, SpawnError, SpawnOptions, TooMa
 pub use base::events::{Change, Poll, Step};
 pub use base::host::{Host, Panic, Served};
 pub use base::id::{CoroutineId, Dead};
-pub use base::kind::{Kind, Place, State};
+pub use base::kind::{Kind, QueueEnd, State};
 pub use base::level::{LEVELS, Level, LevelError, ParseLevelError, Priority};
 pub use base::stats::{BUCKETS, LevelStats, TickHistogram, WaitHistogram};
 pub use base::token_bucket::TokenBucket;

@@ -18,7 +18,7 @@ use loom::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use loom::sync::atomic::{AtomicBool, fence};
 use loom::thread;
 use models::{ModelHost, Work, check, domain, interrupting, serving};
-use upshift_core::{Aside, CoroutineId, Domain, Executor, Picked, Place, Polled};
+use upshift_core::{Aside, CoroutineId, Domain, Executor, Picked, Polled, QueueEnd};
 use upshift_elevate::dispatch::Permit;
 
 /// The first thread of a vCPU, and the state that all its threads share.
@@ -95,9 +95,9 @@ impl Seat {
         true
     }
 
-    fn suspends(&self, place: Place) -> Option<CoroutineId> {
+    fn suspends(&self, end: QueueEnd) -> Option<CoroutineId> {
         // SAFETY: the polling thread continues when the coroutine has been picked.
-        let stopped = || unsafe { self.vcpu.suspend_current(place) };
+        let stopped = || unsafe { self.vcpu.suspend_current(end) };
         self.stops()
             .then(|| stopped().expect("a poll is under way"))
     }
@@ -159,13 +159,13 @@ impl Seat {
 /// stopped poll is polled once.
 #[test]
 fn a_suspended_poll_resumes_once_and_beside_nothing() {
-    for place in [Place::Head, Place::Tail] {
+    for end in [QueueEnd::Head, QueueEnd::Tail] {
         check(3, move || {
             let seat = Seat::new();
             let (work, _) = seat.spawn(40);
             let other = seat.clone();
             let watcher = thread::spawn(move || {
-                if let Some(id) = other.suspends(place) {
+                if let Some(id) = other.suspends(end) {
                     assert_eq!(other.serves_until_it_resumes(id), 0);
                 }
             });
@@ -186,7 +186,7 @@ fn a_wake_of_a_suspended_coroutine_is_not_lost() {
         let waker = work.wake_elsewhere(&seat.domain, id);
         let other = seat.clone();
         let watcher = thread::spawn(move || {
-            if let Some(id) = other.suspends(Place::Head) {
+            if let Some(id) = other.suspends(QueueEnd::Head) {
                 other.serves_until_it_resumes(id);
             }
         });
@@ -216,7 +216,7 @@ fn more_urgent_work_goes_before_the_poll_suspended_for_it() {
         seat.polls(|| {
             outside.join().unwrap();
             let watcher = thread::spawn(move || {
-                let id = other.suspends(Place::Head).expect("in its poll");
+                let id = other.suspends(QueueEnd::Head).expect("in its poll");
                 assert_eq!(other.serves_until_it_resumes(id), 1);
                 assert_eq!(waits.polls(), 1);
             });
@@ -270,7 +270,7 @@ fn a_level_given_to_a_poll_that_is_being_suspended_counts() {
         seat.polls(|| {
             let demoted = models::reprio_elsewhere(&seat.domain, id, 50);
             let watcher = thread::spawn(move || {
-                let stopped = other.suspends(Place::Head).expect("in its poll");
+                let stopped = other.suspends(QueueEnd::Head).expect("in its poll");
                 demoted.join().unwrap();
                 assert_eq!(other.domain.level(stopped).unwrap().get(), 50);
                 assert_eq!(other.serves_until_it_resumes(stopped), 1);
@@ -293,7 +293,7 @@ fn a_suspended_poll_is_not_taken_by_another_vcpu() {
         let other = seat.clone();
         let (watcher, elsewhere) = seat.polls(|| {
             let watcher = thread::spawn(move || {
-                if let Some(id) = other.suspends(Place::Tail) {
+                if let Some(id) = other.suspends(QueueEnd::Tail) {
                     other.serves_until_it_resumes(id);
                 }
             });

@@ -8,7 +8,7 @@
 
 use std::rc::Rc;
 
-use upshift_core::{CoroutineId, Place};
+use upshift_core::{CoroutineId, QueueEnd};
 
 use crate::laws::Doing;
 use crate::machine::Preemption;
@@ -65,7 +65,7 @@ impl World {
         self.outside(move |world| {
             let cpu = &world.cpus[vcpu];
             // SAFETY: its strand continues only in `hand_over`, when it has been picked again.
-            let id = unsafe { cpu.executor.suspend_current(Place::Tail) };
+            let id = unsafe { cpu.executor.suspend_current(QueueEnd::Tail) };
             let id = id.expect("the coroutine is in the middle of a poll");
             world.settle();
             cpu.suspended.borrow_mut().insert(id, stopped);

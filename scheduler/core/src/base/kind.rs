@@ -54,7 +54,7 @@ impl State {
 
 /// End of its level's queue at which a suspended coroutine queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum QueueEnd {
     /// Before all others: the coroutine has made room for a more urgent one, and has not had its
     /// turn yet.
     Head,

@@ -2,7 +2,7 @@
 
 use super::{BURST, KEPT, RESERVE, Ran, Rule, SELDOM, SHARE, TURN};
 use crate::base::events::Waits;
-use crate::base::kind::Place;
+use crate::base::kind::QueueEnd;
 use crate::base::token_bucket::TokenBucket;
 
 /// CPU time that a look of the watcher takes from others, in nanoseconds.
@@ -65,7 +65,7 @@ pub enum Decision {
         listens: bool,
     },
     /// The poll is suspended, and queued at this end. [`Policy::has_suspended`] follows.
-    Suspend(Place),
+    Suspend(QueueEnd),
     /// The poll sleeps while other work waits, and is set aside.
     SetAside,
 }
@@ -128,9 +128,9 @@ impl Policy {
         if left == Some(0) {
             return Decision::Suspend(match here {
                 // The poll makes room for an instant, in which an idle vCPU fetches the arrival.
-                Waits::Nothing => Place::Head,
-                Waits::Urgent => rule.place(ran),
-                Waits::Equal => Place::Tail,
+                Waits::Nothing => QueueEnd::Head,
+                Waits::Urgent => rule.queue_end(ran),
+                Waits::Equal => QueueEnd::Tail,
             });
         }
         // Most polls end before it matters whether they sleep.
@@ -302,9 +302,9 @@ mod tests {
         let early = decide(&mut policy, &sight(5_000, URGENT), false);
         assert_eq!(early, later(15_000, false));
         let first = decide(&mut policy, &sight(20_000, URGENT), true);
-        assert_eq!(first, Decision::Suspend(Place::Head));
+        assert_eq!(first, Decision::Suspend(QueueEnd::Head));
         let last = decide(&mut policy, &sight(100_000, URGENT), true);
-        assert_eq!(last, Decision::Suspend(Place::Tail));
+        assert_eq!(last, Decision::Suspend(QueueEnd::Tail));
     }
 
     #[test]
@@ -316,7 +316,7 @@ mod tests {
         let early = decide(&mut policy, &sight(20_000, EQUAL), true);
         assert_eq!(early, later(80_000, true));
         let then = decide(&mut policy, &sight(100_000, EQUAL), true);
-        assert_eq!(then, Decision::Suspend(Place::Tail));
+        assert_eq!(then, Decision::Suspend(QueueEnd::Tail));
     }
 
     #[test]
@@ -328,7 +328,7 @@ mod tests {
         // More urgent work does, though the poll is one of them.
         long.waiting |= URGENT;
         let urgent = decide(&mut policy, &long, true);
-        assert_eq!(urgent, Decision::Suspend(Place::Tail));
+        assert_eq!(urgent, Decision::Suspend(QueueEnd::Tail));
     }
 
     #[test]
@@ -338,7 +338,7 @@ mod tests {
             let mut resumed = sight(0, waiting);
             resumed.ran.in_all = RULE.quantum;
             let decision = decide(&mut policy, &resumed, false);
-            assert_eq!(decision, Decision::Suspend(Place::Tail));
+            assert_eq!(decision, Decision::Suspend(QueueEnd::Tail));
         }
     }
 
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(decide(&mut policy, &less, false), later(KEPT, true));
         less.beside_idle = true;
         let fetched = decide(&mut policy, &less, false);
-        assert_eq!(fetched, Decision::Suspend(Place::Head));
+        assert_eq!(fetched, Decision::Suspend(QueueEnd::Head));
         let rest = decide(&mut policy, &sight(200_000, 0), false);
         assert_eq!(rest, Decision::Rest);
     }
@@ -405,7 +405,7 @@ mod tests {
         long.poll = 3;
         assert_eq!(
             decide(&mut policy, &long, true),
-            Decision::Suspend(Place::Tail)
+            Decision::Suspend(QueueEnd::Tail)
         );
     }
 

@@ -1,7 +1,7 @@
 //! The time that a poll is left alone, and the end of the queue that it then goes to.
 
 use crate::base::events::Waits;
-use crate::base::kind::Place;
+use crate::base::kind::QueueEnd;
 
 /// Time that a poll under way has used: CPU time, unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,11 +42,11 @@ impl Rule {
     /// Returns the end of its level to which a suspended poll goes: the head until it has used its
     /// quantum.
     #[must_use]
-    pub fn place(&self, ran: Ran) -> Place {
+    pub fn queue_end(&self, ran: Ran) -> QueueEnd {
         if ran.in_all < self.quantum {
-            Place::Head
+            QueueEnd::Head
         } else {
-            Place::Tail
+            QueueEnd::Tail
         }
     }
 

@@ -56,7 +56,7 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Returns true if all work of a level here is polls that were suspended at its
-    /// [tail](crate::Place::Tail) and have had their turn. Three loads, from any thread; concurrent
+    /// [tail](crate::QueueEnd::Tail) and have had their turn. Three loads, from any thread; concurrent
     /// changes may be seen or not.
     #[inline]
     #[must_use]

@@ -14,7 +14,7 @@ use super::{NOBODY, Vcpu};
 use crate::base::events::Step;
 use crate::base::host::Host;
 use crate::base::id::CoroutineId;
-use crate::base::kind::Place;
+use crate::base::kind::QueueEnd;
 use crate::coroutine::Slot;
 use crate::sync::Ordering::Relaxed;
 use crate::tables::table::id_of;
@@ -70,12 +70,12 @@ impl<H: Host> Vcpu<H> {
     /// has been picked again, which happens before the vCPU is retired. Until this returns, no
     /// other
     /// thread serves the vCPU, and the calling thread synchronizes with the stopped one.
-    pub unsafe fn suspend_current(&self, place: Place) -> Option<CoroutineId> {
+    pub unsafe fn suspend_current(&self, end: QueueEnd) -> Option<CoroutineId> {
         // SAFETY: the caller acts for the thread that served the vCPU, and no other serves it
         // meanwhile.
         let mut locked = unsafe { self.locked_by_owner() };
         let coroutine = self.current()?;
-        self.interrupt(coroutine, place);
+        self.interrupt(coroutine, end);
         // SAFETY: the coroutine is being polled, so it is alive and in no queue; its poller is
         // stopped
         // and has handed the ownership to us.
@@ -93,16 +93,16 @@ impl<H: Host> Vcpu<H> {
         // meanwhile.
         let _locked = unsafe { self.locked_by_owner() };
         let coroutine = self.current()?;
-        self.interrupt(coroutine, Place::Head);
+        self.interrupt(coroutine, QueueEnd::Head);
         self.set_running(NOBODY);
         Some(Aside(coroutine))
     }
 
-    fn interrupt(&self, coroutine: NonNull<Slot<H>>, place: Place) {
+    fn interrupt(&self, coroutine: NonNull<Slot<H>>, end: QueueEnd) {
         self.stop();
         // SAFETY: the coroutine is being polled, hence alive.
         let block = unsafe { coroutine.as_ref() };
-        block.suspend(place == Place::Head);
+        block.suspend(end == QueueEnd::Head);
         self.trace(coroutine, Step::Suspended);
         self.counters.suspended(block.level());
     }

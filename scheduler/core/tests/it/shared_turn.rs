@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::support::{Server, at, domain, run, yield_now};
 use proptest::prelude::*;
-use upshift_core::{Config, CoroutineId, Picked, Place};
+use upshift_core::{Config, CoroutineId, Picked, QueueEnd};
 
 /// Resumptions while fresh coroutines were ready: time, length and coroutine.
 #[derive(Default)]
@@ -41,7 +41,7 @@ fn contend(
         let long = async move {
             let executor = server.get();
             // SAFETY: the poll continues when it has been picked again, after the fresh ones.
-            let suspend = || unsafe { executor.suspend_current(Place::Tail) }.unwrap();
+            let suspend = || unsafe { executor.suspend_current(QueueEnd::Tail) }.unwrap();
             let me = suspend();
             loop {
                 match executor.pick(None).expect("all are ready") {

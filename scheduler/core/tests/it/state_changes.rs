@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
-use upshift_core::Place;
+use upshift_core::QueueEnd;
 use upshift_core::{
     Change, Config, CoroutineId, Domain, Executor, Host, Level, Picked, Polled, Priority, Served,
     State, Step, Vcpu,
@@ -121,7 +121,7 @@ fn a_theft_says_from_where_and_a_resumption_is_no_poll() {
         panic!("nothing to steal");
     };
     // SAFETY: this thread is the one that polls, does not poll, and drops the claim unused.
-    assert_eq!(unsafe { second.suspend_current(Place::Tail) }, Some(id));
+    assert_eq!(unsafe { second.suspend_current(QueueEnd::Tail) }, Some(id));
     std::mem::forget(running);
     assert!(matches!(second.pick(None), Some(Picked::Resume { .. })));
     let expected = [
@@ -138,7 +138,7 @@ fn a_theft_says_from_where_and_a_resumption_is_no_poll() {
     let all = [Created, State::Ready, Running, State::Suspended, Running];
     assert_eq!(states, all);
     // SAFETY: the coroutine is current again, and its poll never began.
-    assert_eq!(unsafe { second.suspend_current(Place::Tail) }, Some(id));
+    assert_eq!(unsafe { second.suspend_current(QueueEnd::Tail) }, Some(id));
     SERVED.set(None);
 }
 
@@ -161,7 +161,7 @@ fn a_poll_that_wakes_itself_and_is_suspended_is_ready_again_at_its_end() {
         // when it has been picked, below.
         unsafe {
             let vcpu = SERVED.get().unwrap();
-            assert!(vcpu.as_ref().suspend_current(Place::Head).is_some());
+            assert!(vcpu.as_ref().suspend_current(QueueEnd::Head).is_some());
         }
         RESUME.with_borrow(|resume| resume.as_ref().unwrap()());
         Poll::Pending

@@ -8,7 +8,7 @@ use crate::support::{
     Drops, Server, Trace, at, block_once, domain, join, level, run, step, yield_now,
 };
 use upshift_core::preempt::Waits;
-use upshift_core::{Config, CoroutineId, Kind, Picked, Place, SpawnOptions, State};
+use upshift_core::{Config, CoroutineId, Kind, Picked, QueueEnd, SpawnOptions, State};
 
 #[test]
 fn all_six_states_are_observed() {
@@ -126,7 +126,7 @@ fn a_resumed_coroutine_gets_a_turn_if_fresh_ones_wait() {
         let long = async move {
             let executor = server.get();
             // SAFETY: the poll continues after it was picked again, two lines on.
-            unsafe { executor.suspend_current(Place::Tail) }.unwrap();
+            unsafe { executor.suspend_current(QueueEnd::Tail) }.unwrap();
             if others {
                 d.spawn(async {}, at(level)).unwrap().detach();
             }
@@ -150,7 +150,7 @@ fn suspensions_are_counted() {
         let executor = server.get();
         assert_eq!(executor.suspended(), 0);
         // SAFETY: the poll continues after it was picked again.
-        unsafe { executor.suspend_current(Place::Tail) }.unwrap();
+        unsafe { executor.suspend_current(QueueEnd::Tail) }.unwrap();
         assert_eq!(executor.suspended(), 1);
         assert!(matches!(executor.pick(None), Some(Picked::Resume { .. })));
         assert_eq!(executor.suspended(), 0);
@@ -270,7 +270,7 @@ fn without_a_poll_no_coroutine_is_suspended() {
     domain.spawn(async {}, at(20)).unwrap().detach();
     run(&vcpu, 10);
     // SAFETY: no poll is under way.
-    assert!(unsafe { vcpu.suspend_current(Place::Tail) }.is_none());
+    assert!(unsafe { vcpu.suspend_current(QueueEnd::Tail) }.is_none());
 }
 
 #[test]
@@ -515,7 +515,7 @@ fn a_poll_that_made_room_for_the_more_urgent_resumes_first() {
             d.spawn(t.say(name), at(level)).unwrap().detach();
         }
         // SAFETY: the poll continues after it was picked again.
-        let me = unsafe { executor.suspend_current(Place::Head) }.unwrap();
+        let me = unsafe { executor.suspend_current(QueueEnd::Head) }.unwrap();
         loop {
             match executor.pick(None) {
                 Some(Picked::Resume { id, .. }) => break assert_eq!(id, me),
@@ -563,7 +563,7 @@ fn a_suspended_coroutine_is_picked_out_of_turn() {
         d.spawn(t.say("urgent"), at(2)).unwrap().detach();
         let stranger = d.current_id().unwrap();
         // SAFETY: the poll continues after it was picked again.
-        let me = unsafe { executor.suspend_current(Place::Head) }.unwrap();
+        let me = unsafe { executor.suspend_current(QueueEnd::Head) }.unwrap();
         assert_eq!(me, stranger);
         let picked = executor.pick_suspended(me);
         assert!(matches!(picked, Some(Picked::Resume { id, .. }) if id == me));

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use upshift_core::Place;
+use upshift_core::QueueEnd;
 use upshift_core::preempt::Waits;
 use upshift_core::{
     Config, CoroutineId, Domain, Executor, Host, JoinError, JoinHandle, Level, Panic, Picked,
@@ -259,7 +259,7 @@ impl Server {
         let executor = self.get();
         // SAFETY: the poll that calls this continues when the loop below ends, that is, after the
         // coroutine was picked again.
-        let me = unsafe { executor.suspend_current(Place::Tail) }.unwrap();
+        let me = unsafe { executor.suspend_current(QueueEnd::Tail) }.unwrap();
         loop {
             match executor.pick(None).expect("the suspended one is ready") {
                 Picked::Resume { id, .. } => return assert_eq!(id, me),

@@ -20,7 +20,7 @@ mod vcpu;
 
 pub use load::{Arrival, Load, Outcome, Wait, WatcherState};
 pub use theorems::{Levels, Service, Shape, check, search_loads, shapes};
-use upshift_core::Place;
+use upshift_core::QueueEnd;
 use upshift_core::preempt::{Decision, KEPT, Looks, Policy, Rule, Sight, TURN, Waits};
 
 use vcpu::{Doing, NEVER, Poll, Stretch, Vcpu};
@@ -143,7 +143,7 @@ impl Machine<'_> {
             };
             vcpu.open.push((n, now, wait));
         }
-        vcpu.push(poll, Place::Tail);
+        vcpu.push(poll, QueueEnd::Tail);
         match &mut vcpu.doing {
             Doing::Idles => self.picks(index),
             Doing::Switches { .. } => {}
@@ -168,7 +168,7 @@ impl Machine<'_> {
             (poll.suspended, poll.lingers, poll.off_since) = (true, false, now);
             poll.was_suspended = true;
             poll.among = 1 + vcpu.suspended();
-            vcpu.push(poll, Place::Head);
+            vcpu.push(poll, QueueEnd::Head);
             return match &mut vcpu.doing {
                 Doing::Idles => self.picks(index),
                 Doing::Switches { .. } => {}
@@ -378,7 +378,7 @@ impl Machine<'_> {
             } else {
                 vcpu.policy.has_suspended(&rule, now);
                 self.outcome.turns[index] += 1;
-                self.suspends(index, rule.place(ran));
+                self.suspends(index, rule.queue_end(ran));
             }
             return true;
         }
@@ -408,14 +408,14 @@ impl Machine<'_> {
                 self.sets_aside(index);
                 return true;
             }
-            Decision::Suspend(place) => {
+            Decision::Suspend(end) => {
                 vcpu.policy.has_suspended(&rule, now);
                 let is_urgent = sight.waits() == Waits::Urgent;
                 let is_old = ran.in_all >= rule.quantum;
                 self.outcome.for_lingering += u64::from(sight.waits() == Waits::Nothing);
                 self.outcome.before_quantum += u64::from(!is_urgent && !is_old);
                 self.outcome.suspended[index].push(now);
-                self.suspends(index, place);
+                self.suspends(index, end);
                 return true;
             }
             Decision::SetAside => {
@@ -447,7 +447,7 @@ impl Machine<'_> {
         self.was_in_the_way(waited_since);
     }
 
-    fn suspends(&mut self, index: usize, place: Place) {
+    fn suspends(&mut self, index: usize, end: QueueEnd) {
         let (now, until) = (self.now, self.now + self.rule.cost);
         let vcpu = &mut self.vcpus[index];
         let doing = std::mem::replace(&mut vcpu.doing, Doing::Switches { until });
@@ -463,11 +463,11 @@ impl Machine<'_> {
         poll.lasted += now - stretch.began;
         (poll.suspended, poll.off_since) = (true, now);
         poll.was_suspended = true;
-        poll.lingers = place == Place::Tail;
+        poll.lingers = end == QueueEnd::Tail;
         poll.among = 1 + vcpu.suspended();
         vcpu.listens = false;
         vcpu.close_waits(until, &mut self.outcome);
-        vcpu.push(poll, place);
+        vcpu.push(poll, end);
     }
 }
 

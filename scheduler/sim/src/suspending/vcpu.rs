@@ -1,7 +1,7 @@
 //! A vCPU of the model: its queues, its activity, and its picks.
 
 use std::collections::VecDeque;
-use upshift_core::Place;
+use upshift_core::QueueEnd;
 use upshift_core::preempt::{KEPT, Looks, Policy, Ran, Waits};
 
 use super::load::{Outcome, Wait, WatcherState};
@@ -222,12 +222,12 @@ impl Vcpu {
         }
     }
 
-    pub(super) fn push(&mut self, poll: Poll, place: Place) {
+    pub(super) fn push(&mut self, poll: Poll, end: QueueEnd) {
         let queue = &mut self.queues[usize::from(poll.level)];
         self.waiting |= 1 << poll.level;
-        match place {
-            Place::Head => queue.push_front(poll),
-            Place::Tail => queue.push_back(poll),
+        match end {
+            QueueEnd::Head => queue.push_front(poll),
+            QueueEnd::Tail => queue.push_back(poll),
         }
     }
 
