@@ -18,7 +18,7 @@
 //! 1. *Order*: a vCPU starts no poll while something more urgent is ready on it;
 //!    FIFO within a level; across vCPUs a more urgent ready coroutine waits for
 //!    at most one poll of a less urgent one.
-//! 2. *No lost, no doubled wake*, from any thread, at any moment: `state.rs`.
+//! 2. *No wake lost, none doubled*, from any thread, at any moment: `state.rs`.
 //! 3. *One at a time*: no coroutine is polled by two threads at once.
 //! 4. *O(1)*: pick, enqueue, wake and `reprio` in any state.
 //! 5. *Bitmap = truth*: bit L is set iff level L has a ready coroutine.
@@ -36,8 +36,9 @@
 //! | `coroutine/` | the control block, its state word, the future's allocation, lent levels |
 //! | `base/` | levels, ids, counters, lock, inbox; the `Host` trait of the surroundings |
 //!
-//! A folder uses those below it. In a circle are `vcpu/shared.rs` and `vcpu/release.rs`, and the
-//! files of the control block; `coroutine/` keeps the address of a vCPU without its type.
+//! A folder uses those below it. Two circles are exceptions: `vcpu/shared.rs` with
+//! `vcpu/release.rs`, and the files of the control block. `coroutine/` stores the address of a vCPU
+//! without its type.
 //!
 //! # Example
 //!
@@ -87,7 +88,7 @@ pub use base::config::{Config, Floor, MAX_VCPUS, SpawnError, SpawnOptions, TooMa
 pub use base::events::{Change, Poll, Step};
 pub use base::host::{Host, Panic, Served};
 pub use base::id::{CoroutineId, Dead};
-pub use base::kind::{Kind, Place, State};
+pub use base::kind::{Kind, QueueEnd, State};
 pub use base::level::{LEVELS, Level, LevelError, ParseLevelError, Priority};
 pub use base::stats::{BUCKETS, LevelStats, TickHistogram, WaitHistogram};
 pub use base::token_bucket::TokenBucket;

@@ -1,7 +1,7 @@
 //! The atomics of this crate: `core`'s, or `loom`'s under the model checker.
 //!
-//! Everything that two threads touch without the vCPU lock goes through this
-//! shim, so that the same source runs under exhaustion and in production.
+//! Every word that two threads access without the vCPU lock goes through this shim, so that the
+//! same source runs in production and under the model checker.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{
@@ -12,26 +12,27 @@ pub(crate) use loom::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
-/// Orders a store before a load as far as the compiler is concerned; the heavy barrier of another thread does the rest
-/// ([`Host::heavy_barrier`](crate::Host::heavy_barrier)).
+/// Orders a store before a load for the compiler only. The heavy barrier of another thread
+/// ([`Host::heavy_barrier`](crate::Host::heavy_barrier)) orders them for the processor.
 #[inline]
 pub(crate) fn light_barrier() {
     #[cfg(not(any(loom, miri)))]
     core::sync::atomic::compiler_fence(Ordering::SeqCst);
-    // Checkers know no barrier that one thread makes for another.
+    // Checkers do not know a barrier that one thread makes for another.
     #[cfg(any(loom, miri))]
     fence(Ordering::SeqCst);
 }
 
-/// A word that is for inspection only: no step depends on what another thread has written there. So the model checker
-/// need not know of it, and the thousands of counters of a vCPU cost it nothing.
+/// A word for inspection only: no step depends on a value that another thread has written there.
+/// The model checker need not know of it, so the thousands of counters of a vCPU cost it nothing.
 pub(crate) type Statistic = core::sync::atomic::AtomicU64;
 
-/// So many counters at 0: one copy of a constant.
+/// Returns `N` counters at 0: copies of one constant.
 pub(crate) fn zeros<const N: usize>() -> [Statistic; N] {
     [const { Statistic::new(0) }; N]
 }
 
-/// Begins another cache line in a `repr(C)` struct: 128 bytes, for processors fetch lines in pairs.
+/// Begins another cache line in a `repr(C)` struct: 128 bytes, because processors fetch lines in
+/// pairs.
 #[repr(align(128))]
 pub(crate) struct NextLine;

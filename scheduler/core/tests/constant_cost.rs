@@ -1,8 +1,9 @@
-//! Invariant 4: pick, enqueue, wake and `reprio` cost the same with 1 or 64
-//! levels and with 1 or 100 000 coroutines.
+//! Invariant 4: pick, enqueue, wake and `reprio` cost the same with 1 or 64 levels and with 1 or
+//! 100 000 coroutines.
 //!
-//! The cost is a median of many batches. A list that is searched would be a
-//! thousand times slower at the far end; the margin is there for the caches.
+//! The cost is a median of many batches. A list that is searched would be a thousand times slower
+//! at the
+//! far end; the margin is there for the caches.
 
 #![cfg(all(not(loom), not(miri)))]
 
@@ -15,13 +16,13 @@ use support::{TestHost, at, domain, level, serving};
 use upshift_core::{Config, CoroutineId, Domain, Executor, Picked, Polled};
 
 const MANY: usize = 100_000;
-/// The margin, in times.
+/// Largest allowed ratio of costs.
 const MARGIN: f64 = 4.0;
 /// Operations in a batch.
 const BATCH: usize = 64;
 const BATCHES: usize = 301;
 
-/// Nanoseconds per operation of the median batch.
+/// Returns the nanoseconds per operation of the median batch.
 fn cost(mut operation: impl FnMut(usize)) -> f64 {
     let mut batches: Vec<u64> = (0..BATCHES)
         .map(|batch| {
@@ -36,14 +37,14 @@ fn cost(mut operation: impl FnMut(usize)) -> f64 {
     batches[BATCHES / 2] as f64 / BATCH as f64
 }
 
-/// Asserts that the far end costs about what the near end does. The best ratio of
-/// five counts: a machine that is busy for a while spoils one side of some.
+/// Asserts that the far end costs about as much as the near end. The best ratio of five counts: a
+/// machine that is busy for a while spoils one side of some.
 fn constant(what: &str, near: impl Fn() -> f64, far: impl Fn() -> f64) {
     let ratio = (0..5).map(|_| far() / near()).fold(f64::INFINITY, f64::min);
     assert!(ratio <= MARGIN, "{what}: {ratio:.1} times dearer");
 }
 
-/// Coroutines that yield for ever, so many on each of so many levels.
+/// Spawns coroutines that yield for ever, on each of a number of levels.
 fn yielding(
     coroutines: usize,
     levels: usize,
@@ -67,7 +68,7 @@ fn yielding(
     (domain, vcpu, ids)
 }
 
-/// A turn: pick, poll, enqueue.
+/// Returns the cost of a turn: pick, poll, enqueue.
 fn turn(coroutines: usize, levels: usize) -> f64 {
     let (_domain, vcpu, _) = yielding(coroutines, levels);
     serving(&vcpu, || {
@@ -112,8 +113,8 @@ fn invariant_4_reprio_of_a_queued_coroutine_costs_the_same_with_many() {
 
 #[test]
 fn invariant_4_reprio_costs_the_same_with_many_arrivals() {
-    // What has arrived is moved by the owner's next pick, and by no other thread: so the
-    // first of these is as cheap as the last.
+    // The owner's next pick moves the arrivals, and no other thread does: so the first of these is
+    // as cheap as the last.
     let reprio = |arrived: usize| {
         let domain = domain(Config::default());
         let vcpu = domain.add_vcpu().unwrap();
@@ -131,7 +132,7 @@ fn invariant_4_reprio_costs_the_same_with_many_arrivals() {
     constant("arrivals", || reprio(1), || reprio(MANY));
 }
 
-/// Wakes of blocked coroutines, and the turns that block them again.
+/// Returns the cost of a wake of a blocked coroutine, and of the turn that blocks it again.
 fn wake(coroutines: usize, inside: bool) -> f64 {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
@@ -170,8 +171,9 @@ fn invariant_4_a_wake_costs_the_same_with_many_coroutines() {
 
 #[test]
 fn invariant_6_a_coroutine_in_a_queue_takes_no_memory_of_its_own() {
-    // It brings its links: the bound of every queue is the number of coroutines,
-    // and what is woken often is queued once.
+    // A coroutine brings its links: the bound of every queue is the number of coroutines, and one
+    // that
+    // is woken often is queued once.
     let (domain, vcpu, ids) = yielding(1_000, 7);
     for _ in 0..10 {
         for &id in &ids {

@@ -1,10 +1,13 @@
-//! The bias of a vCPU's lock to the thread that serves it, under the model checker (`lock.rs`): full fences stand for both barriers, and
-//! what the lock guards is a cell that the checker watches, in these models and in all others. See `loom_state.rs` for how to run it, and `models` for the bounds.
+//! The bias of a vCPU's lock to the thread that serves it, under the model checker (`lock.rs`).
+//! Full
+//! fences stand for both barriers; the guarded data is a cell that the checker watches, in these
+//! models
+//! and in all others. See `loom_state.rs` for how to run it, and `models` for the bounds.
 
 #![cfg(loom)]
 
-// By path: the lock is private to the crate, and its models give it a host of their own. Making it public for them would offer programs a
-// lock that only the owner of a vCPU may use.
+// Included by path: the lock is private to the crate, and its models give it a host of their own. A
+// public lock would offer programs a lock that only the owner of a vCPU may use.
 #[path = "../src/base/lock.rs"]
 mod lock;
 mod models;
@@ -12,7 +15,7 @@ mod models;
 #[path = "../src/sync.rs"]
 mod sync;
 
-/// What the lock alone asks of its host.
+/// The part of the host that the lock uses.
 mod host {
     pub(crate) trait Host {
         fn relax(&self, spins: u32);
@@ -47,7 +50,7 @@ impl Host for Barriers {
     }
 }
 
-/// The lock alone, and what it guards.
+/// The lock alone, and the data that it guards.
 struct Guarded {
     lock: Lock,
     host: Barriers,
@@ -65,7 +68,7 @@ impl Guarded {
 
     fn enter(&self, as_owner: bool) {
         let guard = if as_owner {
-            // SAFETY: one thread of each model does this.
+            // SAFETY: only one thread of each model does this.
             unsafe { self.lock.lock_by_owner(&self.host) }
         } else {
             self.lock.lock(&self.host)
@@ -81,14 +84,14 @@ impl Guarded {
     }
 }
 
-/// Another thread, which is not the owner.
+/// Enters on another thread, which is not the owner.
 fn enter_elsewhere(guarded: &Arc<Guarded>, times: usize) -> thread::JoinHandle<()> {
     let guarded = guarded.clone();
     thread::spawn(move || (0..times).for_each(|_| guarded.enter(false)))
 }
 
 #[test]
-fn the_lock_lets_one_in_at_a_time() {
+fn the_lock_admits_one_thread_at_a_time() {
     for biases in [false, true] {
         check(3, move || {
             let guarded = Guarded::new(biases);
@@ -134,7 +137,7 @@ fn the_owner_and_a_thread_that_ends_its_bias_are_never_both_inside() {
     });
 }
 
-/// The bias comes back between two ends of it.
+/// The owner sets the bias again between two ends of it.
 #[test]
 fn a_bias_that_comes_back_is_ended_again() {
     check(2, || {
@@ -175,9 +178,9 @@ fn a_bias_goes_with_the_executor() {
     });
 }
 
-/// A thief ends the bias of its victim, which keeps what may not move.
+/// A thief ends the bias of its victim, which keeps its pinned coroutine.
 #[test]
-fn what_is_stolen_from_a_biased_vcpu_is_polled_once() {
+fn a_coroutine_stolen_from_a_biased_vcpu_is_polled_once() {
     check(2, || {
         let domain = biased_domain(0);
         let (owner, thief) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());

@@ -1,5 +1,6 @@
-//! The inbox alone, under the model checker. See `loom_state.rs` for how to run it, and `loom_park.rs` for
-//! the protocol around them.
+//! The inbox alone, under the model checker. See `loom_state.rs` for how to run it, and
+//! `loom_park.rs`
+//! for the protocol around it.
 
 #![cfg(loom)]
 
@@ -25,7 +26,7 @@ struct Element {
     value: UnsafeCell<u32>,
 }
 
-// SAFETY: one field, used by nothing else.
+// SAFETY: always the same field, which has no other use.
 unsafe impl Linked for Element {
     fn link(&self) -> &AtomicPtr<Element> {
         &self.link
@@ -37,9 +38,9 @@ fn push(inbox: &Inbox<Element>, value: u32) {
         link: AtomicPtr::new(null_mut()),
         value: UnsafeCell::new(0),
     }));
-    // SAFETY: no other thread has it.
+    // SAFETY: no other thread has the element.
     element.value.with_mut(|it| unsafe { *it = value });
-    // SAFETY: leaked until it is taken.
+    // SAFETY: the element is leaked until it is taken.
     unsafe { inbox.push(NonNull::from(element)) };
 }
 
@@ -47,16 +48,16 @@ fn take(inbox: &Inbox<Element>) -> Vec<u32> {
     inbox
         .take()
         .map(|element| {
-            // SAFETY: leaked by `push`, and taken once.
+            // SAFETY: `push` leaked the element, and it is taken once.
             let element = unsafe { Box::from_raw(element.as_ptr()) };
-            // SAFETY: taken, it is ours.
+            // SAFETY: the element was taken, so it is ours.
             element.value.with(|it| unsafe { *it })
         })
         .collect()
 }
 
 #[test]
-fn what_two_push_is_taken_once_in_the_order_of_each() {
+fn elements_of_two_pushers_are_taken_once_in_the_order_of_each() {
     loom::model(|| {
         let inbox = Arc::new(Inbox::new());
         let pushers = [10, 20].map(|base| {

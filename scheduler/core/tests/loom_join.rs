@@ -1,5 +1,8 @@
-//! A handle and the exit of its coroutine on two threads, under the model checker: the control block is freed once, by the last to use it
-//! (`join.rs`), or the end of the domain would wait for ever. See `loom_state.rs` for how to run it, and `models` for the bounds.
+//! A handle and the exit of its coroutine on two threads, under the model checker: the control
+//! block is
+//! freed once, by its last user (`join.rs`); otherwise the end of the domain would wait for ever.
+//! See
+//! `loom_state.rs` for how to run it, and `models` for the bounds.
 
 #![cfg(loom)]
 
@@ -14,7 +17,7 @@ use std::task::{Context, Poll, Waker};
 use models::{ModelHost, biased_domain, check, level, run, run_elsewhere};
 use upshift_core::{Executor, JoinHandle, Priority};
 
-/// Dropped once.
+/// An output that counts its drops.
 struct Output(Arc<AtomicUsize>);
 
 impl Drop for Output {
@@ -23,7 +26,9 @@ impl Drop for Output {
     }
 }
 
-/// A coroutine that ends in its first poll, and what counts the drops of its output.
+/// Spawns a coroutine that ends in its first poll, and returns its handle and the count of drops of
+/// its
+/// output.
 fn child(vcpu: &Executor<ModelHost>) -> (JoinHandle<Output, ModelHost>, Arc<AtomicUsize>) {
     let drops = Arc::new(AtomicUsize::new(0));
     let output = Output(drops.clone());
@@ -33,7 +38,7 @@ fn child(vcpu: &Executor<ModelHost>) -> (JoinHandle<Output, ModelHost>, Arc<Atom
     (handle.unwrap(), drops)
 }
 
-/// A coroutine that is not awaited.
+/// Spawns a coroutine without a handle.
 fn detached(vcpu: &Executor<ModelHost>, future: impl Future<Output = ()> + Send + 'static) {
     // SAFETY: the future and its output are `Send`.
     let handle = unsafe { vcpu.spawn_pinned(future, Priority::At(level(20))) };
@@ -86,7 +91,7 @@ fn a_loan_that_is_given_up_while_its_coroutine_exits_elsewhere_frees_its_slot_on
         let (here, there) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
         let (mut handle, drops) = child(&there);
         let waits = async move {
-            // It is polled again before it blocks, without the handle.
+            // Polled again before it blocks, without the handle.
             poll_fn(|cx| Poll::Ready(drop(Pin::new(&mut handle).poll(cx)))).await;
             poll_fn(|_| Poll::<()>::Pending).await;
             drop(handle);

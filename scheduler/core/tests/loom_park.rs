@@ -1,8 +1,10 @@
-//! Wakes, spawns and parking under the model checker: the scheduler itself, driven as its hosts drive it. See
-//! `loom_state.rs` for how to run it, and `models` for the bounds.
+//! Wakes, spawns and parking under the model checker: the scheduler itself, driven as its hosts
+//! drive it.
+//! See `loom_state.rs` for how to run it, and `models` for the bounds.
 //!
-//! A vCPU that is found parked at the end of a model would wait for ever. One that is not has been pended, or has not
-//! waited; it picks once more, and that must be enough.
+//! A vCPU that is parked at the end of a model would wait for ever. A vCPU that is not parked has
+//! been
+//! pended, or has not waited; it picks once more, and that must be enough.
 
 #![cfg(loom)]
 
@@ -14,17 +16,19 @@ use models::{
 };
 use upshift_core::{Domain, Executor, Kind};
 
-/// Without and with vCPUs that look around.
+/// Values of `look_after`: without and with looks.
 const LOOKS: [u64; 2] = [0, AFTER];
 
-/// One turn of a runtime that finds nothing more to do. True: it would wait now, and for no limited time.
+/// Runs a turn of a runtime that finds no more work. Returns true if it would wait now, without a
+/// time
+/// limit.
 fn runs_and_parks(vcpu: &Executor<ModelHost>) -> bool {
     run(vcpu);
     serving(vcpu, || vcpu.prepare_park() && vcpu.sleep_limit().is_none())
 }
 
-/// What is awake goes on. Invariant 5: the bitmap of what is not is the truth.
-fn go_on(domain: &Domain<ModelHost>, vcpu: &Executor<ModelHost>) {
+/// Runs a vCPU that is awake. Invariant 5: the bitmap of a parked vCPU is exact.
+fn run_if_awake(domain: &Domain<ModelHost>, vcpu: &Executor<ModelHost>) {
     if vcpu.is_parked() && domain.host().pends(vcpu.index()) == 0 {
         assert_eq!(vcpu.bitmap(), 0);
         return;
@@ -43,7 +47,7 @@ fn invariant_2_a_wake_while_its_vcpu_parks_is_taken_or_ends_the_wait() {
             let waker = work.wake_elsewhere(&domain, id);
             runs_and_parks(&vcpu);
             waker.join().unwrap();
-            go_on(&domain, &vcpu);
+            run_if_awake(&domain, &vcpu);
             assert_eq!(work.polls(), 2);
             assert!(work.has_seen());
             assert_eq!(domain.bitmap(), 0);
@@ -93,14 +97,14 @@ fn two_wakes_of_a_parked_vcpu_pend_it_once() {
         waker.join().unwrap();
         assert_eq!(domain.host().pends(0), 1);
         assert_eq!(domain.idle_vcpus(), 0);
-        go_on(&domain, &vcpu);
+        run_if_awake(&domain, &vcpu);
         assert_eq!((first.0.polls(), second.0.polls()), (2, 2));
     });
 }
 
-/// Invariant 5, where one bit stands for two that are taken at different times.
+/// Invariant 5, where one bit stands for two coroutines that are taken at different times.
 #[test]
-fn what_is_in_the_inbox_has_its_bit() {
+fn a_coroutine_in_the_inbox_has_its_bit() {
     check(3, || {
         let domain = domain(0);
         let vcpu = domain.add_vcpu().unwrap();
@@ -139,9 +143,10 @@ fn a_more_urgent_wake_is_taken_by_the_pick_or_asks_its_poll_to_yield() {
     });
 }
 
-/// From outside. A vCPU that does not look takes it at once; one that does leaves it to the poll's own vCPU, until the poll is long.
+/// The wake comes from outside. A vCPU that does not look takes it at once; one that does leaves it
+/// to the poll's own vCPU, until the poll is long.
 #[test]
-fn what_is_woken_behind_a_poll_while_another_vcpu_parks_is_taken_or_watched() {
+fn work_woken_behind_a_poll_while_another_vcpu_parks_is_taken_or_watched() {
     for after in LOOKS {
         check(2, move || {
             let domain = domain(after);
@@ -153,7 +158,7 @@ fn what_is_woken_behind_a_poll_while_another_vcpu_parks_is_taken_or_watched() {
                 let parker = thread::spawn(move || (runs_and_parks(&idle), idle));
                 waker.join().unwrap();
                 let (sleeps, idle) = parker.join().unwrap();
-                go_on(&domain, &idle);
+                run_if_awake(&domain, &idle);
                 if after == 0 || sleeps {
                     assert_eq!(work.polls(), 2);
                     assert!(work.has_seen());
@@ -163,9 +168,10 @@ fn what_is_woken_behind_a_poll_while_another_vcpu_parks_is_taken_or_watched() {
     }
 }
 
-/// By the poll itself: its vCPU cannot tell how long it will take, but what parks looks at it again.
+/// The poll itself wakes: its vCPU cannot tell how long it will take, but a vCPU that parks looks
+/// at it again.
 #[test]
-fn what_a_poll_wakes_while_another_vcpu_parks_is_taken_or_watched() {
+fn work_that_a_poll_wakes_while_another_vcpu_parks_is_taken_or_watched() {
     check(3, || {
         let domain = domain(AFTER);
         let (busy, idle) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
@@ -176,16 +182,18 @@ fn what_a_poll_wakes_while_another_vcpu_parks_is_taken_or_watched() {
             work.wake(&domain, id);
             let (sleeps, idle) = parker.join().unwrap();
             if sleeps {
-                go_on(&domain, &idle);
+                run_if_awake(&domain, &idle);
                 assert_eq!(work.polls(), 2);
             }
         });
     });
 }
 
-/// What a pick takes out of the inbox and leaves in the queue, behind a poll that does not end, where no vCPU looks around.
+/// The pick takes work out of the inbox and leaves it in the queue, behind a poll that does not
+/// end. No
+/// vCPU looks.
 #[test]
-fn what_a_pick_leaves_while_another_vcpu_parks_is_taken() {
+fn work_that_a_pick_leaves_while_another_vcpu_parks_is_taken() {
     check(3, || {
         let domain = domain(0);
         let (busy, idle) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
@@ -198,14 +206,14 @@ fn what_a_pick_leaves_while_another_vcpu_parks_is_taken() {
         });
         polling(&busy, || {
             let idle = parker.join().unwrap();
-            go_on(&domain, &idle);
+            run_if_awake(&domain, &idle);
             assert_eq!(work.polls(), 2, "it waits for the end of the poll");
         });
     });
 }
 
 #[test]
-fn what_comes_while_all_vcpus_park_ends_the_wait_of_one() {
+fn work_that_arrives_while_all_vcpus_park_ends_the_wait_of_one() {
     for (after, spawns) in [(0, true), (0, false), (AFTER, true), (AFTER, false)] {
         check(2, move || {
             let domain = domain(after);
@@ -231,8 +239,8 @@ fn what_comes_while_all_vcpus_park_ends_the_wait_of_one() {
             runs_and_parks(&one);
             waker.join().unwrap();
             let other = parker.join().unwrap();
-            go_on(&domain, &one);
-            go_on(&domain, &other);
+            run_if_awake(&domain, &one);
+            run_if_awake(&domain, &other);
             assert_eq!(work.polls(), before + 1);
             one.unpark();
             other.unpark();
@@ -241,15 +249,16 @@ fn what_comes_while_all_vcpus_park_ends_the_wait_of_one() {
     }
 }
 
-/// Where a kernel parks: in the middle of the poll of its switching coroutine, with interrupts masked.
+/// Parks like a kernel: in the middle of the poll of its switching coroutine, with interrupts
+/// masked.
 fn hart(domain: &Domain<ModelHost>) -> Executor<ModelHost> {
     let hart = domain.add_vcpu().unwrap();
     Work::new().spawn_pinned(&hart, 63, Kind::Switching);
     hart
 }
 
-/// One that wakes up goes through its loop, not back to sleep.
-fn hart_goes_on(hart: &Executor<ModelHost>) {
+/// Runs the loop of a hart that woke up: it does not go back to sleep at once.
+fn run_hart(hart: &Executor<ModelHost>) {
     if !hart.is_parked() {
         hart.unpark();
         turn(hart);
@@ -267,9 +276,9 @@ fn a_wake_while_a_hart_turns_to_its_wait_is_seen_or_interrupts_it() {
         let waker = work.wake_elsewhere(&domain, id);
         if work.polls() == 1 {
             polling(&hart, || {
-                // The pick may have come to the work itself.
+                // The pick may have reached the work itself.
                 if hart.running_level() == Some(level(63)) && hart.prepare_park() {
-                    // The instruction ends if an interrupt is pending, or becomes so.
+                    // The instruction ends if an interrupt is pending, or becomes pending.
                     waker.join().unwrap();
                     assert_eq!(domain.host().pends(0), 1);
                 } else {
@@ -284,9 +293,10 @@ fn a_wake_while_a_hart_turns_to_its_wait_is_seen_or_interrupts_it() {
     });
 }
 
-/// A handler on the hart wakes, which serves no vCPU; before it goes to user mode, the hart shares what it has.
+/// An interrupt handler on the hart wakes, and serves no vCPU; before the hart enters user mode, it
+/// shares its work.
 #[test]
-fn what_a_hart_has_when_it_turns_to_a_program_is_taken_by_one_that_turns_to_its_wait() {
+fn work_of_a_hart_that_turns_to_a_program_is_taken_by_one_that_turns_to_its_wait() {
     for handler in [false, true] {
         check(3, move || {
             let domain = domain(0);
@@ -304,10 +314,10 @@ fn what_a_hart_has_when_it_turns_to_a_program_is_taken_by_one_that_turns_to_its_
                 } else {
                     work.wake(&domain, id);
                 }
-                // As `share` does: a fence, a look at which vCPU sleeps, what waits.
+                // As `share` does: a fence, a look at which vCPU sleeps, and the waiting work.
                 busy.announce();
                 let idle = parker.join().unwrap();
-                hart_goes_on(&idle);
+                run_hart(&idle);
                 assert_eq!(work.polls(), 2);
             });
         });

@@ -1,5 +1,5 @@
-//! Looking around under the model checker: which vCPU watches, and what a look finds, while polls begin, end and make work
-//! (`vcpu/search.rs`). See `loom_state.rs` for how to run it.
+//! Looks under the model checker: which vCPU watches, and the result of a look, while polls begin,
+//! end and make work (`vcpu/search.rs`). See `loom_state.rs` for how to run it.
 
 #![cfg(loom)]
 
@@ -9,19 +9,21 @@ use loom::thread;
 use models::{AFTER, ModelHost, PERIOD, Work, check, domain, polling, run, serving};
 use upshift_core::{Domain, Executor, Kind};
 
-/// A vCPU that is to poll, and one that is to watch.
+/// Creates a vCPU that is to poll, and one that is to watch.
 fn two() -> (Domain<ModelHost>, Executor<ModelHost>, Executor<ModelHost>) {
     let domain = domain(AFTER);
     let (busy, idle) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
     (domain, busy, idle)
 }
 
-/// Parks a vCPU. True: it sleeps until it is pended.
+/// Parks a vCPU. Returns true if it sleeps until it is pended.
 fn goes_to_sleep(idle: &Executor<ModelHost>) -> bool {
     serving(idle, || idle.prepare_park() && idle.sleep_limit().is_none())
 }
 
-/// The law: a poll has begun on the first vCPU; the other one, which went to sleep meanwhile or did not, will look at it.
+/// Asserts that the other vCPU will look at the poll that has begun on the first, whether it went
+/// to
+/// sleep meanwhile or not.
 fn assert_watched(domain: &Domain<ModelHost>, sleeps: bool) {
     assert!(
         !sleeps || domain.host().pends(1) != 0,
@@ -29,7 +31,9 @@ fn assert_watched(domain: &Domain<ModelHost>, sleeps: bool) {
     );
 }
 
-/// The vCPU was parked for a long time, and something that only it may poll has become ready: a timer, say.
+/// The vCPU was parked for a long time, and a coroutine that only it may poll has become ready: a
+/// timer,
+/// say.
 #[test]
 fn a_vcpu_that_goes_to_sleep_watches_one_that_comes_back_from_its_wait_or_is_woken_by_it() {
     check(3, || {
@@ -49,7 +53,7 @@ fn a_vcpu_that_goes_to_sleep_watches_one_that_comes_back_from_its_wait_or_is_wok
     });
 }
 
-/// The same between two polls, the first of which took long, and was found or not.
+/// The same between two polls, the first of which took long, and was found to be long or not.
 #[test]
 fn a_vcpu_that_goes_to_sleep_watches_one_whose_next_poll_begins_or_is_woken_by_it() {
     for (found, passed) in [(true, AFTER), (true, 3 * PERIOD), (false, 3 * PERIOD)] {
@@ -76,7 +80,7 @@ fn a_vcpu_that_goes_to_sleep_watches_one_whose_next_poll_begins_or_is_woken_by_i
     }
 }
 
-/// The one that watches goes, with a poll under way or about to be.
+/// The vCPU that watches retires, with a poll under way or about to begin.
 #[test]
 fn a_vcpu_that_retires_leaves_its_watch_to_one_that_sleeps() {
     check(3, || {
@@ -99,7 +103,7 @@ fn a_vcpu_that_retires_leaves_its_watch_to_one_that_sleeps() {
 }
 
 #[test]
-fn what_becomes_ready_in_a_poll_that_is_marked_as_long_is_seen_by_the_look_or_announced() {
+fn work_that_becomes_ready_in_a_poll_marked_as_long_is_seen_by_the_look_or_announced() {
     check(3, || {
         let (domain, busy, idle) = two();
         Work::new().spawn_pinned(&busy, 40, Kind::Task);
@@ -125,7 +129,7 @@ fn what_becomes_ready_in_a_poll_that_is_marked_as_long_is_seen_by_the_look_or_an
     });
 }
 
-/// A coroutine that is blocked on the vCPU, and stays there.
+/// Spawns a coroutine that is blocked on the vCPU, and stays there.
 fn pinned(vcpu: &Executor<ModelHost>) -> (Work, upshift_core::CoroutineId) {
     let work = Work::new();
     let id = work.spawn_pinned(vcpu, 20, Kind::Task);

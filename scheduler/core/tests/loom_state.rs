@@ -1,9 +1,12 @@
-//! The state word under the model checker: every interleaving of two or three
-//! threads, every reordering the memory model allows.
+//! The state word under the model checker: every interleaving of two or three threads, and every
+//! reordering that the memory model allows.
 //!
-//! `LOOM_MAX_PREEMPTIONS=3 RUSTFLAGS="--cfg loom" cargo test --release -p upshift-core --test 'loom*'`
+//! ```text
+//! LOOM_MAX_PREEMPTIONS=3 RUSTFLAGS="--cfg loom" \
+//!     cargo test --release -p upshift-core --test 'loom*'
+//! ```
 //!
-//! The source is included, not linked: the word is private to the crate.
+//! The source is included by path: the word is private to the crate.
 
 #![cfg(loom)]
 
@@ -22,16 +25,19 @@ use loom::sync::atomic::{
 };
 use loom::thread;
 
-use state::{Begin, End, Exit, Join, Release as Released, StateWord, Wake};
+use state::{
+    HandleTransition, StateWord, TransitionToBlocked, TransitionToExited, TransitionToFree,
+    TransitionToReady, TransitionToRunning,
+};
 
-/// A coroutine: its word, and what the word guards.
+/// A coroutine: its word, and the data that the word guards.
 struct Coroutine {
     word: StateWord,
-    /// Touched by polls only, so that the checker sees two that overlap.
+    /// Accessed only by polls, so that the checker sees two that overlap.
     future: UnsafeCell<usize>,
     /// Written by wakers before they wake.
     data: AtomicUsize,
-    /// What the last poll saw there.
+    /// Value of `data` that the last poll saw.
     seen: AtomicUsize,
     enqueued: AtomicUsize,
     cancelled: AtomicUsize,
@@ -40,7 +46,7 @@ struct Coroutine {
     woken: AtomicUsize,
     dropped: AtomicUsize,
     freed: AtomicUsize,
-    /// The exiting thread has read the id that was published.
+    /// Set when the exiting thread has read the published id.
     read: AtomicBool,
 }
 
@@ -66,50 +72,50 @@ impl Coroutine {
         })
     }
 
-    /// Polls until it blocks or is cancelled. The caller owns it.
+    /// Polls until the coroutine blocks or is cancelled. The caller owns it.
     fn run(&self) {
         loop {
             match self.word.begin_poll() {
-                Begin::Poll => {
+                TransitionToRunning::Poll => {
                     // SAFETY: the owner is alone; the checker verifies it.
                     self.future.with_mut(|polls| unsafe { *polls += 1 });
                     self.seen.store(self.data.load(Relaxed), Relaxed);
                 }
-                Begin::Cancel => {
-                    // SAFETY: as above.
+                TransitionToRunning::Cancel => {
+                    // SAFETY: the owner is alone; the checker verifies it.
                     self.future.with_mut(|polls| unsafe { *polls += 1 });
                     self.cancelled.fetch_add(1, Relaxed);
                     return;
                 }
             }
-            if self.word.end_poll() == End::Blocked {
+            if self.word.end_poll() == TransitionToBlocked::Blocked {
                 return;
             }
         }
     }
 
-    /// What a waker does: the thread that must enqueue it polls it here.
+    /// Wakes like a waker. The thread that must enqueue the coroutine polls it here.
     fn wake(&self, by_id: bool) {
         let wake = if by_id {
             self.word.wake_by_id(ID, false)
         } else {
             self.word.wake()
         };
-        if wake == Wake::Enqueue {
+        if wake == TransitionToReady::Enqueue {
             self.enqueued.fetch_add(1, Relaxed);
             self.run();
         }
     }
 
-    /// What a waker does that is used up, on a thread that serves a vCPU.
+    /// Wakes like a waker that is consumed, on a thread that serves a vCPU.
     fn wake_by_value(&self) {
         match self.word.wake_and_release() {
-            Wake::Enqueue => {
+            TransitionToReady::Enqueue => {
                 self.enqueued.fetch_add(1, Relaxed);
                 self.run();
             }
-            Wake::Absorbed => {}
-            Wake::Exited => self.release(),
+            TransitionToReady::Absorbed => {}
+            TransitionToReady::Exited => self.release(),
         }
     }
 
@@ -119,9 +125,9 @@ impl Coroutine {
 
     fn released(&self, release: Released) {
         match release {
-            Released::Alive => {}
-            Released::Free | Released::FreeOrphan => {
-                // SAFETY: the last reference; the checker verifies it.
+            TransitionToFree::Alive => {}
+            TransitionToFree::Free | TransitionToFree::FreeOrphan => {
+                // SAFETY: the reference was the last; the checker verifies it.
                 self.future.with_mut(|polls| unsafe { *polls += 1 });
                 self.freed.fetch_add(1, Relaxed);
             }
@@ -160,7 +166,7 @@ fn invariant_2_two_wakes_of_a_blocked_coroutine_enqueue_it_once() {
                 } else {
                     coroutine.word.wake()
                 };
-                usize::from(wake == Wake::Enqueue)
+                usize::from(wake == TransitionToReady::Enqueue)
             })
         });
         let enqueued: usize = threads.into_iter().map(|t| t.join().unwrap()).sum();
@@ -235,7 +241,7 @@ fn a_cancellation_around_a_poll_cancels_exactly_once() {
         let canceller = {
             let coroutine = coroutine.clone();
             thread::spawn(move || {
-                if coroutine.word.wake_by_id(ID, true) == Wake::Enqueue {
+                if coroutine.word.wake_by_id(ID, true) == TransitionToReady::Enqueue {
                     coroutine.run();
                 }
             })
@@ -248,7 +254,7 @@ fn a_cancellation_around_a_poll_cancels_exactly_once() {
 
 /// The poller's half of an exit.
 fn exit(coroutine: &Coroutine) {
-    assert_eq!(coroutine.word.begin_poll(), Begin::Poll);
+    assert_eq!(coroutine.word.begin_poll(), TransitionToRunning::Poll);
     // SAFETY: the output is the poller's until the exit.
     coroutine
         .output
@@ -258,18 +264,18 @@ fn exit(coroutine: &Coroutine) {
         drop_output(coroutine);
     }
     match coroutine.word.exit(detached) {
-        Exit::Alive => return coroutine.released(Released::Alive),
-        Exit::Free => return coroutine.released(Released::Free),
-        Exit::FreeOrphan => return coroutine.released(Released::FreeOrphan),
-        Exit::Detached => drop_output(coroutine),
-        exit @ (Exit::Waiter | Exit::WaiterById) => {
+        TransitionToExited::Alive => return coroutine.released(TransitionToFree::Alive),
+        TransitionToExited::Free => return coroutine.released(TransitionToFree::Free),
+        TransitionToExited::FreeOrphan => return coroutine.released(TransitionToFree::FreeOrphan),
+        TransitionToExited::Detached => drop_output(coroutine),
+        exit @ (TransitionToExited::Waiter | TransitionToExited::WaiterById) => {
             // SAFETY: a published waiter is the exiter's.
             let waiter = coroutine
                 .waiter
                 .with_mut(|waiter| unsafe { (*waiter).take() });
             assert_eq!(waiter, Some(3));
             coroutine.woken.fetch_add(1, Relaxed);
-            if exit == Exit::WaiterById {
+            if exit == TransitionToExited::WaiterById {
                 return coroutine.read.store(true, Release);
             }
         }
@@ -277,17 +283,17 @@ fn exit(coroutine: &Coroutine) {
     coroutine.release();
 }
 
-/// The handle's half of an exit that it has seen.
+/// The handle's half of an exit that the handle has seen.
 fn release_exited(coroutine: &Coroutine) {
     if coroutine.word.has_waiter_by_id() {
         while !coroutine.read.load(Acquire) {
             thread::yield_now();
         }
     }
-    if coroutine.word.is_of_handle_alone() {
-        coroutine.released(Released::Free);
+    if coroutine.word.has_only_handle_refs() {
+        coroutine.released(TransitionToFree::Free);
     } else {
-        coroutine.released(coroutine.word.release_of_handle());
+        coroutine.released(coroutine.word.release_handle());
     }
 }
 
@@ -301,14 +307,14 @@ fn drop_output(coroutine: &Coroutine) {
 }
 
 /// The handle's half of awaiting: publishes a waker.
-fn register(coroutine: &Coroutine, by_id: bool) -> Join {
-    // SAFETY: unpublished, it is the handle's.
+fn register(coroutine: &Coroutine, by_id: bool) -> HandleTransition {
+    // SAFETY: the waiter is unpublished, so it is the handle's.
     coroutine
         .waiter
         .with_mut(|waiter| unsafe { *waiter = Some(3) });
     let set = coroutine.word.set_waiter(by_id);
-    if set == Join::Exited {
-        // SAFETY: as above.
+    if set == HandleTransition::Exited {
+        // SAFETY: the waiter is unpublished, so it is the handle's.
         coroutine
             .waiter
             .with_mut(|waiter| unsafe { *waiter = None });
@@ -324,8 +330,8 @@ fn a_handle_that_awaits_is_woken_or_sees_the_exit() {
             let handle = {
                 let coroutine = coroutine.clone();
                 thread::spawn(move || {
-                    let waits = register(&coroutine, by_id) == Join::Done;
-                    // Polled once more, perhaps for no reason.
+                    let waits = register(&coroutine, by_id) == HandleTransition::Done;
+                    // Polled once more, perhaps without need.
                     let sees = coroutine.word.is_exited();
                     if sees {
                         drop_output(&coroutine);
@@ -354,7 +360,7 @@ fn a_waker_and_the_handle_agree_on_which_is_last() {
         loom::model(move || {
             let coroutine = Coroutine::new(true, true);
             coroutine.word.retain();
-            assert_eq!(register(&coroutine, by_id), Join::Done);
+            assert_eq!(register(&coroutine, by_id), HandleTransition::Done);
             let waker = {
                 let coroutine = coroutine.clone();
                 thread::spawn(move || coroutine.release())
@@ -380,10 +386,10 @@ fn a_handle_dropped_around_the_exit_leaves_one_owner_of_output_and_waiter() {
                     if let Some(by_id) = awaits {
                         let _ = register(&coroutine, by_id);
                     }
-                    // As `JoinHandle::drop`.
+                    // As `JoinHandle::drop` does.
                     let word = &coroutine.word;
-                    if word.has_waiter() && word.clear_waiter() == Join::Done {
-                        // SAFETY: taken back, it is the handle's.
+                    if word.has_waiter() && word.clear_waiter() == HandleTransition::Done {
+                        // SAFETY: the waiter was taken back, so it is the handle's.
                         coroutine
                             .waiter
                             .with_mut(|waiter| unsafe { *waiter = None });
@@ -393,7 +399,7 @@ fn a_handle_dropped_around_the_exit_leaves_one_owner_of_output_and_waiter() {
                     } else {
                         word.drop_handle_and_release()
                     };
-                    if dropped == Join::Exited {
+                    if dropped == HandleTransition::Exited {
                         drop_output(&coroutine);
                         release_exited(&coroutine);
                     } else if lends {
@@ -423,12 +429,12 @@ fn the_last_of_three_references_frees_after_all_use() {
         let threads = [0, 1].map(|_| {
             let coroutine = coroutine.clone();
             thread::spawn(move || {
-                // SAFETY: a reference is held.
+                // SAFETY: the caller holds a reference.
                 coroutine.future.with(|polls| unsafe { *polls });
                 coroutine.release();
             })
         });
-        // SAFETY: as above.
+        // SAFETY: the caller holds a reference.
         coroutine.future.with(|polls| unsafe { *polls });
         coroutine.release();
         for thread in threads {
@@ -446,36 +452,36 @@ fn an_old_id_never_wakes_the_next_tenant() {
             let coroutine = coroutine.clone();
             thread::spawn(move || coroutine.word.wake_by_id(ID, false))
         };
-        assert_eq!(coroutine.word.begin_poll(), Begin::Poll);
-        assert_eq!(coroutine.word.exit(true), Exit::Free);
+        assert_eq!(coroutine.word.begin_poll(), TransitionToRunning::Poll);
+        assert_eq!(coroutine.word.exit(true), TransitionToExited::Free);
         assert!(coroutine.word.retire());
         assert_eq!(coroutine.word.init(false, false), ID + 1);
-        assert_ne!(other.join().unwrap(), Wake::Enqueue);
-        // The new one is untouched.
-        assert_eq!(coroutine.word.wake(), Wake::Enqueue);
-        assert_eq!(coroutine.word.begin_poll(), Begin::Poll);
-        assert_eq!(coroutine.word.end_poll(), End::Blocked);
+        assert_ne!(other.join().unwrap(), TransitionToReady::Enqueue);
+        // The new coroutine is untouched.
+        assert_eq!(coroutine.word.wake(), TransitionToReady::Enqueue);
+        assert_eq!(coroutine.word.begin_poll(), TransitionToRunning::Poll);
+        assert_eq!(coroutine.word.end_poll(), TransitionToBlocked::Blocked);
     });
 }
 
 #[test]
-fn a_reference_by_id_is_to_the_living_one_or_refused() {
+fn a_reference_by_id_is_to_the_living_coroutine_or_refused() {
     loom::model(|| {
         let coroutine = Coroutine::new(false, true);
         let other = {
             let coroutine = coroutine.clone();
             thread::spawn(move || {
                 if coroutine.word.retain_by_id(ID) {
-                    // SAFETY: a reference is held.
+                    // SAFETY: the caller holds a reference.
                     coroutine.data.load(Relaxed);
                     coroutine.release();
                 }
             })
         };
-        assert_eq!(coroutine.word.begin_poll(), Begin::Poll);
+        assert_eq!(coroutine.word.begin_poll(), TransitionToRunning::Poll);
         match coroutine.word.exit(true) {
-            Exit::Alive => {}
-            Exit::Free => coroutine.released(Released::Free),
+            TransitionToExited::Alive => {}
+            TransitionToExited::Free => coroutine.released(TransitionToFree::Free),
             other => panic!("its output was dropped, and the domain is there: {other:?}"),
         }
         other.join().unwrap();
@@ -488,8 +494,8 @@ fn a_reference_by_id_is_to_the_living_one_or_refused() {
 fn the_last_reference_and_the_end_of_the_domain_agree_on_which_is_last() {
     loom::model(|| {
         let coroutine = Coroutine::new(false, true);
-        assert_eq!(coroutine.word.begin_poll(), Begin::Poll);
-        assert_eq!(coroutine.word.exit(false), Exit::Detached);
+        assert_eq!(coroutine.word.begin_poll(), TransitionToRunning::Poll);
+        assert_eq!(coroutine.word.exit(false), TransitionToExited::Detached);
         let other = {
             let coroutine = coroutine.clone();
             thread::spawn(move || coroutine.word.release(1))
@@ -497,9 +503,9 @@ fn the_last_reference_and_the_end_of_the_domain_agree_on_which_is_last() {
         let marked = coroutine.word.mark_orphan();
         let release = other.join().unwrap();
         let expected = if marked {
-            Released::FreeOrphan
+            TransitionToFree::FreeOrphan
         } else {
-            Released::Free
+            TransitionToFree::Free
         };
         assert_eq!(release, expected);
     });

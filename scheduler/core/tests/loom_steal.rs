@@ -1,5 +1,6 @@
-//! Work that changes its vCPU while it is woken, moved to another level, or its vCPU parks, under the model checker
-//! (`vcpu/balance.rs`). See `loom_state.rs` for how to run it, and `models` for the bounds.
+//! Work that changes its vCPU while it is woken, its level changes, or its vCPU parks, under the
+//! model
+//! checker (`vcpu/balance.rs`). See `loom_state.rs` for how to run it, and `models` for the bounds.
 
 #![cfg(loom)]
 
@@ -11,9 +12,9 @@ use models::{
 };
 use upshift_core::Kind;
 
-/// Invariants 2 and 3, and truth: a level seen by others is not stale in the direction that delays.
+/// Invariants 2, 3 and 5: a level that others see is not stale in the direction that delays.
 #[test]
-fn what_is_stolen_while_its_level_changes_is_polled_once_and_shows_its_level() {
+fn work_stolen_while_its_level_changes_is_polled_once_and_shows_its_level() {
     check(3, || {
         let domain = domain(0);
         let (busy, thief) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
@@ -40,9 +41,9 @@ fn what_is_stolen_while_its_level_changes_is_polled_once_and_shows_its_level() {
     });
 }
 
-/// A thief moves the inbox of its victim into the queues, with what it may not take.
+/// A thief moves the inbox of its victim into the queues, including a pinned coroutine.
 #[test]
-fn what_is_pinned_and_woken_while_a_thief_empties_the_inbox_and_its_vcpu_parks_is_not_left() {
+fn a_pinned_coroutine_is_not_left_when_a_thief_empties_the_inbox_and_its_vcpu_parks() {
     check(2, || {
         let domain = domain(0);
         let (owner, thief) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
@@ -69,7 +70,7 @@ fn what_is_pinned_and_woken_while_a_thief_empties_the_inbox_and_its_vcpu_parks_i
 
 /// A thief meets a wake from outside and the owner's next poll.
 #[test]
-fn what_is_woken_while_its_vcpu_and_a_thief_pick_is_polled_once() {
+fn work_woken_while_its_vcpu_and_a_thief_pick_is_polled_once() {
     check(2, || {
         let domain = domain(0);
         let (owner, thief) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
@@ -87,9 +88,11 @@ fn what_is_woken_while_its_vcpu_and_a_thief_pick_is_polled_once() {
     });
 }
 
-/// The level changes while the coroutine is on its way to a vCPU that parks: the bitmap of a parked vCPU is the truth.
+/// The level changes while the coroutine is on its way to a vCPU that parks: the bitmap of a parked
+/// vCPU
+/// is exact.
 #[test]
-fn what_changes_its_level_in_the_inbox_of_a_vcpu_that_parks_leaves_no_bit() {
+fn a_change_of_level_in_the_inbox_of_a_vcpu_that_parks_leaves_no_bit() {
     check(3, || {
         let domain = domain(0);
         let owner = domain.add_vcpu().unwrap();
@@ -120,7 +123,7 @@ fn what_changes_its_level_in_the_inbox_of_a_vcpu_that_parks_leaves_no_bit() {
 
 /// A wake takes a coroutine away from a parked vCPU while its level changes.
 #[test]
-fn what_is_adopted_while_its_level_changes_shows_its_level() {
+fn work_adopted_while_its_level_changes_shows_its_level() {
     check(3, || {
         let domain = domain(0);
         let (home, other) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
@@ -139,18 +142,18 @@ fn what_is_adopted_while_its_level_changes_shows_its_level() {
 }
 
 #[test]
-fn what_is_woken_while_its_vcpu_retires_is_passed_on() {
+fn work_woken_while_its_vcpu_retires_is_passed_on() {
     check(3, || {
         let domain = domain(0);
-        let (leaver, heir) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+        let (leaver, successor) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
         let (work, id) = Work::blocked(&domain, &leaver, 20);
         let waker = work.wake_elsewhere(&domain, id);
         serving(&leaver, || leaver.retire());
-        let parked = serving(&heir, || heir.prepare_park());
+        let parked = serving(&successor, || successor.prepare_park());
         waker.join().unwrap();
         assert!(!parked || domain.host().pends(1) != 0);
-        heir.unpark();
-        run(&heir);
+        successor.unpark();
+        run(&successor);
         assert_eq!(work.polls(), 2);
         assert!(work.has_seen());
         assert_eq!(domain.bitmap(), 0);
@@ -158,17 +161,17 @@ fn what_is_woken_while_its_vcpu_retires_is_passed_on() {
 }
 
 #[test]
-fn what_is_passed_on_while_its_level_changes_shows_its_level() {
+fn work_passed_on_while_its_level_changes_shows_its_level() {
     check(3, || {
         let domain = domain(0);
-        let (leaver, heir) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+        let (leaver, successor) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
         let work = Work::new();
         let id = serving(&leaver, || work.spawn(&domain, 40));
         let raiser = reprio_elsewhere(&domain, id, 30);
         serving(&leaver, || leaver.retire());
         raiser.join().unwrap();
-        assert_ne!(heir.bitmap() & level(30).bit(), 0, "level");
-        run(&heir);
+        assert_ne!(successor.bitmap() & level(30).bit(), 0, "level");
+        run(&successor);
         assert_eq!(work.polls(), 1);
         assert_eq!(domain.bitmap(), 0, "bits left");
     });

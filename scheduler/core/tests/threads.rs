@@ -37,29 +37,30 @@ fn some_level(random: &mut Random) -> Priority {
     Priority::At(Level::new(random.below(64) as u8).unwrap())
 }
 
-/// What is known of one coroutine.
+/// Counts of one coroutine.
 #[derive(Default)]
-struct Watched {
-    /// Counted before each wake.
+struct Counted {
+    /// Incremented before each wake.
     asked: AtomicU64,
-    /// `asked`, as the last poll saw it.
+    /// Value of `asked` that the last poll saw.
     seen: AtomicU64,
     polls: AtomicU64,
     waker: Mutex<Option<Waker>>,
     one: OneAtATime,
 }
 
-fn watch(it: Arc<Watched>, failures: Arc<AtomicU64>) -> impl Future<Output = ()> + Send {
+fn counted(coroutine: Arc<Counted>, failures: Arc<AtomicU64>) -> impl Future<Output = ()> + Send {
     poll_fn(move |cx| {
-        it.one.during(&failures, || {
-            it.polls.fetch_add(1, Ordering::Relaxed);
-            let mut waker = it.waker.lock().unwrap();
+        coroutine.one.during(&failures, || {
+            coroutine.polls.fetch_add(1, Ordering::Relaxed);
+            let mut waker = coroutine.waker.lock().unwrap();
             if waker.is_none() {
                 *waker = Some(cx.waker().clone());
             }
             drop(waker);
-            it.seen
-                .store(it.asked.load(Ordering::Relaxed), Ordering::Relaxed);
+            coroutine
+                .seen
+                .store(coroutine.asked.load(Ordering::Relaxed), Ordering::Relaxed);
             Poll::<()>::Pending
         })
     })
@@ -72,12 +73,12 @@ fn invariant_2_and_3_every_wake_is_seen_by_a_poll_and_polls_never_overlap() {
         let (stop, failures) = (Stop::default(), Arc::new(AtomicU64::new(0)));
         let executors: Vec<_> = (0..3).map(|_| domain.add_vcpu().unwrap()).collect();
         let mut random = Random(1);
-        let all: Vec<(Arc<Watched>, CoroutineId)> = (0..coroutines)
+        let all: Vec<(Arc<Counted>, CoroutineId)> = (0..coroutines)
             .map(|_| {
-                let it = Arc::<Watched>::default();
-                let future = watch(it.clone(), failures.clone());
+                let coroutine = Arc::<Counted>::default();
+                let future = counted(coroutine.clone(), failures.clone());
                 let handle = domain.spawn(future, some_level(&mut random)).unwrap();
-                (it, handle.id())
+                (coroutine, handle.id())
             })
             .collect();
         thread::scope(|s| {
@@ -91,10 +92,10 @@ fn invariant_2_and_3_every_wake_is_seen_by_a_poll_and_polls_never_overlap() {
                     s.spawn(move || {
                         let mut random = Random(n + 10);
                         for _ in 0..WAKES {
-                            let (it, id) = &all[random.below(all.len())];
-                            it.asked.fetch_add(1, Ordering::Relaxed);
+                            let (coroutine, id) = &all[random.below(all.len())];
+                            coroutine.asked.fetch_add(1, Ordering::Relaxed);
                             let by_waker = random.below(2) == 0;
-                            match &*it.waker.lock().unwrap() {
+                            match &*coroutine.waker.lock().unwrap() {
                                 Some(waker) if by_waker => waker.wake_by_ref(),
                                 _ => domain.wake(*id).unwrap(),
                             }
@@ -106,17 +107,17 @@ fn invariant_2_and_3_every_wake_is_seen_by_a_poll_and_polls_never_overlap() {
                 waker.join().unwrap();
             }
             eventually("the last wake of each is seen", || {
-                all.iter().all(|(it, _)| {
-                    it.seen.load(Ordering::SeqCst) == it.asked.load(Ordering::SeqCst)
+                all.iter().all(|(coroutine, _)| {
+                    coroutine.seen.load(Ordering::SeqCst) == coroutine.asked.load(Ordering::SeqCst)
                 })
             });
             stop.now(&domain);
         });
         assert_eq!(failures.load(Ordering::SeqCst), 0);
-        for (it, _) in &all {
+        for (coroutine, _) in &all {
             let (polls, asked) = (
-                it.polls.load(Ordering::SeqCst),
-                it.asked.load(Ordering::SeqCst),
+                coroutine.polls.load(Ordering::SeqCst),
+                coroutine.asked.load(Ordering::SeqCst),
             );
             assert!(polls <= asked + 1, "{polls} polls for {asked} wakes");
         }
@@ -124,7 +125,7 @@ fn invariant_2_and_3_every_wake_is_seen_by_a_poll_and_polls_never_overlap() {
     }
 }
 
-/// Counts what lives, and says if it is dropped on a thread it must not leave.
+/// Counts living coroutines, and reports a drop on a thread other than the pinned one.
 struct Alive {
     living: Arc<AtomicU64>,
     failures: Arc<AtomicU64>,
@@ -153,7 +154,7 @@ async fn turns(alive: Alive) {
     .await;
 }
 
-/// Spawns, wakes, cancels and gives levels at random.
+/// Spawns, wakes, cancels and changes levels at random.
 fn meddle(domain: &Domain<ThreadHost>, seed: u64, alive: &impl Fn(OneAtATime) -> Alive) {
     let mut random = Random(seed);
     let mut handles = Vec::new();
@@ -221,9 +222,9 @@ fn vcpus_come_and_go_while_others_spawn_wake_reprio_and_cancel() {
                                     .await;
                                 };
                                 let level = some_level(&mut random);
-                                // SAFETY: this thread serves the vCPU and retires it;
-                                // the handle, if the
-                                // domain is not closed yet, goes at once.
+                                // SAFETY: this thread serves the vCPU and retires it; the handle,
+                                // if
+                                // the domain is not closed yet, is dropped at once.
                                 let handle = unsafe { executor.spawn_pinned(future, level) };
                                 drop(handle);
                             }
@@ -239,11 +240,11 @@ fn vcpus_come_and_go_while_others_spawn_wake_reprio_and_cancel() {
             }
             eventually("all that was cancelled ends", || {
                 domain.cancel_all();
-                // Pinned ones are started all the time: 3 on each of 2 vCPUs.
+                // Pinned coroutines are started all the time: 3 on each of 2 vCPUs.
                 living.load(Ordering::SeqCst) <= 6
             });
             domain.close();
-            // Servers that come back now find it closed.
+            // Servers that return now find the domain closed.
             stop.now(domain);
         });
         assert_eq!(failures.load(Ordering::SeqCst), 0);
@@ -290,8 +291,9 @@ fn coroutines_that_wake_each_other_across_vcpus_never_stall() {
     });
 }
 
-/// A thief moves what it may not take from the inbox into the ready queue of a vCPU
-/// that parks at that moment.
+/// A thief moves a pinned coroutine from the inbox into the ready queue of a vCPU that parks at
+/// that
+/// moment.
 #[test]
 fn invariant_2_a_pinned_coroutine_is_not_lost_to_a_thief_that_looks_for_work() {
     const ROUNDS: u64 = if cfg!(miri) { 20 } else { 100_000 };
@@ -322,7 +324,7 @@ fn invariant_2_a_pinned_coroutine_is_not_lost_to_a_thief_that_looks_for_work() {
             Poll::Pending
         })
     };
-    // SAFETY: as above.
+    // SAFETY: the future is `Send`.
     let waker = unsafe { thief.spawn_pinned(waker, Priority::At(Level::at::<40>())) };
     waker.unwrap().detach();
     let stop = Stop::default();

@@ -1,10 +1,14 @@
-//! Instructions that an operation takes: figures that do not depend on the load of the machine.
+//! Instructions per operation: figures that do not depend on the load of the machine.
 //!
-//! Each operation is run twice under callgrind, so many times and three times as many: the difference has neither start nor end in it.
-//! User-space instructions of the process, all of its threads; what the kernel does is not in it.
+//! Each operation is run twice under callgrind, N times and 3 N times: the difference contains
+//! neither
+//! start nor end. It counts user-space instructions of all threads of the process; the kernel's are
+//! not
+//! included.
 //!
-//! `table.txt` has the figures and what they were counted with. Another compiler, C library or valgrind counts otherwise: then nothing
-//! is compared, and that is said.
+//! `table.txt` has the figures and the versions of the tools. Another compiler, C library or
+//! valgrind
+//! counts differently: nothing is compared then, and the program says so.
 
 mod callgrind;
 mod operations;
@@ -17,8 +21,12 @@ use clap::Parser;
 use operations::OPERATIONS;
 use table::Table;
 
-/// What may be more than in the table, as a share: what other code in the same binary does to inlining. It may do more: with the row
-/// `serve` a `timer` takes 332 instead of 269, as `Sleep::advance` has more callers and is a function of its own, as in a program that sleeps in several places.
+/// Tolerated excess over the table, as a share: other code in the same binary changes inlining by
+/// as
+/// much. The change may be larger: with the row `serve` a `timer` takes 332 instead of 269, since
+/// `Sleep::advance` has more callers and is a function of its own, as in a program that sleeps in
+/// several
+/// places.
 const TOLERANCE: f64 = 0.03;
 
 /// Counts the instructions of operations under callgrind
@@ -31,7 +39,7 @@ enum Task {
     Accept,
     /// Prints the operations
     List,
-    /// Does one of them N times: what callgrind counts
+    /// Runs one of them N times, under callgrind
     Run { name: String, times: u32 },
 }
 

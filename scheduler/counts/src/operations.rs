@@ -1,4 +1,4 @@
-//! The operations, each on one vCPU of a runtime as programs get it, but for the time that it spins before it parks.
+//! The operations, each on one vCPU of a runtime with default settings except for its spinning.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -19,7 +19,7 @@ use upshift_serve::{Config, Server};
 pub(crate) struct Operation {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
-    /// How often it is done in the shorter of the two runs.
+    /// Number of operations in the shorter of the two runs.
     pub(crate) times: u32,
     pub(crate) run: fn(u32) -> io::Result<()>,
 }
@@ -48,8 +48,9 @@ pub(crate) const OPERATIONS: [Operation; 14] = operations! {
 };
 
 fn on_one_vcpu<F: Future<Output = io::Result<()>>>(main: F) -> io::Result<()> {
-    // How long it spins depends on the clock, and under callgrind it would look at the ring after each poll.
-    // The watchdog's looks are not of the operation.
+    // The time of spinning depends on the clock, and under callgrind the vCPU would look at the
+    // ring
+    // after each poll. The watchdog's looks are not part of the operation.
     let builder = Runtime::builder()
         .vcpus(1)
         .spin(Duration::ZERO)
@@ -130,7 +131,7 @@ fn spawn_batch(times: u32) -> io::Result<()> {
     })
 }
 
-/// Pending until it is woken, so many times.
+/// Pending until it is woken, a number of times.
 struct Sleeper {
     wakes: u32,
     waker: Rc<RefCell<Option<Waker>>>,
@@ -172,7 +173,7 @@ fn wake(times: u32) -> io::Result<()> {
     })
 }
 
-/// Another thread wakes 64 coroutines while a poll waits for that thread, again and again.
+/// Lets another thread wake 64 coroutines while a poll waits for that thread, again and again.
 fn wake_across(times: u32) -> io::Result<()> {
     const WAITING: u32 = 64;
     let rounds = times / WAITING;
@@ -187,16 +188,17 @@ fn wake_across(times: u32) -> io::Result<()> {
                         wakers.push(cx.waker().clone());
                     }
                     polls += 1;
-                    match polls > rounds {
-                        true => Poll::Ready(()),
-                        false => Poll::Pending,
+                    if polls > rounds {
+                        Poll::Ready(())
+                    } else {
+                        Poll::Pending
                     }
                 });
                 upshift::spawn(waits, Priority::Inherit)
             })
             .collect();
         upshift::yield_now().await;
-        // Pipes: what waits at a lock of the standard library spins first, more or less often.
+        // Pipes: a waiter for a lock of the standard library first spins for a varying time.
         let (mut begins, mut begin) = io::pipe()?;
         let (mut ends, mut end) = io::pipe()?;
         let wakers = std::mem::take(&mut *wakers.lock().expect("no panic while locked"));
@@ -300,7 +302,9 @@ fn echo(times: u32) -> io::Result<()> {
     })
 }
 
-/// As `echo`, but what a server does: it receives in buffers of the runtime's, and its reply goes out through the ring.
+/// Like `echo`, but as a server: it receives in buffers of the runtime, and its reply goes out
+/// through
+/// the ring.
 fn request(times: u32) -> io::Result<()> {
     static REPLY: [u8; 64] = [7; 64];
     on_one_vcpu(async move {
@@ -326,7 +330,8 @@ fn request(times: u32) -> io::Result<()> {
     })
 }
 
-/// As `request`, with the server of `upshift serve` behind the connection. Not a file: Valgrind 3.19 does not know `openat2`.
+/// Like `request`, with the server of `upshift serve` behind the connection. It serves no file:
+/// Valgrind 3.19 does not know `openat2`.
 fn serve(times: u32) -> io::Result<()> {
     static GET: &[u8] = b"GET /plaintext HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nUser-Agent: counts\r\nAccept: */*\r\n\r\n";
     let config = Config {
@@ -343,7 +348,7 @@ fn serve(times: u32) -> io::Result<()> {
         for _ in 0..times {
             stream.write_all(GET).await.0?;
             let reply = stream.recv().await?;
-            // The whole of it comes at once: head and body are sent together.
+            // Head and body are sent together, so all of it comes at once.
             if !reply.starts_with(b"HTTP/1.1 200") || !reply.ends_with(b"World!") {
                 return Err(io::Error::other("this is no greeting"));
             }

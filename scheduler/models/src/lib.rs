@@ -1,9 +1,15 @@
-//! The runtime under the model checker. `tests/loom_sync.rs`: its sync primitives, whose source,
-//! `linux/runtime/src/sync`, it takes as it is. `tests/loom_suspend.rs`: how a poll is suspended, with the core's vCPU and
-//! the permit of its thread as they are. `tests/loom_signal.rs`: the signal that frees a CPU for
-//! it.
+//! The runtime under the model checker:
 //!
-//! A crate of its own because `--cfg loom` is for everything that is built: the runtime's
-//! dependencies (hyper's among them) do not know it. Nothing else is here.
+//! * `tests/loom_sync.rs`: its sync primitives, whose source in `linux/runtime/src/sync` is
+//!   included
+//!   unmodified;
+//! * `tests/loom_suspend.rs`: suspension of a poll, with the unmodified vCPU of the core and permit
+//!   of its
+//!   thread;
+//! * `tests/loom_signal.rs`: the signal that frees a CPU for a suspended poll.
+//!
+//! The models are a crate of their own because `--cfg loom` holds for all that is built: the
+//! runtime's
+//! dependencies (hyper among them) do not know it. The library itself is empty.
 
 #![forbid(unsafe_code)]

@@ -1,8 +1,11 @@
-//! Models of the signal that frees a CPU: a poll that has gone on after a suspension is stopped
-//! once more, another thread is made current, and the poll goes on again, with the permit as it is.
-//! The handler runs where the test says, or nowhere, since the model checker does not interrupt a
+//! Models of the signal that frees a CPU: a poll that has continued after a suspension is stopped
+//! once
+//! more, another thread is made current, and the poll continues again, with the unmodified permit.
+//! The
+//! handler runs at points that the test chooses, or never, since the model checker does not
+//! interrupt a
 //! thread: the signal comes never, late, or twice. The runtime's own steps around the permit
-//! (`preempt/{suspend,current,watcher}.rs`) are written down once more in [`Vcpu`].
+//! (`preempt/{suspend,current,watcher}.rs`) are repeated in [`Vcpu`].
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p upshift-runtime-models --test loom_signal`
 
@@ -20,7 +23,7 @@ use upshift_elevate::dispatch::Permit;
 /// Points of a poll at which the handler may run: before it is stopped, and after.
 const POINTS: usize = 2;
 
-/// A step that another thread waits for. The checker also ends waits for nothing.
+/// A step for which another thread waits. The checker also ends waits without cause.
 struct Step(AtomicBool, Notify);
 
 impl Step {
@@ -43,42 +46,42 @@ impl Step {
 /// The thread of a poll, a spare thread, and their watcher.
 struct Vcpu {
     permit: Permit,
-    /// The spare thread is current, and is to be woken.
+    /// Set while the spare thread is current, and is to be woken.
     next_up: AtomicBool,
-    /// The spare thread has been woken.
+    /// Set when the spare thread has been woken.
     go: Step,
-    /// The poll was to go on, and its thread has not said that it does.
+    /// Set while the poll is to continue, and its thread has not acknowledged that.
     woken: AtomicBool,
     /// The memory of the current thread.
     own: UnsafeCell<u32>,
-    /// How often the handler runs at each point.
+    /// Number of runs of the handler at each point.
     handlers: [usize; POINTS],
 }
 
-// SAFETY: the property to show. The checker looks at `own`.
+// SAFETY: this is the property to show. The checker watches `own`.
 unsafe impl Sync for Vcpu {}
-// SAFETY: as above.
+// SAFETY: likewise.
 unsafe impl Send for Vcpu {}
 
 impl Vcpu {
-    fn uses_its_own(&self) {
-        // SAFETY: the checker verifies it.
+    fn uses_own_state(&self) {
+        // SAFETY: the checker verifies the access.
         self.own.with_mut(|own| unsafe { *own += 1 });
     }
 
-    /// Wakes the spare thread, if that has not been done.
+    /// Wakes the spare thread, unless it has been woken.
     fn start_next(&self) {
         if self.next_up.load(SeqCst) && self.next_up.swap(false, SeqCst) {
             self.go.is_done();
         }
     }
 
-    /// The thread of the poll says that it goes on.
-    fn goes_on(&self) {
+    /// Acknowledges, on the thread of the poll, that it continues.
+    fn resumes(&self) {
         self.woken.store(false, SeqCst);
     }
 
-    /// The signal's handler, on the thread of the poll.
+    /// Runs the signal's handler, on the thread of the poll.
     fn handler(&self) {
         if self.permit.is_revoked() {
             self.permit.wait_until(|| {
@@ -86,7 +89,7 @@ impl Vcpu {
                 false
             });
         }
-        self.goes_on();
+        self.resumes();
     }
 
     fn interrupts(&self, point: usize) {
@@ -95,10 +98,10 @@ impl Vcpu {
         }
     }
 
-    /// The thread of a poll, which computes until it has been stopped.
+    /// Runs the thread of a poll, which computes until it has been stopped.
     fn polls(&self, begun: &Step, stopped: &Step) {
         self.permit.enter();
-        self.uses_its_own();
+        self.uses_own_state();
         let _ = self.permit.leave();
         begun.is_done();
         self.interrupts(0);
@@ -108,13 +111,14 @@ impl Vcpu {
             self.start_next();
             self.permit.wait_until(|| false);
         }
-        self.goes_on();
-        self.uses_its_own();
+        self.resumes();
+        self.uses_own_state();
         let _ = self.permit.leave();
     }
 
-    /// A look of the watcher, later than a turn after the poll went on. Only a thread that waits
-    /// for its permit has yet to go on, so the poll is stopped.
+    /// A look of the watcher, later than a turn after the poll continued. Only a thread that waits
+    /// for
+    /// its permit has yet to continue, so the poll is stopped.
     fn stops(&self) {
         let is_to_wake = self.woken.load(SeqCst) && self.permit.is_awaited();
         assert!(!is_to_wake, "its permit is granted");
@@ -122,10 +126,10 @@ impl Vcpu {
         self.next_up.store(true, SeqCst);
     }
 
-    /// The spare thread serves, and has the poll go on.
+    /// Runs the spare thread, which serves and lets the poll continue.
     fn serves(&self) {
         self.go.wait();
-        self.uses_its_own();
+        self.uses_own_state();
         self.woken.store(true, SeqCst);
         self.permit.grant();
         self.permit.nudge();
@@ -141,7 +145,7 @@ fn model(handlers: [usize; POINTS]) {
             permit: Permit::new(),
             next_up: AtomicBool::new(false),
             go: Step::new(),
-            // Since its last suspension the thread has not said that it goes on.
+            // Since its last suspension the thread has not acknowledged that it continues.
             woken: AtomicBool::new(true),
             own: UnsafeCell::new(0),
             handlers,
@@ -168,7 +172,7 @@ fn a_signal_that_never_comes_keeps_nothing_waiting() {
 
 #[test]
 fn a_signal_that_comes_late_keeps_nothing_waiting() {
-    // That of the suspension before, and that of this one.
+    // The signal of the previous suspension, and that of this one.
     model([1, 0]);
     model([0, 1]);
 }

@@ -1,6 +1,8 @@
-//! Models of suspending: a poll is stopped in its middle by the watcher, another thread serves the vCPU, and the poll goes on; with the core's vCPU
-//! and the permit as they are. What the runtime does between the two (`preempt/suspend.rs`) is written down once more in [`Seat`]: roles, signals and
-//! futexes are left out.
+//! Models of suspension: the watcher stops a poll in its middle, another thread serves the vCPU,
+//! and the
+//! poll resumes; with the unmodified vCPU of the core and permit. The runtime's steps between the
+//! two
+//! (`preempt/suspend.rs`) are repeated in [`Seat`]: roles, signals and futexes are left out.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p upshift-runtime-models --test loom_suspend`
 
@@ -16,23 +18,24 @@ use loom::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use loom::sync::atomic::{AtomicBool, fence};
 use loom::thread;
 use models::{ModelHost, Work, check, domain, interrupting, serving};
-use upshift_core::{Aside, CoroutineId, Domain, Executor, Picked, Place, Polled};
+use upshift_core::{Aside, CoroutineId, Domain, Executor, Picked, Polled, QueueEnd};
 use upshift_elevate::dispatch::Permit;
 
-/// The first thread of a vCPU, and what all its threads share.
+/// The first thread of a vCPU, and the state that all its threads share.
 struct Seat {
     domain: Domain<ModelHost>,
     vcpu: Executor<ModelHost>,
     permit: Permit,
-    /// A poll of the first thread is under way.
+    /// Set while a poll of the first thread is under way.
     began: AtomicBool,
-    /// What belongs to the current thread while its permit is in use: the ring, say.
+    /// State of the current thread while its permit is in use: the ring, say.
     own: UnsafeCell<u32>,
 }
 
-// SAFETY: what is to be shown: `vcpu` and `own` are used by the current thread; the checker looks at `own`.
+// SAFETY: this is the property to show: only the current thread uses `vcpu` and `own`; the checker
+// watches `own`.
 unsafe impl Sync for Seat {}
-// SAFETY: as above.
+// SAFETY: likewise.
 unsafe impl Send for Seat {}
 
 impl Seat {
@@ -54,69 +57,72 @@ impl Seat {
         (work, id)
     }
 
-    /// Only for the current thread, with its permit in use.
-    fn uses_what_is_its_own(&self) {
-        // SAFETY: the checker verifies it.
+    /// Uses the state of the current thread. Only for that thread, with its permit in use.
+    fn uses_own_state(&self) {
+        // SAFETY: the checker verifies the access.
         self.own.with_mut(|own| unsafe { *own += 1 });
     }
 
-    /// The first thread polls what comes first, with `inside` as the code of the poll.
+    /// Polls the next coroutine on the first thread, with `inside` as the code of the poll.
     fn polls<R>(&self, inside: impl FnOnce() -> R) -> R {
         serving(&self.vcpu, || {
             self.permit.enter();
             let Some(Picked::Poll(running)) = self.vcpu.pick(None) else {
                 panic!("something is ready")
             };
-            self.uses_what_is_its_own();
+            self.uses_own_state();
             self.began.store(true, Relaxed);
             let _ = self.permit.leave();
             let result = inside();
             self.permit.enter();
             self.began.store(false, Relaxed);
-            self.uses_what_is_its_own();
+            self.uses_own_state();
             drop(running.poll());
             let _ = self.permit.leave();
             result
         })
     }
 
-    /// The watcher takes the permit, if a poll is under way.
+    /// Takes the permit as the watcher, if a poll is under way.
     fn stops(&self) -> bool {
         if self.permit.revoke(|| fence(SeqCst)).is_err() {
             return false;
         }
         if !self.began.load(Acquire) {
-            self.goes_on();
+            self.resumes();
             return false;
         }
         true
     }
 
-    fn suspends(&self, place: Place) -> Option<CoroutineId> {
-        // SAFETY: the thread that polls it goes on when it has been picked.
-        let stopped = || unsafe { self.vcpu.suspend_current(place) };
+    fn suspends(&self, end: QueueEnd) -> Option<CoroutineId> {
+        // SAFETY: the polling thread continues when the coroutine has been picked.
+        let stopped = || unsafe { self.vcpu.suspend_current(end) };
         self.stops()
             .then(|| stopped().expect("a poll is under way"))
     }
 
     fn sets_aside(&self) -> Option<Aside<ModelHost>> {
-        // SAFETY: as above; the domain outlives all of it.
+        // SAFETY: the polling thread continues when the coroutine has been picked; the domain
+        // outlives
+        // the result.
         let stopped = || unsafe { self.vcpu.set_aside_current() };
         self.stops()
             .then(|| stopped().expect("a poll is under way"))
     }
 
-    fn goes_on(&self) {
+    fn resumes(&self) {
         self.permit.grant();
         self.permit.nudge();
     }
 
-    /// Another thread serves the vCPU until the stopped poll comes first; it has polled so many others by then.
+    /// Serves the vCPU on another thread until the stopped poll comes first. Returns the number of
+    /// other polls until then.
     fn serves_until_it_resumes(&self, id: CoroutineId) -> usize {
         let others = serving(&self.vcpu, || {
             let (mut others, mut back) = (0, None);
             loop {
-                self.uses_what_is_its_own();
+                self.uses_own_state();
                 match self.vcpu.pick(back.take()) {
                     Some(Picked::Poll(running)) => {
                         others += 1;
@@ -138,27 +144,28 @@ impl Seat {
             }
         });
         // From here on the vCPU is the first thread's.
-        self.goes_on();
+        self.resumes();
         others
     }
 
-    /// What is left to poll, by the first thread alone.
+    /// Polls the rest, on the first thread alone.
     fn ends(&self) {
         models::run(&self.vcpu);
         assert_eq!(self.vcpu.bitmap(), 0, "nothing is left");
     }
 }
 
-/// One thread at a time has what is the current thread's, wherever the watcher comes; the poll that was stopped is polled once.
+/// Exactly one thread at a time has the current thread's state, wherever the watcher comes; the
+/// stopped poll is polled once.
 #[test]
-fn a_suspended_poll_goes_on_once_and_beside_nothing() {
-    for place in [Place::Head, Place::Tail] {
+fn a_suspended_poll_resumes_once_and_beside_nothing() {
+    for end in [QueueEnd::Head, QueueEnd::Tail] {
         check(3, move || {
             let seat = Seat::new();
             let (work, _) = seat.spawn(40);
             let other = seat.clone();
             let watcher = thread::spawn(move || {
-                if let Some(id) = other.suspends(place) {
+                if let Some(id) = other.suspends(end) {
                     assert_eq!(other.serves_until_it_resumes(id), 0);
                 }
             });
@@ -170,7 +177,7 @@ fn a_suspended_poll_goes_on_once_and_beside_nothing() {
     }
 }
 
-/// A wake that comes while a poll is being stopped, is stopped or goes on is not lost.
+/// A wake during the stop, the suspension or the resumption of a poll is not lost.
 #[test]
 fn a_wake_of_a_suspended_coroutine_is_not_lost() {
     check(3, || {
@@ -179,7 +186,7 @@ fn a_wake_of_a_suspended_coroutine_is_not_lost() {
         let waker = work.wake_elsewhere(&seat.domain, id);
         let other = seat.clone();
         let watcher = thread::spawn(move || {
-            if let Some(id) = other.suspends(Place::Head) {
+            if let Some(id) = other.suspends(QueueEnd::Head) {
                 other.serves_until_it_resumes(id);
             }
         });
@@ -191,9 +198,11 @@ fn a_wake_of_a_suspended_coroutine_is_not_lost() {
     });
 }
 
-/// What is more urgent is polled before the poll that made room for it goes on, also if it comes meanwhile from elsewhere.
+/// More urgent work is polled before the poll that made room for it resumes, also if it comes
+/// meanwhile
+/// from elsewhere.
 #[test]
-fn what_is_more_urgent_goes_before_what_was_suspended_for_it() {
+fn more_urgent_work_goes_before_the_poll_suspended_for_it() {
     check(3, || {
         let seat = Seat::new();
         seat.spawn(40);
@@ -207,7 +216,7 @@ fn what_is_more_urgent_goes_before_what_was_suspended_for_it() {
         seat.polls(|| {
             outside.join().unwrap();
             let watcher = thread::spawn(move || {
-                let id = other.suspends(Place::Head).expect("in its poll");
+                let id = other.suspends(QueueEnd::Head).expect("in its poll");
                 assert_eq!(other.serves_until_it_resumes(id), 1);
                 assert_eq!(waits.polls(), 1);
             });
@@ -218,10 +227,11 @@ fn what_is_more_urgent_goes_before_what_was_suspended_for_it() {
     });
 }
 
-/// The thread of a poll sleeps until another coroutine of its vCPU has run. It is set aside, that one runs, and it goes on when it is said that it
-/// could, also while the vCPU parks.
+/// The thread of a poll sleeps until another coroutine of its vCPU has run. The poll is set aside,
+/// the
+/// other runs, and the poll resumes when it is known that it could, also while the vCPU parks.
 #[test]
-fn a_blocked_poll_does_not_stop_its_vcpu_and_goes_on() {
+fn a_blocked_poll_does_not_stop_its_vcpu_and_resumes() {
     check(3, || {
         let seat = Seat::new();
         let (blocks, _) = seat.spawn(10);
@@ -235,8 +245,8 @@ fn a_blocked_poll_does_not_stop_its_vcpu_and_goes_on() {
                 wakes.notify();
                 assert_eq!(spare.serves_until_it_resumes(id), 0);
             });
-            // It sleeps in the kernel, which may wake it for nothing. Another thread sees that it
-            // does no more.
+            // It sleeps in the kernel, which may wake it without cause. Another thread sees that it
+            // sleeps no more.
             while needed.polls() == 0 {
                 awake.wait();
             }
@@ -260,7 +270,7 @@ fn a_level_given_to_a_poll_that_is_being_suspended_counts() {
         seat.polls(|| {
             let demoted = models::reprio_elsewhere(&seat.domain, id, 50);
             let watcher = thread::spawn(move || {
-                let stopped = other.suspends(Place::Head).expect("in its poll");
+                let stopped = other.suspends(QueueEnd::Head).expect("in its poll");
                 demoted.join().unwrap();
                 assert_eq!(other.domain.level(stopped).unwrap().get(), 50);
                 assert_eq!(other.serves_until_it_resumes(stopped), 1);
@@ -272,7 +282,8 @@ fn a_level_given_to_a_poll_that_is_being_suspended_counts() {
     });
 }
 
-/// Its stack is on its thread: another vCPU that is idle takes what is ready beside it, and not the suspended one.
+/// Its stack is on its thread: an idle vCPU takes coroutines that are ready beside it, and not the
+/// suspended one.
 #[test]
 fn a_suspended_poll_is_not_taken_by_another_vcpu() {
     check(3, || {
@@ -282,13 +293,13 @@ fn a_suspended_poll_is_not_taken_by_another_vcpu() {
         let other = seat.clone();
         let (watcher, elsewhere) = seat.polls(|| {
             let watcher = thread::spawn(move || {
-                if let Some(id) = other.suspends(Place::Tail) {
+                if let Some(id) = other.suspends(QueueEnd::Tail) {
                     other.serves_until_it_resumes(id);
                 }
             });
             let elsewhere = thread::spawn(move || {
                 let picked = serving(&thief, || thief.pick(None).is_some());
-                assert!(!picked, "there is nothing that may move");
+                assert!(!picked, "no coroutine may move");
                 thief
             });
             (watcher, elsewhere)

@@ -1,10 +1,11 @@
-//! Models of the sync primitives: all interleavings of two or three threads, of which one gives up waiting.
+//! Models of the sync primitives: all interleavings of two or three threads, one of which gives up
+//! waiting.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p upshift-runtime-models --test loom_sync`
 
 #![cfg(loom)]
 
-/// What the primitives ask of the runtime, as it answers outside of a coroutine.
+/// The runtime's interface to the primitives, with its answers outside of a coroutine.
 mod context {
     use upshift_core::{CoroutineId, Level};
 
@@ -73,7 +74,7 @@ mod coroutine {
     }
 }
 
-/// The checker's lock in place of the one that spins: its waiting is not what is to be explored.
+/// The checker's lock in place of the spinning one, whose waits are not to be explored.
 mod lock {
     pub(crate) use loom::sync::MutexGuard as Guard;
 
@@ -112,7 +113,7 @@ use sync::{
     mpsc, oneshot, watch,
 };
 
-/// Has a future enter the queue of its primitive.
+/// Lets a future enter the queue of its primitive.
 fn waits<F: Future>(future: Pin<&mut F>) {
     assert!(
         future
@@ -121,7 +122,7 @@ fn waits<F: Future>(future: Pin<&mut F>) {
     );
 }
 
-/// `first` waits and is dropped while what is `held` is given back; `next` gets it.
+/// Drops `first`, which waits, while `held` is released; `next` gets it.
 fn dropped_while_let_in(
     held: impl Sized,
     first: impl Future + Send + 'static,
@@ -136,7 +137,7 @@ fn dropped_while_let_in(
     next.join().unwrap();
 }
 
-/// One more; `loom` fails if another thread has access.
+/// Adds one; `loom` fails if another thread has access.
 fn add_one(cell: &UnsafeCell<u32>) {
     cell.with_mut(|value| {
         // SAFETY: the checker fails if another thread has access.
@@ -144,7 +145,9 @@ fn add_one(cell: &UnsafeCell<u32>) {
     });
 }
 
-/// Transitions 1 to 4 of the mutex: one holder at a time, which sees what the last one wrote, and no waiter waits for ever.
+/// Transitions 1 to 4 of the mutex: one holder at a time, which sees the writes of the last one,
+/// and no
+/// waiter waits for ever.
 #[test]
 fn a_mutex_has_one_holder_at_a_time_and_each_gets_it() {
     loom::model(|| {
@@ -159,7 +162,8 @@ fn a_mutex_has_one_holder_at_a_time_and_each_gets_it() {
     });
 }
 
-/// The first in the queue gives up while the mutex is handed to it, or before, or after: the second gets it.
+/// The first in the queue gives up before, while or after the mutex is handed to it: the second
+/// gets it.
 #[test]
 fn a_mutex_handed_to_a_dropped_waiter_goes_to_the_next() {
     loom::model(|| {
@@ -169,7 +173,7 @@ fn a_mutex_handed_to_a_dropped_waiter_goes_to_the_next() {
         let thread = thread::spawn(move || {
             let second = {
                 let mut first = pin!(other.lock());
-                // It may be free already, then this is the first to have it.
+                // It may be free already; this is then the first holder.
                 let _ = first.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                 other.lock()
             };
@@ -182,7 +186,7 @@ fn a_mutex_handed_to_a_dropped_waiter_goes_to_the_next() {
     });
 }
 
-/// The same with the waiters queued before the race begins, and three threads.
+/// The waiters are queued before the race begins, and there are three threads.
 #[test]
 fn a_waiter_dropped_while_the_mutex_is_handed_over_leaves_it_to_the_next() {
     loom::model(|| {
@@ -210,7 +214,9 @@ fn permits_of_a_dropped_waiter_go_to_the_next() {
     });
 }
 
-/// `notify_one` chooses a waiter that is being dropped: the other one is woken, or the permit stored for it.
+/// `notify_one` chooses a waiter that is being dropped: the other one is woken, or the permit
+/// stored for
+/// it.
 #[test]
 fn a_notification_of_a_dropped_waiter_goes_to_the_next() {
     loom::model(|| {
@@ -227,9 +233,9 @@ fn a_notification_of_a_dropped_waiter_goes_to_the_next() {
     });
 }
 
-/// A broadcast reaches every waiter created before it, polled or not, and stores nothing.
+/// A broadcast reaches every waiter created earlier, polled or not, and stores nothing.
 #[test]
-fn a_broadcast_reaches_all_waiters_of_before() {
+fn a_broadcast_reaches_all_earlier_waiters() {
     loom::model(|| {
         let notify = Arc::new(Notify::new());
         let shared: &'static Notify = leak(&notify);
@@ -243,7 +249,7 @@ fn a_broadcast_reaches_all_waiters_of_before() {
     });
 }
 
-/// What is sent is received or given back.
+/// A sent value is received or given back.
 #[test]
 fn a_value_sent_once_is_received_or_given_back() {
     loom::model(|| {
@@ -286,7 +292,8 @@ fn room_of_a_dropped_sender_goes_to_the_next() {
     });
 }
 
-/// Room that is reserved when the channel is closed is waited for; what waits is told.
+/// The receiver waits for room that is reserved when the channel is closed; waiters for room are
+/// told.
 #[test]
 fn the_end_of_a_closed_channel_comes_after_its_permits() {
     loom::model(|| {
@@ -306,7 +313,7 @@ fn the_end_of_a_closed_channel_comes_after_its_permits() {
     });
 }
 
-/// A writer is alone, and what waits is let in.
+/// A writer is alone, and waiters are let in.
 #[test]
 fn a_writer_is_alone_and_each_gets_in() {
     loom::model(|| {
@@ -315,7 +322,7 @@ fn a_writer_is_alone_and_each_gets_in() {
         let writer = thread::spawn(move || add_one(&block_on(other.write())));
         {
             let value = block_on(lock.read());
-            // SAFETY: as in `add_one`; readers only look.
+            // SAFETY: the checker fails if another thread writes; readers only look.
             value.with(|value| assert!(unsafe { *value } < 2));
         }
         writer.join().unwrap();
@@ -336,7 +343,7 @@ fn a_writer_dropped_while_it_is_let_in_leaves_the_lock_to_the_next() {
     });
 }
 
-/// No value and no end is missed between the look and the wait.
+/// A value or the end is never missed between the look and the wait.
 #[test]
 fn a_watcher_sees_the_last_value_and_the_end() {
     loom::model(|| {
@@ -351,7 +358,7 @@ fn a_watcher_sees_the_last_value_and_the_end() {
     });
 }
 
-/// No message and no end is missed, and each receiver gets the message.
+/// A message or the end is never missed, and each receiver gets the message.
 #[test]
 fn every_receiver_gets_a_message_and_the_end() {
     loom::model(|| {
@@ -380,7 +387,7 @@ fn a_barrier_lets_both_pass_and_one_leads() {
     });
 }
 
-/// One thread makes the value; a thread that sees that it is made sees the value.
+/// The value is made by one thread; a thread that sees it made sees all of it.
 #[test]
 fn a_value_is_made_once_and_seen_whole() {
     loom::model(|| {
@@ -405,7 +412,7 @@ fn a_cell_that_is_set_is_not_missed() {
     });
 }
 
-/// A child that is made while its parent is cancelled is cancelled.
+/// A child made while its parent is cancelled is cancelled.
 #[test]
 fn a_child_of_a_cancelled_token_is_cancelled() {
     loom::model(|| {
@@ -417,14 +424,14 @@ fn a_child_of_a_cancelled_token_is_cancelled() {
     });
 }
 
-/// A reference for futures that another thread drops; [`unleak`] when they are gone.
+/// Returns a reference for futures that another thread drops; [`unleak`] ends it.
 fn leak<T>(shared: &Arc<T>) -> &'static T {
     let pointer = Arc::into_raw(shared.clone());
-    // SAFETY: the count keeps it until `unleak`.
+    // SAFETY: the leaked count keeps the value until `unleak`.
     unsafe { &*pointer }
 }
 
 fn unleak<T>(shared: &Arc<T>) {
-    // SAFETY: the count that `leak` left, once per model.
+    // SAFETY: the count is the one that `leak` left, once per model.
     drop(unsafe { Arc::from_raw(Arc::as_ptr(shared)) });
 }

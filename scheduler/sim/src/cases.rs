@@ -1,9 +1,13 @@
-//! Generated cases: machines, workloads and interleavings, which `proptest` shrinks when one of them breaks a law.
+//! Generated cases: machines, workloads and interleavings. `proptest` shrinks a case that breaks a
+//! law.
 //!
-//! Cases are small on purpose: what the laws say of two or three vCPUs and a handful of coroutines breaks there first,
-//! and a million of them pass in minutes. One in eight is of
-//! up to [`Family::SEVERAL`]'s most vCPUs, one in four has a floor. The distributions of computing
-//! time are fixed, exponential and bimodal.
+//! Cases are small on purpose: violations of the laws appear first with two or three vCPUs and a
+//! handful
+//! of coroutines, and a million such cases pass in minutes. One in eight has up to the largest
+//! number of
+//! vCPUs of [`Family::SEVERAL`], one in four has a floor. The distributions of computing time are
+//! fixed,
+//! exponential and bimodal.
 
 use std::fmt;
 
@@ -15,7 +19,7 @@ use crate::machine::{Machine, Preemption};
 use crate::workload::{Op, Program, Workload};
 use crate::{Law, Violation, simulate};
 
-/// A machine and what it is to do.
+/// A machine and its workload.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// The machine.
@@ -28,25 +32,25 @@ impl Case {
     /// Simulates it.
     ///
     /// # Errors
-    /// The law that it breaks.
+    /// The violation of a law.
     pub fn run(&self) -> Result<(), Violation> {
         simulate(self.machine, self.workload.clone()).map(drop)
     }
 }
 
-/// What kind of machine cases are generated for.
+/// A kind of machine for which cases are generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Family {
-    /// At least and at most so many vCPUs.
+    /// Smallest and largest number of vCPUs.
     pub vcpus: (usize, usize),
-    /// Are polls suspended?
+    /// True if polls are suspended.
     pub preemption: bool,
-    /// Is the clock of the CPUs set back once?
+    /// True if the clock of the CPUs is set back once.
     pub set_back: bool,
 }
 
 impl Family {
-    /// One vCPU, whose polls are not interrupted.
+    /// A single vCPU, whose polls are not interrupted.
     pub const ONE: Family = Family {
         vcpus: (1, 1),
         preemption: false,
@@ -59,7 +63,7 @@ impl Family {
         set_back: false,
     };
 
-    /// The same with preemption.
+    /// Returns the family with preemption.
     #[must_use]
     pub const fn preemptible(self) -> Family {
         Family {
@@ -68,7 +72,7 @@ impl Family {
         }
     }
 
-    /// The same with a clock that is set back once, by half an hour.
+    /// Returns the family with a clock that is set back once, by half an hour.
     #[must_use]
     pub const fn set_back(self) -> Family {
         Family {
@@ -78,7 +82,7 @@ impl Family {
     }
 }
 
-/// Cases of a family.
+/// Generates cases of a family.
 pub fn cases(family: Family) -> impl Strategy<Value = Case> {
     let programs = prop::collection::vec(program(), 1..9);
     let delays = prop_oneof![
@@ -86,7 +90,7 @@ pub fn cases(family: Family) -> impl Strategy<Value = Case> {
         3 => prop::collection::vec(delay(), 0..80),
     ];
     let workload = (programs, delays).prop_map(|(mut programs, delays)| {
-        // Something has to begin.
+        // At least one coroutine has to begin.
         programs[0].start.get_or_insert(0);
         Workload { programs, delays }
     });
@@ -96,7 +100,7 @@ pub fn cases(family: Family) -> impl Strategy<Value = Case> {
 /// Nanoseconds.
 const HALF_AN_HOUR: u64 = 1_800_000_000_000;
 
-/// The most vCPUs of most cases.
+/// Largest number of vCPUs of most cases.
 const FEW_VCPUS: usize = 4;
 
 fn machine(family: Family) -> impl Strategy<Value = Machine> {
@@ -126,7 +130,7 @@ fn machine(family: Family) -> impl Strategy<Value = Machine> {
     })
 }
 
-/// A floor that splits the levels of most programs.
+/// Generates a floor that splits the levels of most programs.
 fn floor() -> impl Strategy<Value = Floor> {
     let from = prop_oneof![Just(Level::at::<11>()), Just(Level::at::<12>())];
     let percent = prop_oneof![1..=99_u8, Just(10)];
@@ -177,7 +181,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Nanoseconds: fixed, exponential with a mean of 20 µs, or bimodal.
+/// Generates nanoseconds: fixed, exponential with a mean of 20 µs, or bimodal.
 fn time() -> impl Strategy<Value = u64> {
     let exponential = (1..=u16::MAX).prop_map(|part| {
         let uniform = f64::from(part) / f64::from(u16::MAX);
@@ -200,7 +204,7 @@ fn delay() -> impl Strategy<Value = u8> {
 pub struct Found {
     /// The case.
     pub case: Case,
-    /// The law, and the timeline.
+    /// The violation, with the timeline.
     pub violation: Violation,
 }
 
@@ -210,14 +214,15 @@ impl fmt::Display for Found {
     }
 }
 
-/// Generates so many cases of a family from a seed and runs them; a case that breaks a law which `except` names ends
-/// there.
+/// Generates `count` cases of a family from a seed and runs them; a violation of a law in `except`
+/// ends
+/// its case.
 ///
 /// # Errors
 /// The smallest case found that breaks another law.
 ///
 /// # Panics
-/// If the generator gives up.
+/// Panics if the generator gives up.
 pub fn search(family: Family, count: u32, seed: u64, except: &[Law]) -> Result<(), Box<Found>> {
     let config = Config {
         cases: count,

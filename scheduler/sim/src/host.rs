@@ -1,8 +1,10 @@
-//! The host of a simulation: the upcalls of the unmodified core, each of which is a place where the vCPU may stand still
-//! while others go on.
+//! The host of a simulation: at each upcall of the unmodified core the vCPU may stand still while
+//! others
+//! continue.
 //!
-//! The world is found through a thread-local, so that the host itself and the futures are `Send` without a promise: one
-//! OS thread runs one simulation at a time, all of it.
+//! The world is found through a thread-local, so that the host itself and the futures are `Send`
+//! without
+//! a promise: one OS thread runs one whole simulation at a time.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,7 +18,7 @@ thread_local! {
     static WORLD: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
 }
 
-/// Makes a world the one that this thread simulates; it is no more when the result is dropped.
+/// The right of a world to be the one that this thread simulates; it ends with the drop.
 pub(crate) struct Inhabited;
 
 impl Inhabited {
@@ -32,12 +34,12 @@ impl Drop for Inhabited {
     }
 }
 
-/// The world of this thread, if it simulates one now.
+/// Returns the world of this thread, if it simulates one now.
 pub(crate) fn inhabited() -> Option<Rc<World>> {
     WORLD.with_borrow(Option::clone)
 }
 
-/// The world of this thread: for coroutines, which run in no other.
+/// Returns the world of this thread. For coroutines, which run in no other.
 pub(crate) fn world() -> Rc<World> {
     inhabited().expect("coroutines run inside a simulation")
 }
@@ -45,12 +47,13 @@ pub(crate) fn world() -> Rc<World> {
 /// The clock of the CPUs, which may be set back.
 #[derive(Default)]
 pub(crate) struct Clock {
-    /// Added to it since then.
+    /// Offset since the clock was set back.
     ahead: Cell<u64>,
 }
 
 impl Clock {
-    /// A clock that is set back by less shows no time before its zero.
+    /// Returns the reading at a time. A clock that is set back by less shows no time before its
+    /// zero.
     const ZERO: u64 = 1 << 41;
 
     fn now(&self, set_back: Option<(u64, u64)>, time: u64) -> u64 {
@@ -61,17 +64,18 @@ impl Clock {
     }
 }
 
-/// See the module.
+/// The host.
 pub(crate) struct SimHost;
 
-/// Another strand may come in between here.
+/// A point at which another strand may come in between.
 fn step() {
     if let Some(world) = inhabited() {
         world.step();
     }
 }
 
-// SAFETY: only strands that serve a vCPU run with it as the current one, one of them at a time: `strand.rs`.
+// SAFETY: only strands that serve a vCPU run with it as the current one, one at a time:
+// `strand.rs`.
 unsafe impl Host for SimHost {
     #[inline]
     fn waker_table() -> &'static core::task::RawWakerVTable {
@@ -93,7 +97,7 @@ unsafe impl Host for SimHost {
             return before;
         };
         let now = world.clock.now(world.machine.set_back, world.now());
-        // As the runtime does, but without a limit to how far readings may be apart: these are not.
+        // As the runtime does, but without a limit on the distance of readings: these have none.
         let behind = before.saturating_sub(now);
         world.clock.ahead.set(world.clock.ahead.get() + behind);
         now + behind

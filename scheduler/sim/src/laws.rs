@@ -1,16 +1,23 @@
 //! The oracle that holds a simulation against the laws.
 //!
-//! It is an ideal scheduler with one global queue that knows everything at once: what was spawned or woken, which timers
-//! are due, whose data has arrived. It does not schedule; it says, between any two events, what an ideal scheduler would
-//! not have let happen, and for how long the real one may, since it has many queues and every step has its cost. The
-//! table of the laws is in the documentation of the crate.
+//! It is an ideal scheduler with one global queue that knows everything at once: spawned and woken
+//! coroutines, timers that are due, data that has arrived. It does not schedule; it tells, between
+//! any
+//! two events, which state an ideal scheduler would have prevented, and for how long the real one
+//! may be
+//! in that state, since it has many queues and every step has its cost. The laws are listed in the
+//! documentation of the crate.
 //!
 //! A coroutine that waits has three times:
 //!
-//! * when the reason became true (the wake, the deadline, the arrival): from then on conservation and progress count;
-//! * when it became ready, which for a timer or for data is later: from then on progress counts afresh;
-//! * when it was *settled*, that is, when the step that made it ready had returned: from then on order and truth count,
-//!   for before that no other vCPU can have known.
+//! * when the reason became true (the wake, the deadline, the arrival): conservation and progress
+//!   count
+//!   from then on;
+//! * when it became ready, which for a timer or for data is later: progress counts afresh from then
+//!   on;
+//! * when it was *settled*, that is, when the step that made it ready had returned: order and truth
+//!   count
+//!   from then on, since no other vCPU can have known earlier.
 
 use std::collections::HashMap;
 
@@ -27,42 +34,42 @@ mod verdict;
 use floor::FloorLaw;
 pub(crate) use lending::level;
 
-/// What a vCPU does.
+/// Activity of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
-    /// It waits for something to do, or is on its way out of such a wait.
+    /// Waits for work, or is on its way out of such a wait.
     Idles,
-    /// It is between two polls.
+    /// Is between two polls.
     Turns,
-    /// It polls this coroutine.
+    /// Polls this coroutine.
     Polls(usize),
 }
 
-/// Which law.
+/// A law of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Law {
-    /// A less urgent poll began while something more urgent was ready.
+    /// A less urgent poll began while a more urgent coroutine was ready.
     Order,
-    /// Something waited beside an idle vCPU for longer than *B*.
+    /// A coroutine waited beside an idle vCPU for longer than *B*.
     Conservation,
-    /// Something waited for what is less urgent for longer than the theorem says.
+    /// A coroutine waited for less urgent work for longer than the theorem allows.
     Progress,
     /// The levels of the floor got less than their share, or went ahead of urgent work for longer.
     Floor,
-    /// What others see of a vCPU hid something urgent.
+    /// The published state of a vCPU hid urgent work.
     Truth,
 }
 
-/// A law that was broken, when, and what had happened until then.
+/// A broken law, its time, and the events until then.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// Which.
+    /// The law.
     pub law: Law,
-    /// In nanoseconds of virtual time.
+    /// Time in nanoseconds of virtual time.
     pub at: u64,
-    /// By what.
+    /// Description of the violation.
     pub what: String,
-    /// What happened on which vCPU.
+    /// Events of all vCPUs.
     pub timeline: Timeline,
 }
 
@@ -74,12 +81,12 @@ impl std::fmt::Display for Violation {
     }
 }
 
-/// The longest that anything waited, in nanoseconds.
+/// Longest waits, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Longest {
-    /// Beside an idle vCPU.
+    /// Longest wait beside an idle vCPU.
     pub beside_idle: u64,
-    /// While something less urgent ran, or a vCPU idled.
+    /// Longest wait while less urgent work ran, or a vCPU idled.
     pub behind_less_urgent: u64,
 }
 
@@ -93,37 +100,37 @@ enum Phase {
     Exited,
 }
 
-/// Orders what happens at the same instant.
+/// Order of events at the same instant.
 type Stamp = u64;
 
 struct Tracked {
     id: Option<CoroutineId>,
     phase: Phase,
     level: u8,
-    /// The level of its own.
+    /// Level that it was given.
     base: u8,
-    /// The coroutine that it awaits.
+    /// Coroutine that it awaits.
     awaits: Option<usize>,
-    /// The coroutines that it has awaited since it was last blocked: its poll may still lend to
-    /// them.
+    /// Coroutines that it has awaited since it was last blocked: its poll may still lend to them.
     awaited: Vec<usize>,
-    /// The vCPU it is pinned to.
+    /// vCPU to which it is pinned.
     home: Option<usize>,
-    /// It waits for a timer or for data, until then.
+    /// Time until which it waits for a timer or for data.
     due: Option<u64>,
-    /// The strand that makes it ready has not come back from it yet.
+    /// Strand that makes it ready and has not returned from the step yet.
     unsettled: Option<usize>,
-    /// It has yielded, and is in no queue before the next pick of its vCPU.
+    /// True if it has yielded, and is in no queue before the next pick of its vCPU.
     in_hand: bool,
     settled: Stamp,
-    /// When a vCPU last took it out of a queue, and which one.
+    /// Time at which a vCPU last took it out of a queue, and that vCPU.
     taken: (Stamp, usize),
-    /// On a machine with one vCPU: how many picks had begun when it became ready, and when it was settled.
+    /// Number of picks that had begun when it became ready, and when it was settled; on a machine
+    /// with one vCPU.
     ready_pick: u64,
     settled_pick: u64,
-    /// Its poll, of this level, gives way in place.
+    /// Level of its poll, if that yields in place.
     keeps: Option<u8>,
-    /// When it was first polled.
+    /// Time of its first poll.
     first: Option<u64>,
     beside_idle: u64,
     behind: u64,
@@ -165,7 +172,7 @@ impl Tracked {
         self.home.is_none_or(|home| home == vcpu)
     }
 
-    /// Since when within `from..` it waits.
+    /// Returns the time since when within `from..` it waits.
     fn waits_since(&self, from: u64) -> Option<u64> {
         match self.phase {
             Phase::Ready => Some(from),
@@ -180,7 +187,7 @@ impl Tracked {
 struct Pick {
     began: Stamp,
     count: u64,
-    /// What it came to, and of which level that was then.
+    /// The coroutine that was picked, and its level then.
     chosen: Option<(usize, u8)>,
 }
 
@@ -191,13 +198,13 @@ pub(crate) struct Laws {
     doing: Vec<Doing>,
     picks: Vec<Pick>,
     stamps: Stamp,
-    /// Until when everything has been looked at.
+    /// Time up to which all spans have been checked.
     time: u64,
     /// *B*.
     bound: u64,
-    /// For how long at most a coroutine waits for what is less urgent.
+    /// Longest time for which a coroutine may wait for less urgent work.
     behind: u64,
-    /// Polls are not interrupted.
+    /// True if polls are not interrupted.
     inline: bool,
     floor: Option<FloorLaw>,
     pub(crate) longest: Longest,
@@ -206,7 +213,7 @@ pub(crate) struct Laws {
 }
 
 impl Laws {
-    /// Not `enabled`: only the coroutines are tracked.
+    /// Creates the oracle. Without `enabled` it only tracks the coroutines.
     pub(crate) fn new(machine: &Machine, workload: &Workload, enabled: bool) -> Laws {
         let bound = machine.conservation_bound();
         let longest = workload.longest_poll();
@@ -226,7 +233,7 @@ impl Laws {
             bound,
             inline: machine.preemption.is_none(),
             floor: FloorLaw::new(machine, workload),
-            // With a floor less urgent work has turns of its own.
+            // With a floor, less urgent work has turns of its own.
             behind: if workload.blocks() || machine.floor.is_some() {
                 u64::MAX
             } else {
@@ -243,16 +250,18 @@ impl Laws {
         self.stamps
     }
 
-    // What the world tells.
+    // Reports of the world.
 
-    /// Coroutine `k` is about to be spawned, pinned to a vCPU or not. False: it has been before.
+    /// Notes that coroutine `k` is about to be spawned, pinned to a vCPU or not. Returns false if
+    /// it
+    /// has been spawned before.
     pub(crate) fn spawns(&mut self, k: usize, home: Option<usize>) -> bool {
-        let it = &mut self.all[k];
-        if it.phase != Phase::New {
+        let tracked = &mut self.all[k];
+        if tracked.phase != Phase::New {
             return false;
         }
-        it.phase = Phase::Blocked;
-        it.home = home;
+        tracked.phase = Phase::Blocked;
+        tracked.home = home;
         true
     }
 
@@ -264,7 +273,7 @@ impl Laws {
         self.enabled
     }
 
-    /// When coroutine `k` was first polled.
+    /// Returns the time of the first poll of coroutine `k`.
     pub(crate) fn first_polled(&self, k: usize) -> Option<u64> {
         self.all[k].first
     }
@@ -273,12 +282,12 @@ impl Laws {
         self.all[k].phase == Phase::Exited
     }
 
-    /// Coroutine `k` waits for a timer or for data, until then.
+    /// Notes that coroutine `k` waits for a timer or for data, until `deadline`.
     pub(crate) fn due(&mut self, k: usize, deadline: u64) {
         self.all[k].due = Some(deadline);
     }
 
-    /// A coroutine has taken a step, by a strand that may be about to spawn coroutine `spawning`.
+    /// Notes a step of a coroutine, by a strand that may be about to spawn coroutine `spawning`.
     pub(crate) fn changed(
         &mut self,
         now: u64,
@@ -296,44 +305,44 @@ impl Laws {
             return;
         };
         let stamp = self.stamp();
-        let it = &mut self.all[k];
-        it.level = change.level.get();
+        let tracked = &mut self.all[k];
+        tracked.level = change.level.get();
         match change.step {
             Step::Spawned => {}
-            // Until the thief's pick is over it is in no queue.
+            // Until the thief's pick is over, it is in no queue.
             Step::Stolen { .. } => {
-                it.unsettled = Some(strand);
-                it.taken = (stamp, change.vcpu);
+                tracked.unsettled = Some(strand);
+                tracked.taken = (stamp, change.vcpu);
             }
             Step::Ready | Step::Yielded => {
-                it.phase = Phase::Ready;
-                it.due = None;
-                it.unsettled = Some(strand);
-                it.in_hand = false;
-                it.keeps = it.keeps.filter(|level| *level == it.level);
-                if it.keeps.is_none() {
-                    it.ready_pick = self.picks[0].count;
+                tracked.phase = Phase::Ready;
+                tracked.due = None;
+                tracked.unsettled = Some(strand);
+                tracked.in_hand = false;
+                tracked.keeps = tracked.keeps.filter(|level| *level == tracked.level);
+                if tracked.keeps.is_none() {
+                    tracked.ready_pick = self.picks[0].count;
                 }
-                it.behind = 0;
+                tracked.behind = 0;
             }
             Step::Polled | Step::Resumed => {
-                it.phase = Phase::Running;
-                it.first.get_or_insert(now);
-                it.taken = (stamp, change.vcpu);
-                it.due = None;
-                it.unsettled = None;
-                it.keeps = None;
-                (it.beside_idle, it.behind) = (0, 0);
+                tracked.phase = Phase::Running;
+                tracked.first.get_or_insert(now);
+                tracked.taken = (stamp, change.vcpu);
+                tracked.due = None;
+                tracked.unsettled = None;
+                tracked.keeps = None;
+                (tracked.beside_idle, tracked.behind) = (0, 0);
                 self.picks[change.vcpu].chosen = Some((k, change.level.get()));
             }
             Step::Blocked => {
-                it.phase = Phase::Blocked;
-                it.awaited.clear();
+                tracked.phase = Phase::Blocked;
+                tracked.awaited.clear();
             }
-            Step::Suspended => it.phase = Phase::Suspended,
+            Step::Suspended => tracked.phase = Phase::Suspended,
             Step::Exited => {
-                it.phase = Phase::Exited;
-                it.awaited.clear();
+                tracked.phase = Phase::Exited;
+                tracked.awaited.clear();
             }
         }
         if self.enabled {
@@ -342,35 +351,39 @@ impl Laws {
         }
     }
 
-    /// What a strand has made ready is there for all to see; after a pick also what had yielded.
+    /// Notes that coroutines which a strand has made ready are visible to all, and after a pick
+    /// also
+    /// the one that had yielded.
     pub(crate) fn settle(&mut self, strand: usize, picked: bool) {
         let stamp = self.stamp();
         let pick = self.picks[0].count;
-        for it in &mut self.all {
-            if it.unsettled == Some(strand) && (picked || !it.in_hand) {
-                it.unsettled = None;
-                it.settled = stamp;
-                if it.keeps.take().is_none() {
-                    it.settled_pick = pick;
+        for tracked in &mut self.all {
+            if tracked.unsettled == Some(strand) && (picked || !tracked.in_hand) {
+                tracked.unsettled = None;
+                tracked.settled = stamp;
+                if tracked.keeps.take().is_none() {
+                    tracked.settled_pick = pick;
                 }
             }
         }
     }
 
-    /// The poll of `k` on a vCPU gives way and keeps the place that it had when it was picked.
+    /// Notes that the poll of `k` on a vCPU yields and keeps the place that it had when it was
+    /// picked.
     pub(crate) fn keeps_place(&mut self, vcpu: usize, k: usize) {
         let picked = self.picks[vcpu].chosen.map(|(_, level)| level);
         self.all[k].keeps = picked;
     }
 
-    /// What a vCPU has polled is to go on, and is in no queue before its next pick.
+    /// Notes that the coroutine a vCPU has polled has yielded, and is in no queue before its next
+    /// pick.
     pub(crate) fn keeps_in_hand(&mut self, vcpu: usize) {
         if let Some((k, _)) = self.picks[vcpu].chosen {
             self.all[k].in_hand = true;
         }
     }
 
-    /// A vCPU begins a pick.
+    /// Notes that a vCPU begins a pick.
     pub(crate) fn picks(&mut self, vcpu: usize) {
         let stamp = self.stamp();
         let pick = &mut self.picks[vcpu];

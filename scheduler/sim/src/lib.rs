@@ -1,26 +1,40 @@
 //! The unmodified core under a simulated host.
 //!
-//! One OS thread, virtual time, 1 to 128 vCPUs. What would be a thread on a real machine is a stack of its own
-//! (`strand.rs`); a strand runs until it pauses, and an event loop (`world.rs`) says which one goes on, and when. So a
-//! poll takes as long as its program says, while other vCPUs poll, wake, steal and park beside it, and the same
-//! case always goes the same way.
+//! One OS thread, virtual time, 1 to 128 vCPUs. A thread of a real machine is a stack of its own
+//! here
+//! (`strand.rs`); a strand runs until it pauses, and an event loop (`world.rs`) decides which one
+//! continues, and when. So a poll takes as long as its program says, while other vCPUs poll, wake,
+//! steal
+//! and park beside it, and the same case always takes the same course.
 //!
-//! **What interleaves.** Every upcall of the core (`host.rs`), every operation of a coroutine and every step of a vCPU's
-//! loop is a place where the strand may stand still while others go on, also with a lock of the core held. How long it does is part of the case
-//! ([`Workload::delays`]), so that it is generated and shrunk with it. Between two upcalls the core runs as one step: the
-//! orderings of single atomic operations are for the models under `loom`.
+//! **Interleaving.** At every upcall of the core (`host.rs`), every operation of a coroutine and
+//! every
+//! step of a vCPU's loop, the strand may stand still while others continue, also with a lock of the
+//! core
+//! held. How long it does is part of the case ([`Workload::delays`]), so that it is generated and
+//! shrunk
+//! with it. Between two upcalls the core runs as one step: the orderings of single atomic
+//! operations are
+//! checked by the models under `loom`.
 //!
-//! **The laws**, and what breaks them here; the assumptions are in `ARCHITECTURE.md`:
+//! **The laws**, and how each is broken; the assumptions are in `ARCHITECTURE.md`:
 //!
-//! | law | broken when |
-//! |---|---|
-//! | Order | a poll begins while something more urgent that may run there was ready, for all to see, when its pick began; on a machine with one vCPU also when it overtakes an equal. Turns of a floor may go ahead of levels above it |
-//! | Conservation | something waits (ready, or its timer due, or its data arrived) beside a vCPU that idles all the time, for longer than *B* ([`Machine::conservation_bound`]); or for ever |
-//! | Progress | the time that something waits while a vCPU polls less urgent things, or idles, exceeds the longest poll and *B*; with preemption, on one vCPU, three suspensions and *B* |
-//! | Floor | in some window the floor's levels exceed a bound of [`Config::floor`](upshift_core::Config::floor) |
-//! | Truth | between two steps a ready coroutine is missing in the bitmap, a vCPU shows a more urgent level than that of its poll, is not asked to give way to what is more urgent and ready there, or parked vCPUs are miscounted; what holds a mutex or is awaited is less urgent than what is blocked on it, or stays raised when nothing is |
+//! * *Order*: a poll begins while a more urgent coroutine that may run there was visibly ready when
+//!   its pick began; on a machine with one vCPU also when it overtakes an equal. Turns of a floor
+//!   may go ahead of levels above it.
+//! * *Conservation*: a coroutine waits (ready, or its timer due, or its data arrived) beside a vCPU
+//!   that idles all the time, for longer than *B* ([`Machine::conservation_bound`]); or for ever.
+//! * *Progress*: the time that a coroutine waits while a vCPU polls less urgent ones, or idles,
+//!   exceeds the longest poll and *B*; with preemption, on one vCPU, three suspensions and *B*.
+//! * *Floor*: in some window the floor's levels exceed a bound of
+//!   [`Config::floor`](upshift_core::Config::floor).
+//! * *Truth*: between two steps a ready coroutine is missing in the bitmap; or a vCPU shows a more
+//!   urgent level than that of its poll, or is not asked to yield to more urgent work there; or
+//!   parked vCPUs are miscounted; or a coroutine that holds a mutex or is awaited is less urgent
+//!   than a waiter, or stays raised when it has none.
 //!
-//! The preemption rule has a model of its own, [`suspending`]: the decision of `upshift_core::preempt` as it is, over random loads.
+//! The preemption rule has a model of its own, [`suspending`]: the unmodified decision of
+//! `upshift_core::preempt`, over random loads.
 //!
 //! ```
 //! use upshift_sim::{Machine, Op, Program, Workload, simulate};
@@ -62,10 +76,10 @@ use world::World;
 /// Runs a workload on a machine, to its end or until a law is broken.
 ///
 /// # Errors
-/// The law that was broken.
+/// The first violation of a law.
 ///
 /// # Panics
-/// A machine has 1 to 128 vCPUs.
+/// Panics unless the machine has 1 to 128 vCPUs.
 pub fn simulate(machine: Machine, workload: Workload) -> Result<Longest, Violation> {
     assert!((1..=128).contains(&machine.vcpus), "1 to 128 vCPUs");
     let laws = laws::Laws::new(&machine, &workload, true);

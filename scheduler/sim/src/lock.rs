@@ -1,4 +1,4 @@
-//! A mutex of the simulated host as data: its holder, and its queue. What is done with it is in `locks`.
+//! A mutex of the simulated host as data: its holder, and its queue. `locks` operates on it.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -7,10 +7,10 @@ use std::task::Waker;
 
 use upshift_core::CoroutineId;
 
-/// How many mutexes there are; their numbers are taken modulo this.
+/// Number of mutexes; their indices are taken modulo this.
 pub(crate) const LOCKS: usize = 3;
 
-/// One that waits for a mutex.
+/// A waiter for a mutex.
 pub(crate) struct Waiting {
     pub(crate) k: usize,
     pub(crate) id: CoroutineId,
@@ -24,6 +24,6 @@ pub(crate) struct Waiting {
 pub(crate) struct Lock {
     pub(crate) holder: Option<(usize, CoroutineId)>,
     pub(crate) waiting: VecDeque<Waiting>,
-    /// The lock of the queue is held.
+    /// Set while the lock of the queue is held.
     pub(crate) busy: bool,
 }

@@ -1,7 +1,11 @@
-//! The mutex of the simulated host: that of the Linux runtime (`sync/mutex.rs`) in what it tells the core, and when.
+//! The mutex of the simulated host. Its calls to the core, and their order, are those of the Linux
+//! runtime (`sync/mutex.rs`).
 //!
-//! It counts among a coroutine's locks from before it is held until after; a waiter lends under the lock of the queue, through which
-//! a holder with waiters goes before it reports the release; it is handed over to the most urgent waiter.
+//! It counts among a coroutine's locks from before it is held until after. A waiter lends under the
+//! lock
+//! of the queue, which a holder with waiters takes before it reports the release. The mutex is
+//! handed
+//! over to the most urgent waiter.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -45,7 +49,7 @@ impl World {
         free
     }
 
-    /// Gives mutex `m` to the most urgent that waits for it, the first of them, or back.
+    /// Hands mutex `m` over to its most urgent waiter, the first of them, or releases it.
     fn unlock(&self, m: usize) {
         let next = self.with_queue(m, || {
             let next = {
@@ -108,7 +112,7 @@ impl Drop for Held {
 pub(crate) struct Locking {
     k: usize,
     m: usize,
-    /// It is in the queue; true: it has been given the mutex.
+    /// Entry in the queue; true when it has been given the mutex.
     granted: Option<Alone<Rc<Cell<bool>>>>,
 }
 
@@ -125,7 +129,7 @@ impl Locking {
         self.granted.as_ref().is_some_and(|granted| granted.0.get())
     }
 
-    /// Queues, if the mutex is not free, and lends. False: it is free.
+    /// Queues, if the mutex is not free, and lends. Returns false if it is free.
     fn wait(&mut self, world: &World, cx: &Context<'_>) -> bool {
         let (k, m) = (self.k, self.m);
         world.with_queue(m, || {

@@ -1,40 +1,43 @@
-//! The machine that is simulated: how many vCPUs it has and what its steps cost.
+//! The simulated machine: its number of vCPUs and the costs of its steps.
 
 use upshift_core::Floor;
 
-/// What polls may be interrupted at, and for how much.
+/// Costs and limits of interrupting polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preemption {
-    /// Nanoseconds between the decision to suspend a poll and the next turn of its vCPU, and between the
-    /// decision to resume it and its next instruction. A poll that has run for less is left alone.
+    /// Nanoseconds between the decision to suspend a poll and the next turn of its vCPU, and
+    /// between
+    /// the decision to resume it and its next instruction. A poll that has run for less is not
+    /// interrupted.
     pub suspension: u64,
-    /// Nanoseconds after which a poll gives way to an equal.
+    /// Nanoseconds after which a poll yields to an equal.
     pub quantum: u64,
 }
 
 /// Costs in nanoseconds of virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// 1 to 128.
+    /// Number of vCPUs, 1 to 128.
     pub vcpus: usize,
-    /// A turn of a vCPU: what lies between two polls.
+    /// Cost of a turn of a vCPU: the time between two polls.
     pub turn: u64,
-    /// A turn that takes work from another vCPU costs this in addition.
+    /// Additional cost of a turn that takes work from another vCPU.
     pub steal: u64,
-    /// From the end of a wait to the first instruction after it.
+    /// Time from the end of a wait to the first instruction after it.
     pub wake: u64,
-    /// A poll that has run for so long is long: [`Config::look_after`](upshift_core::Config::look_after).
+    /// Time after which a poll is long:
+    /// [`Config::look_after`](upshift_core::Config::look_after).
     pub look: u64,
-    /// `None`: polls are never interrupted.
+    /// Preemption; `None`: polls are never interrupted.
     pub preemption: Option<Preemption>,
-    /// See [`Config::floor`](upshift_core::Config::floor).
+    /// Share of less urgent levels; see [`Config::floor`](upshift_core::Config::floor).
     pub floor: Option<Floor>,
-    /// When the clock of its CPUs is set back, and by how much, ns.
+    /// Time at which the clock of its CPUs is set back, and by how much, in nanoseconds.
     pub set_back: Option<(u64, u64)>,
 }
 
 impl Machine {
-    /// A machine with the costs of the virtual machine that the project is measured on.
+    /// Creates a machine with the costs of the virtual machine on which the project is measured.
     #[must_use]
     pub fn new(vcpus: usize) -> Machine {
         Machine {
@@ -49,7 +52,7 @@ impl Machine {
         }
     }
 
-    /// The same with preemption.
+    /// Creates the same machine with preemption.
     #[must_use]
     pub fn preemptible(vcpus: usize) -> Machine {
         Machine {
@@ -61,8 +64,10 @@ impl Machine {
         }
     }
 
-    /// *B* of the law of conservation: a poll is known to be long after two looks, which may just have missed its
-    /// beginning; then vCPUs are woken, each of which wakes another one, so their number doubles in a wake-up.
+    /// Returns *B* of the law of conservation: a poll is known to be long after two looks, which
+    /// may
+    /// just have missed its beginning; then vCPUs are woken, each of which wakes another, so that
+    /// their number doubles in a wake-up.
     #[must_use]
     pub fn conservation_bound(&self) -> u64 {
         let doublings = u64::from(self.vcpus.next_power_of_two().trailing_zeros());
@@ -74,11 +79,14 @@ impl Machine {
         self.overhead() + SLACK
     }
 
-    /// What may lie between a decision and its effect besides what the law counts: turns and steals that are under way.
+    /// Returns the time between a decision and its effect that the law does not count: turns and
+    /// steals that are under way.
     fn overhead(&self) -> u64 {
         self.turn + self.steal
     }
 }
 
-/// Delays that the interleaving inserts, at most 255 ns each: room for so many that one case of tests can hold.
+/// Largest sum of the delays that the interleaving inserts, at most 255 ns each: more than one case
+/// of
+/// the tests can hold.
 const SLACK: u64 = 20_000;

@@ -1,4 +1,6 @@
-//! The command of the simulator: generated cases, loads for the theorems of preemption, and the table of `docs/scale.md`.
+//! The command of the simulator: generated cases, loads for the theorems of preemption, and the
+//! table of
+//! `docs/scale.md`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,21 +15,22 @@ const FAMILIES: [(&str, Family); 4] = [
     ("several", Family::SEVERAL),
     ("several-preemptible", Family::SEVERAL.preemptible()),
 ];
-/// Cases between two lines of progress; each such chunk has a seed of its own.
+/// Cases between two lines of progress; each chunk of them has a seed of its own.
 const CHUNK: u32 = 10_000;
 
 /// Runs the core under a simulated host
 #[derive(Parser)]
 #[command(name = "upshift-sim")]
 enum Task {
-    /// Generates cases of all families; a case that breaks a law is shrunk, and drawn into violation-FAMILY-SEED.svg
+    /// Generates cases of all families; a case that breaks a law is shrunk, and drawn into
+    /// violation-FAMILY-SEED.svg
     Soak {
         #[arg(default_value_t = 1_000_000)]
         cases: u64,
         #[arg(default_value_t = 1)]
         seed: u64,
     },
-    /// Runs the chunk of such a run that found something
+    /// Repeats the chunk of a run that found a violation
     Find {
         #[arg(value_parser = FAMILIES.map(|it| it.0))]
         family: String,
@@ -87,14 +90,14 @@ fn rule(cases: u64, seed: u64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// One chunk of a family. A violation is printed, and drawn into a file.
+/// Runs one chunk of a family. A violation is printed, and drawn into a file.
 fn find(name: &str, family: Family, seed: u64) -> ExitCode {
     let Err(found) = search(family, CHUNK, seed, &[]) else {
         return ExitCode::SUCCESS;
     };
     println!("{found}");
     let again = format!("upshift-sim find {name} {seed}");
-    println!("again by: {again}");
+    println!("repeat with: {again}");
     let file = format!("violation-{name}-{seed}.svg");
     let title = format!("{}; again by: {again}", found.violation.what);
     let picture = found.violation.timeline.recording(&title).to_svg();

@@ -11,7 +11,7 @@ use crate::scale::Point;
 /// Draws `figure` of all points over the load, to a file.
 ///
 /// # Errors
-/// What writing the file meets.
+/// Errors of writing the file.
 pub fn draw(
     points: &[Point],
     title: &str,

@@ -1,11 +1,14 @@
 //! Preemption: the watcher of a vCPU, and the strands that take turns there.
 //!
-//! The rule is that of `docs/preemption.md`: for something more urgent, or for what has arrived and has no level yet, a
-//! poll is suspended once it has run for as long as suspending costs; for an equal after its quantum.
+//! The rule is that of `docs/preemption.md`: for more urgent work, or for an arrival that has no
+//! level
+//! yet, a poll is suspended once it has run for as long as a suspension costs; for an equal, after
+//! its
+//! quantum.
 
 use std::rc::Rc;
 
-use upshift_core::{CoroutineId, Place};
+use upshift_core::{CoroutineId, QueueEnd};
 
 use crate::laws::Doing;
 use crate::machine::Preemption;
@@ -13,7 +16,8 @@ use crate::strand::Pause;
 use crate::world::{Event, World};
 
 impl World {
-    /// Something may wait for what a vCPU polls: its watcher looks when the poll has run for long enough.
+    /// Sets the watcher of a vCPU, for whose poll another coroutine may wait, to look when the poll
+    /// has run for long enough.
     pub(crate) fn supervise(&self, vcpu: usize) {
         let Some(preemption) = self.machine.preemption else {
             return;
@@ -35,7 +39,7 @@ impl World {
         }
     }
 
-    /// The watcher looks at a poll.
+    /// Lets the watcher look at a poll.
     pub(crate) fn watch(self: &Rc<World>, vcpu: usize, poll: u64) {
         let cpu = &self.cpus[vcpu];
         let Some(preemption) = self.machine.preemption else {
@@ -46,7 +50,7 @@ impl World {
         }
         let owner = self.strand(cpu.owner.get());
         let Some(until) = owner.until.get() else {
-            // In the middle of a step, or of a wake: soon.
+            // In the middle of a step, or of a wake: it looks again soon.
             return self.at(self.now() + 1_000, Event::Watch { vcpu, poll });
         };
         if until <= self.now() || !self.must_give_way(vcpu, preemption) {
@@ -60,9 +64,9 @@ impl World {
         let stopped = cpu.owner.get();
         self.outside(move |world| {
             let cpu = &world.cpus[vcpu];
-            // SAFETY: its strand goes on in `hand_over` only, when it has been picked again.
-            let id = unsafe { cpu.executor.suspend_current(Place::Tail) };
-            let id = id.expect("it is in the middle of a poll");
+            // SAFETY: its strand continues only in `hand_over`, when it has been picked again.
+            let id = unsafe { cpu.executor.suspend_current(QueueEnd::Tail) };
+            let id = id.expect("the coroutine is in the middle of a poll");
             world.settle();
             cpu.suspended.borrow_mut().insert(id, stopped);
             let spare = cpu.spares.borrow_mut().pop();
@@ -87,11 +91,12 @@ impl World {
             || (bitmap & level.bit() != 0 && ran >= preemption.quantum)
     }
 
-    /// A suspended poll has been picked: its strand becomes the owner of the vCPU, the running one a spare.
+    /// Makes the strand of a suspended poll, which has been picked, the owner of the vCPU, and the
+    /// running strand a spare.
     pub(crate) fn hand_over(&self, vcpu: usize, id: CoroutineId) {
         let cpu = &self.cpus[vcpu];
         let strand = cpu.suspended.borrow_mut().remove(&id);
-        let index = strand.expect("what is resumed was suspended");
+        let index = strand.expect("a resumed coroutine was suspended");
         let me = cpu.owner.replace(index);
         cpu.spares.borrow_mut().push(me);
         let cost = self.machine.preemption.map_or(0, |p| p.suspension);

@@ -101,16 +101,16 @@ enum Source {
     Ring(u64),
 }
 
-/// The wait of coroutine `k` for something.
+/// The wait of coroutine `k` for an event.
 struct Waits {
     k: usize,
     source: Source,
-    /// What makes it true; the first poll registers it.
+    /// Event that ends the wait; the first poll registers for it.
     done: Option<Alone<Rc<Cell<bool>>>>,
     deadline: u64,
 }
 
-/// Coroutine `k` awaits another one, for as long as this lives.
+/// Notes that coroutine `k` awaits another one, until the drop.
 struct Awaits(usize);
 
 impl Awaits {
@@ -130,7 +130,7 @@ impl Drop for Awaits {
     }
 }
 
-/// What never leaves the thread of its simulation.
+/// A value that never leaves the thread of its simulation.
 pub(crate) struct Alone<T>(pub(crate) T);
 
 // SAFETY: a simulation, and every future in it, stays on the OS thread that began it.
@@ -191,7 +191,7 @@ impl Future for Waits {
         if self.done.is_none() {
             self.register(&world, cx);
         }
-        // A timer that is due has not fired before its vCPU has seen to it, between two polls.
+        // A timer that is due has not fired before its vCPU has processed it, between two polls.
         if self.done.as_ref().is_some_and(|done| done.0.get()) {
             return Poll::Ready(());
         }

@@ -1,4 +1,5 @@
-//! A timeline of a simulation in the form of those of the Linux runtime: for Perfetto, or as a picture.
+//! A timeline of a simulation in the form of those of the Linux runtime: for Perfetto, or as a
+//! picture.
 
 use upshift_core::{CoroutineId, Step};
 use upshift_trace::{Coroutine, What};
@@ -6,13 +7,14 @@ use upshift_trace::{Coroutine, What};
 use crate::timeline::{Entry, Timeline};
 
 impl Timeline {
-    /// The same as a recording: [`upshift_trace::Timeline::write_chrome`] and
-    /// [`to_svg`](upshift_trace::Timeline::to_svg) make a file of it. Coroutine `k` of the workload has the id `k`.
+    /// Returns the timeline as a recording, which
+    /// [`upshift_trace::Timeline::write_chrome`] and [`to_svg`](upshift_trace::Timeline::to_svg)
+    /// write to a file. Coroutine `k` of the workload has the id `k`.
     #[must_use]
     pub fn recording(&self, name: &str) -> upshift_trace::Timeline {
         let mut recording = upshift_trace::Timeline::new(name);
         recording.vcpus = self.vcpus as u32;
-        // Where each coroutine is: what suspends it serves no vCPU.
+        // The vCPU of each coroutine: the thread of a suspended one serves no vCPU.
         let mut places: Vec<u32> = Vec::new();
         for &(time, vcpu, entry) in &self.entries {
             let by = vcpu.map(|vcpu| vcpu as u32);

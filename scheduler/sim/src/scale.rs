@@ -1,7 +1,11 @@
-//! How far the core is from an ideal scheduler on many vCPUs: the table and the plots of `docs/scale.md`.
+//! The distance of the core from an ideal scheduler on many vCPUs: the table and the plots of
+//! `docs/scale.md`.
 //!
-//! Jobs arrive from outside at random, one in ten of level 0, the others of level 40, and compute for an exponential time of
-//! 20 µs in the mean. The ideal scheduler has one global queue and no costs; like the core it does not interrupt polls.
+//! Jobs arrive from outside at random, one in ten of level 0, the others of level 40, and compute
+//! for an
+//! exponential time of 20 µs in the mean. The ideal scheduler has one global queue and no costs;
+//! like the
+//! core it does not interrupt polls.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -20,7 +24,7 @@ struct Job {
     computes: u64,
 }
 
-/// Uniform in 0 to 1, the same in every run.
+/// Generator of numbers, uniform in 0 to 1, the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -50,7 +54,7 @@ fn jobs(vcpus: usize, load: f64) -> Vec<Job> {
     (0..JOBS_PER_VCPU * vcpus).map(job).collect()
 }
 
-/// For how long each job waits on the ideal machine.
+/// Returns the wait of each job on the ideal machine.
 fn ideal(vcpus: usize, jobs: &[Job]) -> Vec<u64> {
     let mut free = vec![0; vcpus];
     let mut waits = vec![0; jobs.len()];
@@ -59,9 +63,10 @@ fn ideal(vcpus: usize, jobs: &[Job]) -> Vec<u64> {
     while next < jobs.len() || queues.iter().any(|queue| !queue.is_empty()) {
         let first = (0..vcpus).min_by_key(|vcpu| free[*vcpu]).unwrap_or(0);
         let waiting = queues.iter().any(|queue| !queue.is_empty());
-        let now = match waiting {
-            true => free[first].max(time),
-            false => free[first].max(jobs[next].arrives),
+        let now = if waiting {
+            free[first].max(time)
+        } else {
+            free[first].max(jobs[next].arrives)
         };
         time = now;
         while next < jobs.len() && jobs[next].arrives <= now {
@@ -78,7 +83,7 @@ fn ideal(vcpus: usize, jobs: &[Job]) -> Vec<u64> {
     waits
 }
 
-/// For how long each job waits on the core.
+/// Returns the wait of each job on the core.
 fn real(vcpus: usize, jobs: &[Job]) -> Vec<u64> {
     let program = |job: &Job| {
         let level = if job.urgent { 0 } else { 40 };
@@ -88,14 +93,14 @@ fn real(vcpus: usize, jobs: &[Job]) -> Vec<u64> {
     let machine = Machine::new(vcpus);
     let laws = Laws::new(&machine, &workload, false);
     let world = World::new(machine, workload, laws);
-    // Nothing is judged, so nothing is broken.
+    // The laws are not checked, so none is broken.
     let _ = world.run();
     let laws = world.laws.borrow();
     let wait = |(k, job): (usize, &Job)| laws.first_polled(k).unwrap_or(job.arrives) - job.arrives;
     jobs.iter().enumerate().map(wait).collect()
 }
 
-/// Median wait of level 0 and mean wait of all, µs.
+/// Returns the median wait of level 0 and the mean wait of all jobs, in µs.
 fn figures(jobs: &[Job], waits: &[u64]) -> (f64, f64) {
     let mut urgent: Vec<u64> = (jobs.iter().zip(waits))
         .filter(|(job, _)| job.urgent)
@@ -109,17 +114,17 @@ fn figures(jobs: &[Job], waits: &[u64]) -> (f64, f64) {
 
 /// The figures of one machine at one load.
 pub struct Point {
-    /// How many vCPUs it has.
+    /// Number of vCPUs.
     pub vcpus: usize,
     /// Offered work over capacity.
     pub load: f64,
-    /// Median wait of level 0 and mean wait of all, µs: on the core.
+    /// Median wait of level 0 and mean wait of all jobs on the core, in µs.
     pub core: (f64, f64),
-    /// The same on the ideal machine.
+    /// The same waits on the ideal machine.
     pub ideal: (f64, f64),
 }
 
-/// All machines at all loads.
+/// Measures all machines at all loads.
 #[must_use]
 pub fn points() -> Vec<Point> {
     let machines = [2, 8, 32, 128];
@@ -138,7 +143,7 @@ pub fn points() -> Vec<Point> {
     .collect()
 }
 
-/// The table, in Markdown.
+/// Returns the table, in Markdown.
 #[must_use]
 pub fn table(points: &[Point]) -> String {
     let mut text = String::from(

@@ -1,4 +1,4 @@
-//! The loop of a vCPU: what a thread of a real host does, in virtual time.
+//! The loop of a vCPU: the work of a real host's thread, in virtual time.
 
 use std::rc::Rc;
 
@@ -61,7 +61,8 @@ impl World {
         }
     }
 
-    /// Wakes what waits for timers of a vCPU that are due, and for data that has arrived there. True: there was some.
+    /// Wakes the waiters for timers of a vCPU that are due, and for data that has arrived there.
+    /// Returns true if there were any.
     fn reap(&self, vcpu: usize) -> bool {
         let cpu = &self.cpus[vcpu];
         let mut found = false;
@@ -92,8 +93,8 @@ impl World {
         found
     }
 
-    /// Nothing is ready: the wait ends by a wake, by data on the ring, when the earliest timer is due, or when a look at
-    /// the other vCPUs finds something.
+    /// Waits, since no coroutine is ready: until a wake, data on the ring, the deadline of the
+    /// earliest timer, or a look at the other vCPUs that finds work.
     fn park(self: &Rc<World>, vcpu: usize) {
         let cpu = &self.cpus[vcpu];
         if !cpu.ring.borrow().is_empty() || !cpu.executor.prepare_park() {
@@ -126,14 +127,15 @@ impl World {
                 self.go(cpu.owner.get(), delay + self.machine.wake);
             }
         } else {
-            // It came in between: the wait is over at once.
+            // A wake came in between: the wait is over at once.
             self.end_wait(vcpu, 0);
         }
         self.pause(Pause::Wait);
         cpu.waits.set(false);
     }
 
-    /// Does for vCPUs in long polls what they cannot do. True: there is something to pick.
+    /// Serves the timers and rings of vCPUs in long polls. Returns true if there is a coroutine to
+    /// pick.
     fn look_around(self: &Rc<World>, vcpu: usize) -> bool {
         let mut next = None;
         let found = self.cpus[vcpu].executor.look(|long| {
@@ -148,14 +150,15 @@ impl World {
         found
     }
 
-    /// Data has arrived on the ring of a vCPU: it interrupts the wait of that vCPU or, if that is in a long poll, of a
-    /// parked one, which polls the ring's event.
+    /// Delivers data to the ring of a vCPU: it interrupts the wait of that vCPU or, if that is in a
+    /// long poll, of a parked one, which polls the ring's event.
     pub(crate) fn arrives(&self, vcpu: usize, operation: usize) {
         let cpu = &self.cpus[vcpu];
         cpu.ring.borrow_mut().push_back(operation);
-        let waiting = match cpu.executor.is_long() {
-            true => self.cpus.iter().position(|cpu| cpu.waits.get()),
-            false => Some(vcpu),
+        let waiting = if cpu.executor.is_long() {
+            self.cpus.iter().position(|cpu| cpu.waits.get())
+        } else {
+            Some(vcpu)
         };
         if let Some(waiting) = waiting {
             self.end_wait(waiting, self.machine.wake);
@@ -163,7 +166,7 @@ impl World {
         self.supervise(vcpu);
     }
 
-    /// The wait of a vCPU, if it waits, is over in so many nanoseconds.
+    /// Ends the wait of a vCPU, if it waits, in `delay` nanoseconds.
     pub(crate) fn end_wait(&self, vcpu: usize, delay: u64) {
         let cpu = &self.cpus[vcpu];
         if cpu.waits.get() && !cpu.waking.replace(true) {

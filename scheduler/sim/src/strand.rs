@@ -1,11 +1,15 @@
-//! Strands: what would be a thread on a real machine is a stack of its own here, and all of them share one OS thread.
+//! Strands: a thread of a real machine is a stack of its own here, and all stacks share one OS
+//! thread.
 //!
-//! A poll is one call into the core; to let other vCPUs act in the middle of it, or of any step of the core, its stack is
-//! left standing. Exactly one strand runs at a time; it runs until it pauses, and only the [event loop](crate::world)
-//! resumes it. So a simulation is deterministic, and a switch costs some ten nanoseconds.
+//! A poll is one call into the core; to let other vCPUs act in the middle of it, or of any step of
+//! the
+//! core, its stack is left standing. Exactly one strand runs at a time; it runs until it pauses,
+//! and only
+//! the [event loop](crate::world) resumes it. So a simulation is deterministic.
 //!
-//! A strand serves one vCPU for its whole life, or none (a thread from outside, a watcher). Of the strands of a vCPU one
-//! is its *owner*; the others are suspended in the middle of a poll, or spare.
+//! A strand serves one vCPU for its whole life, or none (a thread from outside, a watcher). Of the
+//! strands
+//! of a vCPU one is its *owner*; the others are suspended in the middle of a poll, or spare.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,44 +19,46 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use crate::world::World;
 
-/// Virtual memory for a stack; pages that are not touched cost nothing.
+/// Virtual memory of a stack; untouched pages cost nothing.
 const STACK_BYTES: usize = 256 * 1024;
 
 thread_local! {
-    /// Stacks of strands that have ended, for the next ones.
+    /// Stacks of strands that have ended, for reuse.
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
 }
 
-/// For how long a strand stands still.
+/// Length of a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pause {
-    /// So many nanoseconds.
+    /// A number of nanoseconds.
     For(u64),
-    /// So many nanoseconds of its own computing: a poll that may be suspended meanwhile.
+    /// A number of nanoseconds of the strand's own computing: a poll that may be suspended
+    /// meanwhile.
     Compute(u64),
-    /// Until [`World::go`].
+    /// Any time, until [`World::go`].
     Wait,
 }
 
 type Stack = Coroutine<(), Pause, (), DefaultStack>;
 
-/// One stack.
+/// A stack and its state.
 pub(crate) struct Strand {
     stack: Cell<Option<Stack>>,
     yielder: Cell<*const Yielder<(), Pause>>,
     pub(crate) index: usize,
-    /// The vCPU it serves.
+    /// vCPU that the strand serves.
     pub(crate) vcpu: Option<usize>,
-    /// Events for an earlier epoch are void.
+    /// Current epoch: events for an earlier epoch are void.
     pub(crate) epoch: Cell<u32>,
-    /// It computes until then, unless it is suspended.
+    /// End of its computing, unless it is suspended.
     pub(crate) until: Cell<Option<u64>>,
-    /// The coroutine that it is about to spawn.
+    /// Coroutine that it is about to spawn.
     pub(crate) spawning: Cell<Option<usize>>,
 }
 
 impl Strand {
-    /// A strand that runs `body` when it is first resumed. Its index is given by the world that keeps it.
+    /// Creates a strand that runs `body` when it is first resumed. The world that keeps it gives
+    /// the index.
     pub(crate) fn new(
         vcpu: Option<usize>,
         index: usize,
@@ -78,7 +84,7 @@ impl Strand {
         })
     }
 
-    /// Runs it until it pauses; `None` when it has ended.
+    /// Runs the strand until it pauses; `None` when it has ended.
     pub(crate) fn resume(&self) -> Option<Pause> {
         let mut stack = self.stack.take()?;
         match stack.resume(()) {
@@ -95,7 +101,9 @@ impl Strand {
 
     /// Stands still. Called on the strand itself.
     pub(crate) fn pause(&self, pause: Pause) {
-        // SAFETY: set when the strand began, and it lives as long as the stack that the caller is on.
+        // SAFETY: the pointer was set when the strand began, and lives as long as the stack that
+        // the
+        // caller is on.
         unsafe { &*self.yielder.get() }.suspend(pause);
     }
 }

@@ -1,18 +1,18 @@
-//! What happened on which vCPU, for people: a column per vCPU, a line per instant.
+//! The events of a simulation as text: a column per vCPU, a line per instant.
 
 use std::fmt;
 
 use upshift_core::{Level, Step};
 
-/// The widest machine that is drawn in columns; of a wider one only the events are listed.
+/// Largest number of vCPUs drawn in columns; for more, the events are only listed.
 const COLUMNS: usize = 8;
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Entry {
-    /// A coroutine has taken a step.
+    /// A step of a coroutine.
     Changed(usize, Level, Step),
-    /// A vCPU waits for something to do, or no more.
+    /// The beginning or end of a vCPU's wait for work.
     Idles(bool),
 }
 
@@ -20,7 +20,7 @@ pub(crate) enum Entry {
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
     pub(crate) vcpus: usize,
-    /// Nanoseconds; the vCPU whose strand did it; what.
+    /// (time in nanoseconds, vCPU whose strand made the event, event).
     pub(crate) entries: Vec<(u64, Option<usize>, Entry)>,
 }
 

@@ -1,57 +1,58 @@
-//! What a simulated program does: coroutines, and what each does in its polls.
+//! The workload of a simulation: coroutines, and their steps.
 
-/// One step of a coroutine. Indices of coroutines and channels are taken modulo their number.
+/// Step of a coroutine. Indices of coroutines and channels are taken modulo their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Uses its vCPU for so many nanoseconds, without an end of its poll.
     Compute(u64),
-    /// Starts a coroutine, if nothing has started it before.
+    /// Starts a coroutine, unless it has been started already.
     Spawn(usize),
-    /// Puts a token into a channel, which wakes the first that waits there.
+    /// Puts a token into a channel, which wakes the first coroutine that waits there.
     Signal(usize),
     /// Takes a token out of a channel.
     Wait(usize),
-    /// Has a thread of the process that serves no vCPU put a token into a channel, so many nanoseconds later.
+    /// Lets a thread of the process that serves no vCPU put a token into a channel, so many
+    /// nanoseconds later.
     Later(usize, u64),
     /// Sleeps, by a timer of the vCPU that polls it.
     Sleep(u64),
     /// Receives data that arrives after so many nanoseconds on the ring of the vCPU that polls it.
     Receive(u64),
-    /// Lets others go first.
+    /// Yields to all others.
     Yield,
-    /// Lets only what is more urgent go first.
+    /// Yields only to more urgent work.
     GiveWay,
     /// Awaits a coroutine and lends it its level.
     Join(usize),
-    /// The same for at most so many nanoseconds; then it gives up, and the handle is kept.
+    /// Awaits likewise for at most so many nanoseconds; then it gives up, and the handle is kept.
     JoinFor(usize, u64),
-    /// Gives a coroutine a level.
+    /// Changes the level of a coroutine.
     Reprio(usize, u8),
     /// Takes a mutex, unless it has it; its waiters lend their levels.
     Lock(usize),
-    /// Gives a mutex back, if it has it.
+    /// Releases a mutex, if it has it.
     Unlock(usize),
-    /// Asks a coroutine to end.
+    /// Cancels a coroutine.
     Cancel(usize),
     /// Waits in the middle of its poll until a coroutine has exited: its vCPU does nothing else.
     Block(usize),
 }
 
-/// One coroutine.
+/// A coroutine of the workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// 0 to 63.
+    /// Level, 0 to 63.
     pub level: u8,
-    /// Does it never leave the vCPU that spawned it? Only for those that are spawned by others.
+    /// True if it never leaves the vCPU that spawned it. Only for coroutines spawned by others.
     pub pinned: bool,
-    /// When a thread that serves no vCPU spawns it; `None`: a coroutine does.
+    /// Time at which a thread that serves no vCPU spawns it; `None`: a coroutine does.
     pub start: Option<u64>,
     /// Its steps.
     pub ops: Vec<Op>,
 }
 
 impl Program {
-    /// A coroutine that is spawned from outside at a time.
+    /// Creates a coroutine that is spawned from outside at a time.
     #[must_use]
     pub fn at(start: u64, level: u8, ops: impl Into<Vec<Op>>) -> Program {
         Program {
@@ -62,7 +63,7 @@ impl Program {
         }
     }
 
-    /// A coroutine that another one spawns.
+    /// Creates a coroutine that another one spawns.
     #[must_use]
     pub fn child(level: u8, ops: impl Into<Vec<Op>>) -> Program {
         Program {
@@ -73,7 +74,7 @@ impl Program {
         }
     }
 
-    /// The most that it computes between two places where a poll may end.
+    /// Returns the longest computation between two points where a poll may end.
     fn longest_poll(&self) -> u64 {
         let (mut longest, mut current) = (0, 0);
         for op in &self.ops {
@@ -94,13 +95,13 @@ impl Program {
 pub struct Workload {
     /// Its coroutines.
     pub programs: Vec<Program>,
-    /// The interleaving: at the n-th place where another vCPU may come in between, the vCPU stands still for the n-th
-    /// number of nanoseconds; after the last of them never.
+    /// The interleaving: at the n-th point where another vCPU may come in between, the vCPU stands
+    /// still for the n-th number of nanoseconds; after the last of them, for none.
     pub delays: Vec<u8>,
 }
 
 impl Workload {
-    /// Steps that interleave as their costs say.
+    /// Creates a workload whose steps interleave only by their costs.
     #[must_use]
     pub fn of(programs: impl Into<Vec<Program>>) -> Workload {
         Workload {
@@ -109,7 +110,7 @@ impl Workload {
         }
     }
 
-    /// *P*: the longest poll that there can be.
+    /// Returns *P*: the longest possible poll.
     #[must_use]
     pub fn longest_poll(&self) -> u64 {
         self.programs
@@ -119,7 +120,7 @@ impl Workload {
             .unwrap_or(0)
     }
 
-    /// Does any of its polls wait for a coroutine? Then no time bounds a poll.
+    /// Returns true if any of its polls waits for a coroutine: no time then bounds a poll.
     #[must_use]
     pub fn blocks(&self) -> bool {
         let mut ops = self.programs.iter().flat_map(|program| &program.ops);

@@ -1,7 +1,8 @@
 //! The world of a simulation: virtual time, the events to come, the vCPUs and their strands.
 //!
-//! The event loop takes the earliest event, moves the clock to it and lets one strand run until it pauses. Events of the
-//! same time go in the order in which they were made. Between two events the [laws](crate::laws) look at the state.
+//! The event loop takes the earliest event, moves the clock to it and lets one strand run until it
+//! pauses. Events of the same time run in the order in which they were made. Between two events the
+//! [laws](crate::laws) check the state.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -19,16 +20,16 @@ use crate::machine::Machine;
 use crate::strand::{Pause, Strand};
 use crate::workload::Workload;
 
-/// More events than any case of bounded work has: then the machine spins.
+/// Largest number of events: no case of bounded work has more, so the machine spins.
 const MOST_EVENTS: u64 = 100_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
-    /// The strand goes on, if it is still in this epoch.
+    /// The strand continues, if it is still in this epoch.
     Go { strand: usize, epoch: u32 },
     /// A thread that serves no vCPU spawns a coroutine.
     Spawn(usize),
-    /// Such a thread puts a token into a channel.
+    /// A thread that serves no vCPU puts a token into a channel.
     Signal(usize),
     /// Data for a coroutine arrives on the ring of a vCPU.
     Arrival { vcpu: usize, operation: usize },
@@ -42,7 +43,7 @@ pub(crate) type Told = (Rc<Cell<bool>>, Waker);
 /// A vCPU as its host sees it.
 pub(crate) struct Cpu {
     pub(crate) executor: Rc<Executor<SimHost>>,
-    /// The strand that serves it now.
+    /// Strand that serves it now.
     pub(crate) owner: Cell<usize>,
     pub(crate) spares: RefCell<Vec<usize>>,
     pub(crate) suspended: RefCell<HashMap<CoroutineId, usize>>,
@@ -50,15 +51,15 @@ pub(crate) struct Cpu {
     pub(crate) timers: RefCell<BTreeMap<(u64, u64), Told>>,
     /// Operations whose data has arrived and that are not reaped.
     pub(crate) ring: RefCell<VecDeque<usize>>,
-    /// It stands still in [`crate::serve`], waiting for something to do.
+    /// Set while its strand stands still in [`crate::serve`], waiting for work.
     pub(crate) waits: Cell<bool>,
-    /// The end of its wait is under way.
+    /// Set while the end of its wait is under way.
     pub(crate) waking: Cell<bool>,
-    /// When a timer of a vCPU in a long poll is due, as far as the last look has shown.
+    /// Deadline of the next timer of a vCPU in a long poll, as the last look has seen it.
     pub(crate) neighbours_deadline: Cell<Option<u64>>,
-    /// Counts polls; odd while one is under way.
+    /// Count of beginnings and ends of polls; odd while a poll is under way.
     pub(crate) poll: Cell<u64>,
-    /// When the poll began or was resumed.
+    /// Time at which the poll began or was resumed.
     pub(crate) began: Cell<u64>,
 }
 
@@ -68,7 +69,7 @@ pub(crate) struct Channel {
     pub(crate) waiting: VecDeque<(Rc<Cell<bool>>, Waker)>,
 }
 
-/// How far the end of a case has come.
+/// Progress of the end of a case.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub(crate) enum End {
     No,
@@ -83,11 +84,11 @@ pub(crate) enum End {
 struct Agenda {
     now: Cell<u64>,
     events: RefCell<BinaryHeap<Reverse<(u64, u64, Event)>>>,
-    /// Events so far.
+    /// Number of events so far.
     made: Cell<u64>,
 }
 
-/// See the module.
+/// The world of one simulation.
 pub(crate) struct World {
     pub(crate) machine: Machine,
     pub(crate) workload: Workload,
@@ -105,7 +106,7 @@ pub(crate) struct World {
     pub(crate) handles: RefCell<Vec<Option<JoinHandle<(), SimHost>>>>,
     pub(crate) channels: RefCell<Vec<Channel>>,
     pub(crate) locks: RefCell<Vec<Lock>>,
-    /// Receiving coroutines; true: the data is there.
+    /// Receiving coroutines; true when the data has arrived.
     pub(crate) operations: RefCell<Vec<Told>>,
     pub(crate) laws: RefCell<Laws>,
     broken: RefCell<Option<Violation>>,
@@ -173,14 +174,16 @@ impl World {
         world
     }
 
-    /// A law was broken in the middle of a strand: the event loop learns of it before the next event.
+    /// Reports a law that was broken in the middle of a strand: the event loop learns of it before
+    /// the
+    /// next event.
     pub(crate) fn report(&self, result: Result<(), Violation>) {
         if let Err(violation) = result {
             self.broken.borrow_mut().get_or_insert(violation);
         }
     }
 
-    /// Runs until nothing is left to happen, or a law is broken.
+    /// Runs until no event is left, or a law is broken.
     pub(crate) fn run(self: &Rc<World>) -> Result<(), Violation> {
         let _inhabited = Inhabited::begin(self);
         let result = self.events_until_quiet();
@@ -225,7 +228,8 @@ impl World {
         }
     }
 
-    /// Ends everything that lives, whatever its state. A world whose vCPUs spin is left standing: its stacks cannot be unwound.
+    /// Ends all coroutines in any state. A world whose vCPUs spin is leaked: its stacks cannot be
+    /// unwound.
     fn drain(self: &Rc<World>) -> Result<(), Violation> {
         self.end.set(End::Draining);
         self.domain.close();
@@ -301,7 +305,7 @@ impl World {
         self.strands.borrow()[index].clone()
     }
 
-    /// A new strand, which waits for its first [`World::go`].
+    /// Creates a strand, which waits for its first [`World::go`].
     pub(crate) fn begin(
         self: &Rc<World>,
         vcpu: Option<usize>,
@@ -321,13 +325,13 @@ impl World {
         index
     }
 
-    /// Has a thread that serves no vCPU do something, now.
+    /// Runs `body` on a thread that serves no vCPU, now.
     pub(crate) fn outside(self: &Rc<World>, body: impl FnOnce(&Rc<World>) + 'static) {
         let strand = self.begin(None, body);
         self.resume(strand);
     }
 
-    /// A strand goes on so many nanoseconds from now, and not when it was to go on before.
+    /// Lets a strand continue `delay` nanoseconds from now, and not at an earlier appointment.
     pub(crate) fn go(&self, index: usize, delay: u64) {
         let strand = self.strand(index);
         let epoch = strand.epoch.get() + 1;
@@ -356,7 +360,7 @@ impl World {
         }
     }
 
-    /// The running strand stands still.
+    /// Lets the running strand stand still.
     pub(crate) fn pause(&self, pause: Pause) {
         let strand = self.running.borrow().clone();
         let strand = strand.expect("only strands pause");
@@ -367,7 +371,7 @@ impl World {
         strand.pause(pause);
     }
 
-    /// A place where another strand may come in between.
+    /// A point at which another strand may come in between.
     pub(crate) fn step(&self) {
         if self.running.borrow().is_none() || self.is_draining() {
             return;
@@ -382,19 +386,19 @@ impl World {
         }
     }
 
-    /// The running strand stands still in the middle of a step.
+    /// Lets the running strand stand still in the middle of a step.
     pub(crate) fn stand_still(&self, time: u64) {
         self.inside.set(self.inside.get() + 1);
         self.pause(Pause::For(time));
         self.inside.set(self.inside.get() - 1);
     }
 
-    /// Is no strand in the middle of a step?
+    /// Returns true if no strand is in the middle of a step.
     pub(crate) fn is_quiescent(&self) -> bool {
         self.inside.get() == 0
     }
 
-    /// The vCPU that the running strand serves.
+    /// Returns the vCPU that the running strand serves.
     pub(crate) fn serving(&self) -> Option<usize> {
         self.running.borrow().as_ref()?.vcpu
     }
@@ -403,13 +407,13 @@ impl World {
         Some(self.cpus[self.serving()?].executor.vcpu())
     }
 
-    /// The running strand is about to spawn a coroutine, or no more.
+    /// Notes which coroutine the running strand is about to spawn, if any.
     pub(crate) fn set_spawning(&self, k: Option<usize>) {
         let strand = self.running.borrow();
         strand.as_ref().expect("only strands spawn").spawning.set(k);
     }
 
-    /// A coroutine has taken a step.
+    /// Notes a step of a coroutine.
     pub(crate) fn changed(&self, change: &Change) {
         if self.is_draining() {
             return;
@@ -427,7 +431,8 @@ impl World {
         }
     }
 
-    /// What the running strand has made ready is ready by now for all to see.
+    /// Notes that coroutines which the running strand has made ready are visible to all from now
+    /// on.
     pub(crate) fn settle(&self) {
         let strand = self.running.borrow().as_ref().map(|strand| strand.index);
         if let Some(strand) = strand {
@@ -435,7 +440,7 @@ impl World {
         }
     }
 
-    /// The same, after a pick.
+    /// Notes the same after a pick.
     pub(crate) fn settle_pick(&self) {
         let strand = self.running.borrow().as_ref().map(|strand| strand.index);
         if let Some(strand) = strand {
@@ -448,5 +453,5 @@ impl World {
     }
 }
 
-/// How many channels there are; numbers of channels are taken modulo this.
+/// Number of channels; their indices are taken modulo this.
 pub(crate) const CHANNELS: usize = 4;

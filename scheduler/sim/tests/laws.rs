@@ -84,10 +84,11 @@ fn all_laws_hold_when_the_clock_is_set_back() {
     }
 }
 
-/// Found by `soak`, shrunk. What is handed a mutex may have become less urgent since it queued, and those behind it had lent to the
-/// holder before.
+/// A waiter that is handed a mutex may have become less urgent since it queued, and those behind it
+/// had
+/// lent to the previous holder. (A shrunk case.)
 #[test]
-fn what_is_handed_a_mutex_is_lent_the_levels_of_those_behind_it() {
+fn a_waiter_that_is_handed_a_mutex_is_lent_the_levels_of_those_behind_it() {
     const LONG: u64 = 2_000_000;
     let holder = Program::at(0, 10, [Op::Lock(0), Op::Yield, Op::Compute(LONG)]);
     let next = Program::at(10, 10, [Op::Lock(0), Op::Compute(LONG)]);
@@ -100,7 +101,7 @@ fn what_is_handed_a_mutex_is_lent_the_levels_of_those_behind_it() {
     .unwrap_or_else(|violation| panic!("{violation}"));
 }
 
-/// For those that wait, a poll that is not interrupted is as urgent as when it began.
+/// A poll that is not interrupted is, for its waiters, as urgent as at its beginning.
 #[test]
 fn a_poll_that_makes_itself_less_urgent_has_its_turn() {
     const LONG: u64 = 2_000_000;
@@ -111,9 +112,10 @@ fn a_poll_that_makes_itself_less_urgent_has_its_turn() {
         .unwrap_or_else(|violation| panic!("{violation}"));
 }
 
-/// Found by `soak`, shrunk. A waiter becomes more urgent while it queues: it queues at the level that it has then, or is polled again.
+/// A waiter becomes more urgent while it queues: it queues at its new level, or is polled again. (A
+/// shrunk case.)
 #[test]
-fn what_becomes_more_urgent_while_it_queues_for_a_mutex_queues_as_such() {
+fn a_waiter_that_becomes_more_urgent_while_it_queues_for_a_mutex_queues_as_such() {
     const DELAYS: [u8; 63] = [
         0, 0, 0, 0, 0, 68, 230, 0, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 27, 0, 82,
         18, 119, 0, 0, 0, 0, 207, 23, 146, 138, 0, 0, 0, 0, 0, 13, 0, 0, 0, 0, 208, 72, 61, 0, 0,

@@ -3,7 +3,8 @@
 
 use upshift_core::preempt::{KEPT, SELDOM, SHARE, TURN};
 use upshift_sim::suspending::{
-    Arrival, Levels, Load, Outcome, Service, Shape, Wait, Watch, check, contend, search_loads,
+    Arrival, Levels, Load, Outcome, Service, Shape, Wait, WatcherState, check, contend,
+    search_loads,
 };
 
 const CASES: u32 = 10_000;
@@ -20,7 +21,7 @@ fn shape(service: Service, levels: Levels, percent: u64) -> Shape {
         quantum: 0,
         late: 0,
         look: 0,
-        hears_urgent: true,
+        expects_urgent: true,
         slow: 1,
         vcpus: 1,
         polls: 40_000,
@@ -37,18 +38,19 @@ fn mean_ratio(service: Service) -> f64 {
     let mut load = shape(service, Levels::Same, 10).load();
     let mut at = 0;
     let arrivals = std::mem::take(&mut load.arrivals);
-    for (n, it) in (0_u64..).zip(arrivals) {
-        // The golden ratio: arrivals at all times of the poll.
+    for (n, arrival) in (0_u64..).zip(arrivals) {
+        // The golden ratio spreads arrivals over all times of the poll.
         let part = (n as f64 * 0.618_033_988_75).fract();
-        let urgent = at + (it.service as f64 * part) as u64;
-        load.arrivals.push(Arrival { at, ..it });
+        let urgent = at + (arrival.service as f64 * part) as u64;
+        load.arrivals.push(Arrival { at, ..arrival });
         load.arrivals.push(poll(urgent, 10, C / 40));
-        at += 2 * it.service + 2 * SHARE * C;
+        at += 2 * arrival.service + 2 * SHARE * C;
     }
     let outcome = check(&load).unwrap();
-    // A look in vain between two polls begins a rest.
-    let heard = |wait: &&Wait| wait.watch == Watch::Listens && !wait.lacked && !wait.turned;
-    let waits: Vec<_> = outcome.waits.iter().filter(heard).collect();
+    // A vain look between two polls begins a rest.
+    let noticed =
+        |wait: &&Wait| wait.watcher == WatcherState::Listens && !wait.lacked && !wait.turned;
+    let waits: Vec<_> = outcome.waits.iter().filter(noticed).collect();
     println!("{} of {}", waits.len(), outcome.waits.len());
     assert!(waits.len() > 10_000);
     let waited: u64 = waits.iter().map(|wait| wait.waited).sum();
@@ -58,7 +60,8 @@ fn mean_ratio(service: Service) -> f64 {
 }
 
 /// Theorem 1, for the mean over arrivals that do not know of the polls: below 3 for all service
-/// times. The worst are those of polls that end just after they have used C.
+/// times.
+/// The worst are those of polls that end just after they have used C.
 #[test]
 fn the_mean_wait_is_below_three_times_the_ideals() {
     let worst = mean_ratio(Service::Fixed(C + C / 50));
@@ -114,27 +117,30 @@ fn poll(at: u64, level: u8, service: u64) -> Arrival {
     }
 }
 
-fn one(arrivals: Vec<Arrival>, late: u64) -> Load {
+fn load(arrivals: Vec<Arrival>, late: u64) -> Load {
     Load {
         cost: C,
         quantum: 0,
         late,
         look: 0,
-        hears_urgent: true,
+        expects_urgent: true,
         slow: 1,
         vcpus: 1,
         arrivals,
     }
 }
 
-/// Longest time between two turns while a poll runs that does not end: the watcher looks for turns
-/// every [`KEPT`], and only a poll that has run for as long since it was resumed may be spinning.
+/// Returns the longest time between two turns beside a poll that does not end: the watcher looks
+/// for
+/// turns every [`KEPT`], and only a poll that has run for as long since it was resumed may be
+/// spinning.
 fn apart(late: u64) -> u64 {
     2 * KEPT + 2 * C + 3 * late
 }
 
 /// Theorem 4: suspended polls get turns behind a poll that does not end, each within its bound
-/// times their number.
+/// times
+/// their number.
 #[test]
 fn suspended_polls_get_turns_beside_a_poll_that_does_not_end() {
     for (suspended, late) in [(1, 0), (2, 50_000), (5, 100_000), (20, 0)] {
@@ -143,7 +149,7 @@ fn suspended_polls_get_turns_beside_a_poll_that_does_not_end() {
             .map(|n| poll(n * 3 * C, 60 - n as u8, 20 * TURN))
             .collect();
         arrivals.push(poll(suspended * 3 * C, 1, 400 * KEPT * suspended));
-        let outcome = check(&one(arrivals, late)).unwrap();
+        let outcome = check(&load(arrivals, late)).unwrap();
         let (turns, off) = (outcome.turns[0], outcome.kept_off);
         println!("{suspended}: {turns} turns, kept off {off}");
         assert!(turns >= 9 * suspended, "{suspended}: {turns} turns");
@@ -156,11 +162,11 @@ fn suspended_polls_get_turns_beside_a_poll_that_does_not_end() {
 fn long_polls_of_a_level_take_turns() {
     for polls in [2, 5, 20] {
         let arrivals = (0..polls).map(|n| poll(n * 3 * C, 20, 40 * KEPT)).collect();
-        let outcome = check(&one(arrivals, 0)).unwrap();
+        let outcome = check(&load(arrivals, 0)).unwrap();
         let (turns, off) = (outcome.turns[0], outcome.kept_off);
         let suspended = outcome.suspended[0].len() as u64;
         println!("{polls}: {suspended} suspended, {turns} turns, kept off {off}");
-        // Each for the next, which is fresh; then they take turns.
+        // Each is suspended for the next, which is fresh; then they take turns.
         assert!(suspended < polls && turns >= 20 * (polls - 1));
         assert!(off <= apart(0), "{polls}: {off}");
     }
@@ -173,7 +179,7 @@ fn a_suspended_poll_gets_turns_beside_short_ones() {
     let mut arrivals = vec![poll(0, 60, 10 * TURN)];
     arrivals.extend((0..400_000).map(|n| poll(2 * C + n * C / 8, 1, C / 8)));
     let busy = 400_000 * C / 8;
-    let outcome = contend(&one(arrivals, 0));
+    let outcome = contend(&load(arrivals, 0));
     assert!(outcome.end < busy + busy / 10);
     let most = SELDOM + 3 * KEPT + TURN + 3 * C;
     assert!(outcome.kept_off <= most, "{} > {most}", outcome.kept_off);
@@ -185,19 +191,20 @@ fn a_poll_that_sleeps_is_set_aside() {
         sleeps: Some(100 * KEPT),
         ..poll(0, 1, 2 * C)
     };
-    let outcome = check(&one(vec![sleeps, poll(10, 30, C)], 1_000)).unwrap();
+    let outcome = check(&load(vec![sleeps, poll(10, 30, C)], 1_000)).unwrap();
     assert_eq!(outcome.set_aside[0], 1);
 }
 
-/// The watcher rests also where the next poll has begun, and something has arrived behind it, before
-/// the timer for the one before goes off.
+/// The watcher rests also where the next poll has begun, and another has arrived behind it, before
+/// the
+/// timer for the previous one goes off.
 #[test]
-fn short_polls_behind_which_something_always_waits_are_hardly_looked_at() {
+fn short_polls_behind_which_others_always_wait_are_hardly_looked_at() {
     for levels in [1, 2] {
         let arrivals =
             (0..50_000).map(|n| poll(n * C / 2, 20 + (n % levels) as u8, C / 2 + C / 20));
-        let outcome = contend(&one(arrivals.collect(), 0));
-        let looks = outcome.heard + outcome.by_clock;
+        let outcome = contend(&load(arrivals.collect(), 0));
+        let looks = outcome.by_event + outcome.by_clock;
         println!("{levels}: {looks} looks in {} ns", outcome.end);
         assert!(looks <= 1_000, "{levels}: {looks}");
     }

@@ -1,4 +1,4 @@
-//! What waited beside an idle vCPU for as long as its neighbour computed.
+//! Work that would wait beside an idle vCPU for as long as its neighbour computed.
 
 use upshift_sim::{Law, Machine, Op, Program, Workload, simulate};
 
@@ -6,7 +6,9 @@ const MS: u64 = 1_000_000;
 /// Far longer than any bound.
 const LONG: u64 = 5 * MS;
 
-/// Nothing waits for longer than the law says; but it does where parked vCPUs do not look at the others.
+/// Asserts that no coroutine waits for longer than the law allows, and that one does if parked
+/// vCPUs do
+/// not look at the others.
 fn holds_by_looks(programs: impl Into<Vec<Program>>) {
     let machine = Machine::new(2);
     let workload = Workload::of(programs);
@@ -35,7 +37,7 @@ fn a_less_urgent_child_of_a_long_poll() {
 }
 
 #[test]
-fn one_that_is_woken_through_a_channel_by_a_long_poll() {
+fn a_coroutine_woken_through_a_channel_by_a_long_poll() {
     let waiting = Program::at(0, 20, [Op::Wait(0), Op::Compute(1_000)]);
     let waking = [Op::Signal(0), Op::Compute(LONG)];
     holds_by_looks([waiting, Program::at(MS, 20, waking)]);
@@ -43,7 +45,7 @@ fn one_that_is_woken_through_a_channel_by_a_long_poll() {
 
 #[test]
 fn a_timer_of_a_vcpu_in_a_long_poll() {
-    // Both are polled by the first vCPU that is parked.
+    // The first vCPU that is parked polls both.
     let sleeper = Program::at(MS, 10, [Op::Sleep(MS), Op::Compute(1_000)]);
     holds_by_looks([sleeper, Program::at(MS + MS / 2, 40, [Op::Compute(LONG)])]);
 }

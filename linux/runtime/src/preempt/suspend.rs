@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
 use upshift_core::preempt::{KEPT, TURN};
-use upshift_core::{CoroutineId, Place};
+use upshift_core::{CoroutineId, QueueEnd};
 use upshift_elevate::dispatch::heavy_barrier;
 
 use super::roles::{NONE, Role, Roles};
@@ -50,7 +50,7 @@ impl Preemptible {
     pub(super) fn stop_current(
         &self,
         poll: PollId,
-        place: Place,
+        place: QueueEnd,
         may_sleep: bool,
     ) -> Result<Stopped, NotStopped> {
         // A thread that makes another one current holds this lock until that one has its permit.
@@ -165,7 +165,12 @@ impl Preemptible {
     }
 
     /// Tells the core that the poll of the current thread, whose permit is revoked, is stopped.
-    fn take_poll(&self, current: usize, place: Place, asleep: bool) -> Result<Stopped, NotStopped> {
+    fn take_poll(
+        &self,
+        current: usize,
+        place: QueueEnd,
+        asleep: bool,
+    ) -> Result<Stopped, NotStopped> {
         let thread = &self.threads[current];
         let executor = &self.worker().executor();
         let (ran, _) = thread.has_run(self.settings.cost_ticks, |now| self.parked(now));
@@ -348,7 +353,9 @@ mod tests {
             let current = vcpu.current.load(Acquire);
             let poll = (current, vcpu.threads[current].began.load(Acquire));
             vcpu.threads[current].interrupt();
-            if poll.1 != 0 && vcpu.stop_current(poll, Place::Head, true) == Ok(Stopped::Suspended) {
+            if poll.1 != 0
+                && vcpu.stop_current(poll, QueueEnd::Head, true) == Ok(Stopped::Suspended)
+            {
                 suspensions += 1;
             }
         }

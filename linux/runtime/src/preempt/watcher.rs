@@ -23,7 +23,7 @@ use std::sync::atomic::fence;
 use std::time::Duration;
 
 use upshift_core::preempt::{Decision, KEPT, Policy, Ran, Sight, TURN};
-use upshift_core::{Level, Place};
+use upshift_core::{Level, QueueEnd};
 use upshift_elevate::dispatch::heavy_barrier;
 
 use super::alarm::NEVER;
@@ -293,7 +293,7 @@ impl<'a> Watcher<'a> {
             // Its thread would run on beside the next one.
             Decision::Suspend(_) if interrupt::is_lost() => Next::Rest,
             Decision::Suspend(place) => self.stop(id, place, may_sleep, now),
-            Decision::SetAside => self.stop(id, Place::Head, true, now),
+            Decision::SetAside => self.stop(id, QueueEnd::Head, true, now),
         }
     }
 
@@ -397,7 +397,7 @@ impl<'a> Watcher<'a> {
     }
 
     /// Stops the poll that is under way.
-    fn stop(&mut self, id: PollId, place: Place, may_sleep: bool, now: u64) -> Next {
+    fn stop(&mut self, id: PollId, place: QueueEnd, may_sleep: bool, now: u64) -> Next {
         let vcpu = self.vcpu;
         match vcpu.stop_current(id, place, may_sleep) {
             Ok(stopped) => {

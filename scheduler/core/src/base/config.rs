@@ -1,18 +1,21 @@
-//! Choices for a domain and for a coroutine, and the errors of making one.
+//! Options of a domain and of a coroutine, and the errors of making one.
 
 use core::fmt;
 
 use crate::base::kind::Kind;
 use crate::base::level::{Level, Priority};
 
-/// The most vCPUs a domain can have.
+/// Largest number of vCPUs of a domain.
 pub const MAX_VCPUS: usize = if cfg!(loom) { 4 } else { 256 };
 
-/// Choices that hold for a whole domain.
+/// Options of a whole domain.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// `None`: strict priority, a less urgent level may starve. With a floor, for a share *f*, a
-    /// quantum *Q*, the longest poll *P* of any level and *f* · *P* ≤ *Q*, on each vCPU:
+    /// A guaranteed share of CPU time for less urgent levels. `None`: priority is strict, and a
+    /// less
+    /// urgent level may starve. With a floor, for a share *f*, a quantum *Q*, the longest poll *P*
+    /// of
+    /// any level and *f* · *P* ≤ *Q*, on each vCPU:
     ///
     /// * In any window of length *w* in which the floor's levels have work, they get at least
     ///   *f* · *w* − (*Q* + *P*).
@@ -22,45 +25,48 @@ pub struct Config {
     ///
     /// With a floor the clock is read at each poll: `coarse_below` has no effect.
     pub floor: Option<Floor>,
-    /// A seed switches the test mode on: FIFO order within a level is shuffled,
-    /// and every other poll, by chance, is told that it is needed elsewhere.
+    /// Seed of the test mode: FIFO order within a level is shuffled, and every other poll, by
+    /// chance, is told that it is needed elsewhere. `None`: off.
     pub chaos: Option<u64>,
-    /// Ticks. While polls take less than this, the clock is read at every fourth
-    /// poll only, and the four share what it shows. 0: at every poll.
+    /// Ticks. While polls take less than this, the clock is read at every fourth poll only, and the
+    /// four share the elapsed time. 0: the clock is read at every poll.
     pub coarse_below: u64,
-    /// Ticks. A vCPU that has work for others wakes a parked one if the work is
-    /// worth more than this, judged by the mean poll. 0: always.
+    /// Ticks. A vCPU wakes a parked one if its surplus work is worth more than this, judged by the
+    /// mean poll. 0: it always does.
     pub notify_above: u64,
-    /// Ticks. A poll that has run for so long is *long*: idle vCPUs take what waits behind it. About what it costs to move work
-    /// to another CPU. 0: vCPUs do not look at each other's polls, and the host does not ask [`Vcpu::sleep_limit`](crate::Vcpu::sleep_limit).
+    /// Ticks. A poll that has run for this time is *long*: idle vCPUs take the work that waits
+    /// behind it. A good value is the cost of moving work to another CPU. 0: vCPUs do not look at
+    /// each other's polls, and the host does not ask
+    /// [`Vcpu::sleep_limit`](crate::Vcpu::sleep_limit).
     pub look_after: u64,
-    /// Ticks. A suspended coroutine takes its place in its level as if it had
-    /// come so much later: those that have not used their quantum go first, but
-    /// only for so long. After that one suspended coroutine goes before them in
-    /// as long, however many there are. 0: it waits its turn like any other.
+    /// Ticks. A suspended coroutine queues in its level as if it had become ready this much later:
+    /// coroutines that have not used their quantum go first, for this long at most. After that, one
+    /// suspended coroutine per `patience` goes before them, however many there are. 0: it waits its
+    /// turn like any other.
     pub patience: u64,
 }
 
 /// A share of the time of each vCPU for its less urgent levels; see [`Config::floor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Floor {
-    /// The most urgent of these levels. A turn of theirs goes to the most urgent of them that is
-    /// ready on the vCPU.
+    /// The most urgent level of the floor. A turn of the floor goes to the most urgent of its
+    /// levels that is ready on the vCPU.
     pub from: Level,
-    /// Their share in percent, 1 to 99.
+    /// Share of these levels in percent, 1 to 99.
     pub percent: u8,
-    /// Ticks. The time by which they may be ahead of their share, or behind it.
+    /// Ticks. The time by which the levels may be ahead of their share, or behind it.
     pub quantum: u64,
 }
 
-/// How to start a coroutine.
+/// Options of a new coroutine.
 #[derive(Clone, Copy, Debug)]
 pub struct SpawnOptions {
-    /// Its level.
+    /// Level of the coroutine.
     pub priority: Priority,
-    /// Its kind.
+    /// Kind of the coroutine.
     pub kind: Kind,
-    /// False: it stays [`State::Created`](crate::State::Created) until its first wake.
+    /// If false, the coroutine stays [`State::Created`](crate::State::Created) until its first
+    /// wake.
     pub start: bool,
 }
 
@@ -83,10 +89,10 @@ impl From<Priority> for SpawnOptions {
     }
 }
 
-/// Why a coroutine could not be started.
+/// Reason for which a coroutine could not be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpawnError {
-    /// No memory for a control block, or no slot left in the table.
+    /// Memory for a control block ran out, or the table has no slot left.
     OutOfMemory,
     /// The domain is shutting down.
     Closed,
@@ -108,7 +114,7 @@ impl fmt::Display for SpawnError {
 
 impl core::error::Error for SpawnError {}
 
-/// The domain has [`MAX_VCPUS`] vCPUs already.
+/// Error of [`Domain::add_vcpu`](crate::Domain::add_vcpu): the domain has [`MAX_VCPUS`] vCPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyVcpus;
 

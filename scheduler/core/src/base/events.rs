@@ -1,5 +1,5 @@
-//! Events that a host is told: the steps of a coroutine ([`Change`]), a poll ([`Poll`]), and how
-//! urgent the work is that waits for its end ([`Waits`]).
+//! Events that a host is told: the steps of a coroutine ([`Change`]), a poll ([`Poll`]), and the
+//! urgency of the work that waits for the end of a poll ([`Waits`]).
 //!
 //! ```text
 //!  Spawned ─► Ready ─► Polled ─┬► Yielded (ready again) ─► Polled …
@@ -8,10 +8,11 @@
 //!              └─ Stolen       └► Exited
 //! ```
 //!
-//! Each step is told once, by the thread that makes it, before another thread can act on it. A coroutine that is
-//! cancelled before its first poll goes from `Spawned` or `Ready` to `Exited`.
+//! Each step is told once, by the thread that makes it, before another thread can act on it. A
+//! coroutine that is cancelled before its first poll goes from `Spawned` or `Ready` to `Exited`.
 //!
-//! Cost: while the host does not trace, what [`Host::is_tracing`](crate::Host::is_tracing) costs, and a branch.
+//! Cost while the host does not trace: a call of
+//! [`Host::is_tracing`](crate::Host::is_tracing) and a branch.
 
 use core::panic::Location;
 
@@ -19,34 +20,34 @@ use super::id::CoroutineId;
 use super::kind::State;
 use super::level::Level;
 
-/// What has become of a coroutine.
+/// Step in the life of a coroutine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It was created.
+    /// The coroutine was created.
     Spawned,
-    /// It was started or woken: it waits for a vCPU.
+    /// The coroutine was started or woken, and waits for a vCPU.
     Ready,
     /// A poll begins.
     Polled,
-    /// A suspended poll goes on.
+    /// A suspended poll continues.
     Resumed,
-    /// Its poll is over, and it is ready again.
+    /// The poll is over, and the coroutine is ready again.
     Yielded,
-    /// Its poll is over, and it waits for a wake.
+    /// The poll is over, and the coroutine waits for a wake.
     Blocked,
-    /// It was interrupted in the middle of its poll, and waits for a vCPU.
+    /// The coroutine was interrupted in the middle of a poll, and waits for a vCPU.
     Suspended,
-    /// It stays ready, on another vCPU.
+    /// The coroutine stays ready, and moves to another vCPU.
     Stolen {
-        /// The vCPU that it was on.
+        /// Index of the vCPU that the coroutine was on.
         from: usize,
     },
-    /// It is done.
+    /// The coroutine is done.
     Exited,
 }
 
 impl Step {
-    /// The state that is entered by it; `None`: it stays in that in which it is.
+    /// Returns the state that this step enters; `None` if the state stays the same.
     #[must_use]
     pub fn entered(self) -> Option<State> {
         Some(match self {
@@ -61,44 +62,44 @@ impl Step {
     }
 }
 
-/// A step of a coroutine; see the module `trace` of the source.
+/// A step of a coroutine, as told to [`Host::changed`](crate::Host::changed).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The coroutine.
     pub id: CoroutineId,
-    /// Its effective level.
+    /// Effective level of the coroutine.
     pub level: Level,
-    /// Where it was spawned.
+    /// Source position of its spawn.
     pub location: &'static Location<'static>,
-    /// What has become of it.
+    /// The step.
     pub step: Step,
-    /// The vCPU that it is on.
+    /// Index of the vCPU that the coroutine is on.
     pub vcpu: usize,
-    /// The vCPU of its domain that the calling thread serves.
+    /// Index of the vCPU of its domain that the calling thread serves.
     pub by: Option<usize>,
 }
 
 /// A poll that is under way, or has just ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Poll {
-    /// Whose.
+    /// The coroutine that is polled.
     pub id: CoroutineId,
-    /// Its effective level.
+    /// Effective level of the coroutine.
     pub level: Level,
-    /// Where it was spawned.
+    /// Source position of its spawn.
     pub location: &'static Location<'static>,
-    /// When the poll began, in the host's ticks; up to four short polls too early.
+    /// Start of the poll, in the host's ticks; up to four short polls too early.
     pub began: u64,
 }
 
 /// The most urgent work that waits for the end of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Waits {
-    /// Nothing that may interrupt it.
+    /// The absence of work that may interrupt the poll.
     Nothing,
-    /// Something of its level.
+    /// Work of the poll's level.
     Equal,
-    /// Something more urgent.
+    /// Work of a more urgent level.
     Urgent,
 }
 

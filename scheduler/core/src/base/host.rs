@@ -1,7 +1,7 @@
-//! What the scheduler asks of the place it runs in.
+//! The interface between the scheduler and its environment.
 //!
-//! A Linux process, a kernel and a test are different hosts of the same source.
-//! The trait is the whole difference between them.
+//! A Linux process, a kernel and a test are different hosts of the same source. The trait [`Host`]
+//! is the whole difference between them.
 
 use alloc::boxed::Box;
 use core::alloc::Layout;
@@ -12,127 +12,137 @@ use core::task::RawWakerVTable;
 
 use super::events::{Change, Poll, Waits};
 
-/// What a panicking coroutine threw.
+/// Payload of a coroutine's panic.
 pub type Panic = Box<dyn Any + Send + 'static>;
 
-/// Address of the vCPU that a thread serves, the answer of [`Host::current`]. It is made from the
-/// pointer of [`Executor::vcpu`](crate::Executor::vcpu).
+/// Address of the vCPU that a thread serves: the answer of [`Host::current`], made from the pointer
+/// of [`Executor::vcpu`](crate::Executor::vcpu).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served(pub(crate) NonNull<()>);
 
-/// The upcalls of the scheduler.
+/// The calls that the scheduler makes to its environment.
 ///
-/// None of them may call back into the domain, except [`Host::catch`] through
-/// the closure it is given.
+/// None of the methods may call back into the domain, except [`Host::catch`] through the closure
+/// that it is given.
 ///
 /// # Safety
 /// [`Host::current`] names a vCPU of this host, and only to a thread that has its
 /// [`Executor`](crate::Executor). [`Host::allocate`] and [`Host::map`] return memory of the layout
 /// asked for. [`Host::catch`] calls the closure, which may drop a pinned future.
-/// A host that answers true to [`Host::has_heavy_barrier`] has such a barrier.
-/// [`Host::waker_table`] is by [`waker_table!`](crate::waker_table), for this type.
+/// A host that returns true from [`Host::has_heavy_barrier`] has such a barrier.
+/// [`Host::waker_table`] is made by [`waker_table!`](crate::waker_table), for this type.
 pub unsafe trait Host: Sized + Send + Sync + 'static {
-    /// Bytes of a page of the domain's table of coroutines, a power of two. Of its places for 64 bytes one is lost. With 4096 the table asks the
-    /// global allocator for a page when it needs one. With more it asks for 1, 2, 4, … pages, and one more, by [`Host::map`].
+    /// Bytes of a page of the domain's table of coroutines, a power of two. A page holds one slot
+    /// of
+    /// 64 bytes less than fits. With 4096 the table asks the global allocator for each page. With
+    /// more it asks [`Host::map`] for 1, 2, 4, … pages, and one more.
     const TABLE_PAGE: usize = 4096;
 
-    /// The table of the wakers of this host's coroutines, by [`waker_table!`](crate::waker_table).
+    /// Returns the table of the wakers of this host's coroutines, made by
+    /// [`waker_table!`](crate::waker_table).
     fn waker_table() -> &'static RawWakerVTable;
 
-    /// Does the host want [`Host::changed`] now? A constant false costs nothing.
+    /// Returns whether the host wants calls of [`Host::changed`] now. A constant false costs
+    /// nothing.
     #[inline]
     fn is_tracing(&self) -> bool {
         false
     }
 
-    /// Monotonic time in ticks of the host's choice, comparable across vCPUs.
-    /// Called at most once per poll; nanoseconds of cost matter.
+    /// Returns monotonic time in ticks of the host's choice, comparable across vCPUs. Called at
+    /// most
+    /// once per poll, so that nanoseconds of cost matter.
     fn now(&self) -> u64;
 
-    /// Returns the time when the clock has shown less than `before`, an earlier reading: `before`,
-    /// or later. A host whose clock may be set back counts on from there; with others the vCPU's
-    /// clock stands still until the host's has caught up.
+    /// Returns the time to use when the clock has shown less than `before`, an earlier reading:
+    /// `before` or later. A host whose clock may be set back continues to count from there; with
+    /// other hosts the vCPU's clock stands still until the host's has caught up.
     #[cold]
     fn now_after(&self, before: u64) -> u64 {
         before
     }
 
-    /// The vCPU that the calling thread is serving, if any. An interrupt
-    /// handler answers `None`: its wakes then go through the inbox.
+    /// Returns the vCPU that the calling thread serves, if any. An interrupt handler returns
+    /// `None`:
+    /// its wakes then go through the inbox.
     fn current(&self) -> Option<Served>;
 
-    /// The parked vCPU `index` has work: make it come back from its wait.
+    /// Ends the wait of vCPU `index`, which is parked and has work.
     ///
     /// Called once per park at most, from any thread.
     fn pend(&self, index: usize);
 
-    /// Called in a spin loop. No lock of this crate is held for longer than
-    /// a few instructions, but a hypervisor or an oversubscribed kernel may
-    /// stop the holder: after many `spins` give the CPU away.
+    /// Passes time in a spin loop. Locks of this crate are held for a few instructions, but a
+    /// hypervisor or an oversubscribed kernel may stop the holder: after many `spins` the host
+    /// gives
+    /// the CPU away.
     fn relax(&self, spins: u32) {
         let _ = spins;
         core::hint::spin_loop();
     }
 
-    /// Has the host [`Host::heavy_barrier`]? Then the lock of a vCPU costs the thread that serves it no atomic step, as long as no other
-    /// thread takes it. The same answer at all times. A constant false costs nothing.
+    /// Returns whether the host has [`Host::heavy_barrier`]: the lock of a vCPU then costs the
+    /// thread that serves it no atomic step, as long as no other thread takes it. The answer is the
+    /// same at all times. A constant false costs nothing.
     #[inline]
     fn has_heavy_barrier(&self) -> bool {
         false
     }
 
-    /// Makes each thread that serves a vCPU, wherever it is, pass a full memory barrier before this returns, and the calling one too.
-    /// Microseconds are good enough. Only if [`Host::has_heavy_barrier`].
+    /// Makes the calling thread and each thread that serves a vCPU, wherever it runs, pass a full
+    /// memory barrier before this returns. Called only if [`Host::has_heavy_barrier`]; a cost of
+    /// microseconds is good enough.
     fn heavy_barrier(&self) {}
 
-    /// The calling thread begins something that must not be interrupted for
-    /// long, because others would wait for it: a wake that is half done, a lock
-    /// of this crate. Nests. A host that suspends polls
+    /// Begins a critical section of the calling thread, which must not be interrupted for long
+    /// because others would wait for it: a wake that is half done, a lock of this crate. Sections
+    /// nest. A host that suspends polls
     /// ([`Vcpu::suspend_current`](crate::Vcpu::suspend_current)) or takes interrupts on the stack
-    /// of a poll holds them back until [`Host::leave`]. A nanosecond matters. No code of
-    /// users runs in between: no destructor, and no waker but those of this crate.
+    /// of a poll holds them back until [`Host::leave`]. Each nanosecond matters. No user code runs
+    /// inside: no destructor, and no waker but those of this crate.
     #[inline]
     fn enter() {}
 
-    /// The end of what [`Host::enter`] began.
+    /// Ends the critical section that [`Host::enter`] began.
     #[inline]
     fn leave() {}
 
-    /// Another thread has made something ready on vCPU `index`, which is not
-    /// parked. From any thread; once per
+    /// Tells that another thread has made a coroutine ready on vCPU `index`, which is not parked.
+    /// Called from any thread, once per
     /// [`Vcpu::set_attended`](crate::Vcpu::set_attended), which asks for this call.
     fn attend(&self, index: usize) {
         let _ = index;
     }
 
-    /// The poll that is under way on the calling thread has made something ready
-    /// on its own vCPU, which is attended: more urgent than it, as urgent, or, if
-    /// nothing of that waits, less. Cheap: it may come with every wake.
+    /// Tells that the poll under way on the calling thread has made a coroutine ready on its own
+    /// vCPU, which is attended. `waits` is the most urgent that this poll has to let pass. Must be
+    /// cheap: it may come with every wake.
     fn waits_here(&self, waits: Waits) {
         let _ = waits;
     }
 
-    /// A coroutine has taken a step, for traces. From whatever thread or handler
-    /// did it, perhaps with a lock of this crate held; each step is told once,
-    /// where it happens, before any thread can act on it.
+    /// Tells a step of a coroutine, for traces. Called from the thread or interrupt handler that
+    /// makes the step, perhaps with a lock of this crate held. Each step is told once, before any
+    /// other thread can act on it.
     fn changed(&self, change: &Change) {
         let _ = change;
     }
 
-    /// A poll on vCPU `index` has ended, at tick `ended`, after a call of
-    /// [`Vcpu::watch_current_poll`](crate::Vcpu::watch_current_poll). On the thread that polled,
-    /// between [`Host::enter`] and [`Host::leave`]: be brief.
+    /// Tells that a poll on vCPU `index` has ended, at tick `ended`, after a call of
+    /// [`Vcpu::watch_current_poll`](crate::Vcpu::watch_current_poll). Called on the thread that
+    /// polled, between [`Host::enter`] and [`Host::leave`], so it must be brief.
     fn watched(&self, index: usize, poll: &Poll, ended: u64) {
         let _ = (index, poll, ended);
     }
 
-    /// A detached coroutine has panicked in a poll on vCPU `index`: nobody will be told but the
-    /// host. On the thread that polled, as a part of the poll.
+    /// Tells that a detached coroutine has panicked in a poll on vCPU `index`: only the host learns
+    /// of it. Called on the thread that polled, as a part of the poll.
     fn panicked(&self, index: usize, poll: &Poll) {
         let _ = (index, poll);
     }
 
-    /// Memory for a coroutine's future; null if there is none. The global allocator's, unless the host knows better.
+    /// Allocates memory for a coroutine's future; returns null if there is none. The default is the
+    /// global allocator.
     ///
     /// # Safety
     /// The layout is not empty.
@@ -142,37 +152,39 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
         unsafe { alloc::alloc::alloc(layout) }
     }
 
-    /// Takes it back, on whatever thread.
+    /// Frees memory of [`Host::allocate`], on any thread.
     ///
     /// # Safety
-    /// It came from [`Host::allocate`] with this layout, and is not used any more.
+    /// `memory` came from [`Host::allocate`] with this layout, and is not used any more.
     #[inline]
     unsafe fn free(memory: *mut u8, layout: Layout) {
         // SAFETY: passed on.
         unsafe { alloc::alloc::dealloc(memory, layout) }
     }
 
-    /// Zeroed memory for pages of the table, of a host whose [`Host::TABLE_PAGE`] is above 4096: it need not be there before it is used. Null if there is
-    /// none. Called a few times in the life of a domain.
+    /// Maps zeroed memory for pages of the table, if [`Host::TABLE_PAGE`] is above 4096; returns
+    /// null
+    /// if there is none. The memory need not be resident before it is used. Called a few times in
+    /// the life of a domain.
     ///
     /// # Safety
-    /// The layout is not empty, and its alignment that of a word.
+    /// The layout is not empty, and its alignment is that of a word.
     unsafe fn map(layout: Layout) -> *mut u8 {
         // SAFETY: passed on.
         unsafe { alloc::alloc::alloc_zeroed(layout) }
     }
 
-    /// Takes it back.
+    /// Unmaps memory of [`Host::map`].
     ///
     /// # Safety
-    /// It came from [`Host::map`] with this layout, and is not used any more.
+    /// `memory` came from [`Host::map`] with this layout, and is not used any more.
     unsafe fn unmap(memory: *mut u8, layout: Layout) {
         // SAFETY: passed on.
         unsafe { alloc::alloc::dealloc(memory, layout) }
     }
 
-    /// Runs `f` and returns what it returned, or what it threw. A host whose
-    /// panics abort just calls it.
+    /// Runs `f` and returns its result, or the payload of its panic. A host whose panics abort only
+    /// calls it.
     ///
     /// # Errors
     /// The payload of a panic that unwound out of `f`.
@@ -181,41 +193,43 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     }
 }
 
-/// Is memory there only when it is used? Larger pages are for such a system. (Not under Miri, whose symbolic check of alignments takes none that is
-/// computed.)
+/// Returns whether the host's pages become resident only when they are used, so that the table
+/// asks for large ones. False under Miri: its symbolic check of alignments refuses computed ones.
 pub(crate) const fn is_lazy<H: Host>() -> bool {
     H::TABLE_PAGE > 4096 && !cfg!(miri)
 }
 
-/// Zeroed memory, by [`Host::map`] if that is lazy.
+/// Allocates zeroed memory, by [`Host::map`] if that is lazy.
 ///
 /// # Safety
-/// As [`Host::map`], but for the alignment where memory is not lazy.
+/// Those of [`Host::map`]; where memory is not lazy, any alignment is allowed.
 pub(crate) unsafe fn zeroed<H: Host>(layout: Layout) -> *mut u8 {
-    // SAFETY: passed on.
+    // SAFETY: the caller guarantees the contract of either call.
     unsafe {
-        match is_lazy::<H>() {
-            true => H::map(layout),
-            false => alloc::alloc::alloc_zeroed(layout),
+        if is_lazy::<H>() {
+            H::map(layout)
+        } else {
+            alloc::alloc::alloc_zeroed(layout)
         }
     }
 }
 
-/// Takes it back.
+/// Frees memory of [`zeroed`].
 ///
 /// # Safety
-/// It came from [`zeroed`] with this layout, and is not used any more.
+/// `memory` came from [`zeroed`] with this layout, and is not used any more.
 pub(crate) unsafe fn take_back<H: Host>(memory: *mut u8, layout: Layout) {
-    // SAFETY: passed on.
+    // SAFETY: `memory` came from the matching call, with this layout.
     unsafe {
-        match is_lazy::<H>() {
-            true => H::unmap(memory, layout),
-            false => alloc::alloc::dealloc(memory, layout),
+        if is_lazy::<H>() {
+            H::unmap(memory, layout);
+        } else {
+            alloc::alloc::dealloc(memory, layout);
         }
     }
 }
 
-/// What the host must not interrupt; from [`Host::enter`] to its drop.
+/// A critical section, from [`Host::enter`] to its drop.
 pub(crate) struct Critical<H: Host> {
     host: PhantomData<fn() -> H>,
 }
@@ -227,7 +241,7 @@ impl<H: Host> Critical<H> {
         Critical { host: PhantomData }
     }
 
-    /// Leaves for code that may take long, and enters again.
+    /// Leaves the section for code that may take long, and enters again.
     #[cold]
     pub(crate) fn outside(self, foreign: impl FnOnce()) -> Critical<H> {
         drop(self);

@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-/// Names one coroutine of a domain, for ever: a later coroutine in the same
-/// slot has another generation, so an old id is dead, never another coroutine's.
+/// Name of one coroutine of a domain, for ever: a later coroutine in the same slot has another
+/// generation, so an old id is dead and never names another coroutine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CoroutineId {
     generation: u32,
@@ -15,25 +15,25 @@ impl CoroutineId {
         CoroutineId { generation, index }
     }
 
-    /// The slot in the domain's table.
+    /// Returns the index of the slot in the domain's table.
     #[must_use]
     pub const fn index(self) -> u32 {
         self.index
     }
 
-    /// How many coroutines had the slot before.
+    /// Returns the number of coroutines that had the slot before.
     #[must_use]
     pub const fn generation(self) -> u32 {
         self.generation
     }
 
-    /// The id as one word, to pass through a system call or a completion.
+    /// Returns the id as one word, to pass through a system call or a completion.
     #[must_use]
     pub const fn to_u64(self) -> u64 {
         ((self.generation as u64) << 32) | self.index as u64
     }
 
-    /// The id in a word. Any word is allowed: one that names no coroutine is dead.
+    /// Returns the id in a word. Any word is allowed: an id that names no coroutine is dead.
     #[must_use]
     pub const fn from_u64(word: u64) -> CoroutineId {
         CoroutineId {
@@ -55,7 +55,7 @@ impl fmt::Display for CoroutineId {
     }
 }
 
-/// The id names no living coroutine: it has exited, or never was.
+/// The id names no living coroutine: it has exited, or has never existed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dead;
 

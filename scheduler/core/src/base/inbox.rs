@@ -1,19 +1,17 @@
-//! The inbox of a vCPU: an intrusive, lock-free list of coroutines that others
-//! have woken.
+//! The inbox of a vCPU: an intrusive, lock-free list of coroutines that other threads have woken.
 //!
-//! Any thread pushes; the holder of the vCPU lock takes everything at once and
-//! gets it in the order of the pushes. A push is one compare-exchange and never
-//! fails; the inbox cannot overflow, because a coroutine is in at most one queue
-//! (`OWNED` in the state word) and brings its own link. Taking costs one swap
-//! plus one step per element, amortised O(1).
+//! Any thread pushes; the holder of the vCPU lock takes everything at once, in the order of the
+//! pushes. A push is one compare-exchange and never fails: the inbox cannot overflow, because a
+//! coroutine is in at most one queue (`OWNED` in the state word) and brings its own link. Taking
+//! costs one swap and one step per element, amortised O(1).
 //!
-//! No ABA: single elements are never popped.
+//! There is no ABA problem: single elements are never popped.
 
 use core::ptr::{NonNull, null_mut};
 
 use crate::sync::{AtomicPtr, Ordering};
 
-/// Something with a link of its own.
+/// An element with a link of its own.
 ///
 /// # Safety
 /// `link` always returns the same field, and nothing else uses it while the
@@ -34,7 +32,7 @@ impl<T: Linked> Inbox<T> {
         }
     }
 
-    /// Loads only: is there anything?
+    /// Returns whether the inbox is empty; one load.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.head.load(Ordering::Relaxed).is_null()
@@ -47,7 +45,7 @@ impl<T: Linked> Inbox<T> {
     pub(crate) unsafe fn push(&self, element: NonNull<T>) {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            // SAFETY: valid, says the caller.
+            // SAFETY: the element is valid until it has been taken.
             unsafe { element.as_ref() }
                 .link()
                 .store(head, Ordering::Relaxed);
@@ -65,14 +63,14 @@ impl<T: Linked> Inbox<T> {
         }
     }
 
-    /// Takes everything, oldest push first.
+    /// Takes all elements, oldest push first.
     pub(crate) fn take(&self) -> Taken<T> {
         // SeqCst: after the taker has cleared the vCPU's `arriving`, which a
         // pusher sets after its push.
         let mut newest = self.head.swap(null_mut(), Ordering::SeqCst);
         let mut oldest = null_mut();
         while let Some(element) = NonNull::new(newest) {
-            // SAFETY: pushed elements are valid until taken, which is now; the
+            // SAFETY: pushed elements are valid until they are taken, which happens here; the
             // acquire above orders their links before this.
             let link = unsafe { element.as_ref() }.link();
             newest = link.load(Ordering::Relaxed);
@@ -83,7 +81,7 @@ impl<T: Linked> Inbox<T> {
     }
 }
 
-/// What was in an inbox, in order.
+/// The elements of an inbox, oldest push first.
 pub(crate) struct Taken<T> {
     next: *mut T,
 }

@@ -1,19 +1,20 @@
-//! Kinds, states and places of coroutines, as hosts and programs see them.
+//! Kinds, states and queue positions of coroutines, as hosts and programs see them.
 
-/// Purpose of a coroutine. It decides whether a poll that returned `Pending` blocks, and shows in
-/// inspection.
+/// Purpose of a coroutine. It decides whether a poll that returned `Pending` blocks, and it shows
+/// in inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Kind {
     /// Ordinary work: blocked until it is woken.
     #[default]
     Task = 0,
-    /// The completion side of an I/O operation or a system call: scheduled like
-    /// a task, accounted as I/O.
+    /// The completion side of an I/O operation or a system call: scheduled like a task, accounted
+    /// as
+    /// I/O.
     Completion = 1,
-    /// Never done: ready again after every poll, like the coroutine whose poll
-    /// is "run the most urgent user process until it traps" (SharedScheduler,
-    /// "switching coroutine").
+    /// A coroutine that is never done and is ready again after every poll, like the one whose poll
+    /// is "run the most urgent user process until it traps" (SharedScheduler, "switching
+    /// coroutine").
     Switching = 2,
 }
 
@@ -25,19 +26,19 @@ pub enum State {
     Created = 0,
     /// Ready: waits for a vCPU.
     Ready = 1,
-    /// It is being polled.
+    /// Being polled.
     Running = 2,
     /// Blocked until a wake.
     Blocked = 3,
     /// Interrupted in the middle of a poll; keeps its stack.
     Suspended = 4,
-    /// It is done; its id is dead or about to be.
+    /// Done; its id is dead or about to be.
     Exited = 5,
 }
 
 impl State {
-    /// Returns the state of a number, the reverse of `as u8`; of any other number
-    /// [`State::Exited`].
+    /// Returns the state with this number, the reverse of `as u8`; [`State::Exited`] for any other
+    /// number.
     #[must_use]
     pub fn from_number(n: u8) -> State {
         match n {
@@ -51,12 +52,13 @@ impl State {
     }
 }
 
-/// Where a suspended coroutine queues in its level.
+/// End of its level's queue at which a suspended coroutine queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// Before all others: it has made room for something more urgent, and has not had its turn yet.
+pub enum QueueEnd {
+    /// Before all others: the coroutine has made room for a more urgent one, and has not had its
+    /// turn yet.
     Head,
-    /// Behind the others that have come within [`Config::patience`](crate::Config::patience): it
-    /// has had its turn.
+    /// Behind the others that become ready within [`Config::patience`](crate::Config::patience):
+    /// the coroutine has had its turn.
     Tail,
 }

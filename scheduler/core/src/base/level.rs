@@ -1,13 +1,12 @@
 //! Levels of urgency: 0 is the most urgent, 63 the least.
 //!
-//! A [`Level`] that exists is in range: it comes from a constant that the
-//! compiler has checked ([`Level::at`]) or from [`Level::new`], which returns an
-//! error value.
+//! A [`Level`] is always in range: it comes from a constant that the compiler has checked
+//! ([`Level::at`]) or from [`Level::new`], which returns an error value.
 
 use core::fmt;
 use core::str::FromStr;
 
-/// How many levels there are: one bit each in a 64-bit bitmap.
+/// Number of levels: one bit each in a 64-bit bitmap.
 pub const LEVELS: usize = 64;
 
 /// The urgency of a coroutine: 0 (most urgent) to 63 (least urgent).
@@ -41,28 +40,28 @@ impl Level {
     pub const URGENT: Level = Level(0);
     /// Level 16: requests that somebody waits for.
     pub const HIGH: Level = Level(16);
-    /// Level 32: work without a wish.
+    /// Level 32: work without a stated priority.
     pub const NORMAL: Level = Level(32);
     /// Level 48: work that nobody waits for and that has a deadline, such as reports and imports.
     pub const LOW: Level = Level(48);
     /// Level 63: runs when nothing else does.
     pub const BACKGROUND: Level = Level(63);
 
-    /// The level that nothing goes before: [`Level::URGENT`].
+    /// The most urgent level: [`Level::URGENT`].
     pub const MOST_URGENT: Level = Level::URGENT;
-    /// The level of a coroutine without a wish: [`Level::NORMAL`].
+    /// The level of a coroutine without a stated priority: [`Level::NORMAL`].
     pub const DEFAULT: Level = Level::NORMAL;
-    /// The level that goes before nothing: [`Level::BACKGROUND`].
+    /// The least urgent level: [`Level::BACKGROUND`].
     pub const LEAST_URGENT: Level = Level::BACKGROUND;
 
-    /// The level `N`, checked by the compiler.
+    /// Returns level `N`, checked by the compiler.
     #[must_use]
     pub const fn at<const N: u8>() -> Level {
         const { assert!(N < LEVELS as u8, "levels go from 0 to 63") };
         Level(N)
     }
 
-    /// The level `n`.
+    /// Returns level `n`.
     ///
     /// # Errors
     /// [`LevelError`] unless `n` is in `0..=63`.
@@ -74,30 +73,30 @@ impl Level {
         }
     }
 
-    /// A level from the low six bits of `n`, for values this crate has stored.
+    /// Returns the level in the low six bits of `n`, for values that this crate has stored.
     pub(crate) const fn from_stored(n: u8) -> Level {
         Level(n & (LEVELS as u8 - 1))
     }
 
-    /// The number of the level, `0..=63`.
+    /// Returns the number of the level, `0..=63`.
     #[must_use]
     pub const fn get(self) -> u8 {
         self.0
     }
 
-    /// The same as an index below [`LEVELS`], also to the compiler's knowledge.
+    /// Returns the number as an index that the compiler knows to be below [`LEVELS`].
     #[inline]
     pub(crate) const fn index(self) -> usize {
         (self.0 & (LEVELS as u8 - 1)) as usize
     }
 
-    /// The bit of this level in a bitmap.
+    /// Returns the bit of this level in a bitmap.
     #[must_use]
     pub const fn bit(self) -> u64 {
         1 << self.0
     }
 
-    /// The bits of all levels more urgent than this one.
+    /// Returns the bits of all levels more urgent than this one.
     #[must_use]
     pub const fn more_urgent_bits(self) -> u64 {
         (1 << self.0) - 1
@@ -157,7 +156,7 @@ impl FromStr for Level {
     }
 }
 
-/// A text that is no level.
+/// Error of reading a text that is not a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseLevelError(());
 
@@ -171,7 +170,7 @@ impl fmt::Display for ParseLevelError {
 
 impl core::error::Error for ParseLevelError {}
 
-/// A number that is no level.
+/// Error of a number that is not a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LevelError(u8);
 
@@ -187,11 +186,10 @@ impl fmt::Display for LevelError {
 
 impl core::error::Error for LevelError {}
 
-/// The priority asked for at spawn: a level, or the spawner's.
+/// Priority of a new coroutine: a level, or the spawner's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Priority {
-    /// The effective level of the coroutine that spawns; [`Level::DEFAULT`]
-    /// where no coroutine does.
+    /// The effective level of the coroutine that spawns; [`Level::DEFAULT`] outside of a coroutine.
     #[default]
     Inherit,
     /// This level.

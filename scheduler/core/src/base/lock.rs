@@ -1,45 +1,50 @@
-//! The lock of a vCPU's ready queues: held for a few instructions, and biased to the thread that serves the vCPU.
+//! The lock of a vCPU's ready queues: held for a few instructions, and biased to the thread that
+//! serves the vCPU, its *owner*.
 //!
-//! No user code, no allocation and no upcall but [`Host::relax`] and [`Host::heavy_barrier`] happens under it. The owner takes it once
-//! or more per poll; thieves, and `reprio` from elsewhere, take it now and then. A thread that can be
-//! interrupted by something that takes it too must not hold it then: wakes from
-//! interrupt handlers use the inbox instead.
+//! No user code runs under it, no allocation, and no upcall but [`Host::relax`] and
+//! [`Host::heavy_barrier`]. The owner takes it once or more per poll; thieves, and `reprio` from
+//! elsewhere, take it now and then. A thread that can be interrupted by code that takes the lock
+//! must not hold it then: wakes from interrupt handlers use the inbox instead.
 //!
 //! # Bias
 //!
-//! While it is biased the owner takes and gives it back without an atomic step:
+//! While the lock is biased, the owner takes and releases it without an atomic step:
 //!
 //! ```text
-//!   owner:  inside = true;    (compiler barrier)  biased? ──► yes: it has it   no: inside = false, and as the others do
-//!   other:  held.swap(true);  biased = false;  (heavy barrier)  inside? ──► wait until it is not
+//!   owner:  inside = true; (compiler barrier) biased? ──► yes: taken
+//!                                                     └─► no: inside = false, then like the others
+//!   other:  held.swap(true); biased = false; (heavy barrier) inside? ──► wait until it is false
 //! ```
 //!
-//! The heavy barrier orders the owner's two steps: either the owner sees that the bias has gone, or the other one sees that it is inside;
-//! never neither (`tests/loom_bias.rs`, with full fences for both barriers). It is the protocol of a store and a load on both sides, of
-//! which the owner's side is the one that is done a thousand times as often.
+//! The heavy barrier orders the owner's two steps: either the owner sees that the bias has gone, or
+//! the other thread sees that the owner is inside; never neither (`tests/loom_bias.rs`, with full
+//! fences for both barriers). It is Dekker's protocol, a store and a load on both sides, and the
+//! cheap side is the one that runs a thousand times as often.
 //!
-//! The bias comes back under `held`, by the owner: when it has taken the lock [`REBIAS_AFTER`] times and no other thread has. That many
-//! atomic steps cost what a heavy barrier does, so the two together cost at most twice what the better of *always biased* and *never*
-//! does, whatever the others do (ski rental). On a host without heavy barriers it is never biased.
+//! The owner sets the bias again, under `held`, when it has taken the lock [`REBIAS_AFTER`] times
+//! and no other thread has. That many atomic steps cost as much as a heavy barrier, so the total
+//! cost is at most twice that of the better of *always biased* and *never biased*, for any
+//! behaviour of the other threads (ski rental). On a host without heavy barriers the lock is never
+//! biased.
 
 use super::host::Host;
 use crate::sync::{AtomicBool, AtomicU32, Ordering, light_barrier};
 
-/// Atomic steps that cost as much as a heavy barrier: 5 ns each, and 20 µs where CPUs are virtual: 10 for the thread that makes it, and an
-/// interrupt of the owner.
+/// Atomic steps of 5 ns that cost as much as a heavy barrier: 20 µs where CPUs are virtual, half of
+/// it for the calling thread and half for the interrupt of the owner.
 const REBIAS_AFTER: u32 = if cfg!(loom) { 1 } else { 4096 };
 
-/// A spin lock without data: it guards the fields its vCPU says it guards.
+/// A spin lock without data; its vCPU names the fields that it guards.
 pub(crate) struct Lock {
-    /// The owner has it by its bias, or tries. Written by the owner.
+    /// Set while the owner holds the lock by its bias, or tries to. Written by the owner.
     inside: AtomicBool,
-    /// The owner need not take `held`. Written by the holder of `held`.
+    /// Set while the owner need not take `held`. Written by the holder of `held`.
     biased: AtomicBool,
-    /// A thread has it that is not there by its bias.
+    /// Set while a thread holds the lock without the bias.
     held: AtomicBool,
-    /// How often the owner has taken `held` since another thread has. Under `held`.
+    /// Number of times the owner has taken `held` since another thread has. Guarded by `held`.
     streak: AtomicU32,
-    /// What the lock guards, for the model checker.
+    /// The guarded data, for the model checker.
     #[cfg(loom)]
     content: loom::cell::UnsafeCell<()>,
 }
@@ -65,13 +70,14 @@ impl Lock {
         }
     }
 
-    /// Takes the lock, spinning with the host's blessing.
+    /// Takes the lock on the owner's thread, and spins with [`Host::relax`] while another has it.
     ///
     /// # Safety
-    /// The calling thread serves the vCPU, and has what the thread that served it before has written. (So one thread at a time calls this.)
+    /// The calling thread serves the vCPU, and synchronizes with the thread that served it before.
+    /// So only one thread at a time calls this.
     #[inline]
     pub(crate) unsafe fn lock_by_owner<H: Host>(&self, host: &H) -> Guard<'_> {
-        // The models of hosts without are spared the steps.
+        // Models of hosts without a heavy barrier are spared the steps.
         if !cfg!(loom) || host.has_heavy_barrier() {
             self.inside.store(true, Ordering::Relaxed);
             light_barrier();
@@ -82,7 +88,7 @@ impl Lock {
         self.take_by_owner(host)
     }
 
-    /// It is not biased.
+    /// Takes the lock on the owner's thread while it is not biased.
     #[inline(never)]
     fn take_by_owner<H: Host>(&self, host: &H) -> Guard<'_> {
         // Before the wait for `held`, whose holder may wait for this.
@@ -110,13 +116,13 @@ impl Lock {
         self.guard(&self.held)
     }
 
-    /// With `held`.
+    /// Ends the bias. The caller has `held`.
     #[cold]
     fn end_bias<H: Host>(&self, host: &H) {
         self.biased.store(false, Ordering::SeqCst);
         host.heavy_barrier();
         let mut spins = 0;
-        // Acquire: what the owner has done inside.
+        // Acquire: orders the owner's writes inside the lock before this.
         while self.inside.load(Ordering::Acquire) {
             host.relax(spins);
             spins = spins.saturating_add(1);
@@ -136,8 +142,8 @@ impl Lock {
         !self.held.swap(true, Ordering::Acquire)
     }
 
-    /// The checker does not order the store of a swap that failed before the holder's release, and would let it spin for
-    /// ever on what it has stored itself.
+    /// Takes `held` with a compare-exchange: loom does not order the store of a failed swap before
+    /// the holder's release, and would let the thread spin for ever on its own store.
     #[cfg(loom)]
     fn try_take(&self) -> bool {
         self.held
@@ -157,7 +163,7 @@ impl Lock {
 
 /// Releases the lock when dropped.
 pub(crate) struct Guard<'a> {
-    /// `inside` or `held`.
+    /// `inside` or `held`: the flag to clear.
     flag: &'a AtomicBool,
     #[cfg(loom)]
     access: Option<loom::cell::MutPtr<()>>,

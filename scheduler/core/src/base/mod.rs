@@ -1,4 +1,4 @@
-//! Words of the scheduler that know neither a coroutine nor a vCPU.
+//! Types of the scheduler that know neither a coroutine nor a vCPU.
 
 pub(crate) mod config;
 pub(crate) mod events;

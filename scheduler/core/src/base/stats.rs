@@ -1,7 +1,7 @@
 //! Counters per level, and the wait-time histogram.
 //!
-//! Written by the vCPU that runs, under its lock, as plain loads and stores;
-//! read by any thread at any time. Times are in the host's ticks.
+//! The vCPU writes them under its lock as plain loads and stores; any thread reads them at any
+//! time. Times are in the host's ticks.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -10,17 +10,18 @@ use crate::base::level::{LEVELS, Level};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{Statistic, zeros};
 
+/// Binary logarithm of the buckets per power of two.
 const SUB: u32 = 2;
 /// Buckets of a histogram: four per power of two, up to 2³³ ticks.
 pub const BUCKETS: usize = 128;
 
-/// The bucket of a duration.
+/// Returns the bucket of a duration.
 fn bucket(ticks: u64) -> usize {
     let octave = (ticks | (1 << SUB)).ilog2() - SUB;
     (((octave << SUB) as u64 + (ticks >> octave)) as usize).min(BUCKETS - 1)
 }
 
-/// The smallest duration of a bucket.
+/// Returns the smallest duration of a bucket.
 fn lower_bound(bucket: usize) -> u64 {
     if bucket < 1 << SUB {
         return bucket as u64;
@@ -58,8 +59,8 @@ pub(crate) struct Counters {
     pub(crate) stolen: Statistic,
 }
 
-/// Adds, wrapping, what the holder of the lock or the thread that serves the vCPU counts: one writer, so no
-/// read-modify-write is needed.
+/// Adds to a counter, wrapping. The caller holds the lock or serves the vCPU: there is one writer,
+/// so no read-modify-write is needed.
 #[inline]
 pub(crate) fn add(counter: &Statistic, n: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
@@ -67,10 +68,10 @@ pub(crate) fn add(counter: &Statistic, n: u64) {
 
 impl Counters {
     pub(crate) fn new() -> Counters {
-        // By way of a vector: it is too large for the stack of a kernel.
+        // By way of a vector: the array is too large for the stack of a kernel.
         let levels: Vec<_> = (0..LEVELS).map(|_| LevelCounters::new()).collect();
         let levels = levels.try_into();
-        let levels = levels.unwrap_or_else(|_| unreachable!("there is one for each level"));
+        let levels = levels.unwrap_or_else(|_| unreachable!("the vector has `LEVELS` elements"));
         Counters {
             levels,
             spawned: Statistic::new(0),
@@ -129,7 +130,7 @@ impl Counters {
     }
 }
 
-/// What happened on one level so far.
+/// Counters of one level.
 #[derive(Clone, Debug)]
 pub struct LevelStats {
     /// Polls begun or resumed.
@@ -138,15 +139,15 @@ pub struct LevelStats {
     pub suspensions: u64,
     /// Ticks spent in polls.
     pub run_ticks: u64,
-    /// Ticks during which the level had a ready coroutine and none of it was
-    /// picked, counted when one is picked.
+    /// Ticks during which the level had a ready coroutine and none of its coroutines was picked,
+    /// counted when one is picked.
     pub starve_ticks: u64,
-    /// How long coroutines were ready before they were polled.
+    /// Time from ready to polled.
     pub wait: WaitHistogram,
 }
 
 impl LevelStats {
-    /// Adds another vCPU's figures of the same level.
+    /// Adds the counters of the same level of another vCPU.
     pub fn merge(&mut self, other: &LevelStats) {
         self.polls += other.polls;
         self.suspensions += other.suspensions;
@@ -158,22 +159,21 @@ impl LevelStats {
     }
 }
 
-/// A histogram of ticks with four buckets per power of two: a reading is at most
-/// a fifth too small.
+/// A histogram of ticks with four buckets per power of two: a reading is at most a fifth too small.
 #[derive(Clone, Debug)]
 pub struct WaitHistogram {
     counts: [u64; BUCKETS],
 }
 
 impl WaitHistogram {
-    /// How many waits were recorded.
+    /// Returns the number of waits recorded.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The wait, in ticks, that a share `q` (0.0 to 1.0) of all did not exceed,
-    /// rounded down to its bucket; 0 of an empty histogram.
+    /// Returns the wait, in ticks, that a share `q` (0.0 to 1.0) of all waits did not exceed,
+    /// rounded down to its bucket; 0 if the histogram is empty.
     #[must_use]
     pub fn quantile(&self, q: f64) -> u64 {
         let rank = (q.clamp(0.0, 1.0) * self.count() as f64) as u64;
@@ -187,7 +187,7 @@ impl WaitHistogram {
         0
     }
 
-    /// The buckets that have counts: smallest ticks of the bucket, count.
+    /// Iterates over the buckets that are not empty: (smallest ticks of the bucket, count).
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.counts
             .iter()
@@ -196,8 +196,8 @@ impl WaitHistogram {
             .map(|(bucket, count)| (lower_bound(bucket), *count))
     }
 
-    /// The same with both bounds: smallest ticks of the bucket, smallest of the
-    /// next one, count.
+    /// Iterates over the buckets that are not empty, with both bounds: (smallest ticks of the
+    /// bucket, smallest ticks of the next one, count).
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
         self.counts
             .iter()
@@ -207,7 +207,7 @@ impl WaitHistogram {
     }
 }
 
-/// A [`WaitHistogram`] that any thread may add to: one locked addition.
+/// A [`WaitHistogram`] that any thread may add to: one atomic addition.
 pub struct TickHistogram {
     counts: [Statistic; BUCKETS],
 }

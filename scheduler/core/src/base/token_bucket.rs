@@ -4,7 +4,7 @@
 //! caller passes the time, so a bucket needs no clock and no thread. Times are nanoseconds or
 //! ticks, the same unit at each call; arithmetic is in integers, loses nothing and saturates.
 //!
-//! A time earlier than that of a call before brings nothing, and no time is counted twice.
+//! A time earlier than that of an earlier call refills nothing, and no time is counted twice.
 //!
 //! Cost: O(1), a division per call.
 
@@ -21,27 +21,28 @@
 /// ```
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
-    /// Tokens that the time `per` brings.
+    /// Tokens that are refilled in the time `per`.
     tokens: u64,
     per: u64,
     capacity: u64,
     /// Tokens that the bucket lacks; those beyond the capacity are owed.
     missing: u64,
-    /// Part of the next token that time has brought, of `per`.
+    /// Accrued fraction of the next token, in units of 1 / `per`.
     part: u64,
     /// Time up to which the refill is counted.
     at: u64,
 }
 
 impl TokenBucket {
-    /// Creates a full bucket at time `now`. It gets a token each `interval`, 0 counts as 1, and
-    /// holds at most `capacity`. With the interval `u64::MAX` it is never refilled.
+    /// Creates a full bucket at time `now`. It is refilled by a token per `interval` (0 counts as
+    /// 1)
+    /// and holds at most `capacity`. With the interval `u64::MAX` it is never refilled.
     #[must_use]
     pub fn new(interval: u64, capacity: u64, now: u64) -> TokenBucket {
         TokenBucket::with_rate((1, interval), capacity, now)
     }
 
-    /// Creates a full bucket at time `now` that gets so many tokens per so much time.
+    /// Creates a full bucket at time `now` that is refilled by `tokens` in the time `per`.
     #[must_use]
     pub fn with_rate((tokens, per): (u64, u64), capacity: u64, now: u64) -> TokenBucket {
         TokenBucket {
@@ -62,7 +63,7 @@ impl TokenBucket {
         }
     }
 
-    /// Changes the capacity. Tokens beyond the new one are lost, debts stay.
+    /// Changes the capacity. Tokens beyond the new capacity are lost, debts stay.
     pub fn set_capacity(&mut self, capacity: u64) {
         self.missing = match capacity.checked_sub(self.capacity) {
             Some(more) => self.missing.saturating_add(more),
@@ -98,7 +99,7 @@ impl TokenBucket {
         self.missing = self.missing.max(spent.min(most));
     }
 
-    /// Returns tokens, beside those that time brings.
+    /// Puts tokens back, besides those of the refill.
     pub fn refund(&mut self, tokens: u64) {
         self.missing = self.missing.saturating_sub(tokens);
     }
@@ -120,20 +121,20 @@ impl TokenBucket {
         self.at.saturating_add(time).saturating_sub(now)
     }
 
-    /// Whether the bucket holds `price` tokens.
+    /// Returns whether the bucket holds `price` tokens.
     #[must_use]
     pub fn holds(&mut self, price: u64, now: u64) -> bool {
         self.refill(now);
         price <= self.capacity.saturating_sub(self.missing)
     }
 
-    /// Whether the bucket owes tokens.
+    /// Returns whether the bucket owes tokens.
     pub fn owes(&mut self, now: u64) -> bool {
         self.refill(now);
         self.missing > self.capacity
     }
 
-    /// Whether the bucket holds as much as it can: then a new one would do as well.
+    /// Returns whether the bucket is full, so that a new one would be equivalent.
     pub fn is_full(&mut self, now: u64) -> bool {
         self.refill(now);
         self.missing == 0

@@ -1,7 +1,8 @@
-//! The allocation of a future, later of its output; and the calls that know its type.
+//! The allocation of a future and later of its output, and the calls that know its type.
 //!
-//! It is made with the coroutine and freed when nothing in it is wanted any more: when its output is taken or dropped. Who still holds a
-//! reference then, a waker for one, keeps the control block, which is a [`Slot`] of the table, and nothing else.
+//! The body is allocated with the coroutine and freed when its output is taken or dropped. A
+//! reference that is left then, such as a waker, keeps only the control block alive, a [`Slot`] of
+//! the table.
 
 use core::alloc::Layout;
 use core::future::Future;
@@ -19,23 +20,23 @@ use crate::sync::AtomicPtr;
 use crate::sync::AtomicU16;
 use crate::sync::Ordering::Relaxed;
 
-/// How a coroutine came to its end: its output is in place.
+/// End of a coroutine. Its output has been stored.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Ended {
-    /// It returned, or was cancelled.
-    Quietly,
-    /// Its poll panicked, or the destructor of its future.
+    /// The coroutine returned, or was cancelled.
+    Normally,
+    /// The poll panicked, or the destructor of the future.
     Panicked,
 }
 
-/// What the type of the future decides.
+/// The calls that depend on the type of the future.
 pub(crate) struct VTable<H: Host> {
-    /// Polls; `None` when it is pending.
+    /// Polls the future; `None` if it is pending.
     poll: unsafe fn(NonNull<()>, &mut Context<'_>) -> Option<Ended>,
-    /// Drops the future and puts `JoinError::Cancelled` in place.
+    /// Drops the future and stores `JoinError::Cancelled` as the output.
     cancel: unsafe fn(NonNull<()>) -> Ended,
-    /// Moves the output to the address given, and frees the body.
+    /// Moves the output to the given address, and frees the body.
     take_output: unsafe fn(NonNull<()>, *mut ()),
     /// Drops the output, and frees the body.
     drop_output: unsafe fn(NonNull<()>),
@@ -47,32 +48,32 @@ union Body<F: Future> {
     output: ManuallyDrop<Result<F::Output, JoinError>>,
 }
 
-/// The calls for futures of one type.
+/// Returns the calls for futures of one type.
 pub(crate) fn vtable_of<F: Future + 'static, H: Host>() -> &'static VTable<H> {
     const { &Body::<F>::vtable::<H>() }
 }
 
-/// Moves a future to an allocation of its own, or gives it back.
+/// Moves a future to an allocation of its own, or gives it back if there is no memory.
 pub(crate) fn allocate<F: Future + 'static, H: Host>(future: F) -> Result<NonNull<()>, F> {
-    // SAFETY: the layout is not empty: there is room for a `JoinError`.
+    // SAFETY: the layout is not empty, since it has room for a `JoinError`.
     let memory = unsafe { H::allocate(Layout::new::<Body<F>>()) }.cast::<Body<F>>();
     let Some(body) = NonNull::new(memory) else {
         return Err(future);
     };
     let future = ManuallyDrop::new(future);
-    // SAFETY: freshly allocated for this type.
+    // SAFETY: the memory is freshly allocated for this type.
     unsafe { body.write(Body { future }) };
     Ok(body.cast())
 }
 
-/// Takes the future back, and frees its body.
+/// Moves the future out of its body, and frees the body.
 ///
 /// # Safety
-/// The body is of [`allocate`], for this type, and nothing else knows of it.
+/// The body came from [`allocate`] with this type, and is not used elsewhere.
 #[cold]
 pub(crate) unsafe fn take_back<F: Future + 'static, H: Host>(body: NonNull<()>) -> F {
     let body = body.cast::<Body<F>>();
-    // SAFETY: as the caller says.
+    // SAFETY: the body holds a future of this type and has no other user, by contract.
     unsafe {
         let future = ManuallyDrop::take(&mut (*body.as_ptr()).future);
         Body::<F>::free::<H>(body);
@@ -94,8 +95,8 @@ impl<F: Future + 'static> Body<F> {
     unsafe fn poll<H: Host>(body: NonNull<()>, cx: &mut Context<'_>) -> Option<Ended> {
         let body = body.cast::<Body<F>>().as_ptr();
         let polled = H::catch(|| {
-            // SAFETY: the caller is the only poller, and the future is there
-            // until this function has returned its end. It never moves.
+            // SAFETY: the caller is the only poller, and the future stays in the body until this
+            // function has returned its end. It never moves.
             let future = unsafe { Pin::new_unchecked(&mut *(*body).future) };
             future.poll(cx)
         });
@@ -104,7 +105,7 @@ impl<F: Future + 'static> Body<F> {
             Ok(Poll::Ready(output)) => Ok(output),
             Err(panic) => Err(JoinError::Panicked(Payload::new(panic))),
         };
-        // SAFETY: as above; after this the future is not used any more.
+        // SAFETY: the caller owns the body, and the future is not used any more after this.
         Some(unsafe { Self::finish::<H>(body, output) })
     }
 
@@ -113,13 +114,12 @@ impl<F: Future + 'static> Body<F> {
         unsafe { Self::finish::<H>(body.cast().as_ptr(), Err(JoinError::Cancelled)) }
     }
 
-    /// Drops the future and stores the output. A destructor that panics
-    /// replaces the output.
+    /// Drops the future and stores the output. A destructor that panics replaces the output.
     ///
     /// # Safety
     /// The body holds the future, and the caller owns it.
     unsafe fn finish<H: Host>(body: *mut Body<F>, output: Result<F::Output, JoinError>) -> Ended {
-        // SAFETY: the future is dropped once, in place.
+        // SAFETY: the future is dropped once, in body_ptr.
         let dropped = H::catch(|| unsafe { ManuallyDrop::drop(&mut (*body).future) });
         let output = match dropped {
             Ok(()) => output,
@@ -130,9 +130,9 @@ impl<F: Future + 'static> Body<F> {
         };
         let end = match output {
             Err(JoinError::Panicked(_)) => Ended::Panicked,
-            _ => Ended::Quietly,
+            _ => Ended::Normally,
         };
-        // SAFETY: the body is the caller's, and empty now.
+        // SAFETY: the caller owns the body, which is empty now.
         unsafe { (*body).output = ManuallyDrop::new(output) };
         end
     }
@@ -140,7 +140,8 @@ impl<F: Future + 'static> Body<F> {
     unsafe fn take_output<H: Host>(body: NonNull<()>, to: *mut ()) {
         let body = body.cast::<Body<F>>();
         let to = to.cast::<Result<F::Output, JoinError>>();
-        // SAFETY: the output is in place, taken once, and `to` has its type; then the body is empty.
+        // SAFETY: the output is stored and taken once, `to` has its type, and then the body is
+        // empty.
         unsafe {
             to.write(ManuallyDrop::take(&mut (*body.as_ptr()).output));
             Self::free::<H>(body);
@@ -149,50 +150,53 @@ impl<F: Future + 'static> Body<F> {
 
     unsafe fn drop_output<H: Host>(body: NonNull<()>) {
         let body = body.cast::<Body<F>>();
-        // SAFETY: the output is in place, and this is its only use.
+        // SAFETY: the output is stored, and this is its only use.
         catch_panic::<H>(|| unsafe { ManuallyDrop::drop(&mut (*body.as_ptr()).output) });
         // SAFETY: the body is empty.
         unsafe { Self::free::<H>(body) };
     }
 
+    /// Frees the body.
+    ///
     /// # Safety
-    /// The body is of [`allocate`], and has nothing left that needs dropping.
+    /// The body came from [`allocate`], and has nothing left to drop.
     unsafe fn free<H: Host>(body: NonNull<Body<F>>) {
-        // SAFETY: allocated with this layout.
+        // SAFETY: the body was allocated with this layout.
         unsafe { H::free(body.as_ptr().cast(), Layout::new::<Body<F>>()) };
     }
 }
 
-/// Bits of a site's number.
+/// Bits of the number of a spawn site.
 #[cfg(target_pointer_width = "64")]
-const SITE: u32 = 16;
+const SITE_BITS: u32 = 16;
 
-/// Address of the body and number of its [site](super::spawn_sites), in one word where addresses
-/// have 64 bits: the upper 16 repeat the highest of the others. (x86-64 and arm64 give out longer
-/// ones only to programs that ask for them; RISC-V's are shorter.)
-pub(super) struct Place {
+/// Address of the body and number of its [spawn site](super::spawn_sites). Where addresses have 64
+/// bits, both are in one word: the upper 16 bits of an address repeat the highest of the others.
+/// (x86-64 and arm64 hand out longer addresses only to programs that ask for them; RISC-V's are
+/// shorter.)
+pub(super) struct BodyPtr {
     body: AtomicPtr<()>,
     #[cfg(not(target_pointer_width = "64"))]
     site: AtomicU16,
 }
 
 #[cfg(target_pointer_width = "64")]
-impl Place {
-    /// `None`: the address is longer.
+impl BodyPtr {
+    /// Packs both; `None` if the address is longer than 48 bits.
     #[inline]
-    pub(super) fn new(body: NonNull<()>, site: u16) -> Option<Place> {
-        let tagged = (body.as_ptr()).map_addr(|address| address << SITE | usize::from(site));
-        let place = Place {
+    pub(super) fn new(body: NonNull<()>, site: u16) -> Option<BodyPtr> {
+        let tagged = (body.as_ptr()).map_addr(|address| address << SITE_BITS | usize::from(site));
+        let body_ptr = BodyPtr {
             body: AtomicPtr::new(tagged),
         };
-        (untagged(tagged) == body.as_ptr()).then_some(place)
+        (untagged(tagged) == body.as_ptr()).then_some(body_ptr)
     }
 
-    /// Both.
+    /// Returns the address and the number.
     #[inline]
     fn parts(&self) -> (NonNull<()>, u16) {
         let tagged = self.body.load(Relaxed);
-        // SAFETY: made of one that is not null.
+        // SAFETY: the word was made from an address that is not null.
         let body = unsafe { NonNull::new_unchecked(untagged(tagged)) };
         (body, tagged.addr() as u16)
     }
@@ -201,30 +205,30 @@ impl Place {
 #[cfg(target_pointer_width = "64")]
 #[inline]
 fn untagged(tagged: *mut ()) -> *mut () {
-    tagged.map_addr(|address| (address as isize >> SITE) as usize)
+    tagged.map_addr(|address| (address as isize >> SITE_BITS) as usize)
 }
 
 #[cfg(not(target_pointer_width = "64"))]
-impl Place {
-    pub(super) fn new(body: NonNull<()>, site: u16) -> Option<Place> {
-        Some(Place {
+impl BodyPtr {
+    pub(super) fn new(body: NonNull<()>, site: u16) -> Option<BodyPtr> {
+        Some(BodyPtr {
             body: AtomicPtr::new(body.as_ptr()),
             site: AtomicU16::new(site),
         })
     }
 
     fn parts(&self) -> (NonNull<()>, u16) {
-        // SAFETY: made of one that is not null.
+        // SAFETY: the address was not null when it was stored.
         let body = unsafe { NonNull::new_unchecked(self.body.load(Relaxed)) };
         (body, self.site.load(Relaxed))
     }
 }
 
-impl Place {
-    /// Of a slot without a tenant.
+impl BodyPtr {
+    /// Returns the pointer of a slot without a tenant: null.
     #[cfg(loom)]
-    pub(super) fn none() -> Place {
-        Place {
+    pub(super) fn none() -> BodyPtr {
+        BodyPtr {
             body: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
@@ -233,49 +237,49 @@ impl Place {
 /// The calls through the vtable.
 ///
 /// # Safety
-/// Of each: as the field of the vtable says. The sites are those of the coroutine's domain.
+/// Each has the contract of the vtable's field. `sites` are those of the coroutine's domain.
 impl<H: Host> Slot<H> {
-    /// The body, and the calls of its type.
+    /// Returns the body, and the calls of its type.
     #[inline]
     fn body(&self, sites: &SpawnSites<H>) -> (NonNull<()>, &'static VTable<H>) {
-        let (body, site) = self.place.parts();
-        // SAFETY: it has been interned there.
+        let (body, site) = self.body_ptr.parts();
+        // SAFETY: the site's number came from these sites.
         (body, unsafe { sites.get(site) }.vtable)
     }
 
-    /// Where it was spawned.
+    /// Returns the source position of the spawn.
     pub(crate) fn spawned_at(
         &self,
         sites: &SpawnSites<H>,
     ) -> &'static core::panic::Location<'static> {
-        let (_, site) = self.place.parts();
-        // SAFETY: it has been interned there.
+        let (_, site) = self.body_ptr.parts();
+        // SAFETY: the site's number came from these sites.
         unsafe { sites.get(site) }.location
     }
 
     #[inline]
     pub(crate) unsafe fn poll(&self, sites: &SpawnSites<H>, cx: &mut Context<'_>) -> Option<Ended> {
         let (body, vtable) = self.body(sites);
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         unsafe { (vtable.poll)(body, cx) }
     }
 
     pub(crate) unsafe fn cancel(&self, sites: &SpawnSites<H>) -> Ended {
         let (body, vtable) = self.body(sites);
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         unsafe { (vtable.cancel)(body) }
     }
 
     #[inline]
     pub(crate) unsafe fn take_output(&self, sites: &SpawnSites<H>, to: *mut ()) {
         let (body, vtable) = self.body(sites);
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         unsafe { (vtable.take_output)(body, to) }
     }
 
     pub(crate) unsafe fn drop_output(&self, sites: &SpawnSites<H>) {
         let (body, vtable) = self.body(sites);
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         unsafe { (vtable.drop_output)(body) }
     }
 }
@@ -285,22 +289,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_an_address_and_a_number() {
+    fn a_body_pointer_holds_an_address_and_a_number() {
         let mut word = 0u64;
         let body = NonNull::from(&mut word).cast::<()>();
         for site in [0, 1, 0x7fff, 0x8000, u16::MAX] {
-            let place = Place::new(body, site).unwrap();
-            assert_eq!(place.parts(), (body, site));
+            let body_ptr = BodyPtr::new(body, site).unwrap();
+            assert_eq!(body_ptr.parts(), (body, site));
         }
     }
 
     #[test]
     #[cfg(target_pointer_width = "64")]
-    fn an_address_of_the_upper_half_is_one_and_a_longer_one_is_none() {
-        let of = |address| NonNull::new(core::ptr::without_provenance_mut::<()>(address)).unwrap();
-        let upper = of(0xffff_ffc0_8020_0040);
-        assert_eq!(Place::new(upper, 9).unwrap().parts(), (upper, 9));
-        assert!(Place::new(of(1 << 48), 9).is_none());
-        assert!(Place::new(of(1 << 47), 9).is_none());
+    fn an_address_of_the_upper_half_is_packed_and_a_longer_one_is_not() {
+        let pointer =
+            |address| NonNull::new(core::ptr::without_provenance_mut::<()>(address)).unwrap();
+        let upper = pointer(0xffff_ffc0_8020_0040);
+        assert_eq!(BodyPtr::new(upper, 9).unwrap().parts(), (upper, 9));
+        assert!(BodyPtr::new(pointer(1 << 48), 9).is_none());
+        assert!(BodyPtr::new(pointer(1 << 47), 9).is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! Reasons for which a coroutine has no result.
+//! The error of a coroutine without a result.
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -13,16 +13,16 @@ pub enum JoinError {
     Panicked(Payload),
 }
 
-/// A coroutine without a result keeps two words for it.
+// A coroutine without a result keeps two words for it.
 const _: () = assert!(size_of::<Result<(), JoinError>>() == 2 * size_of::<*const ()>());
 
 /// Payload of a panic; see [`JoinError::into_panic`].
 ///
-/// Boxed once more, to be one word: each coroutine has room for its result from the beginning, and
-/// few panic.
+/// Boxed once more, so that it is one word: each coroutine has room for its result from the
+/// beginning, and few panic.
 pub struct Payload(Box<Panic>);
 
-// SAFETY: by a shared reference it is looked at only for text, which is `Sync`.
+// SAFETY: a shared reference gives access only to text, which is `Sync`.
 unsafe impl Sync for Payload {}
 
 impl Payload {
@@ -44,19 +44,19 @@ impl fmt::Debug for Payload {
 }
 
 impl JoinError {
-    /// Was it cancelled?
+    /// Returns true if the coroutine was cancelled.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         matches!(self, JoinError::Cancelled)
     }
 
-    /// Did it panic?
+    /// Returns true if the coroutine panicked.
     #[must_use]
     pub fn is_panic(&self) -> bool {
         matches!(self, JoinError::Panicked(_))
     }
 
-    /// Returns the payload of the panic.
+    /// Returns the payload of the panic; `None` if the coroutine was cancelled.
     #[must_use]
     pub fn into_panic(self) -> Option<Panic> {
         match self {
@@ -65,7 +65,7 @@ impl JoinError {
         }
     }
 
-    /// Returns the message of the panic, if that was text.
+    /// Returns the message of the panic, if it was text.
     #[must_use]
     pub fn message(&self) -> Option<&str> {
         match self {

@@ -1,33 +1,34 @@
-//! What waiters lend to the holder of their locks: how many locks it holds, and the most
-//! urgent level lent for them, in one word.
+//! The levels that waiters lend to the holder of their locks: the number of locks that it holds,
+//! and the most urgent level lent for them, in one word.
 //!
-//! One word, because the last lock may be given back by one thread (its guard was
-//! moved there) while another takes the next and is lent a level for it: the step
-//! that counts down to none is the step that ends the loans, and no other does.
+//! It is one word because one thread may release the last lock (its guard was moved there) while
+//! another takes the next and is lent a level for it: only the step that counts down to zero ends
+//! the loans.
 //!
 //! ```text
 //!   bits 15..7   6..0
 //!   locks        the level lent; 127: none
 //! ```
 //!
-//! What waits for the lock of a coroutine that holds one may also lend less than before, or nothing: it has become less urgent, or waits no more.
-//! Of a coroutine that holds several it is not known for which of them the level was lent: it keeps the level until it has given back the last.
+//! A waiter may lend less than before, or nothing, when it becomes less urgent or gives up. If the
+//! holder has one lock, its loan follows. If it has several, the lock for which the level was lent
+//! is not known, and the holder keeps the level until it has released the last one.
 //!
-//! A coroutine that has held [`MANY`] locks at once is no longer counted: it keeps
-//! what it is lent until it exits.
+//! A coroutine that has held [`MAX_LOCKS`] locks at once is no longer counted: it keeps the lent
+//! level until it exits.
 
 use crate::sync::AtomicU16;
 use crate::sync::Ordering::Relaxed;
 
 const LEVEL: u16 = 0x7f;
-/// In the place of a level: nothing is lent.
-pub(crate) const NOTHING: u8 = LEVEL as u8;
-const LOCK: u16 = LEVEL + 1;
-/// As much as fits.
-const MANY: u16 = u16::MAX / LOCK;
+/// Value of the level bits while nothing is lent.
+pub(crate) const NO_LOAN: u8 = LEVEL as u8;
+const ONE_LOCK: u16 = LEVEL + 1;
+/// Largest number of locks that the word can count.
+const MAX_LOCKS: u16 = u16::MAX / ONE_LOCK;
 
-/// The word. A thread that changes it settles the coroutine afterwards, under the lock of its
-/// vCPU; that orders.
+/// The word. A thread that changes it settles the coroutine afterwards under the lock of its vCPU,
+/// which orders the change.
 pub(crate) struct Loans(AtomicU16);
 
 impl Loans {
@@ -35,35 +36,35 @@ impl Loans {
         Loans(AtomicU16::new(LEVEL))
     }
 
-    /// The most urgent level lent, or what is less urgent than any.
+    /// Returns the most urgent level lent, or [`NO_LOAN`], which is less urgent than any.
     #[inline]
     pub(crate) fn level(&self) -> u8 {
         (self.0.load(Relaxed) & LEVEL) as u8
     }
 
-    /// One more lock. Before anything can lend for it.
+    /// Counts a lock that was taken. Called before any waiter can lend for it.
     #[inline]
     pub(crate) fn taken(&self) {
         let _ = self.0.fetch_update(Relaxed, Relaxed, |word| {
-            (word / LOCK < MANY).then(|| word + LOCK)
+            (word / ONE_LOCK < MAX_LOCKS).then(|| word + ONE_LOCK)
         });
     }
 
-    /// One lock less. True: it was the last, and something had been lent.
+    /// Counts a lock that was released. Returns true if it was the last and a level had been lent.
     #[inline]
     #[must_use]
     pub(crate) fn released(&self) -> bool {
         let before = self
             .0
-            .fetch_update(Relaxed, Relaxed, |word| match word / LOCK {
-                0 | MANY => None,
+            .fetch_update(Relaxed, Relaxed, |word| match word / ONE_LOCK {
+                0 | MAX_LOCKS => None,
                 1 => Some(LEVEL),
-                _ => Some(word - LOCK),
+                _ => Some(word - ONE_LOCK),
             });
-        before.is_ok_and(|word| word / LOCK == 1 && word & LEVEL != LEVEL)
+        before.is_ok_and(|word| word / ONE_LOCK == 1 && word & LEVEL != LEVEL)
     }
 
-    /// Lends a level. True: it is more urgent than what was lent before.
+    /// Lends a level. Returns true if it is more urgent than the level lent before.
     #[must_use]
     pub(crate) fn lend(&self, level: u8) -> bool {
         self.0
@@ -73,13 +74,14 @@ impl Loans {
             .is_ok()
     }
 
-    /// The most urgent that waits for one of the locks is of this level now; or [`NOTHING`] waits. True: what is lent has changed.
+    /// Sets the most urgent level that waits for one of the locks now, or [`NO_LOAN`]. Returns true
+    /// if the level lent has changed.
     #[must_use]
     pub(crate) fn lend_again(&self, level: u8) -> bool {
         self.0
             .fetch_update(Relaxed, Relaxed, |word| {
                 let lent = word & LEVEL;
-                let now = match word / LOCK {
+                let now = match word / ONE_LOCK {
                     1 => u16::from(level),
                     _ => lent.min(u16::from(level)),
                 };
@@ -106,20 +108,20 @@ mod tests {
     }
 
     #[test]
-    fn with_one_lock_the_loan_is_what_waits_for_it() {
+    fn the_loan_for_a_single_lock_follows_its_waiters() {
         let loans = Loans::new();
         loans.taken();
         assert!(loans.lend_again(9) && loans.lend_again(20) && !loans.lend_again(20));
         loans.taken();
-        assert!(!loans.lend_again(30) && !loans.lend_again(NOTHING));
+        assert!(!loans.lend_again(30) && !loans.lend_again(NO_LOAN));
         assert!(loans.lend_again(3) && !loans.released());
         assert_eq!(loans.level(), 3);
-        assert!(loans.lend_again(NOTHING));
+        assert!(loans.lend_again(NO_LOAN));
         assert!(!loans.released(), "nothing was lent any more");
     }
 
     #[test]
-    fn too_many_to_count_keep_what_they_are_lent() {
+    fn locks_beyond_the_maximum_keep_their_loan() {
         let loans = Loans::new();
         (0..1_000).for_each(|_| loans.taken());
         assert!(loans.lend(9));

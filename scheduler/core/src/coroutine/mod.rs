@@ -3,22 +3,26 @@
 //! ```text
 //!  Slot (in the domain's table, 64 bytes)                    Body (an allocation)
 //!  ┌────────────┬───────────────────────┬──────────────┐     ┌──────────────────────────┐
-//!  │ state word │ links, vCPU, levels … │ place ───────┼────►│ future, later its output │
+//!  │ state word │ links, vCPU, levels … │ body_ptr ────┼────►│ future, later its output │
 //!  └────────────┴───────────────────────┴──────┬───────┘     └──────────────────────────┘
-//!                                              └ number ─► Site: vtable, where it was spawned
+//!                                              └ number ─► Site: vtable, source position
 //! ```
 //!
-//! Slots never move and stay with the table, which does not shrink: a domain keeps 64 bytes for each coroutine of the time when it had
-//! the most. The future's memory is given back with it. What touches which field:
+//! Slots never move and stay with the table, which does not shrink: a domain keeps 64 bytes for
+//! each coroutine of the time at which it had the most. The memory of a future is freed with the
+//! future. Access to the fields:
 //!
-//! * links, `queued`: the holder of the lock of the vCPU in whose queues it is;
-//!   `next` also the inbox it is in, and the free list;
-//! * `vcpu`: the owner of the coroutine (`OWNED` in the state word), under the
-//!   lock of the vCPU it leaves;
-//! * `level`: under the lock of `vcpu`; any thread may read it;
+//! * links, `queued`: the holder of the lock of the vCPU in whose queues the coroutine is; `next`
+//!   is
+//!   also the link of the inbox and of the free list;
+//! * `vcpu`: the owner of the coroutine (`OWNED` in the state word), under the lock of the vCPU
+//!   that
+//!   the coroutine leaves;
+//! * `level`: written under the lock of `vcpu`, read by any thread;
 //! * the future: the owner of the coroutine that has begun a poll;
-//! * the output and the waiter: as the state word says;
-//! * all but the state word and `next`: the thread that has taken a slot and not yet made it the home of a coroutine.
+//! * the output and the waiter: by the transitions of the state word;
+//! * all but the state word and `next`: also the thread that has taken the slot and not yet made it
+//!   the home of a coroutine.
 
 use alloc::boxed::Box;
 use core::marker::PhantomData;
@@ -38,7 +42,7 @@ use crate::coroutine::loans::Loans;
 use crate::coroutine::state::StateWord;
 use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, fence};
-use body::Place;
+use body::BodyPtr;
 pub(crate) use body::{Ended, VTable, allocate, take_back, vtable_of};
 
 const KIND: u8 = 0b0011;
@@ -46,54 +50,56 @@ const PINNED: u8 = 0b0100;
 const LENDS: u8 = 0b1000;
 const FIRST: u8 = 0b1_0000;
 const SUSPENDED: u8 = 0b10_0000;
-/// The poll under way has asked handles of less urgent coroutines: see [`crate::poll::join`].
-const HAS_ASKED: u8 = 0b100_0000;
-/// The poll under way is the one in which the coroutine lends to those whose handles it asks.
+/// Set in traits while the poll under way has polled handles of less urgent coroutines; see
+/// [`crate::poll::join`].
+const HAS_POLLED_HANDLES: u8 = 0b100_0000;
+/// Set in traits during the poll in which the coroutine lends to those whose handles it polls.
 const POLLED_TO_LEND: u8 = 0b1000_0000;
 
-/// In the byte of the state: the poll under way has woken its own coroutine.
+/// Set in the state's byte while the poll under way has woken its own coroutine.
 const WOKEN: u8 = 0b1000_0000;
-/// In the same byte: and keeps its place among its equals. With [`State::Ready`]: it has kept it.
+/// Set in the state's byte while that poll keeps its place among its equals; with
+/// [`State::Ready`], the coroutine has kept its place.
 const KEEPS_PLACE: u8 = 0b0100_0000;
 
-/// A control block. Zeroed memory is one without a tenant.
+/// A control block. Zeroed memory is a block without a tenant.
 #[repr(C, align(64))]
 pub(crate) struct Slot<H: Host> {
     pub(crate) word: StateWord,
-    /// Towards the tail of a ready queue, the next in an inbox, or the index of the next free one.
+    /// Link towards the tail of a ready queue, link of an inbox, or index of the next free slot.
     pub(crate) next: AtomicPtr<Slot<H>>,
-    /// Towards the head of a ready queue.
+    /// Link towards the head of a ready queue.
     pub(crate) prev: AtomicPtr<Slot<H>>,
-    /// When it became ready, in the host's ticks.
+    /// Time when the coroutine became ready, in the host's ticks.
     pub(crate) ready_at: AtomicU64,
-    /// See [`crate::poll::join`].
+    /// Waker or id of the waiter; see [`crate::poll::join`].
     pub(crate) waiter: AtomicPtr<()>,
-    /// Address of the vCPU where it is queued, runs, or ran last: see [`crate::vcpu`].
+    /// Address of the vCPU where the coroutine is queued, runs, or ran last; see [`crate::vcpu`].
     pub(crate) vcpu: AtomicPtr<()>,
-    place: Place,
-    /// The level it was given.
+    body_ptr: BodyPtr,
+    /// Level that the coroutine was given.
     pub(crate) base: AtomicU8,
-    /// The level lent by what awaits its join handle.
+    /// Level lent by the coroutine that awaits the join handle.
     pub(crate) join_boost: AtomicU8,
-    /// Its locks, and the level lent by what waits for them.
+    /// Locks that the coroutine holds, and the level lent by the waiters for them.
     pub(crate) loans: Loans,
-    /// The effective level: the most urgent of the three.
+    /// Effective level: the most urgent of the three.
     level: AtomicU8,
-    /// The level in whose list it is, or `NOT_QUEUED`.
+    /// Level in whose list the coroutine is, or `NOT_QUEUED`.
     pub(crate) queued: AtomicU8,
     state: AtomicU8,
     traits: AtomicU8,
     host: PhantomData<fn() -> H>,
 }
 
-/// How a new coroutine starts.
-pub(crate) struct Birth {
+/// Initial values of a control block.
+pub(crate) struct SlotInit {
     pub(crate) level: Level,
     pub(crate) kind: Kind,
     pub(crate) pinned: bool,
     /// Address of its vCPU.
     pub(crate) vcpu: NonNull<()>,
-    /// The number of its type and of where it is spawned.
+    /// Number of its spawn site.
     pub(crate) site: u16,
 }
 
@@ -106,26 +112,34 @@ unsafe impl<H: Host> Linked for Slot<H> {
 
 impl<H: Host> Slot<H> {
     pub(crate) const NOT_QUEUED: u8 = u8::MAX;
-    /// No level lent: less urgent than any.
+    /// Value of a boost without a loan: less urgent than any level.
     pub(crate) const NO_BOOST: u8 = u8::MAX;
 
-    /// The block of a slot that is to have a tenant, but for the state word. False: the body's address is too long.
+    /// Initializes the block of a slot for a new tenant, except for the state word. Returns false
+    /// if the body's address is too long.
     ///
     /// # Safety
-    /// The caller has taken the slot, and no coroutine is in it. The body is of a future whose site it is.
+    /// The caller has taken the slot, and no coroutine is in it. The body holds a future of the
+    /// given site.
     #[inline]
-    pub(crate) unsafe fn furnish(this: NonNull<Self>, body: NonNull<()>, birth: &Birth) -> bool {
-        let Some(place) = Place::new(body, birth.site) else {
+    pub(crate) unsafe fn init_block(
+        this: NonNull<Self>,
+        body: NonNull<()>,
+        init: &SlotInit,
+    ) -> bool {
+        let Some(body_ptr) = BodyPtr::new(body, init.site) else {
             return false;
         };
-        let level = birth.level.get();
-        let traits = birth.kind as u8 | if birth.pinned { PINNED } else { 0 };
+        let level = init.level.get();
+        let traits = init.kind as u8 | if init.pinned { PINNED } else { 0 };
         let slot = this.as_ptr();
-        // What is written later than this before it is read, the links, the time and the waiter, is left as it is.
-        // SAFETY: no other thread uses these fields of a slot without a tenant, so they need no atomic steps.
+        // The links, the time and the waiter stay as they are: they are written before they are
+        // read.
+        // SAFETY: no other thread uses these fields of a slot without a tenant, so they need no
+        // atomic steps.
         unsafe {
-            (&raw mut (*slot).vcpu).write(AtomicPtr::new(birth.vcpu.as_ptr()));
-            (&raw mut (*slot).place).write(place);
+            (&raw mut (*slot).vcpu).write(AtomicPtr::new(init.vcpu.as_ptr()));
+            (&raw mut (*slot).body_ptr).write(body_ptr);
             (&raw mut (*slot).base).write(AtomicU8::new(level));
             (&raw mut (*slot).join_boost).write(AtomicU8::new(Self::NO_BOOST));
             (&raw mut (*slot).loans).write(Loans::new());
@@ -137,18 +151,18 @@ impl<H: Host> Slot<H> {
         true
     }
 
-    /// A free slot: the next free one is at this index.
+    /// Links a free slot to the next free one, given by its index.
     pub(crate) fn link_free(&self, next: u32) {
         let next = without_provenance_mut(next as usize);
         self.next.store(next, Relaxed);
     }
 
-    /// The same as `link_free` has left it, of a slot that is free; of another one nonsense.
+    /// Returns the index that `link_free` stored. Meaningless unless the slot is free.
     pub(crate) fn next_free(&self) -> u32 {
         self.next.load(Relaxed).addr() as u32
     }
 
-    /// The checker's atomics are not words: zeroed they are none.
+    /// Creates a free slot. loom's atomics are not words, so zeroed memory is not one.
     #[cfg(loom)]
     pub(crate) fn empty() -> Slot<H> {
         use core::ptr::null_mut;
@@ -159,7 +173,7 @@ impl<H: Host> Slot<H> {
             ready_at: AtomicU64::new(0),
             waiter: AtomicPtr::new(null_mut()),
             vcpu: AtomicPtr::new(null_mut()),
-            place: Place::none(),
+            body_ptr: BodyPtr::none(),
             base: AtomicU8::new(0),
             join_boost: AtomicU8::new(0),
             loans: Loans::new(),
@@ -175,7 +189,7 @@ impl<H: Host> Slot<H> {
         Level::from_stored(self.level.load(Relaxed))
     }
 
-    /// Recomputes and returns the effective level. Under the lock of `vcpu`.
+    /// Recomputes and returns the effective level. Called under the lock of `vcpu`.
     pub(crate) fn update_level(&self) -> Level {
         let level = self
             .base
@@ -202,60 +216,66 @@ impl<H: Host> Slot<H> {
         }
     }
 
-    /// Must it stay on its vCPU?
+    /// Returns true if the coroutine must stay on its vCPU.
     pub(crate) fn is_pinned(&self) -> bool {
         self.traits.load(Relaxed) & PINNED != 0
     }
 
-    /// May another vCPU take it? Neither pinned nor suspended.
+    /// Returns true if another vCPU may take the coroutine: it is neither pinned nor suspended.
     #[inline]
     pub(crate) fn may_move(&self) -> bool {
         self.traits.load(Relaxed) & (PINNED | SUSPENDED) == 0
     }
 
-    /// Has it been stopped in the middle of its poll? Changes while it is in no queue.
+    /// Returns true while the coroutine is stopped in the middle of a poll. Changes while it is in
+    /// no queue.
     #[inline]
     pub(crate) fn is_suspended(&self) -> bool {
         self.traits.load(Relaxed) & SUSPENDED != 0
     }
 
-    /// Does it go before all others of its level? Changes while it is in no queue.
+    /// Returns true if the coroutine queues before all others of its level. Changes while it is in
+    /// no queue.
     pub(crate) fn goes_first(&self) -> bool {
         self.traits.load(Relaxed) & FIRST != 0
     }
 
-    /// It has been stopped in the middle of its poll. By its owner, while it is in no queue.
+    /// Marks the coroutine as stopped in the middle of its poll. Called by its owner, while the
+    /// coroutine is in no queue.
     pub(crate) fn suspend(&self, goes_first: bool) {
-        let place = if goes_first { FIRST } else { 0 };
-        self.traits.fetch_or(SUSPENDED | place, Relaxed);
+        let first = if goes_first { FIRST } else { 0 };
+        self.traits.fetch_or(SUSPENDED | first, Relaxed);
         self.set_state_of_poll(State::Suspended);
     }
 
-    /// Its poll goes on. By its owner, which took it out of its queue.
+    /// Marks the poll as continued. Called by the owner, which took the coroutine from its queue.
     pub(crate) fn resume(&self) {
         self.traits.fetch_and(!(SUSPENDED | FIRST), Relaxed);
         self.set_state_of_poll(State::Running);
     }
 
-    /// In the middle of a poll, which may have woken itself.
+    /// Sets the state in the middle of a poll, which may have woken itself.
     fn set_state_of_poll(&self, state: State) {
         let flags = self.state.load(Relaxed) & (WOKEN | KEEPS_PLACE);
         self.state.store(state as u8 | flags, Relaxed);
     }
 
-    /// The poll under way wakes its own coroutine. By the thread that polls.
+    /// Marks that the poll under way wakes its own coroutine. Called by the thread that polls.
     #[inline]
     pub(crate) fn wake_itself(&self) {
         self.state.store(State::Running as u8 | WOKEN, Relaxed);
     }
 
-    /// Has the poll that has just ended woken its own coroutine? Until the next [`Slot::set_state`].
+    /// Returns true if the poll that has just ended has woken its own coroutine. Valid until the
+    /// next [`Slot::set_state`].
     #[inline]
     pub(crate) fn has_woken_itself(&self) -> bool {
         self.state.load(Relaxed) & WOKEN != 0
     }
 
-    /// The poll under way, which has woken its own coroutine, gives way and keeps its place. By the thread that polls.
+    /// Makes the poll under way, if it has woken its own coroutine, keep its place in the queue
+    /// when
+    /// it yields. Called by the thread that polls.
     pub(crate) fn keep_place(&self) {
         if self.has_woken_itself() {
             self.state
@@ -263,33 +283,34 @@ impl<H: Host> Slot<H> {
         }
     }
 
-    /// Does the poll that has just ended keep its place?
+    /// Returns true if the poll that has just ended keeps its place.
     #[inline]
     pub(crate) fn keeps_place(&self) -> bool {
         self.state.load(Relaxed) & KEEPS_PLACE != 0
     }
 
-    /// It is ready again, at the place it had.
+    /// Marks the coroutine as ready again, at its old place.
     pub(crate) fn set_ready_in_place(&self) {
         self.state.store(State::Ready as u8 | KEEPS_PLACE, Relaxed);
     }
 
-    /// Does it lend its level to what it waits for?
+    /// Returns true if the coroutine lends its level to the holder that it waits for.
     pub(crate) fn lends(&self) -> bool {
         self.traits.load(Relaxed) & LENDS != 0
     }
 
-    /// Has the poll under way asked handles of less urgent coroutines?
+    /// Returns true if the poll under way has polled handles of less urgent coroutines.
     #[inline]
-    pub(crate) fn has_asked(&self) -> bool {
-        self.traits.load(Relaxed) & HAS_ASKED != 0
+    pub(crate) fn has_polled_handles(&self) -> bool {
+        self.traits.load(Relaxed) & HAS_POLLED_HANDLES != 0
     }
 
-    pub(crate) fn set_has_asked(&self, has: bool) {
-        self.set_trait(HAS_ASKED, has);
+    pub(crate) fn set_has_polled_handles(&self, has: bool) {
+        self.set_trait(HAS_POLLED_HANDLES, has);
     }
 
-    /// Does it lend its level to those whose handles it asks in the poll under way?
+    /// Returns true if the coroutine lends its level to those whose handles it polls in the poll
+    /// under way.
     pub(crate) fn is_polled_to_lend(&self) -> bool {
         self.traits.load(Relaxed) & POLLED_TO_LEND != 0
     }
@@ -308,15 +329,15 @@ impl<H: Host> Slot<H> {
 
     pub(crate) fn set_lends(&self) {
         if !self.lends() {
-            // Before its level is read: a change of the level after that polls it, by `resettle`.
+            // Before its level is read: a later change of the level polls it, by `resettle`.
             self.traits.fetch_or(LENDS, Relaxed);
             fence(SeqCst);
         }
     }
 }
 
-/// Runs code of users whose panic has no place to go. The destructor of its payload is code of
-/// users, too: if that panics, the second payload is leaked.
+/// Runs user code whose panic has no receiver. The destructor of its payload is user code, too: if
+/// that panics, the second payload is leaked.
 pub(crate) fn catch_panic<H: Host>(code: impl FnOnce()) {
     if let Err(panic) = H::catch(code)
         && let Err(second) = H::catch(|| drop::<Panic>(panic))
@@ -328,7 +349,7 @@ pub(crate) fn catch_panic<H: Host>(code: impl FnOnce()) {
 /// Bytes of a control block: a slot of the table. Its future is an allocation of its own.
 pub const CONTROL_BLOCK_BYTES: usize = size_of::<Slot<Probe>>();
 
-/// A host that is never run, to have a concrete type to measure.
+/// A host that is never run: a concrete type for the size of a control block.
 pub(crate) struct Probe;
 
 // SAFETY: no thread serves a vCPU of this host.
@@ -350,5 +371,5 @@ unsafe impl Host for Probe {
 #[cfg(not(loom))]
 const _: () = assert!(CONTROL_BLOCK_BYTES == 64);
 
-/// A box for a waker that is not ours; see [`crate::poll::join`].
+/// A waker of another executor; see [`crate::poll::join`].
 pub(crate) type BoxedWaker = Box<core::task::Waker>;

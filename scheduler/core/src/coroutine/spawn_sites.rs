@@ -1,12 +1,19 @@
-//! Places of spawn, interned: where a coroutine was spawned and the calls of its future's type, by a number of 16 bits for its control block.
+//! Interned spawn sites: pairs of the source position of a spawn and the calls of its future's
+//! type,
+//! numbered in 16 bits for the control block.
 //!
-//! A pair is looked up at each spawn, in a list per bucket of a hash table, and by its number at each poll. Both are loads: a pair is never
-//! changed or freed before its domain is, and there is one per call of `spawn` and type of a future that a program has. Of two threads that meet a pair for the first
-//! time at once one may take a number for nothing.
+//! A pair is looked up at each spawn, in the list of a bucket of a hash table, and at each poll by
+//! its number. Both are loads: a pair is never changed or freed before its domain, and a program
+//! has
+//! one per call of `spawn` and type of a future. When two threads meet a new pair at the same time,
+//! one of them may waste a number.
 //!
-//! Bound: 65,535 pairs (65,407 in chunks), 24 bytes each: one list, where memory is there only when it is used, and else chunks that
-//! double. They are freed with the domain. A program that makes up more places (each is `'static`, so it leaks them) gets
-//! the number of another place with the same type, or, if there is none, no coroutine.
+//! Bound: 65,535 pairs (65,407 in chunks) of 24 bytes: one array where memory becomes resident only
+//! when it is used, else chunks that double. They are freed with the domain. A program that makes
+//! up
+//! more positions (each is `'static`, so it leaks them) gets the number of another position with
+//! the
+//! same type, or, if there is none, no coroutine.
 
 use alloc::alloc::{alloc, dealloc};
 use core::alloc::Layout;
@@ -18,11 +25,13 @@ use crate::base::host::{Host, is_lazy};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU16, AtomicU32};
 
-/// Pairs in the first chunk, of a page, where memory is there from the beginning: most programs have fewer.
-const FEW: u32 = 128;
-/// As many as make numbers of 16 bits; a model has few pairs.
+/// Pairs in the first chunk, a page, where memory is resident from the beginning: most programs
+/// have
+/// fewer.
+const FIRST_CHUNK: u32 = 128;
+/// Number of chunks: enough for all numbers of 16 bits; a model has few pairs.
 const CHUNKS: usize = if cfg!(loom) { 1 } else { 9 };
-/// So that a program with a thousand pairs compares four of them.
+/// Number of buckets: in a program with a thousand pairs a bucket has four.
 const BUCKETS: usize = if cfg!(loom) {
     1
 } else if cfg!(miri) {
@@ -35,31 +44,31 @@ const BUCKETS: usize = if cfg!(loom) {
 pub(crate) struct Site<H: Host> {
     pub(crate) vtable: &'static VTable<H>,
     pub(crate) location: &'static Location<'static>,
-    /// The number of the next in its bucket; 0: it is the last.
+    /// Number of the next pair in its bucket; 0 for the last.
     next: u16,
 }
 
 /// All pairs of a domain.
 pub(crate) struct SpawnSites<H: Host> {
     chunks: [AtomicPtr<Site<H>>; CHUNKS],
-    /// Numbers below this are given. 0 is none.
+    /// Smallest number that is not given yet. 0 is never given.
     used: AtomicU32,
-    /// The number of the first in each.
+    /// Number of the first pair of each bucket; 0 if it is empty.
     buckets: [AtomicU16; BUCKETS],
 }
 
 impl<H: Host> SpawnSites<H> {
-    /// Pairs in the first chunk: all, where memory need not be there before it is used.
-    const FIRST: u32 = if is_lazy::<H>() { 1 << 16 } else { FEW };
-    /// Numbers end below this.
-    const MOST: u32 = if is_lazy::<H>() {
+    /// Pairs in the first chunk: all, where memory becomes resident only when it is used.
+    const FIRST: u32 = if is_lazy::<H>() { 1 << 16 } else { FIRST_CHUNK };
+    /// All numbers are below this.
+    const END: u32 = if is_lazy::<H>() {
         Self::FIRST
     } else {
         Self::FIRST * ((1 << CHUNKS) - 1)
     };
 
     pub(crate) fn new() -> SpawnSites<H> {
-        const { assert!(Self::MOST <= 1 << 16) }
+        const { assert!(Self::END <= 1 << 16) }
         SpawnSites {
             chunks: core::array::from_fn(|_| AtomicPtr::new(null_mut())),
             used: AtomicU32::new(1),
@@ -67,10 +76,10 @@ impl<H: Host> SpawnSites<H> {
         }
     }
 
-    /// The chunk of a number, and which it is there.
+    /// Returns the chunk of a number, and the index in that chunk.
     #[inline]
     fn split(number: u32) -> (usize, usize) {
-        if Self::MOST == Self::FIRST || number < Self::FIRST {
+        if Self::END == Self::FIRST || number < Self::FIRST {
             return (0, number as usize);
         }
         let shifted = number + Self::FIRST;
@@ -79,21 +88,22 @@ impl<H: Host> SpawnSites<H> {
         (chunk as usize, (shifted - (1 << octave)) as usize)
     }
 
-    /// The pair of a number.
+    /// Returns the pair with this number.
     ///
     /// # Safety
-    /// [`SpawnSites::number`] gave it, in a call that happened before this one.
+    /// The number came from a call of [`SpawnSites::number`] that happened before this one.
     #[inline]
     pub(crate) unsafe fn get(&self, number: u16) -> &Site<H> {
         let (chunk, within) = Self::split(u32::from(number));
-        // SAFETY: so its chunk is there, and it was written; nothing is written or freed after that.
+        // SAFETY: the call that gave the number wrote the chunk and the pair; neither changes
+        // later.
         unsafe {
             let chunk = self.chunks.get_unchecked(chunk).load(Relaxed);
             &*chunk.add(within)
         }
     }
 
-    /// The number of a pair. `None`: there is no memory for it, or no number is left.
+    /// Returns the number of a pair. `None`: memory or numbers have run out.
     #[inline]
     pub(crate) fn number(
         &self,
@@ -103,7 +113,7 @@ impl<H: Host> SpawnSites<H> {
         let bucket = &self.buckets[bucket_of(vtable, location)];
         let first = bucket.load(Acquire);
         if first != 0 {
-            // SAFETY: it is in a list, that was read after it was put there.
+            // SAFETY: the number is in a list, which was read after the pair was put there.
             let site = unsafe { self.get(first) };
             if ptr::eq(site.vtable, vtable) && ptr::eq(site.location, location) {
                 return Some(first);
@@ -125,11 +135,11 @@ impl<H: Host> SpawnSites<H> {
         }
     }
 
-    /// In a list; 0 if it is not there.
+    /// Returns the number of a pair in a list; 0 if it is not there.
     fn find(&self, first: u16, vtable: &VTable<H>, location: &Location<'_>) -> u16 {
         let mut number = first;
         while number != 0 {
-            // SAFETY: it is in a list, that was read after it was put there.
+            // SAFETY: the number is in a list, which was read after the pair was put there.
             let site = unsafe { self.get(number) };
             if ptr::eq(site.vtable, vtable) && ptr::eq(site.location, location) {
                 break;
@@ -146,15 +156,14 @@ impl<H: Host> SpawnSites<H> {
         vtable: &'static VTable<H>,
         location: &'static Location<'static>,
     ) -> Option<u16> {
-        let Some(place) = self.take() else {
-            return self.of_type(vtable);
+        let Some((number, place)) = self.take() else {
+            return self.any_of_type(vtable);
         };
-        let (number, place) = place;
         let mut first = bucket.load(Acquire);
         loop {
             let found = self.find(first, vtable, location);
             if found != 0 {
-                // Another thread was faster. Nothing ever looks at the place of this number.
+                // Another thread was faster. The memory of this number stays unused.
                 return Some(found);
             }
             let site = Site {
@@ -162,9 +171,9 @@ impl<H: Host> SpawnSites<H> {
                 location,
                 next: first,
             };
-            // SAFETY: taken for this, and in no list yet.
+            // SAFETY: the memory was taken for this pair, which is in no list yet.
             unsafe { place.write(site) };
-            // Release: for those that read it.
+            // Release: pairs with the acquire of the threads that read the list.
             match bucket.compare_exchange(first, number, Release, Acquire) {
                 Ok(_) => return Some(number),
                 Err(now) => first = now,
@@ -172,17 +181,17 @@ impl<H: Host> SpawnSites<H> {
         }
     }
 
-    /// A number that is not given yet, and its place. `None`: none is left, or there is no memory.
+    /// Takes the next number and its memory. `None`: memory or numbers have run out.
     fn take(&self) -> Option<(u16, *mut Site<H>)> {
         let mut used = self.used.load(Relaxed);
         loop {
-            if used >= Self::MOST {
+            if used >= Self::END {
                 return None;
             }
             let (chunk, within) = Self::split(used);
             let base = self.chunk(chunk)?;
             match self.used.compare_exchange(used, used + 1, Relaxed, Relaxed) {
-                // SAFETY: within the chunk.
+                // SAFETY: the index is within the chunk.
                 Ok(_) => return Some((used as u16, unsafe { base.add(within) })),
                 Err(now) => used = now,
             }
@@ -194,7 +203,7 @@ impl<H: Host> SpawnSites<H> {
         Layout::array::<Site<H>>(sites).unwrap_or_else(|_| unreachable!("less than 2 MiB"))
     }
 
-    /// A chunk, made if it is not there yet. `None`: there is no memory.
+    /// Returns a chunk, allocated on its first use. `None`: there is no memory.
     fn chunk(&self, chunk: usize) -> Option<*mut Site<H>> {
         let place = &self.chunks[chunk];
         let there = place.load(Acquire);
@@ -202,29 +211,30 @@ impl<H: Host> SpawnSites<H> {
             return Some(there);
         }
         let layout = Self::layout(chunk);
-        // SAFETY: not empty.
+        // SAFETY: the layout is not empty.
         let memory = unsafe { alloc(layout) }.cast::<Site<H>>();
         if memory.is_null() {
             return None;
         }
-        // Release: for `get`, whose caller has what the one that found the number has seen.
+        // Release: `get` synchronizes with the call of `number` that gave the number.
         match place.compare_exchange(null_mut(), memory, Release, Acquire) {
             Ok(_) => Some(memory),
             Err(there) => {
-                // SAFETY: just allocated with this layout, and not published.
+                // SAFETY: the memory was just allocated with this layout, and is not published.
                 unsafe { dealloc(memory.cast(), layout) };
                 Some(there)
             }
         }
     }
 
-    /// Some pair of this type, for a place that cannot be named any more. O(pairs).
+    /// Returns the number of some pair of this type, when no number is left for the position.
+    /// O(pairs).
     #[cold]
-    fn of_type(&self, vtable: &VTable<H>) -> Option<u16> {
+    fn any_of_type(&self, vtable: &VTable<H>) -> Option<u16> {
         self.buckets.iter().find_map(|bucket| {
             let mut number = bucket.load(Acquire);
             while number != 0 {
-                // SAFETY: it is in a list.
+                // SAFETY: the number is in a list.
                 let site = unsafe { self.get(number) };
                 if ptr::eq(site.vtable, vtable) {
                     return Some(number);
@@ -236,10 +246,11 @@ impl<H: Host> SpawnSites<H> {
     }
 }
 
-/// Both are addresses of statics, multiples of 8 that lie close together.
+/// Returns the bucket of a pair: the addresses of two statics, multiples of 8 that lie close
+/// together.
 #[inline]
 fn bucket_of<H: Host>(vtable: &VTable<H>, location: &Location<'_>) -> usize {
-    /// 2⁶⁴ over the golden ratio: multiples of it are spread evenly (Knuth, volume 3, 6.4).
+    /// 2⁶⁴ over the golden ratio: its multiples are spread evenly (Knuth, volume 3, 6.4).
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
     let vtable = ptr::from_ref(vtable).addr() as u64;
     let location = ptr::from_ref(location).addr() as u64;
@@ -252,7 +263,8 @@ impl<H: Host> Drop for SpawnSites<H> {
         for (chunk, base) in self.chunks.iter().enumerate() {
             let base = base.load(Relaxed);
             if !base.is_null() {
-                // SAFETY: allocated by `chunk` with this layout; a pair needs no drop.
+                // SAFETY: the memory was allocated by `chunk` with this layout; a pair needs no
+                // drop.
                 unsafe { dealloc(base.cast(), Self::layout(chunk)) };
             }
         }
@@ -270,33 +282,33 @@ mod tests {
 
     extern crate std;
 
-    /// A place of its own, which is kept for good where Miri sees that it is.
-    fn place() -> &'static Location<'static> {
-        static PLACES: std::sync::Mutex<Vec<&Location<'_>>> = std::sync::Mutex::new(Vec::new());
-        let place = Box::leak(Box::new(*Location::caller()));
-        PLACES.lock().unwrap().push(place);
-        place
+    /// Returns a new source position, in a list that shows Miri that its memory is still reachable.
+    fn location() -> &'static Location<'static> {
+        static LOCATIONS: std::sync::Mutex<Vec<&Location<'_>>> = std::sync::Mutex::new(Vec::new());
+        let location = Box::leak(Box::new(*Location::caller()));
+        LOCATIONS.lock().unwrap().push(location);
+        location
     }
 
     fn pairs_keep_their_numbers<H: Host>() {
         let sites = SpawnSites::<H>::new();
         let types = [vtable_of::<Ready<()>, H>(), vtable_of::<Pending<()>, H>()];
-        let places: Vec<_> = (0..if cfg!(miri) { 10 } else { 1_000 })
-            .map(|_| place())
+        let locations: Vec<_> = (0..if cfg!(miri) { 10 } else { 1_000 })
+            .map(|_| location())
             .collect();
         let all = || {
-            places
+            locations
                 .iter()
-                .flat_map(|&place| types.map(|vtable| (vtable, place)))
+                .flat_map(|&location| types.map(|vtable| (vtable, location)))
         };
         let numbers: Vec<_> = all()
-            .map(|(vtable, place)| sites.number(vtable, place).unwrap())
+            .map(|(vtable, location)| sites.number(vtable, location).unwrap())
             .collect();
-        for ((vtable, place), &number) in all().zip(&numbers) {
-            assert_eq!(sites.number(vtable, place), Some(number));
-            // SAFETY: of `number`.
+        for ((vtable, location), &number) in all().zip(&numbers) {
+            assert_eq!(sites.number(vtable, location), Some(number));
+            // SAFETY: the number came from `number`.
             let site = unsafe { sites.get(number) };
-            assert!(ptr::eq(site.vtable, vtable) && ptr::eq(site.location, place));
+            assert!(ptr::eq(site.vtable, vtable) && ptr::eq(site.location, location));
         }
         assert_eq!(sites.used.load(Relaxed) as usize, numbers.len() + 1);
     }
@@ -310,22 +322,28 @@ mod tests {
     fn without_a_number_left<H: Host>() {
         let sites = SpawnSites::<H>::new();
         let known = vtable_of::<Ready<()>, H>();
-        let places = Vec::leak(
-            (0..SpawnSites::<H>::MOST)
+        let locations = Vec::leak(
+            (0..SpawnSites::<H>::END)
                 .map(|_| *Location::caller())
                 .collect(),
         );
-        let last = places.iter().map(|place| sites.number(known, place)).last();
-        // SAFETY: of `number`.
+        let last = locations
+            .iter()
+            .map(|location| sites.number(known, location))
+            .last();
+        // SAFETY: the number came from `number`.
         let site = unsafe { sites.get(last.unwrap().unwrap()) };
         assert!(ptr::eq(site.vtable, known));
-        assert_eq!(sites.used.load(Relaxed), SpawnSites::<H>::MOST);
-        assert_eq!(sites.number(vtable_of::<Pending<()>, H>(), place()), None);
+        assert_eq!(sites.used.load(Relaxed), SpawnSites::<H>::END);
+        assert_eq!(
+            sites.number(vtable_of::<Pending<()>, H>(), location()),
+            None
+        );
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "65,000 places")]
-    fn without_a_number_left_the_type_is_kept() {
+    #[cfg_attr(miri, ignore = "65,000 locations")]
+    fn without_a_number_left_a_known_type_gets_another_position() {
         without_a_number_left::<Probe>();
         without_a_number_left::<Roomy>();
     }
@@ -334,12 +352,12 @@ mod tests {
     fn threads_agree_on_the_numbers() {
         let sites = SpawnSites::<Probe>::new();
         let vtable = vtable_of::<Ready<()>, Probe>();
-        let places: Vec<_> = (0..if cfg!(miri) { 20 } else { 2_000 })
-            .map(|_| place())
+        let locations: Vec<_> = (0..if cfg!(miri) { 20 } else { 2_000 })
+            .map(|_| location())
             .collect();
         let all = || -> Vec<_> {
-            let number = |&place: &&'static _| sites.number(vtable, place).unwrap();
-            places.iter().map(number).collect()
+            let number = |&location: &&'static _| sites.number(vtable, location).unwrap();
+            locations.iter().map(number).collect()
         };
         std::thread::scope(|scope| {
             let threads = [scope.spawn(all), scope.spawn(all)];

@@ -1,9 +1,8 @@
 //! The state word of a coroutine: the only file that knows its bits.
 //!
-//! One atomic word per slot of the table holds the generation of the slot, the
-//! number of references to the coroutine in it, and eight flags. Every
-//! transition is one atomic step and returns a `#[must_use]` enum that tells the
-//! caller what it has become responsible for.
+//! One atomic word per slot of the table holds the generation of the slot, the number of references
+//! to the coroutine in it, and eight flags. Every transition is one atomic step and returns a
+//! `#[must_use]` enum that names the caller's new duty.
 //!
 //! ```text
 //!            1 init                 3 begin_poll
@@ -14,30 +13,33 @@
 //!                        └────────── 2 wake: Enqueue ─ Blocked         (free)
 //! ```
 //!
-//! `OWNED` is the heart: it is set while something is bound to poll the
-//! coroutine (it is in a ready queue or an inbox, or it runs, or it is
-//! suspended). The thread that turns it on must enqueue; the one that holds it alone may
-//! touch the future. Hence one poller at a time, and one queue entry at a time.
+//! `OWNED` is the heart: it is set while the coroutine is bound to be polled (it is in a ready
+//! queue
+//! or an inbox, or it runs, or it is suspended). The thread that sets it must enqueue; its single
+//! holder may touch the future. Hence one poller at a time, and one queue entry at a time.
 //!
-//! Why no wake is lost: a wake finds `OWNED` clear and enqueues (2), or finds it
-//! set and sets `NOTIFIED` in the same atomic step. `NOTIFIED` is cleared only
-//! by `begin_poll` (3), an acquire that precedes the poll, so a wake absorbed
-//! before it is seen by that poll; and `end_poll` gives `OWNED` back (4) only in
-//! one step with seeing `NOTIFIED` clear, so a wake during the poll makes it
-//! answer `Again` (5). A wake never skips its write because the bit is set
-//! already: the write is what orders the waker's data before the next poll.
+//! No wake is lost: a wake finds `OWNED` clear and enqueues (2), or finds it set and sets
+//! `NOTIFIED`
+//! in the same atomic step. `NOTIFIED` is cleared only by `begin_poll` (3), an acquire that
+//! precedes
+//! the poll, so that poll sees a wake absorbed earlier. `end_poll` clears `OWNED` (4) only in one
+//! step with seeing `NOTIFIED` clear, so a wake during the poll makes it return `Again` (5). A wake
+//! never skips its write when the bit is set already: the write orders the waker's data before the
+//! next poll.
 //!
-//! A poll that wakes its own coroutine needs none of this: its thread marks the
-//! control block (`Slot::wake_itself`), and looks at the mark before `end_poll`.
+//! A poll that wakes its own coroutine needs none of this: its thread marks the control block
+//! (`Slot::wake_itself`), and looks at the mark before `end_poll`.
 //!
-//! Why none is doubled: between two polls at most one `Enqueue` is answered.
+//! No wake is doubled: between two polls at most one wake returns `Enqueue`.
 //!
-//! References: one for the coroutine itself until it has exited, one for the
-//! join handle, one per waker. The slot is free when they are gone (7).
+//! References: one of the coroutine itself until it has exited, one of the join handle, one per
+//! waker. The slot is free when they are gone (7).
 //!
-//! The coroutine's own reference goes with the exit in one step (6), but for two cases in which it is still needed to look at the control
-//! block: a waiter that is a box, or an output that its handle has just left behind. A waiter that is an id is read by the exiting
-//! thread, which says so there (`join.rs`); the handle, which has seen the exit, then gives both references back.
+//! The coroutine's own reference is released with the exit in one step (6), except in two cases in
+//! which the control block is still needed: a waiter that is a box, or an output that its handle
+//! has
+//! just left behind. A waiter that is an id is read by the exiting thread, which says so in the
+//! block (`join.rs`); the handle, which has seen the exit, then releases both references.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -48,84 +50,87 @@ const CANCELLED: u64 = 1 << 3;
 const HANDLE: u64 = 1 << 4;
 const WAITER: u64 = 1 << 5;
 const ORPHAN: u64 = 1 << 6;
-/// With `WAITER`: it is an id.
+/// Set with `WAITER` if the waiter is an id.
 const BY_ID: u64 = 1 << 7;
 
 const REF: u64 = 1 << 8;
 const REFS: u64 = 0xff_ffff << 8;
-/// Half of what fits: far above any use, far enough from overflow.
+/// References at which `retain` panics: half of the field, far above any use and far from overflow.
 const REFS_LIMIT: u64 = 1 << 31;
 const GENERATION: u32 = 32;
 
-/// What a wake asks of its caller.
+/// Result of a wake.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 #[must_use]
-pub(crate) enum Wake {
+pub(crate) enum TransitionToReady {
     /// The caller now owns the coroutine and must put it into a queue.
     Enqueue,
-    /// It will be polled anyway, after this wake.
+    /// The coroutine will be polled anyway, after this wake.
     Absorbed,
-    /// It has exited.
+    /// The coroutine has exited.
     Exited,
 }
 
-/// What a poller that took the coroutine from its queue must do.
+/// Duty of a poller that took the coroutine from its queue.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 #[must_use]
-pub(crate) enum Begin {
-    /// Poll it.
+pub(crate) enum TransitionToRunning {
+    /// Poll the coroutine.
     Poll,
-    /// Drop its future and exit it.
+    /// Drop its future and exit.
     Cancel,
 }
 
-/// What is due after a poll that returned `Pending`.
+/// Duty after a poll that returned `Pending`.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 #[must_use]
-pub(crate) enum End {
-    /// It is blocked and no longer the caller's.
+pub(crate) enum TransitionToBlocked {
+    /// None: the coroutine is blocked and no longer the caller's.
     Blocked,
-    /// It was woken or cancelled meanwhile: enqueue it again.
+    /// Enqueue the coroutine again: it was woken or cancelled meanwhile.
     Again,
 }
 
-/// What wants to know of an exit.
+/// Duty after an exit.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 #[must_use]
-pub(crate) enum Exit {
-    /// The coroutine's own reference is given back, and the control block is the caller's no more: others remain.
+pub(crate) enum TransitionToExited {
+    /// None: the coroutine's own reference is released, others remain, and the control block is no
+    /// longer the caller's.
     Alive,
-    /// The same; it was the last: [`Release::Free`].
+    /// The released reference was the last: [`TransitionToFree::Free`].
     Free,
-    /// The same: [`Release::FreeOrphan`].
+    /// The released reference was the last: [`TransitionToFree::FreeOrphan`].
     FreeOrphan,
-    /// The handle has just gone: the caller drops the output, and gives the coroutine's own reference back.
+    /// Drop the output, and release the coroutine's own reference: the handle has just gone.
     Detached,
-    /// The handle will fetch the output, and its waker is in place: the caller owns it, wakes it, and gives the coroutine's own reference back.
+    /// Wake the waker of the handle, which the caller owns now, and release the coroutine's own
+    /// reference. The handle will fetch the output.
     Waiter,
-    /// The same with an id. The coroutine's own reference is the handle's, which waits until the caller has read the id.
+    /// Wake the coroutine whose id the waiter is. The coroutine's own reference is the handle's,
+    /// which waits until the caller has read the id.
     WaiterById,
 }
 
-/// What is due after a reference was given back.
+/// Duty after the release of a reference.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 #[must_use]
-pub(crate) enum Release {
-    /// Others remain.
+pub(crate) enum TransitionToFree {
+    /// None: other references remain.
     Alive,
-    /// It was the last: the caller frees the memory, then the slot.
+    /// Free the memory, then the slot: the reference was the last.
     Free,
-    /// So it was, and the domain is gone but for this slot.
+    /// Free likewise; the domain is gone except for this slot.
     FreeOrphan,
 }
 
-/// What the join handle may do with its waker or the output.
+/// Outcome of a transition by the join handle.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 #[must_use]
-pub(crate) enum Join {
+pub(crate) enum HandleTransition {
     /// The transition took place.
     Done,
-    /// The coroutine has exited: the output is there.
+    /// The coroutine has exited, and the output is stored.
     Exited,
 }
 
@@ -133,7 +138,7 @@ pub(crate) enum Join {
 pub(crate) struct StateWord(AtomicU64);
 
 impl StateWord {
-    /// The word of a slot that was never used. But for models it is zeroed memory.
+    /// Creates the word of a slot that was never used; outside of models it is zeroed memory.
     #[cfg(loom)]
     pub(crate) fn free() -> StateWord {
         StateWord(AtomicU64::new(0))
@@ -144,13 +149,13 @@ impl StateWord {
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, &mut f)
     }
 
-    /// The generation of the slot, as it is now.
+    /// Returns the current generation of the slot.
     pub(crate) fn generation(&self) -> u32 {
         (self.0.load(Ordering::Acquire) >> GENERATION) as u32
     }
 
-    /// 1: the caller, which took the slot from the free list, makes it the home
-    /// of a new coroutine. `owned` if the caller enqueues it at once.
+    /// 1: makes the slot, which the caller took from the free list, the home of a new coroutine.
+    /// With `owned` the caller enqueues it at once.
     pub(crate) fn init(&self, handle: bool, owned: bool) -> u32 {
         let generation = self.0.load(Ordering::Relaxed) >> GENERATION;
         let refs_and_handle = if handle { (2 * REF) | HANDLE } else { REF };
@@ -162,32 +167,31 @@ impl StateWord {
         generation as u32
     }
 
-    /// 2: a wake through a reference.
+    /// 2: wakes through a reference.
     #[inline]
-    pub(crate) fn wake(&self) -> Wake {
+    pub(crate) fn wake(&self) -> TransitionToReady {
         self.wake_giving(0)
     }
 
-    /// 2: a wake through a reference that is given back with it, unless the answer
-    /// is [`Wake::Exited`]. It was not the last: until it has exited, the coroutine
-    /// has one of its own.
+    /// 2: wakes through a reference and releases it, unless the coroutine has exited. The reference
+    /// was not the last: the coroutine has one of its own until it has exited.
     #[inline]
-    pub(crate) fn wake_and_release(&self) -> Wake {
+    pub(crate) fn wake_and_release(&self) -> TransitionToReady {
         self.wake_giving(REF)
     }
 
     #[inline]
-    fn wake_giving(&self, given: u64) -> Wake {
+    fn wake_giving(&self, given: u64) -> TransitionToReady {
         let mut seen = self.0.load(Ordering::Relaxed);
         loop {
             if seen & EXITED != 0 {
-                return Wake::Exited;
+                return TransitionToReady::Exited;
             }
             debug_assert!(seen & REFS > given);
             let (next, wake) = if seen & OWNED != 0 {
-                (seen | NOTIFIED, Wake::Absorbed)
+                (seen | NOTIFIED, TransitionToReady::Absorbed)
             } else {
-                (seen | OWNED, Wake::Enqueue)
+                (seen | OWNED, TransitionToReady::Enqueue)
             };
             match self.0.compare_exchange_weak(
                 seen,
@@ -201,53 +205,53 @@ impl StateWord {
         }
     }
 
-    /// 2: a wake or, with `cancel`, a cancellation by a caller that has only an
-    /// id. `Wake::Exited` also for a slot that is free or reused.
-    pub(crate) fn wake_by_id(&self, generation: u32, cancel: bool) -> Wake {
-        let mut wake = Wake::Exited;
+    /// 2: wakes or, with `cancel`, cancels for a caller that has only an id. A slot that is free or
+    /// reused counts as exited.
+    pub(crate) fn wake_by_id(&self, generation: u32, cancel: bool) -> TransitionToReady {
+        let mut wake = TransitionToReady::Exited;
         let cancel = if cancel { CANCELLED } else { 0 };
         let _ = self.update(|word| {
             if !lives(word, generation) {
-                wake = Wake::Exited;
+                wake = TransitionToReady::Exited;
                 None
             } else if word & OWNED != 0 {
-                wake = Wake::Absorbed;
+                wake = TransitionToReady::Absorbed;
                 Some(word | NOTIFIED | cancel)
             } else {
-                wake = Wake::Enqueue;
+                wake = TransitionToReady::Enqueue;
                 Some(word | OWNED | cancel)
             }
         });
         wake
     }
 
-    /// Has it been cancelled?
+    /// Returns true if the coroutine has been cancelled.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Acquire) & CANCELLED != 0
     }
 
-    /// 3: by the thread that took the coroutine from its queue.
+    /// 3: begins a poll. Called by the thread that took the coroutine from its queue.
     #[inline]
-    pub(crate) fn begin_poll(&self) -> Begin {
+    pub(crate) fn begin_poll(&self) -> TransitionToRunning {
         let mut word = self.0.load(Ordering::Acquire);
         debug_assert!(word & OWNED != 0 && word & EXITED == 0);
         if word & NOTIFIED != 0 {
             word = self.0.fetch_and(!NOTIFIED, Ordering::AcqRel);
         }
         if word & CANCELLED != 0 {
-            Begin::Cancel
+            TransitionToRunning::Cancel
         } else {
-            Begin::Poll
+            TransitionToRunning::Poll
         }
     }
 
-    /// 4, 5: after a poll that returned `Pending`.
+    /// 4, 5: ends a poll that returned `Pending`.
     #[inline]
-    pub(crate) fn end_poll(&self) -> End {
+    pub(crate) fn end_poll(&self) -> TransitionToBlocked {
         let mut seen = self.0.load(Ordering::Relaxed);
         loop {
             if seen & (NOTIFIED | CANCELLED) != 0 {
-                return End::Again;
+                return TransitionToBlocked::Again;
             }
             match self.0.compare_exchange_weak(
                 seen,
@@ -255,21 +259,22 @@ impl StateWord {
                 Ordering::AcqRel,
                 Ordering::Relaxed,
             ) {
-                Ok(_) => return End::Blocked,
+                Ok(_) => return TransitionToBlocked::Blocked,
                 Err(now) => seen = now,
             }
         }
     }
 
-    /// Will [`StateWord::end_poll`] answer [`End::Again`]? Only the poller asks; true
+    /// Returns true if [`StateWord::end_poll`] will return `Again`. Only the poller asks; true
     /// stays true.
-    pub(crate) fn will_go_on(&self) -> bool {
+    pub(crate) fn will_run_again(&self) -> bool {
         self.0.load(Ordering::Relaxed) & (NOTIFIED | CANCELLED) != 0
     }
 
-    /// 6: the future is gone, and the output in place or, if there is no handle, `dropped`.
+    /// 6: exits. The future is gone, and the output is stored, or dropped if there is no handle
+    /// (`dropped`).
     #[inline]
-    pub(crate) fn exit(&self, dropped: bool) -> Exit {
+    pub(crate) fn exit(&self, dropped: bool) -> TransitionToExited {
         let mut seen = self.0.load(Ordering::Relaxed);
         loop {
             debug_assert!(seen & EXITED == 0 && seen & OWNED != 0 && seen & REFS != 0);
@@ -278,23 +283,23 @@ impl StateWord {
                 (
                     0,
                     if by_id {
-                        Exit::WaiterById
+                        TransitionToExited::WaiterById
                     } else {
-                        Exit::Waiter
+                        TransitionToExited::Waiter
                     },
                 )
             } else if seen & HANDLE != 0 {
                 // The handle has a reference.
-                (REF, Exit::Alive)
+                (REF, TransitionToExited::Alive)
             } else if dropped {
                 let exit = match released(seen, REF) {
-                    Release::Alive => Exit::Alive,
-                    Release::Free => Exit::Free,
-                    Release::FreeOrphan => Exit::FreeOrphan,
+                    TransitionToFree::Alive => TransitionToExited::Alive,
+                    TransitionToFree::Free => TransitionToExited::Free,
+                    TransitionToFree::FreeOrphan => TransitionToExited::FreeOrphan,
                 };
                 (REF, exit)
             } else {
-                (0, Exit::Detached)
+                (0, TransitionToExited::Detached)
             };
             match self.0.compare_exchange_weak(
                 seen,
@@ -308,10 +313,10 @@ impl StateWord {
         }
     }
 
-    /// One more reference, by a holder of one.
+    /// Adds a reference, for the holder of one.
     ///
     /// # Panics
-    /// With over eight million references: wakers are being leaked.
+    /// Panics with over eight million references: wakers are being leaked.
     pub(crate) fn retain(&self) {
         let word = self.0.fetch_add(REF, Ordering::Relaxed);
         if word & REFS >= REFS_LIMIT {
@@ -320,44 +325,45 @@ impl StateWord {
         }
     }
 
-    /// One reference for a caller that has only an id.
+    /// Adds a reference for a caller that has only an id. Returns false if the coroutine is dead.
     pub(crate) fn retain_by_id(&self, generation: u32) -> bool {
         self.update(|word| lives(word, generation).then_some(word + REF))
             .is_ok()
     }
 
-    /// 7: gives so many references back.
+    /// 7: releases `count` references.
     #[inline]
-    pub(crate) fn release(&self, count: u32) -> Release {
+    pub(crate) fn release(&self, count: u32) -> TransitionToFree {
         let given = u64::from(count) * REF;
         let word = self.0.fetch_sub(given, Ordering::AcqRel);
         debug_assert!(word & REFS >= given);
         released(word, given)
     }
 
-    /// 7: the handle, which has seen the exit, gives back what it has.
+    /// 7: releases the references of the handle, which has seen the exit.
     #[inline]
-    pub(crate) fn release_of_handle(&self) -> Release {
-        let given = of_handle(self.0.load(Ordering::Relaxed));
+    pub(crate) fn release_handle(&self) -> TransitionToFree {
+        let given = handle_refs(self.0.load(Ordering::Relaxed));
         let word = self.0.fetch_sub(given, Ordering::AcqRel);
         debug_assert!(word & REFS >= given && word & EXITED != 0);
         released(word, given)
     }
 
-    /// Are the references of the handle, which has seen the exit, all that there are? Then the word is the caller's alone, and nothing need be given
-    /// back: an id makes no new ones.
+    /// Returns true if the references of the handle, which has seen the exit, are the only ones.
+    /// The word is then the caller's alone, and nothing need be released: an id makes no new
+    /// reference.
     ///
-    /// Only while the domain has a handle: its end marks what is still referenced.
+    /// Only while the domain has a handle: its end marks all slots that are still referenced.
     #[inline]
-    pub(crate) fn is_of_handle_alone(&self) -> bool {
-        // Acquire: what was done with the others.
+    pub(crate) fn has_only_handle_refs(&self) -> bool {
+        // Acquire: orders the uses of the other references before this.
         let word = self.0.load(Ordering::Acquire);
         debug_assert!(word & REFS != 0 && word & EXITED != 0);
-        word & REFS == of_handle(word)
+        word & REFS == handle_refs(word)
     }
 
-    /// After 7: the memory is freed, the slot gets its next generation. False: it has
-    /// none left, and must not be used again, for an old id would name its tenant.
+    /// After 7: the memory is freed, and the slot gets its next generation. Returns false if it has
+    /// none left: the slot must not be used again, since an old id would name its tenant.
     #[must_use]
     pub(crate) fn retire(&self) -> bool {
         let generation = (self.0.load(Ordering::Relaxed) >> GENERATION) as u32;
@@ -369,7 +375,7 @@ impl StateWord {
         next.is_some()
     }
 
-    /// A slot of this generation, to be free soon: what takes minutes in earnest.
+    /// Sets the generation of a slot that is about to be free, to test the end of generations.
     #[cfg(test)]
     pub(crate) fn age(&self, generation: u32) {
         self.0.fetch_and(u64::from(u32::MAX), Ordering::Relaxed);
@@ -377,11 +383,11 @@ impl StateWord {
             .fetch_or(u64::from(generation) << GENERATION, Ordering::Relaxed);
     }
 
-    /// The handle has put a waker in place, or an id, and publishes it.
+    /// Publishes the waker or id that the handle has stored.
     ///
     /// Sequentially consistent: afterwards the handle reads the level of the coroutine, which
     /// `reprio` sets before it asks [`has_waiter_by_id_now`](Self::has_waiter_by_id_now).
-    pub(crate) fn set_waiter(&self, by_id: bool) -> Join {
+    pub(crate) fn set_waiter(&self, by_id: bool) -> HandleTransition {
         let waiter = if by_id { WAITER | BY_ID } else { WAITER };
         let set = self
             .0
@@ -389,65 +395,68 @@ impl StateWord {
                 (word & EXITED == 0).then_some(word | waiter)
             });
         match set {
-            Ok(_) => Join::Done,
-            Err(_) => Join::Exited,
+            Ok(_) => HandleTransition::Done,
+            Err(_) => HandleTransition::Exited,
         }
     }
 
-    /// The handle takes its waker back, if it had published one.
-    pub(crate) fn clear_waiter(&self) -> Join {
+    /// Takes back the waker that the handle had published, if any.
+    pub(crate) fn clear_waiter(&self) -> HandleTransition {
         match self.update(|word| (word & EXITED == 0).then_some(word & !(WAITER | BY_ID))) {
-            Ok(_) => Join::Done,
-            Err(_) => Join::Exited,
+            Ok(_) => HandleTransition::Done,
+            Err(_) => HandleTransition::Exited,
         }
     }
 
-    /// The handle goes away. After `Join::Done` its reference is still to be
-    /// released; after `Join::Exited` the output is to be dropped as well.
-    pub(crate) fn drop_handle(&self) -> Join {
+    /// Ends the handle. After `Done` its reference is still to be released; after `Exited` the
+    /// output is to be dropped as well.
+    pub(crate) fn drop_handle(&self) -> HandleTransition {
         match self.update(|word| (word & EXITED == 0).then_some(word & !HANDLE)) {
-            Ok(_) => Join::Done,
-            Err(_) => Join::Exited,
+            Ok(_) => HandleTransition::Done,
+            Err(_) => HandleTransition::Exited,
         }
     }
 
-    /// The handle goes away, and with `Join::Done` its reference, which was not the
-    /// last: until it has exited, the coroutine has one of its own. After
-    /// `Join::Exited` output and reference are still there.
-    pub(crate) fn drop_handle_and_release(&self) -> Join {
+    /// Ends the handle and, if the result is `Done`, releases its reference, which was not the
+    /// last:
+    /// the coroutine has one of its own until it has exited. After `Exited` output and reference
+    /// are
+    /// still there.
+    pub(crate) fn drop_handle_and_release(&self) -> HandleTransition {
         match self.update(|word| (word & EXITED == 0).then_some((word & !HANDLE) - REF)) {
-            Ok(_) => Join::Done,
-            Err(_) => Join::Exited,
+            Ok(_) => HandleTransition::Done,
+            Err(_) => HandleTransition::Exited,
         }
     }
 
-    /// Is what the handle has published an id? Only the handle asks.
+    /// Returns true if the published waiter is an id. Only the handle asks.
     pub(crate) fn has_waiter_by_id(&self) -> bool {
         self.0.load(Ordering::Relaxed) & BY_ID != 0
     }
 
-    /// The same, asked by a thread that has just changed the coroutine's level.
+    /// The same for a thread that has just changed the coroutine's level.
     pub(crate) fn has_waiter_by_id_now(&self) -> bool {
         self.0.load(Ordering::SeqCst) & (BY_ID | EXITED) == BY_ID
     }
 
-    /// Has the handle published a waker or an id? Only the handle asks.
+    /// Returns true if the handle has published a waker or an id. Only the handle asks.
     pub(crate) fn has_waiter(&self) -> bool {
         self.0.load(Ordering::Relaxed) & WAITER != 0
     }
 
-    /// Marks a slot that is still referenced as the last remains of its domain.
+    /// Marks a slot that is still referenced as the last remains of its domain. Returns false if it
+    /// is not referenced.
     pub(crate) fn mark_orphan(&self) -> bool {
         self.update(|word| (word & REFS != 0).then_some(word | ORPHAN))
             .is_ok()
     }
 
-    /// Is its handle gone? Once true, always true.
+    /// Returns true if the handle is gone. Once true, always true.
     pub(crate) fn is_detached(&self) -> bool {
         self.0.load(Ordering::Acquire) & HANDLE == 0
     }
 
-    /// Is it queued, being polled, or suspended?
+    /// Returns true if the coroutine is queued, being polled, or suspended.
     pub(crate) fn is_owned(&self) -> bool {
         self.0.load(Ordering::Relaxed) & (OWNED | EXITED) == OWNED
     }
@@ -456,7 +465,7 @@ impl StateWord {
         self.0.load(Ordering::Acquire) & EXITED != 0
     }
 
-    /// Does the slot have a living tenant, of whatever generation?
+    /// Returns the generation of the living tenant, if the slot has one.
     pub(crate) fn tenant(&self) -> Option<u32> {
         let word = self.0.load(Ordering::Acquire);
         let generation = (word >> GENERATION) as u32;
@@ -464,25 +473,27 @@ impl StateWord {
     }
 }
 
-/// The references of a handle that has seen the exit: its own, and the coroutine's where the waiter was an id.
+/// Returns the references of a handle that has seen the exit: its own, and the coroutine's if the
+/// waiter was an id.
 #[inline]
-fn of_handle(word: u64) -> u64 {
+fn handle_refs(word: u64) -> u64 {
     const { assert!(BY_ID << 1 == REF) }
     REF + ((word & BY_ID) << 1)
 }
 
-/// What is due after references were given back; `word` is that of before.
-fn released(word: u64, given: u64) -> Release {
+/// Returns the duty after references were released; `word` is the word before the release.
+fn released(word: u64, given: u64) -> TransitionToFree {
     if word & REFS != given {
-        Release::Alive
+        TransitionToFree::Alive
     } else if word & ORPHAN == 0 {
-        Release::Free
+        TransitionToFree::Free
     } else {
-        Release::FreeOrphan
+        TransitionToFree::FreeOrphan
     }
 }
 
-/// A living coroutine of this generation: referenced, not exited.
+/// Returns true if the word is that of a living coroutine of this generation: referenced, not
+/// exited.
 fn lives(word: u64, generation: u32) -> bool {
     (word >> GENERATION) as u32 == generation && word & REFS != 0 && word & EXITED == 0
 }

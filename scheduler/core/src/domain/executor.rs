@@ -12,23 +12,24 @@ use super::spawn::discard;
 use crate::base::config::{SpawnError, SpawnOptions};
 use crate::base::host::Host;
 use crate::base::id::CoroutineId;
-use crate::coroutine::state::Wake;
+use crate::coroutine::state::TransitionToReady;
 use crate::poll::join::JoinHandle;
 use crate::poll::running::{Picked, Running, Yielded};
 use crate::sync::Ordering::SeqCst;
 use crate::sync::fence;
 use crate::vcpu::{Next, Vcpu};
 
-/// The right to serve one vCPU. It may be sent to the thread that will, and is
-/// used by one thread at a time. Dropping it retires the vCPU.
+/// The right to serve one vCPU. It may be sent to the thread that will serve the vCPU, and is used
+/// by
+/// one thread at a time. Dropping it retires the vCPU.
 pub struct Executor<H: Host> {
     pub(super) vcpu: NonNull<Vcpu<H>>,
     pub(super) domain: Domain<H>,
     pub(super) not_sync: PhantomData<core::cell::Cell<()>>,
 }
 
-// SAFETY: the thread that has the executor serves the vCPU; pinned coroutines are spawned
-// under a promise that it stays on its thread.
+// SAFETY: the thread that has the executor serves the vCPU; pinned coroutines are spawned under a
+// promise that the executor stays on its thread.
 unsafe impl<H: Host> Send for Executor<H> {}
 
 impl<H: Host> Deref for Executor<H> {
@@ -40,23 +41,23 @@ impl<H: Host> Deref for Executor<H> {
 }
 
 impl<H: Host> Executor<H> {
-    /// The domain of the vCPU.
+    /// Returns the domain of the vCPU.
     #[must_use]
     pub fn domain(&self) -> &Domain<H> {
         &self.domain
     }
 
-    /// The vCPU, for [`Host::current`] (`Served::from`).
+    /// Returns the vCPU, for [`Host::current`] (`Served::from`).
     #[must_use]
     pub fn vcpu(&self) -> NonNull<Vcpu<H>> {
         self.vcpu
     }
 
-    /// Takes the next coroutine, after putting `back` into its queue. `None`:
-    /// nothing is ready here or to be had elsewhere.
+    /// Takes the next coroutine, after putting `back` into its queue. `None`: no coroutine is ready
+    /// here or can be taken from elsewhere.
     #[inline(always)]
     pub fn pick(&self, back: Option<Yielded<'_, H>>) -> Option<Picked<'_, H>> {
-        // A coroutine that yielded on another vCPU goes back there, by its drop.
+        // A coroutine that yielded on another vCPU returns there, by its drop.
         let back = back.filter(|back| back.is_of(self));
         // SAFETY: the calling thread has the executor, which is not `Sync`; `Yielded` is the
         // ownership of a coroutine in no queue.
@@ -66,8 +67,9 @@ impl<H: Host> Executor<H> {
         }
     }
 
-    /// Takes a coroutine that is suspended here, whatever else is ready: [`Picked::Resume`], or `None` if it is not. For hosts
-    /// that see to it that a suspended poll, which may hold what others wait for, is not kept from the CPU for ever.
+    /// Takes a coroutine that is suspended here, whatever else is ready; `None` if it is not
+    /// suspended here. For hosts that ensure that a suspended poll, which may hold a resource that
+    /// others wait for, is not kept from the CPU for ever.
     pub fn pick_suspended(&self, id: CoroutineId) -> Option<Picked<'_, H>> {
         // SAFETY: the calling thread has the executor, which is not `Sync`.
         let found = unsafe { Vcpu::pick_suspended(self, id) };
@@ -75,15 +77,15 @@ impl<H: Host> Executor<H> {
         found.then_some(Picked::Resume { id, for_a_turn })
     }
 
-    /// Starts a coroutine that never leaves this vCPU.
+    /// Spawns a coroutine that never leaves this vCPU.
     ///
     /// # Errors
-    /// [`SpawnError`]; the future is dropped.
+    /// [`SpawnError`] for lack of memory, or if the vCPU is retired; the future is dropped.
     ///
     /// # Safety
-    /// Unless the future and its output are `Send`: the calling thread serves the
-    /// vCPU, and it is the only one that ever will, including the drop of the
-    /// executor; and the handle is used on that thread only.
+    /// Unless the future and its output are `Send`: the calling thread serves the vCPU and is the
+    /// only one that ever will, including the drop of the executor, and the handle is used on that
+    /// thread only.
     #[track_caller]
     pub unsafe fn spawn_pinned<F>(
         &self,
@@ -94,17 +96,18 @@ impl<H: Host> Executor<H> {
         F: Future + 'static,
         F::Output: 'static,
     {
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         unsafe { self.spawn_pinned_at(future, options, Location::caller()) }
     }
 
-    /// The same, with the place in the source that inspection shows.
+    /// Spawns like [`spawn_pinned`](Self::spawn_pinned), with the source position that inspection
+    /// shows.
     ///
     /// # Errors
-    /// [`SpawnError`]; the future is dropped.
+    /// As [`spawn_pinned`](Self::spawn_pinned).
     ///
     /// # Safety
-    /// As [`Executor::spawn_pinned`].
+    /// As [`spawn_pinned`](Self::spawn_pinned).
     pub unsafe fn spawn_pinned_at<F>(
         &self,
         future: F,
@@ -123,10 +126,10 @@ impl<H: Host> Executor<H> {
         self.domain.shared.spawn(future, options, pinned, location)
     }
 
-    /// Takes the vCPU out of service: cancels what is pinned to it, and gives the
-    /// rest to the others. O(coroutines of the domain).
+    /// Takes the vCPU out of service: cancels coroutines pinned to it, and moves the rest to other
+    /// vCPUs. O(coroutines of the domain).
     ///
-    /// To be called, or the executor dropped, on the thread that served it, while
+    /// Called, or the executor dropped, on the thread that served the vCPU, while
     /// [`Host::current`] still names the vCPU.
     pub fn retire(&self) {
         if !self.retire_once() {
@@ -134,20 +137,20 @@ impl<H: Host> Executor<H> {
         }
         fence(SeqCst);
         self.unpark();
-        // It may have been the one that watched, and it picks no more.
+        // It may have been the vCPU that looks at others, and it picks no more.
         self.leave_watch();
         self.refresh_clock();
         self.domain.shared.active.fetch_sub(1, SeqCst);
         let mut rounds = 0;
         while self.cancel_pinned() {
-            // A thread that has woken one is about to put it into the inbox.
+            // A thread that has woken a coroutine is about to put it into the inbox.
             self.domain.shared.host.relax(rounds);
             rounds = rounds.saturating_add(1);
         }
         self.forward();
     }
 
-    /// One round over everything pinned here; true if there was something.
+    /// Cancels the coroutines pinned here, in one round. Returns true if there were any.
     fn cancel_pinned(&self) -> bool {
         let mut found = false;
         for (id, slot) in self.pinned() {
@@ -157,10 +160,9 @@ impl<H: Host> Executor<H> {
                 .word
                 .wake_by_id(id.generation(), true)
             {
-                // SAFETY: `Enqueue` makes the coroutine ours; this thread
-                // serves its vCPU.
-                Wake::Enqueue => unsafe { discard(slot) },
-                Wake::Absorbed | Wake::Exited => {}
+                // SAFETY: `Enqueue` makes the coroutine ours; this thread serves its vCPU.
+                TransitionToReady::Enqueue => unsafe { discard(slot) },
+                TransitionToReady::Absorbed | TransitionToReady::Exited => {}
             }
         }
         while let Some(coroutine) = { self.locked().take_pinned() } {
@@ -174,7 +176,7 @@ impl<H: Host> Executor<H> {
 impl<H: Host> Drop for Executor<H> {
     fn drop(&mut self) {
         self.retire();
-        // Only now: another executor must not meet this one.
+        // Not earlier: another executor of the vCPU must not exist at the same time as this one.
         self.vacate();
     }
 }

@@ -1,9 +1,11 @@
 //! A domain: vCPUs that share one table of coroutines.
 //!
-//! [`Domain`] is a handle that can be cloned and sent anywhere; [`Executor`] is
-//! the one per vCPU that the serving thread holds. When the last of both is gone
-//! every coroutine is cancelled, and memory is freed but for slots that wakers
-//! and join handles still refer to, which go with the last of those.
+//! [`Domain`] is a handle that can be cloned and sent anywhere; an [`Executor`] is the right to
+//! serve
+//! one vCPU. When the last of both is dropped, every coroutine is cancelled and the memory is
+//! freed,
+//! except for slots that wakers and join handles still refer to; these go with their last
+//! reference.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -23,7 +25,7 @@ use crate::base::host::{Critical, Host};
 use crate::base::id::{CoroutineId, Dead};
 use crate::base::kind::State;
 use crate::base::level::Level;
-use crate::coroutine::loans::NOTHING;
+use crate::coroutine::loans::NO_LOAN;
 use crate::poll::join::{self, JoinHandle};
 use crate::poll::waker;
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
@@ -33,13 +35,13 @@ use crate::vcpu::Vcpu;
 use crate::vcpu::shared::Shared;
 pub use executor::Executor;
 
-/// A handle on a domain: spawn, wake, change priorities, inspect.
+/// A handle to a domain: spawn, wake, change priorities, inspect.
 pub struct Domain<H: Host> {
     shared: Arc<Shared<H>>,
 }
 
 impl<H: Host> Domain<H> {
-    /// A domain without vCPUs.
+    /// Creates a domain without vCPUs.
     #[must_use]
     pub fn new(host: H, config: Config) -> Domain<H> {
         Domain {
@@ -47,31 +49,32 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// Is this the waker of a coroutine of such a domain? Then to clone, wake or drop it
-    /// runs no code of users. Two loads.
+    /// Returns true if `waker` belongs to a coroutine of such a domain: to clone, wake or drop it
+    /// runs no user code. Two loads.
     #[inline]
     #[must_use]
     pub fn is_own_waker(waker: &Waker) -> bool {
         waker::slot_of::<H>(waker).is_some()
     }
 
-    /// The table that the wakers of all coroutines of such domains have: see [`is_own_waker`](Self::is_own_waker).
+    /// Returns the table of the wakers of all coroutines of such domains; see
+    /// [`is_own_waker`](Self::is_own_waker).
     #[must_use]
     pub fn waker_table() -> &'static RawWakerVTable {
         H::waker_table()
     }
 
-    /// The host it was made with.
+    /// Returns the host that the domain was created with.
     #[must_use]
     pub fn host(&self) -> &H {
         &self.shared.host
     }
 
-    /// Adds a vCPU, or puts one back into service that was retired (`alloc_cpu`
-    /// of the papers). The caller serves it.
+    /// Adds a vCPU, or puts a retired one back into service (`alloc_cpu` of the papers). The caller
+    /// serves it.
     ///
     /// # Errors
-    /// [`TooManyVcpus`].
+    /// [`TooManyVcpus`] if the domain has [`MAX_VCPUS`](crate::MAX_VCPUS) vCPUs.
     pub fn add_vcpu(&self) -> Result<Executor<H>, TooManyVcpus> {
         let shared = &self.shared;
         let vcpu = match shared.vcpus().find(|vcpu| vcpu.revive()) {
@@ -80,7 +83,7 @@ impl<H: Host> Domain<H> {
         };
         shared.active.fetch_add(1, SeqCst);
         fence(SeqCst);
-        // What came to a vCPU that left when there was none to inherit it.
+        // Coroutines that came to a vCPU which left while there was no other to take them.
         for left in shared.vcpus().filter(|vcpu| vcpu.is_retired_now()) {
             left.forward();
         }
@@ -104,8 +107,7 @@ impl<H: Host> Domain<H> {
                 .compare_exchange(null_mut(), vcpu, AcqRel, Acquire)
                 .is_ok()
             {
-                // Places fill from below, so this is the first that may count
-                // all of them in.
+                // Entries fill from below, so this is the first thread that may count all of them.
                 while let Err(count) =
                     shared
                         .count
@@ -116,32 +118,35 @@ impl<H: Host> Domain<H> {
                     }
                     core::hint::spin_loop();
                 }
-                // SAFETY: just boxed.
+                // SAFETY: a pointer of a box is never null.
                 return Ok(unsafe { NonNull::new_unchecked(vcpu) });
             }
-            // SAFETY: just boxed, and not published.
+            // SAFETY: the pointer came from a box, and is not published.
             drop(unsafe { Box::from_raw(vcpu) });
         }
         Err(TooManyVcpus)
     }
 
-    /// Makes room in the table for so many coroutines, so that it need not grow
-    /// until there are more. The table never shrinks.
+    /// Makes room in the table for `coroutines`, so that it need not grow until there are more. The
+    /// table never shrinks.
     ///
     /// # Errors
-    /// [`SpawnError::OutOfMemory`]; it will grow as memory allows.
+    /// [`SpawnError::OutOfMemory`]; the table will still grow as memory allows.
     pub fn reserve(&self, coroutines: usize) -> Result<(), SpawnError> {
-        match self.shared.table.reserve(coroutines) {
-            true => Ok(()),
-            false => Err(SpawnError::OutOfMemory),
+        if self.shared.table.reserve(coroutines) {
+            Ok(())
+        } else {
+            Err(SpawnError::OutOfMemory)
         }
     }
 
-    /// Starts a coroutine: on the vCPU of the calling thread, or on one that is
-    /// idle, or in turn. One allocation, O(1).
+    /// Spawns a coroutine on the vCPU of the calling thread, else on an idle one, else in turn. One
+    /// allocation, O(1).
     ///
     /// # Errors
-    /// [`SpawnError`]; the future is dropped.
+    /// [`SpawnError`] for lack of memory or of a vCPU, or after [`close`](Self::close); the future
+    /// is
+    /// dropped.
     #[track_caller]
     pub fn spawn<F>(
         &self,
@@ -155,10 +160,10 @@ impl<H: Host> Domain<H> {
         self.spawn_at(future, options, Location::caller())
     }
 
-    /// The same, with the place in the source that inspection shows.
+    /// Spawns like [`spawn`](Self::spawn), with the source position that inspection shows.
     ///
     /// # Errors
-    /// [`SpawnError`]; the future is dropped.
+    /// As [`spawn`](Self::spawn).
     pub fn spawn_at<F>(
         &self,
         future: F,
@@ -188,8 +193,8 @@ impl<H: Host> Domain<H> {
         self.shared.cancel(id)
     }
 
-    /// Gives a coroutine another level, whatever state it is in. One that is
-    /// queued moves to the tail of its new level. O(1).
+    /// Changes the level of a coroutine in any state. A queued coroutine moves to the tail of its
+    /// new level. O(1).
     ///
     /// # Errors
     /// [`Dead`] if there is no such coroutine (any more).
@@ -200,8 +205,7 @@ impl<H: Host> Domain<H> {
                 let block = coroutine.as_ref();
                 let before = block.base.swap(level.get(), SeqCst);
                 self.shared.resettle(coroutine, true);
-                // Its waiter may be more urgent than the coroutine from now on, and decides in
-                // its poll.
+                // From now on its waiter may be more urgent, and decides in its poll.
                 if level.get() > before && block.word.has_waiter_by_id_now() {
                     join::less_urgent(&self.shared, block);
                 }
@@ -209,7 +213,7 @@ impl<H: Host> Domain<H> {
         })
     }
 
-    /// The state a coroutine is in, as far as one can tell from outside.
+    /// Returns the state of a coroutine, which may have changed on return.
     #[must_use]
     pub fn state(&self, id: CoroutineId) -> State {
         self.shared
@@ -218,7 +222,7 @@ impl<H: Host> Domain<H> {
             .unwrap_or(State::Exited)
     }
 
-    /// The effective level of a coroutine.
+    /// Returns the effective level of a coroutine.
     ///
     /// # Errors
     /// [`Dead`] if there is no such coroutine (any more).
@@ -228,35 +232,35 @@ impl<H: Host> Domain<H> {
             .with(id, |coroutine| unsafe { coroutine.as_ref() }.level())
     }
 
-    /// The coroutine that the calling thread is polling (`get_cid`).
+    /// Returns the coroutine that the calling thread is polling (`get_cid`).
     #[must_use]
     pub fn current_id(&self) -> Option<CoroutineId> {
         let _critical = Critical::<H>::enter();
         self.shared.here().and_then(Vcpu::current_id)
     }
 
-    /// Its effective level.
+    /// Returns the effective level of the coroutine that the calling thread is polling.
     #[must_use]
     pub fn current_level(&self) -> Option<Level> {
         let _critical = Critical::<H>::enter();
-        // SAFETY: it is being polled by this thread, hence alive.
+        // SAFETY: this thread is polling the coroutine, so it is alive.
         self.shared.current().map(|c| unsafe { c.as_ref() }.level())
     }
 
-    /// The current coroutine takes a lock that lends: until it has given back all
-    /// such locks it may be lent the levels of what waits for them. To be called
-    /// before others can know that it holds the lock, and if it does not get it,
-    /// followed by [`Domain::lock_released`]. Returns its id; `None` outside of
-    /// a coroutine.
+    /// Tells that the current coroutine takes a lock that lends: until it has released all such
+    /// locks, it may be lent the levels of the waiters. Called before others can know that the
+    /// coroutine holds the lock, and followed by [`Domain::lock_released`] if the coroutine does
+    /// not
+    /// get it. Returns the coroutine's id; `None` outside of a coroutine.
     pub fn lock_taken(&self) -> Option<CoroutineId> {
         let _critical = Critical::<H>::enter();
         let current = self.shared.current()?;
-        // SAFETY: it is being polled by this thread, hence alive.
+        // SAFETY: this thread is polling the coroutine, so it is alive.
         unsafe { current.as_ref() }.loans.taken();
         Some(id_of(current))
     }
 
-    /// The same, by the thread that gives a lock to a coroutine that waits for it.
+    /// Tells that the calling thread hands a lock over to a coroutine that waits for it.
     ///
     /// # Errors
     /// [`Dead`] if there is no such coroutine (any more).
@@ -266,87 +270,90 @@ impl<H: Host> Domain<H> {
             .with(id, |coroutine| unsafe { coroutine.as_ref() }.loans.taken())
     }
 
-    /// A lock that was taken by `id` is given back, by whatever thread. With its last
-    /// one a coroutine loses what was lent to it.
+    /// Tells that a lock which `id` had taken is released, on any thread. With its last lock the
+    /// coroutine loses its loans.
     pub fn lock_released(&self, id: CoroutineId) {
         let _ = self.shared.with(id, |coroutine| {
             // SAFETY: `with` holds a reference.
             if unsafe { coroutine.as_ref() }.loans.released() {
-                // SAFETY: as above.
+                // SAFETY: `with` holds a reference.
                 unsafe { self.shared.resettle(coroutine, false) };
             }
         });
     }
 
-    /// The current coroutine waits for something outside of the domain that is to have its
-    /// level: whenever that changes while it is blocked, it is polled. Returns the level;
-    /// `None` outside of a coroutine.
+    /// Tells that the current coroutine waits for a holder outside of the domain, to which its
+    /// level
+    /// is lent: when the level changes while the coroutine is blocked, it is polled. Returns the
+    /// level; `None` outside of a coroutine.
     pub fn waits(&self) -> Option<Level> {
         let _critical = Critical::<H>::enter();
         let waiting = self.shared.current()?;
-        // SAFETY: it is being polled by this thread, hence alive.
+        // SAFETY: this thread is polling the coroutine, so it is alive.
         let waiting = unsafe { waiting.as_ref() };
         waiting.set_lends();
         Some(waiting.level())
     }
 
-    /// The current coroutine waits for a lock that `holder` holds, and lends it
-    /// its level.
+    /// Lends the level of the current coroutine, which waits for a lock, to the lock's `holder`.
     pub fn lend_to_holder(&self, holder: CoroutineId) {
         let _critical = Critical::<H>::enter();
         let Some(waiting) = self.shared.current() else {
             return;
         };
-        // SAFETY: it is being polled by this thread, hence alive.
+        // SAFETY: this thread is polling the coroutine, so it is alive.
         let waiting = unsafe { waiting.as_ref() };
         waiting.set_lends();
         self.lend(holder, waiting.level());
     }
 
-    /// The level of the current coroutine, which is about to queue for a lock that lends: if it becomes more urgent after this it
-    /// is polled. `None` outside of a coroutine.
+    /// Returns the level of the current coroutine, which is about to queue for a lock that lends:
+    /// if
+    /// it becomes more urgent later, it is polled. `None` outside of a coroutine.
     pub fn level_to_lend(&self) -> Option<Level> {
         let _critical = Critical::<H>::enter();
         let current = self.shared.current()?;
-        // SAFETY: it is being polled by this thread, hence alive.
+        // SAFETY: this thread is polling the coroutine, so it is alive.
         let current = unsafe { current.as_ref() };
         current.set_lends();
         Some(current.level())
     }
 
-    /// What waits for a lock that `holder` holds lends it this level. For the one that hands a lock over while others wait:
-    /// they have lent to the holder before.
+    /// Lends `level` to the holder of a lock. For the thread that hands a lock over while others
+    /// wait: they had lent to the previous holder.
     pub fn lend(&self, holder: CoroutineId, level: Level) {
         let _ = self.shared.with(holder, |coroutine| {
             // SAFETY: `with` holds a reference.
             if unsafe { coroutine.as_ref() }.loans.lend(level.get()) {
-                // SAFETY: as above.
+                // SAFETY: `with` holds a reference.
                 unsafe { self.shared.resettle(coroutine, true) };
             }
         });
     }
 
-    /// The most urgent that waits for a lock of `holder` is of this level now, which may be less urgent than before; `None`: nothing waits. What
-    /// is lent to a coroutine that holds one lock is just that. One that holds several keeps what it is lent until it has given back the last.
+    /// Sets the most urgent level that waits for a lock of `holder`, which may be less urgent than
+    /// before; `None`: no one waits. The loan of a coroutine that holds one lock follows. A
+    /// coroutine
+    /// with several locks keeps its loan until it has released the last.
     pub fn lend_again(&self, holder: CoroutineId, level: Option<Level>) {
-        let level = level.map_or(NOTHING, Level::get);
+        let level = level.map_or(NO_LOAN, Level::get);
         let _ = self.shared.with(holder, |coroutine| {
             // SAFETY: `with` holds a reference.
             if unsafe { coroutine.as_ref() }.loans.lend_again(level) {
-                // SAFETY: as above.
+                // SAFETY: `with` holds a reference.
                 unsafe { self.shared.resettle(coroutine, true) };
             }
         });
     }
 
-    /// From now on nothing can be spawned; what lives goes on.
+    /// Refuses new coroutines from now on. Living ones continue.
     pub fn close(&self) {
         self.shared.closed.store(true, SeqCst);
     }
 
-    /// Cancels every living coroutine and returns how many there were. A host
-    /// that shuts down closes the domain and calls this until it answers 0, with
-    /// its vCPUs still in service. O(slots in use so far).
+    /// Cancels every living coroutine and returns their number. A host that shuts down closes the
+    /// domain and calls this until it returns 0, with its vCPUs still in service. O(slots in use so
+    /// far).
     pub fn cancel_all(&self) -> usize {
         let mut living = 0;
         for (index, slot) in self.shared.table.slots() {
@@ -358,19 +365,19 @@ impl<H: Host> Domain<H> {
         living
     }
 
-    /// The vCPUs, retired ones included.
+    /// Iterates over the vCPUs, retired ones included.
     pub fn vcpus(&self) -> impl Iterator<Item = &Vcpu<H>> {
         self.shared.vcpus()
     }
 
-    /// How many vCPUs are in service.
+    /// Returns the number of vCPUs in service.
     #[must_use]
     pub fn active_vcpus(&self) -> usize {
         self.shared.active.load(Relaxed)
     }
 
-    /// How many coroutines were spawned so far. Those of [`Vcpu::exits`] are gone;
-    /// read the exits first, and the difference is never negative.
+    /// Returns the number of coroutines spawned so far. [`Vcpu::exits`] counts those that are gone;
+    /// if the exits are read first, the difference is never negative.
     #[must_use]
     pub fn spawned(&self) -> u64 {
         let outside = self.shared.spawned_outside.load(Relaxed);
@@ -379,14 +386,15 @@ impl<H: Host> Domain<H> {
             .fold(outside, |all, vcpu| all + vcpu.spawned())
     }
 
-    /// How many of them are parked.
+    /// Returns the number of parked vCPUs.
     #[must_use]
     pub fn idle_vcpus(&self) -> usize {
         self.shared.idle.load(Relaxed)
     }
 
-    /// The local bitmap of the domain: bit L set iff level L has a ready
-    /// coroutine on any of its vCPUs.
+    /// Returns the bitmap of the domain: bit L is set iff level L has a ready coroutine on any of
+    /// its
+    /// vCPUs.
     #[must_use]
     pub fn bitmap(&self) -> u64 {
         self.shared.vcpus().fold(0, |all, vcpu| all | vcpu.bitmap())
@@ -413,13 +421,13 @@ impl<H: Host> Drop for Domain<H> {
             // The count first: a marked slot may be freed at once.
             let count = Arc::into_raw(self.shared.clone());
             if !slot.word.mark_orphan() {
-                // SAFETY: the count of a line ago.
+                // SAFETY: the count taken above.
                 unsafe { Arc::decrement_strong_count(count) };
                 unreferenced += 1;
             }
         }
-        // A thread that gave the last reference of a slot back just before it could be
-        // marked holds no count, and uses the table until the slot is free.
+        // A thread that released the last reference of a slot just before the slot could be marked
+        // holds no count, and uses the table until the slot is free.
         let mut spins = 0;
         while self.shared.count_free() < unreferenced {
             self.shared.host.relax(spins);

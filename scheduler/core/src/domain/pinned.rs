@@ -1,4 +1,5 @@
-//! What is pinned to a vCPU, for hosts in which another thread than the one that serves the vCPU polls it.
+//! Coroutines pinned to a vCPU, for hosts that poll them on a thread other than the one that serves
+//! the vCPU.
 
 use core::ptr::{self, NonNull};
 
@@ -9,7 +10,7 @@ use crate::coroutine::Slot;
 use crate::vcpu::Vcpu;
 
 impl<H: Host> Vcpu<H> {
-    /// What is pinned here, with its slot. O(coroutines of the domain).
+    /// Iterates over the coroutines pinned here, with their slots. O(coroutines of the domain).
     pub(crate) fn pinned(&self) -> impl Iterator<Item = (CoroutineId, NonNull<Slot<H>>)> {
         let shared = self.shared();
         shared.table.slots().filter_map(move |(index, slot)| {
@@ -23,20 +24,23 @@ impl<H: Host> Vcpu<H> {
         })
     }
 
-    /// Is anything pinned here? While something is, the vCPU must not be retired on another thread than that which polls it.
-    /// O(coroutines of the domain).
+    /// Returns true if a coroutine is pinned here. While one is, the vCPU must not be retired on a
+    /// thread other than the one that polls it. O(coroutines of the domain).
     #[must_use]
     pub fn has_pinned(&self) -> bool {
         self.pinned().next().is_some()
     }
 
-    /// Ends what is pinned here and queued, without a poll, whatever thread serves the vCPU.
+    /// Ends the coroutines that are pinned here and queued, without a poll, whichever thread serves
+    /// the vCPU.
     ///
     /// # Safety
-    /// The calling thread is that which polls what is pinned here, and in the middle of no such poll.
+    /// The calling thread is the one that polls the coroutines pinned here, and is not in the
+    /// middle
+    /// of such a poll.
     pub unsafe fn discard_pinned(&self) {
         while let Some(coroutine) = { self.locked().take_pinned() } {
-            // SAFETY: out of the queue, so ours, and dropped on its own thread.
+            // SAFETY: the coroutine is out of its queue, so ours, and dropped on its own thread.
             unsafe { discard(coroutine) };
         }
     }

@@ -1,4 +1,4 @@
-//! The life of a domain's coroutines: how they start, and how all end with the domain.
+//! The life of a domain's coroutines: their start, and their end with the domain.
 
 use core::future::Future;
 use core::panic::Location;
@@ -9,8 +9,8 @@ use crate::base::events::Step;
 use crate::base::host::{Critical, Host};
 use crate::base::id::{CoroutineId, Dead};
 use crate::base::level::{Level, Priority};
-use crate::coroutine::state::Wake;
-use crate::coroutine::{Birth, Slot, allocate, take_back, vtable_of};
+use crate::coroutine::state::TransitionToReady;
+use crate::coroutine::{Slot, SlotInit, allocate, take_back, vtable_of};
 use crate::poll::join::JoinHandle;
 use crate::poll::running::exit;
 use crate::sync::Ordering::{Relaxed, SeqCst};
@@ -24,12 +24,12 @@ impl<H: Host> Shared<H> {
             unsafe { wake::cancel_slot(coroutine, id.generation()) }
         })
         .and_then(|wake| match wake {
-            Wake::Exited => Err(Dead),
-            Wake::Absorbed | Wake::Enqueue => Ok(()),
+            TransitionToReady::Exited => Err(Dead),
+            TransitionToReady::Absorbed | TransitionToReady::Enqueue => Ok(()),
         })
     }
 
-    /// The current coroutine of the calling thread, if it is in this domain.
+    /// Returns the coroutine that the calling thread is polling, if it is in this domain.
     pub(super) fn current(&self) -> Option<NonNull<Slot<H>>> {
         self.here().and_then(Vcpu::current)
     }
@@ -55,7 +55,7 @@ impl<H: Host> Shared<H> {
         let level = match options.priority {
             Priority::At(level) => level,
             Priority::Inherit => match here.and_then(Vcpu::current) {
-                // SAFETY: it is being polled by this thread, hence alive.
+                // SAFETY: this thread is polling the coroutine, so it is alive.
                 Some(parent) => unsafe { parent.as_ref() }.level(),
                 None => Level::DEFAULT,
             },
@@ -63,7 +63,7 @@ impl<H: Host> Shared<H> {
         let Some(site) = self.spawn_sites.number(vtable_of::<F, H>(), location) else {
             return Err(SpawnError::OutOfMemory);
         };
-        let birth = Birth {
+        let init = SlotInit {
             level,
             kind: options.kind,
             pinned: pinned.is_some(),
@@ -71,15 +71,15 @@ impl<H: Host> Shared<H> {
             site,
         };
         let slot = match here {
-            // SAFETY: the calling thread serves it, and the section is critical.
+            // SAFETY: the calling thread serves the vCPU, and the section is critical.
             Some(here) => unsafe { here.slot_cache.take(&self.table) },
             None => self.table.take(),
         };
         let slot = slot.ok_or(SpawnError::OutOfMemory)?;
         let future = match allocate::<F, H>(future) {
-            // SAFETY: the slot was taken a line ago, and the body is made for it.
-            Ok(body) if unsafe { Slot::furnish(slot, body, &birth) } => None,
-            // SAFETY: nothing knows of it.
+            // SAFETY: the slot was just taken, and the body is made for it.
+            Ok(body) if unsafe { Slot::init_block(slot, body, &init) } => None,
+            // SAFETY: the body has no other user.
             Ok(body) => Some(unsafe { take_back::<F, H>(body) }),
             Err(future) => Some(future),
         };
@@ -96,12 +96,12 @@ impl<H: Host> Shared<H> {
             Some(here) => here.counters.spawned(),
             None => drop(self.spawned_outside.fetch_add(1, Relaxed)),
         }
-        // SAFETY: the coroutine has this output, and the word counts the handle.
+        // SAFETY: the coroutine has this output, and its state word counts the handle.
         let handle = unsafe { JoinHandle::new(slot) };
         home.trace(slot, Step::Spawned);
         if options.start {
-            // SAFETY: `init` made the coroutine ours to enqueue; it is queued at home if the
-            // calling thread serves that.
+            // SAFETY: `init` made the coroutine ours to enqueue; it is queued at home only if the
+            // calling thread serves that vCPU.
             unsafe {
                 match here {
                     Some(here) if core::ptr::eq(here, home) => here.admit_here(slot),
@@ -113,14 +113,13 @@ impl<H: Host> Shared<H> {
         Ok(handle)
     }
 
-    /// Cancels everything. No vCPU is served any more, except by the calling
-    /// thread.
+    /// Cancels all coroutines. Only the calling thread may still serve a vCPU.
     pub(super) fn shut_down(&self) {
         self.closed.store(true, SeqCst);
         for rounds in 0.. {
             for vcpu in self.vcpus() {
                 while let Some(coroutine) = { vcpu.locked().take_any() } {
-                    // SAFETY: out of its queue, so owned by us.
+                    // SAFETY: the coroutine is out of its queue, so owned by us.
                     unsafe { discard(coroutine) };
                 }
             }
@@ -130,7 +129,7 @@ impl<H: Host> Shared<H> {
                     continue;
                 };
                 living = true;
-                if slot.word.wake_by_id(generation, true) == Wake::Enqueue
+                if slot.word.wake_by_id(generation, true) == TransitionToReady::Enqueue
                     && let Some(slot) = self.table.find(index)
                 {
                     // SAFETY: `Enqueue` makes the coroutine ours.
@@ -140,7 +139,7 @@ impl<H: Host> Shared<H> {
             if !living {
                 return;
             }
-            // A thread that has woken one is about to put it into an inbox.
+            // A thread that has woken a coroutine is about to put it into an inbox.
             self.host.relax(rounds);
         }
     }
@@ -149,9 +148,9 @@ impl<H: Host> Shared<H> {
 /// Ends a coroutine without another poll.
 ///
 /// # Safety
-/// The caller owns it.
+/// The caller owns the coroutine.
 pub(crate) unsafe fn discard<H: Host>(coroutine: NonNull<Slot<H>>) {
-    // SAFETY: owned; its vCPU lives as long as the domain.
+    // SAFETY: the caller owns the coroutine, and its vCPU lives as long as the domain.
     unsafe {
         let vcpu = coroutine.as_ref().vcpu();
         let end = coroutine.as_ref().cancel(vcpu.spawn_sites());

@@ -1,4 +1,4 @@
-//! Asking a coroutine to end, apart from its join handle.
+//! The right to cancel a coroutine, apart from its join handle.
 
 use core::fmt;
 use core::ptr::NonNull;
@@ -9,42 +9,45 @@ use crate::coroutine::Slot;
 use crate::tables::table::id_of;
 use crate::vcpu::{release, wake};
 
-/// The right to cancel a coroutine, and to see whether it has exited; from any thread. It
-/// keeps the control block.
+/// A handle that can cancel a coroutine and tell whether it has exited, from any thread. It keeps
+/// the
+/// control block alive.
 pub struct CancelHandle<H: Host> {
     slot: NonNull<Slot<H>>,
 }
 
-// SAFETY: nothing but the id and atomics can be reached, as by a waker.
+// SAFETY: only the id and atomics can be reached, as through a waker.
 unsafe impl<H: Host> Send for CancelHandle<H> {}
-// SAFETY: as above.
+// SAFETY: only the id and atomics can be reached, as through a waker.
 unsafe impl<H: Host> Sync for CancelHandle<H> {}
 
 impl<H: Host> CancelHandle<H> {
+    /// Creates a handle.
+    ///
     /// # Safety
     /// The caller gives it a reference to the slot's coroutine.
     pub(crate) unsafe fn new(slot: NonNull<Slot<H>>) -> CancelHandle<H> {
         CancelHandle { slot }
     }
 
-    /// The id of the coroutine.
+    /// Returns the id of the coroutine.
     #[must_use]
     pub fn id(&self) -> CoroutineId {
         id_of(self.slot)
     }
 
     fn slot(&self) -> &Slot<H> {
-        // SAFETY: our reference keeps it.
+        // SAFETY: our reference keeps the slot.
         unsafe { self.slot.as_ref() }
     }
 
-    /// Has it exited?
+    /// Returns true if the coroutine has exited.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.slot().word.is_exited()
     }
 
-    /// As [`JoinHandle::cancel`](crate::JoinHandle::cancel).
+    /// Cancels the coroutine, as [`JoinHandle::cancel`](crate::JoinHandle::cancel) does.
     pub fn cancel(&self) {
         // SAFETY: our reference keeps the control block.
         let _ = unsafe { wake::cancel_slot(self.slot, self.slot().word.generation()) };
@@ -60,7 +63,7 @@ impl<H: Host> Clone for CancelHandle<H> {
 
 impl<H: Host> Drop for CancelHandle<H> {
     fn drop(&mut self) {
-        // SAFETY: it is our reference.
+        // SAFETY: the reference is ours, and not used after this.
         unsafe { release::release(self.slot) };
     }
 }

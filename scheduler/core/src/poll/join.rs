@@ -1,33 +1,43 @@
-//! Awaiting a coroutine.
+//! Join handles: awaiting a coroutine.
 //!
-//! The handle may publish one waiter, in one word of the control block: the id of the coroutine in whose poll it is awaited, if that is
-//! of the same domain and is to be woken, else a boxed waker. While the state word says `WAITER` the field belongs to
-//! the thread that exits the coroutine; while it does not, to the handle.
+//! A handle may publish one waiter, in one word of the control block: the id of the coroutine in
+//! whose
+//! poll the handle is awaited, if that coroutine is in the same domain and the waker is its own,
+//! else
+//! a boxed waker. While `WAITER` is set in the state word, the field belongs to the thread that
+//! exits
+//! the coroutine; while it is clear, to the handle.
 //!
-//! An id needs no reference to what it names: if that has exited, or its slot has another tenant, there is nothing to wake. And the
-//! exiting thread needs the control block no longer than to read it: it clears the field, and the handle, which may have seen the exit before, waits for
-//! that, a few instructions, before it frees the control block, with the coroutine's own reference and its own.
+//! An id needs no reference: if its coroutine has exited, or the slot has another tenant, there is
+//! nobody to wake. The exiting thread needs the control block only to read the id: it then clears
+//! the field. The handle may have seen the exit earlier; it waits for the clear field, a few
+//! instructions, before it releases the coroutine's own reference and its own.
 //!
 //! # Lending
 //!
-//! While a coroutine is blocked in the wait for a less urgent one, it lends that its level. A wait
-//! has no future of its own: `timeout(d, &mut handle)` gives the wait up, keeps the handle and
-//! tells no one, and the poll that gives up has polled the handle, too. So the rule is: **the last
-//! poll before a coroutine blocks lends, and any other poll of a handle takes back.** A coroutine
-//! that
-//! has asked less urgent handles is polled once more before it blocks.
+//! While a coroutine is blocked on a less urgent one, it lends its level. A wait has no future of
+//! its
+//! own: `timeout(d, &mut handle)` abandons the wait, keeps the handle and tells no one, and the
+//! poll
+//! that abandons it has polled the handle, too. So the rule is: **the last poll before a coroutine
+//! blocks lends, and any other poll of a handle takes back.** A coroutine that has polled handles
+//! of
+//! less urgent coroutines is polled once more before it blocks.
 //!
 //! Only the handle writes the level lent along it (`join_boost`), so no lock and no list is needed.
 //! A wait that ends without a poll of the handle (`select!`, if the other branch was polled first,
-//! or the end of the waiter while the handle is elsewhere) leaves the loan in place until the
-//! handle is polled or dropped. A handle that is polled
-//! with another waker than that of the coroutine around it (in a set of futures that polls those
-//! that were woken) lends in each poll, and until the handle is dropped.
-//! [`reprio`](crate::Domain::reprio) of an awaited coroutine wakes its waiter, whose poll decides
-//! again.
+//! or
+//! the end of the waiter while the handle is elsewhere) leaves the loan in place until the handle
+//! is
+//! polled or dropped. A handle that is polled with a waker other than that of the coroutine around
+//! it
+//! (in a set of futures that polls those that were woken) lends in each poll, and until the handle
+//! is
+//! dropped. [`reprio`](crate::Domain::reprio) of an awaited coroutine wakes its waiter, whose poll
+//! decides again.
 //!
-//! Cost: one test of a bit for a poll that asks no less urgent handle; else a poll more when it
-//! blocks, and a change of level, O(1), for each handle.
+//! Cost: a test of one bit for a poll that polls no less urgent handle; else one more poll when the
+//! coroutine blocks, and a change of level, O(1), for each handle.
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -41,7 +51,7 @@ use core::task::{Context, Poll, Waker};
 use crate::base::host::{Critical, Host};
 use crate::base::id::CoroutineId;
 use crate::coroutine::join_error::JoinError;
-use crate::coroutine::state::Join;
+use crate::coroutine::state::HandleTransition;
 use crate::coroutine::{BoxedWaker, Slot, catch_panic};
 use crate::poll::cancel::CancelHandle;
 use crate::poll::waker;
@@ -50,16 +60,16 @@ use crate::tables::table::id_of;
 use crate::vcpu::shared::Shared;
 use crate::vcpu::{Vcpu, release, wake};
 
-/// The right to the result of a coroutine, one word. Dropping it detaches the coroutine; until then it keeps the control block, also when the
-/// result has been taken.
+/// The right to the result of a coroutine, one word. Dropping it detaches the coroutine. Until then
+/// it keeps the control block alive, even after the result has been taken.
 #[must_use = "dropping the handle detaches the coroutine; say so with `detach`"]
 pub struct JoinHandle<T, H: Host> {
-    /// Its slot; plus [`TAKEN`] when the result has been taken.
+    /// Its slot, tagged with [`TAKEN`] when the result has been taken.
     slot: NonNull<Slot<H>>,
     result: PhantomData<T>,
 }
 
-/// A bit that the address of a slot has not.
+/// A bit that is clear in the address of every slot.
 const TAKEN: usize = 1;
 
 #[inline]
@@ -70,13 +80,13 @@ fn is_tagged<H: Host>(slot: NonNull<Slot<H>>) -> bool {
 #[inline]
 fn untagged<H: Host>(slot: NonNull<Slot<H>>) -> NonNull<Slot<H>> {
     let slot = slot.as_ptr().map_addr(|address| address & !TAKEN);
-    // SAFETY: slots are aligned to more than that bit.
+    // SAFETY: slots are aligned to more than that bit, so the address is still not null.
     unsafe { NonNull::new_unchecked(slot) }
 }
 
-// SAFETY: the handle moves the result between threads, and nothing else.
+// SAFETY: the handle moves only the result between threads.
 unsafe impl<T: Send, H: Host> Send for JoinHandle<T, H> {}
-// SAFETY: through a shared handle nothing but the id and atomics can be reached.
+// SAFETY: through a shared handle only the id and atomics can be reached.
 unsafe impl<T: Send, H: Host> Sync for JoinHandle<T, H> {}
 impl<T, H: Host> Unpin for JoinHandle<T, H> {}
 
@@ -87,8 +97,10 @@ impl<T, H: Host> fmt::Debug for JoinHandle<T, H> {
 }
 
 impl<T, H: Host> JoinHandle<T, H> {
+    /// Creates a handle.
+    ///
     /// # Safety
-    /// The slot's coroutine has the output `T` and its word counts this handle.
+    /// The slot's coroutine has the output `T`, and its state word counts this handle.
     pub(crate) unsafe fn new(slot: NonNull<Slot<H>>) -> JoinHandle<T, H> {
         JoinHandle {
             slot,
@@ -108,82 +120,84 @@ impl<T, H: Host> JoinHandle<T, H> {
 
     #[inline]
     fn block(&self) -> &Slot<H> {
-        // SAFETY: the handle's reference keeps it.
+        // SAFETY: the handle's reference keeps the slot.
         unsafe { self.slot().as_ref() }
     }
 
-    /// The id of the coroutine.
+    /// Returns the id of the coroutine.
     #[must_use]
     pub fn id(&self) -> CoroutineId {
         id_of(self.slot())
     }
 
-    /// Lets the coroutine go its way.
+    /// Drops the handle; the coroutine continues without it.
     pub fn detach(self) {}
 
-    /// Has it exited?
+    /// Returns true if the coroutine has exited.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.block().word.is_exited()
     }
 
-    /// Asks the coroutine to end: its future is dropped instead of polled again.
-    /// A poll that is under way is finished first; it is asked to give way, so one that computes and asks
-    /// ([`Vcpu::need_preempt`](crate::Vcpu::need_preempt)) ends soon, whatever else is ready. The handle then reports
-    /// [`JoinError::Cancelled`], unless the coroutine was faster.
+    /// Asks the coroutine to end: its future is dropped instead of polled again. A poll that is
+    /// under
+    /// way finishes first; it is asked to yield, so that a computing poll which calls
+    /// [`Vcpu::need_preempt`](crate::Vcpu::need_preempt) ends soon, whatever else is ready. The
+    /// handle then returns [`JoinError::Cancelled`], unless the coroutine finished first.
     pub fn cancel(&self) {
         let generation = self.block().word.generation();
         // SAFETY: the handle's reference keeps the control block.
         let _ = unsafe { wake::cancel_slot(self.slot(), generation) };
     }
 
-    /// The right to cancel it, apart from the handle. `None` when the result has been taken.
+    /// Returns a handle that can cancel the coroutine; `None` when the result has been taken.
     #[must_use]
     pub fn cancel_handle(&self) -> Option<CancelHandle<H>> {
         (!self.is_taken()).then(|| {
             self.block().word.retain();
-            // SAFETY: the reference just taken.
+            // SAFETY: the reference was just taken.
             unsafe { CancelHandle::new(self.slot()) }
         })
     }
 
-    /// Takes the result if it is there.
+    /// Takes the result if the coroutine has exited.
     fn try_take(&mut self) -> Option<Result<T, JoinError>> {
         let block = self.block();
         if self.is_taken() || !block.word.is_exited() {
             return None;
         }
         let mut result = MaybeUninit::<Result<T, JoinError>>::uninit();
-        // SAFETY: exited, so the output is in place, and it is the handle's; it
-        // is of type `T`, and taken once.
+        // SAFETY: the coroutine has exited, so the output is stored and the handle's; it has type
+        // `T`,
+        // and is taken once.
         let result = unsafe {
             block.take_output(block.vcpu().spawn_sites(), result.as_mut_ptr().cast());
             result.assume_init()
         };
         let taken = self.slot.as_ptr().map_addr(|address| address | TAKEN);
-        // SAFETY: not null.
+        // SAFETY: a tagged address is not null.
         self.slot = unsafe { NonNull::new_unchecked(taken) };
         Some(result)
     }
 }
 
-/// Gives back what the handle of a coroutine that has exited holds.
+/// Releases the references of the handle of an exited coroutine.
 ///
 /// # Safety
-/// It is the handle's reference, which has seen the exit, and the output is gone.
+/// The reference is the handle's, which has seen the exit, and the output is gone.
 #[inline(never)]
 unsafe fn release_exited<H: Host>(slot: NonNull<Slot<H>>) {
-    // SAFETY: the handle's reference keeps it.
+    // SAFETY: the handle's reference keeps the slot.
     let block = unsafe { slot.as_ref() };
     // Acquire: the exiting thread does not use the control block any more.
     if block.word.has_waiter_by_id() && !block.waiter.load(Acquire).is_null() {
         wait_for_exit(block);
     }
-    // SAFETY: the handle's, and the coroutine's own where it is the handle's, too.
-    unsafe { release::release_of_handle(slot) };
+    // SAFETY: the reference is the handle's, and so is the coroutine's own if the waiter was an id.
+    unsafe { release::release_handle(slot) };
 }
 
-/// Another thread has exited the coroutine, and has not yet read what awaits it.
+/// Waits until the thread that has exited the coroutine has read the waiter's id.
 #[cold]
 fn wait_for_exit<H: Host>(block: &Slot<H>) {
     let mut spins = 0;
@@ -196,8 +210,10 @@ fn wait_for_exit<H: Host>(block: &Slot<H>) {
 impl<T, H: Host> Future for JoinHandle<T, H> {
     type Output = Result<T, JoinError>;
 
+    /// Polls for the result.
+    ///
     /// # Panics
-    /// If polled again after it has returned the result.
+    /// Panics if polled again after it has returned the result.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         assert!(
             !self.is_taken(),
@@ -216,31 +232,31 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
                 && !block.word.has_waiter()
                 && let Some(id) = id_to_wake(waiting, cx.waker())
             {
-                // The first poll, in a coroutine of the domain: nothing of users is here.
+                // The first poll, in a coroutine of the domain: no user code is involved.
                 block.waiter.store(id, Relaxed);
-                if block.word.set_waiter(true) == Join::Done {
-                    // SAFETY: we are in its poll, and hold a reference to the other.
+                if block.word.set_waiter(true) == HandleTransition::Done {
+                    // SAFETY: we are in the poll of `waiting`, and hold a reference to the other.
                     unsafe { lend_from(domain, slot, Some(waiting), true) };
                     return Poll::Pending;
                 }
             }
             waiting
         };
-        if register(block, cx.waker(), waiting) == Join::Exited {
+        if register(block, cx.waker(), waiting) == HandleTransition::Exited {
             return match self.try_take() {
                 Some(result) => Poll::Ready(result),
                 None => Poll::Pending,
             };
         }
         let _critical = Critical::<H>::enter();
-        // SAFETY: we are in its poll, and hold a reference to the other.
+        // SAFETY: we are in the poll of `waiting`, and hold a reference to the other.
         unsafe { lend_from(domain, slot, waiting, block.word.has_waiter_by_id()) };
         Poll::Pending
     }
 }
 
-/// Sets the level that a coroutine is lent whose handle has just been polled. `from`: the
-/// coroutine of the domain in whose poll that was; `by_id`: its waker was used.
+/// Sets the level lent to a coroutine whose handle has just been polled. `from` is the coroutine of
+/// the domain in whose poll that was; `by_id` is true if the waker was its own.
 ///
 /// # Safety
 /// As [`lend`], and `from` is being polled by the calling thread.
@@ -253,30 +269,30 @@ unsafe fn lend_from<H: Host>(
 ) {
     let mut level = Slot::<H>::NO_BOOST;
     if let Some(from) = from {
-        // SAFETY: it is being polled, hence alive.
+        // SAFETY: the coroutine is being polled, hence alive.
         let from = unsafe { from.as_ref() };
         from.set_lends();
         let own = from.level().get();
-        // The waiter was published before: see `StateWord::set_waiter`.
-        // SAFETY: referenced, hence alive.
+        // The waiter was published earlier: see `StateWord::set_waiter`.
+        // SAFETY: the caller holds a reference, so the slot is alive.
         let is_less_urgent = || own < unsafe { slot.as_ref() }.base.load(SeqCst);
         if !by_id || from.is_polled_to_lend() {
             level = own;
         } else if is_less_urgent() {
-            from.set_has_asked(true);
+            from.set_has_polled_handles(true);
         }
     }
-    // SAFETY: passed on.
+    // SAFETY: the contract is the caller's.
     unsafe { lend(domain, slot, level) };
 }
 
-/// Sets the level that an awaited coroutine is lent.
+/// Sets the level lent to an awaited coroutine.
 ///
 /// # Safety
-/// The caller is the handle of the coroutine, or was until now, and holds a reference.
+/// The caller is the handle of the coroutine, or was until just now, and holds a reference.
 #[inline]
 unsafe fn lend<H: Host>(domain: &Shared<H>, awaited: NonNull<Slot<H>>, level: u8) {
-    // SAFETY: referenced, hence alive.
+    // SAFETY: the caller holds a reference, so the block is alive.
     let block = unsafe { awaited.as_ref() };
     let before = block.join_boost.load(Relaxed);
     if before == level {
@@ -285,24 +301,26 @@ unsafe fn lend<H: Host>(domain: &Shared<H>, awaited: NonNull<Slot<H>>, level: u8
     block.join_boost.store(level, Relaxed);
     let effective = block.level().get();
     if level < effective || before <= effective {
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         unsafe { change_level(domain, awaited) };
     }
 }
 
+/// Settles the coroutine after a change of its loan.
+///
 /// # Safety
 /// As [`lend`].
 #[inline(never)]
 unsafe fn change_level<H: Host>(domain: &Shared<H>, awaited: NonNull<Slot<H>>) {
-    // SAFETY: passed on.
+    // SAFETY: the contract is the caller's.
     unsafe { domain.resettle(awaited, true) };
 }
 
-/// Wakes the waiter of a coroutine that has become less urgent, unless it lends already.
+/// Wakes the waiter of a coroutine that has become less urgent, unless the waiter lends already.
 #[cold]
 pub(crate) fn less_urgent<H: Host>(domain: &Shared<H>, awaited: &Slot<H>) {
     if awaited.join_boost.load(Relaxed) == Slot::<H>::NO_BOOST {
-        // It may have given up, or exited, meanwhile.
+        // The waiter may have given up, or exited, meanwhile.
         let waiter = awaited.waiter.load(Relaxed).addr() as u64;
         let _ = domain.wake(CoroutineId::from_u64(waiter));
     }
@@ -311,41 +329,42 @@ pub(crate) fn less_urgent<H: Host>(domain: &Shared<H>, awaited: &Slot<H>) {
 impl<T, H: Host> Drop for JoinHandle<T, H> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the handle goes.
-        unsafe { let_go(self.slot) }
+        // SAFETY: the handle is being dropped.
+        unsafe { drop_handle(self.slot) }
     }
 }
 
-/// The handle of a coroutine goes: one call, for it is in line wherever a handle may be dropped.
+/// Drops the handle of a coroutine: one call, since it is inlined wherever a handle may be dropped.
 ///
 /// # Safety
-/// It is the handle's reference, as [`JoinHandle::slot`] has it.
+/// The reference is the handle's, in the form of [`JoinHandle::slot`].
 #[inline(never)]
-unsafe fn let_go<H: Host>(handle: NonNull<Slot<H>>) {
+unsafe fn drop_handle<H: Host>(handle: NonNull<Slot<H>>) {
     let slot = untagged(handle);
-    match is_tagged(handle) {
-        // SAFETY: it has seen the exit, and taken the output.
-        true => unsafe { release_exited(slot) },
-        // SAFETY: it has not taken the output.
-        false => unsafe { leave(slot) },
+    if is_tagged(handle) {
+        // SAFETY: the handle has seen the exit, and taken the output.
+        unsafe { release_exited(slot) }
+    } else {
+        // SAFETY: the handle has not taken the output.
+        unsafe { drop_with_output(slot) }
     }
 }
 
-/// The handle of a coroutine goes, and leaves the output.
+/// Drops the handle of a coroutine whose output has not been taken.
 ///
 /// # Safety
-/// It is the handle's reference.
+/// The reference is the handle's.
 #[inline(never)]
-unsafe fn leave<H: Host>(slot: NonNull<Slot<H>>) {
-    // SAFETY: the handle's reference keeps it.
+unsafe fn drop_with_output<H: Host>(slot: NonNull<Slot<H>>) {
+    // SAFETY: the handle's reference keeps the slot.
     let block = unsafe { slot.as_ref() };
     let word = &block.word;
     if word.has_waiter() {
-        // A waker that panics does not keep the handle's reference.
+        // A waker whose destructor panics must not keep the handle's reference.
         let (_, waiter) = take_back(block);
         catch_panic::<H>(|| drop(waiter));
     }
-    // Another thread takes a loan back at most.
+    // Another thread can only take the loan back.
     let lends = block.join_boost.load(Relaxed) != Slot::<H>::NO_BOOST;
     let dropped = if lends {
         word.drop_handle()
@@ -353,93 +372,107 @@ unsafe fn leave<H: Host>(slot: NonNull<Slot<H>>) {
         word.drop_handle_and_release()
     };
     match dropped {
-        Join::Done if !lends => return,
+        HandleTransition::Done if !lends => return,
         // SAFETY: we still hold the handle's reference.
-        Join::Done => unsafe {
+        HandleTransition::Done => unsafe {
             lend(block.vcpu().shared(), slot, Slot::<H>::NO_BOOST);
         },
-        // SAFETY: exited with the handle alive: the output is the handle's, and then its references.
-        Join::Exited => unsafe {
+        // SAFETY: the coroutine exited while the handle was alive: the output is the handle's, and
+        // then its references.
+        HandleTransition::Exited => unsafe {
             block.drop_output(block.vcpu().spawn_sites());
             return release_exited(slot);
         },
     }
-    // SAFETY: the handle's reference.
+    // SAFETY: the reference is the handle's, and still held.
     unsafe { release::release(slot) };
 }
 
-/// Publishes the waker of what awaits the coroutine: `waiting`, if that is in a coroutine of the domain.
-fn register<H: Host>(block: &Slot<H>, new: &Waker, waiting: Option<NonNull<Slot<H>>>) -> Join {
+/// Publishes the waker of the waiter; `waiting` is the coroutine of the domain in whose poll this
+/// is.
+fn register<H: Host>(
+    block: &Slot<H>,
+    new: &Waker,
+    waiting: Option<NonNull<Slot<H>>>,
+) -> HandleTransition {
     let word = &block.word;
     let id = waiting.and_then(|waiting| id_to_wake(waiting, new));
     if word.has_waiter() {
         let published = block.waiter.load(Relaxed);
         if id == Some(published) {
-            // The same coroutine still; did it exit meanwhile?
+            // The waiter is still the same coroutine; the awaited one may have exited meanwhile.
             return if word.is_exited() {
-                Join::Exited
+                HandleTransition::Exited
             } else {
-                Join::Done
+                HandleTransition::Done
             };
         }
         let (taken, waiter) = take_back(block);
-        if taken == Join::Exited {
-            return Join::Exited;
+        if taken == HandleTransition::Exited {
+            return HandleTransition::Exited;
         }
         drop(waiter);
     }
     let packed = id.unwrap_or_else(|| Box::into_raw(Box::new(new.clone())).cast());
     block.waiter.store(packed, Relaxed);
     let set = word.set_waiter(id.is_some());
-    if set == Join::Exited && id.is_none() {
-        // SAFETY: a box, that was not published.
+    if set == HandleTransition::Exited && id.is_none() {
+        // SAFETY: the field holds a box, which was not published.
         drop(unsafe { take_waiter(block) });
     }
     set
 }
 
-/// Takes back what the handle has published, unless the coroutine has exited: a box, or an id, which is nothing to drop.
-fn take_back<H: Host>(block: &Slot<H>) -> (Join, Option<BoxedWaker>) {
+/// Takes back the waiter that the handle has published, unless the coroutine has exited: a box, or
+/// an
+/// id, which needs no drop.
+fn take_back<H: Host>(block: &Slot<H>) -> (HandleTransition, Option<BoxedWaker>) {
     let word = &block.word;
     let by_id = word.has_waiter_by_id();
     let taken = word.clear_waiter();
-    let is_box = taken == Join::Done && !by_id;
-    // SAFETY: a box that is the handle's again.
+    let is_box = taken == HandleTransition::Done && !by_id;
+    // SAFETY: the field holds a box, which is the handle's again.
     (taken, is_box.then(|| unsafe { take_waiter(block) }))
 }
 
-/// The waker in the field.
+/// Takes the waker out of the field.
 ///
 /// # Safety
-/// It is a box, and the caller's: not published, taken back, or published before an exit that the caller has made.
+/// The field holds a box that is the caller's: not published, taken back, or published before an
+/// exit
+/// that the caller has made.
 pub(crate) unsafe fn take_waiter<H: Host>(block: &Slot<H>) -> BoxedWaker {
-    // SAFETY: packed by `register` from such a box, and unpacked once.
+    // SAFETY: `register` stored such a box, which is taken once.
     unsafe { Box::from_raw(block.waiter.load(Relaxed).cast()) }
 }
 
-/// Wakes the coroutine that awaits this one, on which the caller makes no use any more.
+/// Wakes the coroutine that awaits this one. The caller does not use the block after this.
 ///
 /// # Safety
-/// The caller has just exited it, on this vCPU or for it, and a waiter by id was published. It is in a critical section.
+/// The caller has just exited the coroutine, on this vCPU or for it, a waiter by id was published,
+/// and
+/// the section is critical.
 pub(crate) unsafe fn wake_by_id<H: Host>(vcpu: &Vcpu<H>, block: NonNull<Slot<H>>) {
     let id = {
-        // SAFETY: the handle keeps it until the field is cleared.
+        // SAFETY: the handle keeps the slot until the field is cleared.
         let waiter = unsafe { &block.as_ref().waiter };
         let id = waiter.load(Relaxed).addr();
         waiter.store(null_mut(), Release);
         CoroutineId::from_u64(id as u64)
     };
-    // It may have exited, as what awaited it may have given up.
+    // The waiter may have given up, or exited, meanwhile.
     let domain = vcpu.shared();
     let _ = domain.wake_from(domain.here(), id);
 }
 
-/// The id of the coroutine that is being polled, as the field has it, if its is the waker. Never null: no slot has index 0.
+/// Returns the id of the coroutine that is being polled, in the form of the field, if the waker is
+/// its
+/// own. Never null: no slot has index 0.
 fn id_to_wake<H: Host>(waiting: NonNull<Slot<H>>, waker: &Waker) -> Option<*mut ()> {
     if waker::slot_of::<H>(waker) != Some(waiting) {
         return None;
     }
     let id = id_of(waiting).to_u64();
-    // Where pointers have 32 bits it is boxed.
+    // Where pointers have 32 bits, the waker is boxed.
     usize::try_from(id).ok().map(without_provenance_mut)
 }

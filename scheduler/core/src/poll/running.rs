@@ -1,8 +1,7 @@
-//! A coroutine that has been picked, and what becomes of it.
+//! A picked coroutine, its poll and the outcome.
 //!
-//! [`Running`] is the ownership of a coroutine between its queue and the end of
-//! its poll. It cannot be cloned or kept: it is polled, or dropped (then the
-//! coroutine goes back to the tail of its level).
+//! [`Running`] is the ownership of a coroutine between its queue and the end of its poll. It is
+//! polled, or dropped (then the coroutine returns to the tail of its level).
 
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
@@ -14,44 +13,44 @@ use crate::base::host::{Critical, Host};
 use crate::base::id::CoroutineId;
 use crate::base::kind::{Kind, State};
 use crate::base::level::Level;
-use crate::coroutine::state::{Begin, End, Exit, Release};
+use crate::coroutine::state::{
+    TransitionToBlocked, TransitionToExited, TransitionToFree, TransitionToRunning,
+};
 use crate::coroutine::{Ended, Slot, catch_panic};
 use crate::poll::join;
 use crate::poll::waker;
 use crate::tables::table::id_of;
 use crate::vcpu::{Vcpu, release};
 
-/// What [`Executor::pick`](crate::Executor::pick) found.
+/// Result of [`Executor::pick`](crate::Executor::pick).
 #[must_use]
 pub enum Picked<'a, H: Host> {
     /// A coroutine to poll.
     Poll(Running<'a, H>),
-    /// A suspended coroutine: let the thread that holds its stack go on. Its
-    /// poll ends there.
+    /// A suspended coroutine: the thread that holds its stack is to continue. Its poll ends there.
     Resume {
-        /// Which.
+        /// The coroutine.
         id: CoroutineId,
-        /// Others of its level wait that have not used their quantum: it has been
-        /// patient ([`Config::patience`](crate::Config::patience)) and is due a
-        /// quantum.
+        /// True if others of its level wait that have not used their quantum: the coroutine has
+        /// waited for [`Config::patience`](crate::Config::patience) and is due a quantum.
         for_a_turn: bool,
     },
 }
 
-/// What a poll came to.
+/// Outcome of a poll.
 #[must_use]
 pub enum Polled<'a, H: Host> {
-    /// It wants to go on: give it to the next [`Executor::pick`](crate::Executor::pick).
+    /// The coroutine is ready again: pass it to the next [`Executor::pick`](crate::Executor::pick).
     Yielded(Yielded<'a, H>),
-    /// It waits for a wake.
+    /// The coroutine waits for a wake.
     Blocked,
-    /// It is done, or was cancelled, or has panicked.
+    /// The coroutine is done, was cancelled, or has panicked.
     Exited,
 }
 
-/// A coroutine to be polled now. `!Send`: it is polled where it was picked. One may be kept while others are picked and
-/// polled. One that is forgotten (`mem::forget`) is never polled again, and its domain waits for it when it
-/// shuts down.
+/// A coroutine to be polled now. `!Send`: it is polled where it was picked. It may be kept while
+/// others are picked and polled. If it is forgotten (`mem::forget`), the coroutine is never polled
+/// again, and its domain waits for it at shutdown.
 pub struct Running<'a, H: Host> {
     vcpu: &'a Vcpu<H>,
     coroutine: NonNull<Slot<H>>,
@@ -68,48 +67,51 @@ impl<'a, H: Host> Running<'a, H> {
     }
 
     fn block(&self) -> &Slot<H> {
-        // SAFETY: owned by `self`, hence alive.
+        // SAFETY: `self` owns the coroutine, so it is alive.
         unsafe { self.coroutine.as_ref() }
     }
 
-    /// Its id.
+    /// Returns the id of the coroutine.
     #[must_use]
     pub fn id(&self) -> CoroutineId {
         id_of(self.coroutine)
     }
 
-    /// Its effective level.
+    /// Returns the effective level of the coroutine.
     #[must_use]
     pub fn level(&self) -> Level {
         self.block().level()
     }
 
-    /// What it is for.
+    /// Returns the kind of the coroutine.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.block().kind()
     }
 
-    /// Was it spawned with [`Executor::spawn_pinned`](crate::Executor::spawn_pinned)?
+    /// Returns true if the coroutine was spawned with
+    /// [`Executor::spawn_pinned`](crate::Executor::spawn_pinned).
     #[must_use]
     pub fn is_pinned(&self) -> bool {
         self.block().is_pinned()
     }
 
-    /// It has been kept while others were picked: from here on it is what is polled on its vCPU. [`Running::poll`] sees to that, too; a host
-    /// whose polls may be [suspended](crate::Vcpu::suspend_current) calls this before they may be. One load for what was picked last.
+    /// Makes this the current coroutine of its vCPU, after others were picked while it was kept.
+    /// [`Running::poll`] does so, too; a host whose polls may be
+    /// [suspended](crate::Vcpu::suspend_current) calls this before suspension is possible. One load
+    /// if the coroutine was picked last.
     #[inline]
     pub fn make_current(&self) {
         if !self.vcpu.is_current(self.coroutine) {
             let _critical = Critical::<H>::enter();
-            // SAFETY: it is ours, and in no queue.
+            // SAFETY: the coroutine is ours, and in no queue.
             unsafe { self.vcpu.make_current(self.coroutine) };
         }
     }
 
-    /// Polls it: once, or once more if it is about to block and awaits less urgent coroutines.
-    /// A panic in it ends it and is reported by its join handle.
-    // See `Vcpu::pick`.
+    /// Polls the coroutine: once, or once more if it is about to block and awaits less urgent
+    /// coroutines. A panic in the poll ends the coroutine and is reported by its join handle.
+    // Always in line, for the reason given at `Vcpu::pick`.
     #[inline(always)]
     pub fn poll(self) -> Polled<'a, H> {
         let this = ManuallyDrop::new(self);
@@ -118,36 +120,36 @@ impl<'a, H: Host> Running<'a, H> {
         this.make_current();
         let began = vcpu.clock();
         let mut end = match block.word.begin_poll() {
-            // SAFETY: we own it and have begun its poll.
-            Begin::Poll => unsafe { poll_future(vcpu, coroutine) },
-            // SAFETY: we own it, and it has not finished.
-            Begin::Cancel => Some(unsafe { block.cancel(vcpu.spawn_sites()) }),
+            // SAFETY: we own the coroutine and have begun its poll.
+            TransitionToRunning::Poll => unsafe { poll_future(vcpu, coroutine) },
+            // SAFETY: we own the coroutine, and it has not finished.
+            TransitionToRunning::Cancel => Some(unsafe { block.cancel(vcpu.spawn_sites()) }),
         };
-        if end.is_none() && block.has_asked() {
-            // SAFETY: as above, and it is pending.
+        if end.is_none() && block.has_polled_handles() {
+            // SAFETY: we own the coroutine, have begun its poll, and it is pending.
             end = unsafe { poll_to_lend(vcpu, coroutine) };
         }
         if let Some(end) = end {
-            // SAFETY: it is finished and ours.
+            // SAFETY: the coroutine is finished and ours.
             unsafe { exit(vcpu, coroutine, end, Some(began)) };
             return Polled::Exited;
         }
         // A poll that was suspended is over only when it has been resumed.
         let _critical = Critical::<H>::enter();
         if vcpu.is_watched(coroutine) {
-            // SAFETY: it is ours.
+            // SAFETY: the coroutine is ours.
             unsafe { vcpu.was_watched(coroutine, began) };
         }
         vcpu.stop();
         let mut again = Step::Yielded;
         let is_ready = block.has_woken_itself() || block.kind() == Kind::Switching || {
-            // Before the coroutine is given away.
+            // Set before the coroutine is given away.
             block.set_state(State::Blocked);
-            if vcpu.shared().host.is_tracing() && !block.word.will_go_on() {
+            if vcpu.shared().host.is_tracing() && !block.word.will_run_again() {
                 vcpu.trace(coroutine, Step::Blocked);
                 again = Step::Ready;
             }
-            block.word.end_poll() == End::Again
+            block.word.end_poll() == TransitionToBlocked::Again
         };
         if is_ready {
             vcpu.trace(coroutine, again);
@@ -162,7 +164,7 @@ impl<'a, H: Host> Running<'a, H> {
     }
 }
 
-/// Polls the future of a coroutine. `None`: it is pending.
+/// Polls the future of a coroutine. `None`: the future is pending.
 ///
 /// # Safety
 /// The caller owns the coroutine and has begun its poll.
@@ -171,26 +173,27 @@ unsafe fn poll_future<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Slot<H>>) -> O
     // SAFETY: the coroutine's own reference outlives the poll.
     let waker = unsafe { waker::borrowed(coroutine) };
     let mut cx = Context::from_waker(&waker);
-    // SAFETY: passed on.
+    // SAFETY: the contract is the caller's.
     unsafe { coroutine.as_ref().poll(vcpu.spawn_sites(), &mut cx) }
 }
 
-/// Polls a coroutine that has asked less urgent handles once more if it is about to block: it lends
-/// its level to those that this poll asks (see [`join`]).
+/// Polls a coroutine that has polled less urgent handles once more if it is about to block: it
+/// lends
+/// its level to those that this poll polls (see [`join`]).
 ///
 /// # Safety
 /// As [`poll_future`].
 #[cold]
 unsafe fn poll_to_lend<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Slot<H>>) -> Option<Ended> {
-    // SAFETY: owned, hence alive.
+    // SAFETY: the caller owns the coroutine, so it is alive.
     let block = unsafe { coroutine.as_ref() };
-    block.set_has_asked(false);
-    let goes_on = block.has_woken_itself() || block.word.will_go_on();
-    if goes_on || block.kind() == Kind::Switching {
+    block.set_has_polled_handles(false);
+    let runs_again = block.has_woken_itself() || block.word.will_run_again();
+    if runs_again || block.kind() == Kind::Switching {
         return None;
     }
     block.set_polled_to_lend(true);
-    // SAFETY: passed on.
+    // SAFETY: the contract is the caller's.
     let end = unsafe { poll_future(vcpu, coroutine) };
     block.set_polled_to_lend(false);
     end
@@ -200,12 +203,12 @@ impl<H: Host> Drop for Running<'_, H> {
     fn drop(&mut self) {
         self.vcpu.stop();
         self.vcpu.trace(self.coroutine, Step::Yielded);
-        // SAFETY: ours, and in no queue.
+        // SAFETY: the coroutine is ours, and in no queue.
         unsafe { self.vcpu.locked().enqueue(self.coroutine) };
     }
 }
 
-/// A coroutine on its way back to its queue.
+/// A coroutine that has yielded and is to return to its queue.
 pub struct Yielded<'a, H: Host> {
     coroutine: NonNull<Slot<H>>,
     vcpu: &'a Vcpu<H>,
@@ -213,11 +216,11 @@ pub struct Yielded<'a, H: Host> {
 }
 
 impl<H: Host> Yielded<'_, H> {
-    /// Its effective level.
+    /// Returns the effective level of the coroutine.
     #[inline]
     #[must_use]
     pub fn level(&self) -> Level {
-        // SAFETY: owned by `self`, hence alive.
+        // SAFETY: `self` owns the coroutine, so it is alive.
         unsafe { self.coroutine.as_ref() }.level()
     }
 
@@ -233,19 +236,19 @@ impl<H: Host> Yielded<'_, H> {
 
 impl<H: Host> Drop for Yielded<'_, H> {
     fn drop(&mut self) {
-        // SAFETY: ours, in no queue, and polled there last.
+        // SAFETY: the coroutine is ours, in no queue, and was polled last on this vCPU.
         unsafe { self.vcpu.locked().enqueue_back(self.coroutine) };
     }
 }
 
-/// Exits a coroutine whose future is gone and whose output is in place. `began`: by
-/// the end of its poll, which began at this tick.
+/// Exits a coroutine whose future is gone and whose output is stored. `began` is the start of its
+/// poll in ticks, if the coroutine ended in a poll.
 ///
-/// Code of users (the destructor of an output that is not wanted, a waker that is not
-/// of this crate) is still part of the poll: it may take long, and be suspended.
+/// User code (the destructor of an output that nobody awaits, a waker of another executor) is still
+/// part of the poll: it may take long, and be suspended.
 ///
 /// # Safety
-/// The caller owns it.
+/// The caller owns the coroutine.
 #[inline]
 pub(crate) unsafe fn exit<H: Host>(
     vcpu: &Vcpu<H>,
@@ -253,16 +256,16 @@ pub(crate) unsafe fn exit<H: Host>(
     end: Ended,
     began: Option<u64>,
 ) {
-    // SAFETY: owned, hence alive until our reference is given back below.
+    // SAFETY: the coroutine is owned, hence alive until our reference is released below.
     let block = unsafe { coroutine.as_ref() };
     let word = &block.word;
     let detached = word.is_detached();
     if detached {
         if end == Ended::Panicked {
-            // SAFETY: it is ours.
+            // SAFETY: the coroutine is ours.
             unsafe { vcpu.has_panicked(coroutine, began) };
         }
-        // SAFETY: no handle is left, and none will be, so the output is ours.
+        // SAFETY: no handle is left, and none will be made, so the output is ours.
         unsafe { block.drop_output(vcpu.spawn_sites()) };
     }
     // A poll that was suspended is over only when it has been resumed.
@@ -270,33 +273,36 @@ pub(crate) unsafe fn exit<H: Host>(
     if let Some(began) = began
         && vcpu.is_watched(coroutine)
     {
-        // SAFETY: it is ours.
+        // SAFETY: the coroutine is ours.
         unsafe { vcpu.was_watched(coroutine, began) };
     }
     block.set_state(State::Exited);
     vcpu.trace(coroutine, Step::Exited);
     vcpu.counters.exited(end == Ended::Panicked);
-    // Before others may free it, and use its slot again.
+    // Before others may free the coroutine and use its slot again.
     if began.is_some() {
         vcpu.stop();
     }
     match word.exit(detached) {
-        Exit::Alive => {}
-        // SAFETY: the coroutine's own reference, the last one, was given back; the domain is that of the vCPU.
-        Exit::Free => unsafe { release::finish(Release::Free, coroutine, vcpu.domain()) },
-        // SAFETY: as above.
-        Exit::FreeOrphan => unsafe {
-            release::finish(Release::FreeOrphan, coroutine, vcpu.domain())
+        TransitionToExited::Alive => {}
+        // SAFETY: the coroutine's own reference was the last, and is released; the domain is the
+        // vCPU's.
+        TransitionToExited::Free => unsafe {
+            release::finish(TransitionToFree::Free, coroutine, vcpu.domain())
         },
-        // SAFETY: the handle does not free it before the id is read, which is done here.
-        Exit::WaiterById => unsafe { join::wake_by_id(vcpu, coroutine) },
-        exit @ (Exit::Detached | Exit::Waiter) => {
-            // The rest is still a part of the poll.
+        // SAFETY: likewise.
+        TransitionToExited::FreeOrphan => unsafe {
+            release::finish(TransitionToFree::FreeOrphan, coroutine, vcpu.domain())
+        },
+        // SAFETY: the handle does not free the block before the id is read, which happens here.
+        TransitionToExited::WaiterById => unsafe { join::wake_by_id(vcpu, coroutine) },
+        exit @ (TransitionToExited::Detached | TransitionToExited::Waiter) => {
+            // The rest is still part of the poll.
             if began.is_some() {
-                vcpu.go_on(coroutine);
+                vcpu.continue_poll(coroutine);
             }
             let critical = critical.outside(|| match exit {
-                Exit::Waiter => {
+                TransitionToExited::Waiter => {
                     // SAFETY: the published waiter is ours after an exit.
                     let waiter = unsafe { join::take_waiter(block) };
                     catch_panic::<H>(|| (*waiter).wake());
@@ -307,7 +313,7 @@ pub(crate) unsafe fn exit<H: Host>(
             if began.is_some() {
                 vcpu.stop();
             }
-            // SAFETY: the coroutine's own reference.
+            // SAFETY: the reference is the coroutine's own, and still held.
             unsafe { release::release(coroutine) };
             drop(critical);
         }

@@ -1,8 +1,9 @@
 //! The waker of a coroutine: a counted reference to its slot.
 //!
-//! It is an ordinary [`core::task::Waker`]; any future of the ecosystem may hold
-//! it, on any thread, for as long as it likes, also when the domain is gone.
-//! Clone and drop are one atomic step, a wake is one plus an enqueue.
+//! It is an ordinary [`core::task::Waker`]; any future of the ecosystem may hold it, on any thread,
+//! for any time, also when the domain is gone. Clone and drop are one atomic step, a wake is one
+//! plus
+//! an enqueue.
 
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
@@ -10,22 +11,26 @@ use core::task::{RawWaker, RawWakerVTable, Waker};
 
 use crate::base::host::{Critical, Host};
 use crate::coroutine::Slot;
-use crate::coroutine::state::Wake;
+use crate::coroutine::state::TransitionToReady;
 use crate::vcpu::Vcpu;
 use crate::vcpu::release::release;
 use crate::vcpu::wake::wake_slot;
 
-/// The table of the wakers of a host's coroutines, for [`waker_table!`](crate::waker_table).
+/// Creates the table of the wakers of a host's coroutines, for
+/// [`waker_table!`](crate::waker_table).
 #[doc(hidden)]
 #[must_use]
 pub const fn new_table<H: Host>() -> RawWakerVTable {
     RawWakerVTable::new(clone::<H>, wake::<H>, wake_by_ref::<H>, drop_waker::<H>)
 }
 
-/// The body of [`Host::waker_table`]: the table of the wakers of this host's coroutines, a static.
+/// Expands to the body of [`Host::waker_table`]: the table of the wakers of this host's coroutines,
+/// a
+/// static.
 ///
-/// Wakers are known by its address. A constant of a generic function would have one in each crate
-/// that uses the function.
+/// Wakers are recognized by its address. A constant of a generic function would have another
+/// address
+/// in each crate that uses the function.
 #[macro_export]
 macro_rules! waker_table {
     ($host:ty) => {{
@@ -34,17 +39,17 @@ macro_rules! waker_table {
     }};
 }
 
-/// The waker of a coroutine, without a reference of its own.
+/// Creates the waker of a coroutine, without a reference of its own.
 ///
 /// # Safety
-/// The caller holds a reference for as long as the result is used.
+/// The caller holds a reference while the result is used.
 pub(crate) unsafe fn borrowed<H: Host>(slot: NonNull<Slot<H>>) -> ManuallyDrop<Waker> {
     let raw = RawWaker::new(slot.as_ptr().cast(), H::waker_table());
-    // SAFETY: the vtable below keeps the contract; the reference is the caller's.
+    // SAFETY: the vtable keeps the contract of `RawWaker`; the reference is the caller's.
     ManuallyDrop::new(unsafe { Waker::from_raw(raw) })
 }
 
-/// The slot behind a waker that [`borrowed`] made.
+/// Returns the slot behind a waker that [`borrowed`] made.
 pub(crate) fn slot_of<H: Host>(waker: &Waker) -> Option<NonNull<Slot<H>>> {
     core::ptr::eq(waker.vtable(), H::waker_table())
         .then(|| NonNull::new(waker.data().cast_mut().cast()))
@@ -58,22 +63,22 @@ unsafe fn clone<H: Host>(data: *const ()) -> RawWaker {
 }
 
 unsafe fn wake<H: Host>(data: *const ()) {
-    // SAFETY: the waker's reference keeps the control block until it is given back.
+    // SAFETY: the waker's reference keeps the control block until it is released.
     unsafe {
         let slot = NonNull::new_unchecked(data.cast_mut().cast::<Slot<H>>());
         let here = slot.as_ref().vcpu().shared().here();
         if here.is_none() {
-            // The reference keeps the domain, too, until the wake is over.
+            // The reference keeps the domain alive, too, until the wake is over.
             wake_slot(slot);
             return release(slot);
         }
-        // The domain stays, for this thread serves one of its vCPUs, and the coroutine,
-        // once it is ours. A wake that is half done swallows those of others.
+        // The domain stays, since this thread serves one of its vCPUs, and so does the coroutine,
+        // once it is ours. A wake that is half done absorbs the wakes of others.
         let _critical = Critical::<H>::enter();
         match slot.as_ref().word.wake_and_release() {
-            Wake::Enqueue => Vcpu::admit_from(here, slot),
-            Wake::Absorbed => {}
-            Wake::Exited => release(slot),
+            TransitionToReady::Enqueue => Vcpu::admit_from(here, slot),
+            TransitionToReady::Absorbed => {}
+            TransitionToReady::Exited => release(slot),
         }
     }
 }
@@ -84,6 +89,6 @@ unsafe fn wake_by_ref<H: Host>(data: *const ()) {
 }
 
 unsafe fn drop_waker<H: Host>(data: *const ()) {
-    // SAFETY: the waker's reference is given back.
+    // SAFETY: the waker's reference is released.
     unsafe { release(NonNull::new_unchecked(data.cast_mut().cast::<Slot<H>>())) }
 }

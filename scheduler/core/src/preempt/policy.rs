@@ -1,47 +1,48 @@
-//! The decision that the watcher of a vCPU makes at a look.
+//! The decision of a vCPU's watcher at a look.
 
 use super::{BURST, KEPT, RESERVE, Ran, Rule, SELDOM, SHARE, TURN};
 use crate::base::events::Waits;
-use crate::base::kind::Place;
+use crate::base::kind::QueueEnd;
 use crate::base::token_bucket::TokenBucket;
 
-/// CPU time that a look of the watcher takes from others, ns.
+/// CPU time that a look of the watcher takes from others, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Looks {
-    /// A look because something arrived: two switches of threads and little else.
+    /// A look because of an arrival: two thread switches and little else.
     pub event: u64,
-    /// A look by the clock, with the setting of the timer and its interrupt.
+    /// A look by the clock, including the setting of the timer and its interrupt.
     pub timer: u64,
 }
 
-/// The poll under way and the work that waits, as a look shows them.
+/// The poll under way and the work that waits, at the time of a look.
 #[derive(Clone, Copy, Debug)]
 pub struct Sight {
-    /// The poll: another number than that of each other poll of its vCPU.
+    /// Number of the poll, different from that of any other poll of its vCPU.
     pub poll: u64,
-    /// Its level.
+    /// Level of the poll.
     pub level: u8,
-    /// How long it has run.
+    /// Time that the poll has used.
     pub ran: Ran,
-    /// Whether it has been suspended before.
+    /// True if the poll has been suspended before.
     pub was_suspended: bool,
-    /// How long it is to run in this stretch: a turn, or 0.
+    /// Guaranteed length of the current stretch: a turn, or 0.
     pub turn: u64,
-    /// Levels of the work that is ready on its vCPU, or has arrived there.
+    /// Bitmap of the levels of work that is ready on the vCPU, or has arrived there.
     pub waiting: u64,
-    /// Whether nothing waits on its own level but polls that have used their quantum.
+    /// True if the only work that waits on the poll's own level is polls that have used their
+    /// quantum.
     pub lingering: bool,
-    /// Whether something has arrived there that an idle vCPU could run, however little urgent.
+    /// True if work of any level has arrived there that an idle vCPU could run.
     pub beside_idle: bool,
-    /// Whether an operation is in flight that is more urgent than the poll.
+    /// True while an operation is in flight that is more urgent than the poll.
     pub may_hear_urgent: bool,
-    /// Whether a poll is suspended, so that polls are long here.
+    /// True while a poll is suspended, which shows that polls are long here.
     pub is_one_suspended: bool,
 }
 
 impl Sight {
-    /// Returns the kind of work that may interrupt the poll. Polls that have used their quantum do
-    /// not: they take turns with it ([`Policy::turn_is_due`]).
+    /// Returns the most urgent kind of work that may interrupt the poll. Polls that have used their
+    /// quantum may not: they take turns with it ([`Policy::turn_is_due`]).
     #[must_use]
     pub fn waits(&self) -> Waits {
         match Waits::of(self.level, self.waiting) {
@@ -54,36 +55,36 @@ impl Sight {
 /// The outcome of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Nothing waits. The watcher listens.
+    /// The watcher waits for arrivals, since no work waits.
     Rest,
-    /// The watcher looks again after so long. Until then it listens, or does not.
+    /// The watcher looks again later.
     Later {
         /// Nanoseconds from now.
         wait: u64,
-        /// Whether arrivals wake the watcher meanwhile.
+        /// True if arrivals wake the watcher meanwhile.
         listens: bool,
     },
-    /// The poll is suspended, and queued there. [`Policy::has_suspended`] follows.
-    Suspend(Place),
-    /// The poll sleeps while something waits, and is set aside.
+    /// The poll is suspended, and queued at this end. [`Policy::has_suspended`] follows.
+    Suspend(QueueEnd),
+    /// The poll sleeps while other work waits, and is set aside.
     SetAside,
 }
 
-/// The rule's memory, one per vCPU.
+/// State of the decision, one per vCPU.
 #[derive(Clone, Debug)]
 pub struct Policy {
     looks: Looks,
     budget: TokenBucket,
     /// Time of the last turn of a suspended poll.
     turned_at: u64,
-    /// The poll for which the next look is set, and the time of that look.
+    /// Poll for which the next look is set, and the time of that look.
     awaited: Option<(u64, u64)>,
-    /// End of the watcher's rest after a look in vain.
+    /// End of the watcher's rest after a vain look; 0 if it does not rest.
     rests_until: u64,
 }
 
 impl Policy {
-    /// Creates the memory of a vCPU, with a full budget.
+    /// Creates the state of a vCPU, with a full budget.
     #[must_use]
     pub fn new(looks: Looks, now: u64) -> Policy {
         Policy {
@@ -95,8 +96,9 @@ impl Policy {
         }
     }
 
-    /// Decides on a poll. `is_asleep` tells whether its thread sleeps; it is asked only if that
-    /// matters. `by_timer`: the look was set by the decision before, and nothing has arrived.
+    /// Decides on a poll. `is_asleep` returns whether its thread sleeps; it is called only if that
+    /// matters. `by_timer` is true if the look was set by the previous decision, and nothing has
+    /// arrived.
     pub fn decide(
         &mut self,
         rule: &Rule,
@@ -125,24 +127,25 @@ impl Policy {
         });
         if left == Some(0) {
             return Decision::Suspend(match here {
-                // It makes room for an instant, in which the arrival is fetched.
-                Waits::Nothing => Place::Head,
-                Waits::Urgent => rule.place(ran),
-                Waits::Equal => Place::Tail,
+                // The poll makes room for an instant, in which an idle vCPU fetches the arrival.
+                Waits::Nothing => QueueEnd::Head,
+                Waits::Urgent => rule.queue_end(ran),
+                Waits::Equal => QueueEnd::Tail,
             });
         }
-        // Most polls are over before it matters whether they sleep.
+        // Most polls end before it matters whether they sleep.
         let may_sleep = ran.lasted >= rule.cost;
         if may_sleep && is_asleep() {
             return Decision::SetAside;
         }
-        // A look that came sooner would take the CPU time that it waits for. The more time the poll
-        // has lost to others, the longer it takes to use the rest.
+        // An earlier look would take the CPU time that it waits for. The more time the poll has
+        // lost to
+        // others, the longer it takes to use the rest.
         let lost = ran.lasted.saturating_sub(ran.in_all);
         let least = (lost / 4).min(TURN).max(self.looks.timer);
         let left = left.unwrap_or(KEPT).clamp(least, KEPT);
         let is_young = !sight.was_suspended && ran.in_all < rule.quantum;
-        // The poll for which the timer is set has ended, before that goes off.
+        // The poll for which the timer is set has ended before the timer goes off.
         let is_over = self
             .awaited
             .is_some_and(|(poll, until)| poll != sight.poll && now < until);
@@ -180,7 +183,7 @@ impl Policy {
         }
     }
 
-    /// A look by the clock was in vain: the watcher rests.
+    /// Begins a rest, after a vain look by the clock.
     pub fn rest(&mut self, now: u64) -> Decision {
         self.budget.spend(self.looks.timer, now);
         self.awaited = None;
@@ -191,45 +194,49 @@ impl Policy {
         }
     }
 
-    /// Whether a look by the clock that finds this poll, or 0 for none, was set for one that has
-    /// ended. That at the end of a rest was set for none.
+    /// Returns true if a look by the clock that finds this poll, or 0 for none, was set for a poll
+    /// that has ended. A look at the end of a rest was set for none.
     #[must_use]
     pub fn is_in_vain(&self, poll: u64) -> bool {
         self.rests_until == 0 && self.awaited.is_none_or(|(awaited, _)| awaited != poll)
     }
 
-    /// Returns until when the watcher rests.
+    /// Returns the end of the watcher's rest.
     #[must_use]
     pub fn rests_until(&self) -> u64 {
         self.rests_until
     }
 
-    /// A look because something arrived has stopped nothing.
+    /// Charges a look because of an arrival that has suspended no poll.
     pub fn has_heard(&mut self, now: u64) {
         self.budget.spend(self.looks.event, now);
     }
 
-    /// A poll has been suspended, by decision or for a turn.
+    /// Charges a suspension, by decision or for a turn.
     pub fn has_suspended(&mut self, rule: &Rule, now: u64) {
         self.budget.spend(rule.cost, now);
         self.awaited = None;
         self.rests_until = 0;
     }
 
-    /// Whether something on the vCPU may depend on a suspended poll while this one is under way.
+    /// Returns true if other work on the vCPU may depend on a suspended poll while this one is
+    /// under
+    /// way.
     #[must_use]
     pub fn is_depended_on(blocked: bool, ran: Ran) -> bool {
         blocked || ran.stretch >= KEPT
     }
 
-    /// Whether a suspended poll is to get a turn: then one that was suspended so long ago at least.
+    /// Returns whether a suspended poll is due a turn: the minimum time since the suspension of a
+    /// poll that may get it.
     #[must_use]
     pub fn turn_is_due(&self, depended_on: bool, now: u64) -> Option<u64> {
         let apart = if depended_on { KEPT } else { SELDOM };
         (now.saturating_sub(self.turned_at) >= apart).then_some(apart / 2)
     }
 
-    /// Returns the time until the next turn is due if something depends on it: the watcher looks by
+    /// Returns the time until the next turn is due if other work depends on it: the watcher looks
+    /// by
     /// then while a poll is suspended.
     #[must_use]
     pub fn next_turn_in(&self, now: u64) -> u64 {
@@ -237,7 +244,7 @@ impl Policy {
         if due == 0 { KEPT } else { due }
     }
 
-    /// A suspended poll gets its turn.
+    /// Notes that a suspended poll gets its turn.
     pub fn gives_turn(&mut self, now: u64) {
         self.turned_at = now;
     }
@@ -295,21 +302,21 @@ mod tests {
         let early = decide(&mut policy, &sight(5_000, URGENT), false);
         assert_eq!(early, later(15_000, false));
         let first = decide(&mut policy, &sight(20_000, URGENT), true);
-        assert_eq!(first, Decision::Suspend(Place::Head));
+        assert_eq!(first, Decision::Suspend(QueueEnd::Head));
         let last = decide(&mut policy, &sight(100_000, URGENT), true);
-        assert_eq!(last, Decision::Suspend(Place::Tail));
+        assert_eq!(last, Decision::Suspend(QueueEnd::Tail));
     }
 
     #[test]
-    fn an_equal_waits_for_the_quantum_and_goes_first_then() {
+    fn an_equal_waits_for_the_quantum_and_then_goes_first() {
         let mut policy = Policy::new(LOOKS, 0);
-        // Whether it sleeps is found out first.
+        // The first look finds out whether the poll sleeps.
         let begins = decide(&mut policy, &sight(5_000, EQUAL), false);
         assert_eq!(begins, later(15_000, false));
         let early = decide(&mut policy, &sight(20_000, EQUAL), true);
         assert_eq!(early, later(80_000, true));
         let then = decide(&mut policy, &sight(100_000, EQUAL), true);
-        assert_eq!(then, Decision::Suspend(Place::Tail));
+        assert_eq!(then, Decision::Suspend(QueueEnd::Tail));
     }
 
     #[test]
@@ -318,10 +325,10 @@ mod tests {
         let mut long = sight(RULE.quantum, EQUAL);
         long.lingering = true;
         assert_eq!(decide(&mut policy, &long, true), later(KEPT, true));
-        // More urgent work does, though it lingers, too.
+        // More urgent work does, though the poll is one of them.
         long.waiting |= URGENT;
         let urgent = decide(&mut policy, &long, true);
-        assert_eq!(urgent, Decision::Suspend(Place::Tail));
+        assert_eq!(urgent, Decision::Suspend(QueueEnd::Tail));
     }
 
     #[test]
@@ -331,7 +338,7 @@ mod tests {
             let mut resumed = sight(0, waiting);
             resumed.ran.in_all = RULE.quantum;
             let decision = decide(&mut policy, &resumed, false);
-            assert_eq!(decision, Decision::Suspend(Place::Tail));
+            assert_eq!(decision, Decision::Suspend(QueueEnd::Tail));
         }
     }
 
@@ -342,7 +349,7 @@ mod tests {
         assert_eq!(decide(&mut policy, &less, false), later(KEPT, true));
         less.beside_idle = true;
         let fetched = decide(&mut policy, &less, false);
-        assert_eq!(fetched, Decision::Suspend(Place::Head));
+        assert_eq!(fetched, Decision::Suspend(QueueEnd::Head));
         let rest = decide(&mut policy, &sight(200_000, 0), false);
         assert_eq!(rest, Decision::Rest);
     }
@@ -355,7 +362,7 @@ mod tests {
         assert_eq!(asleep(RULE.cost, LESS), Decision::SetAside);
         assert_eq!(asleep(RULE.cost, EQUAL), Decision::SetAside);
         assert_eq!(asleep(RULE.cost, 0), Decision::Rest);
-        // It is asked when it has been there for as long as suspending it costs.
+        // The thread is asked only when the poll has lasted as long as a suspension costs.
         assert!(matches!(asleep(1, EQUAL), Decision::Later { .. }));
     }
 
@@ -381,9 +388,9 @@ mod tests {
         assert_eq!(policy.next_turn_in(SELDOM + 3 * KEPT), KEPT);
     }
 
-    /// A look by the clock that finds another poll begins a rest, unless it stops that poll.
+    /// A look by the clock that finds another poll begins a rest, unless it suspends that poll.
     #[test]
-    fn after_a_look_in_vain_the_watcher_rests() {
+    fn after_a_vain_look_the_watcher_rests() {
         let mut policy = Policy::new(LOOKS, 0);
         assert_eq!(
             decide(&mut policy, &sight(5_000, EQUAL), false),
@@ -398,7 +405,7 @@ mod tests {
         long.poll = 3;
         assert_eq!(
             decide(&mut policy, &long, true),
-            Decision::Suspend(Place::Tail)
+            Decision::Suspend(QueueEnd::Tail)
         );
     }
 

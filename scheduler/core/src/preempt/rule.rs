@@ -1,34 +1,35 @@
-//! How long a poll is left alone, and where it goes then.
+//! The time that a poll is left alone, and the end of the queue that it then goes to.
 
 use crate::base::events::Waits;
-use crate::base::kind::Place;
+use crate::base::kind::QueueEnd;
 
-/// CPU time that a poll under way has used, where nothing else is said.
+/// Time that a poll under way has used: CPU time, unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ran {
-    /// Since it began.
+    /// Since the poll began.
     pub in_all: u64,
-    /// Since it began or was last resumed.
+    /// Since the poll began or was last resumed.
     pub stretch: u64,
-    /// Time since it began without that in which it was suspended, but with that in which it slept
-    /// or waited for the CPU.
+    /// Wall-clock time since the poll began, without the time in which it was suspended, but with
+    /// the time in which it slept or waited for the CPU.
     pub lasted: u64,
 }
 
-/// The numbers on which the decision rests.
+/// Parameters of the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// CPU time that it costs to suspend a poll and to resume it: *C*.
+    /// CPU time of suspending a poll and resuming it: *C*.
     pub cost: u64,
     /// CPU time for which a poll may keep an equal waiting.
     pub quantum: u64,
-    /// Whether polls that run are suspended at all. If not, only those that sleep are set aside.
+    /// Whether running polls are suspended at all. If not, only sleeping ones are set aside.
     pub interrupts: bool,
 }
 
 impl Rule {
     /// Creates the rule. The quantum is at least 4 *C*: one suspension each for the poll and for
-    /// its equal, and the looks that lead to them, which cost about as much.
+    /// its
+    /// equal, and the looks that lead to them, which cost about as much.
     #[must_use]
     pub fn new(cost: u64, quantum: u64) -> Rule {
         Rule {
@@ -38,17 +39,18 @@ impl Rule {
         }
     }
 
-    /// Returns the place of a suspended poll in its level: first until it has used its quantum.
+    /// Returns the end of its level to which a suspended poll goes: the head until it has used its
+    /// quantum.
     #[must_use]
-    pub fn place(&self, ran: Ran) -> Place {
+    pub fn queue_end(&self, ran: Ran) -> QueueEnd {
         if ran.in_all < self.quantum {
-            Place::Head
+            QueueEnd::Head
         } else {
-            Place::Tail
+            QueueEnd::Tail
         }
     }
 
-    /// Returns how much longer the poll may run, the budget aside; `None`: as long as it likes.
+    /// Returns how much longer the poll may run, apart from the budget; `None`: without limit.
     #[must_use]
     pub fn left(&self, waits: Waits, ran: Ran) -> Option<u64> {
         match waits {

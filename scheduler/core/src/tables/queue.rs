@@ -1,17 +1,19 @@
 //! The ready queues of one vCPU: 64 levels, a bitmap, O(1) everything.
 //!
-//! Per level four doubly linked lists: of coroutines that may move to another
-//! vCPU, of those that may not, and of suspended ones (which may not either),
-//! those that go on first and the others; and one bit that is set iff any has an
-//! element. Those that go on first are a stack, and come before all others. The
-//! rest is served as one FIFO: every element carries the strictly increasing
-//! stamp of its enqueueing, and suspended ones are taken to have come `patience`
-//! later than they did; and one of them at most goes before others that are fresh
-//! in as long, however many there are. Push, pop, unlink and finding the most urgent level touch
-//! a constant number of words, whatever is queued.
+//! Each level has four doubly linked lists: of coroutines that may move to another vCPU, of those
+//! that
+//! are pinned, and two of suspended coroutines, which may not move either: those that resume first,
+//! and the others. One bit is set iff any of the lists has an element.
 //!
-//! Everything here happens under the lock of the vCPU that owns the queues, but
-//! for [`Lengths`], which any thread may read.
+//! Those that resume first are a stack, and come before all others. The rest is served as one FIFO:
+//! every element carries the strictly increasing stamp of its enqueueing, and suspended coroutines
+//! count as enqueued `patience` later. At most one of them per `patience` goes before fresh
+//! coroutines, however many there are. Push, pop, unlink and the search for the most urgent level
+//! touch a constant number of words.
+//!
+//! All accesses are under the lock of the vCPU that owns the queues, except for [`Lengths`], which
+//! any
+//! thread may read.
 
 use alloc::sync::Arc;
 use core::ptr::{NonNull, null_mut};
@@ -41,7 +43,7 @@ impl<H: Host> List<H> {
 
     /// Puts an element that is in no list, and alive, at the head.
     fn prepend(&mut self, coroutine: NonNull<Slot<H>>) {
-        // SAFETY: alive.
+        // SAFETY: the element is alive, by contract.
         let block = unsafe { coroutine.as_ref() };
         block.prev.store(null_mut(), Relaxed);
         block.next.store(self.head, Relaxed);
@@ -55,7 +57,7 @@ impl<H: Host> List<H> {
         self.head = coroutine.as_ptr();
     }
 
-    /// Its head, or its tail.
+    /// Returns the head, or the tail if `newest`.
     #[inline]
     fn end(&self, newest: bool) -> Option<NonNull<Slot<H>>> {
         NonNull::new(if newest { self.tail } else { self.head })
@@ -67,20 +69,22 @@ impl<H: Host> List<H> {
 struct Lists<H: Host> {
     movable: List<H>,
     pinned: List<H>,
-    /// Suspended, and first of their level.
+    /// Suspended coroutines that resume first.
     first: List<H>,
     suspended: List<H>,
 }
 
-/// When a queued coroutine took its place.
+/// Returns the stamp of a queued coroutine.
 fn stamp<H: Host>(queued: NonNull<Slot<H>>) -> u64 {
-    // SAFETY: queued, hence alive.
+    // SAFETY: a queued coroutine is alive.
     unsafe { queued.as_ref() }.ready_at.load(Relaxed)
 }
 
 impl<H: Host> Lists<H> {
-    /// What is next, if without suspended ones it is `fresh`, and whether it is one that has been patient; see [`ReadyQueues::pop`].
-    /// `may_turn`: it has been long enough since one was.
+    /// Returns the next coroutine, given the next one of the others, `fresh`, and whether it is a
+    /// suspended one whose patience is over; see [`ReadyQueues::pop`]. `may_turn`: the last turn of
+    /// a
+    /// suspended coroutine is long enough ago.
     #[cold]
     fn with_suspended(
         &self,
@@ -107,11 +111,11 @@ impl<H: Host> Lists<H> {
     }
 }
 
-/// How many are queued, for threads that do not hold the lock. One store per change.
+/// Numbers of queued coroutines, for threads that do not hold the lock. One store per change.
 pub(crate) struct Lengths {
     levels: [Statistic; LEVELS],
     suspended: Statistic,
-    /// How many of a level have had their turn and are suspended.
+    /// Number of suspended coroutines of each level that have had their turn.
     lingering: [Statistic; LEVELS],
 }
 
@@ -124,25 +128,25 @@ impl Lengths {
         })
     }
 
-    /// How many are queued on a level, suspended ones included.
+    /// Returns the number of coroutines queued on a level, suspended ones included.
     pub(crate) fn of(&self, level: Level) -> usize {
         self.levels[level.index()].load(Relaxed) as usize
     }
 
-    /// Have all that are queued on a level had their turn?
+    /// Returns true if all coroutines queued on a level are suspended and have had their turn.
     #[inline]
     pub(crate) fn all_linger(&self, level: Level) -> bool {
         let lingering = self.lingering[level.index()].load(Relaxed);
         lingering != 0 && lingering == self.levels[level.index()].load(Relaxed)
     }
 
-    /// How many are suspended, on all levels.
+    /// Returns the number of suspended coroutines, on all levels.
     pub(crate) fn suspended(&self) -> usize {
         self.suspended.load(Relaxed) as usize
     }
 }
 
-/// The queues of one vCPU. What every operation uses lies close together.
+/// The queues of one vCPU. Fields that every operation uses lie close together.
 #[repr(C)]
 pub(crate) struct ReadyQueues<H: Host> {
     /// Bit L set: level L has an element.
@@ -150,10 +154,10 @@ pub(crate) struct ReadyQueues<H: Host> {
     /// Bit L set: level L has an element that may move.
     movable: u64,
     stamp: u64,
-    /// The stamp at which a suspended one last went before a fresh one.
+    /// Stamp at which a suspended coroutine last went before a fresh one.
     turned: u64,
     lengths: Arc<Lengths>,
-    /// How many of a level may not move.
+    /// Number of coroutines of each level that may not move.
     fixed: [u32; LEVELS],
     levels: [Lists<H>; LEVELS],
 }
@@ -178,29 +182,30 @@ impl<H: Host> ReadyQueues<H> {
         }
     }
 
-    /// The bitmap of levels with a ready coroutine.
+    /// Returns the bitmap of levels with a ready coroutine.
     pub(crate) fn ready(&self) -> u64 {
         self.ready
     }
 
-    /// The bitmap of levels with a ready coroutine that may move.
+    /// Returns the bitmap of levels with a ready coroutine that may move.
     pub(crate) fn movable(&self) -> u64 {
         self.movable
     }
 
-    /// How many of a level may move.
+    /// Returns the number of coroutines of a level that may move.
     pub(crate) fn movable_len(&self, level: Level) -> usize {
         self.lengths.of(level) - self.fixed[level.index()] as usize
     }
 
-    /// Has the level any that is not suspended?
+    /// Returns true if the level has a coroutine that is not suspended.
     pub(crate) fn has_fresh(&self, level: Level) -> bool {
         let lists = &self.levels[level.index()];
         !(lists.movable.is_empty() && lists.pinned.is_empty())
     }
 
-    /// The list that a coroutine belongs to, which it joins or leaves: lengths and, for one that joins, bits. Its state and
-    /// traits do not change while it is queued. True: it joins at the head.
+    /// Returns the list that a coroutine joins or leaves, and true if it joins at the head. Updates
+    /// lengths and, for a coroutine that joins, bits. The state and traits of a coroutine do not
+    /// change while it is queued.
     #[inline]
     fn list<const JOINS: bool>(&mut self, level: Level, block: &Slot<H>) -> (&mut List<H>, bool) {
         let one = if JOINS { 1 } else { u64::MAX };
@@ -221,16 +226,15 @@ impl<H: Host> ReadyQueues<H> {
             return (&mut lists.pinned, false);
         }
         add(&self.lengths.suspended, one);
-        match block.goes_first() {
-            true => (&mut lists.first, true),
-            false => {
-                add(&self.lengths.lingering[level.index()], one);
-                (&mut lists.suspended, false)
-            }
+        if block.goes_first() {
+            (&mut lists.first, true)
+        } else {
+            add(&self.lengths.lingering[level.index()], one);
+            (&mut lists.suspended, false)
         }
     }
 
-    /// A list of the level has become empty: perhaps the level is.
+    /// Clears the bits of a level, one of whose lists has become empty.
     fn clear_bits(&mut self, level: Level) {
         let lists = &self.levels[level.index()];
         if lists.movable.is_empty() {
@@ -241,8 +245,8 @@ impl<H: Host> ReadyQueues<H> {
         }
     }
 
-    /// Puts a coroutine at the tail of its level, at time `now` or just after
-    /// whatever was queued last; at the head, if it goes first. Returns the level.
+    /// Puts a coroutine at the tail of its level, or at the head if it resumes first. Its stamp is
+    /// `now`, or just after that of the last coroutine queued. Returns the level.
     ///
     /// # Safety
     /// The caller owns the coroutine (`OWNED`), which is in no queue, and holds
@@ -253,11 +257,13 @@ impl<H: Host> ReadyQueues<H> {
         let block = unsafe { coroutine.as_ref() };
         self.stamp = now.max(self.stamp + 1);
         block.ready_at.store(self.stamp, Relaxed);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the contract is the caller's.
         unsafe { self.link(coroutine) }
     }
 
-    /// Puts a coroutine that is not suspended before all others of its level that are not: its stamp is just before that of the oldest.
+    /// Puts a coroutine that is not suspended before all others of its level that are not: its
+    /// stamp
+    /// is just before that of the oldest.
     ///
     /// # Safety
     /// As [`ReadyQueues::push`].
@@ -272,7 +278,7 @@ impl<H: Host> ReadyQueues<H> {
         let stamp = match oldest {
             Some(oldest) => oldest.saturating_sub(1),
             None => {
-                // What comes at the same tick comes after it.
+                // Coroutines that come at the same tick queue behind it.
                 self.stamp = now.max(self.stamp + 1);
                 self.stamp
             }
@@ -283,7 +289,7 @@ impl<H: Host> ReadyQueues<H> {
         list.prepend(coroutine);
     }
 
-    /// Puts a coroutine at its end of its level, keeping its stamp's time.
+    /// Puts a coroutine at its end of its level; its stamp stays.
     ///
     /// # Safety
     /// As [`ReadyQueues::push`].
@@ -314,7 +320,7 @@ impl<H: Host> ReadyQueues<H> {
     /// Takes a coroutine out of the middle of its level.
     ///
     /// # Safety
-    /// It is in these queues, whose lock the caller holds.
+    /// The coroutine is in these queues, whose lock the caller holds.
     #[inline]
     pub(crate) unsafe fn unlink(&mut self, coroutine: NonNull<Slot<H>>) {
         // SAFETY: queued, hence alive.
@@ -344,10 +350,10 @@ impl<H: Host> ReadyQueues<H> {
     /// # Safety
     /// As [`ReadyQueues::unlink`].
     pub(crate) unsafe fn relink(&mut self, coroutine: NonNull<Slot<H>>) {
-        // SAFETY: the caller's promise; after `unlink` it is in no queue.
+        // SAFETY: the contract is the caller's; after `unlink` the coroutine is in no queue.
         unsafe {
             self.unlink(coroutine);
-            // A new place in the order, but the time it has waited stays.
+            // It gets a new place in the order, and keeps the time that it has waited.
             let waited_since = coroutine.as_ref().ready_at.load(Relaxed);
             self.stamp = waited_since.max(self.stamp + 1);
             coroutine.as_ref().ready_at.store(self.stamp, Relaxed);
@@ -355,9 +361,11 @@ impl<H: Host> ReadyQueues<H> {
         }
     }
 
-    /// Takes what goes on first in a level, else its oldest coroutine, or with `newest` the other end.
-    /// Suspended ones count as `patience` ticks younger than they are, and together go before fresh ones once in so long: so many of them
-    /// as there are, each of which has waited, leave the others at least what comes between.
+    /// Takes the coroutine that resumes first in a level, else the oldest, or with `newest` the
+    /// other
+    /// end. Suspended coroutines count as `patience` ticks younger than they are, and one of them
+    /// per
+    /// `patience` goes before fresh ones, so that any number of them leaves the others their turns.
     pub(crate) fn pop(
         &mut self,
         level: Level,
@@ -379,12 +387,13 @@ impl<H: Host> ReadyQueues<H> {
             }
             chosen = Some(next);
         }
-        // SAFETY: it is the head or tail of one of these lists.
+        // SAFETY: the coroutine is the head or tail of one of these lists.
         unsafe { self.unlink(chosen?) };
         chosen
     }
 
-    /// Takes the oldest coroutine of a level; `None` if something is suspended there: then [`ReadyQueues::pop`] decides.
+    /// Takes the oldest coroutine of a level; `None` if the level is empty or has a suspended
+    /// coroutine, where [`ReadyQueues::pop`] decides.
     #[inline]
     pub(crate) fn pop_oldest(&mut self, level: Level) -> Option<NonNull<Slot<H>>> {
         let lists = &mut self.levels[level.index()];
@@ -419,7 +428,7 @@ impl<H: Host> ReadyQueues<H> {
     /// Takes the oldest coroutine of a level that may move.
     pub(crate) fn pop_movable(&mut self, level: Level) -> Option<NonNull<Slot<H>>> {
         let head = NonNull::new(self.levels[level.index()].movable.head)?;
-        // SAFETY: it is the head of one of these lists.
+        // SAFETY: the coroutine is the head of one of these lists.
         unsafe { self.unlink(head) };
         Some(head)
     }
@@ -430,7 +439,7 @@ impl<H: Host> ReadyQueues<H> {
             .levels
             .iter()
             .find_map(|lists| NonNull::new(lists.pinned.head))?;
-        // SAFETY: it is the head of one of these lists.
+        // SAFETY: the coroutine is the head of one of these lists.
         unsafe { self.unlink(head) };
         Some(head)
     }

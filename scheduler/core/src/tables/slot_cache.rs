@@ -1,11 +1,14 @@
-//! Free slots that a vCPU keeps for its next spawns.
+//! The cache of free slots that a vCPU keeps for its next spawns.
 //!
-//! The free list of the [`Table`] is one word that all vCPUs write: with two of them busy spawning, each spawn and each
-//! exit waits for a line that the other one wrote last. So a vCPU keeps slots that are given back
-//! on it, up to [`CAPACITY`], and spawns from there, last in, first out: the slot it takes is one
-//! whose line it still has. With none left it takes half
-//! as many from the table in one step, and with too many it gives half back in one: the table's word is written
-//! once for each half of what is kept, also where all spawns are on one vCPU and all exits on another.
+//! The free list of the [`Table`] is one word that all vCPUs write: when two of them spawn busily,
+//! each
+//! spawn and each exit waits for a cache line that the other wrote last. So a vCPU keeps slots that
+//! are given back on it, up to [`CAPACITY`], and spawns from there, last in, first out: the slot
+//! that
+//! it takes is one whose line is still in its cache. An empty slot cache takes half of its capacity
+//! from the table in one step, and a full one gives half back in one: the table's word is written
+//! once
+//! per half, even if all spawns are on one vCPU and all exits on another.
 //!
 //! Bound: the table may be out of slots while each vCPU keeps [`CAPACITY`].
 
@@ -17,16 +20,16 @@ use crate::base::host::Host;
 use crate::coroutine::Slot;
 use crate::tables::table::Table;
 
-/// How many free slots a vCPU keeps. A model has few slots.
+/// Largest number of free slots that a vCPU keeps. A model has few slots.
 pub(crate) const CAPACITY: usize = if cfg!(loom) { 2 } else { 64 };
 const HALF: usize = CAPACITY / 2;
 
-/// What one vCPU keeps. Only the thread that serves it, in a critical section, uses this.
+/// The free slots of one vCPU. Only the thread that serves it, in a critical section, uses this.
 pub(crate) struct SlotCache<H: Host>(UnsafeCell<Stack<H>>);
 
 struct Stack<H: Host> {
     len: usize,
-    /// The first `len` are there.
+    /// Slots; the first `len` are `Some`.
     slots: [Option<NonNull<Slot<H>>>; CAPACITY],
 }
 
@@ -38,13 +41,15 @@ impl<H: Host> SlotCache<H> {
         }))
     }
 
-    /// Takes a slot, from the table if none is kept. `None`: the table is full, or memory is.
+    /// Takes a slot, from the table if the cache is empty. `None`: the table is full, or memory has
+    /// run out.
     ///
     /// # Safety
-    /// The caller serves the vCPU, in a critical section, or is the only one that can reach it. The table is that of its domain.
+    /// The caller serves the vCPU, in a critical section, or is the only one that can reach it. The
+    /// table is that of its domain.
     #[inline]
     pub(crate) unsafe fn take(&self, table: &Table<H>) -> Option<NonNull<Slot<H>>> {
-        // SAFETY: the only one to use it, says the caller.
+        // SAFETY: the caller is the only user, by contract.
         let stack = unsafe { &mut *self.0.get() };
         let last = stack.len.wrapping_sub(1);
         match stack.slots.get(last) {
@@ -62,13 +67,13 @@ impl<H: Host> SlotCache<H> {
     /// As [`SlotCache::take`]. The slot is of this table, and its tenant is gone.
     #[inline]
     pub(crate) unsafe fn give(&self, table: &Table<H>, slot: NonNull<Slot<H>>) {
-        // SAFETY: the only one to use it, says the caller.
+        // SAFETY: the caller is the only user, by contract.
         let stack = unsafe { &mut *self.0.get() };
         if !table.retire(slot) {
             return;
         }
         match stack.slots.get_mut(stack.len) {
-            Some(place) => *place = Some(slot),
+            Some(free) => *free = Some(slot),
             None => {
                 stack.spill(table);
                 stack.slots[stack.len] = Some(slot);
@@ -77,12 +82,12 @@ impl<H: Host> SlotCache<H> {
         stack.len += 1;
     }
 
-    /// How many are kept.
+    /// Returns the number of cached slots.
     ///
     /// # Safety
-    /// As of [`SlotCache::take`].
+    /// As [`SlotCache::take`].
     pub(crate) unsafe fn len(&self) -> usize {
-        // SAFETY: the only one to use it, says the caller.
+        // SAFETY: the caller is the only user, by contract.
         unsafe { (*self.0.get()).len }
     }
 }
@@ -98,7 +103,7 @@ impl<H: Host> Stack<H> {
         }
     }
 
-    /// Gives those back that have been here longest: they are the coldest.
+    /// Gives back the half that has been here longest: the coldest slots.
     #[cold]
     fn spill(&mut self, table: &Table<H>) {
         table.give_some(&self.slots[..HALF]);
@@ -114,12 +119,13 @@ mod tests {
     use alloc::collections::BTreeSet;
     use alloc::vec::Vec;
 
-    /// Every slot is in one place: with a tenant, kept by one of two vCPUs, or in the table.
+    /// Every slot is in one place: with a tenant, in the cache of one of two vCPUs, or in the
+    /// table.
     #[test]
     fn no_slot_is_lost_or_given_twice() {
         let steps = if cfg!(miri) { 2_000 } else { 200_000 };
         let table = Table::<Probe>::new();
-        let kept = [SlotCache::new(), SlotCache::new()];
+        let caches = [SlotCache::new(), SlotCache::new()];
         let mut tenants = Vec::new();
         let mut random = 1u64;
         let mut most = 0;
@@ -130,9 +136,9 @@ mod tests {
             let dice = (random >> 33) as usize;
             // Long runs of spawns here and exits there, and short ones of both.
             let grows = step % 1_000 < 500;
-            let at = &kept[(step / 250) % 2];
+            let at = &caches[(step / 250) % 2];
             if tenants.is_empty() || dice.is_multiple_of(4) != grows {
-                // SAFETY: nothing else can reach them.
+                // SAFETY: no other thread can reach the caches.
                 let slot = unsafe { at.take(&table) }.unwrap();
                 // SAFETY: slots live as long as the table.
                 unsafe { slot.as_ref() }.word.init(false, true);
@@ -140,28 +146,33 @@ mod tests {
                 most = most.max(tenants.len());
             } else {
                 let slot = tenants.swap_remove(dice % tenants.len());
-                // SAFETY: as above, and it has no tenant any more.
+                // SAFETY: no other thread can reach the caches, and the slot has no tenant any
+                // more.
                 unsafe { at.give(&table, slot) };
             }
         }
         assert_eq!(tenants.iter().collect::<BTreeSet<_>>().len(), tenants.len());
-        // SAFETY: as above.
-        let free = table.count_free() + kept.iter().map(|k| unsafe { k.len() }).sum::<usize>();
+        // SAFETY: no other thread can reach the caches.
+        let free = table.count_free()
+            + caches
+                .iter()
+                .map(|cache| unsafe { cache.len() })
+                .sum::<usize>();
         assert_eq!(free + tenants.len(), table.slots().count());
         assert!(table.slots().count() <= most + 2 * CAPACITY);
     }
 
     #[test]
-    fn a_slot_out_of_generations_is_not_kept() {
+    fn a_slot_out_of_generations_is_not_cached() {
         let table = Table::<Probe>::new();
-        let kept = SlotCache::new();
-        // SAFETY: nothing else can reach it.
+        let cache = SlotCache::new();
+        // SAFETY: no other thread can reach the cache.
         unsafe {
-            let slot = kept.take(&table).unwrap();
+            let slot = cache.take(&table).unwrap();
             slot.as_ref().word.age(u32::MAX);
-            kept.give(&table, slot);
-            assert_eq!((kept.len(), table.count_free()), (0, 1));
-            assert_ne!(kept.take(&table), Some(slot));
+            cache.give(&table, slot);
+            assert_eq!((cache.len(), table.count_free()), (0, 1));
+            assert_ne!(cache.take(&table), Some(slot));
         }
     }
 }

@@ -1,20 +1,29 @@
 //! The table of a domain's coroutines: slots that never move.
 //!
-//! An id is an index into the table and a generation. Slots live in [pages](Host::TABLE_PAGE) that are allocated as needed and freed with the
-//! domain, so a slot may be looked at at any time, by any thread, whatever became of its
-//! tenant: the state word in it says. The first slot of each page holds the
-//! page's number, so that the way back from a slot to its index is two loads.
+//! An id is an index into the table and a generation. Slots live in [pages](Host::TABLE_PAGE) that
+//! are
+//! allocated as needed and freed with the domain, so any thread may look at a slot at any time,
+//! after any fate of its tenant: the state word tells. The first slot of each page holds the
+//! page's
+//! number, so that the way back from a slot to its index is two loads.
 //!
-//! Pages are in chunks of 1, 2, 4, …. Where memory is there only when it is used, a chunk is one allocation. Where it is not, a chunk is the
-//! addresses of its pages, and each page is an allocation of its own: the table has what it uses.
+//! Pages are in chunks of 1, 2, 4, …. Where memory becomes resident only when it is used, a chunk
+//! is
+//! one allocation. Elsewhere a chunk is a list of the addresses of its pages, and each page is an
+//! allocation of its own: the table has only pages that it uses.
 //!
-//! Taking and giving back slots, one or some, is one compare-exchange on a tagged free list
-//! (the tag makes a stale head fail); no lock. vCPUs keep some free ones: see `kept`. At most 2³² slots, or 2²⁴ pages.
+//! To take or give back slots, one or several, is one compare-exchange on a tagged free list (the
+//! tag
+//! makes a stale head fail); there is no lock. vCPUs cache some free slots: see `slot_cache`. A
+//! table
+//! has at most 2³² slots, or 2²⁴ pages.
 //!
-//! Bound: the table has as many slots as there were coroutines at once, rounded up to a page, and what vCPUs keep.
-//! A slot that has had 2³² tenants is out of generations and is not used again: an
-//! id is never given twice. So the table grows by 64 bytes per 2³² coroutines, and
-//! has room for 2⁶⁴ of them.
+//! Bound: the table has as many slots as there were coroutines at once, rounded up to a page, and
+//! those
+//! in the caches of vCPUs. A slot that has had 2³² tenants is out of generations and is not used
+//! again:
+//! an id is never given twice. So the table grows by 64 bytes per 2³² coroutines, and has room for
+//! 2⁶⁴.
 
 use core::alloc::Layout;
 use core::ptr::{NonNull, null_mut};
@@ -24,30 +33,31 @@ use crate::base::id::CoroutineId;
 use crate::coroutine::Slot;
 use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
+/// Number of chunks.
 const CHUNKS: usize = if cfg!(loom) { 1 } else { 24 };
 
-/// A page: its first slot.
+/// A pointer to a page: to its first slot.
 type Page<H> = AtomicPtr<Slot<H>>;
 
 /// The chunks and the free list.
 pub(crate) struct Table<H: Host> {
-    /// Pages that follow each other, or, if it is not [whole](Table::WHOLE), a list of [`Page`]s.
+    /// Pages in a row, or, if a chunk is not [whole](Table::WHOLE), a list of [`Page`]s.
     chunks: [AtomicPtr<Slot<H>>; CHUNKS],
-    /// Slots below this index have been in use.
+    /// Slots below this index are in use or have been.
     used: AtomicU64,
-    /// Tag in the high half, index of the first free slot in the low; 0: none,
-    /// for slot 0 is a page's header.
+    /// Tag in the high half, index of the first free slot in the low half; 0 for none, since slot 0
+    /// is a page's header.
     free: AtomicU64,
-    /// How many slots are out of generations.
+    /// Number of slots that are out of generations.
     exhausted: AtomicUsize,
 }
 
 impl<H: Host> Table<H> {
     const PAGE: usize = H::TABLE_PAGE;
     const LAZY: bool = is_lazy::<H>();
-    /// A chunk is one allocation. (A model's one page, too.)
+    /// True if a chunk is one allocation. (The one page of a model is, too.)
     const WHOLE: bool = Self::LAZY || cfg!(loom);
-    /// A model has one page, and few slots on it, for the checker registers each.
+    /// Slots of a page. A model has one page with few slots, since the checker registers each.
     const PER_PAGE: u32 = if cfg!(loom) {
         5
     } else {
@@ -67,23 +77,23 @@ impl<H: Host> Table<H> {
         }
     }
 
-    /// The slot at an index that is in use or has been.
+    /// Returns the slot at an index that is in use or has been.
     pub(crate) fn slot(&self, index: u32) -> Option<&Slot<H>> {
         // SAFETY: slots live as long as the table.
         self.find(index).map(|slot| unsafe { slot.as_ref() })
     }
 
-    /// The same, as a pointer that [`index`](Table::index) takes.
+    /// Returns the slot as a pointer that [`index`](Table::index) accepts.
     pub(crate) fn find(&self, index: u32) -> Option<NonNull<Slot<H>>> {
         if index.is_multiple_of(Self::PER_PAGE)
             || u64::from(index) >= self.used.load(Ordering::Acquire)
         {
             return None;
         }
-        self.place(index)
+        self.slot_ptr(index)
     }
 
-    /// The chunk of a page, and which it is there.
+    /// Returns the chunk of a page, and its index in the chunk.
     #[inline]
     fn split(page: u32) -> (usize, usize) {
         let chunk = (page + 1).ilog2();
@@ -91,49 +101,53 @@ impl<H: Host> Table<H> {
     }
 
     #[inline]
-    fn place(&self, index: u32) -> Option<NonNull<Slot<H>>> {
+    fn slot_ptr(&self, index: u32) -> Option<NonNull<Slot<H>>> {
         let (page, slot) = (index / Self::PER_PAGE, index % Self::PER_PAGE);
         if Self::WHOLE {
             let (chunk, within) = Self::split(page);
             let base = self.chunks.get(chunk)?.load(Ordering::Acquire);
             let offset = within * Self::PER_PAGE as usize + slot as usize;
-            // SAFETY: within the chunk, which lives as long as the table; all-zero
-            // memory is a valid slot.
+            // SAFETY: the slot is within the chunk, which lives as long as the table; all-zero
+            // memory
+            // is a valid slot.
             return NonNull::new(base).map(|base| unsafe { base.add(offset) });
         }
-        // SAFETY: within the page, and as above.
+        // SAFETY: the slot is within the page, which lives as long as the table.
         (self.page(page)).map(|page| unsafe { page.add(slot as usize) })
     }
 
-    /// A page, if it is there.
+    /// Returns a page, if it is allocated.
     fn page(&self, page: u32) -> Option<NonNull<Slot<H>>> {
         let (chunk, within) = Self::split(page);
         let base = self.chunks.get(chunk)?.load(Ordering::Acquire);
         let base = NonNull::new(base)?;
         if Self::WHOLE {
             let slots = within * Self::PER_PAGE as usize;
-            // SAFETY: within the chunk, which lives as long as the table.
+            // SAFETY: the page is within the chunk, which lives as long as the table.
             return Some(unsafe { base.add(slots) });
         }
-        // SAFETY: a list of as many pages, which lives as long as the table; all-zero memory is a list of none.
+        // SAFETY: the chunk is a list of this many pages, which lives as long as the table;
+        // all-zero
+        // memory is a list of null pointers.
         let page = unsafe { base.cast::<Page<H>>().add(within).as_ref() };
         NonNull::new(page.load(Ordering::Acquire))
     }
 
-    /// The index of a slot of this table; the pointer must come from the table,
-    /// not from a reference to the slot, for it is used to reach the page's header.
+    /// Returns the index of a slot of this table. The pointer must come from the table, not from a
+    /// reference to the slot, since it is used to reach the page's header.
     pub(crate) fn index(slot: NonNull<Slot<H>>) -> u32 {
         let page = slot
             .as_ptr()
             .map_addr(|address| address & !(Self::PAGE - 1));
         let within = (slot.addr().get() % Self::PAGE) / size_of::<Slot<H>>();
-        // SAFETY: chunks are page-aligned, and the first slot of a page is its
-        // header, written before any other slot of it was handed out.
+        // SAFETY: chunks are page-aligned, and the first slot of a page is its header, written
+        // before
+        // any other slot of the page was handed out.
         let number = unsafe { (*page).next_free() };
         number * Self::PER_PAGE + within as u32
     }
 
-    /// Takes a free slot. `None`: the table is full, or memory is.
+    /// Takes a free slot. `None`: the table is full, or memory has run out.
     pub(crate) fn take(&self) -> Option<NonNull<Slot<H>>> {
         let mut one = [None];
         match self.take_some(&mut one) {
@@ -142,15 +156,19 @@ impl<H: Host> Table<H> {
         }
     }
 
-    /// Takes as many slots from the free list as there are and fit. Returns how many; the first is from its head.
+    /// Takes slots from the free list until `to` is full or the list is empty. Returns their
+    /// number;
+    /// the first is from the head.
     pub(crate) fn take_some(&self, to: &mut [Option<NonNull<Slot<H>>>]) -> usize {
         let mut head = self.free.load(Ordering::Acquire);
         while head as u32 != 0 {
             let (mut next, mut taken) = (head as u32, 0);
-            // What others take meanwhile is no longer linked: then `next` is nonsense, and the exchange fails.
+            // Slots that others take meanwhile are no longer linked: `next` is then meaningless,
+            // and
+            // the exchange fails.
             while taken < to.len()
                 && next != 0
-                && let Some(place) = self.place(next)
+                && let Some(place) = self.slot_ptr(next)
             {
                 to[taken] = Some(place);
                 taken += 1;
@@ -170,7 +188,7 @@ impl<H: Host> Table<H> {
         0
     }
 
-    /// A slot that has never been in use.
+    /// Takes a slot that has never been in use.
     #[cold]
     pub(crate) fn take_fresh(&self) -> Option<NonNull<Slot<H>>> {
         loop {
@@ -180,7 +198,7 @@ impl<H: Host> Table<H> {
             if self.page(page).is_none() && !self.grow(page) {
                 return None;
             }
-            let place = self.place(index32)?;
+            let place = self.slot_ptr(index32)?;
             // SAFETY: slots live as long as the table.
             let slot = unsafe { place.as_ref() };
             if index32.is_multiple_of(Self::PER_PAGE) {
@@ -197,35 +215,38 @@ impl<H: Host> Table<H> {
         }
     }
 
-    /// Makes room for so many slots. False: there is no memory for it.
+    /// Makes room for `slots` slots. Returns false if there is no memory for them.
     pub(crate) fn reserve(&self, slots: usize) -> bool {
-        // Of each page the first slot is its block.
+        // The first slot of each page is its header.
         let pages = slots.div_ceil(Self::PER_PAGE as usize - 1);
         let mut pages = (0..).take(pages);
         pages.all(|page| self.page(page).is_some() || self.grow(page))
     }
 
-    /// What is allocated for a chunk. Where memory is lazy, nothing gives it at this alignment: so there is room to align in.
+    /// Returns the layout of a chunk. Where memory is lazy, no allocator aligns to pages, so there
+    /// is
+    /// room to align in.
     fn layout(chunk: usize) -> Option<Layout> {
         let pages = 1usize.checked_shl(chunk as u32)?;
         if !Self::WHOLE {
             return Layout::array::<Page<H>>(pages).ok();
         }
         let bytes = Self::PAGE.checked_mul(pages)?;
-        let layout = match Self::LAZY {
-            true => Layout::from_size_align(bytes.checked_add(Self::PAGE)?, align_of::<u64>()),
-            false => Layout::from_size_align(bytes, Self::PAGE),
+        let layout = if Self::LAZY {
+            Layout::from_size_align(bytes.checked_add(Self::PAGE)?, align_of::<u64>())
+        } else {
+            Layout::from_size_align(bytes, Self::PAGE)
         };
         layout.ok()
     }
 
-    /// What is allocated for a page that is not a part of a chunk.
+    /// Layout of a page that is not a part of a chunk.
     const LAYOUT: Layout = match Layout::from_size_align(Self::PAGE, Self::PAGE) {
         Ok(layout) => layout,
         Err(_) => unreachable!(),
     };
 
-    /// Makes a page. False: there is no memory for it, or the table is full.
+    /// Allocates a page. Returns false if there is no memory, or the table is full.
     #[cold]
     fn grow(&self, page: u32) -> bool {
         let (chunk, within) = Self::split(page);
@@ -234,7 +255,7 @@ impl<H: Host> Table<H> {
         };
         let mut base = place.load(Ordering::Acquire);
         if base.is_null() {
-            // Where it does not fit the table is full.
+            // A chunk without a layout is beyond the largest table.
             let Some(layout) = Self::layout(chunk) else {
                 return false;
             };
@@ -243,12 +264,12 @@ impl<H: Host> Table<H> {
         if base.is_null() || Self::WHOLE {
             return !base.is_null();
         }
-        // SAFETY: as in `page`.
+        // SAFETY: the chunk is a list of this many pages, which lives as long as the table.
         let place = unsafe { &*base.cast::<Page<H>>().add(within) };
         !put::<H, _>(place, Self::LAYOUT, |memory| memory.cast()).is_null()
     }
 
-    /// The chunk in memory of its [layout](Table::layout).
+    /// Makes a chunk in memory of its [layout](Table::layout).
     fn chunk_of(memory: *mut u8) -> *mut Slot<H> {
         if !Self::WHOLE {
             return memory.cast();
@@ -256,13 +277,13 @@ impl<H: Host> Table<H> {
         let base = memory
             .map_addr(|address| address.next_multiple_of(Self::PAGE))
             .cast::<Slot<H>>();
-        // The checker's atomics are not words: zeroed they are none.
+        // loom's atomics are not words, so zeroed memory is not a slot.
         #[cfg(loom)]
         for slot in 0..Self::PER_PAGE as usize {
-            // SAFETY: within the memory just allocated.
+            // SAFETY: the slot is within the memory just allocated.
             unsafe { base.add(slot).write(Slot::empty()) };
         }
-        // SAFETY: the header of its first page, which nothing else knows yet.
+        // SAFETY: the header of the first page, which no other thread knows yet.
         unsafe { (*base).waiter.store(memory.cast(), Ordering::Relaxed) };
         base
     }
@@ -274,9 +295,10 @@ impl<H: Host> Table<H> {
         }
     }
 
-    /// Begins the next generation of a slot whose tenant's future is gone. False: it has none left, and is not used again.
+    /// Begins the next generation of a slot whose tenant's future is gone. Returns false if it has
+    /// none left: the slot is not used again.
     pub(crate) fn retire(&self, slot: NonNull<Slot<H>>) -> bool {
-        // SAFETY: a slot of this table.
+        // SAFETY: the slot is in this table.
         let retired = unsafe { slot.as_ref() }.word.retire();
         if !retired {
             self.exhausted.fetch_add(1, Ordering::Release);
@@ -284,7 +306,9 @@ impl<H: Host> Table<H> {
         retired
     }
 
-    /// Puts retired slots into the free list, the last of them at its head. All are there, and at least one is.
+    /// Puts retired slots into the free list, the last of them at its head. All elements are
+    /// `Some`,
+    /// and there is at least one.
     pub(crate) fn give_some(&self, slots: &[Option<NonNull<Slot<H>>>]) {
         let mut slots = slots.iter().flatten();
         let Some(&last) = slots.next() else {
@@ -292,14 +316,14 @@ impl<H: Host> Table<H> {
         };
         let mut first = last;
         for &slot in slots {
-            // SAFETY: slots of this table; they are the caller's until the exchange below.
+            // SAFETY: the slots are in this table, and the caller's until the exchange below.
             unsafe { slot.as_ref() }.link_free(Self::index(first));
             first = slot;
         }
         let index = Self::index(first);
         let mut head = self.free.load(Ordering::Relaxed);
         loop {
-            // SAFETY: as above.
+            // SAFETY: likewise.
             unsafe { last.as_ref() }.link_free(head as u32);
             match self.free.compare_exchange_weak(
                 head,
@@ -313,7 +337,8 @@ impl<H: Host> Table<H> {
         }
     }
 
-    /// How many slots are in the free list or out of generations, if none is taken meanwhile. O(n).
+    /// Returns the number of slots in the free list or out of generations, if none is taken
+    /// meanwhile. O(n).
     pub(crate) fn count_free(&self) -> usize {
         let mut index = self.free.load(Ordering::Acquire) as u32;
         let mut count = self.exhausted.load(Ordering::Acquire);
@@ -324,15 +349,16 @@ impl<H: Host> Table<H> {
         count
     }
 
-    /// All slots that are in use or have been.
+    /// Iterates over all slots that are in use or have been.
     pub(crate) fn slots(&self) -> impl Iterator<Item = (u32, &Slot<H>)> {
         let used = self.used.load(Ordering::Acquire) as u32;
         (0..used).filter_map(|index| Some((index, self.slot(index)?)))
     }
 }
 
-/// Allocates zeroed memory of this layout for what is to be at a place, unless another thread has put it there meanwhile. Returns what is there; null if
-/// there is no memory.
+/// Allocates zeroed memory and stores it at `place`, unless another thread has stored there
+/// meanwhile.
+/// Returns the pointer at `place`; null if there is no memory.
 fn put<H: Host, T>(
     place: &AtomicPtr<T>,
     layout: Layout,
@@ -347,7 +373,7 @@ fn put<H: Host, T>(
     match place.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => made,
         Err(there) => {
-            // SAFETY: just allocated with this layout, and not published.
+            // SAFETY: the memory was just allocated with this layout, and is not published.
             unsafe { take_back::<H>(memory, layout) };
             there
         }
@@ -369,7 +395,9 @@ impl<H: Host> Drop for Table<H> {
                 continue;
             };
             if Self::WHOLE {
-                // SAFETY: allocated by `grow` with this layout, and what it was given is in the first page's header.
+                // SAFETY: `grow` allocated the chunk with this layout; the address of its memory is
+                // in
+                // the first page's header.
                 unsafe {
                     let memory = (*base).waiter.load(Ordering::Relaxed);
                     take_back::<H>(memory.cast(), layout);
@@ -377,22 +405,22 @@ impl<H: Host> Drop for Table<H> {
                 continue;
             }
             for within in 0..1 << chunk {
-                // SAFETY: a list of so many pages.
+                // SAFETY: the chunk is a list of this many pages.
                 let page = unsafe { &*base.cast::<Page<H>>().add(within) }.load(Ordering::Relaxed);
                 if !page.is_null() {
-                    // SAFETY: allocated by `grow` with this layout.
+                    // SAFETY: `grow` allocated the page with this layout.
                     unsafe { take_back::<H>(page.cast(), Self::LAYOUT) };
                 }
             }
-            // SAFETY: as above.
+            // SAFETY: `grow` allocated the list with this layout.
             unsafe { take_back::<H>(base.cast(), layout) };
         }
     }
 }
 
-/// The id of a coroutine whose control block is alive.
+/// Returns the id of a coroutine whose control block is alive.
 pub(crate) fn id_of<H: Host>(coroutine: NonNull<Slot<H>>) -> CoroutineId {
-    // SAFETY: alive, says the caller's possession of the pointer.
+    // SAFETY: the caller's pointer is to a living control block.
     let block = unsafe { coroutine.as_ref() };
     CoroutineId::new(Table::index(coroutine), block.word.generation())
 }
@@ -422,7 +450,7 @@ pub(crate) mod tests {
         assert_eq!(unsafe { first.as_ref() }.word.tenant(), None);
     }
 
-    /// A host with memory to be lazy with.
+    /// A host whose memory is lazy.
     pub(crate) struct Roomy;
 
     // SAFETY: no thread serves a vCPU of this host.
@@ -460,7 +488,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_table_of_small_pages_has_those_that_it_uses() {
+    fn a_table_of_small_pages_has_only_pages_that_it_uses() {
         let table = Table::<Probe>::new();
         let pages = |table: &Table<Probe>| {
             (0..64)

@@ -1,4 +1,4 @@
-//! Asking what runs on a vCPU to give way, and asking to be told of what becomes ready there.
+//! Requests to a vCPU: that its poll yields, and that the host is told of arrivals.
 
 use core::ptr::NonNull;
 
@@ -9,8 +9,9 @@ use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::fence;
 
 impl<H: Host> Vcpu<H> {
-    /// Is something more urgent ready here than what runs? One load, three when
-    /// the inbox has something; no system call, no atomic step.
+    /// Returns true if a more urgent coroutine is ready here than the one that runs. One load,
+    /// three
+    /// if the inbox is not empty; no system call, no atomic step.
     #[inline]
     #[must_use]
     pub fn need_preempt(&self) -> bool {
@@ -21,7 +22,7 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Sets a flag of `preempt`. One load if it is set.
+    /// Sets a flag of `preempt`. One load if the flag is set already.
     #[inline]
     pub(super) fn ask(&self, flag: u32) {
         if self.mail.preempt.load(Relaxed) & flag == 0 {
@@ -29,17 +30,18 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// The coroutine has been cancelled while it had an owner: if it is being polled, the poll is to give way.
+    /// Asks the poll of a coroutine that has been cancelled while it had an owner to yield.
     ///
-    /// Under the lock under which a poll becomes current: one that begins after this sees that it is cancelled, and one that has begun
-    /// is seen here.
+    /// Under the lock under which a poll becomes current: a poll that begins later sees that the
+    /// coroutine is cancelled, and a poll that has begun is seen here.
     ///
     /// # Safety
-    /// The caller holds a reference to it.
+    /// The caller holds a reference to the coroutine.
     pub(crate) unsafe fn ask_cancelled(coroutine: NonNull<Slot<H>>) {
-        // SAFETY: referenced, hence alive.
+        // SAFETY: the caller holds a reference, so the block is alive.
         let block = unsafe { coroutine.as_ref() };
-        // Between the cancellation and the look where it is: what moves it does the reverse.
+        // Between the cancellation and the read of the vCPU: a thread that moves the coroutine does
+        // both in reverse.
         fence(SeqCst);
         loop {
             let vcpu = block.vcpu();
@@ -53,23 +55,22 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// The host's reason to preempt what runs: a tick, a deadline, the board.
-    /// Any thread; stays set until the next pick.
+    /// Asks the running poll to yield, for a reason of the host: a tick, a deadline, the board. Any
+    /// thread; the request lasts until the next pick.
     pub fn request_preempt(&self) {
         self.ask(PREEMPT_HOST);
     }
 
-    /// Asks for one call of [`Host::attend`], when another thread makes something
-    /// ready here, and for those of [`Host::waits_here`]: the host supervises
-    /// polls and sleeps meanwhile.
-    /// One sequentially consistent store, so that what became ready before is
-    /// seen by a look at [`Vcpu::bitmap`] afterwards.
+    /// Asks for one call of [`Host::attend`] when another thread makes a coroutine ready here, and
+    /// for those of [`Host::waits_here`]: the host supervises polls and sleeps meanwhile. One
+    /// sequentially consistent store, so that a later look at [`Vcpu::bitmap`] sees all work that
+    /// became ready earlier.
     pub fn set_attended(&self, attended: bool) {
         self.mail.attended.store(attended, SeqCst);
         fence(SeqCst);
     }
 
-    /// Has [`Vcpu::set_attended`] asked for a call that has not come yet? One load.
+    /// Returns true if a call that [`Vcpu::set_attended`] has asked for is still to come. One load.
     #[inline]
     #[must_use]
     pub fn is_attended(&self) -> bool {

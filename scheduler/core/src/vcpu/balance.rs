@@ -1,4 +1,6 @@
-//! Work that changes its vCPU: taken by one that has less urgent work or none, or passed on by one that has retired.
+//! Moves of coroutines between vCPUs: stolen by a vCPU with less urgent work or none, or passed on
+//! by
+//! a retired one.
 
 use super::{Locked, STEAL_MAX, Vcpu};
 use crate::base::events::Step;
@@ -9,10 +11,11 @@ use crate::sync::Ordering::SeqCst;
 use crate::sync::fence;
 
 impl<H: Host> Vcpu<H> {
-    /// Fetches what the other vCPUs have that is more urgent than all that is ready here; anything, if nothing is.
+    /// Steals work that is more urgent than all that is ready here; any work, if none is ready
+    /// here.
     ///
-    /// A thief that comes too late for what it saw looks again: each time another vCPU has taken something, or what was
-    /// seen in an inbox may not move and is seen as such from now on.
+    /// A thief that comes too late looks again: each time, another vCPU has taken a coroutine, or a
+    /// coroutine in an inbox was found to be pinned and is published as such from now on.
     #[inline(never)]
     pub(super) fn look_elsewhere<'a>(&'a self, mut locked: Locked<'a, H>) -> Locked<'a, H> {
         loop {
@@ -20,7 +23,7 @@ impl<H: Host> Vcpu<H> {
             // All levels more urgent than the best here; all levels if none is.
             let wanted = (mine & mine.wrapping_neg()).wrapping_sub(1);
             let victim = match mine {
-                // It takes something or nothing; if something, the most urgent that there is.
+                // If it takes anything, it takes the most urgent that there is.
                 0 if !self.may_help(locked.now()) => None,
                 _ if wanted == 0 => None,
                 _ => self.shared().victim(self, wanted),
@@ -38,10 +41,11 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Takes work from `victim`: the oldest of its most urgent wanted level, and
-    /// with `idle` up to half of that level. False: nothing was left of it.
+    /// Steals from `victim` the oldest coroutine of its most urgent wanted level, and with `idle`
+    /// up
+    /// to half of that level. Returns false if nothing was left of it.
     pub(super) fn steal(&self, victim: &Vcpu<H>, wanted: u64, idle: bool) -> bool {
-        let mut loot = [None; STEAL_MAX];
+        let mut batch = [None; STEAL_MAX];
         let mut theirs = victim.locked();
         theirs.drain_inbox();
         let bits = theirs.queues().movable() & wanted;
@@ -56,10 +60,10 @@ impl<H: Host> Vcpu<H> {
             } else {
                 1
             };
-            for place in loot.iter_mut().take(share) {
-                *place = theirs.queues().pop_movable(level);
-                if let Some(coroutine) = place {
-                    // SAFETY: out of the queue, so owned by us.
+            for entry in batch.iter_mut().take(share) {
+                *entry = theirs.queues().pop_movable(level);
+                if let Some(coroutine) = entry {
+                    // SAFETY: the coroutine is out of the queue, so owned by us.
                     let block = unsafe { coroutine.as_ref() };
                     block.moves_to(self);
                 }
@@ -73,10 +77,10 @@ impl<H: Host> Vcpu<H> {
             return false;
         }
         let mut mine = self.locked();
-        for coroutine in loot.into_iter().flatten() {
+        for coroutine in batch.into_iter().flatten() {
             let from = victim.index;
             self.trace(coroutine, Step::Stolen { from });
-            // SAFETY: owned and in no queue.
+            // SAFETY: the coroutine is owned by us and in no queue.
             unsafe { mine.enqueue_arrived(coroutine) };
             let stolen = &self.counters.stolen;
             stolen.store(stolen.load(Relaxed) + 1, Relaxed);
@@ -85,13 +89,14 @@ impl<H: Host> Vcpu<H> {
         true
     }
 
-    /// Another thread than its own has moved the inbox into the ready queues, or shown a
-    /// level that changed in the inbox. Meanwhile the vCPU may have looked at both, found
-    /// nothing, and parked; what is pinned to it no other would take, and its bitmap
-    /// would say for ever what is over.
+    /// Ends the wait of the vCPU if it has work, after another thread has moved the inbox into the
+    /// ready queues, or published a level that changed in the inbox. Meanwhile the vCPU may have
+    /// looked at both, found nothing, and parked; coroutines pinned to it no other vCPU would take,
+    /// and its bitmap would stay wrong.
     ///
-    /// Either it saw the published queues after it had set its flag, or we see the
-    /// flag here, after they were published.
+    /// Either the vCPU saw the published queues after it had set its flag, or the flag is seen
+    /// here,
+    /// after they were published.
     pub(crate) fn look_again(&self) {
         fence(SeqCst);
         if self.is_parked() && self.bitmap() != 0 {
@@ -99,10 +104,10 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// A retired vCPU passes on what still comes in.
+    /// Passes on coroutines that still arrive at a retired vCPU.
     pub(crate) fn forward(&self) {
-        // Without a vCPU left it stays, until a vCPU is added.
-        while let Some(heir) = self.shared().any_vcpu(self) {
+        // Without another vCPU they stay, until a vCPU is added.
+        while let Some(successor) = self.shared().any_vcpu(self) {
             let next = {
                 let mut locked = self.locked();
                 locked.drain_inbox();
@@ -111,16 +116,16 @@ impl<H: Host> Vcpu<H> {
                     .then(|| Level::from_stored(movable.trailing_zeros() as u8))
                     .and_then(|level| locked.queues().pop_movable(level));
                 if let Some(coroutine) = next {
-                    // Under the lock: a change of its level finds it in a queue or on its way to the heir.
-                    // SAFETY: out of the queue, so owned by us.
-                    unsafe { coroutine.as_ref() }.moves_to(heir);
+                    // Under the lock: a change of its level finds it in a queue or on its way.
+                    // SAFETY: the coroutine is out of the queue, so owned by us.
+                    unsafe { coroutine.as_ref() }.moves_to(successor);
                 }
                 locked.publish();
                 next
             };
             let Some(coroutine) = next else { return };
-            // SAFETY: popped just now, owned by us.
-            unsafe { heir.deliver(coroutine) };
+            // SAFETY: the coroutine was just popped, so it is owned by us.
+            unsafe { successor.deliver(coroutine) };
         }
     }
 }

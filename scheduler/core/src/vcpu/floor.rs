@@ -1,37 +1,41 @@
-//! The floor of a vCPU: the share of its time that less urgent levels get beside work without end.
+//! The floor of a vCPU: a guaranteed share of its time for less urgent levels.
 //!
-//! A [`TokenBucket`] of time gets the share and holds two quanta at most. While it holds one, the
-//! next turn goes to the most urgent ready level of the floor. A poll of the floor that begins
-//! while the bucket holds anything is charged with its time, from its pick to the next; other polls
-//! of the floor run in time that nothing more urgent wanted.
+//! A [`TokenBucket`] of time is refilled by the share and holds two quanta at most. While it holds
+//! one,
+//! the next turn goes to the most urgent ready level of the floor. A poll of the floor that begins
+//! while the bucket is not empty is charged with its time, from its pick to the next; other polls
+//! of
+//! the floor run in time that no more urgent level wanted.
 //!
 //! [`Config::floor`](crate::Config::floor) has the two bounds that follow, and `upshift-sim` checks
-//! them. The account is under the lock of the vCPU. Cost: O(1), a division or two per pick; in a
-//! domain without a floor one test per poll that reads the clock.
+//! them. The budget is under the lock of the vCPU. Cost: O(1), a division or two per pick; in a
+//! domain
+//! without a floor, one test per poll that reads the clock.
 
 use crate::base::config::Floor;
 use crate::base::token_bucket::TokenBucket;
 
-/// Most quanta that a poll is charged with: a process that was stopped in the middle of a poll does
-/// not owe that time for hours.
-const MOST_QUANTA: u64 = 100;
+/// Largest charge for a poll, in quanta: a process that was stopped in the middle of a poll does
+/// not
+/// owe that time for hours.
+const MAX_CHARGE: u64 = 100;
 
-/// The account of a vCPU's floor.
-pub(super) struct Account {
+/// The time budget of a vCPU's floor.
+pub(super) struct FloorBudget {
     /// Bitmap of the floor's levels.
     levels: u64,
     quantum: u64,
     tokens: TokenBucket,
-    /// Whether the poll under way is charged.
+    /// True while the poll under way is charged.
     charged: bool,
 }
 
-impl Account {
-    pub(super) fn new(floor: Floor) -> Account {
-        // Sums of prices stay far from the largest number.
-        let quantum = floor.quantum.clamp(1, u64::MAX / (8 * MOST_QUANTA));
+impl FloorBudget {
+    pub(super) fn new(floor: Floor) -> FloorBudget {
+        // Sums of prices stay far from overflow.
+        let quantum = floor.quantum.clamp(1, u64::MAX / (8 * MAX_CHARGE));
         let rate = (u64::from(floor.percent.clamp(1, 99)), 100);
-        Account {
+        FloorBudget {
             levels: !floor.from.more_urgent_bits(),
             quantum,
             tokens: TokenBucket::with_rate(rate, 2 * quantum, 0),
@@ -39,7 +43,7 @@ impl Account {
         }
     }
 
-    /// Returns the level whose turn it is at tick `now`, of those that are ready, which are some.
+    /// Returns the level whose turn it is at tick `now`. At least one level is ready.
     pub(super) fn next_level(&mut self, ready: u64, now: u64) -> u8 {
         let low = ready & self.levels;
         let is_due = low != 0 && low != ready && self.tokens.holds(self.quantum, now);
@@ -48,15 +52,15 @@ impl Account {
         level
     }
 
-    /// A poll of this level begins at tick `now`.
+    /// Begins a poll of this level at tick `now`.
     pub(super) fn begin(&mut self, level: u8, now: u64) {
         self.charged = self.levels & (1 << level) != 0 && self.tokens.holds(1, now);
     }
 
-    /// Charges the poll that has ended at tick `now` and took `ticks`.
+    /// Charges the poll that took `ticks` and ended at tick `now`.
     pub(super) fn charge(&mut self, ticks: u64, now: u64) {
         if core::mem::take(&mut self.charged) {
-            let price = ticks.min(MOST_QUANTA * self.quantum);
+            let price = ticks.min(MAX_CHARGE * self.quantum);
             self.tokens.charge(price, now);
         }
     }
@@ -70,21 +74,23 @@ mod tests {
     const URGENT: u64 = 1;
     const LOW: u64 = 1 << 40;
 
-    fn account(percent: u8) -> Account {
-        Account::new(Floor {
+    fn budget(percent: u8) -> FloorBudget {
+        FloorBudget::new(Floor {
             from: Level::at::<32>(),
             percent,
             quantum: 100,
         })
     }
 
-    /// Polls of 10 ticks, at both levels without end, up to a tick; returns those of the floor.
-    fn polls(account: &mut Account, until: u64) -> u64 {
+    /// Runs polls of 10 ticks, with both levels always ready, up to a tick; returns the number of
+    /// polls
+    /// of the floor.
+    fn polls(budget: &mut FloorBudget, until: u64) -> u64 {
         let mut of_floor = 0;
         for now in (0..until).step_by(10) {
-            let level = account.next_level(URGENT | LOW, now);
+            let level = budget.next_level(URGENT | LOW, now);
             of_floor += u64::from(level == 40);
-            account.charge(10, now + 10);
+            budget.charge(10, now + 10);
         }
         of_floor
     }
@@ -92,55 +98,55 @@ mod tests {
     #[test]
     fn the_floor_gets_its_share_and_a_quantum_at_the_beginning() {
         for percent in [1, 10, 50, 99] {
-            let got = 10 * polls(&mut account(percent), 1_000_000);
+            let got = 10 * polls(&mut budget(percent), 1_000_000);
             let share = 10_000 * u64::from(percent);
             assert!((share..=share + 120).contains(&got), "{percent} %: {got}");
         }
     }
 
     #[test]
-    fn of_the_floor_the_most_urgent_level_goes_first() {
-        let mut account = account(10);
-        assert_eq!(account.next_level(URGENT | LOW | 1 << 33, 0), 33);
-        assert_eq!(account.next_level(URGENT | 1 << 31, 0), 0);
-        assert_eq!(account.next_level(LOW, 0), 40);
+    fn the_most_urgent_level_of_the_floor_goes_first() {
+        let mut budget = budget(10);
+        assert_eq!(budget.next_level(URGENT | LOW | 1 << 33, 0), 33);
+        assert_eq!(budget.next_level(URGENT | 1 << 31, 0), 0);
+        assert_eq!(budget.next_level(LOW, 0), 40);
     }
 
     #[test]
     fn time_that_nothing_urgent_wanted_is_not_owed() {
-        let mut account = account(10);
+        let mut budget = budget(10);
         for now in (0..1_000_000).step_by(1_000) {
-            assert_eq!(account.next_level(LOW, now), 40);
-            account.charge(1_000, now + 1_000);
+            assert_eq!(budget.next_level(LOW, now), 40);
+            budget.charge(1_000, now + 1_000);
         }
-        // Less than a poll and a quantum is missing.
+        // The shortfall is less than a poll and a quantum.
         let due = (0..)
             .map(|n| 1_000_000 + 10 * n)
-            .find(|now| account.next_level(URGENT | LOW, *now) == 40);
+            .find(|now| budget.next_level(URGENT | LOW, *now) == 40);
         assert!(due.is_some_and(|due| due <= 1_000_000 + 11_000), "{due:?}");
     }
 
     #[test]
     fn a_stopped_process_owes_a_hundred_quanta() {
-        let mut account = account(10);
-        assert_eq!(account.next_level(URGENT | LOW, 0), 40);
-        account.charge(u64::MAX / 2, u64::MAX / 2);
-        let now = u64::MAX / 2 + 10 * MOST_QUANTA * 100;
-        assert_eq!(account.next_level(URGENT | LOW, now), 40);
+        let mut budget = budget(10);
+        assert_eq!(budget.next_level(URGENT | LOW, 0), 40);
+        budget.charge(u64::MAX / 2, u64::MAX / 2);
+        let now = u64::MAX / 2 + 10 * MAX_CHARGE * 100;
+        assert_eq!(budget.next_level(URGENT | LOW, now), 40);
     }
 
     #[test]
     fn numbers_may_be_of_any_size() {
         for (percent, quantum) in [(0, 0), (u8::MAX, u64::MAX)] {
             let from = Level::MOST_URGENT;
-            let mut account = Account::new(Floor {
+            let mut budget = FloorBudget::new(Floor {
                 from,
                 percent,
                 quantum,
             });
-            assert_eq!(account.next_level(LOW | URGENT, u64::MAX), 0);
-            account.charge(u64::MAX, u64::MAX);
-            assert_eq!(account.next_level(LOW, 0), 40);
+            assert_eq!(budget.next_level(LOW | URGENT, u64::MAX), 0);
+            budget.charge(u64::MAX, u64::MAX);
+            assert_eq!(budget.next_level(LOW, 0), 40);
         }
     }
 }

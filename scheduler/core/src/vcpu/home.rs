@@ -1,4 +1,4 @@
-//! The vCPU of a coroutine.
+//! The home vCPU of a coroutine.
 
 use core::ptr;
 
@@ -9,17 +9,18 @@ use crate::sync::Ordering::{Acquire, Relaxed, Release};
 
 impl<H: Host> Slot<H> {
     pub(crate) fn vcpu(&self) -> &Vcpu<H> {
-        // SAFETY: the address of a vCPU of its domain, which lives as long as the domain, and so
-        // longer than any coroutine; never null.
+        // SAFETY: the address is that of a vCPU of its domain, never null. A vCPU lives as long as
+        // the domain, and so longer than any coroutine.
         unsafe { &*self.vcpu.load(Relaxed).cast() }
     }
 
-    /// Is it on this vCPU? Acquire, to see the writes of the thread that moved it there.
+    /// Returns true if the coroutine is on this vCPU. Acquire, to see the writes of the thread that
+    /// moved it there.
     pub(super) fn is_on(&self, vcpu: &Vcpu<H>) -> bool {
         ptr::eq(self.vcpu.load(Acquire).cast(), vcpu)
     }
 
-    /// It is queued on this vCPU, whose lock is held.
+    /// Stores this vCPU, whose lock is held, as the one where the coroutine is queued.
     #[inline]
     pub(super) fn stays_on(&self, vcpu: &Vcpu<H>) {
         self.vcpu
@@ -27,14 +28,15 @@ impl<H: Host> Slot<H> {
     }
 
     /// Moves the coroutine, which the caller owns and which is in no queue.
+    /// Moves the coroutine, which the caller owns and which is in no queue.
     pub(crate) fn moves_to(&self, vcpu: &Vcpu<H>) {
-        // Release, for `settle`: with the lock of the new vCPU it must not see it still queued on
-        // the old one.
+        // Release, for `settle`: under the lock of the new vCPU it must not see the coroutine still
+        // queued on the old one.
         self.vcpu
             .store(ptr::from_ref(vcpu).cast_mut().cast(), Release);
     }
 
-    /// Where it was spawned.
+    /// Returns the source position of the spawn.
     pub(crate) fn location(&self) -> &'static core::panic::Location<'static> {
         self.spawned_at(self.vcpu().spawn_sites())
     }

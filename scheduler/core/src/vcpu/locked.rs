@@ -1,6 +1,6 @@
-//! What is done to a vCPU under its lock: queues, published words, the accounts of time.
+//! Operations on a vCPU under its lock: queues, published words, accounting of time.
 //!
-//! Every step is O(1); none makes an upcall but for the clock and for attention.
+//! Every step is O(1); none makes an upcall except for the clock and for attention.
 
 use core::ptr::NonNull;
 
@@ -24,14 +24,16 @@ pub(crate) struct Locked<'a, H: Host> {
 }
 
 impl<H: Host> Vcpu<H> {
-    /// Charges polls of these levels with equal shares of the ticks since the last reading; returns a share.
+    /// Charges polls of these levels with equal shares of the ticks since the last reading; returns
+    /// one share.
     #[inline(never)]
     fn share_out(&self, elapsed: u64, levels: &[u8]) -> u64 {
         let count = levels.len() as u64;
-        // As many as there can be, mostly: then without a division.
-        let each = match levels.len() == COARSE_POLLS as usize {
-            true => elapsed / u64::from(COARSE_POLLS),
-            false => elapsed / count,
+        // Mostly the batch is full: then without a division.
+        let each = if levels.len() == COARSE_POLLS as usize {
+            elapsed / u64::from(COARSE_POLLS)
+        } else {
+            elapsed / count
         };
         let first = levels[0];
         if levels.iter().all(|&level| level == first) {
@@ -47,7 +49,7 @@ impl<H: Host> Vcpu<H> {
 
 impl<'a, H: Host> Locked<'a, H> {
     pub(super) fn guarded(&mut self) -> &mut Guarded<H> {
-        // SAFETY: the lock is held, and the borrow is of this guard.
+        // SAFETY: the lock is held, and the borrow is bound to this guard.
         unsafe { &mut *self.vcpu.guarded.get() }
     }
 
@@ -55,7 +57,7 @@ impl<'a, H: Host> Locked<'a, H> {
         &mut self.guarded().queues
     }
 
-    /// Writes the bitmaps where others read them, if they have changed.
+    /// Writes the bitmaps to the words that others read, if they have changed.
     pub(crate) fn publish(&mut self) {
         let vcpu = self.vcpu;
         let queues = self.queues();
@@ -71,13 +73,12 @@ impl<'a, H: Host> Locked<'a, H> {
         }
     }
 
-    /// The last reading of the clock.
+    /// Returns the last reading of the clock.
     pub(super) fn now(&mut self) -> u64 {
         self.guarded().now
     }
 
-    /// Reads the clock, unless polls are so short that every fourth reading is
-    /// exact enough.
+    /// Reads the clock, unless polls are so short that every fourth reading is exact enough.
     #[inline]
     pub(super) fn read_clock(&mut self) {
         let guarded = self.guarded();
@@ -115,7 +116,8 @@ impl<'a, H: Host> Locked<'a, H> {
         guarded.now = now.max(guarded.now);
         vcpu.clock.store(guarded.now, Relaxed);
         if was_unserved {
-            // A vCPU that goes to sleep sees that this one is served, or is seen by the next pick.
+            // A vCPU that goes to sleep sees that this one is served, or the next pick sees that
+            // vCPU.
             fence(SeqCst);
         }
     }
@@ -129,12 +131,14 @@ impl<'a, H: Host> Locked<'a, H> {
         }
     }
 
-    /// The same, also if nothing is seen there: a flag was cleared that pushers skip when they see it.
+    /// Takes the inbox even if it looks empty: a flag was cleared that pushers skip when they see
+    /// it
+    /// set.
     #[inline(never)]
     pub(super) fn take_inbox(&mut self) {
         let vcpu = self.vcpu;
-        // Before taking: a pusher sets its bit after its push, so a bit may
-        // outlive its coroutine here, but no coroutine lacks one for long.
+        // Before the take: a pusher sets its bit after its push, so a bit may outlive its coroutine
+        // here, but no coroutine lacks its bit for long.
         vcpu.mail.arriving.store(0, SeqCst);
         for coroutine in vcpu.mail.inbox.take() {
             // SAFETY: an inbox holds owned coroutines.
@@ -143,8 +147,8 @@ impl<'a, H: Host> Locked<'a, H> {
         self.publish();
     }
 
-    /// Another thread than the vCPU's own has drained the inbox: what is more urgent than
-    /// the poll under way does not show there any more ([`Vcpu::need_preempt`]).
+    /// Asks the poll under way to yield to more urgent work, after another thread has drained the
+    /// inbox, where [`Vcpu::need_preempt`] does not see that work any more.
     pub(super) fn ask_to_give_way(&mut self) {
         let vcpu = self.vcpu;
         let ready = self.queues().ready();
@@ -156,25 +160,27 @@ impl<'a, H: Host> Locked<'a, H> {
         }
     }
 
+    /// Enqueues at the tail, with the time that the coroutine itself says it became ready.
+    ///
     /// # Safety
-    /// The caller owns the coroutine, which is in no queue, and which says itself
-    /// since when it has been ready.
+    /// The caller owns the coroutine, which is in no queue.
     pub(super) unsafe fn enqueue_arrived(&mut self, coroutine: NonNull<Slot<H>>) {
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         unsafe {
             let since = coroutine.as_ref().ready_at.load(Relaxed);
             self.push(coroutine, since);
         }
     }
 
-    /// Enqueues at the tail, now. True if it is more urgent than what runs.
+    /// Enqueues at the tail, now. Returns true if the coroutine is more urgent than the running
+    /// one.
     ///
     /// # Safety
     /// The caller owns the coroutine, which is in no queue.
     #[inline(always)]
     pub(crate) unsafe fn enqueue(&mut self, coroutine: NonNull<Slot<H>>) -> bool {
         let vcpu = self.vcpu;
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         let level = unsafe { self.push_now(coroutine) };
         self.publish();
         let running = vcpu.published.running.load(Relaxed);
@@ -196,76 +202,80 @@ impl<'a, H: Host> Locked<'a, H> {
     #[inline]
     pub(super) unsafe fn push_now(&mut self, coroutine: NonNull<Slot<H>>) -> Level {
         let now = self.guarded().now;
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         unsafe { self.push(coroutine, now) }
     }
 
-    /// Enqueues what has given way, at its place in its level or at the tail, and leaves it to the caller to publish.
+    /// Enqueues a coroutine that has yielded, at its place in its level or at the tail, and leaves
+    /// it
+    /// to the caller to publish.
     ///
     /// # Safety
-    /// As [`Locked::enqueue`]; it was polled here last.
+    /// As [`Locked::enqueue`]; the coroutine was polled here last.
     #[inline(always)]
     pub(super) unsafe fn push_back(&mut self, coroutine: NonNull<Slot<H>>) {
-        // SAFETY: owned, hence alive.
+        // SAFETY: the coroutine is owned, hence alive.
         if unsafe { coroutine.as_ref() }.keeps_place() {
-            // SAFETY: passed on.
+            // SAFETY: the contract is the caller's.
             unsafe { self.push_in_place(coroutine) };
         } else {
-            // SAFETY: passed on.
+            // SAFETY: the contract is the caller's.
             unsafe { self.push_now(coroutine) };
         }
     }
 
-    /// [`Locked::enqueue`] of what has given way, by a thread that does not pick next.
+    /// Enqueues a coroutine that has yielded, on a thread that does not pick next.
     ///
     /// # Safety
     /// As [`Locked::enqueue`].
     pub(crate) unsafe fn enqueue_back(&mut self, coroutine: NonNull<Slot<H>>) {
         if self.vcpu.is_polling() {
-            // SAFETY: passed on.
+            // SAFETY: the contract is the caller's.
             unsafe { self.enqueue(coroutine) };
         } else {
-            // SAFETY: passed on; nothing was picked here since.
+            // SAFETY: the contract is the caller's; no coroutine was picked here since.
             unsafe { self.push_back(coroutine) };
             self.publish();
         }
     }
 
-    /// Enqueues a coroutine that gives way in place; at the tail, if its level has changed.
+    /// Enqueues a coroutine that yields in place; at the tail, if its level has changed.
     #[cold]
     unsafe fn push_in_place(&mut self, coroutine: NonNull<Slot<H>>) {
         let began = self.vcpu.turn_began();
         let guarded = self.guarded();
         let now = guarded.now;
-        // SAFETY: owned, hence alive.
+        // SAFETY: the coroutine is owned, hence alive.
         let block = unsafe { coroutine.as_ref() };
         let level = block.level();
         if level.get() != guarded.picked {
-            // SAFETY: passed on.
+            // SAFETY: the contract is the caller's.
             unsafe { self.push_now(coroutine) };
             return;
         }
         guarded.used[level.index()] = now.saturating_sub(began);
         block.set_ready_in_place();
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         unsafe { guarded.queues.push_in_place(coroutine, now) };
     }
 
+    /// Enqueues at the tail, with the tick at which the coroutine became ready.
+    ///
     /// # Safety
     /// As [`Locked::enqueue`].
     #[inline]
     pub(super) unsafe fn push(&mut self, coroutine: NonNull<Slot<H>>, since: u64) -> Level {
-        // SAFETY: owned, hence alive.
+        // SAFETY: the coroutine is owned, hence alive.
         let block = unsafe { coroutine.as_ref() };
         block.stays_on(self.vcpu);
         if !block.is_suspended() {
             block.set_state(State::Ready);
         }
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         unsafe { self.queues().push(coroutine, since) }
     }
 
-    /// Is what is left worth waking another vCPU? Then it may be taken.
+    /// Returns true if the remaining work is worth waking another vCPU, which may then take it.
     pub(super) fn offers_surplus(&mut self) -> bool {
         let surplus = self.has_surplus();
         if surplus && self.vcpu.published.surplus.load(Relaxed) != SURPLUS {
@@ -286,8 +296,9 @@ impl<'a, H: Host> Locked<'a, H> {
         worth >= threshold
     }
 
-    /// Takes the next coroutine out of the queues and accounts for it. With it,
-    /// for a suspended one, whether it goes before fresh ones of its level.
+    /// Takes the next coroutine out of the queues and accounts for it. For a suspended coroutine,
+    /// the
+    /// second value tells whether it goes before fresh ones of its level.
     #[inline(always)]
     pub(super) fn next(&mut self) -> Option<(NonNull<Slot<H>>, Option<bool>)> {
         let vcpu = self.vcpu;
@@ -303,16 +314,16 @@ impl<'a, H: Host> Locked<'a, H> {
             None => self.choose(ready)?,
         };
         let guarded = self.guarded();
-        // SAFETY: just out of the queue, owned by us.
+        // SAFETY: the coroutine is just out of the queue, so owned by us.
         let block = unsafe { coroutine.as_ref() };
         let now = guarded.now;
         let mut waited = now.saturating_sub(block.ready_at.load(Relaxed));
-        // Since it was served last, or since the oldest of it came.
+        // Starved since the level was last served, or since its oldest coroutine became ready.
         let served = core::mem::replace(&mut guarded.served[level.index()], now);
         let starved = waited.min(now.saturating_sub(served));
         let mut began = now;
         if block.keeps_place() {
-            // Its stamp stands for its place, and it was the last of its level that was served.
+            // Its stamp is its place in the queue, and it was the last of its level to be served.
             waited = starved;
             began = now.saturating_sub(guarded.used[level.index()]);
         }
@@ -330,20 +341,21 @@ impl<'a, H: Host> Locked<'a, H> {
     #[cold]
     fn choose(&mut self, ready: u64) -> Option<(NonNull<Slot<H>>, Level, Option<bool>)> {
         let config = &self.vcpu.shared().config;
-        let (level, newest) = match self.guarded().plain {
-            true => (ready.trailing_zeros() as u8, false),
-            false => self.choose_level(ready),
+        let (level, newest) = if self.guarded().plain {
+            (ready.trailing_zeros() as u8, false)
+        } else {
+            self.choose_level(ready)
         };
         let level = Level::from_stored(level);
         let queues = self.queues();
         let coroutine = queues.pop(level, newest, config.patience)?;
-        // SAFETY: just out of the queue, owned by us.
+        // SAFETY: the coroutine is just out of the queue, so owned by us.
         let suspended = unsafe { coroutine.as_ref() }.is_suspended();
         let resumed = suspended.then(|| queues.has_fresh(level));
         Some((coroutine, level, resumed))
     }
 
-    /// Returns the level whose turn it is, and whether with chaos its newest goes first.
+    /// Returns the level whose turn it is, and whether its newest goes first, with chaos.
     #[cold]
     fn choose_level(&mut self, ready: u64) -> (u8, bool) {
         let vcpu = self.vcpu;
@@ -360,25 +372,26 @@ impl<'a, H: Host> Locked<'a, H> {
         guarded.random ^= guarded.random << 13;
         guarded.random ^= guarded.random >> 7;
         guarded.random ^= guarded.random << 17;
-        // Not of every poll: one that is asked gives way instead of ending what it waits for.
+        // Not every poll is asked: a poll that is asked yields before it completes what it waits
+        // for.
         if guarded.random >> 32 & 1 == 0 {
             vcpu.ask(PREEMPT_HOST);
         }
         (level, guarded.random & 1 == 0)
     }
 
-    /// The coroutine's levels have changed: gives it its place. False if it has
-    /// gone to another vCPU. O(1), whatever is queued or has arrived.
+    /// Gives a coroutine whose levels have changed its new place. Returns false if it has moved to
+    /// another vCPU. O(1), for any number of queued or arrived coroutines.
     ///
     /// # Safety
     /// The caller holds a reference to the coroutine.
     pub(crate) unsafe fn settle(&mut self, coroutine: NonNull<Slot<H>>) -> bool {
         let vcpu = self.vcpu;
-        // SAFETY: referenced, hence alive.
+        // SAFETY: the caller holds a reference, so the block is alive.
         let block = unsafe { coroutine.as_ref() };
         let new = block.update_level();
-        // It may be on its way to another vCPU, which reads the level when it
-        // arrives: then either it sees the new one, or we see where it went.
+        // It may be on its way to another vCPU, which reads the level when the coroutine arrives:
+        // either that vCPU sees the new level, or the new vCPU is seen here.
         fence(SeqCst);
         if !block.is_on(vcpu) {
             return false;
@@ -392,7 +405,7 @@ impl<'a, H: Host> Locked<'a, H> {
             if guarded.queues.ready() & new.bit() == 0 {
                 guarded.served[new.get() as usize] = guarded.now;
             }
-            // SAFETY: queued, and on this vCPU, whose lock is held.
+            // SAFETY: the coroutine is queued on this vCPU, whose lock is held.
             unsafe { guarded.queues.relink(coroutine) };
             self.publish();
             if new.get() < vcpu.published.running.load(Relaxed) && vcpu.is_polling() {
@@ -401,7 +414,7 @@ impl<'a, H: Host> Locked<'a, H> {
         } else if vcpu.current.load(Relaxed) == coroutine.as_ptr() {
             let before = vcpu.published.running.load(Relaxed);
             if before == new.get() {
-                // As after most releases of a mutex.
+                // The usual case after the release of a mutex.
                 return true;
             }
             vcpu.set_running(new.get());
@@ -413,9 +426,9 @@ impl<'a, H: Host> Locked<'a, H> {
             }
             return true;
         } else if block.word.is_owned() {
-            // In the inbox, or on its way to it. It stays where it is: the thread that
-            // drains the inbox holds this lock and reads the level then; but its
-            // new level shows from now on.
+            // In the inbox, or on its way there, where it stays: the thread that drains the inbox
+            // holds
+            // this lock and reads the level then; but the new level shows from now on.
             vcpu.announce_arrival(new.bit());
         } else {
             return true;
@@ -429,14 +442,14 @@ impl<'a, H: Host> Locked<'a, H> {
     /// Takes a coroutine out of its queue.
     ///
     /// # Safety
-    /// It is queued on this vCPU.
+    /// The coroutine is queued on this vCPU.
     pub(super) unsafe fn unlink(&mut self, coroutine: NonNull<Slot<H>>) {
-        // SAFETY: passed on; the lock is held.
+        // SAFETY: the coroutine is queued here, by contract, and the lock is held.
         unsafe { self.queues().unlink(coroutine) };
         self.publish();
     }
 
-    /// Takes something that may not move, of whatever level.
+    /// Takes a pinned coroutine of the most urgent level that has one.
     pub(crate) fn take_pinned(&mut self) -> Option<NonNull<Slot<H>>> {
         self.drain_inbox();
         let coroutine = self.queues().pop_pinned();
@@ -444,7 +457,7 @@ impl<'a, H: Host> Locked<'a, H> {
         coroutine
     }
 
-    /// Empties the queues: for a domain that shuts down.
+    /// Takes any coroutine, for a domain that shuts down.
     pub(crate) fn take_any(&mut self) -> Option<NonNull<Slot<H>>> {
         self.drain_inbox();
         let ready = self.queues().ready();

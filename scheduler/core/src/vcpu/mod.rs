@@ -1,18 +1,22 @@
 //! A vCPU: the right to run on one CPU, and the loop body that uses it.
 //!
-//! One thread (or hart) at a time *serves* a vCPU: it calls [`Vcpu::pick`], polls
-//! what it gets, and hands a coroutine that wants to go on back to the next
-//! `pick`. So a turn takes the lock once. Other threads reach a vCPU by its
-//! inbox (wakes), by its lock (`reprio`, thieves), and by loads of its published
-//! words.
+//! One thread (or hart) at a time *serves* a vCPU: it calls [`Vcpu::pick`], polls the coroutine
+//! that
+//! it gets, and passes a coroutine that has yielded to the next `pick`. So a turn takes the lock
+//! once.
+//! Other threads reach a vCPU by its inbox (wakes), by its lock (`reprio`, thieves), and by loads
+//! of
+//! its published words.
 //!
-//! Order: `pick` returns the oldest coroutine of the most urgent level that has
-//! one, here or, if more urgent and free to move, on another vCPU of the domain.
+//! Order: `pick` returns the oldest coroutine of the most urgent level that has one, here or, if
+//! more
+//! urgent and free to move, on another vCPU of the domain.
 //!
-//! Cost of a turn: no atomic step, or one exchange where other threads have taken the lock lately (see `lock`), a clock reading (or a quarter of one,
-//! see [`Config::coarse_below`](crate::Config)), a constant number of plain loads and stores, and with more
-//! than one vCPU one load per other vCPU. No allocation, no upcall but
-//! [`Host::now`].
+//! Cost of a turn: no atomic step, or one exchange where other threads have recently taken the lock
+//! (see `lock`); a clock reading (or a quarter of one, see
+//! [`Config::coarse_below`](crate::Config::coarse_below)); a constant number of plain loads and
+//! stores;
+//! and with more than one vCPU one load per other vCPU. No allocation, no upcall but [`Host::now`].
 //!
 //! # Writers and readers
 //!
@@ -37,7 +41,7 @@
 //! | `looked_at` | owner | owner | `search` |
 //! | `current` | owner; holder, if the poll is suspended | others, watchdogs | `current` |
 //! | `watched` | watchdogs; cleared by the owner | owner | `watch` |
-//! | `lengths`, `counters` | holder, owner | any thread | `inspect` |
+//! | `watched` | watchdogs; cleared by the owner | owner | `watchdog` |
 //! | `guarded` | holder | holder | `locked` |
 //! | `slot_cache` | owner, in a critical section | owner | `tables/slot_cache.rs` |
 
@@ -61,7 +65,7 @@ pub(crate) mod shared;
 mod suspend;
 mod trace;
 pub(crate) mod wake;
-mod watch;
+mod watchdog;
 
 use crate::base::config::Config;
 use crate::base::host::{Host, Served};
@@ -79,51 +83,51 @@ use crate::tables::queue::{Lengths, ReadyQueues};
 use crate::tables::slot_cache::SlotCache;
 use crate::tables::table::id_of;
 pub(crate) use locked::Locked;
-pub(crate) use search::MOST_LOOK_AFTER;
+pub(crate) use search::MAX_LOOK_AFTER;
 use search::WaitWord;
 use service::Service;
 use shared::Shared;
 pub use suspend::Aside;
 
-/// `running`: no coroutine.
+/// `running`: no coroutine runs.
 const NOBODY: u8 = LEVELS as u8;
-/// `preempt`: something more urgent than what runs was queued here.
+/// `preempt`: a coroutine more urgent than the running one was queued here.
 const PREEMPT_WAKE: u32 = 1;
-/// `preempt`: the host asked.
+/// `preempt`: the host or a cancellation asked.
 const PREEMPT_HOST: u32 = 2;
-/// `preempt`: something has come into the inbox; how urgent it is `arriving` says.
+/// `preempt`: the inbox has received a coroutine, whose level is in `arriving`.
 const ARRIVED: u32 = 4;
 /// Polls between two readings of the clock while polls are short.
 const COARSE_POLLS: u32 = 4;
-/// The most that a thief takes at once.
+/// Largest number of coroutines that a thief takes at once.
 const STEAL_MAX: usize = 16;
 
-/// What the lock guards. What every turn uses lies close together.
+/// Fields that the lock guards. Those that every turn uses lie close together.
 #[repr(C)]
 struct Guarded<H: Host> {
     /// The last reading of the clock.
     now: u64,
-    /// The levels polled since.
+    /// Levels polled since that reading.
     batch: [u8; COARSE_POLLS as usize],
     polls: u32,
-    /// Polls are short: the clock is read at every fourth.
+    /// True while polls are short: the clock is read at every fourth.
     coarse: bool,
-    /// So long after a reading the others take this vCPU for unserved: see `search`.
+    /// Ticks after a reading at which the others take this vCPU for unserved: see `search`.
     unserved_after: u64,
-    /// A running mean of the ticks of a poll.
+    /// Running mean of the ticks of a poll.
     mean: u64,
-    /// Neither a floor nor chaos: the most urgent level, and its oldest.
+    /// True without floor and chaos: a pick takes the oldest of the most urgent level.
     plain: bool,
-    floor: Option<floor::Account>,
+    floor: Option<floor::FloorBudget>,
     random: u64,
     queues: ReadyQueues<H>,
-    /// When a level was served last, or got something by a change of levels.
+    /// Tick at which each level was last served, or received a coroutine by a change of levels.
     served: [u64; LEVELS],
-    /// The level at which the current poll was picked.
+    /// Level at which the current poll was picked.
     picked: u8,
-    /// What the one that keeps its place at the head of a level had used of its turn.
+    /// Ticks that the coroutine which keeps its place at the head of a level had used of its turn.
     used: [u64; LEVELS],
-    /// Time for looks that bring nothing.
+    /// Time for vain looks.
     looks: TokenBucket,
 }
 
@@ -144,16 +148,16 @@ impl<H: Host> From<NonNull<Vcpu<H>>> for Served {
 /// Words that the other vCPUs read at each of their picks. They are written when they change.
 #[repr(C)]
 struct Published {
-    /// The local bitmap: bit L set iff level L has a ready coroutine here.
+    /// Bitmap of this vCPU: bit L is set iff level L has a ready coroutine here.
     ready: AtomicU64,
-    /// The same for those that may move to another vCPU.
+    /// Bitmap of the ready coroutines that may move to another vCPU.
     movable: AtomicU64,
-    /// The level of the poll under way, or [`NOBODY`].
+    /// Level of the poll under way, or [`NOBODY`].
     running: AtomicU8,
     parked: AtomicBool,
-    /// The poll under way has been found to be long.
+    /// Set when the poll under way has been found to be long.
     long: AtomicBool,
-    /// Whether more is ready here than one vCPU should do: see `search`.
+    /// Whether more work is ready here than one vCPU should do: see `search`.
     surplus: AtomicU8,
     wait: WaitWord,
     service: Service,
@@ -165,13 +169,13 @@ struct Mail<H: Host> {
     inbox: Inbox<Slot<H>>,
     /// Levels of coroutines in the inbox; may lag behind it.
     arriving: AtomicU64,
-    /// Reasons for the poll under way to give way.
+    /// Reasons for the poll under way to yield.
     preempt: AtomicU32,
-    /// The host wants to hear of what becomes ready during a poll.
+    /// Set while the host wants to know of coroutines that become ready during a poll.
     attended: AtomicBool,
 }
 
-/// The state of one vCPU. See the module.
+/// The state of one vCPU; see [`Executor`](crate::Executor).
 #[repr(C, align(128))]
 pub struct Vcpu<H: Host> {
     index: usize,
@@ -179,16 +183,15 @@ pub struct Vcpu<H: Host> {
     published: Published,
     mail: Mail<H>,
     lock: Lock,
-    /// The last reading of the clock.
+    /// Last reading of the clock.
     clock: AtomicU64,
-    /// When the turn of what is polled began, had it not given way since.
+    /// Tick at which the turn of the current poll began, without the time in which it had yielded.
     turn_began: AtomicU64,
-    /// The tick of the last look.
+    /// Tick of the last look.
     looked_at: AtomicU64,
-    /// The slot of the coroutine that is being polled: slots never go away, so a
-    /// watchdog may look at it.
+    /// Slot of the coroutine that is being polled. Slots stay, so a watchdog may look at it.
     current: AtomicPtr<Slot<H>>,
-    /// The slot of a poll that is to say how long it took.
+    /// Slot of a poll that is to be reported.
     watched: AtomicPtr<Slot<H>>,
     lengths: Arc<Lengths>,
     pub(crate) counters: Counters,
@@ -196,11 +199,12 @@ pub struct Vcpu<H: Host> {
     pub(crate) slot_cache: SlotCache<H>,
 }
 
-// SAFETY: `guarded` is touched only under `lock`; coroutines behind the pointers
-// are owned as their state words say; `kept` is used by the thread that serves the vCPU; futures that are not `Send` are only in
-// coroutines that are pinned, whose vCPU is served by their own thread.
+// SAFETY: `guarded` is accessed only under `lock`; coroutines behind the pointers are owned
+// according
+// to their state words; the slot cache is used by the thread that serves the vCPU; futures that are
+// not `Send` are only in pinned coroutines, whose vCPU is served by their own thread.
 unsafe impl<H: Host> Send for Vcpu<H> {}
-// SAFETY: as above.
+// SAFETY: likewise.
 unsafe impl<H: Host> Sync for Vcpu<H> {}
 
 impl<H: Host> Vcpu<H> {
@@ -246,7 +250,7 @@ impl<H: Host> Vcpu<H> {
                 },
                 mean: 0,
                 plain: config.floor.is_none() && config.chaos.is_none(),
-                floor: config.floor.map(floor::Account::new),
+                floor: config.floor.map(floor::FloorBudget::new),
                 random: seed | 1,
                 served: [0; LEVELS],
                 picked: NOBODY,
@@ -271,27 +275,28 @@ impl<H: Host> Vcpu<H> {
         &self.shared().spawn_sites
     }
 
-    /// The number of the vCPU in its domain.
+    /// Returns the index of the vCPU in its domain.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// The local bitmap: bit L set iff level L has a ready coroutine here,
-    /// counting those that are still in the inbox. One whose level changes there
-    /// shows at both until the next pick.
+    /// Returns the bitmap of this vCPU: bit L is set iff level L has a ready coroutine here, those
+    /// in
+    /// the inbox included. A coroutine whose level changes in the inbox shows at both levels until
+    /// the next pick.
     #[must_use]
     pub fn bitmap(&self) -> u64 {
         self.published.ready.load(Relaxed) | self.mail.arriving.load(Relaxed)
     }
 
-    /// Does it wait for something to do?
+    /// Returns true while the vCPU is parked.
     #[must_use]
     pub fn is_parked(&self) -> bool {
         self.published.parked.load(Relaxed)
     }
 
-    /// Is it out of service?
+    /// Returns true if the vCPU is out of service.
     #[must_use]
     #[inline]
     pub fn is_retired(&self) -> bool {
@@ -302,7 +307,7 @@ impl<H: Host> Vcpu<H> {
         self.published.service.is_over_now()
     }
 
-    /// False: it was retired before.
+    /// Ends the service. Returns false if it had ended before.
     pub(crate) fn retire_once(&self) -> bool {
         self.published.service.retire()
     }
@@ -311,7 +316,7 @@ impl<H: Host> Vcpu<H> {
         self.published.service.vacate();
     }
 
-    /// False: it has an executor.
+    /// Begins a new service. Returns false if the vCPU has an executor.
     pub(crate) fn revive(&self) -> bool {
         self.published.service.revive()
     }
@@ -333,51 +338,58 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
+    /// Takes the lock on the thread that serves the vCPU.
+    ///
     /// # Safety
     /// The calling thread serves the vCPU: it has the executor.
     #[inline]
     pub(crate) unsafe fn locked_by_owner(&self) -> Locked<'_, H> {
         Locked {
-            // SAFETY: passed on. One thread at a time has the executor, and hands it on with what it has written.
+            // SAFETY: the calling thread has the executor. One thread at a time has it, and moving
+            // it
+            // to another thread synchronizes the two.
             guard: unsafe { self.lock.lock_by_owner(&self.shared().host) },
             vcpu: self,
         }
     }
 
-    /// Takes the next coroutine, after putting `back` into its queue. `None`:
-    /// nothing is ready here or to be had elsewhere.
+    /// Takes the next coroutine, after putting `back` into its queue. `None`: no coroutine is ready
+    /// here or can be taken from elsewhere.
     ///
     /// # Safety
     /// The calling thread serves the vCPU: it has the executor. `back` is owned by the caller, was
     /// polled here last, and is in no queue.
-    // As all that a loop calls once per poll: a program has two loops or three, and in line what is passed and returned stays in registers. Left to
-    // the compiler, which finds it too long, a turn takes a tenth longer.
+    // Always in line, like all that a loop calls once per poll: a program has two or three loops,
+    // and
+    // arguments and results stay in registers. The compiler alone finds it too long, and a turn
+    // then takes a tenth longer.
     #[inline(always)]
     pub(crate) unsafe fn pick(&self, back: Option<NonNull<Slot<H>>>) -> Option<Next<H>> {
         let domain = self.shared();
-        // SAFETY: passed on.
+        // SAFETY: the calling thread serves the vCPU, by contract.
         let mut locked = unsafe { self.locked_by_owner() };
         locked.read_clock();
-        // The host and others may set their flags at any time.
+        // The host and other threads may set their flags at any time.
         let arrived = self.mail.preempt.load(Relaxed) != 0
             && self.mail.preempt.swap(0, SeqCst) & ARRIVED != 0;
         let was_long = self.is_long();
         if was_long {
             self.published.long.store(false, Relaxed);
         }
-        match arrived {
-            true => locked.take_inbox(),
-            false => locked.drain_inbox(),
+        if arrived {
+            locked.take_inbox();
+        } else {
+            locked.drain_inbox();
         }
         if let Some(back) = back {
-            // Nothing is being polled that it might preempt.
-            // SAFETY: passed on.
+            // No poll is under way that it might preempt.
+            // SAFETY: the contract is the caller's.
             unsafe { locked.push_back(back) };
         }
         let (mut must_offer, mut passes_on) = (false, false);
         if domain.active.load(Relaxed) > 1 {
             locked = self.look_elsewhere(locked);
-            // With vCPUs that look around, one that parks meanwhile looks at this one again.
+            // With vCPUs that look, one that parks meanwhile looks at this one again.
             must_offer = domain.config.look_after == 0;
             passes_on = must_offer && self.published.wait.picks_after();
         }
@@ -387,13 +399,16 @@ impl<H: Host> Vcpu<H> {
             return None;
         };
         // Under the lock, so that `settle` finds it queued or running.
-        // SAFETY: it came out of a queue, so it is owned by us.
+        // SAFETY: the coroutine came out of a queue, so it is owned by us.
         unsafe { self.start(coroutine, resumed) };
         if was_long || must_offer {
-            // A vCPU that goes to sleep sees a poll that is not long, and what is left here, or is seen here.
+            // A vCPU that goes to sleep sees a poll that is not long, and the work left here, or it
+            // is
+            // seen by the test below.
             fence(SeqCst);
         }
-        // Its wait was ended by a pick that tells one vCPU, and may have left more, behind a poll that takes for ever.
+        // The wait of this vCPU was ended by a pick that notifies one vCPU, and may have left more
+        // work behind a poll that takes for ever.
         let notify = domain.idle.load(Relaxed) != 0
             && (locked.offers_surplus()
                 || self.is_unwatched()
@@ -411,8 +426,9 @@ impl<H: Host> Vcpu<H> {
 
     /// Reads the host's clock, which may have been set back since the vCPU's last reading.
     fn host_now(&self) -> u64 {
-        // The earlier reading first: else a thread that loses the CPU between the two takes a later
-        // reading for it.
+        // The earlier reading comes first: otherwise a thread that loses the CPU between the two
+        // would
+        // take a later reading for it.
         let before = self.clock();
         let host = &self.shared().host;
         let now = host.now();
@@ -423,9 +439,9 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Closes the account of the last poll and reads the clock afresh. A host
-    /// calls it when it turns from polling to something else (reaping its
-    /// completions, say), so that this time is charged to no coroutine.
+    /// Charges the last poll up to now and reads the clock afresh. A host calls this when it turns
+    /// from polling to another task (reaping its completions, say), so that this time is charged to
+    /// no coroutine.
     pub fn refresh_clock(&self) {
         let mut locked = self.locked();
         locked.read_clock_now();

@@ -1,47 +1,71 @@
-//! Looking around: an idle vCPU finds what waits behind a long poll of another one.
+//! Looks: an idle vCPU finds work that waits behind a long poll of another one.
 //!
-//! A vCPU that polls cannot tell others what waits for the end of the poll. So vCPUs that are parked look, and the law
-//! that follows is *conservation*: while a vCPU of a domain is parked, nothing that may run there waits for long.
+//! A vCPU that polls cannot tell others that work waits for the end of the poll. So parked vCPUs
+//! look,
+//! and the law that follows is *conservation*: while a vCPU of a domain is parked, no coroutine
+//! that
+//! may run there waits for long.
 //!
-//! A poll is **long** when it has run for [`Config::look_after`](crate::Config::look_after) ticks, which is what moving
-//! work to another CPU costs: by the ski-rental argument what waits behind it is left alone until then and moved after.
-//! A look ([`Vcpu::look`]) marks long polls. What waits behind one is taken; what becomes ready during one is announced to a
-//! parked vCPU at once; and the host is told of it, which knows its timers and its I/O. So a long poll is found once, and
-//! costs no further looks.
+//! A poll is **long** when it has run for [`Config::look_after`](crate::Config::look_after) ticks,
+//! the
+//! cost of moving work to another CPU: by the ski-rental argument, work behind it is left alone
+//! until
+//! then and moved after. A look ([`Vcpu::look`]) marks long polls. Work behind a long poll is
+//! taken;
+//! work that becomes ready during one is announced to a parked vCPU at once; and the host, which
+//! knows
+//! its timers and its I/O, is told of it. So a long poll is found once, and costs no further looks.
 //!
-//! # What an idle vCPU takes
+//! # Work that an idle vCPU takes
 //!
-//! What is more urgent than the poll it waits for, at once; what waits behind a long poll, or with a vCPU that is not served; and
-//! what is *surplus*: worth more than [`Config::notify_above`](crate::Config::notify_above) to its own vCPU, or more than none at
-//! two looks and all the time between. All else its own vCPU polls sooner than a move would take, and better: a child that
-//! is taken before its parent has yielded costs both CPUs their caches. If there is a reason to take something, it takes
-//! the most urgent that there is.
+//! * Work that is more urgent than the poll that it waits for, at once.
+//! * Work behind a long poll, or on a vCPU that is not served.
+//! * *Surplus*: work worth more than [`Config::notify_above`](crate::Config::notify_above) to its
+//!   own
+//!   vCPU, or work that was there at two looks and all the time between.
+//!
+//! All other work its own vCPU polls sooner than a move would take, and better: a child that is
+//! taken
+//! before its parent has yielded costs both CPUs their caches. If there is a reason to take work,
+//! the
+//! idle vCPU takes the most urgent that there is.
 //!
 //! # Which vCPU looks, and when
 //!
 //! A parked vCPU *watches* or *sleeps*. [`Vcpu::sleep_limit`] decides:
 //!
-//! * nothing to find out (all others are parked, or in polls known to be long), or one of a lower index watches: it sleeps;
-//! * else it watches: it looks next after `look_after`, or when its budget allows it.
+//! * It sleeps if there is nothing to find (all others are parked, or in polls known to be long),
+//!   or if
+//!   a vCPU with a lower index watches.
+//! * Else it watches: it looks next after `look_after`, or when its budget allows it.
 //!
-//! A vCPU that begins a poll while all that are parked sleep wakes one ([`Vcpu::pick`]), and so does the
-//! one that watched, when it has found work. The two sides are ordered as in `park`: one counts itself in and looks at the other's words, the other changes its word and looks at the count. What
-//! makes a vCPU worth watching is that it comes back from its wait, begins the poll after a long one, or reads its clock
-//! after a period without; each is followed by a fence. Picks between pay for none.
+//! A vCPU that begins a poll while all parked vCPUs sleep wakes one ([`Vcpu::pick`]), and so does
+//! the
+//! one that watched, when it has found work. The two sides are ordered as in `park`: one adds
+//! itself to
+//! the count and looks at the other's words, the other changes its word and looks at the count. A
+//! vCPU
+//! becomes worth watching when it returns from its wait, begins the poll after a long one, or reads
+//! its
+//! clock after a period without; each is followed by a fence. Picks between pay for none.
 //!
-//! A poll is marked as long under the lock of its vCPU: what it has made ready before is seen by the look, what it makes
-//! ready later sees the mark.
+//! A poll is marked as long under the lock of its vCPU: the look sees work that the poll made ready
+//! earlier, and work that becomes ready later sees the mark.
 //!
 //! # Budget
 //!
-//! Each wait that ends and brings nothing is charged a *period* of `SHARE · look_after` to a
-//! [`TokenBucket`] of time, which holds `SHARE` periods; a vCPU that owes looks once a period. So
-//! looks for nothing come at most once a period on average, at any load. A stranded
-//! coroutine waits for at most 2 · `look_after` + the cost of a wake-up where long polls are found
-//! or rare, and for a period more where many short ones have used the budget up.
+//! Each wait that ends without work is charged a *period* of `SHARE · look_after` to a
+//! [`TokenBucket`]
+//! of time, which holds `SHARE` periods; a vCPU in debt looks once a period. So vain looks come at
+//! most
+//! once a period on average, at any load. A stranded coroutine waits for at most 2 · `look_after`
+//! plus
+//! the cost of a wake-up where long polls are found or rare, and for a period more where many short
+//! ones have used up the budget.
 //!
-//! A vCPU that serves looks, too, once a period ([`Vcpu::is_look_due`]): what is more urgent than its own work may be behind
-//! a long poll elsewhere, with no vCPU parked.
+//! A vCPU that serves looks, too, once a period ([`Vcpu::is_look_due`]): work that is more urgent
+//! than
+//! its own may be behind a long poll elsewhere, with no vCPU parked.
 //!
 //! Cost: one load per pick while a vCPU is parked. A look is O(vCPUs).
 
@@ -52,21 +76,23 @@ use crate::base::token_bucket::TokenBucket;
 use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{AtomicU8, fence};
 
-/// The reciprocal of the share of its time that a parked vCPU spends on looks that bring nothing, and how many of them it may
-/// have in advance.
+/// Reciprocal of the share of its time that a parked vCPU spends on vain looks, and number of such
+/// looks in advance.
 pub(super) const SHARE: u64 = 20;
 
-/// What is more is as good as this: so periods, and an account of them, fit.
-pub(crate) const MOST_LOOK_AFTER: u64 = u64::MAX / (SHARE * SHARE);
+/// Largest effective [`Config::look_after`](crate::Config::look_after): periods and a budget of
+/// them
+/// fit in 64 bits.
+pub(crate) const MAX_LOOK_AFTER: u64 = u64::MAX / (SHARE * SHARE);
 
-/// `surplus`: nothing to say.
+/// `surplus`: none.
 pub(super) const NO_SURPLUS: u8 = 0;
-/// There was something to give at a look, and has been since.
+/// `surplus`: work was there at a look, and has been since.
 const SEEN: u8 = 1;
-/// Idle vCPUs may take what there is, until nothing is left.
+/// `surplus`: idle vCPUs may take work, until none is left.
 pub(super) const SURPLUS: u8 = 2;
 
-/// The budget of looks of a vCPU; see the module.
+/// Creates the budget of looks of a vCPU.
 pub(super) fn budget(look_after: u64) -> TokenBucket {
     TokenBucket::new(1, SHARE * SHARE * look_after, 0)
 }
@@ -82,17 +108,17 @@ pub(super) fn budget(look_after: u64) -> TokenBucket {
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Wait {
-    /// The vCPU has picked since.
+    /// Over: the vCPU has picked since.
     Over,
-    /// Looks around when the limit of its wait is over.
+    /// The vCPU looks when the limit of its wait is over.
     Watches,
-    /// Does not look around: counted in `Shared::asleep`.
+    /// The vCPU does not look, and is counted in `Shared::asleep`.
     Sleeps,
-    /// Waits until its budget is paid off, and for nothing else.
+    /// The vCPU waits until its budget is paid off, and for nothing else.
     Saves,
-    /// Ended since the last pick.
+    /// The wait has ended since the last pick.
     Ended,
-    /// Ended, and was there to pay off the budget.
+    /// The wait has ended, and its purpose was to pay off the budget.
     Saved,
 }
 
@@ -125,7 +151,7 @@ impl WaitWord {
         self.0.store(wait as u8, Relaxed);
     }
 
-    /// The vCPU picks: has a wait of it ended since it did so last?
+    /// Marks that the vCPU picks. Returns true if a wait of it has ended since the last pick.
     pub(super) fn picks_after(&self) -> bool {
         let ended = self.is(Wait::Ended) || self.is(Wait::Saved);
         if ended {
@@ -135,23 +161,24 @@ impl WaitWord {
     }
 }
 
-/// What there is to see for a vCPU that is parked.
-enum Sight {
-    /// Nothing that a look could find.
+/// State of the other vCPUs, as a parked one sees it.
+enum Snapshot {
+    /// All others are parked, or in polls known to be long.
     Nothing,
-    /// Polls that may become long. So many parked vCPUs look before this one.
+    /// Polls that may become long. `before` is the number of parked vCPUs that look before this
+    /// one.
     Polls { before: u64 },
 }
 
 impl<H: Host> Vcpu<H> {
-    /// Is there something that this vCPU, which is idle, is to take from another one at tick `now`?
+    /// Returns true if this vCPU, which is idle, should take work from another one at tick `now`.
     pub(super) fn may_help(&self, now: u64) -> bool {
         self.shared()
             .vcpus()
             .any(|vcpu| vcpu.index != self.index && vcpu.leaves_some(now))
     }
 
-    /// Is there something here that an idle vCPU is to take?
+    /// Returns true if an idle vCPU should take work from this one.
     fn leaves_some(&self, now: u64) -> bool {
         let give = self.may_give();
         if give == 0 {
@@ -163,13 +190,14 @@ impl<H: Host> Vcpu<H> {
             || (running != NOBODY && give.trailing_zeros() < u32::from(running))
     }
 
-    /// Has it not picked for so long that what waits here is better off elsewhere?
+    /// Returns true if the vCPU has not picked for so long that its work is better off elsewhere.
     fn is_overdue(&self, now: u64) -> bool {
         let after = self.shared().config.look_after;
         after == 0 || self.is_long() || now.saturating_sub(self.clock()) >= after
     }
 
-    /// Is what has come to this vCPU, at this level and tick, to be told to an idle one?
+    /// Returns true if work of this level that arrived here at tick `now` should be announced to an
+    /// idle vCPU.
     pub(super) fn keeps_waiting(&self, level: Level, now: u64) -> bool {
         let running = self.published.running.load(Relaxed);
         (running != NOBODY && level.get() < running) || self.is_overdue(now)
@@ -182,25 +210,27 @@ impl<H: Host> Vcpu<H> {
             .filter(move |vcpu| vcpu.index != own && !vcpu.is_retired())
     }
 
-    /// Has the poll under way here been found to be long? One load.
+    /// Returns true if a look has found the poll under way here to be long. One load.
     #[inline]
     #[must_use]
     pub fn is_long(&self) -> bool {
         self.published.long.load(Relaxed)
     }
 
-    /// The poll under way here is long. What it has made ready so far is seen by the caller, what it makes ready from now
-    /// on it announces: it is queued under the lock, and the mark is looked at afterwards.
+    /// Marks the poll under way here as long. The caller sees work that the poll has made ready so
+    /// far; the poll announces later work: it queues it under the lock, and looks at the mark
+    /// afterwards.
     fn mark_long(&self) {
-        // Acquire: what another one saw when it set the mark.
+        // Acquire: pairs with the release of another thread that set the mark.
         if !self.published.long.load(Acquire) {
             let _locked = self.locked();
             self.published.long.store(true, Release);
         }
     }
 
-    /// For how long the vCPU, which is parked, may wait before it [looks](Vcpu::look) again, ticks; `None`: until
-    /// something ends its wait. Always `None` without [`Config::look_after`](crate::Config::look_after).
+    /// Returns the time in ticks for which the vCPU, which is parked, may wait before it
+    /// [looks](Vcpu::look) again; `None`: until its wait is ended. Always `None` without
+    /// [`Config::look_after`](crate::Config::look_after).
     pub fn sleep_limit(&self) -> Option<u64> {
         let domain = self.shared();
         let after = domain.config.look_after;
@@ -211,18 +241,18 @@ impl<H: Host> Vcpu<H> {
         let budget = self.locked().guarded().looks.wait(0, now);
         let wait = &self.published.wait;
         wait.set(Wait::Watches);
-        match self.sight(now) {
-            Sight::Polls { before: 0 } => return Some(after.max(budget)),
-            Sight::Nothing if budget != 0 => {
+        match self.snapshot(now) {
+            Snapshot::Polls { before: 0 } => return Some(after.max(budget)),
+            Snapshot::Nothing if budget != 0 => {
                 wait.set(Wait::Saves);
                 return Some(budget);
             }
-            Sight::Polls { .. } | Sight::Nothing => {}
+            Snapshot::Polls { .. } | Snapshot::Nothing => {}
         }
         wait.set(Wait::Sleeps);
         domain.asleep.fetch_add(1, SeqCst);
         fence(SeqCst);
-        if !matches!(self.sight(now), Sight::Polls { before: 0 }) {
+        if !matches!(self.snapshot(now), Snapshot::Polls { before: 0 }) {
             return None;
         }
         wait.set(Wait::Watches);
@@ -230,7 +260,7 @@ impl<H: Host> Vcpu<H> {
         Some(after.max(budget))
     }
 
-    fn sight(&self, now: u64) -> Sight {
+    fn snapshot(&self, now: u64) -> Snapshot {
         let (mut before, mut polls) = (0, false);
         for vcpu in self.others() {
             if vcpu.is_parked() {
@@ -240,21 +270,22 @@ impl<H: Host> Vcpu<H> {
                 polls |= vcpu.is_polling() || !vcpu.seems_unserved(now);
             }
         }
-        match polls {
-            true => Sight::Polls { before },
-            false => Sight::Nothing,
+        if polls {
+            Snapshot::Polls { before }
+        } else {
+            Snapshot::Nothing
         }
     }
 
-    /// Has it not picked for a period? Then, unless it polls, it is not served at all. Never without
-    /// [`Config::look_after`](crate::Config::look_after).
+    /// Returns true if the vCPU has not picked for a period: unless it polls, it is not served at
+    /// all. Always false without [`Config::look_after`](crate::Config::look_after).
     #[inline]
     pub(super) fn seems_unserved(&self, now: u64) -> bool {
         let period = SHARE * self.shared().config.look_after;
         period != 0 && now.saturating_sub(self.clock()) >= period
     }
 
-    /// The vCPU does not wait any more.
+    /// Ends the wait of the vCPU.
     pub(super) fn end_wait(&self) {
         let wait = &self.published.wait;
         let before = wait.get();
@@ -267,7 +298,7 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Does none of the parked vCPUs watch? Then one that begins a poll is to wake one of them.
+    /// Returns true if no parked vCPU watches: a vCPU that begins a poll should wake one of them.
     #[inline]
     pub(super) fn is_unwatched(&self) -> bool {
         let domain = self.shared();
@@ -275,14 +306,16 @@ impl<H: Host> Vcpu<H> {
         idle != 0 && domain.asleep.load(Relaxed) >= idle
     }
 
-    /// A vCPU that leaves its domain, just after [`Vcpu::unpark`]: one that sleeps is to find out what there is to watch.
+    /// Wakes a sleeping vCPU to look for polls to watch, just after [`Vcpu::unpark`] of a vCPU that
+    /// leaves its domain.
     pub(crate) fn leave_watch(&self) {
         if self.is_unwatched() {
             self.shared().notify_idle(self);
         }
     }
 
-    /// Has this vCPU not looked for a period, judged by its last reading of the clock? For one that serves; two loads.
+    /// Returns true if this vCPU has not looked for a period, judged by its last reading of the
+    /// clock. For a vCPU that serves; two loads.
     #[inline]
     #[must_use]
     pub fn is_look_due(&self) -> bool {
@@ -293,8 +326,9 @@ impl<H: Host> Vcpu<H> {
             && period() != 0
     }
 
-    /// A wait has ended and brought nothing: it is charged to the budget of looks, unless it was there to pay it off: then an idle vCPU would never come
-    /// to rest.
+    /// Charges a wait that ended without work to the budget of looks. A wait whose purpose was to
+    /// pay
+    /// off the budget is not charged, since an idle vCPU would never come to rest.
     pub fn waited_for_nothing(&self) {
         if matches!(self.published.wait.get(), Wait::Saves | Wait::Saved) {
             return;
@@ -304,10 +338,14 @@ impl<H: Host> Vcpu<H> {
         self.locked().guarded().looks.spend(period, now);
     }
 
-    /// Looks at the other vCPUs: marks polls that are long, and calls `long` with their vCPUs, again at every look. True: there is
-    /// something to [`pick`](crate::Executor::pick) behind one of them, or `long` has said so.
+    /// Looks at the other vCPUs: marks polls that are long, and calls `long` with their vCPUs,
+    /// again
+    /// at every look. Returns true if there is work to [`pick`](crate::Executor::pick) behind one
+    /// of
+    /// them, or `long` returned true.
     ///
-    /// Only for the thread that serves this vCPU. O(vCPUs), loads but for what is marked.
+    /// Only for the thread that serves this vCPU. O(vCPUs) loads, and a lock for each poll that is
+    /// marked.
     pub fn look(&self, mut long: impl FnMut(&Vcpu<H>) -> bool) -> bool {
         let domain = self.shared();
         let after = domain.config.look_after;
@@ -334,7 +372,8 @@ impl<H: Host> Vcpu<H> {
         found
     }
 
-    /// There is something to give. Was there at the last look, and since?
+    /// Notes that a look has found work here. Returns true if work was here at the last look, and
+    /// since.
     fn is_surplus_at_look(&self) -> bool {
         let before = self.published.surplus.load(Relaxed);
         let now = if before == NO_SURPLUS { SEEN } else { SURPLUS };

@@ -1,4 +1,4 @@
-//! Whether a vCPU is in service.
+//! The service state of a vCPU.
 //!
 //! ```text
 //!            1 retire             2 vacate
@@ -7,8 +7,8 @@
 //!      └──────────────── 3 revive ──────────────┘
 //! ```
 //!
-//! The executor makes the steps 1 and 2, [`Domain::add_vcpu`](crate::Domain::add_vcpu) makes step 3
-//! for another executor. Any thread reads: a retired vCPU takes in no coroutines.
+//! The executor makes steps 1 and 2; [`Domain::add_vcpu`](crate::Domain::add_vcpu) makes step 3 for
+//! another executor. Any thread reads: a retired vCPU accepts no coroutines.
 
 use crate::sync::AtomicU8;
 use crate::sync::Ordering::{Relaxed, SeqCst};
@@ -34,12 +34,13 @@ impl Service {
         self.0.load(Relaxed) != SERVES
     }
 
-    /// The same, ordered after a push into the inbox: the thread that retires forwards its content.
+    /// Like `is_over`, but ordered after a push into the inbox: the thread that retires the vCPU
+    /// forwards its content.
     pub(super) fn is_over_now(&self) -> bool {
         self.0.load(SeqCst) != SERVES
     }
 
-    /// 1. False: it was retired before.
+    /// 1: ends the service. Returns false if it had ended before.
     pub(super) fn retire(&self) -> bool {
         self.step(SERVES, RETIRED)
     }
@@ -49,7 +50,7 @@ impl Service {
         self.0.store(VACANT, SeqCst);
     }
 
-    /// 3. False: it has an executor.
+    /// 3: begins a new service. Returns false if the vCPU has an executor.
     pub(super) fn revive(&self) -> bool {
         self.step(VACANT, SERVES)
     }

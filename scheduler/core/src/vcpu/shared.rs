@@ -3,13 +3,13 @@
 use alloc::boxed::Box;
 use core::ptr::{NonNull, null_mut};
 
-use super::{MOST_LOOK_AFTER, Vcpu, release, wake};
+use super::{MAX_LOOK_AFTER, Vcpu, release, wake};
 use crate::base::config::{Config, MAX_VCPUS};
 use crate::base::host::{Critical, Host};
 use crate::base::id::{CoroutineId, Dead};
 use crate::coroutine::Slot;
 use crate::coroutine::spawn_sites::SpawnSites;
-use crate::coroutine::state::Wake;
+use crate::coroutine::state::TransitionToReady;
 use crate::sync::Ordering::{Acquire, Relaxed};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, NextLine};
 use crate::tables::table::Table;
@@ -21,39 +21,39 @@ pub(crate) struct Shared<H: Host> {
     pub(crate) host: H,
     pub(crate) config: Config,
     pub(crate) vcpus: [AtomicPtr<Vcpu<H>>; MAX_VCPUS],
-    /// vCPUs below this index exist.
+    /// Number of vCPUs: those below this index exist.
     pub(crate) count: AtomicUsize,
-    /// How many of them are not retired.
+    /// Number of vCPUs that are not retired.
     pub(crate) active: AtomicUsize,
-    /// How many of them are parked.
+    /// Number of parked vCPUs.
     pub(crate) idle: AtomicUsize,
-    /// How many of these do not look around.
+    /// Number of parked vCPUs that do not look.
     pub(crate) asleep: AtomicUsize,
     pub(crate) closed: AtomicBool,
     pub(crate) spawn_sites: SpawnSites<H>,
 
-    /// Words for spawns from outside, and for handles that come and go.
+    /// Begins the words for spawns from outside, and for handles that come and go.
     outside: NextLine,
-    /// Where the next coroutine from outside goes.
+    /// Index of the vCPU for the next coroutine from outside.
     next: AtomicUsize,
-    /// Domains and executors.
+    /// Number of `Domain` handles, those of executors included.
     pub(crate) handles: AtomicUsize,
-    /// Coroutines that were spawned by threads that serve no vCPU.
+    /// Number of coroutines spawned by threads that serve no vCPU.
     pub(crate) spawned_outside: AtomicU64,
 
-    /// Its chunks are read by each spawn and exit, its free list is written by some of them.
+    /// Begins the table: each spawn and exit reads its chunks, some of them write its free list.
     slots: NextLine,
     pub(crate) table: Table<H>,
 }
 
 impl<H: Host> Shared<H> {
-    /// Without vCPUs, for one handle.
+    /// Creates the state of a domain without vCPUs, for one handle.
     pub(crate) fn new(host: H, config: Config) -> Shared<H> {
         Shared {
             host,
             config: Config {
                 // Periods are multiples of it.
-                look_after: config.look_after.min(MOST_LOOK_AFTER),
+                look_after: config.look_after.min(MAX_LOOK_AFTER),
                 // A poll of the floor is charged with its own time.
                 coarse_below: config.floor.map_or(config.coarse_below, |_| 0),
                 ..config
@@ -77,22 +77,23 @@ impl<H: Host> Shared<H> {
     pub(crate) fn vcpus(&self) -> impl Iterator<Item = &Vcpu<H>> {
         let count = self.count.load(Acquire);
         self.vcpus[..count].iter().map(|vcpu| {
-            // SAFETY: set before the count, kept until `self` is dropped.
+            // SAFETY: the pointer was set before the count, and is cached until `self` is dropped.
             unsafe { &*vcpu.load(Acquire) }
         })
     }
 
-    /// The vCPU of this domain that the calling thread serves.
+    /// Returns the vCPU of this domain that the calling thread serves.
     #[inline]
     pub(crate) fn here(&self) -> Option<&Vcpu<H>> {
         let vcpu = self.host.current()?;
-        // SAFETY: the host says the thread serves it, so it exists.
+        // SAFETY: the host says that the thread serves the vCPU, so it exists.
         let vcpu = unsafe { vcpu.0.cast::<Vcpu<H>>().as_ref() };
         core::ptr::eq(vcpu.domain().as_ptr(), self).then_some(vcpu)
     }
 
-    /// Returns the vCPU that has the most urgent work of the wanted levels to give, and the levels
-    /// of them that are as urgent as it.
+    /// Returns the vCPU with the most urgent work of the wanted levels, and those of the wanted
+    /// levels
+    /// that are at least as urgent as that work.
     pub(crate) fn victim(&self, thief: &Vcpu<H>, wanted: u64) -> Option<(&Vcpu<H>, u64)> {
         let mut best = (64, None);
         for vcpu in self.vcpus() {
@@ -122,7 +123,7 @@ impl<H: Host> Shared<H> {
         }
     }
 
-    /// Some vCPU in service, another than `not` if it can be: parked ones first.
+    /// Returns a vCPU in service other than `not`, a parked one if possible.
     pub(crate) fn any_vcpu(&self, not: &Vcpu<H>) -> Option<&Vcpu<H>> {
         self.choose(|vcpu| !core::ptr::eq(vcpu, not))
     }
@@ -142,20 +143,20 @@ impl<H: Host> Shared<H> {
             .find(accept)
     }
 
-    /// Gives a coroutine whose levels have changed its place. With `propagate`, a
-    /// blocked one whose level has changed and that lends it is polled, so
-    /// that the coroutine that it waits for learns of it.
+    /// Gives a coroutine whose levels have changed its new place. With `propagate`, a blocked
+    /// coroutine that lends its level is polled if the level has changed, to pass the change on to
+    /// the coroutine that it waits for.
     ///
     /// # Safety
     /// The caller holds a reference to the coroutine.
     pub(crate) unsafe fn resettle(&self, coroutine: NonNull<Slot<H>>, propagate: bool) {
         let _critical = Critical::<H>::enter();
-        // SAFETY: referenced, hence alive.
+        // SAFETY: the caller holds a reference, so the block is alive.
         let block = unsafe { coroutine.as_ref() };
         let before = block.level();
         loop {
             let vcpu = block.vcpu();
-            // SAFETY: passed on.
+            // SAFETY: the contract is the caller's.
             let settled = unsafe { vcpu.locked().settle(coroutine) };
             vcpu.look_again();
             if settled {
@@ -163,7 +164,7 @@ impl<H: Host> Shared<H> {
             }
         }
         if propagate && block.level() != before && block.lends() {
-            // SAFETY: as above.
+            // SAFETY: the caller holds a reference.
             unsafe { wake::wake_slot(coroutine) };
         }
     }
@@ -174,15 +175,15 @@ impl<H: Host> Shared<H> {
         id: CoroutineId,
         f: impl FnOnce(NonNull<Slot<H>>) -> R,
     ) -> Result<R, Dead> {
-        let place = self.table.find(id.index()).ok_or(Dead)?;
+        let found = self.table.find(id.index()).ok_or(Dead)?;
         // SAFETY: slots live as long as the table.
-        let slot = unsafe { place.as_ref() };
+        let slot = unsafe { found.as_ref() };
         if !slot.word.retain_by_id(id.generation()) {
             return Err(Dead);
         }
-        let result = f(place);
-        // SAFETY: the reference just taken.
-        unsafe { release::release(place) };
+        let result = f(found);
+        // SAFETY: the reference was just taken.
+        unsafe { release::release(found) };
         Ok(result)
     }
 
@@ -191,7 +192,7 @@ impl<H: Host> Shared<H> {
         self.wake_from(self.here(), id)
     }
 
-    /// The same in a critical section, by a caller that knows which vCPU its thread serves.
+    /// Wakes in a critical section, for a caller that knows which vCPU its thread serves.
     #[inline]
     pub(crate) fn wake_from(&self, here: Option<&Vcpu<H>>, id: CoroutineId) -> Result<(), Dead> {
         let slot = self.table.find(id.index()).ok_or(Dead)?;
@@ -200,9 +201,9 @@ impl<H: Host> Shared<H> {
             .word
             .wake_by_id(id.generation(), false)
         {
-            Wake::Exited => Err(Dead),
-            Wake::Absorbed => Ok(()),
-            Wake::Enqueue => {
+            TransitionToReady::Exited => Err(Dead),
+            TransitionToReady::Absorbed => Ok(()),
+            TransitionToReady::Enqueue => {
                 // SAFETY: `Enqueue` makes the coroutine ours.
                 unsafe { Vcpu::admit_from(here, slot) };
                 Ok(())
@@ -210,11 +211,11 @@ impl<H: Host> Shared<H> {
         }
     }
 
-    /// How many slots are free. No vCPU is served any more, and no slot is taken. O(n).
+    /// Returns the number of free slots. No vCPU is served any more, and no slot is taken. O(n).
     pub(crate) fn count_free(&self) -> usize {
-        // SAFETY: unserved, so nothing but this thread uses their caches.
-        let kept = self.vcpus().map(|vcpu| unsafe { vcpu.slot_cache.len() });
-        kept.sum::<usize>() + self.table.count_free()
+        // SAFETY: the vCPUs are not served, so only this thread uses their caches.
+        let cached = self.vcpus().map(|vcpu| unsafe { vcpu.slot_cache.len() });
+        cached.sum::<usize>() + self.table.count_free()
     }
 }
 
@@ -223,7 +224,7 @@ impl<H: Host> Drop for Shared<H> {
         for vcpu in &self.vcpus {
             let vcpu = vcpu.swap(null_mut(), Relaxed);
             if !vcpu.is_null() {
-                // SAFETY: made by `Box::into_raw`, and no reference is left.
+                // SAFETY: the pointer was made by `Box::into_raw`, and no reference is left.
                 drop(unsafe { Box::from_raw(vcpu) });
             }
         }

@@ -1,9 +1,12 @@
-//! Suspended polls: stopped in the middle, by a host that can stop a thread, and gone on with on the same stack.
+//! Suspended polls: stopped in the middle, by a host that can stop a thread, and resumed on the
+//! same
+//! stack.
 //!
-//! A poll that is stopped has handed the ownership of its coroutine over. Either the coroutine is queued
-//! ([`Vcpu::suspend_current`]), and [`pick`](crate::Executor::pick) answers [`Picked::Resume`] when it comes to it; or it is
-//! in no queue ([`Vcpu::set_aside_current`]), because its thread sleeps in the middle of the poll and could not go on, until
-//! [`Aside::go_on`] queues it.
+//! A poll that is stopped has handed over the ownership of its coroutine. Either the coroutine is
+//! queued ([`Vcpu::suspend_current`]), and [`pick`](crate::Executor::pick) returns
+//! [`Picked::Resume`] in its turn. Or it is in no queue ([`Vcpu::set_aside_current`]), because its
+//! thread sleeps in the middle of the poll and could not continue, until [`Aside::go_on`] queues
+//! it.
 
 use core::ptr::NonNull;
 
@@ -11,16 +14,18 @@ use super::{NOBODY, Vcpu};
 use crate::base::events::Step;
 use crate::base::host::Host;
 use crate::base::id::CoroutineId;
-use crate::base::kind::Place;
+use crate::base::kind::QueueEnd;
 use crate::coroutine::Slot;
 use crate::sync::Ordering::Relaxed;
 use crate::tables::table::id_of;
 
-/// A coroutine that has been stopped in the middle of its poll, and is in no queue. If it is dropped the coroutine goes on, too.
+/// A coroutine that has been stopped in the middle of its poll and is in no queue. Dropping it
+/// queues
+/// the coroutine, too.
 #[must_use = "the coroutine goes on when this is dropped"]
 pub struct Aside<H: Host>(NonNull<Slot<H>>);
 
-// SAFETY: the ownership of a coroutine that no thread works on; what the holder can do, any thread may.
+// SAFETY: it is the ownership of a coroutine on which no thread works; any thread may queue it.
 unsafe impl<H: Host> Send for Aside<H> {}
 
 impl<H: Host> core::fmt::Debug for Aside<H> {
@@ -30,19 +35,22 @@ impl<H: Host> core::fmt::Debug for Aside<H> {
 }
 
 impl<H: Host> Aside<H> {
-    /// Whose poll it is.
+    /// Returns the id of the coroutine.
     #[must_use]
     pub fn id(&self) -> CoroutineId {
         id_of(self.0)
     }
 
-    /// It could go on: it queues first in its level, on the vCPU that it was stopped on. From any thread.
+    /// Queues the coroutine, whose thread could continue, first in its level on the vCPU that it
+    /// was
+    /// stopped on. From any thread.
     pub fn go_on(self) {}
 }
 
 impl<H: Host> Drop for Aside<H> {
     fn drop(&mut self) {
-        // SAFETY: owned by us, and in no queue; vCPUs live as long as their domain, which outlives this (`set_aside_current`).
+        // SAFETY: the coroutine is owned by us and in no queue; vCPUs live as long as their domain,
+        // which outlives this value (`set_aside_current`).
         unsafe {
             let vcpu = self.0.as_ref().vcpu();
             let now = vcpu.host_now();
@@ -53,58 +61,63 @@ impl<H: Host> Drop for Aside<H> {
 }
 
 impl<H: Host> Vcpu<H> {
-    /// Suspends the coroutine that is being polled here: it queues in its level as [`State::Suspended`](crate::State::Suspended), and when `pick`
-    /// comes to it again it answers
-    /// [`Picked::Resume`](crate::Picked::Resume). `None` if nothing is being polled.
+    /// Suspends the coroutine that is being polled here: it queues in its level as
+    /// [`State::Suspended`](crate::State::Suspended), and in its turn `pick` returns
+    /// [`Picked::Resume`](crate::Picked::Resume). `None` if no coroutine is being polled.
     ///
     /// # Safety
-    /// The thread that polls it is stopped, outside this crate, and goes on only
-    /// when the coroutine has been picked again, which happens before the vCPU
-    /// is retired. Until this returns no other thread serves the vCPU, and the calling one has what the stopped one has written.
-    pub unsafe fn suspend_current(&self, place: Place) -> Option<CoroutineId> {
-        // SAFETY: the caller acts for the thread that served the vCPU, and no other one serves it meanwhile.
+    /// The polling thread is stopped, outside of this crate, and continues only when the coroutine
+    /// has been picked again, which happens before the vCPU is retired. Until this returns, no
+    /// other
+    /// thread serves the vCPU, and the calling thread synchronizes with the stopped one.
+    pub unsafe fn suspend_current(&self, end: QueueEnd) -> Option<CoroutineId> {
+        // SAFETY: the caller acts for the thread that served the vCPU, and no other serves it
+        // meanwhile.
         let mut locked = unsafe { self.locked_by_owner() };
         let coroutine = self.current()?;
-        self.interrupt(coroutine, place);
-        // SAFETY: it is being polled, so it is alive and in no queue; its poller
-        // is stopped and has handed the ownership to us.
+        self.interrupt(coroutine, end);
+        // SAFETY: the coroutine is being polled, so it is alive and in no queue; its poller is
+        // stopped
+        // and has handed the ownership to us.
         unsafe { locked.enqueue(coroutine) };
         self.set_running(NOBODY);
         Some(id_of(coroutine))
     }
 
-    /// The same, but it is queued only when the result says so: for a poll whose thread sleeps.
+    /// Suspends the current coroutine, whose thread sleeps, without queueing it: the result does.
     ///
     /// # Safety
     /// As [`Vcpu::suspend_current`]; and the domain outlives the result.
     pub unsafe fn set_aside_current(&self) -> Option<Aside<H>> {
-        // SAFETY: as above.
+        // SAFETY: the caller acts for the thread that served the vCPU, and no other serves it
+        // meanwhile.
         let _locked = unsafe { self.locked_by_owner() };
         let coroutine = self.current()?;
-        self.interrupt(coroutine, Place::Head);
+        self.interrupt(coroutine, QueueEnd::Head);
         self.set_running(NOBODY);
         Some(Aside(coroutine))
     }
 
-    fn interrupt(&self, coroutine: NonNull<Slot<H>>, place: Place) {
+    fn interrupt(&self, coroutine: NonNull<Slot<H>>, end: QueueEnd) {
         self.stop();
-        // SAFETY: it is being polled, hence alive.
+        // SAFETY: the coroutine is being polled, hence alive.
         let block = unsafe { coroutine.as_ref() };
-        block.suspend(place == Place::Head);
+        block.suspend(end == QueueEnd::Head);
         self.trace(coroutine, Step::Suspended);
         self.counters.suspended(block.level());
     }
 
-    /// Picks this coroutine before all others. False: it is not suspended and queued here.
+    /// Picks this coroutine before all others. Returns false if it is not suspended and queued
+    /// here.
     ///
     /// # Safety
-    /// The calling thread serves the vCPU, or stands in for the one that does: it has the executor.
+    /// The calling thread serves the vCPU, or acts for the one that does: it has the executor.
     pub(crate) unsafe fn pick_suspended(&self, id: CoroutineId) -> bool {
         self.shared()
             .with(id, |coroutine| {
                 // SAFETY: `with` holds a reference.
                 let block = unsafe { coroutine.as_ref() };
-                // SAFETY: passed on.
+                // SAFETY: the contract is the caller's.
                 let mut locked = unsafe { self.locked_by_owner() };
                 locked.read_clock_now();
                 locked.drain_inbox();
@@ -114,7 +127,8 @@ impl<H: Host> Vcpu<H> {
                 if !here {
                     return false;
                 }
-                // SAFETY: queued here, and the lock is held; from here on it is ours.
+                // SAFETY: the coroutine is queued here, and the lock is held; from here on it is
+                // ours.
                 unsafe {
                     locked.unlink(coroutine);
                     self.start(coroutine, Some(true));

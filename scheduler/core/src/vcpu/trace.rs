@@ -1,4 +1,4 @@
-//! Tells a host that traces of the steps of coroutines.
+//! Tracing: tells the host the steps of coroutines.
 
 use core::ptr::NonNull;
 
@@ -9,7 +9,7 @@ use crate::coroutine::Slot;
 use crate::tables::table::id_of;
 
 impl<H: Host> Vcpu<H> {
-    /// Tells a host that traces of a step of a coroutine on this vCPU, which the caller owns.
+    /// Tells a tracing host of a step of a coroutine on this vCPU, which the caller owns.
     #[inline]
     pub(crate) fn trace(&self, coroutine: NonNull<Slot<H>>, step: Step) {
         if self.shared().host.is_tracing() {
@@ -20,7 +20,7 @@ impl<H: Host> Vcpu<H> {
     #[cold]
     fn tell(&self, coroutine: NonNull<Slot<H>>, step: Step) {
         let domain = self.shared();
-        // SAFETY: owned, hence alive.
+        // SAFETY: the caller owns the coroutine, so it is alive.
         let block = unsafe { coroutine.as_ref() };
         domain.host.changed(&Change {
             id: id_of(coroutine),

@@ -1,28 +1,28 @@
-//! Wakes and cancellations of a coroutine by those that hold a reference to it.
+//! Wakes and cancellations of a coroutine by holders of a reference.
 
 use core::ptr::NonNull;
 
 use super::Vcpu;
 use crate::base::host::{Critical, Host};
 use crate::coroutine::Slot;
-use crate::coroutine::state::Wake;
+use crate::coroutine::state::TransitionToReady;
 
 /// Wakes the coroutine in a slot.
 ///
 /// # Safety
-/// The caller holds a reference.
+/// The caller holds a reference to the slot's coroutine.
 pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
-    // A wake that is half done swallows those of others.
+    // A wake that is half done absorbs the wakes of others.
     let critical = Critical::<H>::enter();
     // SAFETY: slots outlive their references.
     let coroutine = unsafe { slot.as_ref() };
     if coroutine.vcpu().polls_here(coroutine) {
-        // By a poll that goes on afterwards, as most that yield do: its end sees the wake, without
-        // an atomic step.
+        // Called in the coroutine's own poll, as by most coroutines that yield: the end of the poll
+        // sees the wake without an atomic step.
         coroutine.wake_itself();
         return;
     }
-    // SAFETY: passed on.
+    // SAFETY: the contract is the caller's.
     unsafe { wake_other(slot, critical) };
 }
 
@@ -35,27 +35,29 @@ unsafe fn wake_other<H: Host>(slot: NonNull<Slot<H>>, _critical: Critical<H>) {
     // SAFETY: slots outlive their references.
     match unsafe { slot.as_ref() }.word.wake() {
         // SAFETY: `Enqueue` makes the coroutine ours.
-        Wake::Enqueue => unsafe { Vcpu::admit(slot) },
-        Wake::Absorbed | Wake::Exited => {}
+        TransitionToReady::Enqueue => unsafe { Vcpu::admit(slot) },
+        TransitionToReady::Absorbed | TransitionToReady::Exited => {}
     }
 }
 
 /// Cancels the coroutine of this generation in a slot. If it is being polled, the poll is asked to
-/// give way: a coroutine that computes and asks whether it should comes to its end, also while
-/// nothing else is ready.
+/// yield, so that a computing poll which calls `need_preempt` ends, even while no other is ready.
 ///
 /// # Safety
-/// The caller holds a reference to the coroutine, if that is of this generation.
-pub(crate) unsafe fn cancel_slot<H: Host>(slot: NonNull<Slot<H>>, generation: u32) -> Wake {
+/// The caller holds a reference to the coroutine, if the slot's tenant is of this generation.
+pub(crate) unsafe fn cancel_slot<H: Host>(
+    slot: NonNull<Slot<H>>,
+    generation: u32,
+) -> TransitionToReady {
     let _critical = Critical::<H>::enter();
     // SAFETY: slots outlive their references.
     let wake = unsafe { slot.as_ref() }.word.wake_by_id(generation, true);
     match wake {
         // SAFETY: `Enqueue` makes the coroutine ours.
-        Wake::Enqueue => unsafe { Vcpu::admit(slot) },
-        // SAFETY: the caller's reference.
-        Wake::Absorbed => unsafe { Vcpu::ask_cancelled(slot) },
-        Wake::Exited => {}
+        TransitionToReady::Enqueue => unsafe { Vcpu::admit(slot) },
+        // SAFETY: the caller holds a reference.
+        TransitionToReady::Absorbed => unsafe { Vcpu::ask_cancelled(slot) },
+        TransitionToReady::Exited => {}
     }
     wake
 }

@@ -1,4 +1,4 @@
-//! What safe code must not be able to do: what must not compile, and what comes of what does.
+//! Limits of safe code: programs that must not compile, and outcomes of those that do.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,7 +12,7 @@ use upshift_core::{
     CancelHandle, Config, Domain, Executor, JoinHandle, Picked, Polled, Running, Vcpu, Yielded,
 };
 
-/// Does not compile if the type has the trait: then there are two ways to choose from.
+/// Fails to compile if the type has the trait: `choose` is then ambiguous.
 macro_rules! assert_not {
     ($type:ty: $trait:path) => {
         const _: () = {
@@ -35,7 +35,7 @@ assert_not!(Picked<'static, TestHost>: Send);
 assert_not!(Polled<'static, TestHost>: Send);
 // One thread at a time serves a vCPU.
 assert_not!(Executor<TestHost>: Sync);
-// The result goes where the handle goes.
+// The result moves with the handle.
 assert_not!(JoinHandle<Rc<()>, TestHost>: Send);
 assert_not!(JoinHandle<Rc<()>, TestHost>: Sync);
 
@@ -46,7 +46,7 @@ const _: () = {
 };
 
 #[test]
-fn what_yielded_in_another_domain_goes_back_there() {
+fn a_coroutine_that_yielded_in_another_domain_returns_there() {
     let (one, other) = (domain(Config::default()), domain(Config::default()));
     let (here, there) = (one.add_vcpu().unwrap(), other.add_vcpu().unwrap());
     let handle = other.spawn(yield_now(), at(7)).unwrap();
@@ -102,9 +102,9 @@ fn a_coroutine_that_was_kept_while_others_were_polled_is_the_current_one_of_its_
     assert_eq!(*seen.lock().unwrap(), [other, kept, kept, other]);
 }
 
-/// What has kept its place has used a part of its turn, which goes on.
+/// The coroutine has kept its place and used a part of its turn, which continues.
 #[test]
-fn what_is_current_already_stays_as_it_is() {
+fn make_current_changes_nothing_for_the_current_coroutine() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let time = || &domain.host().time;
@@ -141,7 +141,9 @@ fn what_is_current_already_stays_as_it_is() {
     });
 }
 
-/// Any thread reaches a vCPU through its domain. What is polled there may be gone when another one looks.
+/// Any thread reaches a vCPU through its domain. The coroutine polled there may be gone when
+/// another
+/// thread looks.
 #[test]
 fn only_the_thread_that_polls_keeps_a_place() {
     let domain = domain(Config::default());
@@ -202,9 +204,9 @@ fn times_of_any_length_are_taken() {
     }
 }
 
-/// It computes and asks, and nothing else is ready that it would give way to.
+/// The poll computes and asks, and no other coroutine is ready for which it would yield.
 #[test]
-fn a_poll_that_is_cancelled_is_asked_to_give_way() {
+fn a_cancelled_poll_is_asked_to_yield() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let ask = || need_preempt();
@@ -244,7 +246,7 @@ fn a_coroutine_that_is_picked_and_forgotten_is_never_polled_again() {
     let vcpu = domain.add_vcpu().unwrap();
     let handle = domain.spawn(yield_now(), at(7)).unwrap();
     std::mem::forget(vcpu.pick(None));
-    // The caller is answered, and everything else goes on.
+    // `pick` returns, and all others continue.
     assert_eq!(vcpu.current_id(), Some(handle.id()));
     assert_eq!(vcpu.current_poll().map(|poll| poll.id), Some(handle.id()));
     domain.wake(handle.id()).unwrap();
@@ -253,6 +255,6 @@ fn a_coroutine_that_is_picked_and_forgotten_is_never_polled_again() {
     let other = domain.spawn(yield_now(), at(9)).unwrap();
     assert_eq!(run(&vcpu, 10), 2);
     assert!(other.is_finished() && !handle.is_finished());
-    // The domain waits for its end: so it is leaked too.
+    // The domain waits for the end of the coroutine, so it is leaked, too.
     std::mem::forget((domain, vcpu));
 }

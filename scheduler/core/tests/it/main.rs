@@ -1,6 +1,8 @@
-//! The core under a host of the tests: traces of what it does, random operations, races, and what safe code must not be able to do.
+//! The core under a test host: traces of its steps, random operations, races, and limits of safe
+//! code.
 //!
-//! One program, so that it is built once and Miri reads the core once. What measures time or is a model is a program of its own.
+//! One program, so that it is built once and Miri reads the core once. Tests that measure time, and
+//! models, are programs of their own.
 
 #![cfg(not(loom))]
 
@@ -8,7 +10,6 @@
 mod support;
 
 mod contracts;
-mod foreign_code;
 mod memory;
 mod oracle;
 mod races;
@@ -22,3 +23,4 @@ mod trace_states;
 mod trace_vcpus;
 mod trace_wakes;
 mod trace_watch;
+mod user_code;

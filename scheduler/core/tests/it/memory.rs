@@ -1,4 +1,4 @@
-//! When the memory of a future comes and goes.
+//! The lifetime of a future's memory.
 
 use std::alloc::Layout;
 use std::cell::Cell;
@@ -8,14 +8,14 @@ use std::task::{Poll, Waker};
 use upshift_core::{Config, Domain, Executor, Host, Level, Picked, Polled, Priority, Served};
 
 thread_local! {
-    /// Allocations of the thread's test.
+    /// Allocations of the test's thread.
     static BODIES: Cell<isize> = const { Cell::new(0) };
     static IS_OUT: Cell<bool> = const { Cell::new(false) };
 }
 
 struct Counting;
 
-// SAFETY: no thread claims to serve a vCPU; memory is the global allocator's.
+// SAFETY: no thread claims to serve a vCPU; memory comes from the global allocator.
 unsafe impl Host for Counting {
     #[inline]
     fn waker_table() -> &'static core::task::RawWakerVTable {
@@ -35,13 +35,13 @@ unsafe impl Host for Counting {
             return std::ptr::null_mut();
         }
         BODIES.set(BODIES.get() + 1);
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         unsafe { std::alloc::alloc(layout) }
     }
 
     unsafe fn free(memory: *mut u8, layout: Layout) {
         BODIES.set(BODIES.get() - 1);
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         unsafe { std::alloc::dealloc(memory, layout) }
     }
 }
@@ -57,7 +57,7 @@ fn run(executor: &Executor<Counting>) {
     }
 }
 
-/// Blocks, and leaves its waker.
+/// Blocks, and stores its waker.
 fn blocks(place: &'static std::thread::LocalKey<Cell<Option<Waker>>>) -> impl Future<Output = ()> {
     poll_fn(move |cx| {
         place.set(Some(cx.waker().clone()));

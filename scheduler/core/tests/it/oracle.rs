@@ -1,9 +1,9 @@
 //! Random operations against a naive model: a list of coroutines, searched.
 //!
-//! With one vCPU the model predicts every poll; with two it predicts the level
-//! of every poll. After each operation the bitmap is compared with the set of
-//! levels that have a ready coroutine, and the polls of each coroutine with the
-//! polls that its wakes account for.
+//! With one vCPU the model predicts every poll; with two it predicts the level of every poll. After
+//! each operation the bitmap is compared with the set of levels that have a ready coroutine, and
+//! the
+//! polls of each coroutine with those that its wakes account for.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use upshift_core::{Config, CoroutineId, Dead, Domain, Executor, JoinHandle, Spaw
 
 const OPS: usize = if cfg!(miri) { 25 } else { 200 };
 
-/// What a coroutine does in one poll.
+/// The action of a coroutine in one poll.
 #[derive(Clone, Debug)]
 enum Act {
     Block,
@@ -23,9 +23,9 @@ enum Act {
     /// Yields and keeps its place.
     GiveWay,
     Exit,
-    /// Wakes another, by id, and blocks.
+    /// Wakes another by id, and blocks.
     Wake(usize),
-    /// Gives another a level, and blocks.
+    /// Changes the level of another, and blocks.
     Reprio(usize, u8),
     /// Cancels another, and blocks.
     Cancel(usize),
@@ -45,7 +45,7 @@ enum Op {
     Cancel(usize),
 }
 
-/// An operation, the vCPU it happens on, and whether its thread serves it.
+/// An operation, the vCPU on which it happens, and whether its thread serves that vCPU.
 #[derive(Clone, Debug)]
 struct Step {
     op: Op,
@@ -107,7 +107,7 @@ struct Modelled {
     cancelled: bool,
     acts: VecDeque<Act>,
     polls: usize,
-    /// The levels it has left in an inbox, whose bits may outlast that until it is polled.
+    /// Levels that it has left in an inbox, whose bits may stay set until it is polled.
     left: u64,
 }
 
@@ -125,7 +125,7 @@ impl Model {
         self.all[k].since = self.time;
     }
 
-    /// Enqueues before all of its level.
+    /// Enqueues before all others of its level.
     fn keep_place(&mut self, k: usize) {
         let level = self.all[k].level;
         let queued = self
@@ -137,7 +137,7 @@ impl Model {
         self.all[k].place = Where::Queue;
     }
 
-    /// A wake. `inbox`: from a thread that serves no vCPU.
+    /// Wakes a coroutine. `inbox`: from a thread that serves no vCPU.
     fn wake(&mut self, k: usize, inbox: bool, cancel: bool) -> Result<(), Dead> {
         let it = &mut self.all[k];
         it.cancelled |= cancel;
@@ -165,7 +165,7 @@ impl Model {
         }
         let before = std::mem::replace(&mut self.all[k].level, level);
         let place = self.all[k].place;
-        // With two vCPUs the model drains both inboxes when one would.
+        // With two vCPUs the model drains both inboxes when one would be drained.
         if place == Where::Inbox || place == Where::Queue && self.vcpus > 1 {
             self.all[k].left |= 1 << before;
         }
@@ -185,12 +185,12 @@ impl Model {
             .fold(0, |bits, k| bits | 1 << self.all[k].level)
     }
 
-    /// Bits that may be there although nothing of their level is ready.
+    /// Returns the bits that may be set although no coroutine of their level is ready.
     fn late(&self) -> u64 {
         self.all.iter().fold(0, |bits, it| bits | it.left)
     }
 
-    /// What a vCPU should poll next.
+    /// Returns the coroutine that a vCPU should poll next.
     fn pick(&mut self, vcpu: usize) -> Option<usize> {
         self.drain();
         (0..self.all.len())
@@ -198,7 +198,7 @@ impl Model {
             .min_by_key(|&k| (self.all[k].level, self.all[k].since))
     }
 
-    /// The poll of `k`.
+    /// Polls coroutine `k`.
     fn poll(&mut self, k: usize) {
         let it = &mut self.all[k];
         it.place = Where::Running;
@@ -215,7 +215,7 @@ impl Model {
         let _ = match act {
             Act::Block => Ok(()),
             Act::Yield => self.wake(k, false, false),
-            // It is alone in its poll, so its level is that at which it was picked.
+            // No other is in a poll, so its level is the one at which it was picked.
             Act::GiveWay => {
                 self.keep_place(k);
                 return;
@@ -236,7 +236,7 @@ impl Model {
     }
 }
 
-/// The real thing.
+/// The scheduler under test.
 struct Real {
     domain: Domain<TestHost>,
     vcpus: Vec<Executor<TestHost>>,
@@ -335,7 +335,7 @@ fn compare(vcpus: usize, steps: &[Step]) -> Result<(), TestCaseError> {
                     start: *start,
                     ..SpawnOptions::default()
                 };
-                // From outside the thread that serves it: through the inbox.
+                // From a thread that does not serve it: through the inbox.
                 real.spawn(options, pinned, acts);
                 model.all.push(Modelled {
                     level: *level,
@@ -407,12 +407,12 @@ proptest! {
 
     /// Invariants 1, 2 and 5.
     #[test]
-    fn one_vcpu_polls_what_the_sorted_list_says(steps in steps()) {
+    fn one_vcpu_polls_in_the_order_of_the_sorted_list(steps in steps()) {
         compare(1, &steps)?;
     }
 
     #[test]
-    fn two_vcpus_poll_the_level_that_the_sorted_list_says(steps in steps()) {
+    fn two_vcpus_poll_the_levels_of_the_sorted_list(steps in steps()) {
         compare(2, &steps)?;
     }
 }

@@ -1,5 +1,5 @@
-//! Two threads that meet at the end of something: the smallest runs in which
-//! they can. Under Miri each run is a schedule of its own.
+//! Two threads that meet at an end: the smallest runs in which they can. Under Miri each run is a
+//! schedule of its own.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::support::TestHost;
 
 const ROUNDS: usize = if cfg!(miri) { 2 } else { 2_000 };
 
-/// A coroutine that gives away its waker and blocks.
+/// Returns a coroutine that gives away its waker and blocks.
 fn blocked(
     domain: &Domain<TestHost>,
     vcpu: &Executor<TestHost>,
@@ -45,7 +45,8 @@ fn the_last_waker_may_go_while_its_domain_goes() {
     }
 }
 
-/// The domain goes as soon as the last slot is back: the function that gave it back has not returned. For Miri.
+/// The domain is dropped as soon as the last slot is back, while the function that gave it back has
+/// not returned. For Miri.
 #[test]
 fn a_domain_may_go_while_its_last_slot_is_being_given_back() {
     let domain = domain(Config::default());
@@ -71,7 +72,7 @@ fn a_domain_may_go_while_its_last_slot_is_being_given_back() {
 }
 
 #[test]
-fn any_thread_may_ask_what_is_being_polled() {
+fn any_thread_may_ask_for_the_current_coroutine() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let rounds = ROUNDS * 20;
@@ -93,7 +94,7 @@ fn any_thread_may_ask_what_is_being_polled() {
 }
 
 #[test]
-fn a_lock_given_back_elsewhere_leaves_what_was_lent_for_the_next() {
+fn a_lock_released_elsewhere_leaves_the_loan_for_the_next() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let lender = |holder| {
@@ -111,7 +112,7 @@ fn a_lock_given_back_elsewhere_leaves_what_was_lent_for_the_next() {
             .detach();
         run(&vcpu, 10);
         thread::scope(|scope| {
-            // The first lock goes while the second is taken, and lent for.
+            // The first lock is released while the second is taken, and lent for.
             scope.spawn(|| domain.lock_released(id));
             domain.lock_granted(id).unwrap();
             serving(&vcpu, || domain.spawn(lender(id), at(7)))
@@ -177,7 +178,9 @@ fn reprio_is_not_lost_while_its_coroutine_moves_to_another_vcpu() {
         assert!(a.prepare_park());
         let d = domain.clone();
         let thread = thread::spawn(move || d.reprio(id, level(3)).unwrap());
-        // `a` is parked: it moves, unless the new level, shown before it has moved, has ended the wait of `a`.
+        // `a` is parked: the coroutine moves, unless its new level, published before the move, has
+        // ended
+        // the wait of `a`.
         serving(&b, || domain.wake(id).unwrap());
         thread.join().unwrap();
         let moved = a.is_parked();

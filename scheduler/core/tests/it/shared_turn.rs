@@ -1,25 +1,34 @@
-//! Theorem 4 of `docs/preemption.md`: suspended coroutines of a level together go before fresh ones of it once in their patience.
+//! Theorem 4 of `docs/preemption.md`: suspended coroutines of a level go before fresh ones of that
+//! level
+//! once per patience, however many there are.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use crate::support::{Server, at, domain, run, yield_now};
 use proptest::prelude::*;
-use upshift_core::{Config, CoroutineId, Picked, Place};
+use upshift_core::{Config, CoroutineId, Picked, QueueEnd};
 
-/// What went before fresh ones that were ready: when, for how long, and which.
+/// Resumptions while fresh coroutines were ready: time, length and coroutine.
 #[derive(Default)]
-struct Goes(Vec<(u64, u64, CoroutineId)>);
+struct Resumptions(Vec<(u64, u64, CoroutineId)>);
 
-/// Lets `suspended` coroutines, each of which runs for a time of `turns` when it goes on, stand beside fresh ones of their level that are always
-/// ready and run for `polls`, one after the other. The times at which the fresh ones began and ended, and what came of the others.
-fn contend(suspended: usize, patience: u64, polls: &[u64], turns: &[u64]) -> (u64, u64, Goes) {
+/// Runs `suspended` coroutines beside fresh ones of their level that are always ready. Each
+/// suspended
+/// one runs for a time of `turns` when it is resumed; the fresh ones run for `polls`, one after the
+/// other. Returns the times at which the fresh ones began and ended, and the resumptions.
+fn contend(
+    suspended: usize,
+    patience: u64,
+    polls: &[u64],
+    turns: &[u64],
+) -> (u64, u64, Resumptions) {
     let domain = domain(Config {
         patience,
         ..Config::default()
     });
     let vcpu = domain.add_vcpu().unwrap();
-    let goes = Arc::new(Mutex::new(Goes::default()));
+    let goes = Arc::new(Mutex::new(Resumptions::default()));
     let left = Arc::new(Mutex::new(polls.to_vec()));
     for _ in 0..suspended {
         let (goes, left, server, d) = (
@@ -31,8 +40,8 @@ fn contend(suspended: usize, patience: u64, polls: &[u64], turns: &[u64]) -> (u6
         let turns = turns.to_vec();
         let long = async move {
             let executor = server.get();
-            // SAFETY: the poll goes on when it has been picked again, after the fresh ones.
-            let suspend = || unsafe { executor.suspend_current(Place::Tail) }.unwrap();
+            // SAFETY: the poll continues when it has been picked again, after the fresh ones.
+            let suspend = || unsafe { executor.suspend_current(QueueEnd::Tail) }.unwrap();
             let me = suspend();
             loop {
                 match executor.pick(None).expect("all are ready") {
@@ -84,17 +93,18 @@ proptest! {
         polls in prop::collection::vec(1..100_u64, 1..200),
         turns in prop::collection::vec(1..50_u64, 1..10),
     ) {
-        let (begun, ended, Goes(goes)) = contend(suspended, patience, &polls, &turns);
+        let (begun, ended, Resumptions(goes)) = contend(suspended, patience, &polls, &turns);
         let poll = *polls.iter().max().unwrap();
         let turn = *turns.iter().max().unwrap();
-        // Those that go on when no fresh one is left, and before the first, say nothing.
+        // Resumptions when no fresh coroutine is left, and before the first, do not count.
         let goes: Vec<_> = goes.into_iter().filter(|go| (begun..ended).contains(&go.0)).collect();
-        // What is fresh keeps the rest: at most one go in each patience.
+        // Fresh coroutines keep the rest: at most one resumption per patience.
         for pair in goes.windows(2) {
             let apart = pair[1].0 - pair[0].0;
             prop_assert!(apart + poll + turn >= patience, "{apart} apart: {pair:?}");
         }
-        // None waits for more than its share of them: each in turn, once in the patience, a fresh poll and a turn.
+        // None waits for more than its share: each in turn, once per patience, a fresh poll and a
+        // turn.
         let most = suspended as u64 * (patience + poll + turn) + patience + poll;
         let mut last = std::collections::HashMap::new();
         for &(when, time, id) in &goes {

@@ -1,4 +1,4 @@
-//! What a host that traces is told: each step, once, in order.
+//! The steps that a tracing host is told: each one once, in order.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
-use upshift_core::Place;
+use upshift_core::QueueEnd;
 use upshift_core::{
     Change, Config, CoroutineId, Domain, Executor, Host, Level, Picked, Polled, Priority, Served,
     State, Step, Vcpu,
@@ -21,7 +21,7 @@ type Changes = Arc<Mutex<Vec<Change>>>;
 
 struct Tracing(Changes);
 
-// SAFETY: `SERVED` is set by the tests, each of which has the executor.
+// SAFETY: `SERVED` is set only by the tests, each of which has the executor.
 unsafe impl Host for Tracing {
     #[inline]
     fn waker_table() -> &'static core::task::RawWakerVTable {
@@ -86,7 +86,7 @@ fn each_step_is_told_once_in_order() {
     SERVED.set(None);
     domain.wake(id).unwrap();
     SERVED.set(Some(executor.vcpu()));
-    // The second finds it ready.
+    // The second pick finds it ready.
     domain.wake(id).unwrap();
     run(&executor);
     let expected = [
@@ -99,7 +99,7 @@ fn each_step_is_told_once_in_order() {
         assert_eq!(change.location.file(), file!());
         assert_eq!(change.location.line(), line);
     }
-    // The wake from outside is the only one that the vCPU did not make.
+    // Only the wake from outside was not made by the vCPU.
     let outside: Vec<_> = seen.iter().map(|change| change.by.is_none()).collect();
     assert_eq!(outside.iter().position(|outside| *outside), Some(6));
     assert_eq!(outside.iter().filter(|outside| **outside).count(), 1);
@@ -120,8 +120,8 @@ fn a_theft_says_from_where_and_a_resumption_is_no_poll() {
     let Some(Picked::Poll(running)) = second.pick(None) else {
         panic!("nothing to steal");
     };
-    // SAFETY: this thread polls it, does not, and drops the claim to it unused.
-    assert_eq!(unsafe { second.suspend_current(Place::Tail) }, Some(id));
+    // SAFETY: this thread is the one that polls, does not poll, and drops the claim unused.
+    assert_eq!(unsafe { second.suspend_current(QueueEnd::Tail) }, Some(id));
     std::mem::forget(running);
     assert!(matches!(second.pick(None), Some(Picked::Resume { .. })));
     let expected = [
@@ -137,8 +137,8 @@ fn a_theft_says_from_where_and_a_resumption_is_no_poll() {
     use State::{Created, Running};
     let all = [Created, State::Ready, Running, State::Suspended, Running];
     assert_eq!(states, all);
-    // SAFETY: it is current again, and its poll never began.
-    assert_eq!(unsafe { second.suspend_current(Place::Tail) }, Some(id));
+    // SAFETY: the coroutine is current again, and its poll never began.
+    assert_eq!(unsafe { second.suspend_current(QueueEnd::Tail) }, Some(id));
     SERVED.set(None);
 }
 
@@ -156,10 +156,12 @@ fn a_poll_that_wakes_itself_and_is_suspended_is_ready_again_at_its_end() {
             return Poll::Ready(());
         }
         cx.waker().wake_by_ref();
-        // SAFETY: vCPUs live as long as their domain; this poll is under way on it, and goes on when it has been picked, below.
+        // SAFETY: vCPUs live as long as their domain; this poll is under way on the vCPU, and
+        // continues
+        // when it has been picked, below.
         unsafe {
             let vcpu = SERVED.get().unwrap();
-            assert!(vcpu.as_ref().suspend_current(Place::Head).is_some());
+            assert!(vcpu.as_ref().suspend_current(QueueEnd::Head).is_some());
         }
         RESUME.with_borrow(|resume| resume.as_ref().unwrap()());
         Poll::Pending

@@ -1,5 +1,4 @@
-//! Trace tests of join handles: results, where the output is dropped, and the level
-//! that awaiting lends.
+//! Trace tests of join handles: results, the drop of the output, and the level that awaiting lends.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -55,7 +54,7 @@ fn a_handle_is_one_word_and_knows_its_coroutine_after_the_result() {
     assert!(matches!(result, Poll::Ready(Ok(7))));
     assert!(handle.is_finished() && handle.cancel_handle().is_none());
     handle.cancel();
-    // Its slot is not given away while the handle is there.
+    // Its slot is not reused while the handle exists.
     let next = domain.spawn(async {}, at(20)).unwrap();
     assert_eq!(handle.id(), id);
     assert_ne!(next.id().index(), id.index());
@@ -75,19 +74,19 @@ fn every_output_is_dropped_exactly_once() {
     spawn().detach();
     run(&vcpu, 10);
     assert_eq!(drops.count(), 1);
-    // After it.
+    // The handle is dropped after the exit.
     let handle = spawn();
     run(&vcpu, 10);
     assert_eq!(drops.count(), 1);
     drop(handle);
     assert_eq!(drops.count(), 2);
-    // It takes the output.
+    // The handle takes the output.
     let handle = spawn();
     let output = join(&vcpu, handle).unwrap();
     assert_eq!(drops.count(), 2);
     drop(output);
     assert_eq!(drops.count(), 3);
-    // It has a waiter, and is dropped before the exit.
+    // The handle has a waiter, and is dropped before the exit.
     let mut handle = spawn();
     let waker = Waker::from(Arc::new(Counting::default()));
     let mut cx = Context::from_waker(&waker);
@@ -95,7 +94,7 @@ fn every_output_is_dropped_exactly_once() {
     drop(handle);
     run(&vcpu, 10);
     assert_eq!(drops.count(), 4);
-    // Cancelled: no output, the future is dropped.
+    // The coroutine is cancelled: there is no output, and the future is dropped.
     let handle = spawn();
     handle.cancel();
     run(&vcpu, 10);
@@ -296,7 +295,7 @@ fn lending_is_transitive() {
 }
 
 #[test]
-fn reprio_of_a_waiter_reaches_what_it_waits_for() {
+fn reprio_of_a_waiter_reaches_the_coroutine_that_it_awaits() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let child = domain.spawn(block_once(), at(50)).unwrap();
@@ -328,8 +327,9 @@ fn a_handle_outlives_its_domain() {
     assert_eq!(drops.count(), 1);
 }
 
-/// A coroutine that awaits a handle. Each poll asks the handle first, as `timeout` does, and
-/// gives up when it is told to. Then the coroutine blocks in something else, with the handle.
+/// A coroutine that awaits a handle. Each poll polls the handle first, as `timeout` does, and gives
+/// up
+/// when it is told to. Then the coroutine blocks on something else and keeps the handle.
 struct Patience {
     gives_up: Arc<AtomicBool>,
     waiter: JoinHandle<(), TestHost>,
@@ -378,7 +378,7 @@ fn a_wait_that_is_given_up_ends_its_loan_while_the_handle_is_kept() {
     let patience = Patience::of(&domain, child, 5);
     run(&vcpu, 10);
     assert_eq!(domain.level(id).unwrap(), level(5));
-    // A poll that asks again changes nothing.
+    // Another poll of the handle changes nothing.
     domain.wake(patience.waiter.id()).unwrap();
     run(&vcpu, 10);
     assert_eq!(domain.level(id).unwrap(), level(5));
@@ -481,7 +481,7 @@ fn a_handle_that_moves_keeps_the_loan_of_the_coroutine_that_awaits_it_now() {
 }
 
 #[test]
-fn a_coroutine_that_becomes_less_urgent_than_what_awaits_it_is_lent_that_level() {
+fn a_coroutine_that_becomes_less_urgent_than_its_waiter_is_lent_that_level() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let child = forever(&domain, 5);
@@ -494,14 +494,14 @@ fn a_coroutine_that_becomes_less_urgent_than_what_awaits_it_is_lent_that_level()
     patience.give_up(&domain);
     run(&vcpu, 10);
     assert_eq!(domain.level(id).unwrap(), level(50));
-    // Given up before, it is not lent anything when its level changes.
+    // Once the wait is given up, a change of its level lends nothing.
     domain.reprio(id, level(60)).unwrap();
     run(&vcpu, 10);
     assert_eq!(domain.level(id).unwrap(), level(60));
 }
 
 #[test]
-fn of_two_coroutines_that_are_awaited_the_one_that_is_given_up_has_its_own_level() {
+fn a_wait_for_two_that_gives_up_one_ends_the_loan_of_that_one() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let (mut kept, mut left) = (forever(&domain, 50), forever(&domain, 60));

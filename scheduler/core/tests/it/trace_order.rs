@@ -95,7 +95,7 @@ fn a_yield_goes_to_the_tail_of_its_level() {
 }
 
 #[test]
-fn what_is_dropped_unpolled_goes_back_to_the_tail() {
+fn a_coroutine_dropped_unpolled_returns_to_the_tail() {
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let vcpu = domain.add_vcpu().unwrap();
     domain.spawn(trace.say("a"), at(7)).unwrap().detach();
@@ -124,7 +124,7 @@ fn a_switching_coroutine_is_ready_again_after_every_poll() {
     domain.spawn(trace.say("kernel"), at(20)).unwrap().detach();
     assert_eq!(run(&vcpu, 4), 4);
     assert_eq!(trace.take(), "user user user user");
-    // Its level follows what it runs.
+    // Its level follows the program that it runs.
     domain.reprio(handle.id(), level(30)).unwrap();
     assert_eq!(run(&vcpu, 3), 3);
     assert_eq!(trace.take(), "kernel user user");
@@ -219,7 +219,7 @@ fn without_a_floor_a_less_urgent_level_starves() {
     assert_eq!(trace.take(), "starved");
 }
 
-/// A coroutine whose polls take so many ticks each, until it is cancelled.
+/// Spawns a coroutine whose polls take `ticks` each, until it is cancelled.
 fn works(domain: &Domain<TestHost>, ticks: u64, l: u8) -> JoinHandle<(), TestHost> {
     let clock = domain.clone();
     let work = async move {
@@ -259,7 +259,7 @@ fn a_floor_gets_its_share_and_no_more_of_any_time() {
             for _ in 0..if cfg!(miri) { 300 } else { 20_000 } {
                 let (_, polled) = step(&vcpu).unwrap();
                 let share = u64::from(percent);
-                // Excess of the worst window up to now, in hundredths of a tick.
+                // Excess of the worst window so far, in hundredths of a tick.
                 if polled == level(32) {
                     behind = behind.saturating_sub((100 - share) * low);
                     ahead += (100 - share) * low;
@@ -271,7 +271,7 @@ fn a_floor_gets_its_share_and_no_more_of_any_time() {
                 assert!(behind <= bound, "{percent} %, {urgent}, {low}: {behind}");
                 assert!(ahead <= bound, "{percent} %, {urgent}, {low}: {ahead}");
             }
-            // Their futures own the domain.
+            // The futures own the domain.
             all.iter().for_each(|work| work.cancel());
             run(&vcpu, 10);
         }
@@ -298,7 +298,7 @@ fn chaos_shuffles_a_level_but_keeps_the_order_of_levels() {
         assert_eq!(step(&vcpu).unwrap().1, level(2));
         asked += u32::from(vcpu.need_preempt());
     }
-    // Polls that may not go on are among them, and polls that may.
+    // Some polls were asked to yield, and some were not.
     assert!((1..16).contains(&asked), "{asked}");
     trace.take();
     run(&vcpu, 100);
@@ -309,7 +309,9 @@ fn chaos_shuffles_a_level_but_keeps_the_order_of_levels() {
     assert_eq!(sorted.len(), 16);
 }
 
-/// While polls are short the clock is read at every fourth, and what has passed is shared out among them.
+/// While polls are short, the clock is read at every fourth, and the elapsed time is shared out
+/// among
+/// them.
 #[test]
 fn ticks_between_two_readings_are_shared_out_by_level() {
     let domain = domain(Config {
@@ -323,7 +325,7 @@ fn ticks_between_two_readings_are_shared_out_by_level() {
             d.host().time.fetch_add(ticks, Ordering::Relaxed);
         }
     };
-    // One, whose end is a reading; four of a level; two of it and two of the next; three.
+    // One poll, whose end is a reading; four of a level; two of it and two of the next; three.
     let all = [
         (7, &[8][..]),
         (20, &[1, 2, 3, 6, 10, 0]),
@@ -387,7 +389,7 @@ fn a_level_that_was_empty_has_not_starved_when_reprio_fills_it() {
     assert_eq!(vcpu.level_stats(level(5)).starve_ticks, 0);
 }
 
-/// Says its name and gives way, so many times.
+/// Records its name and yields in place, `times` times.
 fn gives_way(trace: &Trace, name: &'static str, times: usize) -> impl Future<Output = ()> + use<> {
     let (trace, mut left) = (trace.clone(), times);
     std::future::poll_fn(move |cx| {
@@ -403,7 +405,7 @@ fn gives_way(trace: &Trace, name: &'static str, times: usize) -> impl Future<Out
 }
 
 #[test]
-fn what_gives_way_keeps_its_place_among_its_equals() {
+fn a_coroutine_that_yields_in_place_goes_before_its_equals() {
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let vcpu = domain.add_vcpu().unwrap();
     for (n, name) in ["a", "b", "c"].into_iter().enumerate() {
@@ -426,7 +428,7 @@ fn what_gives_way_keeps_its_place_among_its_equals() {
 }
 
 #[test]
-fn what_gives_way_alone_comes_before_what_arrives_at_the_same_tick() {
+fn a_coroutine_that_yields_in_place_goes_before_one_that_arrives_at_the_same_tick() {
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let vcpu = domain.add_vcpu().unwrap();
     let pinned = gives_way(&trace, "pinned", 1);
@@ -444,7 +446,7 @@ fn what_gives_way_alone_comes_before_what_arrives_at_the_same_tick() {
 }
 
 #[test]
-fn what_gives_way_with_another_level_goes_to_the_tail() {
+fn a_coroutine_that_yields_with_another_level_goes_to_the_tail() {
     let (plain, trace) = (domain(Config::default()), Trace::default());
     let vcpu = plain.add_vcpu().unwrap();
     let (d, t) = (plain.clone(), trace.clone());
@@ -467,7 +469,7 @@ fn what_gives_way_with_another_level_goes_to_the_tail() {
 }
 
 #[test]
-fn a_turn_goes_on_over_polls_that_give_way() {
+fn a_turn_continues_over_polls_that_yield_in_place() {
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let vcpu = domain.add_vcpu().unwrap();
     domain.host().time.store(100, Ordering::Relaxed);

@@ -83,7 +83,7 @@ fn reprio_of_a_blocked_coroutine_counts_at_its_next_wake() {
 }
 
 #[test]
-fn reprio_of_one_in_the_inbox_moves_it_too() {
+fn reprio_of_a_coroutine_in_the_inbox_moves_it_too() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     // Spawned from outside: both are in the inbox.
@@ -95,13 +95,13 @@ fn reprio_of_one_in_the_inbox_moves_it_too() {
 }
 
 #[test]
-fn one_that_changes_its_level_in_the_inbox_keeps_its_place_among_arrivals() {
+fn a_coroutine_that_changes_its_level_in_the_inbox_keeps_its_place_among_arrivals() {
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let vcpu = domain.add_vcpu().unwrap();
     let moved = domain.spawn(trace.say("moved"), at(30)).unwrap().id();
     domain.spawn(trace.say("later"), at(20)).unwrap().detach();
     domain.reprio(moved, level(20)).unwrap();
-    // Its old level shows until the next pick, its new one at once.
+    // The old level shows until the next pick, the new one at once.
     assert_eq!(vcpu.bitmap(), level(20).bit() | level(30).bit());
     domain.reprio(moved, level(10)).unwrap();
     assert_ne!(vcpu.bitmap() & level(10).bit(), 0);
@@ -117,7 +117,7 @@ fn reprio_leaves_the_inbox_to_its_owner() {
     let vcpu = domain.add_vcpu().unwrap();
     let queued = serving(&vcpu, || domain.spawn(async {}, at(40))).unwrap();
     let arrived = domain.spawn(async {}, at(20)).unwrap();
-    // `ready_len` does not count what is in the inbox.
+    // `ready_len` does not count coroutines in the inbox.
     domain.reprio(queued.id(), level(30)).unwrap();
     domain.reprio(arrived.id(), level(50)).unwrap();
     assert_eq!(
@@ -127,7 +127,7 @@ fn reprio_leaves_the_inbox_to_its_owner() {
 }
 
 #[test]
-fn a_level_that_rises_in_the_inbox_asks_the_running_one_to_yield() {
+fn a_level_that_rises_in_the_inbox_asks_the_running_poll_to_yield() {
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let vcpu = domain.add_vcpu().unwrap();
     let woken = domain.spawn(block_once(), at(40)).unwrap().id();
@@ -146,7 +146,7 @@ fn a_level_that_rises_in_the_inbox_asks_the_running_one_to_yield() {
 }
 
 #[test]
-fn reprio_of_the_running_one_to_a_less_urgent_level_asks_it_to_yield() {
+fn reprio_of_the_running_coroutine_to_a_less_urgent_level_asks_it_to_yield() {
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let vcpu = domain.add_vcpu().unwrap();
     let (d, t, server) = (domain.clone(), trace.clone(), Server::of(&vcpu));
@@ -167,7 +167,7 @@ fn reprio_of_the_running_one_to_a_less_urgent_level_asks_it_to_yield() {
 }
 
 #[test]
-fn reprio_of_a_queued_one_above_the_running_one_asks_it_to_yield() {
+fn reprio_of_a_queued_coroutine_above_the_running_one_asks_that_to_yield() {
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let vcpu = domain.add_vcpu().unwrap();
     let (d, t, server) = (domain.clone(), trace.clone(), Server::of(&vcpu));
@@ -196,12 +196,12 @@ fn reprio_moves_a_suspended_coroutine() {
         };
         d.spawn(meddle, at(10)).unwrap().detach();
         server.suspend();
-        t.push("goes_on");
+        t.push("resumes");
     };
     domain.spawn(suspended, at(20)).unwrap().detach();
     domain.spawn(trace.say("between"), at(25)).unwrap().detach();
     run(&vcpu, 10);
-    assert_eq!(trace.take(), "between goes_on");
+    assert_eq!(trace.take(), "between resumes");
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a_waiter_for_a_lock_lends_its_level_to_the_holder() {
 }
 
 #[test]
-fn a_less_urgent_waiter_for_a_lock_does_not_undo_what_another_lent() {
+fn a_less_urgent_waiter_for_a_lock_does_not_undo_the_loan_of_another() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let d = domain.clone();
@@ -263,7 +263,7 @@ fn a_less_urgent_waiter_for_a_lock_does_not_undo_what_another_lent() {
         run(&vcpu, 10);
         assert_eq!(domain.level(holder), Ok(level(5)));
     }
-    // A base level more urgent than what was lent wins.
+    // A base level more urgent than the loan wins.
     domain.reprio(holder, level(2)).unwrap();
     assert_eq!(domain.level(holder), Ok(level(2)));
     domain.reprio(holder, level(60)).unwrap();

@@ -1,11 +1,12 @@
-//! Which vCPU looks around, when, and what a look finds (`vcpu/search.rs`). Time is counted by hand.
+//! Looks (`vcpu/search.rs`): which vCPU looks, when, and with which result. Time is counted by
+//! hand.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::support::{at, block_once, domain, run, serving};
 use upshift_core::{Config, Domain, Executor, Picked};
 
-/// What makes a poll long, ticks; and a period.
+/// Ticks after which a poll is long, and length of a period.
 const AFTER: u64 = 50;
 const PERIOD: u64 = 20 * AFTER;
 
@@ -56,7 +57,7 @@ fn a_parked_vcpu_sleeps_while_nothing_is_polled() {
 }
 
 #[test]
-fn a_poll_that_begins_wakes_one_that_sleeps() {
+fn a_poll_that_begins_wakes_a_vcpu_that_sleeps() {
     let (domain, a, b) = two();
     assert!(a.prepare_park());
     assert!(b.prepare_park());
@@ -68,12 +69,12 @@ fn a_poll_that_begins_wakes_one_that_sleeps() {
         assert!(b.prepare_park());
         assert_eq!(b.sleep_limit(), Some(AFTER));
     });
-    // One that looks is not woken again.
+    // A vCPU that watches is not woken again.
     polling(&domain, &a, || assert_eq!(pended(&domain), []));
 }
 
 #[test]
-fn what_waits_behind_a_long_poll_is_found_when_it_is_long() {
+fn work_behind_a_long_poll_is_found_when_the_poll_is_long() {
     let (domain, a, b) = two();
     assert!(b.prepare_park());
     polling(&domain, &a, || {
@@ -93,11 +94,11 @@ fn what_waits_behind_a_long_poll_is_found_when_it_is_long() {
         assert_eq!(run(&b, 10), 1);
     });
     run(&a, 10);
-    assert!(!a.is_long(), "the next poll is another one");
+    assert!(!a.is_long(), "the next poll is another poll");
 }
 
 #[test]
-fn what_becomes_ready_during_a_long_poll_is_announced_at_once() {
+fn work_that_becomes_ready_during_a_long_poll_is_announced_at_once() {
     let (domain, a, b) = two();
     assert!(b.prepare_park());
     polling(&domain, &a, || {
@@ -114,7 +115,7 @@ fn what_becomes_ready_during_a_long_poll_is_announced_at_once() {
 }
 
 #[test]
-fn looks_for_nothing_come_once_a_period_in_the_end() {
+fn vain_looks_come_once_a_period_in_the_end() {
     let (domain, a, b) = two();
     assert!(b.prepare_park());
     let mut looks = 0;
@@ -154,7 +155,7 @@ fn an_idle_vcpu_that_has_looked_too_often_comes_to_rest() {
 }
 
 #[test]
-fn a_vcpu_that_nobody_serves_does_not_keep_others_awake() {
+fn a_vcpu_that_is_not_served_does_not_keep_others_awake() {
     let (domain, a, b) = two();
     polling(&domain, &a, || ());
     run(&a, 10);
@@ -162,7 +163,7 @@ fn a_vcpu_that_nobody_serves_does_not_keep_others_awake() {
     // Not parked, and not polling: `block_on` has returned, say.
     assert!(b.prepare_park());
     assert_eq!(b.sleep_limit(), None);
-    // What is left with it is taken.
+    // Work that is left there is taken.
     serving(&a, || domain.spawn(async {}, at(7)).unwrap().detach());
     assert!(b.look(|_| false));
 }
@@ -179,7 +180,7 @@ fn one_of_several_looks_and_the_next_takes_its_place() {
         assert_eq!(b.sleep_limit(), Some(AFTER));
         assert_eq!((c.sleep_limit(), d.sleep_limit()), (None, None));
         assert_eq!(pended(&domain), []);
-        // It has found work.
+        // The one that watched has found work.
         b.unpark();
         polling(&domain, &b, || assert_eq!(pended(&domain), [2]));
         c.unpark();
@@ -206,7 +207,7 @@ fn a_vcpu_that_serves_looks_once_a_period() {
 }
 
 #[test]
-fn without_look_after_nobody_looks() {
+fn without_look_after_no_vcpu_looks() {
     let domain = domain(Config::default());
     let (a, b) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
     assert!(b.prepare_park());
@@ -222,7 +223,7 @@ fn without_look_after_nobody_looks() {
 
 #[test]
 fn a_vcpu_that_is_told_of_work_and_finds_other_work_tells_another() {
-    // No vCPU looks around.
+    // No vCPU looks.
     let domain = domain(Config::default());
     let [a, b, c, d] = [(); 4].map(|()| domain.add_vcpu().unwrap());
     for idle in [&b, &c, &d] {
@@ -239,11 +240,11 @@ fn a_vcpu_that_is_told_of_work_and_finds_other_work_tells_another() {
         serving(&b, || {
             let first = b.pick(None);
             assert!(matches!(first, Some(Picked::Poll(_))));
-            // It has taken two of the three, and one waits for the end of its poll.
+            // It has taken two of the three, and one of those waits for the end of its poll.
             assert_eq!(pended(&domain), [c.index()]);
             c.unpark();
             serving(&c, || {
-                // The third, from where it was; the other two vCPUs are in their polls.
+                // The third is taken from where it was; the other two vCPUs are in their polls.
                 let third = c.pick(None);
                 assert!(matches!(third, Some(Picked::Poll(_))));
                 assert_eq!(pended(&domain), [d.index()]);

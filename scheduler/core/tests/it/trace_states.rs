@@ -1,5 +1,5 @@
-//! Trace tests of the life of a coroutine: its six states, its end by return,
-//! by panic and by cancellation in each state.
+//! Trace tests of the life of a coroutine: its six states, and its end by return, by panic and by
+//! cancellation in each state.
 
 use std::panic::panic_any;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use crate::support::{
     Drops, Server, Trace, at, block_once, domain, join, level, run, step, yield_now,
 };
 use upshift_core::preempt::Waits;
-use upshift_core::{Config, CoroutineId, Kind, Picked, Place, SpawnOptions, State};
+use upshift_core::{Config, CoroutineId, Kind, Picked, QueueEnd, SpawnOptions, State};
 
 #[test]
 fn all_six_states_are_observed() {
@@ -64,7 +64,7 @@ fn a_suspended_coroutine_waits_its_turn_like_any_other() {
             async move {
                 t.push("begins");
                 server.suspend();
-                t.push("goes_on");
+                t.push("resumes");
             },
             at(20),
         )
@@ -73,11 +73,11 @@ fn a_suspended_coroutine_waits_its_turn_like_any_other() {
     domain.spawn(trace.say("equal"), at(20)).unwrap().detach();
     domain.spawn(trace.say("lazy"), at(30)).unwrap().detach();
     run(&vcpu, 10);
-    assert_eq!(trace.take(), "begins equal goes_on lazy");
+    assert_eq!(trace.take(), "begins equal resumes lazy");
 }
 
-/// A coroutine of level 20 that is suspended at time 0, and two that yield now
-/// and then, with `step` ticks to a poll.
+/// Runs a coroutine of level 20 that is suspended at time 0, and two that yield now and then, with
+/// `step` ticks per poll.
 fn suspended_among_yielding(patience: u64, step: u64) -> String {
     let config = Config {
         patience,
@@ -125,8 +125,8 @@ fn a_resumed_coroutine_gets_a_turn_if_fresh_ones_wait() {
         let (server, d) = (Server::of(&vcpu), domain.clone());
         let long = async move {
             let executor = server.get();
-            // SAFETY: this poll goes on after it was picked again, two lines on.
-            unsafe { executor.suspend_current(Place::Tail) }.unwrap();
+            // SAFETY: the poll continues after it was picked again, two lines on.
+            unsafe { executor.suspend_current(QueueEnd::Tail) }.unwrap();
             if others {
                 d.spawn(async {}, at(level)).unwrap().detach();
             }
@@ -149,8 +149,8 @@ fn suspensions_are_counted() {
     let long = async move {
         let executor = server.get();
         assert_eq!(executor.suspended(), 0);
-        // SAFETY: this poll goes on after it was picked again.
-        unsafe { executor.suspend_current(Place::Tail) }.unwrap();
+        // SAFETY: the poll continues after it was picked again.
+        unsafe { executor.suspend_current(QueueEnd::Tail) }.unwrap();
         assert_eq!(executor.suspended(), 1);
         assert!(matches!(executor.pick(None), Some(Picked::Resume { .. })));
         assert_eq!(executor.suspended(), 0);
@@ -162,7 +162,7 @@ fn suspensions_are_counted() {
 }
 
 #[test]
-fn the_host_hears_of_what_becomes_ready_during_a_poll() {
+fn the_host_is_told_of_coroutines_that_become_ready_during_a_poll() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     vcpu.set_attended(true);
@@ -196,7 +196,7 @@ fn the_host_hears_of_what_becomes_ready_during_a_poll() {
 }
 
 #[test]
-fn the_host_hears_of_changes_of_level_only_if_somebody_may_have_to_go_first() {
+fn the_host_is_told_of_a_change_of_level_only_if_a_poll_may_have_to_yield() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let d = domain.clone();
@@ -217,7 +217,7 @@ fn the_host_hears_of_changes_of_level_only_if_somebody_may_have_to_go_first() {
         assert!(heard(other, 20));
         assert!(heard(other, 10));
         assert!(!heard(other, 40));
-        // The last release takes back what an equal has lent, which changes nothing.
+        // The last release takes back a loan of an equal, which changes nothing.
         d.vcpus().next().unwrap().set_attended(true);
         let before = d.host().attended.lock().unwrap().len();
         let _ = d.lock_taken();
@@ -246,7 +246,7 @@ fn wakes_and_cancellation_of_a_suspended_coroutine_take_effect_after_its_poll() 
                     };
                     d.spawn(meddle, at(10)).unwrap().detach();
                     server.suspend();
-                    t.push("goes_on");
+                    t.push("resumes");
                     block_once().await;
                     t.push("again");
                 },
@@ -258,19 +258,19 @@ fn wakes_and_cancellation_of_a_suspended_coroutine_take_effect_after_its_poll() 
         assert_eq!(joined.is_err(), cancel);
         assert_eq!(
             trace.take(),
-            if cancel { "goes_on" } else { "goes_on again" }
+            if cancel { "resumes" } else { "resumes again" }
         );
     }
 }
 
 #[test]
-fn nothing_is_suspended_where_nothing_is_polled() {
+fn without_a_poll_no_coroutine_is_suspended() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     domain.spawn(async {}, at(20)).unwrap().detach();
     run(&vcpu, 10);
     // SAFETY: no poll is under way.
-    assert!(unsafe { vcpu.suspend_current(Place::Tail) }.is_none());
+    assert!(unsafe { vcpu.suspend_current(QueueEnd::Tail) }.is_none());
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn cancellation_in_each_state_drops_the_future_unpolled() {
 }
 
 #[test]
-fn cancellation_of_the_running_one_waits_for_the_end_of_its_poll() {
+fn cancellation_of_the_running_coroutine_waits_for_the_end_of_its_poll() {
     for kind in [Kind::Task, Kind::Completion, Kind::Switching] {
         let (domain, trace) = (domain(Config::default()), Trace::default());
         let vcpu = domain.add_vcpu().unwrap();
@@ -330,7 +330,7 @@ fn cancellation_of_the_running_one_waits_for_the_end_of_its_poll() {
             .spawn(
                 async move {
                     d.cancel(d.current_id().unwrap()).unwrap();
-                    t.push("goes_on");
+                    t.push("resumes");
                     block_once().await;
                     t.push("never");
                 },
@@ -339,12 +339,12 @@ fn cancellation_of_the_running_one_waits_for_the_end_of_its_poll() {
             .unwrap();
         assert_eq!(run(&vcpu, 10), 2);
         assert!(join(&vcpu, handle).unwrap_err().is_cancelled());
-        assert_eq!(trace.take(), "goes_on");
+        assert_eq!(trace.take(), "resumes");
     }
 }
 
 #[test]
-fn one_that_finishes_in_the_poll_that_cancels_it_has_its_result() {
+fn a_coroutine_that_finishes_in_the_poll_that_cancels_it_has_its_result() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let d = domain.clone();
@@ -441,7 +441,7 @@ fn a_panic_in_the_destructor_of_an_output_or_a_payload_goes_no_further() {
         .spawn(async { panic_any(PanicsInDrop("payload")) }, at(20))
         .unwrap()
         .detach();
-    // After it: dropped with the handle.
+    // Detached after its exit: dropped with the handle.
     let late = domain
         .spawn(async { PanicsInDrop("output") }, at(20))
         .unwrap();
@@ -452,7 +452,7 @@ fn a_panic_in_the_destructor_of_an_output_or_a_payload_goes_no_further() {
 }
 
 #[test]
-fn what_lives_when_its_domain_goes_is_cancelled() {
+fn a_coroutine_that_is_alive_at_the_end_of_its_domain_is_cancelled() {
     let drops = Drops::default();
     let handles: Vec<_> = {
         let domain = domain(Config::default());
@@ -471,7 +471,7 @@ fn what_lives_when_its_domain_goes_is_cancelled() {
             };
             handles.push(domain.spawn(future, options).unwrap());
         }
-        // One blocked, one ready, one created.
+        // One is blocked, one ready, one created.
         assert_eq!(step(&vcpu).unwrap().1, level(1));
         handles
     };
@@ -486,7 +486,7 @@ fn what_lives_when_its_domain_goes_is_cancelled() {
 }
 
 #[test]
-fn cancel_all_ends_everything_and_says_how_much_there_was() {
+fn cancel_all_ends_everything_and_returns_the_number() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     for n in 0..10 {
@@ -501,7 +501,7 @@ fn cancel_all_ends_everything_and_says_how_much_there_was() {
 }
 
 #[test]
-fn what_made_room_for_the_more_urgent_goes_on_first() {
+fn a_poll_that_made_room_for_the_more_urgent_resumes_first() {
     let domain = domain(Config {
         patience: 1_000,
         ..Config::default()
@@ -514,8 +514,8 @@ fn what_made_room_for_the_more_urgent_goes_on_first() {
         for (level, name) in [(20, "equal"), (10, "urgent")] {
             d.spawn(t.say(name), at(level)).unwrap().detach();
         }
-        // SAFETY: this poll goes on after it was picked again.
-        let me = unsafe { executor.suspend_current(Place::Head) }.unwrap();
+        // SAFETY: the poll continues after it was picked again.
+        let me = unsafe { executor.suspend_current(QueueEnd::Head) }.unwrap();
         loop {
             match executor.pick(None) {
                 Some(Picked::Resume { id, .. }) => break assert_eq!(id, me),
@@ -531,13 +531,13 @@ fn what_made_room_for_the_more_urgent_goes_on_first() {
 }
 
 #[test]
-fn what_is_set_aside_is_in_no_queue_until_it_goes_on() {
+fn a_coroutine_that_is_set_aside_is_in_no_queue_until_it_resumes() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let (server, d) = (Server::of(&vcpu), domain.clone());
     let long = async move {
         let executor = server.get();
-        // SAFETY: this poll goes on after it was picked again; the domain is held.
+        // SAFETY: the poll continues after it was picked again; the domain is held.
         let aside = unsafe { executor.set_aside_current() }.unwrap();
         let me = aside.id();
         assert_eq!(d.state(me), State::Suspended);
@@ -553,7 +553,7 @@ fn what_is_set_aside_is_in_no_queue_until_it_goes_on() {
 }
 
 #[test]
-fn a_suspended_one_is_picked_out_of_turn() {
+fn a_suspended_coroutine_is_picked_out_of_turn() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let (server, d, trace) = (Server::of(&vcpu), domain.clone(), Trace::default());
@@ -562,8 +562,8 @@ fn a_suspended_one_is_picked_out_of_turn() {
         let executor = server.get();
         d.spawn(t.say("urgent"), at(2)).unwrap().detach();
         let stranger = d.current_id().unwrap();
-        // SAFETY: this poll goes on after it was picked again.
-        let me = unsafe { executor.suspend_current(Place::Head) }.unwrap();
+        // SAFETY: the poll continues after it was picked again.
+        let me = unsafe { executor.suspend_current(QueueEnd::Head) }.unwrap();
         assert_eq!(me, stranger);
         let picked = executor.pick_suspended(me);
         assert!(matches!(picked, Some(Picked::Resume { id, .. }) if id == me));

@@ -1,5 +1,5 @@
-//! Trace tests of several vCPUs, driven in turn by one thread: stealing,
-//! parking, retiring, coming back.
+//! Trace tests of several vCPUs, driven in turn by one thread: stealing, parking, retiring, and
+//! returning to service.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use crate::support::{Drops, Trace, at, block_once, domain, level, run, serving, 
 use upshift_core::{Config, Dead, MAX_VCPUS, Picked, SpawnError, SpawnOptions};
 
 #[test]
-fn spawn_says_why_it_cannot() {
+fn spawn_tells_why_it_fails() {
     let domain = domain(Config::default());
     assert_eq!(
         domain.spawn(async {}, at(1)).unwrap_err(),
@@ -67,7 +67,7 @@ fn invariant_1_order_holds_across_vcpus() {
         domain.spawn(trace.say("b15"), at(15)).unwrap().detach();
         domain.spawn(trace.say("b20"), at(20)).unwrap().detach();
     });
-    // Stolen, for it is more urgent than what b has.
+    // Stolen, since it is more urgent than the work of `b`.
     step(&b);
     assert_eq!(trace.take(), "a10");
     assert_eq!(b.stolen(), 1);
@@ -96,7 +96,7 @@ fn an_idle_vcpu_takes_half_of_a_level() {
 }
 
 #[test]
-fn a_theft_leaves_the_victim_asked_to_give_way() {
+fn a_theft_leaves_the_victim_asked_to_yield() {
     let domain = domain(Config::default());
     let a = domain.add_vcpu().unwrap();
     let ids = [7, 7].map(|l| domain.spawn(block_once(), at(l)).unwrap().id());
@@ -120,7 +120,7 @@ fn a_theft_leaves_the_victim_asked_to_give_way() {
 }
 
 #[test]
-fn what_is_pinned_is_never_taken() {
+fn a_pinned_coroutine_is_never_taken() {
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let (a, b) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
     let t = trace.clone();
@@ -132,11 +132,11 @@ fn what_is_pinned_is_never_taken() {
         counter.set(counter.get() + 1);
         t.push(format!("on {index}"));
     };
-    // SAFETY: one thread serves everything here.
+    // SAFETY: one thread serves all vCPUs here.
     let handle = unsafe { a.spawn_pinned(future, at(1)) }.unwrap();
     assert_eq!(step(&b), None);
     assert_eq!(step(&a).unwrap().0, handle.id());
-    // Woken from the other vCPU, it goes home.
+    // Woken from the other vCPU, it returns to its home.
     serving(&b, || domain.wake(handle.id())).unwrap();
     assert_eq!(step(&b), None);
     assert_eq!(run(&a, 10), 1);
@@ -163,14 +163,14 @@ fn a_suspended_coroutine_is_not_taken() {
                 };
                 d.spawn(look_around, at(10)).unwrap().detach();
                 server.suspend();
-                look.push("goes_on");
+                look.push("resumes");
             },
             at(20),
         )
         .unwrap()
         .detach();
     run(&a, 10);
-    assert_eq!(looked.take(), "false goes_on");
+    assert_eq!(looked.take(), "false resumes");
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn a_wake_ends_the_wait_of_a_parked_vcpu_once() {
     assert!(!vcpu.prepare_park());
     run(&vcpu, 10);
     assert!(pended().is_empty());
-    // Twice is as good as once.
+    // A second wake changes nothing.
     assert!(vcpu.prepare_park());
     assert!(vcpu.prepare_park());
     assert_eq!(domain.idle_vcpus(), 1);
@@ -229,7 +229,7 @@ fn a_vcpu_does_not_park_while_another_has_work_to_give() {
 }
 
 #[test]
-fn retiring_cancels_what_is_pinned_and_hands_on_the_rest() {
+fn retiring_cancels_pinned_coroutines_and_passes_on_the_rest() {
     let (domain, trace, drops) = (
         domain(Config::default()),
         Trace::default(),
@@ -268,7 +268,7 @@ fn retiring_cancels_what_is_pinned_and_hands_on_the_rest() {
 }
 
 #[test]
-fn what_blocked_on_a_retired_vcpu_wakes_on_another() {
+fn a_coroutine_that_blocked_on_a_retired_vcpu_wakes_on_another() {
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let (a, b) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
     let t = trace.clone();
@@ -285,7 +285,7 @@ fn what_blocked_on_a_retired_vcpu_wakes_on_another() {
 }
 
 #[test]
-fn what_was_left_without_a_vcpu_goes_to_the_next() {
+fn work_left_without_a_vcpu_goes_to_the_next() {
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let (a, b) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
     let t = trace.clone();
@@ -333,7 +333,7 @@ fn a_vcpu_has_one_executor_at_a_time() {
 }
 
 #[test]
-fn time_out_of_service_is_nobodys_run_time() {
+fn time_out_of_service_is_charged_to_no_poll() {
     let domain = domain(Config::default());
     let time = |t| {
         domain

@@ -1,5 +1,4 @@
-//! Trace tests of wakes: by id and by waker, at any moment, of the living and
-//! the dead.
+//! Trace tests of wakes: by id and by waker, at any moment, of living and dead coroutines.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
@@ -8,7 +7,7 @@ use std::task::{Poll, Waker};
 use crate::support::{Trace, at, block_once, domain, join, level, run, serving, yield_now};
 use upshift_core::{Config, CoroutineId, Dead, SpawnOptions, State};
 
-/// A future that says `name` at every poll, leaves its waker, and never ends.
+/// Returns a future that records `name` at every poll, stores its waker, and never ends.
 fn endless(
     trace: &Trace,
     name: &'static str,
@@ -95,7 +94,7 @@ fn a_wake_of_a_dead_id_is_an_error_value() {
     let id = handle.id();
     assert_eq!(domain.wake(id), Ok(()));
     run(&vcpu, 10);
-    // Exited, though the handle still refers to it.
+    // The coroutine has exited, though the handle still refers to it.
     assert_eq!(domain.wake(id), Err(Dead));
     assert_eq!(domain.cancel(id), Err(Dead));
     assert_eq!(domain.reprio(id, level(3)), Err(Dead));
@@ -113,13 +112,13 @@ fn a_slot_is_used_again_with_another_generation() {
     let vcpu = domain.add_vcpu().unwrap();
     let first = domain.spawn(async {}, at(7)).unwrap().id();
     run(&vcpu, 10);
-    // A vCPU keeps what is given back on it for its own spawns.
+    // A vCPU caches slots that are given back on it for its own spawns.
     let second = serving(&vcpu, || domain.spawn(block_once(), at(7)).unwrap());
     assert_eq!(second.id().index(), first.index());
     assert_ne!(second.id().generation(), first.generation());
     assert_eq!(domain.wake(first), Err(Dead));
     assert_eq!(domain.wake(second.id()), Ok(()));
-    // No id of the future either.
+    // An id of a later generation is dead, too.
     let later = u64::from(second.id().generation() + 1) << 32 | u64::from(first.index());
     assert_eq!(domain.wake(CoroutineId::from_u64(later)), Err(Dead));
     assert_eq!(CoroutineId::from_u64(first.to_u64()), first);
@@ -159,7 +158,7 @@ fn forged_ids_are_dead() {
 }
 
 #[test]
-fn what_is_created_unstarted_begins_at_its_first_wake() {
+fn a_coroutine_created_unstarted_begins_at_its_first_wake() {
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let vcpu = domain.add_vcpu().unwrap();
     let options = SpawnOptions {
@@ -205,7 +204,7 @@ fn a_waker_outlives_its_coroutine_and_its_domain() {
 }
 
 #[test]
-fn a_wake_in_the_destructor_of_the_woken_is_harmless() {
+fn a_wake_in_the_destructor_of_the_woken_coroutine_is_harmless() {
     struct WakesItself(Arc<Mutex<Option<Waker>>>);
     impl Drop for WakesItself {
         fn drop(&mut self) {

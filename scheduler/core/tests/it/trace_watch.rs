@@ -1,4 +1,4 @@
-//! A watchdog sees the poll that is under way, and hears how long it took.
+//! A watchdog sees the poll under way, and is told how long it took.
 
 use std::future::Future;
 use std::panic::Location;
@@ -17,13 +17,13 @@ fn a_poll_is_seen_from_another_thread_while_it_lasts() {
     domain.host().time.store(500, Ordering::Relaxed);
     assert_eq!(vcpu.current_poll(), None);
     let (begun, has_begun) = mpsc::channel();
-    let (go_on, may_go_on) = mpsc::channel::<()>();
+    let (let_continue, may_continue) = mpsc::channel::<()>();
     let observer = {
         let domain = domain.clone();
         std::thread::spawn(move || {
             has_begun.recv().unwrap();
             let poll = domain.vcpus().next().unwrap().current_poll();
-            go_on.send(()).unwrap();
+            let_continue.send(()).unwrap();
             poll
         })
     };
@@ -31,7 +31,7 @@ fn a_poll_is_seen_from_another_thread_while_it_lasts() {
     let handle = serving(&vcpu, || {
         let future = async move {
             begun.send(()).unwrap();
-            may_go_on.recv().unwrap();
+            may_continue.recv().unwrap();
         };
         domain.spawn_at(future, at(9), here).unwrap()
     });
@@ -44,7 +44,7 @@ fn a_poll_is_seen_from_another_thread_while_it_lasts() {
     assert_eq!(vcpu.current_poll(), None);
 }
 
-/// Of one type, from two places, and from each of them several.
+/// Several coroutines of one type, from each of two source positions.
 #[test]
 fn coroutines_of_one_type_know_each_where_it_was_spawned() {
     let domain = domain(Config::default());

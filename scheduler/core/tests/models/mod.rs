@@ -1,9 +1,12 @@
-//! A host for models of the scheduler itself: the vCPU that a thread of the model serves is in a thread-local of the
-//! checker, time stands still, and a vCPU that waits can be waited with.
+//! A host for models of the scheduler itself: the vCPU that a thread of the model serves is in a
+//! thread-local of the checker, time stands still, and a vCPU that waits can be waited with.
 //!
-//! Bounds: one or two vCPUs, once three; one or two coroutines, at most two threads beside the first; three preemptions with two
-//! threads, two with three. What one thread alone does and what the memory model allows is not bounded. The checker takes
-//! sequentially consistent loads and stores for acquire and release; only fences are what they say.
+//! Bounds: one or two vCPUs, once three; one or two coroutines, at most two threads besides the
+//! first;
+//! three preemptions with two threads, two with three. The steps of one thread alone and the
+//! effects of
+//! the memory model are not bounded. The checker treats sequentially consistent loads and stores as
+//! acquire and release; only fences are exact.
 
 #![allow(
     dead_code,
@@ -27,28 +30,28 @@ use upshift_core::{
     SpawnOptions, Vcpu,
 };
 
-/// Ticks: what makes a poll long, where vCPUs look around.
+/// Ticks after which a poll is long, where vCPUs look.
 pub const AFTER: u64 = 50;
-/// Ticks: how often one looks that has nothing to find.
+/// Ticks between looks of a vCPU that finds nothing.
 pub const PERIOD: u64 = 20 * AFTER;
-/// When models begin: what was never served was not for many periods.
+/// Time at which models begin: a vCPU that was never served was not for many periods.
 const EPOCH: u64 = 1000 * PERIOD;
 
 loom::thread_local! {
     static SERVED: Cell<Option<NonNull<Vcpu<ModelHost>>>> = Cell::new(None);
 }
 
-/// What only the end of a model looks at is out of the checker's sight.
+/// The host. Fields that only the end of a model reads are invisible to the checker.
 pub struct ModelHost {
     time: AtomicU64,
-    /// The locks of vCPUs are biased to their owners.
+    /// True if the locks of vCPUs are biased to their owners.
     biases: bool,
     pends: [AtomicUsize; 3],
-    /// What a pended vCPU waits for: kept until it waits, as an eventfd or an interrupt is.
+    /// Wake-up of a pended vCPU: kept until the vCPU waits, as by an eventfd or an interrupt.
     wakes: [Notify; 3],
 }
 
-// SAFETY: `SERVED` is set by `serving` only, which has the executor.
+// SAFETY: `SERVED` is set only by `serving`, which has the executor.
 unsafe impl Host for ModelHost {
     #[inline]
     fn waker_table() -> &'static core::task::RawWakerVTable {
@@ -71,30 +74,32 @@ unsafe impl Host for ModelHost {
     fn has_heavy_barrier(&self) -> bool {
         self.biases
     }
-    /// The other side is a full fence under the checker.
+    /// Passes a full fence; the other side is one, too, under the checker.
     fn heavy_barrier(&self) {
         fence(SeqCst);
     }
 }
 
 impl ModelHost {
-    /// How often a vCPU was pended.
+    /// Returns how often a vCPU was pended.
     pub fn pends(&self, index: usize) -> usize {
         self.pends[index].load(Relaxed)
     }
 
-    /// Waits until the vCPU is pended, or for no reason.
+    /// Waits until the vCPU is pended; may return without cause.
     pub fn wait(&self, index: usize) {
         self.wakes[index].wait();
     }
 
-    /// Before the threads of a model start.
+    /// Advances the clock, before the threads of a model start.
     pub fn pass(&self, ticks: u64) {
         self.time.fetch_add(ticks, Relaxed);
     }
 }
 
-/// Two threads beside the first, at most, and so many preemptions unless the environment says otherwise.
+/// Checks a model with at most two threads besides the first, and this number of preemptions unless
+/// the
+/// environment says otherwise.
 pub fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.max_threads = 3;
@@ -110,7 +115,9 @@ pub fn domain(look_after: u64) -> Domain<ModelHost> {
     domain_of(look_after, false)
 }
 
-/// One on whose host the locks of vCPUs are biased, from the first time that their owners take them.
+/// Creates a domain on whose host the locks of vCPUs are biased, from the first time that their
+/// owners
+/// take them.
 pub fn biased_domain(look_after: u64) -> Domain<ModelHost> {
     domain_of(look_after, true)
 }
@@ -133,7 +140,7 @@ pub fn level(n: u8) -> Level {
     Level::new(n).unwrap()
 }
 
-/// Makes the calling thread serve the vCPU for the time of `f`.
+/// Makes the calling thread serve the vCPU during `f`.
 pub fn serving<R>(vcpu: &Executor<ModelHost>, f: impl FnOnce() -> R) -> R {
     let before = SERVED.with(|served| served.replace(Some(vcpu.vcpu())));
     let result = f();
@@ -149,7 +156,7 @@ pub fn interrupting<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Polls until nothing is ready.
+/// Polls until no coroutine is ready.
 pub fn run(vcpu: &Executor<ModelHost>) {
     serving(vcpu, || {
         let mut back = None;
@@ -161,7 +168,7 @@ pub fn run(vcpu: &Executor<ModelHost>) {
     });
 }
 
-/// Another thread serves a vCPU until it has nothing to do, and gives it back.
+/// Serves a vCPU on another thread until it has no work, and gives it back.
 pub fn run_elsewhere(vcpu: Executor<ModelHost>) -> JoinHandle<Executor<ModelHost>> {
     thread::spawn(move || {
         run(&vcpu);
@@ -169,13 +176,13 @@ pub fn run_elsewhere(vcpu: Executor<ModelHost>) -> JoinHandle<Executor<ModelHost
     })
 }
 
-/// Another thread gives a coroutine a level.
+/// Changes the level of a coroutine on another thread.
 pub fn reprio_elsewhere(domain: &Domain<ModelHost>, id: CoroutineId, to: u8) -> JoinHandle<()> {
     let domain = domain.clone();
     thread::spawn(move || domain.reprio(id, level(to)).unwrap())
 }
 
-/// Polls what comes next, once. False: nothing is ready.
+/// Polls the next coroutine, once. Returns false if none is ready.
 pub fn turn(vcpu: &Executor<ModelHost>) -> bool {
     serving(vcpu, || {
         let Some(Picked::Poll(running)) = vcpu.pick(None) else {
@@ -186,7 +193,7 @@ pub fn turn(vcpu: &Executor<ModelHost>) -> bool {
     })
 }
 
-/// Begins a poll: calls `during` in the middle of it, and ends it.
+/// Begins a poll, calls `during` in the middle of it, and ends it.
 pub fn polling<R>(vcpu: &Executor<ModelHost>, during: impl FnOnce() -> R) -> R {
     serving(vcpu, || {
         let Some(Picked::Poll(running)) = vcpu.pick(None) else {
@@ -205,20 +212,20 @@ pub struct Work {
 }
 
 struct Inner {
-    /// Of polls alone, so that the checker sees two that overlap.
+    /// Accessed only by polls, so that the checker sees two that overlap.
     polls: UnsafeCell<usize>,
     /// Written before the wake.
     data: Modelled,
-    /// What the last poll saw there.
+    /// Value of `data` that the last poll saw.
     seen: AtomicUsize,
     polled: AtomicUsize,
 }
 
-// SAFETY: the checker's cells verify what they are used for.
+// SAFETY: the checker's cells verify their uses.
 unsafe impl Sync for Inner {}
 
 impl Work {
-    /// Without a coroutine yet.
+    /// Creates the work, without a coroutine yet.
     pub fn new() -> Work {
         let inner = Inner {
             polls: UnsafeCell::new(0),
@@ -242,7 +249,7 @@ impl Work {
         })
     }
 
-    /// Starts it, as the calling thread would.
+    /// Spawns it from the calling thread.
     pub fn spawn(&self, domain: &Domain<ModelHost>, at: u8) -> CoroutineId {
         let handle = domain
             .spawn(self.future(), Priority::At(level(at)))
@@ -252,7 +259,7 @@ impl Work {
         id
     }
 
-    /// Starts it on the vCPU, which it does not leave.
+    /// Spawns it pinned to the vCPU.
     pub fn spawn_pinned(&self, vcpu: &Executor<ModelHost>, at: u8, kind: Kind) -> CoroutineId {
         let options = SpawnOptions {
             kind,
@@ -265,7 +272,7 @@ impl Work {
         id
     }
 
-    /// One that is blocked on the vCPU, after its first poll.
+    /// Creates work that is blocked on the vCPU, after its first poll.
     pub fn blocked(
         domain: &Domain<ModelHost>,
         vcpu: &Executor<ModelHost>,
@@ -277,24 +284,24 @@ impl Work {
         (work, id)
     }
 
-    /// Wakes it with news.
+    /// Wakes it with new data.
     pub fn wake(&self, domain: &Domain<ModelHost>, id: CoroutineId) {
         self.inner.data.store(1, Relaxed);
         domain.wake(id).unwrap();
     }
 
-    /// Another thread wakes it.
+    /// Wakes it on another thread.
     pub fn wake_elsewhere(&self, domain: &Domain<ModelHost>, id: CoroutineId) -> JoinHandle<()> {
         let (domain, work) = (domain.clone(), self.clone());
         thread::spawn(move || work.wake(&domain, id))
     }
 
-    /// How often it was polled.
+    /// Returns how often it was polled.
     pub fn polls(&self) -> usize {
         self.inner.polled.load(Relaxed)
     }
 
-    /// Did its last poll see what came with the wake?
+    /// Returns true if its last poll saw the data of the wake.
     pub fn has_seen(&self) -> bool {
         self.inner.seen.load(Relaxed) != 0
     }

@@ -1,5 +1,5 @@
-//! A host for tests: time is counted by hand, and the vCPU that a thread serves
-//! is in a thread-local.
+//! A host for tests: time is counted by hand, and the vCPU that a thread serves is in a
+//! thread-local.
 
 #![allow(
     dead_code,
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use upshift_core::Place;
+use upshift_core::QueueEnd;
 use upshift_core::preempt::Waits;
 use upshift_core::{
     Config, CoroutineId, Domain, Executor, Host, JoinError, JoinHandle, Level, Panic, Picked,
@@ -25,9 +25,9 @@ use upshift_core::{
 
 thread_local! {
     static SERVED: Cell<Option<NonNull<Vcpu<TestHost>>>> = const { Cell::new(None) };
-    /// How often this thread has entered and not left.
+    /// Number of critical sections that this thread is in.
     static ENTERED: Cell<u32> = const { Cell::new(0) };
-    /// What this thread does when it leaves next.
+    /// Call to make when this thread next leaves its critical section.
     static LEAVING: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
 }
 
@@ -35,15 +35,15 @@ thread_local! {
 pub struct TestHost {
     pub time: AtomicU64,
     pub pended: Mutex<Vec<usize>>,
-    /// vCPUs that asked for attention.
+    /// vCPUs for which attention was asked.
     pub attended: Mutex<Vec<usize>>,
-    /// What polls made ready on their own vCPU: was it more urgent?
+    /// Urgency of coroutines that polls made ready on their own vCPU.
     pub waiting: Mutex<Vec<Waits>>,
-    /// Polls that were watched, and when they ended.
+    /// Watched polls, and when they ended.
     pub watched: Mutex<Vec<(upshift_core::Poll, u64)>>,
 }
 
-// SAFETY: `SERVED` is set by `serve` only, which has the executor.
+// SAFETY: `SERVED` is set only by `serve`, which has the executor.
 unsafe impl Host for TestHost {
     #[inline]
     fn waker_table() -> &'static core::task::RawWakerVTable {
@@ -89,18 +89,18 @@ pub fn domain(config: Config) -> Domain<TestHost> {
     Domain::new(TestHost::default(), config)
 }
 
-/// May the calling thread not be interrupted now?
+/// Returns true while the calling thread is in a critical section.
 pub fn is_critical() -> bool {
     ENTERED.get() != 0
 }
 
-/// The next critical section of the calling thread ends with this.
+/// Calls `then` at the end of the calling thread's next critical section.
 #[allow(dead_code, reason = "not every test does")]
 pub fn when_leaving(then: impl FnOnce() + 'static) {
     LEAVING.set(Some(Box::new(then)));
 }
 
-/// Makes the calling thread serve the vCPU for the time of `f`.
+/// Makes the calling thread serve the vCPU during `f`.
 pub fn serving<R>(executor: &Executor<TestHost>, f: impl FnOnce() -> R) -> R {
     let before = SERVED.replace(Some(executor.vcpu()));
     let result = f();
@@ -108,20 +108,20 @@ pub fn serving<R>(executor: &Executor<TestHost>, f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// The poll under way on this thread gives way and keeps its place.
+/// Makes the poll under way on this thread keep its place when it yields.
 #[allow(dead_code, reason = "not every test does")]
 pub fn keep_place() {
     // SAFETY: the executor of a vCPU that is served exists.
     unsafe { SERVED.get().unwrap().as_ref() }.keep_place();
 }
 
-/// Is the poll under way on this thread to give way?
+/// Returns true if the poll under way on this thread is asked to yield.
 pub fn need_preempt() -> bool {
     // SAFETY: the executor of a vCPU that is served exists.
     unsafe { SERVED.get().unwrap().as_ref() }.need_preempt()
 }
 
-/// What is being polled on the vCPU that this thread serves, and its level.
+/// Returns the coroutine that is being polled on this thread's vCPU, and its level.
 pub fn polled_here() -> (Option<CoroutineId>, Option<Level>) {
     // SAFETY: the executor of a vCPU that is served exists.
     let vcpu = unsafe { SERVED.get().unwrap().as_ref() };
@@ -131,11 +131,11 @@ pub fn polled_here() -> (Option<CoroutineId>, Option<Level>) {
 /// See [`Vcpu::turn_began`].
 #[allow(dead_code, reason = "not every test asks")]
 pub fn turn_began() -> u64 {
-    // SAFETY: as above.
+    // SAFETY: the executor of a vCPU that is served exists.
     unsafe { SERVED.get().unwrap().as_ref() }.turn_began()
 }
 
-/// Polls until nothing is ready; at most `limit` polls. Returns how many.
+/// Polls until no coroutine is ready, at most `limit` times. Returns the number of polls.
 pub fn run(executor: &Executor<TestHost>, limit: usize) -> usize {
     serving(executor, || {
         let mut back = None;
@@ -154,7 +154,7 @@ pub fn run(executor: &Executor<TestHost>, limit: usize) -> usize {
     })
 }
 
-/// What happened, in order.
+/// A record of events, in order.
 #[derive(Clone, Default)]
 pub struct Trace(Arc<Mutex<Vec<String>>>);
 
@@ -163,12 +163,12 @@ impl Trace {
         self.0.lock().unwrap().push(event.into());
     }
 
-    /// What happened since the last call, joined by spaces.
+    /// Returns the events since the last call, joined by spaces.
     pub fn take(&self) -> String {
         std::mem::take(&mut *self.0.lock().unwrap()).join(" ")
     }
 
-    /// A future that says `name` and is done.
+    /// Returns a future that records `name` and is done.
     pub fn say(&self, name: &str) -> impl Future<Output = ()> + Send + use<> {
         let (trace, name) = (self.clone(), name.to_owned());
         async move { trace.push(name) }
@@ -183,7 +183,7 @@ pub fn at(n: u8) -> Priority {
     Priority::At(level(n))
 }
 
-/// Pending once; the waker is not used.
+/// Returns a future that is pending once and does not use its waker.
 pub fn block_once() -> impl Future<Output = ()> + Send {
     let mut blocked = false;
     poll_fn(move |_| {
@@ -195,7 +195,7 @@ pub fn block_once() -> impl Future<Output = ()> + Send {
     })
 }
 
-/// Pending once, and woken at once.
+/// Returns a future that is pending once and wakes itself at once.
 pub fn yield_now() -> impl Future<Output = ()> + Send {
     let mut yielded = false;
     poll_fn(move |cx| {
@@ -208,20 +208,20 @@ pub fn yield_now() -> impl Future<Output = ()> + Send {
     })
 }
 
-/// One turn: what was polled, and at which level.
+/// Runs one turn, and returns the coroutine that was polled and its level.
 pub fn step(executor: &Executor<TestHost>) -> Option<(CoroutineId, Level)> {
     serving(executor, || match executor.pick(None)? {
         Picked::Resume { id, .. } => panic!("{id} was not suspended"),
         Picked::Poll(running) => {
             let polled = (running.id(), running.level());
-            // Dropping what yielded puts it back.
+            // Dropping a yielded coroutine queues it again.
             let _ = running.poll();
             Some(polled)
         }
     })
 }
 
-/// A joined result, with `run` in between as often as it takes.
+/// Returns a joined result, after as many runs as it takes.
 pub fn join<T>(
     executor: &Executor<TestHost>,
     handle: JoinHandle<T, TestHost>,
@@ -237,7 +237,7 @@ pub fn join<T>(
     panic!("it does not exit");
 }
 
-/// An executor that a future may use: for coroutines that play the dispatcher.
+/// An executor that a future may use, for coroutines that play the dispatcher.
 pub struct Server(*const Executor<TestHost>);
 
 // SAFETY: the tests that use it have one thread, and the executor outlives the run.
@@ -249,17 +249,17 @@ impl Server {
     }
 
     pub fn get(&self) -> &Executor<TestHost> {
-        // SAFETY: see above.
+        // SAFETY: the executor outlives the run.
         unsafe { &*self.0 }
     }
 
-    /// Suspends the current coroutine in the middle of its poll, and polls what
-    /// else there is until it is resumed.
+    /// Suspends the current coroutine in the middle of its poll, and polls others until it is
+    /// resumed.
     pub fn suspend(&self) {
         let executor = self.get();
-        // SAFETY: the poll that calls this goes on when the loop below ends, that
-        // is, after the coroutine was picked again.
-        let me = unsafe { executor.suspend_current(Place::Tail) }.unwrap();
+        // SAFETY: the poll that calls this continues when the loop below ends, that is, after the
+        // coroutine was picked again.
+        let me = unsafe { executor.suspend_current(QueueEnd::Tail) }.unwrap();
         loop {
             match executor.pick(None).expect("the suspended one is ready") {
                 Picked::Resume { id, .. } => return assert_eq!(id, me),
@@ -269,8 +269,7 @@ impl Server {
     }
 }
 
-/// Ends all that lives: a coroutine that holds a handle on its own domain keeps
-/// both.
+/// Ends all coroutines: one that holds a handle to its own domain keeps both alive.
 pub fn finish(domain: &Domain<TestHost>, executor: &Executor<TestHost>) {
     domain.close();
     while domain.cancel_all() != 0 {
@@ -300,7 +299,7 @@ impl Drop for DropToken {
     }
 }
 
-/// Waits for a future with the calling thread.
+/// Waits for a future on the calling thread.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     struct Thread(std::thread::Thread);
     impl std::task::Wake for Thread {

@@ -1,5 +1,6 @@
-//! A host of real threads: each serves one vCPU and parks when it has nothing to
-//! do; `pend` unparks it. A lost wake is a wait that does not end.
+//! A host of real threads: each serves one vCPU and parks when it has no work; `pend` unparks it. A
+//! lost
+//! wake is a wait that does not end.
 
 #![allow(
     dead_code,
@@ -28,7 +29,7 @@ pub struct ThreadHost {
     start: Instant,
 }
 
-// SAFETY: `SERVED` is set by `serve` only, which has the executor.
+// SAFETY: `SERVED` is set only by `serve`, which has the executor.
 unsafe impl Host for ThreadHost {
     #[inline]
     fn waker_table() -> &'static core::task::RawWakerVTable {
@@ -65,7 +66,7 @@ pub fn domain(config: Config) -> Domain<ThreadHost> {
     Domain::new(host, config)
 }
 
-/// When a server is to leave.
+/// Tells a server to leave.
 #[derive(Default)]
 pub struct Stop(AtomicBool);
 
@@ -84,8 +85,7 @@ impl Stop {
     }
 }
 
-/// Serves the vCPU with the calling thread for so many polls, or until `stop`;
-/// then it retires.
+/// Serves the vCPU with the calling thread for a number of polls, or until `stop`; then retires it.
 pub fn serve(
     executor: Executor<ThreadHost>,
     stop: &Stop,
@@ -130,7 +130,7 @@ pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Xorshift.
+/// A xorshift generator.
 pub struct Random(pub u64);
 
 impl Random {
@@ -142,8 +142,9 @@ impl Random {
     }
 }
 
-/// Asserts that at most one thread is in the poll, and for what is pinned that
-/// it is always the same.
+/// Asserts that at most one thread is in the poll, and for a pinned coroutine that it is always the
+/// same
+/// thread.
 #[derive(Default)]
 pub struct OneAtATime {
     inside: AtomicUsize,

@@ -1,8 +1,10 @@
 //! The law of the floor: its levels get their share, and no more ahead of urgent work.
 //!
 //! Both halves bound *any* window. The largest excess of a window that ends now follows from that
-//! of a moment ago: time that counts adds to it, other time is taken off, and an excess below 0 is
-//! 0, for then a shorter window is the worst.
+//! of a
+//! moment ago: time that counts is added to it, other time is taken off, and an excess below 0
+//! becomes 0,
+//! since a shorter window is then the worst.
 
 use upshift_core::Floor;
 
@@ -16,8 +18,8 @@ use crate::world::World;
 enum Turn {
     /// Between polls, or in a poll above the floor.
     Other,
-    /// A poll of the floor. `ahead`: something above the floor was ready at its beginning.
-    /// `seen`: the bitmap then.
+    /// A poll of the floor. `ahead` is true if a coroutine above the floor was ready at its
+    /// beginning; `seen` is the bitmap at that time.
     Floor { ahead: bool, seen: u64 },
 }
 
@@ -31,7 +33,7 @@ pub(super) struct FloorLaw {
     behind: u64,
     /// *Q* + *P*.
     bound: u64,
-    /// The share is promised: one vCPU, and *f* · *P* ≤ *Q*.
+    /// True if the share is promised: one vCPU, and *f* · *P* ≤ *Q*.
     promises: bool,
 }
 
@@ -53,12 +55,12 @@ impl FloorLaw {
         })
     }
 
-    /// Whether a level is one of the floor.
+    /// Returns true if a level is one of the floor.
     pub(super) fn has(&self, level: u8) -> bool {
         level >= self.floor.from.get()
     }
 
-    /// Notes that a vCPU begins a poll of `level`, perhaps `ahead` of something above the floor,
+    /// Notes that a vCPU begins a poll of `level`, perhaps `ahead` of a coroutine above the floor,
     /// while the levels in `seen` are ready.
     pub(super) fn begins(&mut self, vcpu: usize, level: u8, ahead: bool, seen: u64) {
         self.turns[vcpu] = if self.has(level) {
@@ -74,7 +76,7 @@ impl FloorLaw {
     }
 
     /// Returns the levels that were ready when a poll of the floor began on a vCPU: the poll is not
-    /// asked to give way to them.
+    /// asked to yield to them.
     pub(super) fn overtaken(&self, vcpu: usize) -> u64 {
         match self.turns[vcpu] {
             Turn::Floor { seen, .. } => seen,
@@ -82,7 +84,7 @@ impl FloorLaw {
         }
     }
 
-    /// Accounts for a time without changes, and describes a bound that is exceeded then.
+    /// Accounts for a span without changes, and describes a bound that it exceeds.
     fn passes(&mut self, all: &[Tracked], time: u64) -> Option<String> {
         let share = u64::from(self.floor.percent);
         let rest = (100 - share) * time;
@@ -92,7 +94,7 @@ impl FloorLaw {
                 _ => ahead.saturating_sub(share * time),
             };
         }
-        let has_work = |it: &Tracked| it.is_queued() && self.has(it.level);
+        let has_work = |tracked: &Tracked| tracked.is_queued() && self.has(tracked.level);
         self.behind = if self.turns[0] != Turn::Other {
             self.behind.saturating_sub(rest)
         } else if all.iter().any(has_work) {

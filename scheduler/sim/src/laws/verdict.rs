@@ -1,4 +1,4 @@
-//! What the oracle says: which law is broken, between any two events and when a poll begins.
+//! The verdicts of the oracle: the broken law, between any two events and when a poll begins.
 
 use upshift_core::Level;
 
@@ -6,7 +6,7 @@ use super::{Doing, Law, Laws, Phase, Tracked, Violation};
 use crate::world::World;
 
 impl Laws {
-    /// A vCPU begins or resumes the poll that its last pick has come to.
+    /// Checks the poll that a vCPU begins or resumes after its last pick.
     pub(crate) fn begins(
         &mut self,
         world: &World,
@@ -24,22 +24,27 @@ impl Laws {
         let is_below = |level| self.floor.as_ref().is_some_and(|floor| floor.has(level));
         // A poll of the floor may go ahead of urgent work, as far as the law of the floor allows.
         let below = is_below(level);
-        let ready_first = |it: &Tracked| {
-            it.is_settled() && it.may_run_on(vcpu) && it.level < level && it.settled < pick.began
+        let ready_first = |tracked: &Tracked| {
+            tracked.is_settled()
+                && tracked.may_run_on(vcpu)
+                && tracked.level < level
+                && tracked.settled < pick.began
         };
         let urgent_waits = below
-            && (self.all.iter().enumerate())
-                .any(|(other, it)| other != k && ready_first(it) && !is_below(it.level));
-        // A turn of the floor looks at the vCPU's own queues alone.
+            && (self.all.iter().enumerate()).any(|(other, tracked)| {
+                other != k && ready_first(tracked) && !is_below(tracked.level)
+            });
+        // A turn of the floor looks only at the vCPU's own queues.
         let in_order = !urgent_waits || self.picks.len() == 1;
         let alone = self.picks.len() == 1 && !resumed;
-        let overtaken = self.all.iter().enumerate().find(|(other, it)| {
-            let waited = *other != k && it.is_settled() && it.may_run_on(vcpu);
-            let first = ready_first(it) && (!below || (in_order && is_below(it.level)));
-            let fifo = alone && it.level == level && it.settled_pick < self.all[k].ready_pick;
+        let overtaken = self.all.iter().enumerate().find(|(other, tracked)| {
+            let waited = *other != k && tracked.is_settled() && tracked.may_run_on(vcpu);
+            let first = ready_first(tracked) && (!below || (in_order && is_below(tracked.level)));
+            let fifo =
+                alone && tracked.level == level && tracked.settled_pick < self.all[k].ready_pick;
             waited && (first || fifo)
         });
-        let Some((other, it)) = overtaken else {
+        let Some((other, tracked)) = overtaken else {
             if let Some(floor) = &mut self.floor {
                 let seen = world.cpus[vcpu].executor.bitmap();
                 floor.begins(vcpu, level, urgent_waits, seen);
@@ -48,13 +53,15 @@ impl Laws {
         };
         let what = format!(
             "vCPU {vcpu} polls #{k} of level {level} while #{other} of level {} is ready",
-            it.level
+            tracked.level
         );
         Err(self.violation(world, Law::Order, what))
     }
 
-    /// At what level a vCPU polls coroutine `k`. A poll that is not interrupted is as urgent as when it began, for those
-    /// that wait for it: what makes itself less urgent in the middle has had its turn.
+    /// Returns the level at which a vCPU polls coroutine `k`. For its waiters a poll that is not
+    /// interrupted is as urgent as at its beginning: a coroutine that makes itself less urgent in
+    /// the
+    /// middle has had its turn.
     fn level_of_poll(&self, vcpu: usize, k: usize) -> u8 {
         let level = self.all[k].level;
         match self.picks[vcpu].chosen {
@@ -63,7 +70,7 @@ impl Laws {
         }
     }
 
-    /// Looks at the time until the next event, in which nothing changes.
+    /// Checks the time until the next event, in which nothing changes.
     pub(crate) fn between(&mut self, world: &World, until: u64) -> Result<(), Violation> {
         if !self.enabled {
             return Ok(());
@@ -79,28 +86,27 @@ impl Laws {
         self.floor_holds(world, until - from)?;
         let mut broken = None;
         for k in 0..self.all.len() {
-            let it = &self.all[k];
-            let Some(since) = it.waits_since(from).filter(|since| *since < until) else {
+            let tracked = &self.all[k];
+            let Some(since) = tracked.waits_since(from).filter(|since| *since < until) else {
                 continue;
             };
             let (mut idle, mut less_urgent) = (false, false);
             for (vcpu, doing) in self.doing.iter().enumerate() {
-                if it.may_run_on(vcpu) {
+                if tracked.may_run_on(vcpu) {
                     idle |= *doing == Doing::Idles;
-                    less_urgent |=
-                        matches!(doing, Doing::Polls(x) if self.level_of_poll(vcpu, *x) > it.level);
+                    less_urgent |= matches!(doing, Doing::Polls(x) if self.level_of_poll(vcpu, *x) > tracked.level);
                 }
             }
             let time = until - since;
-            let it = &mut self.all[k];
-            it.beside_idle = if idle { it.beside_idle + time } else { 0 };
-            it.behind += if idle || less_urgent { time } else { 0 };
+            let tracked = &mut self.all[k];
+            tracked.beside_idle = if idle { tracked.beside_idle + time } else { 0 };
+            tracked.behind += if idle || less_urgent { time } else { 0 };
             let longest = &mut self.longest;
-            longest.beside_idle = longest.beside_idle.max(it.beside_idle);
-            longest.behind_less_urgent = longest.behind_less_urgent.max(it.behind);
-            if it.beside_idle > bound {
+            longest.beside_idle = longest.beside_idle.max(tracked.beside_idle);
+            longest.behind_less_urgent = longest.behind_less_urgent.max(tracked.behind);
+            if tracked.beside_idle > bound {
                 broken = broken.or(Some((Law::Conservation, k)));
-            } else if it.behind > self.behind {
+            } else if tracked.behind > self.behind {
                 broken = broken.or(Some((Law::Progress, k)));
             }
         }
@@ -110,13 +116,17 @@ impl Laws {
         }
     }
 
-    /// Nothing will happen any more: is anything left that waits?
+    /// Checks that no coroutine still waits when no event is left.
     pub(crate) fn at_the_end(&mut self, world: &World) -> Result<(), Violation> {
-        let waits = |it: &Tracked| it.waits_since(0).is_some_and(|since| since <= world.now());
+        let waits = |tracked: &Tracked| {
+            tracked
+                .waits_since(0)
+                .is_some_and(|since| since <= world.now())
+        };
         let left = self
             .all
             .iter()
-            .position(|it| waits(it) || it.phase == Phase::Suspended);
+            .position(|tracked| waits(tracked) || tracked.phase == Phase::Suspended);
         match left {
             Some(k) if self.enabled => {
                 let what = format!("#{k} is {:?} and waits for ever", self.all[k].phase);
@@ -126,7 +136,7 @@ impl Laws {
         }
     }
 
-    /// The simulation does not end.
+    /// Returns the violation of a simulation that does not end.
     pub(crate) fn spins(&self, world: &World) -> Violation {
         self.violation(
             world,
@@ -135,42 +145,42 @@ impl Laws {
         )
     }
 
-    /// Lending and `reprio` change levels without a change of state.
+    /// Reads the levels again: lending and `reprio` change them without a change of state.
     fn read_levels(&mut self, world: &World) {
         for k in 0..self.all.len() {
-            let it = &mut self.all[k];
-            if matches!(it.phase, Phase::New | Phase::Exited) {
+            let tracked = &mut self.all[k];
+            if matches!(tracked.phase, Phase::New | Phase::Exited) {
                 continue;
             }
-            if let Some(level) = it.id.and_then(|id| world.domain.level(id).ok())
-                && level.get() != it.level
+            if let Some(level) = tracked.id.and_then(|id| world.domain.level(id).ok())
+                && level.get() != tracked.level
             {
-                it.level = level.get();
+                tracked.level = level.get();
                 self.moves(k);
             }
         }
     }
 
-    /// The level of coroutine `k` has changed: it is at the tail of its new level.
+    /// Moves coroutine `k`, whose level has changed, to the tail of its new level.
     fn moves(&mut self, k: usize) {
         let pick = self.picks[0].count;
         self.may_move(k);
-        let it = &mut self.all[k];
-        // As if it had become ready now: another poll may be under way that is less urgent.
-        it.behind = 0;
-        it.ready_pick = pick;
+        let tracked = &mut self.all[k];
+        // As if it had become ready now: the poll under way may be less urgent.
+        tracked.behind = 0;
+        tracked.ready_pick = pick;
     }
 
-    /// The level of coroutine `k` may have changed there and back: then it is at the tail of its level.
+    /// Moves coroutine `k`, whose level may have changed there and back, to the tail of its level.
     pub(crate) fn may_move(&mut self, k: usize) {
         let (stamp, pick) = (self.stamp(), self.picks[0].count);
-        let it = &mut self.all[k];
-        (it.settled, it.settled_pick) = (stamp, pick);
+        let tracked = &mut self.all[k];
+        (tracked.settled, tracked.settled_pick) = (stamp, pick);
     }
 
     fn truth(&self, world: &World) -> Result<(), Violation> {
         let bitmap = world.domain.bitmap();
-        let hidden = |it: &Tracked| it.is_settled() && bitmap & (1 << it.level) == 0;
+        let hidden = |tracked: &Tracked| tracked.is_settled() && bitmap & (1 << tracked.level) == 0;
         if let Some(k) = self.all.iter().position(hidden) {
             let what = format!(
                 "#{k} of level {} is ready and not in the bitmap {bitmap:#x}",
@@ -211,16 +221,16 @@ impl Laws {
     }
 
     fn waited_too_long(&self, world: &World, law: Law, k: usize) -> Violation {
-        let it = &self.all[k];
+        let tracked = &self.all[k];
         let (time, bound, beside) = match law {
-            Law::Conservation => (it.beside_idle, self.bound, "beside an idle vCPU"),
-            _ => (it.behind, self.behind, "while something less urgent ran"),
+            Law::Conservation => (tracked.beside_idle, self.bound, "beside an idle vCPU"),
+            _ => (tracked.behind, self.behind, "while less urgent work ran"),
         };
         let micros = |time: u64| time as f64 / 1e3;
         let what = format!(
             "#{k} of level {}, {:?}, has waited {:.3} µs {beside}; the bound is {:.3} µs",
-            it.level,
-            it.phase,
+            tracked.level,
+            tracked.phase,
             micros(time),
             micros(bound)
         );

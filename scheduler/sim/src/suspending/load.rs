@@ -3,13 +3,13 @@
 /// A poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When it becomes ready, ns.
+    /// Time at which the poll becomes ready, in nanoseconds.
     pub at: u64,
-    /// 0 to 63.
+    /// Level, 0 to 63.
     pub level: u8,
-    /// The CPU time that it needs, ns.
+    /// CPU time that the poll needs, in nanoseconds.
     pub service: u64,
-    /// Length of its sleep in its middle, ns.
+    /// Length of the sleep in the middle of the poll, in nanoseconds; `None`: it does not sleep.
     pub sleeps: Option<u64>,
 }
 
@@ -26,27 +26,27 @@ pub struct Load {
     /// because of an arrival.
     pub look: u64,
     /// Whether an operation is always in flight that is more urgent than each poll.
-    pub hears_urgent: bool,
-    /// Others have the CPU, so that polls take so many times as long. At least 1.
+    pub expects_urgent: bool,
+    /// Factor by which polls take longer because other programs have the CPU. At least 1.
     pub slow: u64,
     /// Number of vCPUs, at least 1. Arrival n comes to vCPU n modulo this.
     pub vcpus: usize,
-    /// In order of time.
+    /// Polls in the order of time.
     pub arrivals: Vec<Arrival>,
 }
 
-/// The state of the watcher when something arrives.
+/// State of the watcher at an arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Watch {
-    /// The watcher listens.
+pub enum WatcherState {
+    /// Arrivals wake the watcher.
     Listens,
-    /// The watcher has heard an equal, or is not to hear: it looks by the clock.
-    Deaf,
-    /// The watcher rests after a look in vain.
+    /// Arrivals do not wake the watcher, which looks by the clock.
+    Ignores,
+    /// The watcher rests after a vain look.
     Rests,
 }
 
-/// A wait for the poll under way, of something more urgent than the poll or as urgent.
+/// A wait for the poll under way, by an arrival of its level or a more urgent one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
     /// CPU time that the poll had used since it began.
@@ -55,16 +55,17 @@ pub struct Wait {
     pub needed: u64,
     /// Time until the poll had ended or was suspended, ns.
     pub waited: u64,
-    /// Whether the arrival was as urgent as the poll, and not more urgent.
+    /// True if the arrival was as urgent as the poll, and not more urgent.
     pub is_equal: bool,
-    /// State of the watcher; that which hears least, if it changed meanwhile.
-    pub watch: Watch,
+    /// State of the watcher; the least attentive one, if it changed meanwhile.
+    pub watcher: WatcherState,
     /// Set when the budget did not hold the price of the suspension.
     pub lacked: bool,
     /// Set when the poll had its turn, or made room for a turn.
     pub turned: bool,
-    /// Set when something else arrived while an equal waited: the watcher may have heard it, and
-    /// each look is charged.
+    /// Set when another poll arrived while an equal waited: the watcher may have been woken, and
+    /// each
+    /// look is charged.
     pub followed: bool,
 }
 
@@ -77,25 +78,25 @@ pub struct Outcome {
     pub times: Vec<(usize, u64)>,
     /// Times of suspensions by the rule, for each vCPU.
     pub suspended: Vec<Vec<u64>>,
-    /// Number of suspensions for nothing but polls that had used their quantum.
+    /// Number of suspensions for the sake of polls that had used their quantum.
     pub for_lingering: u64,
     /// Number of suspensions for an equal of polls that had not used their quantum.
     pub before_quantum: u64,
-    /// Number of looks in vain, each of which begins a rest, for each vCPU.
+    /// Number of vain looks, each of which begins a rest, for each vCPU.
     pub in_vain: Vec<u64>,
-    /// Number of looks because of an arrival that stopped nothing.
-    pub heard: u64,
-    /// Number of looks by the clock that stopped nothing.
+    /// Number of looks because of an arrival that suspended no poll.
+    pub by_event: u64,
+    /// Number of looks by the clock that suspended no poll.
     pub by_clock: u64,
     /// Number of polls that made room for a turn, for each vCPU.
     pub turns: Vec<u64>,
     /// Number of polls that slept and were set aside, for each vCPU.
     pub set_aside: Vec<u64>,
-    /// Longest time for which a sleeping poll kept its vCPU while something waited there.
+    /// Longest time for which a sleeping poll kept its vCPU while others waited there.
     pub slept_in_the_way: u64,
     /// Longest time for which a suspended poll was off the CPU, divided by the number of suspended
     /// polls.
     pub kept_off: u64,
-    /// Time at which all was done.
+    /// Time at which all polls had ended.
     pub end: u64,
 }

@@ -2,11 +2,13 @@
 //! and a watcher that wakes late.
 //!
 //! The model has no core and no threads: only the decision counts here, and millions of polls pass
-//! in seconds. A vCPU polls the most urgent that it has, in order within a level. Suspending takes
-//! *C*, all of it before the next poll, and resuming takes nothing: so the wait that a suspension
-//! costs is never less than on a real machine. Where other programs have a part of the CPU, polls
-//! take longer, and have used less than they last. An idle vCPU takes a poll that has not begun
-//! elsewhere.
+//! in
+//! seconds. A vCPU polls its most urgent work, in order within a level. Suspending takes *C*, all
+//! of it
+//! before the next poll, and resuming takes nothing: so the wait that a suspension causes is never
+//! shorter than on a real machine. Where other programs have a part of the CPU, polls take longer,
+//! and
+//! have used less than they last. An idle vCPU takes a poll that has not begun elsewhere.
 //!
 //! The watcher's timer, its rests and the watchdog are those of the runtime
 //! (`linux/runtime/src/preempt/{alarm,serve,watcher}.rs`). The watcher wakes late by a random time
@@ -16,9 +18,9 @@ mod load;
 mod theorems;
 mod vcpu;
 
-pub use load::{Arrival, Load, Outcome, Wait, Watch};
+pub use load::{Arrival, Load, Outcome, Wait, WatcherState};
 pub use theorems::{Levels, Service, Shape, check, search_loads, shapes};
-use upshift_core::Place;
+use upshift_core::QueueEnd;
 use upshift_core::preempt::{Decision, KEPT, Looks, Policy, Rule, Sight, TURN, Waits};
 
 use vcpu::{Doing, NEVER, Poll, Stretch, Vcpu};
@@ -49,7 +51,7 @@ pub fn contend(load: &Load) -> Outcome {
     };
     let mut next = 0;
     loop {
-        let arrives = load.arrivals.get(next).map_or(NEVER, |it| it.at);
+        let arrives = load.arrivals.get(next).map_or(NEVER, |poll| poll.at);
         let (index, event) = (0..load.vcpus)
             .map(|index| (index, machine.vcpus[index].next_event()))
             .min_by_key(|(_, at)| *at)
@@ -79,7 +81,7 @@ struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// How much too late the watcher wakes this time.
+    /// Returns how late the watcher wakes this time.
     fn late(&mut self) -> u64 {
         self.random = random(self.random);
         self.random % (self.load.late + 1)
@@ -90,32 +92,32 @@ impl Machine<'_> {
         self.vcpus[index].arm(at, late);
     }
 
-    /// Something rings, which wakes the watcher.
+    /// Wakes the watcher.
     fn rings(&mut self, index: usize) {
         let at = self.now + self.late();
         let vcpu = &mut self.vcpus[index];
         vcpu.listens = false;
-        vcpu.hears_at = vcpu.hears_at.min(at);
+        vcpu.notified_at = vcpu.notified_at.min(at);
     }
 
-    /// The watcher looks because something has come, if it listens.
-    fn hears(&mut self, index: usize) {
+    /// Wakes the watcher because of an arrival, if it listens.
+    fn notifies(&mut self, index: usize) {
         if self.vcpus[index].listens {
             self.rings(index);
         }
     }
 
     fn arrives(&mut self, n: usize) {
-        let it = self.load.arrivals[n];
+        let arrival = self.load.arrivals[n];
         let index = n % self.vcpus.len();
         let (now, vcpu) = (self.now, &mut self.vcpus[index]);
         let poll = Poll {
             n,
-            level: it.level,
-            left: it.service,
+            level: arrival.level,
+            left: arrival.service,
             in_all: 0,
             lasted: 0,
-            sleeps: it.sleeps.map(|time| (it.service / 2, time)),
+            sleeps: arrival.sleeps.map(|time| (arrival.service / 2, time)),
             suspended: false,
             was_suspended: false,
             lingers: false,
@@ -126,29 +128,29 @@ impl Machine<'_> {
             wait.followed |= wait.is_equal;
         }
         if let Some((under_way, stretch, ran, false)) = vcpu.under_way(now)
-            && under_way.level >= it.level
+            && under_way.level >= arrival.level
             && under_way.sleeps.is_none()
         {
             let wait = Wait {
                 ran: ran.in_all,
                 needed: under_way.left - (ran.in_all - under_way.in_all),
                 waited: 0,
-                is_equal: under_way.level == it.level,
-                watch: vcpu.watch(),
+                is_equal: under_way.level == arrival.level,
+                watcher: vcpu.watcher(),
                 lacked: false,
                 turned: ran.stretch < stretch.turn,
                 followed: false,
             };
             vcpu.open.push((n, now, wait));
         }
-        vcpu.push(poll, Place::Tail);
+        vcpu.push(poll, QueueEnd::Tail);
         match &mut vcpu.doing {
             Doing::Idles => self.picks(index),
             Doing::Switches { .. } => {}
-            Doing::Polls { .. } => self.hears(index),
+            Doing::Polls { .. } => self.notifies(index),
             Doing::Sleeps { waited_since, .. } => {
                 waited_since.get_or_insert(now);
-                self.hears(index);
+                self.notifies(index);
             }
         }
         let idle = |vcpu: &Vcpu| matches!(vcpu.doing, Doing::Idles);
@@ -157,16 +159,16 @@ impl Machine<'_> {
         }
     }
 
-    /// The next event of a vCPU, which is due.
+    /// Lets the next event of a vCPU, which is due, happen.
     fn happens(&mut self, index: usize) {
         let now = self.now;
         let vcpu = &mut self.vcpus[index];
-        if let Some(place) = vcpu.aside.iter().position(|it| it.0 <= now) {
+        if let Some(place) = vcpu.aside.iter().position(|(until, _)| *until <= now) {
             let mut poll = vcpu.aside.swap_remove(place).1;
             (poll.suspended, poll.lingers, poll.off_since) = (true, false, now);
             poll.was_suspended = true;
             poll.among = 1 + vcpu.suspended();
-            vcpu.push(poll, Place::Head);
+            vcpu.push(poll, QueueEnd::Head);
             return match &mut vcpu.doing {
                 Doing::Idles => self.picks(index),
                 Doing::Switches { .. } => {}
@@ -237,14 +239,14 @@ impl Machine<'_> {
         let vcpu = &mut self.vcpus[index];
         vcpu.doing = Doing::Idles;
         if std::mem::take(&mut vcpu.turn)
-            && let Some(poll) = vcpu.take_kept(now)
+            && let Some(poll) = vcpu.take_longest_off(now)
         {
-            return self.goes_on(index, poll, TURN);
+            return self.starts(index, poll, TURN);
         }
         if let Some(poll) = vcpu.pop(now) {
-            return self.goes_on(index, poll, 0);
+            return self.starts(index, poll, 0);
         }
-        // The most urgent that has not begun elsewhere.
+        // The most urgent poll that has not begun elsewhere.
         let others = self.vcpus.iter().enumerate();
         let fresh = others.flat_map(|(other, vcpu)| {
             let all = vcpu
@@ -260,7 +262,7 @@ impl Machine<'_> {
             let theirs = &mut self.vcpus[other];
             theirs.forget_empty(level);
             let n = poll.as_ref().map(|poll| poll.n);
-            // A poll that goes elsewhere waits no more.
+            // A poll that moves to another vCPU waits no more.
             let outcome = &mut self.outcome;
             theirs.open.retain_mut(|(waiting, since, wait)| {
                 wait.waited = now - *since;
@@ -275,15 +277,16 @@ impl Machine<'_> {
             {
                 *waited_since = None;
             }
-            self.goes_on(index, poll.expect("found there"), 0);
+            self.starts(index, poll.expect("found there"), 0);
         }
     }
 
-    fn goes_on(&mut self, index: usize, mut poll: Poll, turn: u64) {
+    /// Begins or resumes a poll.
+    fn starts(&mut self, index: usize, mut poll: Poll, turn: u64) {
         let (now, late) = (self.now, self.late());
         let vcpu = &mut self.vcpus[index];
         if poll.suspended {
-            // With the one that goes on.
+            // Including the one that resumes.
             let among = poll.among.max(1 + vcpu.suspended());
             let off = (now - poll.off_since) / among as u64;
             self.outcome.kept_off = self.outcome.kept_off.max(off);
@@ -313,12 +316,12 @@ impl Machine<'_> {
         };
     }
 
-    /// The watcher looks: `look` of the runtime.
+    /// Lets the watcher look: `look` of the runtime.
     fn looks(&mut self, index: usize) {
         let now = self.now;
         let by_timer = self.vcpus[index].wakes_watcher(now);
         let stopped = match self.vcpus[index].doing {
-            // The current thread looks after itself.
+            // The current thread looks by itself.
             Doing::Idles => true,
             Doing::Switches { .. } => self.looks_between_polls(index, by_timer),
             Doing::Polls { .. } | Doing::Sleeps { .. } => self.decides(index, by_timer),
@@ -328,9 +331,9 @@ impl Machine<'_> {
             self.outcome.by_clock += 1;
         } else if !stopped {
             vcpu.policy.has_heard(now);
-            self.outcome.heard += 1;
+            self.outcome.by_event += 1;
         }
-        // As the runtime's watcher does while anything is stopped.
+        // As the runtime's watcher does while a poll is stopped.
         if vcpu.suspended() != 0 || !vcpu.aside.is_empty() {
             let time = vcpu.policy.next_turn_in(now);
             self.look_in(index, time);
@@ -362,18 +365,20 @@ impl Machine<'_> {
             waiting: vcpu.waiting,
             lingering: vcpu.only_lingers(poll.level),
             beside_idle: false,
-            may_hear_urgent: self.load.hears_urgent,
+            may_hear_urgent: self.load.expects_urgent,
             is_one_suspended: vcpu.suspended() != 0,
         };
         let depended_on = Policy::is_depended_on(!vcpu.aside.is_empty(), ran);
         if vcpu.gives_turn(depended_on, now) && depended_on {
-            vcpu.open.iter_mut().for_each(|it| it.2.turned = true);
+            vcpu.open
+                .iter_mut()
+                .for_each(|(.., wait)| wait.turned = true);
             if asleep {
                 self.sets_aside(index);
             } else {
                 vcpu.policy.has_suspended(&rule, now);
                 self.outcome.turns[index] += 1;
-                self.suspends(index, rule.place(ran));
+                self.suspends(index, rule.queue_end(ran));
             }
             return true;
         }
@@ -387,30 +392,30 @@ impl Machine<'_> {
             Decision::Rest => vcpu.listens = true,
             Decision::Later { wait, listens } => {
                 vcpu.listens = listens;
-                let watch = vcpu.watch();
+                let watcher = vcpu.watcher();
                 let waits = sight.waits();
                 let may_stop = rule.left(waits, ran) == Some(0);
-                for (_, _, it) in &mut vcpu.open {
-                    if watch == Watch::Rests {
-                        it.watch = watch;
+                for (_, _, wait) in &mut vcpu.open {
+                    if watcher == WatcherState::Rests {
+                        wait.watcher = watcher;
                     }
-                    it.lacked |= may_stop && ran.stretch >= sight.turn;
+                    wait.lacked |= may_stop && ran.stretch >= sight.turn;
                 }
                 self.look_in(index, wait);
             }
-            // Whether it sleeps is found out when it is stopped.
+            // The stop finds out whether the poll sleeps.
             Decision::Suspend(_) if asleep => {
                 self.sets_aside(index);
                 return true;
             }
-            Decision::Suspend(place) => {
+            Decision::Suspend(end) => {
                 vcpu.policy.has_suspended(&rule, now);
                 let is_urgent = sight.waits() == Waits::Urgent;
                 let is_old = ran.in_all >= rule.quantum;
                 self.outcome.for_lingering += u64::from(sight.waits() == Waits::Nothing);
                 self.outcome.before_quantum += u64::from(!is_urgent && !is_old);
                 self.outcome.suspended[index].push(now);
-                self.suspends(index, place);
+                self.suspends(index, end);
                 return true;
             }
             Decision::SetAside => {
@@ -433,7 +438,7 @@ impl Machine<'_> {
             waited_since,
         } = doing
         else {
-            unreachable!("only what sleeps is set aside")
+            unreachable!("only a sleeping poll is set aside")
         };
         poll.lasted += now - stretch.began;
         vcpu.aside.push((until, poll));
@@ -442,7 +447,7 @@ impl Machine<'_> {
         self.was_in_the_way(waited_since);
     }
 
-    fn suspends(&mut self, index: usize, place: Place) {
+    fn suspends(&mut self, index: usize, end: QueueEnd) {
         let (now, until) = (self.now, self.now + self.rule.cost);
         let vcpu = &mut self.vcpus[index];
         let doing = std::mem::replace(&mut vcpu.doing, Doing::Switches { until });
@@ -452,21 +457,21 @@ impl Machine<'_> {
             since,
         } = doing
         else {
-            unreachable!("only what runs is suspended")
+            unreachable!("only a running poll is suspended")
         };
         poll.runs_for((now - since) / self.load.slow);
         poll.lasted += now - stretch.began;
         (poll.suspended, poll.off_since) = (true, now);
         poll.was_suspended = true;
-        poll.lingers = place == Place::Tail;
+        poll.lingers = end == QueueEnd::Tail;
         poll.among = 1 + vcpu.suspended();
         vcpu.listens = false;
         vcpu.close_waits(until, &mut self.outcome);
-        vcpu.push(poll, place);
+        vcpu.push(poll, end);
     }
 }
 
-/// SplitMix64.
+/// Returns the next number of SplitMix64.
 pub(crate) fn random(n: u64) -> u64 {
     let n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

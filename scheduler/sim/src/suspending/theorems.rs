@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
 use upshift_core::preempt::{BURST, KEPT, RESERVE, SELDOM, SHARE, TURN};
 
-use super::{Arrival, Load, Outcome, Wait, Watch, contend, random};
+use super::{Arrival, Load, Outcome, Wait, WatcherState, contend, random};
 
-/// How long polls run.
+/// Distribution of the lengths of polls.
 #[derive(Clone, Copy, Debug)]
 pub enum Service {
     /// The same time for all, ns.
@@ -20,11 +20,11 @@ pub enum Service {
 /// Levels of the polls.
 #[derive(Clone, Copy, Debug)]
 pub enum Levels {
-    /// All at one.
+    /// All polls at one level.
     Same,
-    /// The n-th in so many is more urgent than the others.
+    /// The n-th part of the polls is more urgent than the others.
     UrgentOneIn(u64),
-    /// Eight, in equal parts.
+    /// Eight levels, in equal parts.
     Eight,
 }
 
@@ -40,16 +40,16 @@ pub struct Shape {
     /// See [`Load`].
     pub look: u64,
     /// See [`Load`].
-    pub hears_urgent: bool,
+    pub expects_urgent: bool,
     /// See [`Load`].
     pub slow: u64,
     /// See [`Load`].
     pub vcpus: usize,
-    /// How many polls.
+    /// Number of polls.
     pub polls: u64,
-    /// How long they run.
+    /// Lengths of the polls.
     pub service: Service,
-    /// Their levels.
+    /// Levels of the polls.
     pub levels: Levels,
     /// Share of the vCPUs' time that the polls need, percent.
     pub percent: u64,
@@ -60,7 +60,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Arrivals are a Poisson process.
+    /// Generates the load. Arrivals are a Poisson process.
     #[must_use]
     pub fn load(&self) -> Load {
         let mut state = self.seed;
@@ -102,7 +102,7 @@ impl Shape {
             quantum: self.quantum,
             late: self.late,
             look: self.look,
-            hears_urgent: self.hears_urgent,
+            expects_urgent: self.expects_urgent,
             slow: self.slow,
             vcpus: self.vcpus,
             arrivals: arrivals.collect(),
@@ -115,7 +115,7 @@ fn exponential(mean: u64, random: u64) -> u64 {
     (-uniform.ln() * mean as f64) as u64
 }
 
-/// Random shapes, of up to so many polls.
+/// Generates random shapes of up to `polls` polls.
 pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
     let time = || prop_oneof![500..5_000_u64, 5_000..100_000_u64, 100_000..5_000_000_u64];
     let service = prop_oneof![
@@ -145,15 +145,15 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
     );
     (machine, rest).prop_map(|((cost, quantum, late, look, (slow, vcpus)), rest)| {
         let (polls, service, levels, percent, sleeps_one_in, seed) = rest;
-        let (look, hears_urgent) = look;
-        // A suspension takes two of them, and more.
+        let (look, expects_urgent) = look;
+        // A suspension takes two looks, and more.
         let look = cost * look / 200;
         Shape {
             cost,
             quantum,
             late,
             look,
-            hears_urgent,
+            expects_urgent,
             slow,
             vcpus,
             polls,
@@ -166,8 +166,9 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
     })
 }
 
-/// Returns the longest time that theorem 1 or 2 allows for a wait, ns. `loses`: polls sleep or wait
-/// for the CPU.
+/// Returns the longest time in nanoseconds that theorem 1 or 2 allows for a wait. `loses`: polls
+/// sleep or
+/// wait for the CPU.
 fn longest(load: &Load, wait: &Wait, loses: bool) -> u64 {
     let (cost, slow) = (load.cost, load.slow);
     let quantum = load.quantum.max(4 * cost);
@@ -177,13 +178,14 @@ fn longest(load: &Load, wait: &Wait, loses: bool) -> u64 {
         (cost, cost)
     };
     // The watcher does not look sooner than a look costs, nor, where a poll has slept or waited for
-    // the CPU, than a quarter of that time after the last look.
+    // the
+    // CPU, than a quarter of that time after the last look.
     let lost = if loses { TURN } else { 0 };
     let early = left_alone.saturating_sub(wait.ran) * slow + load.look + slow + lost;
-    let unheard = match wait.watch {
-        Watch::Listens => 0,
-        Watch::Deaf => KEPT,
-        Watch::Rests => 2 * KEPT,
+    let unheard = match wait.watcher {
+        WatcherState::Listens => 0,
+        WatcherState::Ignores => KEPT,
+        WatcherState::Rests => 2 * KEPT,
     };
     let mut most = early + unheard;
     if wait.lacked {
@@ -203,7 +205,7 @@ fn longest(load: &Load, wait: &Wait, loses: bool) -> u64 {
 pub fn check(load: &Load) -> Result<Outcome, String> {
     let outcome = contend(load);
     let (cost, late, end) = (load.cost, load.late, outcome.end);
-    let loses = load.slow > 1 || load.arrivals.iter().any(|it| it.sleeps.is_some());
+    let loses = load.slow > 1 || load.arrivals.iter().any(|poll| poll.sleeps.is_some());
     let waits = outcome.waits.iter();
     for wait in waits.filter(|wait| !wait.followed) {
         let theorem = 1 + u8::from(wait.is_equal);
@@ -223,7 +225,7 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
         return Err(format!("theorem 2: {count} before their quantum"));
     }
     for (vcpu, suspended) in outcome.suspended.iter().enumerate() {
-        // The most that suspending has run ahead of its share of the time.
+        // Largest lead of the cost of suspensions over its share of the time.
         let mut lowest = i128::MAX;
         for (n, at) in suspended.iter().enumerate() {
             let spent = (n as u64 * cost * SHARE) as i128 - i128::from(*at);
@@ -262,10 +264,10 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
     Ok(outcome)
 }
 
-/// Generates so many loads from a seed and holds the theorems against each.
+/// Generates `count` loads from a seed and holds the theorems against each.
 ///
 /// # Errors
-/// The smallest load found that breaks one, and how.
+/// The smallest load found that breaks one, and the violation.
 pub fn search_loads(count: u32, seed: u64) -> Result<(), String> {
     let config = Config {
         cases: count,

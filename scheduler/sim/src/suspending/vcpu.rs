@@ -1,30 +1,30 @@
-//! A vCPU of the model: its queues, what it does, and what it picks.
+//! A vCPU of the model: its queues, its activity, and its picks.
 
 use std::collections::VecDeque;
-use upshift_core::Place;
+use upshift_core::QueueEnd;
 use upshift_core::preempt::{KEPT, Looks, Policy, Ran, Waits};
 
-use super::load::{Outcome, Wait, Watch};
+use super::load::{Outcome, Wait, WatcherState};
 
 #[derive(Clone, Debug)]
 pub(super) struct Poll {
-    /// The number of its arrival.
+    /// Index of its arrival.
     pub(super) n: usize,
     pub(super) level: u8,
     pub(super) left: u64,
     pub(super) in_all: u64,
-    /// Time since it began, without that in which it was suspended.
+    /// Time since the poll began, without the time in which it was suspended.
     pub(super) lasted: u64,
-    /// Time left when it sleeps, and the length of the sleep.
+    /// Time left when the poll sleeps, and the length of the sleep.
     pub(super) sleeps: Option<(u64, u64)>,
     pub(super) suspended: bool,
-    /// Set once it has been suspended.
+    /// Set once the poll has been suspended.
     pub(super) was_suspended: bool,
-    /// Set if it was suspended after its quantum.
+    /// Set if the poll was suspended after its quantum.
     pub(super) lingers: bool,
-    /// When it was last on the CPU, or became ready.
+    /// Time at which the poll was last on the CPU, or became ready.
     pub(super) off_since: u64,
-    /// How many were suspended there then, itself included.
+    /// Number of polls suspended there then, this one included.
     pub(super) among: usize,
 }
 
@@ -33,7 +33,7 @@ pub(super) enum Doing {
     Polls {
         poll: Poll,
         stretch: Stretch,
-        /// Time since which it has the CPU.
+        /// Time since which the poll has the CPU.
         since: u64,
     },
     Sleeps {
@@ -47,23 +47,23 @@ pub(super) enum Doing {
     },
 }
 
-/// The time of a poll since it began or was resumed.
+/// The part of a poll since it began or was resumed.
 #[derive(Clone, Copy)]
 pub(super) struct Stretch {
-    /// The turn that it is to have, or 0.
+    /// Length of the turn that it is to have, or 0.
     pub(super) turn: u64,
     pub(super) began: u64,
-    /// CPU time before it slept.
+    /// CPU time before the poll slept.
     pub(super) ran: u64,
 }
 
 /// The watcher's timer, as in the runtime (`preempt/alarm.rs`).
 pub(super) struct Alarm {
-    /// Time for which the timer is set; NEVER.
+    /// Time for which the timer is set, or `NEVER`.
     at: u64,
     /// Delay of the watcher when the timer goes off.
     late: u64,
-    /// Time for which polls in a rest have set it.
+    /// Time for which polls during a rest have set it.
     watchdog: u64,
 }
 
@@ -74,8 +74,8 @@ impl Alarm {
         }
     }
 
-    /// Sets the timer for 2 · KEPT from now unless it goes off after KEPT or later, and not if it
-    /// was set for something else.
+    /// Sets the timer for 2 · KEPT from now unless it goes off after KEPT or later, or was set for
+    /// another purpose.
     fn push(&mut self, now: u64, late: u64) {
         if self.at != NEVER && (self.at <= now || self.at >= now + KEPT) {
             return;
@@ -99,19 +99,19 @@ pub(super) struct Vcpu {
     pub(super) doing: Doing,
     pub(super) policy: Policy,
     pub(super) alarm: Alarm,
-    /// Whether the next arrival rings.
+    /// Whether the next arrival wakes the watcher.
     pub(super) listens: bool,
-    /// Time of the last look, or at which the poll under way went on.
+    /// Time of the last look, or of the start of the poll under way.
     pub(super) seen_at: u64,
-    /// Time of the look because of an arrival; NEVER.
-    pub(super) hears_at: u64,
-    /// When one that lingered last went before a fresh one.
+    /// Time of the look because of an arrival, or `NEVER`.
+    pub(super) notified_at: u64,
+    /// Time at which a lingering poll last went before a fresh one.
     pub(super) turned: u64,
-    /// The next pick is for the turn of a suspended poll.
+    /// Set if the next pick is for the turn of a suspended poll.
     pub(super) turn: bool,
-    /// Set aside until then.
+    /// Polls that are set aside, and the ends of their sleeps.
     pub(super) aside: Vec<(u64, Poll)>,
-    /// Waits that have not ended: of which arrival, and since when.
+    /// Waits that have not ended: arrival, beginning, wait.
     pub(super) open: Vec<(usize, u64, Wait)>,
 }
 
@@ -132,7 +132,7 @@ impl Vcpu {
             },
             listens: false,
             seen_at: 0,
-            hears_at: NEVER,
+            notified_at: NEVER,
             turned: 0,
             turn: false,
             aside: Vec::new(),
@@ -146,19 +146,22 @@ impl Vcpu {
             Doing::Polls { poll, since, .. } => since + poll.until_it_stops() * self.slow,
             Doing::Sleeps { until, .. } | Doing::Switches { until } => *until,
         };
-        let woken = self.aside.iter().map(|it| it.0).min().unwrap_or(NEVER);
-        own.min(woken).min(self.alarm.look_at()).min(self.hears_at)
+        let woken = self.aside.iter().map(|(until, _)| *until);
+        let woken = woken.min().unwrap_or(NEVER);
+        own.min(woken)
+            .min(self.alarm.look_at())
+            .min(self.notified_at)
     }
 
-    /// Takes the event that makes the watcher look now. True: the timer alone.
+    /// Takes the event that makes the watcher look now. Returns true if that is the timer alone.
     pub(super) fn wakes_watcher(&mut self, now: u64) -> bool {
         self.seen_at = now;
         if self.alarm.look_at() <= now {
             self.alarm.at = NEVER;
         }
-        let by_timer = self.hears_at > now;
+        let by_timer = self.notified_at > now;
         if !by_timer {
-            self.hears_at = NEVER;
+            self.notified_at = NEVER;
         }
         by_timer
     }
@@ -167,7 +170,7 @@ impl Vcpu {
         self.alarm.arm(at, late);
     }
 
-    /// A poll begins that was not suspended: `watch_over` of the runtime.
+    /// Begins to watch a poll that was not suspended: `watch_over` of the runtime.
     pub(super) fn watch_over(&mut self, level: u8, cost: u64, now: u64, late: u64) {
         if self.policy.rests_until() > now {
             return self.alarm.push(now, late);
@@ -184,7 +187,9 @@ impl Vcpu {
     }
 
     pub(super) fn only_lingers(&self, level: u8) -> bool {
-        self.queues[usize::from(level)].iter().all(|it| it.lingers)
+        self.queues[usize::from(level)]
+            .iter()
+            .all(|poll| poll.lingers)
     }
 
     /// Returns the poll under way, its times, and whether it sleeps.
@@ -206,23 +211,23 @@ impl Vcpu {
         Some((poll, stretch, ran, asleep))
     }
 
-    /// Returns the state of the watcher towards arrivals.
-    pub(super) fn watch(&self) -> Watch {
-        if self.listens || self.hears_at != NEVER {
-            Watch::Listens
+    /// Returns the state of the watcher.
+    pub(super) fn watcher(&self) -> WatcherState {
+        if self.listens || self.notified_at != NEVER {
+            WatcherState::Listens
         } else if self.policy.rests_until() > self.seen_at {
-            Watch::Rests
+            WatcherState::Rests
         } else {
-            Watch::Deaf
+            WatcherState::Ignores
         }
     }
 
-    pub(super) fn push(&mut self, poll: Poll, place: Place) {
+    pub(super) fn push(&mut self, poll: Poll, end: QueueEnd) {
         let queue = &mut self.queues[usize::from(poll.level)];
         self.waiting |= 1 << poll.level;
-        match place {
-            Place::Head => queue.push_front(poll),
-            Place::Tail => queue.push_back(poll),
+        match end {
+            QueueEnd::Head => queue.push_front(poll),
+            QueueEnd::Tail => queue.push_back(poll),
         }
     }
 
@@ -232,8 +237,9 @@ impl Vcpu {
         }
     }
 
-    /// Picks as the queues of the core do: polls that linger are behind the others, but for one in
-    /// KEPT that has been patient.
+    /// Picks as the queues of the core do: lingering polls are behind the others, except for one
+    /// per
+    /// KEPT whose patience is over.
     pub(super) fn pop(&mut self, now: u64) -> Option<Poll> {
         let level = self.waiting.trailing_zeros() as usize;
         let queue = self.queues.get_mut(level)?;
@@ -256,8 +262,9 @@ impl Vcpu {
         poll
     }
 
-    /// The suspended poll that has been off the CPU for longest, if that is so long.
-    pub(super) fn take_kept(&mut self, before: u64) -> Option<Poll> {
+    /// Takes the suspended poll that has been off the CPU for longest, if it has been since
+    /// `before`.
+    pub(super) fn take_longest_off(&mut self, before: u64) -> Option<Poll> {
         let all = self.queues.iter().enumerate().flat_map(|(level, queue)| {
             let places = queue.iter().enumerate();
             places.map(move |(place, poll)| (poll, level, place))
@@ -269,7 +276,7 @@ impl Vcpu {
         poll
     }
 
-    /// Gives a suspended poll the next turn, if that is due.
+    /// Gives a suspended poll the next turn, if one is due.
     pub(super) fn gives_turn(&mut self, depended_on: bool, now: u64) -> bool {
         let Some(kept) = self.policy.turn_is_due(depended_on, now) else {
             return false;

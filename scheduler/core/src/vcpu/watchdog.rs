@@ -1,14 +1,15 @@
-//! [`Poll`]: a poll as a watchdog sees it.
+//! The poll under way, as a watchdog sees it ([`Poll`]).
 //!
-//! A thread that wants to know of long polls looks, from time to time, at
-//! [`Vcpu::current_poll`](crate::Vcpu::current_poll) and asks by
-//! [`Vcpu::watch_current_poll`](crate::Vcpu::watch_current_poll) to be told of its end.
-//! So the clock is read at the end of polls that were seen under way, and of
-//! no other: a thread that looks every *t* hears of every poll that takes longer than *t*,
-//! and of shorter ones as often as they are long.
+//! A thread that wants to know of long polls looks at
+//! [`Vcpu::current_poll`](crate::Vcpu::current_poll) from time to time and asks by
+//! [`Vcpu::watch_current_poll`](crate::Vcpu::watch_current_poll) to be told of its end. So the
+//! clock
+//! is read at the end of polls that were seen under way, and of no others: a thread that looks
+//! every
+//! *t* learns of every poll that takes longer than *t*, and of a shorter one with a probability
+//! proportional to its length.
 //!
-//! Cost: one load and one comparison per poll, whether a thread looks or not. The place where a coroutine was spawned is interned
-//! with the type of its future: 16 bits of its control block (`sites`).
+//! Cost: one load and one comparison per poll, whether a thread looks or not.
 
 use core::ptr::{NonNull, null_mut};
 
@@ -21,10 +22,12 @@ use crate::sync::Ordering::{Acquire, Relaxed};
 use crate::tables::table::id_of;
 
 impl Poll {
+    /// Describes a poll that began at tick `began`.
+    ///
     /// # Safety
     /// The caller owns the coroutine or holds a reference to it.
     pub(crate) unsafe fn of<H: Host>(coroutine: NonNull<Slot<H>>, began: u64) -> Poll {
-        // SAFETY: alive, says the caller.
+        // SAFETY: the coroutine is alive, by contract.
         let block = unsafe { coroutine.as_ref() };
         Poll {
             id: id_of(coroutine),
@@ -36,8 +39,8 @@ impl Poll {
 }
 
 impl<H: Host> Vcpu<H> {
-    /// The poll that is under way here, from any thread; `None` if there is none, or
-    /// if it ended meanwhile. A handful of atomic steps, and no lock.
+    /// Returns the poll under way here; `None` if there is none, or if it ended meanwhile. Any
+    /// thread; a handful of atomic steps, and no lock.
     #[must_use]
     pub fn current_poll(&self) -> Option<Poll> {
         let slot = NonNull::new(self.current.load(Acquire))?;
@@ -48,59 +51,60 @@ impl<H: Host> Vcpu<H> {
         if !word.retain_by_id(generation) {
             return None;
         }
-        // SAFETY: just referenced.
+        // SAFETY: the slot was just referenced.
         let poll = unsafe { Poll::of(slot, began) };
-        // SAFETY: the reference just taken.
+        // SAFETY: the reference was just taken.
         unsafe { release::release(slot) };
         let same = self.current.load(Relaxed) == slot.as_ptr() && self.clock.load(Relaxed) == began;
         same.then_some(poll)
     }
 
-    /// When the poll that is under way here ends, [`Host::watched`] is told how long it
-    /// took. Any thread; two loads and a store.
+    /// Makes the end of the poll under way here tell [`Host::watched`] how long it took. Any
+    /// thread;
+    /// two loads and a store.
     pub fn watch_current_poll(&self) {
         self.watched.store(self.current.load(Relaxed), Relaxed);
     }
 
-    /// Is the poll that has just ended to say how long it took? One load.
+    /// Returns true if the poll that has just ended is to be reported. One load.
     #[inline]
     pub(crate) fn is_watched(&self, slot: NonNull<Slot<H>>) -> bool {
         self.watched.load(Relaxed) == slot.as_ptr()
     }
 
     /// Returns the poll of the calling thread, which has just ended, with the level at which it was
-    /// picked: a connection that served a request has the level of receiving again.
+    /// picked: a connection that served a request is back at the level of receiving.
     ///
     /// # Safety
     /// The caller owns the coroutine.
     unsafe fn just_ended(&self, coroutine: NonNull<Slot<H>>, began: u64) -> Poll {
-        // SAFETY: owned, hence alive.
+        // SAFETY: the caller owns the coroutine, so it is alive.
         let poll = unsafe { Poll::of(coroutine, began) };
         let level = Level::from_stored(self.locked().guarded().picked);
         Poll { level, ..poll }
     }
 
-    /// The detached coroutine of the poll that has just ended has panicked.
+    /// Tells the host that the detached coroutine of the poll that has just ended has panicked.
     ///
     /// # Safety
     /// The caller owns the coroutine.
     #[cold]
     pub(crate) unsafe fn has_panicked(&self, coroutine: NonNull<Slot<H>>, began: Option<u64>) {
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         let poll = unsafe { self.just_ended(coroutine, began.unwrap_or(self.clock())) };
         self.shared().host.panicked(self.index, &poll);
     }
 
-    /// A watched poll, which began at tick `began`, has ended.
+    /// Tells the host the end of a watched poll, which began at tick `began`.
     ///
     /// # Safety
     /// The caller owns the coroutine.
     #[cold]
     pub(crate) unsafe fn was_watched(&self, coroutine: NonNull<Slot<H>>, began: u64) {
         self.watched.store(null_mut(), Relaxed);
-        // What is polled next is not charged for it.
+        // Read here, so that the next poll is not charged for this one.
         self.refresh_clock();
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         let poll = unsafe { self.just_ended(coroutine, began) };
         self.shared().host.watched(self.index, &poll, self.clock());
     }

@@ -1,6 +1,7 @@
-//! Code of users (destructors, wakers of others) never runs between [`Host::enter`] and
-//! [`Host::leave`], and what a coroutine's end calls is still part of its poll: so a host that
-//! suspends polls can suspend it.
+//! User code (destructors, wakers of other executors) never runs between [`Host::enter`] and
+//! [`Host::leave`], and the code that the end of a coroutine calls is still part of its poll, so
+//! that
+//! a host can suspend it.
 //!
 //! [`Host::enter`]: upshift_core::Host::enter
 //! [`Host::leave`]: upshift_core::Host::leave
@@ -13,7 +14,7 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use crate::support::{TestHost, Trace, at, block_once, domain, is_critical, run, serving};
 use upshift_core::{Config, Domain, Executor};
 
-/// Says what it is called for, and what is amiss.
+/// Records each call, and whether it came in a critical section or outside of a poll.
 #[derive(Clone)]
 struct Probe {
     trace: Trace,
@@ -35,7 +36,7 @@ impl Probe {
         self.trace.push(format!("{critical}{what}{outside}"));
     }
 
-    /// A waker that is not of the crate.
+    /// Returns a waker that does not belong to the crate.
     fn waker(&self) -> Waker {
         let data = Arc::into_raw(Arc::new(self.clone())).cast();
         // SAFETY: the table below keeps the contract for an `Arc<Probe>`.
@@ -48,23 +49,23 @@ static TABLE: RawWakerVTable = RawWakerVTable::new(
         // SAFETY: the data of a waker is an `Arc<Probe>`.
         let probe = unsafe { &*data.cast::<Probe>() };
         probe.say("clone");
-        // SAFETY: as above.
+        // SAFETY: the data of a waker is an `Arc<Probe>`.
         unsafe { Arc::increment_strong_count(data.cast::<Probe>()) };
         RawWaker::new(data, &TABLE)
     },
     |data| {
-        // SAFETY: as above, and the waker is consumed.
+        // SAFETY: the data is an `Arc<Probe>`, and the waker is consumed.
         unsafe { Arc::from_raw(data.cast::<Probe>()) }.say("wake");
     },
-    // SAFETY: as above.
+    // SAFETY: the data of a waker is an `Arc<Probe>`.
     |data| unsafe { &*data.cast::<Probe>() }.say("wake_by_ref"),
     |data| {
-        // SAFETY: as above, and the waker is consumed.
+        // SAFETY: the data is an `Arc<Probe>`, and the waker is consumed.
         unsafe { Arc::from_raw(data.cast::<Probe>()) }.say("drop");
     },
 );
 
-/// Says so when it is dropped.
+/// Records its drop.
 struct Dropped(Probe, &'static str);
 
 impl Drop for Dropped {
@@ -90,7 +91,7 @@ fn the_output_of_a_detached_coroutine_is_dropped_by_its_poll() {
 }
 
 #[test]
-fn the_output_of_one_that_is_detached_by_its_own_poll_too() {
+fn the_output_of_a_coroutine_that_its_own_poll_detaches_is_dropped_by_that_poll() {
     let (domain, vcpu, probe) = machine();
     let output = Dropped(probe.clone(), "output");
     let place = Arc::new(std::sync::Mutex::new(None));
@@ -150,12 +151,12 @@ fn a_coroutine_that_awaits_with_foreign_wakers_clones_and_drops_them_interruptib
     });
     domain.spawn(parent, at(7)).unwrap().detach();
     run(&vcpu, 10);
-    // The second replaces the first, and goes with the handle.
+    // The second waker replaces the first, and is dropped with the handle.
     assert_eq!(probe.trace.take(), "clone drop drop clone drop drop");
 }
 
 #[test]
-fn what_cannot_be_spawned_is_dropped_interruptibly() {
+fn a_future_that_cannot_be_spawned_is_dropped_interruptibly() {
     let (domain, vcpu, probe) = machine();
     let refused = |domain: &Domain<TestHost>| {
         let future = Dropped(probe.clone(), "future");
