@@ -2,7 +2,7 @@
 //!
 //! A [`PageTable`] owns its tables and, in the lower half, the frames that were
 //! given to it; both go with it. The entries of the upper half point to tables
-//! of the kernel's page table, which is never dropped.
+//! of the kernel's page table, or of its gate's, which are never dropped.
 
 use core::ops::Range;
 
@@ -31,9 +31,11 @@ const OWNED: u64 = 1 << 8;
 pub(crate) struct Mapping(u64);
 
 impl Mapping {
-    pub(super) const KERNEL_TEXT: Mapping = Mapping(READ | EXECUTE | GLOBAL);
-    pub(super) const KERNEL_CONSTANTS: Mapping = Mapping(READ | GLOBAL);
-    pub(super) const KERNEL_DATA: Mapping = Mapping(READ | WRITE | GLOBAL);
+    /// Of the kernel's pages: in every table, unless it is isolated.
+    const KERNEL: u64 = if cfg!(feature = "isolated") { 0 } else { GLOBAL };
+    pub(super) const KERNEL_TEXT: Mapping = Mapping(READ | EXECUTE | Self::KERNEL);
+    pub(super) const KERNEL_CONSTANTS: Mapping = Mapping(READ | Self::KERNEL);
+    pub(super) const KERNEL_DATA: Mapping = Mapping(READ | WRITE | Self::KERNEL);
     /// A program may execute and read it.
     pub(crate) const USER_TEXT: Mapping = Mapping(USER | READ | EXECUTE);
     /// A program may read it.
@@ -115,13 +117,13 @@ impl PageTable {
         Ok(PageTable { root })
     }
 
-    /// A table that maps the kernel as `kernel` does, and nothing else.
+    /// A table with the upper half of another one, which is never dropped, and nothing else.
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub(super) fn with_kernel(kernel: &PageTable) -> Result<PageTable, OutOfMemory> {
+    pub(super) fn with_upper(other: &'static PageTable) -> Result<PageTable, OutOfMemory> {
         let mut table = PageTable::new()?;
-        let upper = &kernel.root_table().0[UPPER..];
+        let upper = &other.root_table().0[UPPER..];
         table.root_table_mut().0[UPPER..].copy_from_slice(upper);
         Ok(table)
     }
