@@ -49,6 +49,7 @@ impl Isa {
 pub(crate) const RV64GC_CPU: &str = "rv64,zba=off,zbb=off,zbs=off";
 
 /// What QEMU loads.
+#[derive(Clone)]
 pub(crate) struct Image {
     /// The kernel, an ELF file.
     pub(crate) kernel: PathBuf,
@@ -85,12 +86,7 @@ pub(crate) fn isolated() -> Result<Image, String> {
 /// The image whose kernel has a feature more.
 fn with_feature(feature: &str) -> Result<Image, String> {
     let features = format!("selftest,{feature}");
-    call(
-        Isa::Usual,
-        "build",
-        "os-kernel",
-        &["--features", &features],
-    )?;
+    call(Isa::Usual, "build", "os-kernel", &["--features", &features])?;
     let built = output().join("os-kernel");
     let kernel = output().join(format!("os-kernel-{feature}"));
     std::fs::copy(&built, &kernel).map_err(|error| format!("{}: {error}", built.display()))?;

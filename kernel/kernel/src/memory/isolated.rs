@@ -16,7 +16,7 @@ use crate::arch::{csr, gate, hart_index};
 use crate::command_line::refuse;
 
 /// The most ASIDs that are used: twice as many as there are processes, since `exec` needs two.
-const ASIDS: usize = 512;
+pub(crate) const ASIDS: usize = 512;
 
 /// Where the ASID is in `satp`.
 const SHIFT: u32 = 44;
@@ -49,7 +49,7 @@ pub(super) fn init() -> Result<(), OutOfMemory> {
 }
 
 /// What tells the translations of a space from those of others.
-pub(super) struct Tag {
+pub(crate) struct Tag {
     asid: usize,
     /// Harts that have run the space, as bits.
     harts: AtomicU64,
@@ -60,7 +60,7 @@ impl Tag {
     ///
     /// # Errors
     /// [`OutOfMemory`]: all are in use.
-    pub(super) fn new() -> Result<Tag, OutOfMemory> {
+    pub(crate) fn new() -> Result<Tag, OutOfMemory> {
         let mut in_use = IN_USE.lock();
         let count = in_use.1;
         let free = |(at, word): (usize, &u64)| {
@@ -74,6 +74,12 @@ impl Tag {
             asid,
             harts: AtomicU64::new(0),
         })
+    }
+
+    /// The ASID.
+    #[cfg(feature = "selftest")]
+    pub(crate) fn asid(&self) -> usize {
+        self.asid
     }
 
     /// The word for the `satp` register.
@@ -105,6 +111,6 @@ impl Drop for Tag {
 pub(super) fn leave() {}
 
 /// The table whose upper half is that of every program.
-pub(super) fn visible() -> &'static PageTable {
+pub(crate) fn visible() -> &'static PageTable {
     GATE_TABLE.get()
 }

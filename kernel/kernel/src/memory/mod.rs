@@ -17,7 +17,7 @@
 //! ```
 //!
 //! The upper half is never accessible to user mode. It is the same in every address
-//! space, or in an isolated kernel empty but for the gate ([`isolated`](self)). There is one mapping of the kernel, so nothing is writable under
+//! space, or in an isolated kernel empty but for a gate (`isolated.rs`). There is one mapping of the kernel, so nothing is writable under
 //! one address and executable under another.
 //!
 //! With `arch` the only place of `unsafe`. User memory is an *allegation*: see
@@ -27,7 +27,7 @@ pub(crate) mod dma;
 pub(crate) mod frames;
 pub(crate) mod heap;
 #[cfg(feature = "isolated")]
-mod isolated;
+pub(crate) mod isolated;
 #[cfg(not(feature = "isolated"))]
 mod mapped;
 pub(crate) mod pagetable;

@@ -32,7 +32,11 @@ pub(crate) struct Mapping(u64);
 
 impl Mapping {
     /// Of the kernel's pages: in every table, unless it is isolated.
-    const KERNEL: u64 = if cfg!(feature = "isolated") { 0 } else { GLOBAL };
+    const KERNEL: u64 = if cfg!(feature = "isolated") {
+        0
+    } else {
+        GLOBAL
+    };
     pub(super) const KERNEL_TEXT: Mapping = Mapping(READ | EXECUTE | Self::KERNEL);
     pub(super) const KERNEL_CONSTANTS: Mapping = Mapping(READ | Self::KERNEL);
     pub(super) const KERNEL_DATA: Mapping = Mapping(READ | WRITE | Self::KERNEL);
@@ -240,6 +244,14 @@ impl PageTable {
         None
     }
 
+    /// Bytes that the upper half maps.
+    #[cfg(all(feature = "selftest", feature = "isolated"))]
+    pub(crate) fn upper_bytes(&self) -> usize {
+        let upper = &self.root_table().0[UPPER..];
+        // SAFETY: `self` is borrowed, so its tables are there.
+        upper.iter().map(|entry| unsafe { bytes(*entry, 2) }).sum()
+    }
+
     fn lower(&mut self, page: usize) -> Result<&mut Entry, OutOfMemory> {
         assert!(page < LOWER_END && page.is_multiple_of(PAGE));
         let entry = self.entry(page, 0)?;
@@ -279,6 +291,25 @@ impl Drop for PageTable {
             unsafe { drop_entry(*entry, 2) };
         }
     }
+}
+
+/// Bytes that an entry maps.
+///
+/// # Safety
+/// It is an entry of a table of this level that is in use.
+#[cfg(all(feature = "selftest", feature = "isolated"))]
+unsafe fn bytes(entry: Entry, level: usize) -> usize {
+    if !entry.is_valid() {
+        return 0;
+    }
+    if entry.is_leaf() {
+        return span(level);
+    }
+    // SAFETY: points to a table of the level below.
+    let table = unsafe { &*(entry.address().direct() as *const Table) };
+    // SAFETY: passed on.
+    let bytes = |entry: &Entry| unsafe { bytes(*entry, level - 1) };
+    table.0.iter().map(bytes).sum()
 }
 
 /// Frees what an entry owns.
