@@ -2,7 +2,7 @@
 //! kernel's coroutines.
 //!
 //! A hart notes its own activity, and reads the clock only if that changes: not from one thread to
-//! another of the same level. Deciding what comes next counts for the thread before.
+//! another of the same level. The choice of the next thread counts for the thread before.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU8, AtomicU64};

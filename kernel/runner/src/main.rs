@@ -63,7 +63,7 @@ enum Task {
     },
     /// Counts the instructions of operations
     Bench {
-        /// In a kernel that is in no page table of a program
+        /// Boots a kernel that is in no page table of a program
         #[arg(long)]
         isolated: bool,
     },

@@ -151,7 +151,7 @@ pub(crate) fn last_asid() -> usize {
     const ALL: usize = 0xffff;
     let read: usize;
     // SAFETY: the table stays the same; bits of the ASID that the processor lacks read as 0.
-    // What was translated under the other number is forgotten.
+    // The flush forgets translations under the other number.
     unsafe {
         asm!(
             "csrr {old}, satp",

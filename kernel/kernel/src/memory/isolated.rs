@@ -48,7 +48,7 @@ pub(super) fn init() -> Result<(), OutOfMemory> {
     Ok(())
 }
 
-/// What tells the translations of a space from those of others.
+/// The ASID of a space, which tells its translations from those of others.
 pub(crate) struct Tag {
     asid: usize,
     /// Harts that have run the space, as bits.

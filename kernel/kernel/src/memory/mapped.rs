@@ -5,7 +5,7 @@ use super::pagetable::PageTable;
 use super::{KERNEL_TABLE, OutOfMemory};
 use crate::arch::csr;
 
-/// What tells the translations of a space from those of others: nothing, a change flushes all.
+/// Stands for the ASID of a space, which has none: a change of the table flushes all translations.
 pub(super) struct Tag;
 
 impl Tag {

@@ -16,9 +16,10 @@
 //!  0                     ┘
 //! ```
 //!
-//! The upper half is never accessible to user mode. It is the same in every address
-//! space, or in an isolated kernel empty but for a gate (`isolated.rs`). There is one mapping of the kernel, so nothing is writable under
-//! one address and executable under another.
+//! The upper half is never accessible to user mode. It is the same in every
+//! address space, or in an isolated kernel empty but for a gate (`isolated.rs`).
+//! There is one mapping of the kernel, so nothing is writable under one address
+//! and executable under another.
 //!
 //! With `arch` the only place of `unsafe`. User memory is an *allegation*: see
 //! [`user`].

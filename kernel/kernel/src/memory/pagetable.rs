@@ -31,7 +31,7 @@ const OWNED: u64 = 1 << 8;
 pub(crate) struct Mapping(u64);
 
 impl Mapping {
-    /// Of the kernel's pages: in every table, unless it is isolated.
+    /// Set for pages that are in every table: the kernel's, unless it is isolated.
     const KERNEL: u64 = if cfg!(feature = "isolated") {
         0
     } else {

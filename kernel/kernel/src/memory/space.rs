@@ -35,7 +35,7 @@ const RESERVE: usize = 2048;
 pub(crate) struct AddressSpace {
     pub(super) table: IrqLock<PageTable>,
     satp: usize,
-    /// What tells its translations from those of other spaces.
+    /// Tells its translations from those of other spaces.
     tag: isolation::Tag,
     /// Frames of user memory that may still be taken.
     allowance: AtomicUsize,
@@ -266,7 +266,7 @@ pub(crate) fn load(space: &Arc<AddressSpace>) {
     {
         return;
     }
-    // SAFETY: it maps of the kernel what every table does, and lives until `loaded`
+    // SAFETY: it maps the same pages of the kernel as every table, and lives until `loaded`
     // is replaced, which happens after another table is installed.
     unsafe { space.tag.enter(space.satp) };
     // A program's text was written by some hart.
