@@ -11,6 +11,7 @@ use crate::arch::lock::IrqLock;
 use crate::arch::{csr, hart_index, sbi};
 use crate::machine::HartInfo;
 use crate::timers::Timers;
+use crate::times::Times;
 use crate::{MAX_HARTS, clock};
 
 /// How often the boot hart looks whether another one has come, in microseconds.
@@ -32,6 +33,8 @@ pub(crate) struct Hart {
     context: AtomicUsize,
     /// The harts that sleep.
     pub(crate) timers: IrqLock<Timers>,
+    /// Where its time goes.
+    pub(crate) times: Times,
 }
 
 impl Hart {
@@ -57,6 +60,7 @@ static HARTS: [Hart; MAX_HARTS] = [const {
         quantum_end: AtomicU64::new(u64::MAX),
         context: AtomicUsize::new(usize::MAX),
         timers: IrqLock::new(Timers::new()),
+        times: Times::new(),
     }
 }; MAX_HARTS];
 

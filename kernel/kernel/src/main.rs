@@ -62,6 +62,7 @@ mod storage;
 mod switching;
 mod syscall;
 mod timers;
+mod times;
 mod trace;
 mod users;
 mod vdso;

@@ -25,6 +25,7 @@ use crate::arch::{csr, hart_index};
 use crate::hart::Hart;
 use crate::memory::space::{self, AddressSpace};
 use crate::process::Thread;
+use crate::times::KERNEL;
 use crate::users::{self, Next};
 use crate::{chaos, clock, executor, global, hart, interrupts, println, syscall, trace};
 
@@ -73,6 +74,7 @@ fn turn() {
             break;
         }
     }
+    hart::at(index).times.set(KERNEL);
     csr::interrupts_restore(interrupts);
 }
 

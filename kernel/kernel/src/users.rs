@@ -17,7 +17,6 @@
 
 mod lists;
 mod place;
-mod times;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -29,11 +28,10 @@ use upshift_core::{LEVELS, Level};
 use crate::arch::hart_index;
 use crate::arch::lock::IrqLock;
 use crate::process::{Process, Thread};
+use crate::times::IDLE;
 use crate::trace::{self, Entered};
 use crate::{MAX_HARTS, global, hart, settings};
 pub(crate) use place::{PendingLevel, Place};
-pub(crate) use times::status;
-use times::{IDLE, Times};
 
 /// No place.
 const NONE: u16 = u16::MAX;
@@ -78,7 +76,6 @@ struct Users {
     /// Places from here on were never in use.
     fresh: u16,
     harts: [Doing; MAX_HARTS],
-    times: [Times; MAX_HARTS],
 }
 
 /// Bit L: a thread of level L is ready. Written under the lock of `USERS`.
@@ -99,7 +96,6 @@ static USERS: IrqLock<Users> = IrqLock::new(Users {
         place: NONE,
         idle: false,
     }; MAX_HARTS],
-    times: [const { Times::new() }; MAX_HARTS],
 });
 
 /// The level of the thread that runs on each hart, or [`NOTHING`]: `Doing::running`, for
@@ -209,6 +205,11 @@ pub(crate) fn find(process: &Process, place: u16) -> Option<Found> {
     hart.map(|hart| Found::Running(hart.running))
 }
 
+/// The number of the process whose thread runs on a hart; 0: none.
+pub(crate) fn process_on(index: usize) -> usize {
+    USERS.lock().harts[index].process
+}
+
 /// Does a hart run a thread of a process, or do a call for it?
 pub(crate) fn runs(process: &Process) -> bool {
     let users = USERS.lock();
@@ -291,7 +292,6 @@ pub(crate) enum Next {
 pub(crate) fn take(index: usize) -> Next {
     let mut users = USERS.lock();
     users.harts[index].idle = false;
-    users.times[index].set(NOTHING);
     let level = users.most_urgent();
     if level > users.harts[index].level {
         let least = level.min(Level::LEAST_URGENT.get());
@@ -306,13 +306,14 @@ pub(crate) fn take(index: usize) -> Next {
         .map_or(NONE, |list| list.head);
     if head == NONE {
         users.harts[index].idle = true;
-        users.times[index].set(IDLE);
+        hart::at(index).times.set(IDLE);
         return Next::Idle;
     }
     let Some(thread) = users.unlink(head) else {
         return Next::GiveWay;
     };
     users.set_running(index, level);
+    hart::at(index).times.set(level);
     users.harts[index].process = thread.process.number();
     users.harts[index].place = thread.place.index();
     Next::Run(thread)
@@ -333,6 +334,7 @@ pub(crate) fn changed_level(index: usize, thread: &mut Thread) {
     thread.settle();
     let level = thread.level.get();
     users.set_running(index, level);
+    hart::at(index).times.set(level);
     let level = level.min(users.most_urgent());
     users.set_level(index, level);
 }

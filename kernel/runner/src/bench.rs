@@ -12,6 +12,12 @@ use crate::qemu::{self, Machine};
 
 /// The published time of a round of the ring of pipes, on QEMU, in milliseconds.
 const PUBLISHED_RING: f64 = 1097.0;
+/// Connections and orders of the matrices of the server whose requests are counted.
+const REQUESTS: [(u32, u32); 2] = [(1, 1), (16, 8)];
+/// How long its requests are counted, in milliseconds: millions of instructions.
+const MILLIS: u32 = 100;
+/// The word of its line that is the time of a request in nanoseconds, one an instruction.
+const NANOS: usize = 17;
 /// How often the ring is timed.
 const RINGS: usize = 5;
 const LIMIT: Duration = Duration::from_secs(120);
@@ -23,8 +29,12 @@ struct Figure {
 }
 
 /// Measures and prints.
-pub(crate) fn run() -> Result<ExitCode, String> {
-    let image = build::image()?;
+pub(crate) fn run(isolated: bool) -> Result<ExitCode, String> {
+    let image = if isolated {
+        build::isolated()?
+    } else {
+        build::image()?
+    };
     println!("release profile as shipped: overflow checks on; one hart; instructions");
     println!("{:<52} {:>10} {:>10}", "", "min", "median");
     let kernel = boot(&image, true, "selftest=figures")?;
@@ -37,7 +47,23 @@ pub(crate) fn run() -> Result<ExitCode, String> {
             numbers[numbers.len() / 2]
         );
     }
+    for (connections, n) in REQUESTS {
+        let name = format!("request of the matrix server, {connections} x, {n} x {n}");
+        let cost = request(&image, connections, n)?;
+        println!("{name:<52} {cost:>10} {cost:>10}");
+    }
     ring(&image)
+}
+
+/// Instructions of a request to the server of the evaluation, clients included: coroutines, in a
+/// closed loop of one level.
+fn request(image: &Image, connections: u32, n: u32) -> Result<u64, String> {
+    let arguments = format!("init=matrix with=coroutines,{connections},{n},1,0,{MILLIS},1");
+    let output = boot(image, true, &arguments)?;
+    let mut lines = output.lines();
+    let nanos = lines.find_map(|line| line.strip_prefix("matrix: ")?.split(' ').nth(NANOS));
+    let nanos = nanos.and_then(|nanos| nanos.parse().ok());
+    nanos.ok_or_else(|| format!("{output}\nthe server says no cost of a request"))
 }
 
 /// The ring of 3,600 coroutines: one round.

@@ -49,6 +49,7 @@ impl Isa {
 pub(crate) const RV64GC_CPU: &str = "rv64,zba=off,zbb=off,zbs=off";
 
 /// What QEMU loads.
+#[derive(Clone)]
 pub(crate) struct Image {
     /// The kernel, an ELF file.
     pub(crate) kernel: PathBuf,
@@ -74,10 +75,20 @@ pub(crate) fn image_for(isa: Isa) -> Result<Image, String> {
 
 /// The image whose kernel has threads for calls that wait.
 pub(crate) fn with_kernel_threads() -> Result<Image, String> {
-    let features = ["--features", "selftest,kernel-threads"];
-    call(Isa::Usual, "build", "os-kernel", &features)?;
+    with_feature("kernel-threads")
+}
+
+/// The image whose kernel is in no page table of a program.
+pub(crate) fn isolated() -> Result<Image, String> {
+    with_feature("isolated")
+}
+
+/// The image whose kernel has a feature more.
+fn with_feature(feature: &str) -> Result<Image, String> {
+    let features = format!("selftest,{feature}");
+    call(Isa::Usual, "build", "os-kernel", &["--features", &features])?;
     let built = output().join("os-kernel");
-    let kernel = output().join("os-kernel-threads");
+    let kernel = output().join(format!("os-kernel-{feature}"));
     std::fs::copy(&built, &kernel).map_err(|error| format!("{}: {error}", built.display()))?;
     Ok(Image { kernel, ..image()? })
 }

@@ -62,7 +62,11 @@ enum Task {
         seeds: Option<u64>,
     },
     /// Counts the instructions of operations
-    Bench,
+    Bench {
+        /// Boots a kernel that is in no page table of a program
+        #[arg(long)]
+        isolated: bool,
+    },
     /// Measures the matrix server of the papers, in four models
     Evaluate(Evaluate),
     /// Measures four rings of 128 coroutines on 1 to 5 vCPUs, on 4 harts
@@ -92,6 +96,9 @@ struct Run {
     /// Builds and boots for a processor without Zba, Zbb and Zbs
     #[arg(long)]
     rv64gc: bool,
+    /// Builds a kernel that is in no page table of a program
+    #[arg(long, conflicts_with = "rv64gc")]
+    isolated: bool,
     /// The command line of the kernel; without init=PROGRAM the shell starts
     #[arg(value_name = "KERNEL ARGUMENT")]
     arguments: Vec<String>,
@@ -242,7 +249,7 @@ fn main() -> ExitCode {
         // All tests repeatedly, then the seeds that the matrix leaves out.
         Task::Soak(it) => suite::soak(it.smp, it.runs, it.only.as_deref()),
         Task::PowerCut { seeds } => suite::power_cuts(seeds),
-        Task::Bench => bench::run(),
+        Task::Bench { isolated } => bench::run(isolated),
         Task::Evaluate(it) => evaluate(it),
         Task::Rings => rings(),
         Task::Trace(it) => show_trace(&it),
@@ -307,7 +314,11 @@ fn build_all(isa: build::Isa) -> Result<ExitCode, String> {
 
 /// Boots with the console on the terminal.
 fn run(it: Run) -> Result<ExitCode, String> {
-    let image = build::image_for(build::Isa::of(it.rv64gc))?;
+    let image = if it.isolated {
+        build::isolated()?
+    } else {
+        build::image_for(build::Isa::of(it.rv64gc))?
+    };
     let mut arguments = it.arguments;
     let begins = |word: &String| word.starts_with("init=") || word.starts_with("selftest");
     if !arguments.iter().any(begins) {
@@ -400,7 +411,7 @@ mod tests {
             panic!("a run with a network")
         };
         let to_echo = qemu::Network::ForwardedTo { port: 5007, to: 7 };
-        assert!(it.network == Some(to_echo) && it.arguments.is_empty());
+        assert!(it.network == Some(to_echo) && it.arguments.is_empty() && !it.isolated);
         let Ok(Task::Test(it)) = task("test --smp 2,4") else {
             panic!("the tests")
         };
@@ -416,6 +427,7 @@ mod tests {
             "test --seed x",
             "test --seed 1 --seeds 2",
             "bench left",
+            "run --rv64gc --isolated",
             "evaluate --quick --host",
             "evaluate --sources",
             "run --network 5007",

@@ -1,5 +1,5 @@
-//! Jobs on two hosts, which are network and name namespaces of this machine's. They need root,
-//! `ip` and `unshare`.
+//! Jobs on two hosts, which are network and name namespaces of this machine's, with a cable of
+//! their own: no interface of the machine is used. They need root, `ip` and `unshare`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -58,8 +58,8 @@ impl Hosts {
         Some(hosts)
     }
 
-    /// Runs a case with so many ranks on the first host, and one on the second.
-    fn job(&self, near: usize, case: &str) -> Output {
+    /// Runs a case with so many ranks on the first host, and so many on the second.
+    fn job(&self, [near, far]: [usize; 2], case: &str) -> Output {
         let _one = alone();
         let [a, b] = &self.names;
         // In place of ssh: drops the name of the host, and starts the rest on the second one.
@@ -70,14 +70,14 @@ impl Hosts {
                 "#!/bin/sh\nshift\nexec ip netns exec {b} unshare --uts sh -c \"hostname {b}; $*\"\n"
             ),
         );
-        let ranks = near + 1;
+        let ranks = near + far;
         let launch = self.folder.join("launch");
         script(
             &launch,
             &format!(
                 "#!/bin/sh\nhostname {a}\nexec timeout -k 5 60 mpirun --oversubscribe \
                  --mca plm_rsh_agent {} --mca oob_tcp_if_include 10.77.0.0/24 \
-                 --mca btl_tcp_if_include 10.77.0.0/24 --host 10.77.0.1:{near},10.77.0.2:1 -n {ranks} \
+                 --mca btl_tcp_if_include 10.77.0.0/24 --host 10.77.0.1:{near},10.77.0.2:{far} -n {ranks} \
                  {PROGRAM} {case}\n",
                 agent.display()
             ),
@@ -108,7 +108,7 @@ fn a_rank_that_dies_alone_on_its_host_is_named() {
         return;
     };
     for near in [1, 2] {
-        let output = hosts.job(near, "killed");
+        let output = hosts.job([near, 1], "killed");
         let text = text(&output);
         assert!(!output.status.success(), "{text}");
         assert_ne!(output.status.code(), Some(124), "the job hangs\n{text}");
@@ -125,13 +125,26 @@ fn a_rank_that_dies_alone_on_its_host_is_named() {
     }
 }
 
+/// Messages of all sizes, every collective, and requests with levels, each checked by its ranks.
 #[test]
-fn ranks_that_leave_two_hosts_in_order_are_not_missed() {
-    let Some(hosts) = Hosts::new("order") else {
+fn messages_collectives_and_requests_cross_hosts() {
+    let Some(hosts) = Hosts::new("cross") else {
         return;
     };
-    let output = hosts.job(1, "requests");
-    let text = text(&output);
-    assert!(output.status.success() && text.contains("ok"), "{text}");
-    assert!(!text.contains("upshift-mpi:"), "{text}");
+    for (ranks, case) in [
+        ([1, 1], "points"),
+        ([2, 2], "points"),
+        ([1, 2], "collectives"),
+        ([2, 2], "collectives"),
+        ([1, 1], "requests"),
+        ([2, 1], "requests"),
+        ([1, 1], "overtakes"),
+    ] {
+        let output = hosts.job(ranks, case);
+        let text = text(&output);
+        let is_right = output.status.success() && text.contains("ok");
+        assert!(is_right, "{case}, {ranks:?} ranks: {text}");
+        // No rank is missed, since all leave in order.
+        assert!(!text.contains("upshift-mpi:"), "{case}, {ranks:?}: {text}");
+    }
 }

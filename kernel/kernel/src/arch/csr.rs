@@ -137,6 +137,37 @@ pub(crate) fn flush_translations() {
     unsafe { asm!("sfence.vma", options(nostack)) };
 }
 
+/// Forgets the translations of one ASID on this hart.
+#[cfg(feature = "isolated")]
+pub(crate) fn flush_translations_of(asid: usize) {
+    // SAFETY: costs time only.
+    unsafe { asm!("sfence.vma x0, {}", in(reg) asid, options(nostack)) };
+}
+
+/// The last ASID that the processor tells from others; 0: it has none. For the table of the
+/// kernel, whose ASID is 0.
+#[cfg(feature = "isolated")]
+pub(crate) fn last_asid() -> usize {
+    const ALL: usize = 0xffff;
+    let read: usize;
+    // SAFETY: the table stays the same; bits of the ASID that the processor lacks read as 0.
+    // The flush forgets translations under the other number.
+    unsafe {
+        asm!(
+            "csrr {old}, satp",
+            "or   {all}, {all}, {old}",
+            "csrw satp, {all}",
+            "csrr {all}, satp",
+            "csrw satp, {old}",
+            "sfence.vma",
+            old = out(reg) _,
+            all = inout(reg) ALL << 44 => read,
+            options(nostack),
+        );
+    }
+    read >> 44 & ALL
+}
+
 /// Makes this hart fetch the instructions that were written last.
 #[inline]
 pub(crate) fn flush_instructions() {

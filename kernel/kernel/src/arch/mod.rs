@@ -7,6 +7,8 @@
 pub(crate) mod boot;
 pub(crate) mod csr;
 pub(crate) mod finisher;
+#[cfg(feature = "isolated")]
+pub(crate) mod gate;
 pub(crate) mod host;
 #[cfg(feature = "kernel-threads")]
 pub(crate) mod kernel_thread;

@@ -10,6 +10,9 @@
 //! from user mode comes back in the middle of the poll that entered it, on the
 //! same stack, and nothing of the kernel is ever interrupted by it.
 //!
+//! In an isolated kernel the way leads through the gate (`gate.rs`): the text from `enter_user` to
+//! `user_trap` is in every table, and changes the table where it has the fewest registers in use.
+//!
 //! Floating point: the kernel runs with it off. A program starts with it off as
 //! well; its first floating-point instruction traps, and from then on its
 //! registers are saved when they were changed and loaded on the way back. Those
@@ -19,6 +22,8 @@ use alloc::boxed::Box;
 use core::arch::global_asm;
 
 use super::csr;
+#[cfg(feature = "isolated")]
+use super::gate;
 use crate::interrupts;
 use crate::trace::Entered;
 
@@ -156,7 +161,15 @@ impl UserContext {
         // kernel and program. The context is ours until the call returns. User mode cannot
         // touch kernel memory, and returns only through `user_trap`, which
         // restores stack, `tp` and the callee-saved registers.
-        unsafe { enter_user(self) };
+        #[cfg(not(feature = "isolated"))]
+        unsafe {
+            enter_user(self)
+        };
+        // SAFETY: as above; and the gate is that of this hart, which has the table of the program.
+        #[cfg(feature = "isolated")]
+        unsafe {
+            enter_user(self, gate::of(super::hart_index()))
+        };
         let (cause, value) = (csr::scause(), csr::stval());
         if cause & csr::INTERRUPT != 0 {
             return Trap::Interrupt(cause & !csr::INTERRUPT);
@@ -191,7 +204,10 @@ pub(crate) fn install() {
 
 unsafe extern "C" {
     fn kernel_trap();
+    #[cfg(not(feature = "isolated"))]
     fn enter_user(context: *mut UserContext);
+    #[cfg(feature = "isolated")]
+    fn enter_user(context: *mut UserContext, gate: &gate::Gate);
 }
 
 /// A trap while the kernel ran. Interrupts are masked until it returns.
@@ -278,25 +294,21 @@ kernel_trap:
     .macro  each_float_one op, n
     \op     f\n, ({FLOAT} + 8 * \n)(a0)
     .endm
-    # All but x10 (a0), which holds the context.
-    .macro  each_register op
+    # Registers from one to another, at the context in x10 (a0).
+    .macro  registers op, from, to
     .altmacro
-    .set    i, 1
-    .rept   9
-    each_register_one \op, %i
-    .set    i, i + 1
-    .endr
-    .set    i, 11
-    .rept   21
-    each_register_one \op, %i
+    .set    i, \from
+    .rept   \to - \from + 1
+    register \op, %i
     .set    i, i + 1
     .endr
     .noaltmacro
     .endm
-    .macro  each_register_one op, n
+    .macro  register op, n
     \op     x\n, (8 * (\n - 1))(a0)
     .endm
 
+    .section .text.gate, "ax"
     .globl enter_user
 enter_user:
     addi    sp, sp, -112
@@ -317,7 +329,19 @@ enter_user:
     sd      tp, {KERNEL_TP}(a0)
     la      t0, user_trap
     csrw    stvec, t0
-    csrw    sscratch, a0
+    "#,
+    #[cfg(not(feature = "isolated"))]
+    "csrw    sscratch, a0",
+    #[cfg(feature = "isolated")]
+    r#"
+    # a1 = gate, until the end; the program's a0 goes into sscratch, its a1 into the gate.
+    sd      a0, {GATE_CONTEXT}(a1)
+    ld      t0, 72(a0)
+    csrw    sscratch, t0
+    ld      t0, 80(a0)
+    sd      t0, {GATE_A1}(a1)
+    "#,
+    r#"
     ld      t0, {PC}(a0)
     csrw    sepc, t0
     ld      t1, {STATUS}(a0)
@@ -333,14 +357,39 @@ enter_user:
     csrc    sstatus, t0
     li      t0, 2 << 13
     csrs    sstatus, t0
-1:  each_register ld
+1:  registers ld, 1, 9
+    registers ld, 12, 31
+    "#,
+    #[cfg(not(feature = "isolated"))]
+    r#"
+    ld      a1, 80(a0)
     ld      a0, 72(a0)
     sret
-
+    "#,
+    #[cfg(feature = "isolated")]
+    r#"
+    ld      a0, {GATE_PROGRAM}(a1)
+    csrw    satp, a0
+    csrrw   a0, sscratch, a1
+    ld      a1, {GATE_A1}(a1)
+    sret
+    "#,
+    r#"
     .align 2
 user_trap:
     csrrw   a0, sscratch, a0
-    each_register sd
+    "#,
+    #[cfg(feature = "isolated")]
+    r#"
+    sd      a1, {GATE_A1}(a0)
+    ld      a1, {GATE_KERNEL}(a0)
+    csrw    satp, a1
+    ld      a1, {GATE_A1}(a0)
+    ld      a0, {GATE_CONTEXT}(a0)
+    "#,
+    r#"
+    registers sd, 1, 9
+    registers sd, 11, 31
     csrr    t0, sscratch
     sd      t0, 72(a0)
     csrr    t0, sepc
@@ -386,6 +435,14 @@ user_trap:
     KERNEL_TP = const KERNEL_TP,
     FLOAT = const FLOAT,
     FCSR = const FCSR,
+    #[cfg(feature = "isolated")]
+    GATE_KERNEL = const gate::KERNEL,
+    #[cfg(feature = "isolated")]
+    GATE_PROGRAM = const gate::PROGRAM,
+    #[cfg(feature = "isolated")]
+    GATE_CONTEXT = const gate::CONTEXT,
+    #[cfg(feature = "isolated")]
+    GATE_A1 = const gate::A1,
 );
 
 /// Where a hart whose stack is full says so.

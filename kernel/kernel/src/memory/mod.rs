@@ -16,9 +16,10 @@
 //!  0                     ┘
 //! ```
 //!
-//! The upper half is the same in every address space and never accessible to
-//! user mode. There is one mapping of the kernel, so nothing is writable under
-//! one address and executable under another.
+//! The upper half is never accessible to user mode. It is the same in every
+//! address space, or in an isolated kernel empty but for a gate (`isolated.rs`).
+//! There is one mapping of the kernel, so nothing is writable under one address
+//! and executable under another.
 //!
 //! With `arch` the only place of `unsafe`. User memory is an *allegation*: see
 //! [`user`].
@@ -26,6 +27,10 @@
 pub(crate) mod dma;
 pub(crate) mod frames;
 pub(crate) mod heap;
+#[cfg(feature = "isolated")]
+pub(crate) mod isolated;
+#[cfg(not(feature = "isolated"))]
+mod mapped;
 pub(crate) mod pagetable;
 pub(crate) mod shared;
 pub(crate) mod space;
@@ -36,6 +41,10 @@ use core::ops::Range;
 use crate::arch::lock::Once;
 use crate::arch::{boot, csr};
 use crate::machine::Machine;
+#[cfg(feature = "isolated")]
+use isolated as isolation;
+#[cfg(not(feature = "isolated"))]
+use mapped as isolation;
 use pagetable::{Mapping, PageTable};
 
 /// Bytes of a page and of a frame.
@@ -146,6 +155,8 @@ pub(crate) fn init(machine: &Machine, device_tree: Range<usize>) {
     // stacks, memory, devices; it is never dropped.
     unsafe { csr::set_satp(table.satp()) };
     KERNEL_TABLE.set(table);
+    #[cfg(feature = "isolated")]
+    isolated::init().expect("memory for the gate's page table");
     shared::init().expect("memory for the global bitmap");
     if first.end < ram.end {
         frames::add(first.end..ram.end, &mut used);

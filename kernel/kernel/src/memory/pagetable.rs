@@ -2,7 +2,7 @@
 //!
 //! A [`PageTable`] owns its tables and, in the lower half, the frames that were
 //! given to it; both go with it. The entries of the upper half point to tables
-//! of the kernel's page table, which is never dropped.
+//! of the kernel's page table, or of its gate's, which are never dropped.
 
 use core::ops::Range;
 
@@ -31,9 +31,15 @@ const OWNED: u64 = 1 << 8;
 pub(crate) struct Mapping(u64);
 
 impl Mapping {
-    pub(super) const KERNEL_TEXT: Mapping = Mapping(READ | EXECUTE | GLOBAL);
-    pub(super) const KERNEL_CONSTANTS: Mapping = Mapping(READ | GLOBAL);
-    pub(super) const KERNEL_DATA: Mapping = Mapping(READ | WRITE | GLOBAL);
+    /// Set for pages that are in every table: the kernel's, unless it is isolated.
+    const KERNEL: u64 = if cfg!(feature = "isolated") {
+        0
+    } else {
+        GLOBAL
+    };
+    pub(super) const KERNEL_TEXT: Mapping = Mapping(READ | EXECUTE | Self::KERNEL);
+    pub(super) const KERNEL_CONSTANTS: Mapping = Mapping(READ | Self::KERNEL);
+    pub(super) const KERNEL_DATA: Mapping = Mapping(READ | WRITE | Self::KERNEL);
     /// A program may execute and read it.
     pub(crate) const USER_TEXT: Mapping = Mapping(USER | READ | EXECUTE);
     /// A program may read it.
@@ -115,13 +121,13 @@ impl PageTable {
         Ok(PageTable { root })
     }
 
-    /// A table that maps the kernel as `kernel` does, and nothing else.
+    /// A table with the upper half of another one, which is never dropped, and nothing else.
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub(super) fn with_kernel(kernel: &PageTable) -> Result<PageTable, OutOfMemory> {
+    pub(super) fn with_upper(other: &'static PageTable) -> Result<PageTable, OutOfMemory> {
         let mut table = PageTable::new()?;
-        let upper = &kernel.root_table().0[UPPER..];
+        let upper = &other.root_table().0[UPPER..];
         table.root_table_mut().0[UPPER..].copy_from_slice(upper);
         Ok(table)
     }
@@ -238,6 +244,14 @@ impl PageTable {
         None
     }
 
+    /// Bytes that the upper half maps.
+    #[cfg(all(feature = "selftest", feature = "isolated"))]
+    pub(crate) fn upper_bytes(&self) -> usize {
+        let upper = &self.root_table().0[UPPER..];
+        // SAFETY: `self` is borrowed, so its tables are there.
+        upper.iter().map(|entry| unsafe { bytes(*entry, 2) }).sum()
+    }
+
     fn lower(&mut self, page: usize) -> Result<&mut Entry, OutOfMemory> {
         assert!(page < LOWER_END && page.is_multiple_of(PAGE));
         let entry = self.entry(page, 0)?;
@@ -277,6 +291,25 @@ impl Drop for PageTable {
             unsafe { drop_entry(*entry, 2) };
         }
     }
+}
+
+/// Bytes that an entry maps.
+///
+/// # Safety
+/// It is an entry of a table of this level that is in use.
+#[cfg(all(feature = "selftest", feature = "isolated"))]
+unsafe fn bytes(entry: Entry, level: usize) -> usize {
+    if !entry.is_valid() {
+        return 0;
+    }
+    if entry.is_leaf() {
+        return span(level);
+    }
+    // SAFETY: points to a table of the level below.
+    let table = unsafe { &*(entry.address().direct() as *const Table) };
+    // SAFETY: passed on.
+    let bytes = |entry: &Entry| unsafe { bytes(*entry, level - 1) };
+    table.0.iter().map(bytes).sum()
 }
 
 /// Frees what an entry owns.

@@ -1,7 +1,7 @@
 //! Address spaces of processes: what is mapped where, and which is in use on which hart.
 //!
 //! An address space is freed when its last holder has gone; a hart that has it
-//! in `satp` holds it ([`load`], [`unload`]).
+//! in `satp`, or will in user mode, holds it ([`load`], [`unload`]).
 
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicUsize;
@@ -15,7 +15,7 @@ use super::frames::{self, Frame};
 use super::pagetable::{Mapping, PageTable};
 use super::shared::{SharedPage, TracePage, global};
 use super::user::copy;
-use super::{KERNEL_TABLE, OutOfMemory, PAGE};
+use super::{OutOfMemory, PAGE, isolation};
 use crate::MAX_HARTS;
 use crate::arch::lock::{IrqLock, Once};
 use crate::arch::{csr, hart_index};
@@ -35,6 +35,8 @@ const RESERVE: usize = 2048;
 pub(crate) struct AddressSpace {
     pub(super) table: IrqLock<PageTable>,
     satp: usize,
+    /// Tells its translations from those of other spaces.
+    tag: isolation::Tag,
     /// Frames of user memory that may still be taken.
     allowance: AtomicUsize,
     /// The words that the kernel and the program both look at.
@@ -50,14 +52,15 @@ pub(crate) struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// A space with the kernel and nothing else, for a process of this share.
+    /// A space with its shared pages and nothing else, for a process of this share.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub(crate) fn new(share: &Arc<Share>) -> Result<AddressSpace, OutOfMemory> {
         let taken = share.take(Resource::Memory, OVERHEAD * PAGE_KIB);
         let taken = taken.map_err(|_| OutOfMemory)?;
-        let mut table = PageTable::with_kernel(KERNEL_TABLE.get())?;
+        let tag = isolation::Tag::new()?;
+        let mut table = PageTable::with_upper(isolation::visible())?;
         let shared = SharedPage::new()?;
         table.map_shared(layout::SHARED, shared.address(), Mapping::USER_DATA)?;
         let threads = SharedPage::new()?;
@@ -75,7 +78,8 @@ impl AddressSpace {
         let global = global().address();
         table.map_shared(layout::GLOBAL, global, Mapping::USER_CONSTANTS)?;
         Ok(AddressSpace {
-            satp: table.satp(),
+            satp: tag.satp(&table),
+            tag,
             table: IrqLock::new(table),
             allowance: AtomicUsize::new(MAX_FRAMES),
             shared,
@@ -248,7 +252,7 @@ impl AddressSpace {
     }
 }
 
-/// The space each hart has in `satp`; none: the kernel's own table.
+/// The space each hart has in `satp` while its program runs; none: no program's.
 static LOADED: [IrqLock<Option<Arc<AddressSpace>>>; MAX_HARTS] =
     [const { IrqLock::new(None) }; MAX_HARTS];
 
@@ -262,9 +266,9 @@ pub(crate) fn load(space: &Arc<AddressSpace>) {
     {
         return;
     }
-    // SAFETY: it maps the kernel as every table does, and lives until `loaded`
+    // SAFETY: it maps the same pages of the kernel as every table, and lives until `loaded`
     // is replaced, which happens after another table is installed.
-    unsafe { csr::set_satp(space.satp) };
+    unsafe { space.tag.enter(space.satp) };
     // A program's text was written by some hart.
     csr::flush_instructions();
     let old = loaded.replace(space.clone());
@@ -277,7 +281,7 @@ pub(crate) fn load(space: &Arc<AddressSpace>) {
 pub(crate) fn unload() {
     let mut loaded = LOADED[hart_index()].lock();
     if loaded.is_some() {
-        super::install_kernel_table();
+        isolation::leave();
         let old = loaded.take();
         drop(loaded);
         drop(old);

@@ -5,8 +5,9 @@
 //!              copies bytes              takes or makes one frame
 //! ```
 //!
-//! A call that moves bytes takes the lock of its endpoint only, so it waits at most for one frame of the same socket. The
-//! stack takes it inside its own lock. The slot of an endpoint (`table.rs`) has what only the stack looks at.
+//! A call that moves bytes takes the lock of its endpoint only, so it waits at most for one frame
+//! of the same socket. The stack takes that lock inside its own. The slot of an endpoint
+//! (`table.rs`) has the fields of the stack.
 
 use core::ops::{Deref, DerefMut};
 
@@ -23,9 +24,9 @@ static ENDPOINTS: [IrqLock<Option<Endpoint>>; SOCKETS] = [const { IrqLock::new(N
 pub(super) struct Endpoint {
     /// A set of one: `smoltcp` looks at the sockets of a set one after the other.
     pub(super) set: SocketSet<'static>,
-    /// To be ended, once what was written has been acknowledged.
+    /// Set when the socket is closed: it ends once all written bytes have been acknowledged.
     pub(super) is_ending: bool,
-    /// At least half of the room for what comes was taken, and not all of it has been read since.
+    /// Set when the receive buffer is at least half full, until all of it has been read.
     pub(super) was_half_full: bool,
 }
 

@@ -1,12 +1,13 @@
-//! What calls leave for the coroutine of the network: which sockets they have given something to do, and how urgent that is.
+//! Requests of calls to the coroutine of the network: sockets with work, and its levels.
 //!
 //! ```text
 //!  call ── bytes ─► endpoint
 //!   └───── kick ──► Requests: queue of sockets, levels ── next ─► the coroutine, before each frame
 //! ```
 //!
-//! A call that moves bytes does not take the lock of the stack: it leaves a word here, under a lock that is held for some
-//! dozens of instructions. O(1), and nothing is allocated after boot: a socket is in the queue at most once.
+//! A call that moves bytes does not take the lock of the stack: it leaves a word here, under a lock
+//! that is held for some dozens of instructions. O(1), and nothing is allocated after boot, because
+//! a socket is in the queue at most once.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -21,7 +22,7 @@ use crate::levels::{Follower, Levels};
 
 static REQUESTS: Once<IrqLock<Requests>> = Once::new();
 
-/// What calls have left for a socket.
+/// Requests of all calls to a socket.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Request {
     /// The levels of the calls.
@@ -35,9 +36,9 @@ pub(super) struct Request {
 pub(super) struct Requests {
     queue: VecDeque<Index>,
     of_socket: Vec<Request>,
-    /// Levels of the calls that have left something to do since the coroutine last said what it knows of.
+    /// Levels of the requests since the coroutine last called [`Requests::knows`].
     new: u64,
-    /// Levels of what the stack knows that it has to do.
+    /// Levels of the work that the stack knows of.
     known: u64,
     /// The calls that wait for the network.
     waiting: Levels,
@@ -73,7 +74,7 @@ impl Requests {
         self.coroutine.wake();
     }
 
-    /// A call of this level waits for a socket: what it sends is as urgent.
+    /// A call of this level waits for a socket, so the socket's frames are as urgent.
     pub(super) fn concerns(&mut self, index: Index, level: Level) {
         self.add(index, level);
     }
@@ -102,13 +103,13 @@ impl Requests {
         ))
     }
 
-    /// What was left for a socket that is gone does not concern the next one of its number.
+    /// Drops the requests to a socket that is gone: the next one of its number has none.
     pub(super) fn forget(&mut self, index: Index) {
         let request = &mut self.of_socket[usize::from(index)];
         (request.levels, request.has_work) = (0, false);
     }
 
-    /// The stack has something to do at these levels, and at no others but those of calls that come now.
+    /// The stack has work at these levels, and at no others but those of calls that come now.
     pub(super) fn knows(&mut self, levels: u64) {
         self.known = levels;
         if self.queue.is_empty() {
@@ -127,8 +128,8 @@ impl Requests {
         self.coroutine.wake();
     }
 
-    /// The coroutine is as urgent as what it has to do. That of a frame of the card is not known before it is looked at, nor
-    /// that of the clock: these may be for any call that waits.
+    /// Makes the coroutine as urgent as its work. The level of a frame of the card is not known
+    /// before the frame is parsed, nor that of a deadline: each may be for any call that waits.
     fn settle(&mut self) {
         let mut levels = self.new | self.known;
         if levels == 0 || self.has_card {

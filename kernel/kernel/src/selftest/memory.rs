@@ -6,6 +6,8 @@ use super::Outcome;
 use crate::ensure;
 use crate::memory::frames::{Frame, free_frames};
 use crate::memory::heap;
+#[cfg(feature = "isolated")]
+use crate::memory::{PAGE, isolated};
 
 pub(super) async fn frames_come_back() -> Outcome {
     let before = free_frames();
@@ -99,5 +101,27 @@ pub(super) async fn heap_answers_null_when_memory_is_out() -> Outcome {
         memory.try_reserve_exact(1 << 40).is_err(),
         "a TiB was promised"
     );
+    Ok(())
+}
+
+#[cfg(feature = "isolated")]
+pub(super) async fn programs_see_two_pages_of_the_kernel() -> Outcome {
+    let visible = isolated::visible().upper_bytes();
+    ensure!(visible == 2 * PAGE, "{visible} bytes are visible");
+    Ok(())
+}
+
+#[cfg(feature = "isolated")]
+pub(super) async fn address_space_ids_are_distinct_and_come_back() -> Outcome {
+    for round in 0..2 {
+        let all = core::iter::from_fn(|| isolated::Tag::new().ok());
+        let all: Vec<_> = all.take(2 * isolated::ASIDS).collect();
+        let mut numbers: Vec<_> = all.iter().map(isolated::Tag::asid).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        // 0 is the kernel's.
+        let right = (1..isolated::ASIDS).collect::<Vec<_>>();
+        ensure!(numbers == right, "round {round}: {numbers:?}");
+    }
     Ok(())
 }

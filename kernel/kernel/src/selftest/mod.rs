@@ -41,9 +41,9 @@ macro_rules! ensure {
 }
 
 macro_rules! tests {
-    ($($module:ident :: $name:ident),* $(,)?) => {
+    ($($(#[$attribute:meta])* $module:ident :: $name:ident),* $(,)?) => {
         const TESTS: &[(&str, Test)] = &[
-            $((stringify!($name), || Box::pin($module::$name()))),*
+            $($(#[$attribute])* (stringify!($name), || Box::pin($module::$name()))),*
         ];
     };
 }
@@ -54,6 +54,10 @@ tests! {
     memory::heap_serves_every_size,
     memory::pages_of_the_heap_come_back,
     memory::heap_answers_null_when_memory_is_out,
+    #[cfg(feature = "isolated")]
+    memory::programs_see_two_pages_of_the_kernel,
+    #[cfg(feature = "isolated")]
+    memory::address_space_ids_are_distinct_and_come_back,
     executor::more_urgent_runs_first,
     executor::levels_are_fifo,
     executor::reprio_moves_a_queued_coroutine,

@@ -175,7 +175,8 @@ pub(super) fn hart(thread: &mut Thread, [index, start, len, ..]: Arguments) -> A
     if index >= harts {
         return Err(Error::BadArgument);
     }
-    give(thread, (start, len), &users::status(index).to_bytes())?;
+    let status = hart::at(index).times.status(users::process_on(index));
+    give(thread, (start, len), &status.to_bytes())?;
     Ok(harts as isize)
 }
 

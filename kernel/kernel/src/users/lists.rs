@@ -66,7 +66,6 @@ impl Users {
     /// A thread of this level runs on a hart, or [`NOTHING`] does.
     pub(super) fn set_running(&mut self, index: usize, level: u8) {
         self.harts[index].running = level;
-        self.times[index].set(level);
         RUNNING[index].store(level, Release);
     }
 

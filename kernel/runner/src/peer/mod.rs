@@ -1,7 +1,9 @@
 //! A peer of the machine: it speaks to the echo server there, through a forwarded port of
-//! 127.0.0.1, of TCP or of UDP. Some of it is not polite. `frames` is on the machine's own network.
+//! 127.0.0.1, of TCP or of UDP. Some of it is not polite. `frames` is on the machine's own network,
+//! `matrix` asks the matrix server.
 
 mod frames;
+mod matrix;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
@@ -25,6 +27,7 @@ const DATAGRAMS: u8 = 20;
 const TRIES: usize = 40;
 
 pub(crate) use frames::speak as speak_frames;
+pub(crate) use matrix::speak as ask_matrix;
 
 /// A port that nothing listens at, for now.
 pub(crate) fn free_port() -> Result<u16, String> {

@@ -2,7 +2,7 @@
 
 use super::wrong::{failures, refusals};
 use super::{FUZZ_SEEDS_AT_ONCE, LIMIT_OF_INSTRUCTIONS, MOST_FOR_A_FIFTH, Run, run_of};
-use crate::build::Isa;
+use crate::build::{Image, Isa};
 use crate::disk::Content;
 use crate::qemu::{Network, Outcome};
 use crate::trace::{self, Kind};
@@ -79,10 +79,13 @@ pub(super) fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
         "init=tests threads=1024 stack=16",
     ));
     runs.push(late());
-    let mut threads = matrix_server("threads");
-    threads.name = format!("kernel threads, {}", threads.name);
-    threads.image = Some(build::with_kernel_threads()?);
-    runs.push(threads);
+    let kernel_threads = build::with_kernel_threads()?;
+    let on_threads = |run: Run| on_kernel_threads(&kernel_threads, run);
+    runs.extend(["coroutines", "threads"].map(|model| on_threads(matrix_server(model))));
+    runs.push(open_loop("coroutines", 1));
+    runs.push(open_loop("threads", 2));
+    runs.push(on_threads(open_loop("coroutines", 2)));
+    runs.extend(clients_of_the_host(&kernel_threads)?);
     let stripped = build::variant("stripped", |_, file| doctor::stripped(file))?;
     runs.push(Run {
         image: Some(stripped),
@@ -101,6 +104,24 @@ pub(super) fn rv64gc() -> Result<Run, String> {
     run.image = Some(build::image_for(Isa::Rv64gc)?);
     run.machine.cpu = build::RV64GC_CPU;
     Ok(run)
+}
+
+/// Part of the names of the machines whose kernel is isolated.
+pub(super) const ISOLATED: &str = "isolated";
+
+/// The kernel's tests and the programs' in a kernel that is in no page table of a program.
+pub(super) fn isolated() -> Result<Vec<Run>, String> {
+    let image = build::isolated()?;
+    let runs = [
+        run_of(format!("{ISOLATED}, smp 1 kernel"), 1, "selftest icount").icount(),
+        run_of(format!("{ISOLATED}, smp 2 kernel"), 2, "selftest"),
+        run_of(format!("{ISOLATED}, smp 2"), 2, "init=tests"),
+    ];
+    let with_image = |run| Run {
+        image: Some(image.clone()),
+        ..run
+    };
+    Ok(runs.map(with_image).into())
 }
 
 /// An echo server in the machine, and a peer outside. On one hart the network tells the machine
@@ -258,6 +279,77 @@ fn matrix_server(model: &str) -> Run {
     run.last = "upshift: matrix ended with 0";
     run.check = says_what_a_request_costs;
     run
+}
+
+/// The same on a kernel that has a thread for each call that waits.
+fn on_kernel_threads(image: &Image, run: Run) -> Run {
+    Run {
+        name: format!("kernel threads, {}", run.name),
+        image: Some(image.clone()),
+        ..run
+    }
+}
+
+/// Connections of the open loop, and of the clients of the host.
+const CONNECTIONS: u16 = 8;
+/// Requests of each connection of the open loop.
+const TURNS: u16 = 5;
+
+/// The server of the evaluation, asked every 20 ms on each connection.
+fn open_loop(model: &str, smp: u32) -> Run {
+    const PERIOD: u16 = 20;
+    let millis = PERIOD * TURNS;
+    let arguments = format!("init=matrix with={model},{CONNECTIONS},8,2,{PERIOD},{millis},{smp}");
+    let name = format!("matrix server, {model}, open loop, smp {smp}, icount");
+    let mut run = run_of(name, smp, &arguments).icount();
+    run.last = "upshift: matrix ended with 0";
+    run.check = answers_all;
+    run
+}
+
+/// Every request of the open loop was answered in the time that is measured.
+fn answers_all(outcome: &Outcome) -> Result<(), String> {
+    let mut lines = outcome.output.lines();
+    let answered = lines.find_map(|line| line.strip_prefix("matrix: ")?.split(' ').nth(6));
+    let all = CONNECTIONS * TURNS;
+    match answered {
+        Some(answered) if answered == all.to_string() => Ok(()),
+        answered => Err(format!("{answered:?} of {all} requests were answered")),
+    }
+}
+
+/// The server of the evaluation, and clients on the host that compare every reply.
+fn clients_of_the_host(kernel_threads: &Image) -> Result<[Run; 3], String> {
+    const MODELS: [(&str, u32); 3] = [("coroutines", 1), ("threads", 2), ("coroutines", 2)];
+    // One after the other, or machines would get the same ones.
+    let first = peer::free_ports(CONNECTIONS * MODELS.len() as u16)?;
+    let mut next = first;
+    let runs = MODELS.map(|(model, smp)| {
+        let first = next;
+        next += CONNECTIONS;
+        let arguments = format!(
+            "init=matrix with=outside,{model},{CONNECTIONS},{smp} address=10.0.2.15/24,10.0.2.2"
+        );
+        let name = format!("matrix server, {model}, clients of the host, smp {smp}");
+        let mut run = run_of(name, smp, &arguments);
+        run.machine.network = Network::Served {
+            first,
+            count: CONNECTIONS,
+            of_server: CONNECTIONS,
+        };
+        run.last = "upshift: matrix ended with 0";
+        run.peer = Some(|network| match network {
+            Network::Served {
+                first,
+                count,
+                of_server,
+            } => peer::ask_matrix(first, count, of_server),
+            _ => Err("no port is forwarded".to_owned()),
+        });
+        run
+    });
+    let [coroutines, threads, last] = runs;
+    Ok([coroutines, threads, on_kernel_threads(kernel_threads, last)])
 }
 
 /// In a closed loop a request of the most urgent class takes as long as that of each of its connections once.

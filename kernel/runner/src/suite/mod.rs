@@ -24,7 +24,7 @@ use crate::build::{self, Image};
 use crate::qemu::{self, Machine, Network, Outcome};
 use crate::state;
 use failure::Failure;
-use matrix::{RV64GC, chaos, fuzz, matrix, rv64gc, tests_in_turns};
+use matrix::{ISOLATED, RV64GC, chaos, fuzz, isolated, matrix, rv64gc, tests_in_turns};
 
 /// Generous: the host may be slow, and a hang is rare.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -124,6 +124,10 @@ pub(crate) fn run(smp: &[u32], seeds: Seeds, only: Option<&str>) -> Result<ExitC
     let is_used = is_wanted(shell::NAME);
     if is_wanted(RV64GC) {
         runs.push(rv64gc()?);
+    }
+    if only.is_none_or(|only| only.contains(ISOLATED)) && matches!(seeds, Seeds::First(_)) {
+        let all = isolated()?.into_iter();
+        runs.extend(all.filter(|run| is_wanted(&run.name)));
     }
     if let (Some(part), true) = (only, runs.is_empty() && !is_cut && !is_used) {
         return Err(format!(

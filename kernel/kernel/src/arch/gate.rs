@@ -1,0 +1,87 @@
+//! The gate: all that programs' page tables have of an isolated kernel.
+//!
+//! ```text
+//!            program's table            both tables              kernel's table
+//!  trap ──►  user_trap (`trap.rs`) ──►  csrw satp, kernel's ──►  registers to the context
+//!  sret ◄──  registers of the gate ◄──  csrw satp, program's ◄── registers from the context
+//! ```
+//!
+//! It is a page of text and a page with a [`Gate`] for each hart, both at the addresses that
+//! they have in the kernel, and neither accessible to user mode. Tables differ by ASID, so no
+//! translation is flushed on the way.
+
+use core::ops::Range;
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::MAX_HARTS;
+use crate::memory::{PAGE, PhysAddr};
+
+/// Words that the assembly of `trap.rs` needs while a program's table is in use.
+#[repr(C)]
+pub(super) struct Gate {
+    /// `satp` of the kernel.
+    kernel: AtomicUsize,
+    /// `satp` of the program that runs on the hart, or ran there last.
+    program: AtomicUsize,
+    /// The registers of the thread that runs.
+    context: AtomicUsize,
+    /// The program's a1, while another word is in the register.
+    a1: AtomicUsize,
+}
+
+/// Offsets that the assembly uses.
+pub(super) const KERNEL: usize = core::mem::offset_of!(Gate, kernel);
+pub(super) const PROGRAM: usize = core::mem::offset_of!(Gate, program);
+pub(super) const CONTEXT: usize = core::mem::offset_of!(Gate, context);
+pub(super) const A1: usize = core::mem::offset_of!(Gate, a1);
+
+/// A page: nothing else of the kernel is in it.
+#[repr(C, align(4096))]
+struct Gates([Gate; MAX_HARTS]);
+
+static GATES: Gates = Gates(
+    [const {
+        Gate {
+            kernel: AtomicUsize::new(0),
+            program: AtomicUsize::new(0),
+            context: AtomicUsize::new(0),
+            a1: AtomicUsize::new(0),
+        }
+    }; MAX_HARTS],
+);
+
+const _: () = assert!(size_of::<Gates>() == PAGE);
+
+unsafe extern "C" {
+    static __gate_start: u8;
+    static __gate_end: u8;
+}
+
+/// The gate of a hart.
+pub(super) fn of(hart: usize) -> &'static Gate {
+    &GATES.0[hart]
+}
+
+/// The pages: text, and words.
+pub(crate) fn pages() -> (Range<usize>, Range<usize>) {
+    let physical = |address: usize| PhysAddr::of_image(address).get();
+    let text = physical(&raw const __gate_start as usize)..physical(&raw const __gate_end as usize);
+    let words = physical(&raw const GATES as usize);
+    (text, words..words + PAGE)
+}
+
+/// Sets the table that every hart has in the kernel, while booting.
+pub(crate) fn set_kernel(satp: usize) {
+    for gate in &GATES.0 {
+        gate.kernel.store(satp, Relaxed);
+    }
+}
+
+/// Sets the table that a hart has in user mode from now on.
+///
+/// # Safety
+/// The table has the gate, and lives until another is set or the hart stays in the kernel.
+pub(crate) unsafe fn set_program(hart: usize, satp: usize) {
+    GATES.0[hart].program.store(satp, Relaxed);
+}

@@ -1,0 +1,116 @@
+//! The isolated build: tables of programs have nothing of the kernel but its gate
+//! (`arch/gate.rs`), and each trap changes the table.
+//!
+//! No change flushes a translation, because each space has an ASID of its own and no page is
+//! global. ASID 0 is the kernel's. The ASID of a space that has ended goes to another space, whose
+//! translations a hart flushes once, before it first runs that space: so nothing is left of the
+//! ended one.
+
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::pagetable::{Mapping, PageTable};
+use super::{KERNEL_TABLE, OutOfMemory};
+use crate::arch::lock::{IrqLock, Once};
+use crate::arch::{csr, gate, hart_index};
+use crate::command_line::refuse;
+
+/// The most ASIDs that are used: twice as many as there are processes, since `exec` needs two.
+pub(crate) const ASIDS: usize = 512;
+
+/// Where the ASID is in `satp`.
+const SHIFT: u32 = 44;
+
+/// ASIDs that are in use, and how many there are.
+static IN_USE: IrqLock<([u64; ASIDS / 64], usize)> = IrqLock::new(([0; ASIDS / 64], 0));
+
+/// The table that has the gate and nothing else.
+static GATE_TABLE: Once<PageTable> = Once::new();
+
+/// Sets up the gate and the ASIDs, while booting on the kernel's table.
+///
+/// # Errors
+/// [`OutOfMemory`].
+pub(super) fn init() -> Result<(), OutOfMemory> {
+    let (text, words) = gate::pages();
+    let mut table = PageTable::new()?;
+    table.map_direct(text, Mapping::KERNEL_TEXT)?;
+    table.map_direct(words, Mapping::KERNEL_DATA)?;
+    GATE_TABLE.set(table);
+    gate::set_kernel(KERNEL_TABLE.get().satp());
+    let last = csr::last_asid();
+    if last == 0 {
+        refuse("this processor has no ASIDs; build without --isolated");
+    }
+    let mut in_use = IN_USE.lock();
+    in_use.0[0] = 1;
+    in_use.1 = ASIDS.min(last + 1);
+    Ok(())
+}
+
+/// The ASID of a space, which tells its translations from those of others.
+pub(crate) struct Tag {
+    asid: usize,
+    /// Harts that have run the space, as bits.
+    harts: AtomicU64,
+}
+
+impl Tag {
+    /// Takes an ASID. O(ASIDs / 64).
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: all are in use.
+    pub(crate) fn new() -> Result<Tag, OutOfMemory> {
+        let mut in_use = IN_USE.lock();
+        let count = in_use.1;
+        let free = |(at, word): (usize, &u64)| {
+            let bit = word.trailing_ones() as usize;
+            (bit < 64).then_some(at * 64 + bit)
+        };
+        let asid = in_use.0.iter().enumerate().find_map(free);
+        let asid = asid.filter(|asid| *asid < count).ok_or(OutOfMemory)?;
+        in_use.0[asid / 64] |= 1 << (asid % 64);
+        Ok(Tag {
+            asid,
+            harts: AtomicU64::new(0),
+        })
+    }
+
+    /// The ASID.
+    #[cfg(feature = "selftest")]
+    pub(crate) fn asid(&self) -> usize {
+        self.asid
+    }
+
+    /// The word for the `satp` register.
+    pub(super) fn satp(&self, table: &PageTable) -> usize {
+        table.satp() | self.asid << SHIFT
+    }
+
+    /// Gives the calling hart the table that it has in user mode.
+    ///
+    /// # Safety
+    /// The table has the gate, and lives until another one is given or [`leave`] is called.
+    pub(super) unsafe fn enter(&self, satp: usize) {
+        let hart = hart_index();
+        if self.harts.fetch_or(1 << hart, Relaxed) & 1 << hart == 0 {
+            csr::flush_translations_of(self.asid);
+        }
+        // SAFETY: passed on.
+        unsafe { gate::set_program(hart, satp) };
+    }
+}
+
+impl Drop for Tag {
+    fn drop(&mut self) {
+        IN_USE.lock().0[self.asid / 64] &= !(1 << (self.asid % 64));
+    }
+}
+
+/// Takes the table of a program from the calling hart, which has the kernel's here.
+pub(super) fn leave() {}
+
+/// The table whose upper half is that of every program.
+pub(crate) fn visible() -> &'static PageTable {
+    GATE_TABLE.get()
+}

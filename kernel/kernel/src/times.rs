@@ -1,0 +1,70 @@
+//! Where the time of each hart goes: threads by level, and idleness. The rest is that of the
+//! kernel's coroutines.
+//!
+//! A hart notes its own activity, and reads the clock only if that changes: not from one thread to
+//! another of the same level. The choice of the next thread counts for the thread before.
+
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU8, AtomicU64};
+
+use os_abi::HartStatus;
+
+use crate::clock;
+
+/// A hart that waits for an interrupt.
+pub(crate) const IDLE: u8 = HartStatus::IDLE as u8;
+/// A hart that runs coroutines of the kernel.
+pub(crate) const KERNEL: u8 = IDLE + 1;
+
+/// Activities: levels of threads, [`IDLE`], [`KERNEL`].
+const ACTIVITIES: usize = KERNEL as usize + 1;
+
+/// Time of a hart by activity. Only the hart itself writes; the others may see a change in part.
+pub(crate) struct Times {
+    activity: AtomicU8,
+    /// Start of the activity.
+    since: AtomicU64,
+    /// Ticks of activities that are over.
+    ticks: [AtomicU64; ACTIVITIES],
+}
+
+impl Times {
+    pub(crate) const fn new() -> Times {
+        Times {
+            activity: AtomicU8::new(KERNEL),
+            since: AtomicU64::new(0),
+            ticks: [const { AtomicU64::new(0) }; ACTIVITIES],
+        }
+    }
+
+    /// Notes the activity of the calling hart, whose times these are.
+    #[inline]
+    pub(crate) fn set(&self, activity: u8) {
+        let before = self.activity.load(Relaxed);
+        if before == activity {
+            return;
+        }
+        let now = clock::now();
+        if let Some(ticks) = self.ticks.get(usize::from(before)) {
+            let took = now.wrapping_sub(self.since.load(Relaxed));
+            ticks.store(ticks.load(Relaxed).wrapping_add(took), Relaxed);
+        }
+        self.since.store(now, Relaxed);
+        self.activity.store(activity, Relaxed);
+    }
+
+    /// Tells of the hart, whose thread is of this process, with the time of its activity until now.
+    pub(crate) fn status(&self, process: usize) -> HartStatus {
+        let mut ticks = core::array::from_fn(|level| self.ticks[level].load(Relaxed));
+        let (activity, since) = (self.activity.load(Relaxed), self.since.load(Relaxed));
+        let now = clock::now();
+        if let Some(ticks) = ticks.get_mut(usize::from(activity)) {
+            *ticks += now.saturating_sub(since);
+        }
+        HartStatus {
+            process: process as u64,
+            now,
+            ticks,
+        }
+    }
+}
