@@ -2,9 +2,9 @@
 //!
 //! SharedScheduler (section 4.3.1, "User Space Modification") gives a call one name and two forms.
 //! Without a coroutine id it is synchronous: it blocks the thread, like the call in section 2 of
-//! the manual. With one it is asynchronous: the operation is started at once on the vCPU's ring, at the
-//! caller's priority, and when it is over the coroutine `cid` is woken. It is also a future of the
-//! same result, for a caller that awaits it.
+//! the manual. With one it is asynchronous: the operation is started at once on the vCPU's ring, at
+//! the caller's priority, and when it is over the coroutine `cid` is woken. It is also a future of
+//! the same result, for a caller that awaits it.
 //!
 //! | call | result |
 //! |---|---|
