@@ -9,7 +9,8 @@
 //! [`ASYNCHRONOUS`](crate::number::ASYNCHRONOUS) added to the number the call
 //! returns at once, and later the completion ring gets the result together with
 //! two words that were in a5 (a token) and a6 (the id of the coroutine to wake);
-//! unless it was over at once, see [`AT_ONCE`](crate::number::AT_ONCE).
+//! unless it was over at once, see [`AT_ONCE`](crate::number::AT_ONCE). The user library declares
+//! each of them once for both forms, in its module `calls`.
 
 /// Calls `$with! { … }` with the table: `NUMBER KIND NAME(ARGUMENTS);`, each with
 /// its documentation.

@@ -1,7 +1,7 @@
 //! The clock, and sleeping by it with the whole thread.
 
 use crate::info::ticks_per_second;
-use crate::sys;
+use crate::{calls, sys};
 
 /// Ticks since the machine started.
 #[must_use]
@@ -13,5 +13,5 @@ pub fn now() -> u64 {
 pub fn sleep_micros(micros: u64) {
     let ticks = micros * ticks_per_second() / 1_000_000;
     // It cannot fail but for lack of memory.
-    let _ = sys::sleep_until((now() + ticks) as usize);
+    let _ = calls::sleep_until(now() + ticks);
 }

@@ -7,52 +7,9 @@ use alloc::vec::Vec;
 pub use os_abi::number::{CREATE, TRUNCATE};
 use os_abi::{Error, number};
 
-use crate::asynchronous::{self, Call, Read};
+pub use crate::calls::{fsync, fsync_async, open, open_async, unlink, unlink_async};
 use crate::coroutine::Cid;
-use crate::sys;
-
-/// Opens a file, at its beginning. Its name is a path, as `bin/hello`; directories come and go
-/// with their files.
-///
-/// # Errors
-/// [`Error::NoFile`], [`Error::NoSpace`], [`Error::BadArgument`]: no path.
-/// [`Error::IsDirectory`], [`Error::NotDirectory`]: a part of the path is a file.
-/// [`Error::DiskFailed`].
-pub fn open(name: &str, flags: usize) -> Result<usize, Error> {
-    Ok(sys::open(name.as_ptr() as usize, name.len(), flags)? as usize)
-}
-
-/// The same; the coroutine `cid` is woken.
-pub fn open_async(name: &str, flags: usize, cid: Cid) -> Call {
-    // The kernel has read the name when the call returns.
-    asynchronous::open(name, flags, cid)
-}
-
-/// Waits until all that was written to the disk before stays there.
-///
-/// # Errors
-/// [`Error::DiskFailed`].
-pub fn fsync(file: usize) -> Result<(), Error> {
-    sys::fsync(file).map(|_| ())
-}
-
-/// The same; the coroutine `cid` is woken.
-pub fn fsync_async(file: usize, cid: Cid) -> Call {
-    asynchronous::fsync(file, cid)
-}
-
-/// Takes the name of a file away; it is gone when no descriptor has it open.
-///
-/// # Errors
-/// [`Error::NoFile`], [`Error::DiskFailed`].
-pub fn unlink(name: &str) -> Result<(), Error> {
-    sys::unlink(name.as_ptr() as usize, name.len()).map(|_| ())
-}
-
-/// The same; the coroutine `cid` is woken.
-pub fn unlink_async(name: &str, cid: Cid) -> Call {
-    asynchronous::unlink(name, cid)
-}
+use crate::{calls, sys};
 
 /// Where the file is read or written next.
 ///
@@ -104,7 +61,7 @@ pub fn list() -> Result<Vec<(String, u64)>, Error> {
     let mut files = Vec::new();
     let (mut from, mut bytes) = (0, [0; LISTED]);
     loop {
-        let answer = sys::list(from, bytes.as_mut_ptr() as usize, bytes.len())? as usize;
+        let answer = calls::list(from, &mut bytes)?;
         if answer == 0 {
             return Ok(files);
         }
@@ -157,13 +114,13 @@ pub fn directory(path: &str) -> Result<Vec<Entry>, Error> {
     Ok(entries)
 }
 
-/// The first file whose number is not below `from`: its number plus 1, name and bytes. The coroutine `cid` is woken.
+/// Returns the first file whose number is not below `from`: its number plus 1, name and bytes.
+/// The coroutine `cid` is woken.
 ///
 /// # Errors
 /// [`Error::DiskFailed`].
 pub async fn list_async(from: usize, cid: Cid) -> Result<Option<(usize, String, u64)>, Error> {
-    let listed: Read = asynchronous::list(from, vec![0; LISTED], cid);
-    let (answer, bytes) = listed.await;
+    let (answer, bytes) = calls::list_async(from, vec![0; LISTED], cid).await;
     let answer = answer?;
     Ok((answer != 0).then(|| parse(answer, &bytes)))
 }

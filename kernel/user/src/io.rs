@@ -7,7 +7,10 @@ pub struct Output(pub usize);
 
 impl fmt::Write for Output {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        crate::write(self.0, text.as_bytes()).map_err(|_| fmt::Error)
+        match crate::write(self.0, text.as_bytes()) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(fmt::Error),
+        }
     }
 }
 

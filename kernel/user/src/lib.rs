@@ -9,6 +9,7 @@
 extern crate alloc;
 
 pub mod asynchronous;
+pub mod calls;
 mod clock;
 #[allow(unsafe_code)]
 pub mod coroutine;
@@ -36,6 +37,7 @@ pub mod thread;
 #[allow(unsafe_code)]
 mod vdso;
 
+pub use calls::{read, wait, write};
 pub use clock::{now, sleep_micros};
 pub use heap::heap_pages;
 pub use info::{argument, process_number, ticks_per_second};
@@ -43,33 +45,6 @@ pub use io::{Output, print};
 pub use os_abi::{Error, layout, number};
 pub use start::{exit, run, run_coroutines};
 pub use status::{HartStatus, ProcessStatus};
-
-use alloc::vec::Vec;
-use os_abi::{SpawnRequest, UserRange};
-
-/// `read!(file, buffer)` waits, with a `&mut [u8]`; `read!(file, buffer, cid)` is a
-/// future of the same result, with a `Vec<u8>` that comes back with it.
-#[macro_export]
-macro_rules! read {
-    ($file:expr, $buffer:expr) => {
-        $crate::read($file, $buffer)
-    };
-    ($file:expr, $buffer:expr, $cid:expr) => {
-        $crate::asynchronous::read($file, $buffer, $cid)
-    };
-}
-
-/// `write!(file, bytes)` waits; `write!(file, bytes, cid)` is a future, with a
-/// `Vec<u8>` that comes back with the result.
-#[macro_export]
-macro_rules! write {
-    ($file:expr, $bytes:expr) => {
-        $crate::write($file, $bytes)
-    };
-    ($file:expr, $bytes:expr, $cid:expr) => {
-        $crate::asynchronous::write($file, $bytes, $cid)
-    };
-}
 
 /// Lets the running coroutine sleep for so many microseconds.
 pub async fn sleep(micros: u64) {
@@ -97,13 +72,6 @@ pub fn pipe() -> Result<Pipe, Error> {
         reader: word & 0xffff_ffff,
         writer: word >> 32,
     })
-}
-
-fn range(bytes: &[u8]) -> UserRange {
-    UserRange {
-        start: bytes.as_ptr() as u64,
-        len: bytes.len() as u64,
-    }
 }
 
 /// Starts a program with an argument, descriptors of ours as its 0, 1, …, and a
@@ -159,19 +127,7 @@ pub fn spawn_within(
     files: &[usize],
     bounds: Bounds,
 ) -> Result<usize, Error> {
-    let mut list = Vec::with_capacity(8 * files.len());
-    for file in files {
-        list.extend_from_slice(&(*file as u64).to_le_bytes());
-    }
-    let request = SpawnRequest {
-        program: range(program.as_bytes()),
-        argument: range(argument),
-        files: range(&list),
-        level: u64::from(bounds.level),
-        ceiling: u64::from(bounds.ceiling),
-        halvings: u64::from(bounds.halvings),
-    };
-    let number = sys::spawn(&raw const request as usize)? as usize;
+    let number = calls::spawn(program, argument, files, bounds)?;
     testing::note_child(number);
     Ok(number)
 }
@@ -214,32 +170,4 @@ pub fn exec(program: &str, argument: &[u8]) -> Error {
         [program.as_bytes(), argument].map(|bytes| (bytes.as_ptr(), bytes.len()));
     let result = sys::exec(name.0 as usize, name.1, argument.0 as usize, argument.1);
     result.err().unwrap_or(Error::NoProgram)
-}
-
-/// Waits until a child has ended; returns its status.
-///
-/// # Errors
-/// [`Error::NoProcess`].
-pub fn wait(process: usize) -> Result<isize, Error> {
-    sys::wait(process)
-}
-
-/// Reads what is there, waiting for the first byte; 0 at the end.
-///
-/// # Errors
-/// [`Error::BadFile`].
-pub fn read(file: usize, buffer: &mut [u8]) -> Result<usize, Error> {
-    Ok(sys::read(file, buffer.as_mut_ptr() as usize, buffer.len())? as usize)
-}
-
-/// Writes all of it.
-///
-/// # Errors
-/// [`Error::BadFile`], [`Error::BrokenPipe`].
-pub fn write(file: usize, mut bytes: &[u8]) -> Result<(), Error> {
-    while !bytes.is_empty() {
-        let count = sys::write(file, bytes.as_ptr() as usize, bytes.len())?;
-        bytes = &bytes[count as usize..];
-    }
-    Ok(())
 }

@@ -1,10 +1,10 @@
-//! The system calls, one function each, generated from the table in `os_abi`.
+//! The system calls in words, one function each, generated from the table in `os_abi`.
 //!
 //! Arguments and results are words; the functions of the crate's root give them
 //! types. Passing nonsense is safe: the kernel checks, and memory it is told to
 //! write to must be the program's and writable. Still, `read` into memory that
-//! Rust believes to be something else breaks the program, so the crate's root is
-//! what programs use; tests of the kernel use these.
+//! Rust believes to be something else breaks the program, so programs use
+//! [`calls`](crate::calls) and the crate's root; tests of the kernel use these.
 
 use core::arch::asm;
 use core::sync::atomic::Ordering::Relaxed;
@@ -102,3 +102,47 @@ macro_rules! stubs {
 }
 
 system_calls!(stubs);
+
+/// A call that may wait, before it is made in one form or the other.
+#[derive(Clone, Copy)]
+pub struct Request {
+    pub(crate) number: usize,
+    pub(crate) words: [usize; 5],
+}
+
+impl Request {
+    /// Makes the call synchronously.
+    ///
+    /// # Errors
+    /// Those of the call.
+    #[inline]
+    pub fn wait(self) -> Result<isize, Error> {
+        let [a, b, c, d, e] = self.words;
+        call(self.number, [a, b, c, d, e, 0])
+    }
+}
+
+macro_rules! requests {
+    (@later $(#[$doc:meta])* $name:ident($($argument:ident),*)) => {
+        $(#[$doc])*
+        #[inline]
+        #[must_use]
+        pub fn $name($($argument: usize),*) -> Request {
+            let given: &[usize] = &[$($argument),*];
+            let mut words = [0; 5];
+            words[..given.len()].copy_from_slice(given);
+            Request { number: number::$name, words }
+        }
+    };
+    (@$kind:ident $($rest:tt)*) => {};
+    ($($(#[$doc:meta])* $number:literal $kind:ident $name:ident($($argument:ident),*);)*) => {
+        /// The calls that may wait, to be made in either form.
+        pub mod later {
+            use super::{Request, number};
+
+            $(requests!(@$kind $(#[$doc])* $name($($argument),*));)*
+        }
+    };
+}
+
+system_calls!(requests);

@@ -1,11 +1,13 @@
-//! `#[upshift::main]` and `#[upshift::test]`: an `async fn` as the main coroutine.
+//! `#[upshift::main]` and `#[upshift::test]`: an `async fn` as the main coroutine; `#[async_fn]`:
+//! both forms of a system call.
 //!
-//! Both build a runtime and run the body as its main coroutine. `arguments` parses the arguments;
-//! each mistake is an error at its token.
+//! The first two build a runtime and run the body as its main coroutine. `arguments` parses the
+//! arguments; each mistake is an error at its token.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod arguments;
+mod async_fn;
 #[cfg(test)]
 mod tests;
 
@@ -54,6 +56,49 @@ pub fn test(
     item: proc_macro::TokenStream,
 ) -> proc_macro::TokenStream {
     expand_or_report(arguments.into(), item.into(), true).into()
+}
+
+/// Declares a system call once, for both of its forms.
+///
+/// SharedScheduler (section 4.3.1, "User Space Modification") has synchronous and asynchronous
+/// system calls generated from one declaration, so that they differ in one argument: the coroutine
+/// that the completion wakes. From
+///
+/// ```ignore
+/// /// Writes the data of a file to the device.
+/// #[async_fn(AsyncCall<op::Fsync> = start_fsync(fd))]
+/// pub fn fsync(fd: BorrowedFd<'_>) -> io::Result<()> {
+///     retry(|| unsafe { libc::fsync(fd.as_raw_fd()) }).map(drop)
+/// }
+/// ```
+///
+/// come three items with the documentation of the declaration:
+///
+/// | item | what it does |
+/// |---|---|
+/// | `fsync(fd)` | runs the body, which blocks the thread |
+/// | `fsync_async(fd, cid)` | returns `<AsyncCall<op::Fsync>>::start(start_fsync(fd), cid)` |
+/// | `fsync!(fd)`, `fsync!(fd, cid)` | call the first or the second |
+///
+/// A declaration without a body (`pub fn fsync(fd: usize) -> Result<(), Error>;`) waits for the
+/// same call: `<AsyncCall<…>>::wait(…)`.
+///
+/// A parameter marked `#[buffer]` is a slice in the synchronous form, which borrows it, and a
+/// `Vec<u8>` in the asynchronous form: `start(call, buffer, cid)` takes charge of it until the call
+/// is over.
+///
+/// If the name of the function ends in `_blocking`, the other two names leave that out.
+///
+/// The type `CoroutineId` is in scope. The functions are in the module `calls` of the crate, or
+/// re-exported from there; the macro is where the function is.
+#[proc_macro_attribute]
+pub fn async_fn(
+    arguments: proc_macro::TokenStream,
+    item: proc_macro::TokenStream,
+) -> proc_macro::TokenStream {
+    async_fn::expand(arguments.into(), item.into())
+        .unwrap_or_else(syn::Error::into_compile_error)
+        .into()
 }
 
 /// Expands, or returns the error and an empty function, so that the compiler does not also miss

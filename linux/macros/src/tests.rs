@@ -173,3 +173,89 @@ fn the_error_of_the_build_is_returned_where_main_returns_results() {
             .contains("unwrap_or_else")
     );
 }
+
+/// The items that a declaration expands to, without spaces.
+fn forms(arguments: &str, item: &str) -> syn::Result<String> {
+    let tokens = |text| TokenStream::from_str(text).unwrap();
+    crate::async_fn::expand(tokens(arguments), tokens(item))
+        .map(|items| items.to_string().replace(' ', ""))
+}
+
+#[test]
+fn a_declaration_becomes_two_functions_and_a_macro() {
+    let items = forms(
+        "AsyncCall<Accept> = Accept::on(fd)",
+        "/// Accepts.\n///\n/// # Errors\n/// Some.\n#[inline]\n\
+         pub fn accept_blocking(fd: impl AsFd) -> io::Result<OwnedFd> { body(fd) }",
+    )
+    .unwrap();
+    for part in [
+        "pubfnaccept_blocking(fd:implAsFd)->io::Result<OwnedFd>{body(fd)}",
+        "pubfnaccept_async(fd:implAsFd,cid:CoroutineId)->AsyncCall<Accept>\
+         {<AsyncCall<Accept>>::start(Accept::on(fd),cid)}",
+        "macro_rules!__accept",
+        "($fd:expr$(,)?)=>{$crate::calls::accept_blocking($fd)};",
+        "($fd:expr,$cid:expr$(,)?)=>{$crate::calls::accept_async($fd,$cid)};",
+        "pubuse__acceptasaccept;",
+    ] {
+        assert!(items.contains(part), "{part} in {items}");
+    }
+    assert_eq!(items.matches("#[inline]").count(), 2, "{items}");
+    // The paragraph about the form comes before the sections.
+    assert_eq!(items.matches("Accepts.").count(), 3, "{items}");
+    let paragraph = items.find("synchronousform").unwrap();
+    assert!(paragraph < items.find("#Errors").unwrap(), "{items}");
+}
+
+#[test]
+fn a_declaration_without_a_body_waits_for_the_same_call() {
+    let items = forms(
+        "Later<usize> = later::map(pages)",
+        "pub fn map(pages: usize) -> Answer;",
+    );
+    let items = items.unwrap();
+    assert!(
+        items.contains("pubfnmap(pages:usize)->Answer{<Later<usize>>::wait(later::map(pages))}"),
+        "{items}"
+    );
+}
+
+#[test]
+fn the_asynchronous_form_owns_the_buffer() {
+    let items = forms(
+        "Later<usize, Vec<u8>> = later::read(file, buffer)",
+        "fn read(file: usize, #[buffer] buffer: &mut [u8]) -> Answer;",
+    )
+    .unwrap();
+    for part in [
+        "fnread(file:usize,buffer:&mut[u8])->Answer",
+        "fnread_async(file:usize,mutbuffer:Vec<u8>,cid:CoroutineId)",
+        "::start(later::read(file,buffer),buffer,cid)",
+    ] {
+        assert!(items.contains(part), "{part} in {items}");
+    }
+}
+
+#[test]
+fn generic_parameters_are_those_of_both_forms() {
+    let items = forms(
+        "Call<Read<B>> = read(fd, buffer)",
+        "pub fn read_blocking<B>(fd: Fd, buffer: B) -> (Answer, B) where B: Buffer { body() }",
+    )
+    .unwrap();
+    assert!(items.contains("pubfnread_async<B>("), "{items}");
+    assert_eq!(items.matches("whereB:Buffer").count(), 2, "{items}");
+}
+
+#[test]
+fn a_declaration_that_is_wrong_is_refused() {
+    let says = |arguments: &str, item: &str| forms(arguments, item).unwrap_err().to_string();
+    let fine = "Call = call(fd)";
+    assert!(says("", "fn f();").contains("TYPE = CALL"));
+    assert!(says("Call", "fn f();").contains("expected `=`"));
+    assert!(says(fine, "async fn f() {}").contains("synchronous form"));
+    assert!(says(fine, "fn f(&self);").contains("no method"));
+    assert!(says(fine, "fn f((a, b): (u8, u8));").contains("a name"));
+    assert!(says(fine, "fn f(cid: u64);").contains("`cid` already"));
+    assert!(says(fine, "fn f(#[buffer] bytes: Vec<u8>);").contains("a slice"));
+}

@@ -102,6 +102,10 @@ mod worker;
 
 pub(crate) use upshift_elevate::futex;
 
+/// Where the expansions of `sys`'s macros look for its functions.
+#[doc(hidden)]
+pub use sys as calls;
+
 pub use board::{Board, BoardStats};
 pub use coroutine::coop::{YieldIfNeeded, need_preempt, yield_if_needed, yield_now};
 pub use coroutine::{

@@ -1,4 +1,5 @@
-//! Asynchronous system calls: futures of what the synchronous form returns.
+//! Asynchronous system calls: futures of the result of the synchronous form. The module
+//! [`calls`](crate::calls) has them by name.
 //!
 //! ```text
 //!  read!(fd, buffer, cid)
@@ -24,24 +25,56 @@ mod operations;
 
 use alloc::vec::Vec;
 use core::future::Future;
+use core::marker::PhantomData;
 use core::pin::Pin;
-use core::sync::atomic::AtomicU32;
 use core::task::{Context, Poll};
 
 use os_abi::shared::NO_LEVEL;
 use os_abi::{Error, number};
 
+pub use crate::calls::{
+    futex_wait_async as futex_wait, read_async as read, sleep_until_async as sleep_until,
+    thread_join_async as thread_join, wait_async as wait, write_async as write,
+};
 use crate::coroutine::Cid;
-use crate::{sys, vdso};
+use crate::sys::{self, Request};
+use crate::vdso;
 pub(crate) use completions::{
     drain_if_any, enable_interrupts, end_calls_of_parent, wait_until_ready,
 };
 pub use completions::{has_completions, interrupts, undisturbed};
 use operations::InFlight;
 
-/// A call in flight: a future of its result and its buffer. Dropped early it is
-/// cancelled.
-pub struct Call(State);
+/// The result of a call, which the kernel returns as a word.
+pub trait Returned {
+    /// Takes the word, which is no error.
+    fn from_word(word: isize) -> Self;
+}
+
+impl Returned for isize {
+    fn from_word(word: isize) -> isize {
+        word
+    }
+}
+
+impl Returned for usize {
+    fn from_word(word: isize) -> usize {
+        word as usize
+    }
+}
+
+impl Returned for () {
+    fn from_word(_: isize) {}
+}
+
+/// A call in flight: a future of its result, with its buffer if it has one.
+///
+/// The name is that of the papers. Dropped early it is cancelled.
+#[must_use = "dropping the call cancels it"]
+pub struct AsyncCall<T, B = ()> {
+    state: State,
+    output: PhantomData<fn() -> (T, B)>,
+}
 
 enum State {
     /// `None`: it was over at once.
@@ -58,22 +91,18 @@ struct Known {
     level: u64,
 }
 
-fn call(
-    number: usize,
-    arguments: impl FnOnce(&mut Option<Vec<u8>>) -> [usize; 5],
-    mut buffer: Option<Vec<u8>>,
-    cid: Cid,
-) -> Call {
+/// Makes a call. Moving the buffer does not move its bytes.
+#[inline]
+fn begin(request: Request, buffer: Option<Vec<u8>>, cid: Cid) -> State {
     let Some(taken) = operations::take() else {
-        return Call(State::Over(Err(Error::TooMany), buffer));
+        return State::Over(Err(Error::TooMany), buffer);
     };
-    // Moving the vector does not move its bytes.
-    let [a, b, c, d, e] = arguments(&mut buffer);
     let operation = taken.begin(buffer, cid);
-    let number = number | number::ASYNCHRONOUS;
+    let number = request.number | number::ASYNCHRONOUS;
+    let [a, b, c, d, e] = request.words;
     let arguments = [a, b, c, d, e, operation.token()];
-    let number = match sys::raw_pair(number, arguments, cid as usize) {
-        (Err(error), _) => return Call(State::Over(Err(error), operation.undo())),
+    let known = match sys::raw_pair(number, arguments, cid as usize) {
+        (Err(error), _) => return State::Over(Err(error), operation.undo()),
         (Ok(number::AT_ONCE), result) => {
             operation.is_over(result);
             None
@@ -83,29 +112,14 @@ fn call(
             level: vdso::upshift_waits(),
         }),
     };
-    Call(State::InFlight(operation, number))
+    State::InFlight(operation, known)
 }
 
-impl Call {
-    /// Asks the kernel to end the call early. The future is ready soon, with
-    /// [`Error::Cancelled`] unless there is a result already; then nothing was read or
-    /// taken.
-    pub fn cancel(&self) {
-        if let State::InFlight(operation, Some(known)) = &self.0 {
-            // It may be over.
-            let _ = sys::cancel(known.number, operation.token());
-        }
-    }
-}
-
-impl Future for Call {
-    type Output = (Result<isize, Error>, Option<Vec<u8>>);
-
-    /// The coroutine whose id was given to the call is woken when it can go on,
-    /// unless it need not wait at all. The call takes the level of what polls it; a
-    /// coroutine that is given another level meanwhile is polled for that.
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        if let State::InFlight(operation, known) = &mut self.0
+impl State {
+    /// Returns result and buffer when they are there. The call takes the level of its poller.
+    #[inline]
+    fn poll(&mut self) -> Poll<(Result<isize, Error>, Option<Vec<u8>>)> {
+        if let State::InFlight(operation, known) = self
             && !operation.is_done()
         {
             if let Some(known) = known {
@@ -114,13 +128,75 @@ impl Future for Call {
             return Poll::Pending;
         }
         let fetched = State::Over(Err(Error::NoCall), None);
-        Poll::Ready(match core::mem::replace(&mut self.0, fetched) {
+        Poll::Ready(match core::mem::replace(self, fetched) {
             State::Over(result, buffer) => (result, buffer),
             State::InFlight(operation, _) => {
                 let (result, buffer) = operation.finish();
                 (Error::from_code(result).map_or(Ok(result), Err), buffer)
             }
         })
+    }
+}
+
+impl<T, B> AsyncCall<T, B> {
+    fn new(state: State) -> AsyncCall<T, B> {
+        AsyncCall {
+            state,
+            output: PhantomData,
+        }
+    }
+
+    /// Asks the kernel to end the call early. The future is ready soon, with
+    /// [`Error::Cancelled`] unless there is a result already; then nothing was read or
+    /// taken.
+    pub fn cancel(&self) {
+        if let State::InFlight(operation, Some(known)) = &self.state {
+            // It may be over.
+            let _ = sys::cancel(known.number, operation.token());
+        }
+    }
+}
+
+impl<T: Returned, B> AsyncCall<T, B> {
+    /// Makes the call synchronously.
+    pub(crate) fn wait(request: Request) -> Result<T, Error> {
+        request.wait().map(T::from_word)
+    }
+}
+
+impl<T> AsyncCall<T> {
+    /// Makes the call; the coroutine `cid` is woken.
+    pub(crate) fn start(request: Request, cid: Cid) -> AsyncCall<T> {
+        AsyncCall::new(begin(request, None, cid))
+    }
+}
+
+impl<T> AsyncCall<T, Vec<u8>> {
+    /// Makes a call whose words point into `buffer`; the coroutine `cid` is woken.
+    pub(crate) fn start(request: Request, buffer: Vec<u8>, cid: Cid) -> AsyncCall<T, Vec<u8>> {
+        AsyncCall::new(begin(request, Some(buffer), cid))
+    }
+}
+
+impl<T: Returned> Future for AsyncCall<T> {
+    type Output = Result<T, Error>;
+
+    /// The coroutine whose id was given to the call is woken when it can go on, unless it
+    /// need not wait at all. The call takes the level of its poller; a coroutine that is
+    /// given another level meanwhile is polled for that.
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        let over = self.state.poll();
+        over.map(|(result, _)| result.map(T::from_word))
+    }
+}
+
+impl<T: Returned> Future for AsyncCall<T, Vec<u8>> {
+    type Output = (Result<T, Error>, Vec<u8>);
+
+    /// Polls like a call without a buffer.
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        let over = self.state.poll();
+        over.map(|(result, buffer)| (result.map(T::from_word), buffer.unwrap_or_default()))
     }
 }
 
@@ -137,142 +213,13 @@ impl Known {
     }
 }
 
-impl Drop for Call {
+impl<T, B> Drop for AsyncCall<T, B> {
     /// The buffer stays with its operation until the completion is there.
     fn drop(&mut self) {
-        if let State::InFlight(operation, _) = &self.0
+        if let State::InFlight(operation, _) = &self.state
             && operation.abandon()
         {
             self.cancel();
         }
     }
-}
-
-/// A `read` in flight.
-pub struct Read(Call);
-
-impl Read {
-    /// See [`Call::cancel`]; the buffer comes with the error.
-    pub fn cancel(&self) {
-        self.0.cancel();
-    }
-}
-
-impl Future for Read {
-    type Output = (Result<usize, Error>, Vec<u8>);
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let call = Pin::new(&mut self.0);
-        call.poll(cx).map(|(result, buffer)| {
-            let buffer = buffer.unwrap_or_default();
-            (result.map(|count| count as usize), buffer)
-        })
-    }
-}
-
-/// Reads into the whole length of a buffer; gives it back with the result. The
-/// coroutine `cid` is woken.
-pub fn read(file: usize, buffer: Vec<u8>, cid: Cid) -> Read {
-    Read(transfer(number::read, file, buffer, cid))
-}
-
-/// Writes a buffer; gives it back with the result. The coroutine `cid` is woken.
-pub fn write(file: usize, buffer: Vec<u8>, cid: Cid) -> Read {
-    Read(transfer(number::write, file, buffer, cid))
-}
-
-fn transfer(number: usize, file: usize, buffer: Vec<u8>, cid: Cid) -> Call {
-    let arguments = |buffer: &mut Option<Vec<u8>>| {
-        let bytes = buffer.as_deref_mut().unwrap_or_default();
-        [file, bytes.as_mut_ptr() as usize, bytes.len(), 0, 0]
-    };
-    call(number, arguments, Some(buffer), cid)
-}
-
-/// Waits until the clock shows `deadline`. The coroutine `cid` is woken.
-pub fn sleep_until(deadline: u64, cid: Cid) -> Call {
-    call(
-        number::sleep_until,
-        |_| [deadline as usize, 0, 0, 0, 0],
-        None,
-        cid,
-    )
-}
-
-/// Waits at an address; see [`number::futex_wait`]. The coroutine `cid` is woken.
-///
-/// The word has to outlive the call.
-pub fn futex_wait(word: &'static AtomicU32, value: u32, deadline: u64, cid: Cid) -> Call {
-    let address = core::ptr::from_ref(word) as usize;
-    call(
-        number::futex_wait,
-        |_| [address, value as usize, deadline as usize, 0, 0],
-        None,
-        cid,
-    )
-}
-
-/// Waits for a thread. The coroutine `cid` is woken.
-pub fn thread_join(thread: usize, cid: Cid) -> Call {
-    call(number::thread_join, |_| [thread, 0, 0, 0, 0], None, cid)
-}
-
-/// Waits for a child. The coroutine `cid` is woken.
-pub fn wait(process: usize, cid: Cid) -> Call {
-    call(number::wait, |_| [process, 0, 0, 0, 0], None, cid)
-}
-
-pub(crate) fn accept(socket: usize, cid: Cid) -> Call {
-    call(number::accept, |_| [socket, 0, 0, 0, 0], None, cid)
-}
-
-pub(crate) fn connect(socket: usize, address: [u8; 4], port: u16, cid: Cid) -> Call {
-    let address = u32::from_be_bytes(address) as usize;
-    let port = usize::from(port);
-    call(
-        number::connect,
-        |_| [socket, address, port, 0, 0],
-        None,
-        cid,
-    )
-}
-
-pub(crate) fn send_to(socket: usize, bytes: Vec<u8>, to: ([u8; 4], u16), cid: Cid) -> Read {
-    let (address, port) = (u32::from_be_bytes(to.0) as usize, usize::from(to.1));
-    let arguments = |buffer: &mut Option<Vec<u8>>| {
-        let bytes = buffer.as_deref_mut().unwrap_or_default();
-        [
-            socket,
-            bytes.as_mut_ptr() as usize,
-            bytes.len(),
-            address,
-            port,
-        ]
-    };
-    Read(call(number::send_to, arguments, Some(bytes), cid))
-}
-
-pub(crate) fn receive_from(socket: usize, buffer: Vec<u8>, cid: Cid) -> Read {
-    Read(transfer(number::receive_from, socket, buffer, cid))
-}
-
-fn named(number: usize, name: &str, flags: usize, cid: Cid) -> Call {
-    let (start, len) = (name.as_ptr() as usize, name.len());
-    call(number, |_| [start, len, flags, 0, 0], None, cid)
-}
-
-pub(crate) fn open(name: &str, flags: usize, cid: Cid) -> Call {
-    named(number::open, name, flags, cid)
-}
-
-pub(crate) fn unlink(name: &str, cid: Cid) -> Call {
-    named(number::unlink, name, 0, cid)
-}
-
-pub(crate) fn fsync(file: usize, cid: Cid) -> Call {
-    call(number::fsync, |_| [file, 0, 0, 0, 0], None, cid)
-}
-
-pub(crate) fn list(from: usize, buffer: Vec<u8>, cid: Cid) -> Read {
-    Read(transfer(number::list, from, buffer, cid))
 }

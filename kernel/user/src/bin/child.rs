@@ -25,10 +25,10 @@ fn main() -> isize {
             _ => 1,
         },
         "share" => share(rest.parse().unwrap_or(1)),
-        "note" => write(1, rest.as_bytes()).map_or(1, |()| 0),
+        "note" => write(1, rest.as_bytes()).map_or(1, |_| 0),
         "late" => {
             sleep_micros(rest.parse().unwrap_or(0));
-            write(1, b"!").map_or(1, |()| 0)
+            write(1, b"!").map_or(1, |_| 0)
         }
         "hog" => hog(),
         "float" => float(rest.parse().unwrap_or(1)),
@@ -88,7 +88,7 @@ fn share(millis: u64) -> isize {
         }
         last = time;
     }
-    write(1, &ran.to_le_bytes()).map_or(1, |()| 0)
+    write(1, &ran.to_le_bytes()).map_or(1, |_| 0)
 }
 
 /// Takes all the memory it can get, and uses it.
@@ -175,7 +175,7 @@ fn fault(what: &str) -> isize {
 fn print(len: usize) -> isize {
     let mut line = alloc::vec![b' '; len];
     line.push(b'\n');
-    write(1, &line).map_or(1, |()| 0)
+    write(1, &line).map_or(1, |_| 0)
 }
 
 /// Starts a thread that cannot run.

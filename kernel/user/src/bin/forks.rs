@@ -103,7 +103,7 @@ async fn child_goes_on_in_the_same_coroutine() -> Outcome {
             exit(sum)
         }
         Fork::Parent(child) => {
-            let (status, _) = os_user::asynchronous::wait(child, current()).await;
+            let status = os_user::asynchronous::wait(child, current()).await;
             ensure!(status == Ok(41), "{status:?}");
         }
     }

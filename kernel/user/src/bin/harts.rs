@@ -86,7 +86,8 @@ fn report_sleep(micros: u64) -> Outcome {
     let deadline = now() + micros * MICROS;
     sys::sleep_until(deadline as usize).map_err(text)?;
     let late = now() - deadline;
-    write(0, &late.to_le_bytes()).map_err(text)
+    write(0, &late.to_le_bytes()).map_err(text)?;
+    Ok(())
 }
 
 /// Writes the time a few times, and computes in between.

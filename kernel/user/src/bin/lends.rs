@@ -313,7 +313,7 @@ async fn loan_ends_with_the_waiter() -> Outcome {
     let before = STEPS.load(SeqCst);
     let lent = until(|| STEPS.load(SeqCst) != before).await;
     waiting.cancel();
-    let (answer, _) = waiting.await;
+    let answer = waiting.await;
     // A hart that the host keeps from running hears of it when it goes on.
     let mut patience = Patience::seconds(PATIENCE / 2);
     let went_on = loop {

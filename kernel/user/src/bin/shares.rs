@@ -344,7 +344,7 @@ fn with_a_family(end: impl FnOnce(usize, Pipe) -> Result<isize, Error>) -> Resul
 }
 
 async fn share_is_over_with_its_first_process() -> Outcome {
-    let status = with_a_family(|_, begin| write(begin.writer, b"!").map(|()| 0))?;
+    let status = with_a_family(|_, begin| write(begin.writer, b"!").map(|_| 0))?;
     ensure!(status == 7, "status {status}");
     Ok(())
 }

@@ -262,7 +262,7 @@ async fn asynchronous_futex_wait_is_woken() -> Outcome {
         }
         sleep(100).await;
     }
-    let (answer, _) = waiting.await;
+    let answer = waiting.await;
     let right = if woken == 1 { WOKEN } else { CHANGED };
     ensure!(answer == Ok(right), "{woken} woken, {answer:?}");
     Ok(())

@@ -7,7 +7,7 @@
 //! | bytes of files | [`ReadAt`], [`WriteAt`], [`ReadVectored`], [`WriteVectored`] |
 //! | files | [`OpenAt`], [`Statx`], [`Fsync`], [`Ftruncate`] |
 //! | names | [`OpenAt2`], [`MkDirAt`], [`UnlinkAt`], [`RenameAt`], [`LinkAt`], [`SymlinkAt`] |
-//! | sockets | [`Recv`], [`Send`], [`SendVectored`], [`Connect`] |
+//! | sockets | [`Recv`], [`Send`], [`SendVectored`], [`Connect`], [`Accept`] |
 //! | readiness | [`PollAdd`] |
 //!
 //! To cancel, drop the [`Submission`](crate::Submission) or call its
@@ -23,7 +23,7 @@ mod vectored;
 pub use file::{Fsync, Ftruncate, OpenAt, Statx};
 pub use misc::{Nop, PollAdd};
 pub use path::{LinkAt, MkDirAt, OpenAt2, RenameAt, SymlinkAt, UnlinkAt};
-pub use socket::Connect;
+pub use socket::{Accept, Connect};
 pub use transfer::{ReadAt, Recv, Send, WriteAt};
 pub use vectored::{ReadVectored, SendVectored, WriteVectored};
 

@@ -1,4 +1,4 @@
-//! Connecting sockets.
+//! Making and accepting connections.
 
 use super::outcome;
 use crate::address::Address;
@@ -6,6 +6,7 @@ use crate::fd::Fd;
 use crate::operation::Operation;
 use io_uring::{opcode, squeue::Entry};
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 /// Connects a socket.
 #[derive(Debug)]
@@ -36,5 +37,38 @@ unsafe impl Operation for Connect {
 
     fn complete(self, result: i32, _flags: u32) -> Self::Output {
         outcome(result).map(drop)
+    }
+}
+
+/// Accepts one connection; resolves to its descriptor, which is close-on-exec and blocking.
+/// [`AcceptMulti`](crate::AcceptMulti) costs less where many come.
+#[derive(Debug)]
+pub struct Accept {
+    fd: Fd,
+}
+
+impl Accept {
+    /// Accepts at a listening socket.
+    pub fn new(fd: Fd) -> Self {
+        Self { fd }
+    }
+}
+
+// SAFETY: the entry points to nothing.
+unsafe impl Operation for Accept {
+    const FOREIGN: bool = false;
+
+    type Output = io::Result<OwnedFd>;
+
+    fn entry(&mut self) -> Entry {
+        opcode::Accept::new(self.fd.target(), std::ptr::null_mut(), std::ptr::null_mut())
+            .flags(libc::SOCK_CLOEXEC)
+            .build()
+    }
+
+    fn complete(self, result: i32, _flags: u32) -> Self::Output {
+        outcome(result)?;
+        // SAFETY: the kernel made this descriptor for us, and it is known here only.
+        Ok(unsafe { OwnedFd::from_raw_fd(result) })
     }
 }

@@ -105,7 +105,7 @@ pub(super) fn attempt(
         opcode::Recv::CODE | opcode::RecvMsg::CODE if sqe.flags & BUFFER_SELECT == 0 => {
             send_or_recv(sqe, done, READABLE)
         }
-        opcode::Accept::CODE if sqe.ioprio & ACCEPT_MULTISHOT != 0 => accept(sqe, first, post),
+        opcode::Accept::CODE => accept(sqe, first, post),
         opcode::Connect::CODE => connect(sqe, first),
         opcode::PollAdd::CODE if sqe.length & POLL_MULTI == 0 => {
             match epoll::ready(sqe.fd, sqe.op_flags) {
@@ -339,8 +339,8 @@ unsafe fn receive_datagram(sqe: &Sqe, buffer: *mut u8, length: usize) -> i32 {
     before as i32 + received
 }
 
-/// Accepts the waiting connections. Makes the listening socket nonblocking for good, since another
-/// thread may accept on it and be faster.
+/// Accepts one connection, or all that wait for a stream. Makes the listening socket nonblocking
+/// for good, since another thread may accept on it and be faster.
 fn accept(sqe: &Sqe, first: bool, post: &mut impl FnMut(i32, u32)) -> Outcome {
     if first && set_nonblocking(sqe.fd) < 0 {
         return Done(-errno());
@@ -354,6 +354,7 @@ fn accept(sqe: &Sqe, first: bool, post: &mut impl FnMut(i32, u32)) -> Outcome {
             accepted if would_block(accepted) => return Wait(READABLE),
             accepted if accepted == -libc::EINTR => {}
             accepted if accepted < 0 => return Done(accepted),
+            accepted if sqe.ioprio & ACCEPT_MULTISHOT == 0 => return Done(accepted),
             accepted => post(accepted, MORE),
         }
     }

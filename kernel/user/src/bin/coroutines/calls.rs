@@ -7,12 +7,16 @@ use core::future::poll_fn;
 use core::pin::Pin;
 use core::task::Poll;
 
-use os_user::asynchronous::{self, Read, sleep_until};
+use os_user::asynchronous::AsyncCall;
+use os_user::calls::sleep_until;
 use os_user::coroutine::{current, spawn_local as spawn, yield_now};
 use os_user::testing::{Outcome, text};
-use os_user::{Error, ensure, now, read, sleep, sys, ticks_per_second, write};
+use os_user::{Error, ensure, now, read, sleep, sys, ticks_per_second, wait, write};
 
 use crate::{Pipe, close, new_pipe};
+
+/// A `read!` in flight.
+type Reading = AsyncCall<usize, Vec<u8>>;
 
 pub(crate) async fn asynchronous_read_returns_at_once() -> Outcome {
     let pipe = new_pipe()?;
@@ -37,7 +41,7 @@ pub(crate) async fn asynchronous_read_returns_at_once() -> Outcome {
 pub(crate) async fn asynchronous_errors_are_results() -> Outcome {
     let (result, _) = read!(77, vec![0; 4], current()).await;
     ensure!(result == Err(Error::BadFile), "{result:?}");
-    let (result, _) = asynchronous::wait(12345, current()).await;
+    let result = wait!(12345, current()).await;
     ensure!(result == Err(Error::NoProcess), "{result:?}");
     let asynchronous = os_user::number::ASYNCHRONOUS | os_user::number::exit;
     let result = sys::raw(asynchronous, [0; 6]);
@@ -109,7 +113,7 @@ pub(crate) async fn calls_in_flight_are_limited() -> Outcome {
 }
 
 /// Reads from an empty pipe until one is refused, and why.
-async fn as_many_as_possible(pipe: &Pipe) -> (Vec<Read>, Result<usize, Error>) {
+async fn as_many_as_possible(pipe: &Pipe) -> (Vec<Reading>, Result<usize, Error>) {
     let mut reads = Vec::new();
     loop {
         let mut reading = read!(pipe.reader, vec![0; 1], current());
@@ -121,7 +125,7 @@ async fn as_many_as_possible(pipe: &Pipe) -> (Vec<Read>, Result<usize, Error>) {
 }
 
 /// Cancels reads from an empty pipe, and waits until they are over.
-async fn end(reads: Vec<Read>) -> Outcome {
+async fn end(reads: Vec<Reading>) -> Outcome {
     for reading in &reads {
         reading.cancel();
     }
@@ -156,14 +160,14 @@ pub(crate) async fn every_call_can_be_cancelled() -> Outcome {
     write!(pipe.writer, &[0; 512]).map_err(text)?;
     let never = now() + 1_000 * ticks_per_second();
     let start = now();
-    for call in [
-        sleep_until(never, current()),
-        asynchronous::wait(child, current()),
-    ] {
-        call.cancel();
-        let (result, _) = call.await;
-        ensure!(result == Err(Error::Cancelled), "{result:?}");
-    }
+    let sleeping = sleep_until!(never, current());
+    sleeping.cancel();
+    let result = sleeping.await;
+    ensure!(result == Err(Error::Cancelled), "{result:?}");
+    let waiting = wait!(child, current());
+    waiting.cancel();
+    let result = waiting.await;
+    ensure!(result == Err(Error::Cancelled), "{result:?}");
     for call in [
         write!(pipe.writer, vec![1; 8], current()),
         // The console, from which nothing comes.
@@ -178,7 +182,7 @@ pub(crate) async fn every_call_can_be_cancelled() -> Outcome {
     }
     ensure!(now() - start < 100 * ticks_per_second(), "it took too long");
     sys::kill(child).map_err(text)?;
-    let (status, _) = asynchronous::wait(child, current()).await;
+    let status = wait!(child, current()).await;
     ensure!(status == Ok(os_user::number::KILLED), "{status:?}");
     close(pipe)
 }
@@ -264,7 +268,7 @@ pub(crate) async fn forged_ids_and_words_harm_nobody() -> Outcome {
 
 pub(crate) async fn asynchronous_wait_for_a_child() -> Outcome {
     let child = os_user::spawn("child", b"exit 9", &[], 40).map_err(text)?;
-    let (status, _) = asynchronous::wait(child, current()).await;
+    let status = wait!(child, current()).await;
     ensure!(status == Ok(9), "{status:?}");
     Ok(())
 }

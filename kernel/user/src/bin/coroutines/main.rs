@@ -7,6 +7,7 @@
 extern crate alloc;
 
 mod calls;
+mod forms;
 mod interrupts;
 
 use alloc::rc::Rc;
@@ -30,6 +31,10 @@ use calls::{
     dropped_read_keeps_its_buffer, every_call_can_be_cancelled, forged_ids_and_words_harm_nobody,
     pipe_ring_of_coroutines,
 };
+use forms::{
+    both_forms_of_futex_wait, both_forms_of_map, both_forms_of_read_and_write,
+    both_forms_of_sleep_until, both_forms_of_spawn_and_wait, both_forms_of_thread_join,
+};
 use interrupts::{
     nothing_is_notified_to_who_is_draining, user_interrupt_comes_from_what_another_process_does,
     user_interrupt_reaches_a_running_coroutine,
@@ -45,6 +50,12 @@ tests! {
     join_returns_the_result,
     cancelled_coroutine_has_no_result,
     sleepers_wake_in_order_of_deadline,
+    both_forms_of_read_and_write,
+    both_forms_of_sleep_until,
+    both_forms_of_map,
+    both_forms_of_spawn_and_wait,
+    both_forms_of_thread_join,
+    both_forms_of_futex_wait,
     asynchronous_read_returns_at_once,
     asynchronous_errors_are_results,
     dropped_read_keeps_its_buffer,
@@ -197,7 +208,7 @@ async fn sleepers_wake_in_order_of_deadline() -> Outcome {
         let order = order.clone();
         let deadline = start + u64::from(number) * ticks_per_second() / 100;
         let sleeper = async move {
-            let (result, _) = sleep_until(deadline, current()).await;
+            let result = sleep_until(deadline, current()).await;
             order.borrow_mut().push(number);
             result.is_ok() && now() >= deadline
         };

@@ -9,47 +9,64 @@ use core::future::poll_fn;
 use core::pin::Pin;
 use core::task::Poll;
 
+use os_user::calls::list;
 use os_user::coroutine::{current, spawn, spawn_local};
 use os_user::files::{
-    CREATE, TRUNCATE, fsync, fsync_async, list, list_async, open, open_async, read_to_end, seek,
-    unlink, unlink_async,
+    self, CREATE, TRUNCATE, fsync, fsync_async, list_async, open, open_async, read_to_end, seek,
+    unlink,
 };
 use os_user::testing::{Outcome, text};
-use os_user::{Error, ensure, read, write};
+use os_user::{Error, ensure, read, sys, write};
 
 use crate::{close, fresh, pattern};
 
 const BLOCK: usize = 4096;
 
 pub(crate) async fn both_forms_do_the_same() -> Outcome {
-    let (file, _) = open_async("both", CREATE | TRUNCATE, current()).await;
-    let file = file.map_err(text)? as usize;
+    let file = open!("both", CREATE | TRUNCATE, current()).await;
+    let file = file.map_err(text)?;
     let bytes = pattern(5, 2 * BLOCK + 1);
     let (count, _) = write!(file, bytes.clone(), current()).await;
     ensure!(count == Ok(bytes.len()), "wrote {count:?}");
-    let (synced, _) = fsync_async(file, current()).await;
-    ensure!(synced == Ok(0), "{synced:?}");
-    seek(file, 0).map_err(text)?;
+    let synced = [fsync!(file), fsync!(file, current()).await];
+    ensure!(synced == [Ok(()); 2], "{synced:?}");
+    let again = open!("both", 0).map_err(text)?;
     let mut all = Vec::new();
     loop {
-        let (count, part) = read!(file, vec![0; BLOCK], current()).await;
+        let (count, part) = read!(again, vec![0; BLOCK], current()).await;
         match count.map_err(text)? {
             0 => break,
             count => all.extend_from_slice(&part[..count]),
         }
     }
     ensure!(all == bytes, "other bytes");
+    let mut entry = [0; 16];
+    let blocking = list!(0, &mut entry);
+    let (awaited, bytes) = list!(0, vec![0; 16], current()).await;
+    ensure!(
+        blocking == awaited && bytes == entry,
+        "{blocking:?}, {awaited:?}"
+    );
     let (mut files, mut from) = (Vec::new(), 0);
     while let Some((next, name, size)) = list_async(from, current()).await.map_err(text)? {
         files.push((name, size));
         from = next;
     }
-    ensure!(list() == Ok(files), "other files");
-    close(file);
-    let (unlinked, _) = unlink_async("both", current()).await;
-    ensure!(unlinked == Ok(0), "{unlinked:?}");
-    let (gone, _) = open_async("both", 0, current()).await;
-    ensure!(gone == Err(Error::NoFile), "{gone:?}");
+    ensure!(files::list() == Ok(files), "other files");
+    let unlinked = unlink!("both", current()).await;
+    ensure!(unlinked == Ok(()), "{unlinked:?}");
+    fresh("both").map(close)?;
+    ensure!(unlink!("both") == Ok(()), "it is there again");
+    let gone = [unlink!("both"), unlink!("both", current()).await];
+    ensure!(gone == [Err(Error::NoFile); 2], "{gone:?}");
+    let gone = [open!("both", 0), open!("both", 0, current()).await];
+    ensure!(gone == [Err(Error::NoFile); 2], "{gone:?}");
+    let socket = sys::socket().map_err(text)? as usize;
+    let no_file = [fsync!(socket), fsync!(socket, current()).await];
+    ensure!(no_file == [Err(Error::BadFile); 2], "{no_file:?}");
+    for open in [file, again, socket] {
+        close(open);
+    }
     Ok(())
 }
 
@@ -58,14 +75,14 @@ pub(crate) async fn writers_of_all_levels_get_on() -> Outcome {
     const WRITERS: usize = 12;
     let writer = |number: usize| async move {
         let name = format!("writer {number}");
-        let (file, _) = open_async(&name, CREATE | TRUNCATE, current()).await;
-        let file = file? as usize;
+        let file = open_async(&name, CREATE | TRUNCATE, current()).await;
+        let file = file?;
         let bytes = pattern(number, 6 * BLOCK);
         for part in bytes.chunks(1_000) {
             let (count, _) = write!(file, part.to_vec(), current()).await;
             count?;
         }
-        let (synced, _) = fsync_async(file, current()).await;
+        let synced = fsync_async(file, current()).await;
         synced?;
         close(file);
         Ok::<(), Error>(())
@@ -185,12 +202,12 @@ pub(crate) async fn syncs_share_a_commit() -> Outcome {
     write(file, b"x").map_err(text)?;
     let mut all = Vec::new();
     for number in 0..60u8 {
-        let sync = async move { fsync_async(file, current()).await.0 };
+        let sync = async move { fsync_async(file, current()).await };
         all.push(spawn_local(sync, Some(number)).map_err(text)?);
     }
     for one in all {
         let synced = one.await.unwrap_or(Err(Error::Cancelled));
-        ensure!(synced == Ok(0), "{synced:?}");
+        ensure!(synced == Ok(()), "{synced:?}");
     }
     close(file);
     unlink("synced").map_err(text)

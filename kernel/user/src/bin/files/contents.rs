@@ -167,7 +167,7 @@ pub(crate) async fn a_full_disk_says_so() -> Outcome {
     let mut written = 0;
     let error = loop {
         match write(file, &block) {
-            Ok(()) => written += 1,
+            Ok(_) => written += 1,
             Err(error) => break error,
         }
         ensure!(written < 1_000, "it is never full");

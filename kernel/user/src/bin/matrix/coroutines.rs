@@ -89,8 +89,8 @@ pub(crate) async fn serve(
     let others: Vec<Cpu> = (1..cpus).map(|_| alloc_cpu()).collect::<Result<_, _>>()?;
     let mut all = Vec::new();
     for _ in 0..count {
-        let (connection, _) = accept_async(listener, current()).await;
-        let connection = connection? as usize;
+        let connection = accept_async(listener, current()).await;
+        let connection = connection?;
         let level = match level {
             Some(level) => Some(level),
             None => {

@@ -164,8 +164,8 @@ fn put(rest: &str) -> Result<(), Error> {
     let (name, text) = split(rest);
     let file = open(name, CREATE | TRUNCATE)?;
     let done = write(file, text.as_bytes())
-        .and_then(|()| write(file, b"\n"))
-        .and_then(|()| fsync(file));
+        .and_then(|_| write(file, b"\n"))
+        .and_then(|_| fsync(file));
     sys::close(file)?;
     done
 }

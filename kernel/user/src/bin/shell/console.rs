@@ -8,7 +8,7 @@ use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
-use os_user::asynchronous::Read;
+use os_user::asynchronous::AsyncCall;
 use os_user::coroutine::current;
 use os_user::{Error, read, sleep_micros, write};
 
@@ -98,7 +98,7 @@ fn echo(bytes: &[u8]) {
 pub(crate) struct Console {
     /// Bytes that have come and were not taken.
     bytes: VecDeque<u8>,
-    reading: Option<Read>,
+    reading: Option<AsyncCall<usize, Vec<u8>>>,
     is_over: bool,
 }
 

@@ -7,11 +7,11 @@ use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
-use os_user::asynchronous::{self, Read};
+use os_user::asynchronous::AsyncCall;
 use os_user::coroutine::{current, spawn_local};
 use os_user::files::read_to_end;
 use os_user::number::{FAULTED, KILLED};
-use os_user::{Bounds, Error, Pipe, pipe, println, spawn_within, sys, write};
+use os_user::{Bounds, Error, Pipe, pipe, println, spawn_within, sys, wait, write};
 
 use crate::LEVEL;
 use crate::console::{Console, Editor, Typed};
@@ -51,7 +51,7 @@ impl Job<'_> {
             println!("{child} runs in the background");
             let name = String::from(self.program);
             let report = async move {
-                let (status, _) = asynchronous::wait(child, current()).await;
+                let status = wait!(child, current()).await;
                 say(child, &name, status, true);
             };
             return spawn_local(report, Some(LEVEL)).map(drop);
@@ -105,7 +105,7 @@ struct Input {
     writer: Option<usize>,
     /// Lines that are not written yet.
     lines: Vec<u8>,
-    writing: Option<Read>,
+    writing: Option<AsyncCall<usize, Vec<u8>>>,
 }
 
 impl Input {
@@ -134,9 +134,9 @@ async fn feed(console: &mut Console, child: usize, pipe: &Pipe) -> Result<isize,
         writing: None,
     };
     let mut editor = Editor::default();
-    let mut end = asynchronous::wait(child, current());
+    let mut end = wait!(child, current());
     let status = poll_fn(|cx| {
-        if let Poll::Ready((status, _)) = Pin::new(&mut end).poll(cx) {
+        if let Poll::Ready(status) = Pin::new(&mut end).poll(cx) {
             return Poll::Ready(status);
         }
         while let Poll::Ready(byte) = console.poll_byte(cx) {

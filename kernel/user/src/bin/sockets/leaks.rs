@@ -40,7 +40,7 @@ pub(crate) async fn run_task(task: &[u8], files: &[usize]) -> Outcome {
         halvings: 0,
     };
     let child = spawn_within("sockets", task, files, bounds).map_err(text)?;
-    let (status, _) = os_user::asynchronous::wait(child, current()).await;
+    let status = os_user::asynchronous::wait(child, current()).await;
     ensure!(status == Ok(0), "status {status:?}");
     Ok(())
 }

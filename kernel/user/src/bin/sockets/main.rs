@@ -28,10 +28,11 @@ use packets::{
     wrong_datagrams_are_errors,
 };
 use streams::{
-    bytes_come_back_in_order, connection_to_nobody_is_refused, connections_are_served_at_once,
-    end_is_read_after_what_was_written, full_connection_makes_the_writer_wait,
-    port_is_for_one_listener, waiting_for_a_connection_can_be_cancelled,
-    writing_to_what_is_closed_is_an_error, wrong_sockets_are_errors,
+    both_forms_of_accept_and_connect, bytes_come_back_in_order, connection_to_nobody_is_refused,
+    connections_are_served_at_once, end_is_read_after_what_was_written,
+    full_connection_makes_the_writer_wait, port_is_for_one_listener,
+    waiting_for_a_connection_can_be_cancelled, writing_to_what_is_closed_is_an_error,
+    wrong_sockets_are_errors,
 };
 use urgency::{
     answer_of_a_listener_is_as_urgent_as_the_call, network_is_as_urgent_as_what_waits_for_it,
@@ -40,6 +41,7 @@ use urgency::{
 os_user::coroutine_entry!(main);
 
 tests! {
+    both_forms_of_accept_and_connect,
     bytes_come_back_in_order,
     connections_are_served_at_once,
     connection_to_nobody_is_refused,
@@ -80,8 +82,8 @@ async fn serve() -> Outcome {
     let port = datagrams(7).map_err(text)?;
     coroutine::spawn(echo_datagrams(port), None).map_err(text)?;
     loop {
-        let (connection, _) = accept_async(listener, current()).await;
-        let connection = connection.map_err(text)? as usize;
+        let connection = accept_async(listener, current()).await;
+        let connection = connection.map_err(text)?;
         let one = async move {
             if echo(connection).await == Ok(b"quit".into()) {
                 os_user::exit(0);

@@ -32,6 +32,20 @@ pub(crate) async fn datagrams_come_with_where_they_come_from() -> Outcome {
     let count = receive_from(other, &mut buffer[..datagram::HEADER + 3]).map_err(text)?;
     let parsed = datagram::parse(&buffer[..count]);
     ensure!(parsed == Some((SELF, 3000, &b"lon"[..])), "{parsed:?}");
+    // Both forms of both calls.
+    let bytes = Vec::from(b"awaited");
+    let (sent, bytes) = send_to!(other, bytes, (SELF, 3000), current()).await;
+    ensure!(sent == Ok(7) && bytes == b"awaited", "{sent:?}");
+    let count = receive_from!(one, &mut buffer).map_err(text)?;
+    let parsed = datagram::parse(&buffer[..count]);
+    ensure!(parsed == Some((SELF, port, &b"awaited"[..])), "{parsed:?}");
+    ensure!(
+        send_to!(one, b"blocking", (SELF, port)) == Ok(8),
+        "the thread sends"
+    );
+    let (count, bytes) = receive_from!(other, Vec::from([0; 40]), current()).await;
+    let parsed = datagram::parse(&bytes[..count.map_err(text)?]);
+    ensure!(parsed == Some((SELF, 3000, &b"blocking"[..])), "{parsed:?}");
     for file in [one, other] {
         sys::close(file).map_err(text)?;
     }
@@ -90,7 +104,7 @@ pub(crate) async fn wrong_datagrams_are_errors() -> Outcome {
         (receive_from(socket, &mut short), Error::BadArgument),
         (receive_from(stream, &mut [0; 9]), Error::BadFile),
         (read(socket, &mut [0]), Error::BadFile),
-        (write(socket, b"x").map(|()| 0), Error::BadFile),
+        (write(socket, b"x").map(|_| 0), Error::BadFile),
         (sys::listen(socket, 1).map(|_| 0), Error::BadFile),
         (sys::connect(socket, 0, 9).map(|_| 0), Error::BadFile),
     ];

@@ -34,7 +34,7 @@ pub(crate) async fn check(connection: usize) -> Result<usize, String> {
 /// Sends the stream to a server, ends writing, and checks what comes back.
 pub(crate) async fn send_and_check(port: u16, total: usize) -> Outcome {
     let socket = sys::socket().map_err(text)? as usize;
-    let (answer, _) = connect_async(socket, SELF, port, current()).await;
+    let answer = connect_async(socket, SELF, port, current()).await;
     answer.map_err(text)?;
     let writer = async move {
         let all: Vec<u8> = (0..total).map(byte).collect();
@@ -58,8 +58,8 @@ pub(crate) fn server(port: u16, count: usize) -> Result<coroutine::JoinHandle<Ou
     let serve = async move {
         let mut all = Vec::new();
         for _ in 0..count {
-            let (connection, _) = accept_async(listener, current()).await;
-            let connection = connection.map_err(text)? as usize;
+            let connection = accept_async(listener, current()).await;
+            let connection = connection.map_err(text)?;
             all.push(coroutine::spawn(echo(connection), None).map_err(text)?);
         }
         for one in all {

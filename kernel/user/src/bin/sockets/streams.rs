@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::SeqCst;
 
+use os_user::calls;
 use os_user::coroutine::{self, current};
 use os_user::net::{SELF, accept, accept_async, connect, listen};
 use os_user::testing::{Outcome, text};
@@ -134,10 +135,54 @@ pub(crate) async fn waiting_for_a_connection_can_be_cancelled() -> Outcome {
     let call = accept_async(listener, current());
     sleep(1_000).await;
     call.cancel();
-    let (answer, _) = call.await;
+    let answer = call.await;
     ensure!(answer == Err(Error::Cancelled), "{answer:?}");
     drop(accept_async(listener, current()));
     sys::close(listener).map_err(text)?;
+    Ok(())
+}
+
+pub(crate) async fn both_forms_of_accept_and_connect() -> Outcome {
+    let listener = listen(3005, 2).map_err(text)?;
+    for is_awaited in [false, true] {
+        let socket = sys::socket().map_err(text)? as usize;
+        let connected = if is_awaited {
+            calls::connect!(socket, SELF, 3005)
+        } else {
+            calls::connect!(socket, SELF, 3005, current()).await
+        };
+        connected.map_err(text)?;
+        let accepted = if is_awaited {
+            accept!(listener, current()).await
+        } else {
+            accept!(listener)
+        };
+        let accepted = accepted.map_err(text)?;
+        ensure!(write!(socket, b"through") == Ok(7), "it is a connection");
+        let mut bytes = [0; 8];
+        let count = read!(accepted, &mut bytes);
+        ensure!(count == Ok(7) && bytes.starts_with(b"through"), "{count:?}");
+        for file in [socket, accepted] {
+            sys::close(file).map_err(text)?;
+        }
+    }
+    sys::close(listener).map_err(text)?;
+    let nobody = [(); 2].map(|()| sys::socket().map_or(0, |socket| socket as usize));
+    let blocking = calls::connect!(nobody[0], SELF, 3005);
+    let awaited = calls::connect!(nobody[1], SELF, 3005, current()).await;
+    ensure!(
+        [blocking, awaited] == [Err(Error::Refused); 2],
+        "{blocking:?}, {awaited:?}"
+    );
+    let blocking = accept!(nobody[0]);
+    let awaited = accept!(nobody[0], current()).await;
+    ensure!(
+        [blocking, awaited] == [Err(Error::BadFile); 2],
+        "{blocking:?}, {awaited:?}"
+    );
+    for socket in nobody {
+        sys::close(socket).map_err(text)?;
+    }
     Ok(())
 }
 

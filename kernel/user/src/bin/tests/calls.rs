@@ -47,7 +47,7 @@ pub(crate) fn bytes_are_copied_from_and_to_any_place() -> Outcome {
                 let written = write(pipe.writer, sent);
                 let count = read(pipe.reader, &mut to[second..second + len]);
                 ensure!(
-                    (written, count) == (Ok(()), Ok(len)),
+                    (written, count) == (Ok(len), Ok(len)),
                     "{written:?}, {count:?}"
                 );
                 let is_right = &to[second..second + len] == sent;

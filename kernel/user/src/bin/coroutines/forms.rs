@@ -1,0 +1,138 @@
+//! Both forms of each call that needs neither socket nor disk: the same arguments, the same result.
+
+use alloc::vec;
+use core::sync::atomic::AtomicU32;
+
+use os_user::calls::{futex_wait, map, map_stack, sleep_until, spawn, thread_join};
+use os_user::coroutine::current;
+use os_user::number::{CHANGED, TIMED_OUT};
+use os_user::testing::{Outcome, text};
+use os_user::{
+    Bounds, Error, ensure, layout, now, read, sys, thread, ticks_per_second, wait, write,
+};
+
+use crate::{close, new_pipe};
+
+pub(crate) async fn both_forms_of_read_and_write() -> Outcome {
+    let pipe = new_pipe()?;
+    ensure!(write!(pipe.writer, b"one") == Ok(3), "the thread writes");
+    let (count, bytes) = read!(pipe.reader, vec![0; 8], current()).await;
+    ensure!(count == Ok(3) && bytes == b"one\0\0\0\0\0", "{count:?}");
+    let (count, bytes) = write!(pipe.writer, b"two".to_vec(), current()).await;
+    ensure!(count == Ok(3) && bytes == b"two", "{count:?}");
+    let mut bytes = [0; 8];
+    ensure!(read!(pipe.reader, &mut bytes) == Ok(3), "the thread reads");
+    ensure!(bytes.starts_with(b"two"), "{bytes:?}");
+    sys::close(pipe.reader).map_err(text)?;
+    let blocking = write!(pipe.writer, b"late");
+    ensure!(blocking == Err(Error::BrokenPipe), "{blocking:?}");
+    let (awaited, bytes) = write!(pipe.writer, vec![7], current()).await;
+    ensure!(
+        awaited == Err(Error::BrokenPipe) && bytes == [7],
+        "{awaited:?}"
+    );
+    sys::close(pipe.writer).map_err(text)?;
+    Ok(())
+}
+
+pub(crate) async fn both_forms_of_sleep_until() -> Outcome {
+    let deadline = now() + ticks_per_second() / 1_000;
+    sleep_until!(deadline).map_err(text)?;
+    ensure!(now() >= deadline, "the thread slept too short");
+    let deadline = now() + ticks_per_second() / 1_000;
+    sleep_until!(deadline, current()).await.map_err(text)?;
+    ensure!(now() >= deadline, "the coroutine slept too short");
+    Ok(())
+}
+
+/// Each has pages of its own.
+pub(crate) async fn both_forms_of_map() -> Outcome {
+    let mut starts = [
+        map!(2),
+        map!(2, current()).await,
+        map_stack!(2),
+        map_stack!(2, current()).await,
+    ];
+    starts.sort_by_key(|start| start.unwrap_or(0));
+    let mut end = 0;
+    for start in starts {
+        let start = start.map_err(text)?;
+        ensure!(
+            start >= end && start % layout::PAGE == 0,
+            "{start:#x} below {end:#x}"
+        );
+        end = start + 2 * layout::PAGE;
+    }
+    let blocking = map!(usize::MAX);
+    ensure!(blocking == Err(Error::OutOfMemory), "{blocking:?}");
+    let awaited = map!(usize::MAX, current()).await;
+    ensure!(awaited == Err(Error::OutOfMemory), "{awaited:?}");
+    Ok(())
+}
+
+/// The child gets the argument and the descriptors.
+pub(crate) async fn both_forms_of_spawn_and_wait() -> Outcome {
+    let pipe = new_pipe()?;
+    let bounds = Bounds {
+        level: 40,
+        ceiling: 40,
+        halvings: 1,
+    };
+    let files = [pipe.reader, pipe.writer];
+    let first = spawn!("child", b"note first", &files, bounds).map_err(text)?;
+    let status = wait!(first, current()).await;
+    ensure!(status == Ok(0), "the awaited child ended with {status:?}");
+    let second = spawn!("child", b"note later", &files, bounds, current()).await;
+    let status = wait!(second.map_err(text)?);
+    ensure!(status == Ok(0), "the other child ended with {status:?}");
+    let mut notes = [0; 32];
+    let count = read!(pipe.reader, &mut notes).map_err(text)?;
+    ensure!(&notes[..count] == b"firstlater", "{:?}", &notes[..count]);
+
+    let blocking = spawn!("nowhere", b"", &[], bounds);
+    let awaited = spawn!("nowhere", b"", &[], bounds, current()).await;
+    ensure!(
+        blocking == awaited && awaited.is_err(),
+        "{blocking:?}, {awaited:?}"
+    );
+    let blocking = wait!(first);
+    ensure!(blocking == Err(Error::NoProcess), "{blocking:?}");
+    let awaited = wait!(first, current()).await;
+    ensure!(awaited == Err(Error::NoProcess), "{awaited:?}");
+    close(pipe)
+}
+
+/// A number of a thread that was joined is dead.
+pub(crate) async fn both_forms_of_thread_join() -> Outcome {
+    for is_awaited in [false, true] {
+        let handle = thread::spawn(|| {}).map_err(text)?;
+        let number = handle.number();
+        let joined = if is_awaited {
+            thread_join!(number, current()).await
+        } else {
+            thread_join!(number)
+        };
+        ensure!(joined == Ok(0), "{joined:?}");
+        let blocking = thread_join!(number);
+        ensure!(blocking == Err(Error::NoThread), "{blocking:?}");
+        let awaited = thread_join!(number, current()).await;
+        ensure!(awaited == Err(Error::NoThread), "{awaited:?}");
+        let left = handle.join();
+        ensure!(left == Err(Error::NoThread), "{left:?}");
+    }
+    Ok(())
+}
+
+pub(crate) async fn both_forms_of_futex_wait() -> Outcome {
+    static WORD: AtomicU32 = AtomicU32::new(5);
+    let blocking = futex_wait!(&WORD, 4, u64::MAX);
+    ensure!(blocking == Ok(CHANGED), "{blocking:?}");
+    let awaited = futex_wait!(&WORD, 4, u64::MAX, current()).await;
+    ensure!(awaited == Ok(CHANGED), "{awaited:?}");
+    let soon = || now() + ticks_per_second() / 1_000;
+    let blocking = futex_wait!(&WORD, 5, soon());
+    ensure!(blocking == Ok(TIMED_OUT), "{blocking:?}");
+    let awaited = futex_wait!(&WORD, 5, soon(), current()).await;
+    ensure!(awaited == Ok(TIMED_OUT), "{awaited:?}");
+    Ok(())
+}

@@ -1,0 +1,236 @@
+//! `#[async_fn]`: both forms of a call from one declaration.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens, format_ident, quote};
+use syn::parse::{Parse, ParseStream};
+use syn::{
+    Attribute, Block, Error, Expr, FnArg, Ident, Meta, Pat, PatType, Signature, Token, Type,
+    Visibility,
+};
+
+/// Suffix of a synchronous function that the names of the other forms leave out.
+const BLOCKING: &str = "_blocking";
+
+/// The argument of the attribute: `TYPE = CALL`.
+struct Asynchronous {
+    future: Type,
+    call: Expr,
+}
+
+impl Parse for Asynchronous {
+    fn parse(input: ParseStream<'_>) -> syn::Result<Asynchronous> {
+        let future = input.parse()?;
+        input.parse::<Token![=]>()?;
+        let call = input.parse()?;
+        input.parse::<Option<Token![,]>>()?;
+        Ok(Asynchronous { future, call })
+    }
+}
+
+/// A function whose body may be missing.
+struct Declaration {
+    attributes: Vec<Attribute>,
+    visibility: Visibility,
+    signature: Signature,
+    body: Option<Block>,
+}
+
+impl Parse for Declaration {
+    fn parse(input: ParseStream<'_>) -> syn::Result<Declaration> {
+        let attributes = input.call(Attribute::parse_outer)?;
+        let visibility = input.parse()?;
+        let signature = input.parse()?;
+        let body = if input.parse::<Option<Token![;]>>()?.is_some() {
+            None
+        } else {
+            Some(input.parse()?)
+        };
+        Ok(Declaration {
+            attributes,
+            visibility,
+            signature,
+            body,
+        })
+    }
+}
+
+/// A parameter of the declaration.
+struct Parameter {
+    name: Ident,
+    declared: PatType,
+    /// The asynchronous form owns it.
+    is_buffer: bool,
+}
+
+impl Parameter {
+    fn new(argument: FnArg) -> syn::Result<Parameter> {
+        let FnArg::Typed(mut declared) = argument else {
+            return Err(Error::new_spanned(argument, "a call is no method"));
+        };
+        let Pat::Ident(pattern) = &*declared.pat else {
+            return Err(Error::new_spanned(
+                declared.pat,
+                "a parameter of a call is a name",
+            ));
+        };
+        let name = pattern.ident.clone();
+        if name == "cid" {
+            return Err(Error::new_spanned(
+                name,
+                "the asynchronous form has `cid` already, after the parameters of the declaration",
+            ));
+        }
+        let before = declared.attrs.len();
+        declared
+            .attrs
+            .retain(|attribute| !attribute.path().is_ident("buffer"));
+        let is_buffer = declared.attrs.len() < before;
+        if is_buffer && !matches!(&*declared.ty, Type::Reference(_)) {
+            return Err(Error::new_spanned(
+                declared.ty,
+                "`#[buffer]` goes on a slice: the asynchronous form takes a `Vec<u8>` in its place",
+            ));
+        }
+        Ok(Parameter {
+            name,
+            declared,
+            is_buffer,
+        })
+    }
+
+    /// The parameter of the asynchronous form.
+    fn owned(&self) -> TokenStream {
+        let (name, declared) = (&self.name, &self.declared);
+        match &*declared.ty {
+            Type::Reference(slice) if self.is_buffer => {
+                let mutability = &slice.mutability;
+                quote!(#mutability #name: Vec<u8>)
+            }
+            _ => declared.to_token_stream(),
+        }
+    }
+}
+
+/// Documentation with a paragraph behind the first one.
+fn documented(attributes: &[Attribute], paragraph: &str) -> TokenStream {
+    let (docs, others): (Vec<_>, Vec<_>) = attributes
+        .iter()
+        .partition(|attribute| attribute.path().is_ident("doc"));
+    let is_blank = |attribute: &&Attribute| match &attribute.meta {
+        Meta::NameValue(doc) => {
+            matches!(&doc.value, Expr::Lit(text) if text.to_token_stream().to_string() == "\"\"")
+        }
+        _ => false,
+    };
+    let end = docs.iter().position(is_blank).unwrap_or(docs.len());
+    let (first, rest) = docs.split_at(end);
+    quote! {
+        #(#first)*
+        #[doc = ""]
+        #[doc = #paragraph]
+        #(#rest)*
+        #(#others)*
+    }
+}
+
+/// The three items of a declaration.
+pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> syn::Result<TokenStream> {
+    if arguments.is_empty() {
+        return Err(Error::new(
+            Span::call_site(),
+            "the attribute needs the asynchronous form: `#[async_fn(TYPE = CALL)]`",
+        ));
+    }
+    let Asynchronous { future, call } = syn::parse2(arguments)?;
+    let Declaration {
+        attributes,
+        visibility,
+        signature,
+        body,
+    } = syn::parse2(item)?;
+    if let Some(token) = signature.asyncness {
+        return Err(Error::new_spanned(
+            token,
+            "the function is the synchronous form",
+        ));
+    }
+    let blocking = signature.ident.clone();
+    let text = blocking.to_string();
+    let base = text.strip_suffix(BLOCKING).unwrap_or(&text);
+    let name = Ident::new(base, blocking.span());
+    let asynchronous = format_ident!("{base}_async", span = blocking.span());
+    let hidden = format_ident!("__{base}", span = blocking.span());
+
+    let parameters = signature.inputs.iter().cloned().map(Parameter::new);
+    let parameters = parameters.collect::<syn::Result<Vec<_>>>()?;
+    let names: Vec<_> = parameters.iter().map(|parameter| &parameter.name).collect();
+    let declared = parameters.iter().map(|parameter| &parameter.declared);
+    let owned = parameters.iter().map(Parameter::owned);
+    let buffers = parameters.iter().filter(|parameter| parameter.is_buffer);
+    let buffers = buffers.map(|parameter| &parameter.name);
+
+    let Signature {
+        generics, output, ..
+    } = &signature;
+    let bounds = &generics.where_clause;
+    let body = body.map_or_else(
+        || quote!({ <#future>::wait(#call) }),
+        Block::into_token_stream,
+    );
+
+    let listed = names.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let listed = listed.join(", ");
+    let with_cid = match listed.as_str() {
+        "" => "cid".to_owned(),
+        listed => format!("{listed}, cid"),
+    };
+    let of_blocking = documented(
+        &attributes,
+        &format!("Blocks the thread: the synchronous form of [`{base}!`](macro@{base})."),
+    );
+    let of_async = documented(
+        &attributes,
+        &format!(
+            "Returns at once: the asynchronous form of [`{base}!`](macro@{base}). The coroutine \
+             `cid` is woken when the call is over, and the result is that of the future."
+        ),
+    );
+    let docs: Vec<_> = attributes
+        .iter()
+        .filter(|attribute| attribute.path().is_ident("doc"))
+        .cloned()
+        .collect();
+    let of_macro = documented(
+        &docs,
+        &format!(
+            "`{base}!({listed})` blocks the thread ([`{blocking}`](fn@{blocking})); \
+             `{base}!({with_cid})` is a future of the same result \
+             ([`{asynchronous}`](fn@{asynchronous}))."
+        ),
+    );
+
+    Ok(quote! {
+        #of_blocking
+        #visibility fn #blocking #generics (#(#declared),*) #output #bounds #body
+
+        #of_async
+        #visibility fn #asynchronous #generics (#(#owned,)* cid: CoroutineId) -> #future #bounds {
+            <#future>::start(#call, #(#buffers,)* cid)
+        }
+
+        #[doc(hidden)]
+        #[macro_export]
+        macro_rules! #hidden {
+            (#($#names:expr),* $(,)?) => {
+                $crate::calls::#blocking(#($#names),*)
+            };
+            (#($#names:expr,)* $cid:expr $(,)?) => {
+                $crate::calls::#asynchronous(#($#names,)* $cid)
+            };
+        }
+
+        #of_macro
+        #[doc(inline)]
+        #visibility use #hidden as #name;
+    })
+}
