@@ -1,17 +1,17 @@
-//! Which CPUs a thread may run on.
+//! CPUs on which a thread may run.
 
 use std::io;
 use std::os::unix::thread::JoinHandleExt;
 use std::thread::JoinHandle;
 
-use crate::notice::told;
+use crate::notice::explained;
 
-/// The CPUs of a thread.
+/// A set of CPUs.
 #[derive(Clone)]
 pub(crate) struct Mask(libc::cpu_set_t);
 
 impl Mask {
-    /// Their numbers.
+    /// Returns the numbers of the CPUs.
     pub(crate) fn cpus(&self) -> Vec<usize> {
         (0..libc::CPU_SETSIZE as usize)
             // SAFETY: within the set.
@@ -20,7 +20,7 @@ impl Mask {
     }
 }
 
-/// The affinity of the calling thread.
+/// Returns the affinity of the calling thread.
 pub(crate) fn current() -> io::Result<Mask> {
     // SAFETY: an all-zero set is a valid, empty one.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -31,23 +31,24 @@ pub(crate) fn current() -> io::Result<Mask> {
     } else {
         let error = io::Error::last_os_error();
         let text = format!("cannot ask for this thread's CPUs (sched_getaffinity): {error}");
-        Err(told(&error, text))
+        Err(explained(&error, text))
     }
 }
 
-/// The CPUs of the calling thread; those of the machine where a sandbox does not let it ask.
+/// Returns the CPUs of the calling thread; those of the machine where a sandbox forbids the
+/// question.
 pub(crate) fn cpus() -> Vec<usize> {
     current().map_or_else(|_| (0..online_cpus()).collect(), |mask| mask.cpus())
 }
 
-/// How many CPUs the machine has in service.
+/// Returns the number of CPUs that are online.
 pub(crate) fn online_cpus() -> usize {
     // SAFETY: no pointers.
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     usize::try_from(cpus).unwrap_or(1)
 }
 
-/// Gives the calling thread back what [`current`] told.
+/// Gives the calling thread the affinity that [`current`] returned earlier.
 pub(crate) fn restore(mask: &Mask) -> io::Result<()> {
     // SAFETY: the pointer is to a set of the size given.
     let result = unsafe { libc::sched_setaffinity(0, size_of_val(&mask.0), &raw const mask.0) };
@@ -58,10 +59,11 @@ pub(crate) fn restore(mask: &Mask) -> io::Result<()> {
     }
 }
 
-/// As [`restore`], for a thread that was just started: it need not run for it, which it may not get to on the CPU it has
-/// inherited.
+/// Gives a thread that was just started this affinity. The thread need not run for it, which could
+/// take long on the CPU that it has inherited.
 pub(crate) fn restore_of<T>(thread: &JoinHandle<T>, mask: &Mask) {
-    // SAFETY: the thread has been neither joined nor detached, so its id is valid; a set of the size given.
+    // SAFETY: the thread has been neither joined nor detached, so its id is valid; a set of the
+    // size given.
     unsafe {
         libc::pthread_setaffinity_np(
             thread.as_pthread_t(),

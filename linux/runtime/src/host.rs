@@ -26,22 +26,22 @@ thread_local! {
     static SERVED: Cell<Option<NonNull<Vcpu<Linux>>>> = const { Cell::new(None) };
 }
 
-/// The calling thread serves this vCPU from now on, or none.
+/// Records the vCPU that the calling thread serves from now on; `None` for no vCPU.
 ///
 /// # Safety
-/// The caller has the vCPU's executor until it says otherwise here.
+/// The caller has the vCPU's executor until it calls this function again.
 pub(crate) unsafe fn serve(vcpu: Option<NonNull<Vcpu<Linux>>>) {
     SERVED.set(vcpu);
 }
 
-/// The vCPU that the calling thread serves.
+/// Returns the vCPU that the calling thread serves.
 #[inline]
 pub(crate) fn served() -> Option<NonNull<Vcpu<Linux>>> {
     // During the destruction of a thread its locals may be gone.
     SERVED.try_with(Cell::get).ok().flatten()
 }
 
-/// The coroutine that is being polled.
+/// Returns the coroutine that is being polled.
 #[inline]
 pub(crate) fn current_id() -> Option<CoroutineId> {
     let _critical = Critical::enter();
@@ -49,7 +49,7 @@ pub(crate) fn current_id() -> Option<CoroutineId> {
     served().and_then(|vcpu| unsafe { vcpu.as_ref() }.current_id())
 }
 
-/// Its effective level.
+/// Returns the effective level of the coroutine that is being polled.
 #[inline]
 pub(crate) fn current_level() -> Option<Level> {
     let _critical = Critical::enter();
@@ -57,45 +57,46 @@ pub(crate) fn current_level() -> Option<Level> {
     served().and_then(|vcpu| unsafe { vcpu.as_ref() }.running_level())
 }
 
-/// Is it the waker of a coroutine? Then to clone or drop it runs no code of users.
+/// Returns whether the waker is a coroutine's. Cloning or dropping it runs no user code then.
 #[inline]
 pub(crate) fn is_own_waker(waker: &Waker) -> bool {
     Domain::<Linux>::is_own_waker(waker)
 }
 
-/// A preemptible vCPU, as the rest of the runtime knows it. Nothing here is called once per poll.
+/// A preemptible vCPU, as the rest of the runtime uses it. No method is called once per poll.
 pub(crate) trait Preempted: Send + Sync {
-    /// Serves the vCPU on the thread that made it, until `done` says so, which is asked after each of its polls and waits.
+    /// Serves the vCPU on the thread that made it, until `done` returns true, which is checked
+    /// after each of its polls and waits.
     fn run(&self, done: &dyn Fn() -> bool);
-    /// The levels of what is pinned, has been picked, and waits for nothing but the vCPU.
+    /// Returns the levels of pinned coroutines that have been picked and wait only for the vCPU.
     fn main_waits(&self) -> u64;
-    /// Is there a thread for what is pinned?
+    /// Returns whether there is a thread for pinned coroutines.
     fn has_main(&self) -> bool;
-    /// Is the calling thread the one for pinned coroutines, and does it serve the vCPU?
+    /// Returns whether the calling thread is that for pinned coroutines, and serves the vCPU.
     fn polls_pinned_here(&self) -> bool;
-    /// Is a poll stopped in the middle?
+    /// Returns whether a poll is stopped in the middle.
     fn has_stopped_polls(&self) -> bool;
-    /// Ends the threads, on the first one, when no poll is stopped any more. False: one is, and does not come to its end; then the
-    /// watcher is gone, and what is stopped goes on by itself.
+    /// Ends the threads, on the first one, once no poll is stopped any more. Returns false if a
+    /// stopped poll does not end; the watcher has ended then, and stopped polls go on without it.
     fn end(&self) -> bool;
-    /// Ends the wait of its current thread where that cannot wait in the ring.
+    /// Ends the wait of the current thread if that cannot wait in the ring.
     fn wake_idle(&self);
-    /// Adds its figures.
+    /// Adds the vCPU's counters.
     fn add_to(&self, stats: &mut PreemptionStats);
 }
 
-/// What makes a vCPU preemptible, if it is.
+/// A vCPU's preemption, if it is preemptible.
 type MaybePreempted = Option<Arc<dyn Preempted>>;
 
 /// The scheduler's view of the process: clock, thread identity, wake-ups.
 pub struct Linux {
-    /// How to end the wait of each vCPU.
+    /// Wakers of the vCPUs' waits.
     remotes: Box<[Mutex<Option<Remote>>]>,
-    /// How to wake the watcher of each preemptible vCPU.
+    /// Wakers of the preemptible vCPUs' watchers.
     watches: Box<[Mutex<Option<Watch>>]>,
-    /// The vCPUs that are preemptible.
+    /// The preemptible vCPUs.
     preemptible: Box<[Mutex<MaybePreempted>]>,
-    /// What is told of long polls.
+    /// Record of long polls.
     longest: OnceLock<Arc<Longest>>,
     recorder: Recorder,
     names: Names,
@@ -116,7 +117,7 @@ impl Linux {
             names: Names::default(),
             reports_panics: OnceLock::new(),
             clock: clock::Ticks::new(),
-            // Without it locks cost an atomic step, and nothing else changes.
+            // Without it locks take an atomic step more; nothing else changes.
             has_barrier: register_barrier().is_ok(),
         }
     }
@@ -137,7 +138,7 @@ impl Linux {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the figures of all preemptible vCPUs.
+    /// Adds the counters of all preemptible vCPUs.
     pub(crate) fn add_preemption_to(&self, stats: &mut PreemptionStats) {
         for index in 0..MAX_VCPUS {
             if let Some(vcpu) = &*self.preemptible(index) {
@@ -154,7 +155,7 @@ impl Linux {
         &self.names
     }
 
-    /// Lets panics of detached coroutines be reported on standard error from now on.
+    /// Enables reports of detached coroutines' panics on standard error.
     pub(crate) fn report_panics(&self) {
         let _ = self.reports_panics.set(());
     }
@@ -171,7 +172,7 @@ impl Linux {
 }
 
 impl Linux {
-    /// A poll of the calling thread, which has just ended, with the name of its work.
+    /// Returns a poll of the calling thread, which has just ended, with its name.
     fn named(&self, poll: &Poll) -> NamedPoll {
         NamedPoll::new(poll, self.names.just_done(poll))
     }
@@ -183,10 +184,9 @@ impl fmt::Debug for Linux {
     }
 }
 
-// SAFETY: `served` is what `serve` was told, whose contract is this one.
+// SAFETY: `served` returns the argument of `serve`, whose contract is the one of `Host`.
 unsafe impl Host for Linux {
-    /// Address space costs nothing, and the place that each page loses is one in 16,384: a million idle coroutines, of 96 bytes with a future of 24,
-    /// take 4 KB for it (with pages of 4 KiB a megabyte, and what the last chunk has too much).
+    /// Pages of a megabyte: address space costs nothing, and each page loses one slot of 16,384.
     const TABLE_PAGE: usize = 1 << 20;
 
     #[inline]
@@ -237,7 +237,7 @@ unsafe impl Host for Linux {
             // The holder of the lock may be waiting for this CPU.
             std::thread::yield_now();
         } else {
-            // And it may be less urgent than this thread.
+            // The holder may be less urgent than this thread.
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
     }
@@ -292,7 +292,7 @@ unsafe impl Host for Linux {
     }
 
     unsafe fn unmap(memory: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the contract is the same.
         unsafe { mapping::unmap(memory, layout) }
     }
 

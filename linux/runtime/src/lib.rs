@@ -133,7 +133,7 @@ pub use upshift_ring::{Driver, Mode, RecvBuf};
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// So is that of the guide to levels.
+/// The guide to levels is compiled, too.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/levels.md")]
 struct Levels;

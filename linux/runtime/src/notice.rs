@@ -1,22 +1,22 @@
-//! Words for the operator: lines on standard error, and what to do where no thread can be had.
+//! Messages for the operator: lines on standard error, and errors that say how to go on.
 //!
-//! `eprintln!` panics when no process reads the pipe any more or the disk is full; what the program
-//! does must not depend on that.
+//! `eprintln!` panics when no process reads the pipe any more or the disk is full; the behaviour of
+//! the program must not depend on that.
 
 use std::fmt;
 use std::io::{self, Write};
 
 use upshift_ring::SetupError;
 
-/// Writes a line, if it can be written.
+/// Writes a line to standard error. A failure is ignored.
 pub(crate) fn notice(text: fmt::Arguments<'_>) {
-    // In one piece: lines of several threads do not mix.
+    // A single write: lines of several threads do not mix.
     let _ = io::stderr().write_all(format!("upshift: {text}\n").as_bytes());
 }
 
-/// Why a thread could not be started for something, and what to do.
+/// Returns the error for a thread that could not be started, with the limits to raise.
 pub(crate) fn no_thread(purpose: &str, error: &io::Error) -> io::Error {
-    told(
+    explained(
         error,
         format!(
             "no thread for {purpose}: {error}: raise RLIMIT_NPROC (`ulimit -u`), pids.max of the cgroup, or the limit on memory"
@@ -24,30 +24,32 @@ pub(crate) fn no_thread(purpose: &str, error: &io::Error) -> io::Error {
     )
 }
 
-/// An error of the kernel in words, which hold the kernel's own: it is no source, or they would be printed twice.
+/// An error of the kernel with an explanation that quotes it. The kernel's error is not the source:
+/// it would be printed twice.
 #[derive(Debug)]
-struct Told {
-    words: String,
+struct Explained {
+    text: String,
     errno: i32,
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for Explained {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.words)
+        f.write_str(&self.text)
     }
 }
 
-impl std::error::Error for Told {}
+impl std::error::Error for Explained {}
 
-/// `error` in words.
-pub(crate) fn told(error: &io::Error, words: String) -> io::Error {
+/// Returns `error` with an explanation, which replaces its text and keeps its number.
+pub(crate) fn explained(error: &io::Error, text: String) -> io::Error {
     match errno_of(error) {
-        Some(errno) => io::Error::new(error.kind(), Told { words, errno }),
-        None => io::Error::new(error.kind(), words),
+        Some(errno) => io::Error::new(error.kind(), Explained { text, errno }),
+        None => io::Error::new(error.kind(), text),
     }
 }
 
-/// The kernel's error number, also of an error in which Upshift says what to do about it; `None` if it is not the kernel's.
+/// Returns the kernel's error number, also of an error that Upshift has explained. `None` if the
+/// error is not the kernel's.
 ///
 /// ```
 /// let error = std::fs::File::open("/nonexistent").unwrap_err();
@@ -58,7 +60,7 @@ pub fn errno_of(error: &io::Error) -> Option<i32> {
     let inner = || error.get_ref();
     error
         .raw_os_error()
-        .or_else(|| Some(inner()?.downcast_ref::<Told>()?.errno))
+        .or_else(|| Some(inner()?.downcast_ref::<Explained>()?.errno))
         .or_else(|| Some(inner()?.downcast_ref::<SetupError>()?.errno()))
 }
 

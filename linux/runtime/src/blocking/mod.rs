@@ -1,4 +1,4 @@
-//! Functions that block, as coroutines wait for them.
+//! Blocking functions, and the coroutines that wait for them.
 
 pub(crate) mod pool;
 
@@ -12,29 +12,31 @@ use crate::context;
 use crate::host;
 use crate::sync::oneshot;
 
-/// A result, or a panic, that is to come.
-pub(crate) type Coming<R> = oneshot::Receiver<std::thread::Result<R>>;
+/// Receiver of a function's result or panic.
+pub(crate) type JobResult<R> = oneshot::Receiver<std::thread::Result<R>>;
 
-/// A function as a job; its result, or its panic, comes through the channel,
-/// which closes without one if the job is dropped.
+/// Turns a function into a job. Its result or panic arrives through the channel, which closes
+/// without a value if the job is dropped.
 pub(crate) fn job<R: Send + 'static>(
     function: impl FnOnce() -> R + Send + 'static,
-) -> (Job, Coming<R>) {
+) -> (Job, JobResult<R>) {
     let (sender, receiver) = oneshot::channel();
     let job = Job::Function(Box::new(move || {
         let result = catch_unwind(AssertUnwindSafe(function));
-        // Nothing waits any more: the result is dropped.
+        // If the receiver is gone the result is dropped.
         let _ = sender.send(result);
     }));
     (job, receiver)
 }
 
-/// Runs a function that blocks, at the level of the calling coroutine; its panic
-/// goes on in the caller. Dropped before it has begun, the function may run all
-/// the same; its result is lost.
+/// Runs a blocking function at the level of the calling coroutine. Its panic continues in the
+/// caller.
+///
+/// # Cancellation safety
+/// If the future is dropped, a queued function still runs; its result is lost.
 ///
 /// # Errors
-/// The function's own; outside a runtime, and if no thread can be had.
+/// The function's own; an error outside a runtime, and if no thread can be started.
 pub(crate) async fn run<R: Send + 'static>(
     function: impl FnOnce() -> io::Result<R> + Send + 'static,
 ) -> io::Result<R> {

@@ -1,13 +1,13 @@
-//! Threads for functions that block.
+//! Threads for blocking functions.
 //!
-//! Started on demand up to a bound, ended after ten idle seconds. The queue is
-//! ordered by level, FIFO within one; it is bounded by the number of coroutines
-//! that wait for it. Its threads run on all CPUs of the process, also if they are
-//! started by a vCPU that is pinned to one. They belong to the runtime, and are
-//! within tokio's where there is one, as the threads of vCPUs are.
+//! They are started on demand up to a bound, and end after ten idle seconds. The queue is ordered
+//! by
+//! level, FIFO within one; the number of coroutines that wait for it bounds it. The threads run on
+//! all CPUs of the process, even if a vCPU that is pinned to one starts them. They belong to the
+//! runtime, and to tokio's where there is one, as the threads of vCPUs do.
 //!
-//! Functions that wait for each other need a thread each. The first that finds
-//! all threads taken is therefore reported on standard error.
+//! Functions that wait for each other need a thread each. The first function that finds all threads
+//! taken is therefore reported on standard error.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,10 +26,10 @@ use crate::user_code::catch_panic::catch_panic;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a thread does.
+/// Work of a thread.
 pub(crate) enum Job {
     Function(Box<dyn FnOnce() + Send>),
-    /// A call that the driver cannot make without waiting.
+    /// A call of the readiness driver that may wait.
     Call(upshift_ring::Job),
 }
 
@@ -42,7 +42,7 @@ impl Job {
     }
 }
 
-/// A job that no thread will do.
+/// A job that no thread can run.
 pub(crate) struct Refused {
     pub(crate) why: io::Error,
     pub(crate) job: Job,
@@ -55,7 +55,7 @@ struct Queue {
     threads: usize,
     idle: usize,
     closed: bool,
-    /// Set when it has been reported that all threads are taken.
+    /// Set once a shortage of threads has been reported.
     reported: bool,
 }
 
@@ -81,19 +81,18 @@ impl Shared {
     }
 }
 
-/// The threads of a runtime.
+/// The pool of a runtime.
 #[derive(Debug)]
 pub(crate) struct Pool {
     shared: Arc<Shared>,
-    most: usize,
+    max_threads: usize,
     name: String,
 }
 
 impl Pool {
-    /// Creates a pool of at most so many threads, each within `surroundings`, which
-    /// calls `begin` first.
+    /// Creates a pool of at most `most` threads. Each calls `begin` and then enters `surroundings`.
     pub(crate) fn new(
-        most: usize,
+        max_threads: usize,
         name: String,
         surroundings: Surroundings,
         begin: impl Fn() + Send + Sync + 'static,
@@ -106,25 +105,25 @@ impl Pool {
                 begin: Box::new(begin),
                 cpus: affinity::current().ok(),
             }),
-            most,
+            max_threads,
             name,
         }
     }
 
-    /// Queues a job and sees to it that there is a thread for it, or gives it back: it is code of users, to be dropped neither with the lock
-    /// nor in what must not be suspended.
+    /// Queues a job and provides a thread for it, or returns the job: it is user code, which must
+    /// be dropped neither under the lock nor in a critical section.
     pub(crate) fn take(&self, level: Level, job: Job) -> Result<(), Refused> {
         if self.queue(level, job)? {
             notice(format_args!(
                 "all {} threads for blocking functions are taken and more functions wait: if those that run wait for them, \
                  raise Builder::blocking_threads",
-                self.most
+                self.max_threads
             ));
         }
         Ok(())
     }
 
-    /// `Ok(true)`: all threads are taken, for the first time.
+    /// Queues a job. Returns `Ok(true)` if all threads are taken for the first time.
     fn queue(&self, level: Level, job: Job) -> Result<bool, Refused> {
         let _critical = Critical::enter();
         let mut queue = self.shared.queue();
@@ -135,23 +134,24 @@ impl Pool {
         let sequence = queue.sequence;
         queue.sequence += 1;
         queue.jobs.insert((level, sequence), job);
-        // An idle thread stays one until it has woken up: it can be counted upon once.
+        // An idle thread is counted until it has woken up, so it is good for one job only.
         if queue.idle >= queue.jobs.len() {
             self.shared.work.notify_one();
-        } else if queue.threads < self.most {
+        } else if queue.threads < self.max_threads {
             let shared = self.shared.clone();
             let started = std::thread::Builder::new()
                 .name(format!("{}-blocking", self.name))
                 .spawn(move || serve(&shared));
             match started {
                 Ok(thread) => {
-                    // Ordinary, and on the CPU of an elevated vCPU, it might wait there for most of a second.
+                    // An ordinary thread on the CPU of an elevated vCPU might wait there for most
+                    // of a second.
                     if let Some(cpus) = &self.shared.cpus {
                         affinity::restore_of(&thread, cpus);
                     }
                     queue.threads += 1;
                 }
-                // Others will come to it; without others it cannot be done.
+                // The other threads run the job later; without others nothing can.
                 Err(_) if queue.threads > 0 => {}
                 Err(error) => {
                     if let Some(job) = queue.jobs.remove(&(level, sequence)) {
@@ -176,7 +176,7 @@ impl Pool {
         }
     }
 
-    /// Ends the threads when they are through; what is queued is dropped.
+    /// Ends the threads after their current jobs; queued jobs are dropped.
     pub(crate) fn shut_down(&self) {
         let dropped = {
             let mut queue = self.shared.queue();
@@ -190,7 +190,7 @@ impl Pool {
 
 fn serve(shared: &Shared) {
     if let Some(cpus) = &shared.cpus {
-        // If they have been taken away meanwhile, it goes where it may.
+        // If the CPUs have been taken away meanwhile, the thread stays where it is.
         let _ = affinity::restore(cpus);
     }
     (shared.begin)();
@@ -203,7 +203,8 @@ fn serve_queue(shared: &Shared) {
     loop {
         if let Some((_, job)) = queue.jobs.pop_first() {
             drop(queue);
-            // A result that is not wanted any more is dropped here, and a waker of another executor called: the thread outlives their panics.
+            // The job may drop an unwanted result, or call a waker of another executor: the thread
+            // outlives their panics.
             catch_panic(|| job.run());
             queue = shared.queue();
             continue;

@@ -1,9 +1,10 @@
-//! The dispatcher of a vCPU: a thread that sleeps behind its ring and announces what arrives while the vCPU's own thread is
-//! behind other processes and cannot.
+//! The dispatcher of a vCPU: a thread that sleeps on its ring and announces arrivals while the
+//! vCPU's own thread is behind other processes and cannot.
 //!
-//! The daemon keeps it above all that computes, so it does as little as an interrupt handler: some loads, an atomic or, and a
-//! ring if that may change the order. It is woken only while the vCPU listens (`post.rs`): while something more urgent than
-//! what it runs may come, and others compete.
+//! The daemon keeps it above all threads that compute, so it does as little as an interrupt
+//! handler: some loads, an atomic or, and a ring of the doorbell if the order may change. It is
+//! woken only while the vCPU listens (`post.rs`): while arrivals more urgent than its poll are
+//! possible, and other processes compete.
 
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -24,20 +25,22 @@ use crate::host::Linux;
 use crate::time::clock;
 use crate::time::timers::Timers;
 
-/// So often it looks whether others have come to compete since the vCPU decided not to listen.
+/// Interval at which the dispatcher checks whether other processes compete, since the vCPU has
+/// decided not to listen.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
-/// Ends the thread when dropped.
+/// Handle to the thread, which ends when this is dropped.
 pub(super) struct Dispatcher {
     ended: Arc<AtomicBool>,
     watch: Watch,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What it looks at. A preemptible vCPU has a watcher, which looks as well, and no dispatcher.
-pub(crate) struct Eyes {
+/// Announces arrivals at a vCPU. Used by its dispatcher, or by the watcher of a preemptible vCPU,
+/// which has no dispatcher.
+pub(crate) struct Announcer {
     pub(super) domain: Domain<Linux>,
-    /// Of the runtime; for the names of threads.
+    /// The runtime's name, for the names of threads.
     pub(super) name: String,
     pub(super) membership: Arc<Membership>,
     pub(super) index: usize,
@@ -49,24 +52,24 @@ pub(crate) struct Eyes {
 }
 
 impl Dispatcher {
-    /// Starts the thread; with it, its id.
-    pub(super) fn start(eyes: Arc<Eyes>) -> io::Result<(Dispatcher, i32)> {
+    /// Starts the thread. Also returns its id.
+    pub(super) fn start(announcer: Arc<Announcer>) -> io::Result<(Dispatcher, i32)> {
         let ended = Arc::new(AtomicBool::new(false));
-        let watch = eyes.watch.clone();
+        let watch = announcer.watch.clone();
         let (ready, is_ready) = mpsc::sync_channel(1);
         let thread = thread::Builder::new()
-            .name(format!("{}-{}/dispatcher", eyes.name, eyes.index))
+            .name(format!("{}-{}/dispatcher", announcer.name, announcer.index))
             .stack_size(64 << 10)
             .spawn({
                 let ended = ended.clone();
                 move || {
                     // SAFETY: cannot fail.
                     let tid = unsafe { libc::gettid() };
-                    let pinned = affinity::pin(eyes.cpu);
+                    let pinned = affinity::pin(announcer.cpu);
                     let failed = pinned.is_err();
                     let _ = ready.send(pinned.map(|()| tid));
                     if !failed {
-                        eyes.look_until(&ended);
+                        announcer.look_until(&ended);
                     }
                 }
             })?;
@@ -87,13 +90,13 @@ impl Drop for Dispatcher {
         self.ended.store(true, Release);
         self.watch.notify();
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said so already.
+            // A thread that panicked has reported it already.
             let _ = thread.join();
         }
     }
 }
 
-impl Eyes {
+impl Announcer {
     fn look_until(&self, ended: &AtomicBool) {
         while !ended.load(Acquire) {
             self.sleep();
@@ -101,9 +104,10 @@ impl Eyes {
         }
     }
 
-    /// Announces what has come, and listens on, if others compete and something may come that outranks what the vCPU has said of itself.
+    /// Announces arrivals, and listens for more, if other processes compete and arrivals may
+    /// outrank the level that the vCPU has published.
     pub(crate) fn look(&self) {
-        // A sleeper keeps the rank of what may come.
+        // A sleeping vCPU keeps the rank of possible arrivals.
         let may_come = self.expected.most_urgent(&self.watch);
         let outranks = may_come < self.vcpu.line().claim().potential();
         if outranks && self.vcpu.standing() != Standing::ALONE {
@@ -117,7 +121,7 @@ impl Eyes {
         let mut timeout = LOOK;
         if let Some(deadline) = self.timers.next_deadline() {
             let left = Duration::from_nanos(deadline.saturating_sub(clock::now()));
-            // One that is due has been announced.
+            // A timer that is due has been announced.
             timeout = timeout.min(left.max(Duration::from_millis(1)));
         }
         let mut polled = libc::pollfd {
@@ -126,14 +130,14 @@ impl Eyes {
             revents: 0,
         };
         let millis = timeout.as_micros().div_ceil(1000) as libc::c_int;
-        // SAFETY: a pointer to a local, of the length given. An error means: look.
+        // SAFETY: a pointer to a local, of the length given. After an error the caller looks.
         unsafe { libc::poll(&raw mut polled, 1, millis) };
         if polled.revents != 0 {
             self.watch.clear();
         }
     }
 
-    /// Publishes what has come since the vCPU looked last.
+    /// Publishes the arrivals since the vCPU's last look.
     fn announce(&self) {
         let line = self.vcpu.line();
         let mut level = NOTHING;
@@ -142,7 +146,7 @@ impl Eyes {
         }
         let timer = self.timers.next_deadline();
         if self.watch.has_arrivals() || timer.is_some_and(|deadline| deadline <= clock::now()) {
-            // Which coroutine it is for is known only when it has been reaped.
+            // Their coroutines are known only once they have been reaped.
             level = level.min(self.expected.most_urgent(&self.watch));
         }
         if level < line.claim().runnable() {

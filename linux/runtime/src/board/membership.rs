@@ -1,4 +1,5 @@
-//! The process's membership: which threads it has registered, and the keeper that joins again.
+//! The process's membership in the daemon's machine: the registered threads, and the keeper, a
+//! thread that joins again.
 
 use std::fmt;
 use std::io;
@@ -15,43 +16,44 @@ use upshift_board::{JoinError, Role, ThreadSpec, VcpuSpec};
 use upshift_core::Domain;
 use upshift_ring::Ring;
 
-use super::dispatcher::{Dispatcher, Eyes};
+use super::dispatcher::{Announcer, Dispatcher};
 use super::post::Expected;
 use super::{Board, BoardStats, Post};
 use crate::host::Linux;
 use crate::time::timers::Timers;
 
-/// How often the keeper looks for a daemon while there is none.
+/// Interval at which the keeper looks for a daemon while there is none.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often while one was there a short while ago: it may be restarting, with another configuration or version.
+/// The same interval shortly after the end of a daemon: it may be restarting, with another
+/// configuration or version.
 const QUICK_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long after its end a restart is expected.
+/// Time after the end of a daemon during which a restart is expected.
 const QUICK_RETRY_TIME: Duration = Duration::from_secs(10);
 
 /// A vCPU that is to have a post.
 pub(crate) struct Served<'a> {
     pub(crate) domain: &'a Domain<Linux>,
-    /// Of the runtime.
+    /// The runtime's name.
     pub(crate) name: &'a str,
     pub(crate) index: usize,
-    /// Where it is served.
+    /// The CPU that serves it.
     pub(crate) cpu: usize,
 }
 
-/// See the module.
+/// The membership; see the module.
 pub(crate) struct Membership {
     board: upshift_board::Board,
     socket: PathBuf,
-    /// The threads of each vCPU, by its index.
+    /// Threads of each vCPU, by its index.
     vcpus: Mutex<Vec<VcpuSpec>>,
-    /// Threads of preemptible vCPUs that the keeper has still to tell the daemon of.
+    /// Threads of preemptible vCPUs that the keeper has yet to register.
     fresh: Mutex<Vec<(usize, ThreadSpec)>>,
-    /// Held while the daemon is told of threads.
-    telling: Mutex<()>,
+    /// Held while the daemon is being told of threads.
+    update_lock: Mutex<()>,
     joined: AtomicBool,
-    /// Joined, and the daemon does not elevate.
+    /// Set while the process has joined a daemon that does not elevate.
     cooperative: AtomicBool,
     rings: AtomicU64,
     announced: AtomicU64,
@@ -63,10 +65,11 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// A membership that is to be, if a daemon is there.
+    /// Creates the membership if a daemon is there. It has not joined yet.
     ///
     /// # Errors
-    /// With [`Board::Required`] without one; what the kernel answers to another page.
+    /// `NotFound` with [`Board::Required`] if there is no daemon; the kernel's error in the
+    /// allocation of the board.
     pub(crate) fn find(board: Board) -> io::Result<Option<Arc<Membership>>> {
         if board == Board::Off {
             return Ok(None);
@@ -94,7 +97,7 @@ impl Membership {
             socket,
             vcpus: Mutex::default(),
             fresh: Mutex::default(),
-            telling: Mutex::default(),
+            update_lock: Mutex::default(),
             joined: AtomicBool::new(false),
             cooperative: AtomicBool::new(false),
             rings: AtomicU64::new(0),
@@ -102,13 +105,13 @@ impl Membership {
             gave_way: AtomicU64::new(0),
             keeper: Mutex::default(),
             ended: AtomicBool::new(false),
-            // SAFETY: just made, and ours.
+            // SAFETY: the descriptor was just created, and nothing else owns it.
             eventfd: unsafe { OwnedFd::from_raw_fd(eventfd) },
         })))
     }
 
-    /// The post of a vCPU, which the calling thread serves, with a dispatcher, unless it has a watcher. `None` if the
-    /// board has no line for it.
+    /// Creates the post of a vCPU that the calling thread serves, with a dispatcher unless it has a
+    /// watcher. `None` if the board has no line for it.
     pub(crate) fn post(
         self: &Arc<Membership>,
         vcpu: &Served<'_>,
@@ -127,7 +130,7 @@ impl Membership {
         };
         let watch = ring.watch()?;
         let expected = Arc::new(Expected::default());
-        let eyes = Arc::new(Eyes {
+        let announcer = Arc::new(Announcer {
             domain: domain.clone(),
             name: name.to_owned(),
             membership: self.clone(),
@@ -144,7 +147,7 @@ impl Membership {
         }];
         let mut dispatcher = None;
         if !has_watcher {
-            let (started, tid) = Dispatcher::start(eyes.clone())?;
+            let (started, tid) = Dispatcher::start(announcer.clone())?;
             dispatcher = Some(started);
             let role = Role::Dispatcher;
             threads.push(ThreadSpec { tid, role });
@@ -163,7 +166,7 @@ impl Membership {
         drop(vcpus);
         let membership = self.clone();
         Ok(Some(Post::new(
-            vcpu, watch, membership, eyes, dispatcher, expected,
+            vcpu, watch, membership, announcer, dispatcher, expected,
         )))
     }
 
@@ -171,15 +174,16 @@ impl Membership {
         lock(&self.vcpus)
     }
 
-    /// The calling thread, which is pinned to the CPU of vCPU `index`, is one of its threads. The keeper tells the daemon; until it has, the
-    /// thread is an ordinary one.
+    /// Registers the calling thread, which is pinned to the CPU of vCPU `index`, as one of that
+    /// vCPU's threads. The keeper tells the daemon; until then the thread is an ordinary one.
     pub(crate) fn enlist(&self, index: usize, role: Role) {
         let tid = own_tid();
         lock(&self.fresh).push((index, ThreadSpec { tid, role }));
-        self.ring_keeper();
+        self.wake_keeper();
     }
 
-    /// Takes the threads that were enlisted since the last call into account.
+    /// Adds the threads that were enlisted since the last call to those of their vCPUs. Returns
+    /// them.
     fn take_fresh(&self) -> Vec<(usize, ThreadSpec)> {
         let fresh = std::mem::take(&mut *lock(&self.fresh));
         let mut vcpus = self.vcpus();
@@ -191,40 +195,40 @@ impl Membership {
         fresh
     }
 
-    /// Tells the daemon of what was enlisted.
-    fn tell_fresh(&self) {
-        let _telling = lock(&self.telling);
+    /// Tells the daemon of the enlisted threads.
+    fn register_fresh(&self) {
+        let _updating = lock(&self.update_lock);
         let fresh = self.take_fresh();
         if !fresh.is_empty() && self.board.is_joined() {
-            // Refused: it is ordinary, until the process joins again.
+            // A refused thread is ordinary until the process joins again.
             let _ = self.board.update(&fresh, &[]);
         }
     }
 
-    /// Registers all vCPUs that there are now.
+    /// Registers all present vCPUs.
     pub(crate) fn join(&self) -> Result<(), JoinError> {
-        let _telling = lock(&self.telling);
+        let _updating = lock(&self.update_lock);
         self.take_fresh();
         let vcpus = self.vcpus().clone();
         let joined = self.board.join(&self.socket, &vcpus);
-        self.note(joined.as_ref().ok().map(|joined| joined.enforcing));
+        self.set_joined(joined.as_ref().ok().map(|joined| joined.enforcing));
         joined.map(|_| ())
     }
 
-    /// A vCPU has left.
-    pub(crate) fn forget(&self, index: usize) {
-        let _telling = lock(&self.telling);
+    /// Withdraws the threads of a vCPU that leaves.
+    pub(crate) fn withdraw(&self, index: usize) {
+        let _updating = lock(&self.update_lock);
         lock(&self.fresh).retain(|(of, _)| *of != index);
         let threads = match self.vcpus().get_mut(index) {
             Some(spec) => std::mem::take(&mut spec.threads),
             None => return,
         };
         let gone: Vec<i32> = threads.iter().map(|thread| thread.tid).collect();
-        // Without it the daemon finds out when the threads have ended.
+        // If that fails the daemon notices the end of the threads.
         let _ = self.board.update(&[], &gone);
     }
 
-    /// Starts the keeper.
+    /// Starts the keeper's thread.
     pub(crate) fn keep(self: &Arc<Membership>, name: &str) -> io::Result<()> {
         let membership = self.clone();
         let thread = thread::Builder::new()
@@ -239,10 +243,10 @@ impl Membership {
         let mut lost: Option<Instant> = None;
         while !self.ended.load(Acquire) {
             let closed = self.board.closed();
-            let hopes = lost.is_some_and(|lost| lost.elapsed() < QUICK_RETRY_TIME);
+            let expects_restart = lost.is_some_and(|lost| lost.elapsed() < QUICK_RETRY_TIME);
             self.sleep(
                 closed.as_ref(),
-                if hopes {
+                if expects_restart {
                     QUICK_RETRY_INTERVAL
                 } else {
                     RETRY_INTERVAL
@@ -251,21 +255,21 @@ impl Membership {
             if self.ended.load(Acquire) {
                 continue;
             }
-            self.tell_fresh();
+            self.register_fresh();
             if self.board.is_joined() {
                 continue;
             }
             if closed.is_some() {
                 lost = Some(Instant::now());
-                self.note(None);
-                // One that was replaced by another is back at once.
+                self.set_joined(None);
+                // If another daemon has replaced it, that is there at once.
             }
-            // Not there yet, or it refuses: the next time perhaps.
+            // A failure (no daemon yet, or a refusal) is retried later.
             let _ = self.join();
         }
     }
 
-    /// Until the daemon has gone; without one, for a while.
+    /// Sleeps until the daemon has gone; if there is none, for `again`.
     fn sleep(&self, closed: Option<&OwnedFd>, again: Duration) {
         let mut fds = [Some(&self.eventfd), closed].map(|fd| libc::pollfd {
             fd: fd.map_or(-1, AsRawFd::as_raw_fd),
@@ -277,34 +281,34 @@ impl Membership {
             None => again.as_millis() as libc::c_int,
         };
         let mut count = 0u64;
-        // SAFETY: a pointer to a local array of the length given, then one to a local of that size; the eventfd does not block. An error
-        // means: look.
+        // SAFETY: a pointer to a local array of the length given, then one to a local of that size;
+        // the eventfd does not block. After an error the caller looks.
         unsafe {
             libc::poll(fds.as_mut_ptr(), 2, timeout);
             libc::read(self.eventfd.as_raw_fd(), (&raw mut count).cast(), 8);
         }
     }
 
-    fn ring_keeper(&self) {
+    fn wake_keeper(&self) {
         let one = 1u64;
-        // SAFETY: eight readable bytes; a full counter is readable, too.
+        // SAFETY: eight readable bytes. A full counter is readable, too.
         unsafe { libc::write(self.eventfd.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
-    /// Leaves the daemon; everything is given back when this returns.
+    /// Leaves the daemon. When this returns no thread is elevated.
     pub(crate) fn end(&self) {
         self.ended.store(true, Release);
-        self.ring_keeper();
+        self.wake_keeper();
         let keeper = lock(&self.keeper).take();
         if let Some(keeper) = keeper {
-            // One that panicked has said so already.
+            // A keeper that panicked has reported it already.
             let _ = keeper.join();
         }
         self.board.leave();
-        self.note(None);
+        self.set_joined(None);
     }
 
-    fn note(&self, enforcing: Option<bool>) {
+    fn set_joined(&self, enforcing: Option<bool>) {
         self.joined.store(enforcing.is_some(), Relaxed);
         self.cooperative.store(enforcing == Some(false), Relaxed);
     }

@@ -1,62 +1,67 @@
 //! The board: this process among the others of the machine.
 //!
-//! With [`Builder::board`](crate::Builder::board) the vCPUs tell `upshift daemon` which levels they have runnable, and learn
-//! which others compete for their CPU. The daemon elevates the threads of the process with the most urgent work; where it has not
-//! got the right to, a process that is outranked gives way by itself (SharedScheduler, section 3.3: "once they detect a more urgent
+//! With [`Builder::board`](crate::Builder::board) the vCPUs publish their runnable levels to
+//! `upshift daemon`, and learn which others compete for their CPU. The daemon elevates the threads
+//! of the process with the most urgent work. Where it lacks the right to, a process that is
+//! outranked gives way by itself (SharedScheduler, section 3.3: "once they detect a more urgent
 //! coroutine in another process they take the initiative to yield").
 //!
 //! ```text
-//!   vCPU's thread    publishes what it polls; rings if the order on its CPU may change      post.rs
-//!   dispatcher       sleeps behind the ring; says what has arrived while the vCPU,
-//!                    demoted, cannot                                                        dispatcher.rs
-//!   keeper           joins, notices that the daemon has gone, joins again                   membership.rs
+//!   vCPU's thread    publishes the level of its poll; rings the doorbell if the
+//!                    order on its CPU may change                                  post.rs
+//!   dispatcher       sleeps on the ring; announces arrivals while the vCPU,
+//!                    demoted, cannot                                              dispatcher.rs
+//!   keeper           joins, notices the end of the daemon, joins again            membership.rs
 //! ```
 //!
-//! A preemptible vCPU has several threads, which the daemon elevates as a set; its watcher is its dispatcher.
+//! The daemon elevates the threads of a preemptible vCPU as a set; its watcher is its dispatcher.
 //!
-//! **What it costs.** A poll: a few loads and compares, and a store when what is published changes. A change of the most
-//! urgent level: a full barrier. A system call only if another vCPU on the same CPU is concerned. Alone on its CPU, a vCPU
-//! makes none; its dispatcher looks ten times a second whether it still is.
+//! **Cost.** A poll: a few loads and compares, and a store when a published word changes. A change
+//! of the most urgent level: a full barrier. A system call only if another vCPU on the same CPU is
+//! concerned. Alone on its CPU, a vCPU makes none; its dispatcher checks ten times a second whether
+//! that still holds.
 //!
-//! **What a sleeper says.** A vCPU that waits keeps the rank of the most urgent level that it has run in the last second or
-//! two. So it wakes with its priority, and nothing is decided when a request comes; if what comes is
-//! less urgent, it says so before it polls it.
+//! **A sleeping vCPU** keeps the rank of the most urgent level that it has run in the last second
+//! or two. So it wakes with its priority, and nothing needs deciding when a request arrives; if the
+//! arrival is less urgent, the vCPU says so before it polls it.
 //!
-//! **Nothing depends on it.** Without a daemon, or when it goes, a vCPU is alone: it runs as ever. The keeper joins again
-//! within a second of a new daemon.
+//! **Nothing depends on the daemon.** Without one, a vCPU runs as if it were alone. The keeper
+//! joins again within a second of the start of a new daemon.
 
 mod dispatcher;
 mod membership;
 mod post;
 mod yielding;
 
-pub(crate) use dispatcher::{Eyes, LOOK};
+pub(crate) use dispatcher::{Announcer, LOOK};
 pub(crate) use membership::{Membership, Served};
 pub(crate) use post::Post;
 
 /// Whether a runtime joins the machine's daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Board {
-    /// No.
+    /// The runtime does not join.
     #[default]
     Off,
-    /// If one listens when the runtime is built. What goes wrong is said on standard error, and the runtime goes on alone.
+    /// Joins if a daemon listens when the runtime is built. Failures are reported on standard
+    /// error, and the runtime goes on alone.
     Auto,
-    /// Yes; building the runtime fails without one, or if it refuses.
+    /// Joins; building the runtime fails without a daemon, or if it refuses.
     Required,
 }
 
-/// How a runtime stands with the daemon.
+/// State of a runtime's connection to the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BoardStats {
-    /// It has joined one, and that one is there.
+    /// Set while the process has joined a daemon that is there.
     pub joined: bool,
-    /// The daemon elevates; if not, processes give way by themselves.
+    /// Set if the daemon elevates; if not, processes give way by themselves.
     pub enforcing: bool,
-    /// How often vCPUs rang because the order on their CPU could have changed: a system call each.
+    /// Number of doorbell rings because the order on a CPU could have changed: a system call each.
     pub rings: u64,
-    /// How often a dispatcher announced something for a vCPU that was behind others.
+    /// Number of announcements of a dispatcher for a vCPU that was behind others.
     pub announced: u64,
-    /// How often a vCPU gave way to another process by itself, for at most half a millisecond each.
+    /// Number of times that a vCPU gave way to another process by itself, for at most half a
+    /// millisecond each.
     pub gave_way: u64,
 }

@@ -1,4 +1,4 @@
-//! What a vCPU tells the board, from the thread that serves it.
+//! Publication of a vCPU's levels on the board, by the thread that serves it.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -9,35 +9,37 @@ use std::time::Duration;
 use upshift_board::{NOTHING, Standing, Vcpu};
 use upshift_ring::Watch;
 
-use super::dispatcher::{Dispatcher, Eyes};
+use super::dispatcher::{Announcer, Dispatcher};
 use super::membership::Membership;
 use super::yielding::Yielding;
 use crate::time::clock;
 
-/// Levels that were run within so long count as what a sleeper may wake up for; twice that at most.
-const RECENTLY: Duration = Duration::from_secs(1);
+/// Period of the record of polled levels: a sleeping vCPU may wake up for levels polled in this
+/// period and the one before.
+const PERIOD: Duration = Duration::from_secs(1);
 
-/// Levels that a vCPU has lately run: what may come again. Waits that take for ever (for a signal, say) are not among them
-/// after the first second, whatever their level; should one end all the same, the vCPU finds out when it has the CPU.
+/// Levels that a vCPU has recently run: those that may arrive again. Waits without end (for a
+/// signal, say) leave it after the first second, at any level; should such a wait end all
+/// the same, the vCPU notices when it has the CPU.
 #[derive(Debug, Default)]
 pub(super) struct Expected(AtomicU64);
 
 impl Expected {
-    /// The most urgent level that may arrive in the ring.
+    /// Returns the most urgent level that may arrive in the ring.
     pub(super) fn most_urgent(&self, watch: &Watch) -> u8 {
         (self.0.load(Relaxed) & watch.levels_in_flight()).trailing_zeros() as u8
     }
 }
 
-/// See the module. One per vCPU; its thread alone uses it.
+/// The post of a vCPU, which its thread alone uses.
 pub(crate) struct Post {
     vcpu: Vcpu,
     watch: Watch,
     membership: Arc<Membership>,
-    eyes: Arc<Eyes>,
-    /// Ends before the vCPU does. A preemptible one has none.
+    announcer: Arc<Announcer>,
+    /// Ends before the vCPU does. `None` if the vCPU is preemptible.
     _dispatcher: Option<Dispatcher>,
-    /// What is published.
+    /// Published bitmap of ready levels.
     bitmap: Cell<u64>,
     running: Cell<u8>,
     potential: Cell<u8>,
@@ -53,7 +55,7 @@ impl Post {
         vcpu: Vcpu,
         watch: Watch,
         membership: Arc<Membership>,
-        eyes: Arc<Eyes>,
+        announcer: Arc<Announcer>,
         dispatcher: Option<Dispatcher>,
         expected: Arc<Expected>,
     ) -> Post {
@@ -61,7 +63,7 @@ impl Post {
             vcpu,
             watch,
             membership,
-            eyes,
+            announcer,
             _dispatcher: dispatcher,
             bitmap: Cell::new(0),
             running: Cell::new(NOTHING),
@@ -73,18 +75,20 @@ impl Post {
         }
     }
 
-    /// What a watcher looks at in place of a dispatcher.
-    pub(crate) fn eyes(&self) -> &Arc<Eyes> {
-        &self.eyes
+    /// Returns the announcer, which the watcher of a preemptible vCPU uses in place of a
+    /// dispatcher.
+    pub(crate) fn announcer(&self) -> &Arc<Announcer> {
+        &self.announcer
     }
 
     pub(crate) fn watch(&self) -> &Watch {
         &self.watch
     }
 
-    /// The next poll is of `level`, and `bitmap` is what waits behind it. `now` in ticks.
+    /// Publishes that the next poll is of `level`, with `bitmap` of the levels behind it. `now` is
+    /// in ticks.
     #[inline]
-    pub(crate) fn polls(&self, bitmap: u64, level: u8, now: u64) {
+    pub(crate) fn publish_poll(&self, bitmap: u64, level: u8, now: u64) {
         let [recent, before] = self.recent.get();
         let with = recent | 1 << (level & 63);
         if with != recent || now > self.period_ends.get() {
@@ -92,7 +96,7 @@ impl Post {
             self.expect(now);
         }
         if self.vcpu.line().arrived().load(Relaxed) != 0 {
-            self.take_in();
+            self.withdraw_announcement();
         }
         self.publish(bitmap, level);
     }
@@ -110,16 +114,16 @@ impl Post {
         let potential = level.min(bitmap.trailing_zeros() as u8);
         if potential != self.potential.get() {
             self.potential.set(potential);
-            self.settle(potential);
+            self.publish_potential(potential);
         }
     }
 
-    /// The vCPU waits from now on.
-    pub(crate) fn waits(&self) {
+    /// Publishes that the vCPU waits from now on.
+    pub(crate) fn publish_wait(&self) {
         let [recent, before] = self.recent.get();
         let awaited = (recent | before).trailing_zeros() as u8;
         let line = self.vcpu.line();
-        // What comes does not outrank what is published, and this thread is woken by it.
+        // Arrivals do not outrank the published level, and they wake this thread.
         self.watch.mask();
         line.set_awaited(awaited);
         line.arrived().store(0, Relaxed);
@@ -128,18 +132,18 @@ impl Post {
         self.running.set(NOTHING);
         line.set_running(NOTHING);
         if awaited != self.potential.replace(awaited) {
-            self.settle(awaited);
+            self.publish_potential(awaited);
         }
     }
 
-    /// The most urgent level has changed: the order on this CPU may have.
+    /// Publishes a new most urgent level, which may change the order on this CPU.
     #[cold]
-    fn settle(&self, potential: u8) {
+    fn publish_potential(&self, potential: u8) {
         self.vcpu.line().count_turn();
         if self.vcpu.settle().unwrap_or(false) {
             self.membership.count_ring();
         }
-        // Demoted, this thread would not notice what comes; elevated or alone it does.
+        // A demoted thread would not notice arrivals; an elevated one, or one that is alone, does.
         let may_come = self.expected.most_urgent(&self.watch);
         if may_come < potential && self.vcpu.standing() != Standing::ALONE {
             self.watch.unmask();
@@ -152,9 +156,9 @@ impl Post {
         }
     }
 
-    /// What a dispatcher has announced has been reaped, or will be.
+    /// Withdraws an announcement: its arrivals have been reaped, or will be.
     #[cold]
-    fn take_in(&self) {
+    fn withdraw_announcement(&self) {
         let arrived = self.vcpu.line().arrived();
         let announced = arrived.swap(0, SeqCst);
         if self.watch.has_arrivals() {
@@ -166,20 +170,21 @@ impl Post {
     fn expect(&self, now: u64) {
         let [mut recent, mut before] = self.recent.get();
         if now > self.period_ends.get() {
-            self.period_ends.set(now + clock::to_ticks(RECENTLY));
+            self.period_ends.set(now + clock::to_ticks(PERIOD));
             (recent, before) = (0, recent);
             self.recent.set([recent, before]);
         }
         self.expected.0.store(recent | before, Relaxed);
     }
 
-    /// Is another process to go first on this CPU, if the most urgent here is of `level`? False while it is this one's turn to work, see `yielding`.
+    /// Returns whether another process goes first on this CPU if the most urgent level here is
+    /// `level`. False during this one's turn to work, see `yielding`.
     #[inline]
     pub(crate) fn is_outranked(&self, level: u8) -> bool {
         self.membership.is_cooperative() && level < NOTHING && self.vcpu.is_outranked(level)
     }
 
-    /// Gives way now? Says so to the board. `now` in ns.
+    /// Returns whether the vCPU gives way now, and publishes it. `now` is in ns.
     pub(crate) fn gives_way(&self, bitmap: u64, level: u8, now: u64) -> bool {
         let gives_way = self.yielding.borrow_mut().gives_way(now);
         if gives_way {
@@ -189,7 +194,7 @@ impl Post {
         gives_way
     }
 
-    /// Does no other process compete for the CPU? One load.
+    /// Returns whether no other process competes for the CPU. One load.
     pub(crate) fn is_alone(&self) -> bool {
         self.vcpu.standing() == Standing::ALONE
     }
@@ -203,7 +208,7 @@ impl Drop for Post {
         line.arrived().store(0, Relaxed);
         line.set_running(NOTHING);
         line.set_awaited(NOTHING);
-        // If the daemon is not told, its tick finds it.
+        // If the daemon is not told, its next tick finds the change.
         let _ = self.vcpu.settle();
     }
 }

@@ -1,29 +1,32 @@
-//! How long a vCPU gives way to other processes by itself. Pure.
+//! Duration for which a vCPU gives way to other processes by itself. No I/O, no clock.
 //!
-//! Strict priority would let a process that says it is urgent, truly or not, keep all others waiting for ever. So a process that has
-//! given way for [`LONGEST_YIELD`] in a row works for [`WORK_AFTER_YIELD`], 4 % of the time, whatever the others say.
+//! With strict priority a process that claims to be urgent, rightly or not, would keep all others
+//! waiting for ever. So a process that has given way for [`LONGEST_YIELD`] in a row works for
+//! [`WORK_AFTER_YIELD`], 4 % of the time, regardless of the others' claims.
 
-/// The longest time that it gives way without a pause, ns.
+/// The longest time for which it gives way without a pause, ns.
 const LONGEST_YIELD: u64 = 48_000_000;
-/// How long it works then, ns.
+/// The time for which it then works, ns.
 const WORK_AFTER_YIELD: u64 = 2_000_000;
 
-/// A process that has not been asked for this time, ns, was not outranked: the count begins again.
+/// Time without a question, ns, after which the process counts as not outranked, and the
+/// measurement begins again.
 const RESET_AFTER: u64 = 2_000_000;
 
-/// See the module.
+/// Times of giving way of one vCPU.
 #[derive(Debug, Default)]
 pub(super) struct Yielding {
-    /// When it began to give way, ns.
+    /// Time at which it began to give way, ns.
     since: u64,
-    /// When it was asked last, ns.
+    /// Time of the last question, ns.
     asked: u64,
-    /// Works until then, ns, though it is outranked.
+    /// End of its turn to work, ns.
     works_until: u64,
 }
 
 impl Yielding {
-    /// Whether a process that is outranked gives way now, for much less than [`RESET_AFTER`].
+    /// Returns whether a process that is outranked gives way now, for much less than
+    /// [`RESET_AFTER`].
     pub(super) fn gives_way(&mut self, now: u64) -> bool {
         if now < self.works_until {
             self.asked = now;

@@ -1,7 +1,7 @@
-//! What the calling thread serves: the way from a leaf future to its vCPU.
+//! Context of the calling thread: the way from a leaf future to its vCPU.
 //!
-//! A thread-local pointer to the [`Worker`] whose loop is running on this thread.
-//! Everything here answers "nothing" outside a runtime.
+//! A thread-local pointer leads to the [`Worker`] whose loop runs on this thread. Outside a runtime
+//! every function returns `None` or an error.
 
 pub(crate) mod numbers;
 
@@ -21,11 +21,11 @@ use crate::worker::Worker;
 
 thread_local! {
     static WORKER: Cell<*const Worker> = const { Cell::new(null()) };
-    /// See [`belong`].
+    /// The runtime of a thread that serves no vCPU; see [`belong`].
     static BELONGS: OnceCell<(Belonging, &'static str)> = const { OnceCell::new() };
 }
 
-/// A runtime, once it has been built, as long as it lives.
+/// A runtime: set once it has been built, and upgradable while it lives.
 pub(crate) type Belonging = Arc<OnceLock<Weak<Shared>>>;
 
 /// Makes the calling thread, which serves no vCPU, a part of this runtime: its coroutines, and
@@ -35,7 +35,7 @@ pub(crate) fn belong(runtime: &Belonging, why_outside: &'static str) {
     let _ = BELONGS.try_with(|cell| cell.set((runtime.clone(), why_outside)));
 }
 
-/// The runtime that the calling thread belongs to without serving a vCPU.
+/// Returns the runtime that the calling thread belongs to without serving a vCPU.
 #[cold]
 pub(crate) fn belongs_to() -> Option<Arc<Shared>> {
     let runtime = BELONGS
@@ -45,8 +45,8 @@ pub(crate) fn belongs_to() -> Option<Arc<Shared>> {
 }
 
 /// Gives the calling thread this worker until the result is dropped, within the surroundings of
-/// polls. Those end when the thread has the worker no more: code of users could start coroutines
-/// there while another thread is changing the queues.
+/// polls. The surroundings end after the thread has given up the worker: user code could otherwise
+/// start coroutines while another thread changes the queues.
 pub(crate) fn serve(worker: &Worker) -> Serving<'_> {
     Serving {
         _entered: enter(worker),
@@ -63,13 +63,13 @@ pub(crate) struct Serving<'a> {
 /// Gives the calling thread this worker until the result is dropped, to run code of the runtime.
 pub(crate) fn enter(worker: &Worker) -> Entered {
     let before = WORKER.replace(worker);
-    // SAFETY: the worker has the executor, and is borrowed by its own thread
-    // until `Entered` is dropped (it is not `Sync`).
+    // SAFETY: the worker has the executor, and its own thread borrows it until `Entered` is dropped
+    // (it is not `Sync`).
     unsafe { crate::host::serve(Some(worker.executor().vcpu())) };
     Entered { before }
 }
 
-/// Ends what [`enter`] began.
+/// Guard of [`enter`]: gives up the worker when dropped.
 pub(crate) struct Entered {
     before: *const Worker,
 }
@@ -77,12 +77,12 @@ pub(crate) struct Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         WORKER.set(self.before);
-        // SAFETY: the worker of before, if any, is still entered on this thread.
+        // SAFETY: the former worker, if any, is still entered on this thread.
         unsafe { crate::host::serve(self.before.as_ref().map(|worker| worker.executor().vcpu())) };
     }
 }
 
-/// Runs `f`, which runs no code of users, with the worker of the calling thread.
+/// Runs `f`, which runs no user code, with the worker of the calling thread.
 #[inline]
 pub(crate) fn with<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
     let worker = WORKER.try_with(Cell::get).ok()?;
@@ -92,8 +92,8 @@ pub(crate) fn with<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
     Some(f(worker))
 }
 
-/// Runs `f`, which may run code of users, with the worker of the calling thread. A poll may be suspended meanwhile: `f` enters what
-/// is critical itself, as all functions of the core do.
+/// Runs `f`, which may run user code, with the worker of the calling thread. A poll may be
+/// suspended meanwhile: `f` enters critical sections itself, as all functions of the core do.
 #[inline]
 pub(crate) fn with_open<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
     let worker = WORKER.try_with(Cell::get).ok()?;
@@ -101,7 +101,8 @@ pub(crate) fn with_open<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
     unsafe { worker.as_ref() }.map(f)
 }
 
-/// Runs `f` as [`with_open`] does, with the domain of the vCPU that the calling thread serves, or else of the runtime it belongs to.
+/// Runs `f` as [`with_open`] does, with the domain of the calling thread's vCPU, or else of the
+/// runtime that the thread belongs to.
 #[inline]
 pub(crate) fn with_domain<R>(f: impl FnOnce(&Domain<Linux>) -> R) -> Option<R> {
     let worker = WORKER.try_with(Cell::get).ok()?;
@@ -127,17 +128,17 @@ pub(crate) fn with_shared<R>(f: impl FnOnce(&Arc<Shared>) -> R) -> Option<R> {
     }
 }
 
-/// Runs `f` with the worker of the calling thread, or says what is missing.
+/// Runs `f` with the worker of the calling thread. The error names the missing runtime.
 pub(crate) fn try_with<R>(f: impl FnOnce(&Worker) -> R) -> io::Result<R> {
     with(f).ok_or_else(outside)
 }
 
-/// The error of a call that needs a vCPU, on a thread that serves none.
+/// Returns the error of a call that needs a vCPU, on a thread that serves none.
 pub(crate) fn outside() -> io::Error {
     io::Error::other(why_outside())
 }
 
-/// Why the calling thread serves no vCPU, and which call to use instead.
+/// Returns why the calling thread serves no vCPU, and which call to use instead.
 pub(crate) fn why_outside() -> &'static str {
     const NOWHERE: &str = "no upshift runtime on this thread: call this from a coroutine (of `#[upshift::main]`, \
                            `Runtime::block_on` or `upshift::spawn`), or spawn through an `upshift::Handle` that one has handed out. \
@@ -151,17 +152,17 @@ pub(crate) fn why_outside() -> &'static str {
         .unwrap_or(NOWHERE)
 }
 
-/// What [`lock_taken`] answers.
+/// Holder of a lock, as [`lock_taken`] identifies it.
 pub(crate) enum Taker {
-    /// A coroutine of the lock's runtime: counted, and named by its id.
+    /// A coroutine of the lock's runtime: counted, and identified by its id.
     Named(CoroutineId),
-    /// A coroutine of this runtime, which is not the lock's.
+    /// A coroutine of the runtime with this number, which is not the lock's.
     Elsewhere(u64),
-    /// No coroutine, or of a runtime that cannot be named.
+    /// Outside of coroutines, or in a runtime without a number.
     Unnamed,
 }
 
-/// The current coroutine takes a lock that lends, of the runtime with this number; see
+/// Records that the current coroutine takes a lock that lends, of the runtime with this number; see
 /// [`upshift_core::Domain::lock_taken`].
 #[inline]
 pub(crate) fn lock_taken(runtime: u64) -> Taker {
@@ -181,7 +182,7 @@ pub(crate) fn lock_taken(runtime: u64) -> Taker {
     .unwrap_or(Taker::Unnamed)
 }
 
-/// The number of the calling coroutine's runtime, and its id; if both have one.
+/// Returns the number of the calling coroutine's runtime, and its id; `None` unless both exist.
 pub(crate) fn name() -> Option<(u64, CoroutineId)> {
     let number = with(|worker| {
         let number = &worker.shared().number;
@@ -190,7 +191,7 @@ pub(crate) fn name() -> Option<(u64, CoroutineId)> {
     number.flatten().zip(crate::host::current_id())
 }
 
-/// The current coroutine, if it is of the runtime with this number.
+/// Returns the current coroutine, if it belongs to the runtime with this number.
 pub(crate) fn current_in(runtime: u64) -> Option<CoroutineId> {
     with(|worker| worker.shared().number.get() == runtime)
         .unwrap_or(false)
@@ -198,29 +199,28 @@ pub(crate) fn current_in(runtime: u64) -> Option<CoroutineId> {
         .flatten()
 }
 
-/// Is there a runtime of this number?
+/// Returns whether a runtime with this number exists.
 pub(crate) fn is_alive(runtime: u64) -> bool {
     numbers::is_alive(runtime)
 }
 
-/// A lock is given to `id` of the runtime with this number, which waits for it. False: it is
-/// there no more.
+/// Gives a lock to `id` of the runtime with this number, which waits for it. Returns false if that
+/// coroutine has exited.
 pub(crate) fn lock_granted(runtime: u64, id: CoroutineId) -> bool {
     let mut lives = false;
-    reach(runtime, |domain| lives = domain.lock_granted(id).is_ok());
+    with_domain_of(runtime, |domain| lives = domain.lock_granted(id).is_ok());
     lives
 }
 
-/// A lock that `id` of the runtime with this number had taken is given back.
+/// Records that a lock which `id` of the runtime with this number had taken is released.
 #[inline]
 pub(crate) fn lock_released(runtime: u64, id: CoroutineId) {
-    reach(runtime, |domain| domain.lock_released(id));
+    with_domain_of(runtime, |domain| domain.lock_released(id));
 }
 
-/// Runs `f`, which runs no code of users, with the domain of a runtime: mostly the
-/// caller's own.
+/// Runs `f`, which runs no user code, with the domain of a runtime: mostly the caller's own.
 #[inline]
-fn reach(runtime: u64, mut f: impl FnMut(&Domain<Linux>)) {
+fn with_domain_of(runtime: u64, mut f: impl FnMut(&Domain<Linux>)) {
     let here = with(|worker| {
         let is_here = worker.shared().number.get() == runtime;
         if is_here {
@@ -233,7 +233,8 @@ fn reach(runtime: u64, mut f: impl FnMut(&Domain<Linux>)) {
     }
 }
 
-/// The current coroutine waits for a lock of `holder`, both of the runtime with this number.
+/// Lends the level of the current coroutine to `holder`, for whose lock it waits. Both belong to
+/// the runtime with this number.
 pub(crate) fn lend_to_holder(runtime: u64, holder: CoroutineId) {
     with(|worker| {
         if worker.shared().number.get() == runtime {
@@ -242,33 +243,35 @@ pub(crate) fn lend_to_holder(runtime: u64, holder: CoroutineId) {
     });
 }
 
-/// The level at which the current coroutine queues for a lock that lends; see [`upshift_core::Domain::level_to_lend`].
+/// Returns the level at which the current coroutine queues for a lock that lends; see
+/// [`upshift_core::Domain::level_to_lend`].
 pub(crate) fn level_to_lend() -> Option<Level> {
     with(|worker| worker.executor().domain().level_to_lend()).flatten()
 }
 
-/// What waits for a lock of `holder`, of the runtime with this number, lends it its level.
+/// Lends `level`, that of a waiter for a lock of `holder`, to the holder, of the runtime with this
+/// number.
 pub(crate) fn lend(runtime: u64, holder: CoroutineId, level: Level) {
-    reach(runtime, |domain| domain.lend(holder, level));
+    with_domain_of(runtime, |domain| domain.lend(holder, level));
 }
 
-/// The most urgent that waits for a lock of `holder`, of the runtime with this number, is of this level now; see
-/// [`upshift_core::Domain::lend_again`].
+/// Changes the level lent to `holder`, of the runtime with this number, to that of its most urgent
+/// waiter; see [`upshift_core::Domain::lend_again`].
 pub(crate) fn lend_again(runtime: u64, holder: CoroutineId, level: Option<Level>) {
-    reach(runtime, |domain| domain.lend_again(holder, level));
+    with_domain_of(runtime, |domain| domain.lend_again(holder, level));
 }
 
-/// The level of a coroutine of the runtime with this number, if it is there.
+/// Returns the level of a coroutine of the runtime with this number, unless it has exited.
 pub(crate) fn level_of(runtime: u64, id: CoroutineId) -> Option<Level> {
     let mut level = None;
-    reach(runtime, |domain| level = domain.level(id).ok());
+    with_domain_of(runtime, |domain| level = domain.level(id).ok());
     level
 }
 
-/// Are these the timers of the vCPU?
+/// Returns whether these are the timers of the calling thread's vCPU.
 pub(crate) fn has_timers(timers: &Timers) -> bool {
     with(|worker| std::ptr::eq(&raw const **worker.timers(), timers)).unwrap_or(false)
 }
 
 #[cfg(test)]
-mod foreign;
+mod outside_of_uses;

@@ -1,9 +1,9 @@
-//! The runtimes of this process, by number: how a lock names the runtime of its holder.
+//! The runtimes of this process, by number: locks identify the runtime of their holder by it.
 //!
-//! A number is never given twice, so one that is kept too long reaches no runtime. The
-//! low bits are a slot of a table; a runtime that finds none is [`NAMELESS`], which
-//! costs it the lending of levels by locks. Whether a number is alive is one load; the
-//! way to its domain is a lock, for what happens seldom.
+//! A number is never reused, so a stale one refers to no runtime. Its low bits are a slot of a
+//! table. A runtime that finds no free slot is [`NAMELESS`], and locks do not lend levels in it.
+//! Checking whether a number is alive is one load; access to the domain, which is rare, takes a
+//! lock.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -14,13 +14,13 @@ use upshift_core::Domain;
 use crate::host::Linux;
 use crate::preempt::permit::Critical;
 
-/// How many runtimes of a process can be told apart at a time.
+/// Number of runtimes of a process that can be told apart at a time.
 const SLOTS: usize = 64;
-/// The number of those beyond.
+/// The number of runtimes beyond that.
 const NAMELESS: u64 = u64::MAX;
 
 struct Slot {
-    /// The number of the runtime that has it; 0: free.
+    /// The number of the runtime in this slot; 0 if it is free.
     number: AtomicU64,
     domain: Mutex<Option<Domain<Linux>>>,
 }
@@ -32,7 +32,7 @@ static TABLE: [Slot; SLOTS] = [const {
     }
 }; SLOTS];
 
-/// A runtime's number, for as long as it lives.
+/// A runtime's number, valid while the runtime lives.
 #[derive(Debug)]
 pub(crate) struct Number(u64);
 
@@ -56,7 +56,7 @@ impl Number {
         self.0
     }
 
-    /// May locks take their names from it?
+    /// Returns whether locks can identify the runtime by this number.
     pub(crate) fn is_named(&self) -> bool {
         self.0 != NAMELESS
     }
@@ -72,7 +72,7 @@ impl Drop for Number {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .take();
-            // Perhaps the last handle: not with the lock held.
+            // Perhaps the last handle to the domain: dropped outside of the lock.
             drop(domain);
         }
     }
@@ -82,12 +82,13 @@ fn place_of(number: u64) -> &'static Slot {
     &TABLE[(number % SLOTS as u64) as usize]
 }
 
-/// Does the runtime of this number live? If not, none of its coroutines is being polled.
+/// Returns whether the runtime with this number lives. If not, none of its coroutines is being
+/// polled.
 pub(crate) fn is_alive(number: u64) -> bool {
     place_of(number).number.load(Acquire) == number
 }
 
-/// Runs `f`, which runs no code of users, with the domain of a number that lives.
+/// Runs `f`, which runs no user code, with the domain of this number, if it lives.
 pub(crate) fn with(number: u64, f: impl FnOnce(&Domain<Linux>)) {
     let _critical = Critical::enter();
     let place = place_of(number);
@@ -105,7 +106,7 @@ mod tests {
     use upshift_core::Config;
 
     #[test]
-    fn a_number_names_one_domain_for_ever() {
+    fn a_number_refers_to_one_domain_for_ever() {
         let domain = Domain::new(Linux::new(), Config::default());
         let first = Number::new(&domain);
         let number = first.get();

@@ -1,23 +1,23 @@
-//! What a poll may do before it gives way: leaf futures that complete, pieces of a transfer, tests between two looks at the clock.
-//! `coop.rs` spends it.
+//! Budget of a poll before it gives way: completions of leaf futures, time for pieces of a
+//! transfer, tests between two readings of the clock. `coop.rs` spends it.
 
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Leaf futures that may complete in one poll.
+/// Number of leaf futures that may complete in one poll.
 pub(crate) const LEAVES: u32 = 128;
-/// What a poll may spend on pieces of a transfer.
+/// Time that a poll may spend on pieces of a transfer.
 pub(crate) const SHARE: Duration = Duration::from_micros(100);
 
-/// What a poll may do before it gives way or looks at the clock.
+/// The budget of the poll on this thread.
 pub(crate) struct Budget {
-    /// Leaf futures that may complete.
+    /// Leaf futures that may still complete.
     leaves: Cell<u32>,
-    /// Tests until the next look at the clock.
+    /// Tests until the next reading of the clock.
     pub(crate) tests: Cell<u32>,
-    /// So many there were to be from the last look to this one.
+    /// Number of tests planned between the last reading and the next one.
     pub(crate) step: Cell<u32>,
-    /// Ticks of the last look.
+    /// Tick of the last reading.
     pub(crate) looked: Cell<u64>,
 }
 
@@ -32,7 +32,7 @@ thread_local! {
     };
 }
 
-/// A poll begins: its first test looks at the clock.
+/// Resets the budget at the beginning of a poll, whose first test reads the clock.
 #[inline]
 pub(crate) fn refill() {
     BUDGET.with(|budget| {
@@ -42,13 +42,13 @@ pub(crate) fn refill() {
     });
 }
 
-/// How many more leaf futures may complete in this poll; and another number from now on.
+/// Sets the number of leaf futures that may complete in this poll. Returns the former one.
 #[inline]
 pub(crate) fn replace(left: u32) -> u32 {
     BUDGET.with(|budget| budget.leaves.replace(left))
 }
 
-/// How many more leaf futures may complete in this poll.
+/// Returns the number of leaf futures that may still complete in this poll.
 #[inline]
 pub(crate) fn left() -> u32 {
     BUDGET.with(|budget| budget.leaves.get())

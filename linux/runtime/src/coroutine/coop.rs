@@ -1,27 +1,27 @@
-//! Giving way: the preemption test of inline vCPUs, and the budget of leaf
-//! futures.
+//! Giving way: the preemption test of inline vCPUs, and the budget of leaf futures.
 //!
-//! An inline vCPU is cooperative: nothing interrupts a poll. So the test for
-//! *something more urgent waits* must be cheap enough to stand in every loop. It
-//! has two parts:
+//! An inline vCPU is cooperative: nothing interrupts a poll. So the test whether something more
+//! urgent waits must be cheap enough for every loop. It has two parts:
 //!
-//! * [`need_preempt`]: two loads of words that a wake of something more urgent
-//!   sets. Under 2 ns, no system call.
-//! * Now and then the clock: a due timer, or a completion that has waited in
-//!   the ring for the reap interval, gets the poll to give way, for it may make
-//!   something more urgent ready; and a poll longer than the quantum gives way to
-//!   its equals. So does another process that the board says is more urgent.
+//! * [`need_preempt`]: two loads of words that a more urgent wake sets. No system call.
+//! * A reading of the clock, now and then. A due timer, or a completion that has waited in the ring
+//!   for the reap interval, makes the poll give way, since it may make something more urgent ready.
+//!   So does another process that is more urgent according to the board. A poll longer than the
+//!   quantum gives way to its equals.
 //!
-//! How many tests there are between two looks at the clock follows from how long they
-//! took: a poll begins with a look at its first test, and each look sets the number so that the next
-//! one comes after about a quarter of the reap interval (5 µs), at most 32 tests and at most
-//! twice as many as before. A loop that tests each nanosecond looks at each
-//! 32nd test, one that tests each 10 µs at each.
+//! The number of tests between two readings follows from their duration: a poll reads the clock at
+//! its first test, and each reading sets the number so that the next one comes after about a
+//! quarter
+//! of the reap interval (5 µs). At most 32 tests pass, and at most twice as many as the last time.
+//! A
+//! loop that tests every nanosecond reads the clock at each 32nd test, a loop that tests every 10
+//! µs
+//! at each test.
 //!
-//! Leaf futures of this crate count their completions and yield after a budget,
-//! so a coroutine whose I/O is always ready does not keep the vCPU. Pieces of long
-//! transfers take microseconds each: [`poll_piece`] has the clock looked at before each one,
-//! and ends a poll that has had its share.
+//! Leaf futures of this crate count their completions and yield when the budget is used up, so a
+//! coroutine whose I/O is always ready does not keep the vCPU. Pieces of long transfers take
+//! microseconds each: [`poll_piece`] has the clock read before each one, and ends a poll that has
+//! used its share.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -33,20 +33,21 @@ use crate::host;
 use crate::time::clock;
 use crate::worker::Worker;
 
-/// The most tests between two looks at the clock.
+/// The most tests between two readings of the clock.
 const MOST_TESTS: u32 = 32;
 
-/// Why a poll should give way, and so where its coroutine goes.
+/// Queue position of a coroutine whose poll should give way.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum GiveWay {
-    /// To what is more urgent, or may be when it has been reaped: it goes on before its equals, until its quantum is used.
+    /// Position before its equals, until its quantum is used: the poll gives way to something more
+    /// urgent, or to arrivals that may be.
     InPlace,
-    /// To its equals: to the tail of its level.
+    /// Tail of its level: the poll gives way to its equals.
     ToTail,
 }
 
-/// May a leaf future that is ready complete now? If not it has been woken and
-/// returns `Pending`.
+/// Returns `Ready` if a leaf future that is ready may complete now. Otherwise the coroutine has
+/// been woken, and the future returns `Pending`.
 #[inline]
 pub(crate) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
     let left = budget::left();
@@ -55,7 +56,7 @@ pub(crate) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
         return Poll::Ready(());
     }
     if host::current_id().is_none() {
-        // Not in a coroutine: there is nothing to give way to.
+        // Outside of coroutines there is nothing to give way to.
         return Poll::Ready(());
     }
     budget::replace(LEAVES);
@@ -66,7 +67,8 @@ pub(crate) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
     Poll::Pending
 }
 
-/// The poll, which has just woken its own coroutine, gives way in place, unless its turn has used its quantum.
+/// Makes the poll, which has just woken its own coroutine, give way in place, unless it has used
+/// its quantum.
 #[cold]
 fn keep_place() {
     let now = clock::ticks();
@@ -77,8 +79,8 @@ fn keep_place() {
     });
 }
 
-/// Is something more urgent than the current coroutine ready on its vCPU? One
-/// load; false outside a runtime.
+/// Returns whether something more urgent than the current coroutine is ready on its vCPU. One load;
+/// false outside a runtime.
 #[inline]
 #[must_use]
 pub fn need_preempt() -> bool {
@@ -89,7 +91,7 @@ pub fn need_preempt() -> bool {
     }
 }
 
-/// [`need_preempt`], and now and then the clock.
+/// Tests [`need_preempt`], and reads the clock now and then.
 #[inline]
 fn should_yield() -> Option<GiveWay> {
     if need_preempt() {
@@ -102,7 +104,8 @@ fn should_yield() -> Option<GiveWay> {
     })
 }
 
-/// A leaf future has done work in place, a read of the page cache for one. If the poll should give way, no other one completes in it.
+/// Counts work that a leaf future has done in place, such as a read from the page cache. If the
+/// poll should give way, no other leaf future completes in it.
 #[inline]
 pub(crate) fn charge() {
     if should_yield().is_some() {
@@ -110,13 +113,13 @@ pub(crate) fn charge() {
     }
 }
 
-/// Looks at the clock, and says when to look again.
+/// Reads the clock, and plans the next reading.
 #[cold]
 fn look(budget: &Budget) -> Option<GiveWay> {
     budget.tests.set(1);
     let now = clock::ticks();
     context::with(|worker| {
-        // The first look of a poll is not longer ago than its beginning.
+        // The poll may have begun after the last reading.
         let before = budget.looked.replace(now).max(worker.executor().clock());
         let took = now.saturating_sub(before).max(1);
         let step = budget.step.get();
@@ -129,7 +132,7 @@ fn look(budget: &Budget) -> Option<GiveWay> {
     .flatten()
 }
 
-/// Does something wait that only the clock tells of?
+/// Returns whether something waits that only the clock reveals.
 fn is_overrun(worker: &Worker, now: u64) -> Option<GiveWay> {
     if is_quantum_used(worker, now) && worker.executor().bitmap() != 0 {
         return Some(GiveWay::ToTail);
@@ -141,14 +144,15 @@ fn is_overrun(worker: &Worker, now: u64) -> Option<GiveWay> {
     waits.then_some(GiveWay::InPlace)
 }
 
-/// Has the coroutine run for its quantum since it last went to the tail of its level?
+/// Returns whether the coroutine has run for its quantum since it was last at the tail of its
+/// level.
 fn is_quantum_used(worker: &Worker, now: u64) -> bool {
     now.saturating_sub(worker.executor().turn_began()) > worker.pace().quantum
 }
 
-/// May the next piece of a long transfer, which takes microseconds, be done in this poll?
-/// If not, because something waits or the poll has had its share of 100 µs, the coroutine has
-/// been woken, and this is `Pending` for the rest of the poll.
+/// Returns `Ready` if the next piece of a long transfer, which takes microseconds, may be done in
+/// this poll. If not, because something waits or the poll has used its share of 100 µs, the
+/// coroutine has been woken, and the function returns `Pending` for the rest of the poll.
 ///
 /// For bodies and writers, which are polled by others:
 ///
@@ -169,8 +173,9 @@ pub fn poll_piece(cx: &mut Context<'_>) -> Poll<()> {
     Poll::Pending
 }
 
-/// [`poll_piece`] of transfers with pieces so short that it costs something: the first one in a poll is not asked about. `in_poll` is
-/// when the poll of the last piece began.
+/// Does the same as [`poll_piece`] for transfers whose pieces are so short that its cost counts:
+/// the first piece in a poll is always done. `in_poll` is the tick at which the poll of the last
+/// piece began.
 #[cfg(feature = "hyper")]
 #[inline]
 pub(crate) fn poll_next_piece(cx: &mut Context<'_>, in_poll: &mut u64) -> Poll<()> {
@@ -191,14 +196,16 @@ fn is_piece_too_much() -> bool {
     .unwrap_or(false)
 }
 
-/// Gives way if something at least as urgent waits: to the more urgent at once, to
-/// due timers and completed I/O soon, to equals when the coroutine has used its
-/// quantum. Put it
-/// into loops that compute; it costs about a nanosecond.
+/// Gives way if something at least as urgent waits: to more urgent coroutines at once, to due
+/// timers
+/// and completed I/O soon, to equals when the coroutine has used its quantum. Put it into loops
+/// that
+/// compute; it costs about a nanosecond.
 ///
-/// What gives way to the more urgent keeps its place: it goes on before its equals, as a thread of `SCHED_FIFO` does, until it has
-/// used its quantum; then it goes to the tail of its level. So requests that compute are finished one after the other, however many
-/// arrive meanwhile, and their data stay in the caches.
+/// A coroutine that gives way to something more urgent keeps its place: it continues before its
+/// equals, like a thread of `SCHED_FIFO`, until it has used its quantum; then it goes to the tail
+/// of its level. So requests that compute are finished one after the other, however many arrive
+/// meanwhile, and their data stay in the caches.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -224,7 +231,7 @@ pub fn yield_if_needed() -> YieldIfNeeded {
     }
 }
 
-/// Goes to the tail of the coroutine's level, so that equals run first.
+/// Moves the coroutine to the tail of its level, so that its equals run first.
 #[inline]
 pub fn yield_now() -> YieldIfNeeded {
     YieldIfNeeded {
@@ -233,7 +240,7 @@ pub fn yield_now() -> YieldIfNeeded {
     }
 }
 
-/// The future of [`yield_now`] and [`yield_if_needed`].
+/// Future of [`yield_now`] and [`yield_if_needed`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub struct YieldIfNeeded {

@@ -1,7 +1,8 @@
 //! Coroutines: spawn, names, wakes, priorities, vCPUs.
 //!
-//! The names are those of the SharedScheduler papers (`spawn`, `get_cid`,
-//! `wake`, `reprio`, `alloc_cpu`).
+//! The function names are those of the SharedScheduler papers (`spawn`, `get_cid`, `wake`,
+//! `reprio`,
+//! `alloc_cpu`).
 
 pub(crate) mod budget;
 pub(crate) mod coop;
@@ -35,8 +36,8 @@ use crate::task::{JoinError, JoinHandle};
 /// ```
 ///
 /// # Panics
-/// Outside a runtime; while the runtime shuts down; without memory.
-/// [`try_spawn`] returns these as errors.
+/// Outside a runtime; while the runtime shuts down; if memory is short. [`try_spawn`] returns these
+/// as errors.
 #[track_caller]
 pub fn spawn<F>(future: F, priority: impl Into<Priority>) -> JoinHandle<F::Output>
 where
@@ -50,7 +51,7 @@ where
     }
 }
 
-/// `None`: outside a runtime.
+/// Spawns a coroutine of the calling thread's runtime; `None` outside a runtime.
 fn spawn_here<F>(
     future: F,
     priority: Priority,
@@ -61,17 +62,18 @@ where
     F::Output: Send + 'static,
 {
     let future = traced(future, location, priority);
-    // A refused future is dropped there.
+    // A future that the spawn refuses is dropped in it.
     context::with_domain(|domain| {
         let spawned = domain.spawn_at(future, priority, location);
         spawned.map(JoinHandle::of)
     })
 }
 
-/// [`spawn`] for programs that go on without the coroutine.
+/// Starts a coroutine like [`spawn`], for programs that can go on without it.
 ///
 /// # Errors
-/// [`SpawnError`]: no memory, shutting down, or (`NoVcpu`) outside a runtime.
+/// [`SpawnError`] if memory is short, while the runtime shuts down, or (`NoVcpu`) outside a
+/// runtime.
 #[track_caller]
 pub fn try_spawn<F>(
     future: F,
@@ -84,14 +86,26 @@ where
     spawn_here(future, priority.into(), Location::caller()).unwrap_or(Err(SpawnError::NoVcpu))
 }
 
-/// Starts a coroutine that never leaves the vCPU of the caller; its future need
-/// not be `Send`.
+/// Starts a coroutine that never leaves the vCPU of the caller; its future need not be `Send`.
+///
+/// ```
+/// use std::rc::Rc;
+/// use upshift::Level;
+///
+/// upshift::Runtime::new()?.block_on(async {
+///     let shared = Rc::new(1);
+///     let ours = shared.clone();
+///     let local = upshift::spawn_local(async move { *ours + 1 }, Level::NORMAL);
+///     assert_eq!(local.await.unwrap() + *shared, 3);
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 ///
 /// # Panics
-/// As [`spawn`]. With [preemption](crate::Builder::preemption), also if the caller
-/// is neither the main coroutine of `block_on` nor such a local one: other
-/// coroutines go from thread to thread there. A hook of
-/// [`on_vcpu_start`](crate::Builder::on_vcpu_start) may call it on the thread of `block_on`.
+/// Where [`spawn`] does. With [preemption](crate::Builder::preemption), also if the caller is
+/// neither the main coroutine of `block_on` nor a local one: other coroutines move between threads
+/// there. A hook of [`on_vcpu_start`](crate::Builder::on_vcpu_start) may call it on the thread of
+/// `block_on`.
 #[track_caller]
 pub fn spawn_local<F>(future: F, priority: impl Into<Priority>) -> LocalHandle<F::Output>
 where
@@ -106,8 +120,8 @@ where
             "with preemption, spawn_local works from the main coroutine and other local ones only: \
              use spawn"
         );
-        // SAFETY: pinned coroutines of this vCPU are polled by one thread from beginning to
-        // end: this one, as was just asked; and `LocalHandle` keeps the handle on it.
+        // SAFETY: pinned coroutines of this vCPU are polled by one thread from beginning to end:
+        // the calling one, as the assertion shows; and `LocalHandle` keeps the handle on it.
         unsafe {
             worker
                 .executor()
@@ -124,7 +138,7 @@ where
     }
 }
 
-/// The right to the result of a coroutine of [`spawn_local`].
+/// Handle to the result of a coroutine of [`spawn_local`].
 #[derive(Debug)]
 #[must_use = "dropping the handle detaches the coroutine; say so with `detach`"]
 pub struct LocalHandle<T> {
@@ -133,27 +147,27 @@ pub struct LocalHandle<T> {
 }
 
 impl<T> LocalHandle<T> {
-    /// The id of the coroutine.
+    /// Returns the id of the coroutine.
     #[must_use]
     pub fn id(&self) -> CoroutineId {
         self.inner.id()
     }
 
-    /// Lets the coroutine go its way.
+    /// Detaches the coroutine, which goes on.
     pub fn detach(self) {}
 
-    /// Has it exited?
+    /// Returns whether the coroutine has exited.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.inner.is_finished()
     }
 
-    /// Asks the coroutine to end.
+    /// Cancels the coroutine; see [`JoinHandle::cancel`].
     pub fn cancel(&self) {
         self.inner.cancel();
     }
 
-    /// The handle for a result that may be looked at anywhere.
+    /// Converts the handle into one that is `Send`.
     pub(crate) fn into_sendable(self) -> JoinHandle<T>
     where
         T: Send,
@@ -172,14 +186,15 @@ impl<T> Future for LocalHandle<T> {
     }
 }
 
-/// Runs a blocking function on a thread of its own kind, more urgent ones first,
-/// and returns the right to its result. It cannot be cancelled once it runs. If no
-/// thread can be started for it the handle reports a panic; [`try_spawn_blocking`]
-/// returns an error.
+/// Runs a blocking function on a thread for such functions, more urgent ones first. Returns the
+/// handle to its result.
+///
+/// The function cannot be cancelled once it runs. If no thread can be started for it the handle
+/// reports a panic; [`try_spawn_blocking`] returns an error.
 ///
 /// At most [`Builder::blocking_threads`](crate::Builder::blocking_threads) run at once, and a
-/// function that finds all threads taken waits; the first that does is reported on standard error.
-/// The thread is a part of the runtime: `spawn`, `spawn_blocking` and `Handle::current` work in the
+/// function that finds all threads taken waits; the first time is reported on standard error. The
+/// thread is a part of the runtime: `spawn`, `spawn_blocking` and `Handle::current` work in the
 /// function, and so does tokio's `Handle::current` with `Builder::tokio`. Coroutines that it spawns
 /// have the default level, unless told otherwise.
 ///
@@ -196,24 +211,26 @@ impl<T> Future for LocalHandle<T> {
 /// ```
 ///
 /// # Panics
-/// As [`spawn`].
+/// Where [`spawn`] does.
 #[track_caller]
 pub fn spawn_blocking<R: Send + 'static>(
     function: impl FnOnce() -> R + Send + 'static,
 ) -> JoinHandle<R> {
     match block_here(function, Location::caller()) {
-        // A function that was refused is dropped here, and what waits for it panics.
+        // A function that was refused is dropped here, and the coroutine that waits for it panics.
         Some(Ok((handle, _queued))) => handle,
         Some(Err(error)) => panic!("{error}"),
         None => panic!("{}", context::why_outside()),
     }
 }
 
-/// As [`spawn_blocking`], with a refusal as an error; the function is dropped then, and has not run.
+/// Runs a blocking function like [`spawn_blocking`], but returns a refusal as an error. The
+/// function is dropped then, and has not run.
 ///
 /// # Errors
-/// If there is no thread for it and none can be started, what the kernel answered, with what to change
-/// ([`errno_of`](crate::errno_of) is `EAGAIN`, mostly). Where [`try_spawn`] fails, its [`SpawnError`] as [`io::Error::other`].
+/// If there is no thread for the function and none can be started, the kernel's error with advice
+/// ([`errno_of`](crate::errno_of) is mostly `EAGAIN`). Where [`try_spawn`] fails, its
+/// [`SpawnError`] as [`io::Error::other`].
 #[track_caller]
 pub fn try_spawn_blocking<R: Send + 'static>(
     function: impl FnOnce() -> R + Send + 'static,
@@ -222,14 +239,14 @@ pub fn try_spawn_blocking<R: Send + 'static>(
     match spawned.map_err(io::Error::other)? {
         (handle, Ok(())) => Ok(handle),
         (handle, Err(refused)) => {
-            // Before the function is dropped: what waits for it is not to run again.
+            // Before the function is dropped: the coroutine that waits for it must not run again.
             handle.cancel();
             Err(refused.why)
         }
     }
 }
 
-/// `None`: outside a runtime.
+/// Queues a blocking function and spawns the coroutine that waits for it; `None` outside a runtime.
 #[expect(
     clippy::type_complexity,
     reason = "two ways to fail, one of which leaves a handle"
@@ -241,7 +258,7 @@ fn block_here<R: Send + 'static>(
     let level = host::current_level().unwrap_or_default();
     let pool = context::with_shared(|shared| shared.pool.clone())?;
     let (job, result) = blocking::job(function);
-    // First, because what has been queued may have begun.
+    // The coroutine is spawned first, because a queued function may begin at once.
     let waits = async move {
         match result.await {
             Ok(Ok(value)) => value,
@@ -258,20 +275,21 @@ fn block_here<R: Send + 'static>(
     Some(Ok((handle, pool.take(level, job))))
 }
 
-/// The id of the coroutine that calls; `None` outside one.
+/// Returns the id of the calling coroutine; `None` outside one.
 #[must_use]
 pub fn get_cid() -> Option<CoroutineId> {
     host::current_id()
 }
 
-/// The effective level of the coroutine that calls; `None` outside one.
+/// Returns the effective level of the calling coroutine; `None` outside one.
 #[must_use]
 pub fn current_level() -> Option<Level> {
     host::current_level()
 }
 
-/// The number of the vCPU that the calling thread serves, from 0 on; `None` on other threads. A coroutine that may move is on another one
-/// after each wait, perhaps: use it to spread what is written often, not to own it.
+/// Returns the number of the vCPU that the calling thread serves, from 0 on; `None` on other
+/// threads. A coroutine may move to another vCPU at each wait: use the number to spread contended
+/// writes, not for ownership.
 #[must_use]
 pub fn get_vcpu() -> Option<usize> {
     context::with(|worker| worker.executor().index())
@@ -285,7 +303,7 @@ pub fn wake(id: CoroutineId) -> Result<(), Dead> {
     context::with_domain(|domain| domain.wake(id)).unwrap_or(Err(Dead))
 }
 
-/// Gives a coroutine of this runtime another level, whatever it is doing. O(1).
+/// Gives a coroutine of this runtime another level, in any of its states. O(1).
 ///
 /// # Errors
 /// [`Dead`] if it has exited, and outside a runtime.
@@ -296,19 +314,19 @@ pub fn reprio(id: CoroutineId, level: Level) -> Result<(), Dead> {
 /// Adds a vCPU to this runtime, with a thread of its own. Returns its index.
 ///
 /// # Errors
-/// What the kernel answered to the start of the thread or the set-up of its
-/// ring; and outside a runtime.
+/// The kernel's error in the start of the thread or the set-up of its ring; an error outside a
+/// runtime.
 pub fn alloc_cpu() -> io::Result<usize> {
     let shared = context::with_shared(Arc::clone).ok_or_else(context::outside)?;
     shared.add_vcpu()
 }
 
-/// Releases the vCPU that was added last, other than the caller's: what is pinned
-/// to it is cancelled, the rest goes on elsewhere. Returns its index at once; the
-/// thread leaves when the poll that it is in is over.
+/// Releases the vCPU that was added last, other than the caller's. Its pinned coroutines are
+/// cancelled, the others continue on other vCPUs. Returns its index at once; the thread ends after
+/// the poll that is under way.
 ///
 /// # Errors
-/// `InvalidInput` if there is none to release; and outside a runtime.
+/// `InvalidInput` if there is none to release; an error outside a runtime.
 pub fn release_cpu() -> io::Result<usize> {
     let shared = context::with_shared(Arc::clone).ok_or_else(context::outside)?;
     shared.release_vcpu()

@@ -47,7 +47,7 @@ use crate::io::{Sink, Source, impl_read, impl_write};
 use crate::net::{SendQueue, TcpStream, UnixStream, is_cancelled, start};
 use crate::preempt::at_once;
 use crate::time;
-use crate::user_code::on_vcpu::Errand;
+use crate::user_code::on_vcpu::OnVcpu;
 
 /// What is sent of a file at once, at most.
 const PIECE: usize = 64 << 10;
@@ -78,7 +78,7 @@ enum Writing {
     Sending(Submission<op::Send<Vec<u8>>>),
     Full(Submission<op::PollAdd>),
     /// On a thread of tokio's: a coroutine waits.
-    FullAway(Errand<io::Result<u32>>),
+    FullAway(OnVcpu<io::Result<u32>>),
     /// A send has failed. Accepted bytes are lost, so nothing may be sent behind them.
     Broken(io::ErrorKind),
 }
@@ -207,8 +207,8 @@ impl Io {
                     }
                 }
                 Writing::Broken(kind) => return Poll::Ready(Err((*kind).into())),
-                Writing::FullAway(errand) => {
-                    let result = ready!(Pin::new(errand).poll(cx));
+                Writing::FullAway(on_vcpu) => {
+                    let result = ready!(Pin::new(on_vcpu).poll(cx));
                     self.state = Writing::Idle;
                     result.unwrap_or_else(|| Err(context::outside()))?;
                 }
@@ -331,7 +331,7 @@ impl Io {
                     let writable = op::PollAdd::new(self.stream.fd().clone(), libc::POLLOUT as u32);
                     self.state = match context::with(|_| ()) {
                         Some(()) => Writing::Full(start(writable)?),
-                        None => Writing::FullAway(Errand::run(async { start(writable)?.await })?),
+                        None => Writing::FullAway(OnVcpu::run(async { start(writable)?.await })?),
                     };
                     ready!(self.poll_idle(cx))?;
                 }

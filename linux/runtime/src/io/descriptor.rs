@@ -26,7 +26,7 @@ use upshift_ring::Fd;
 use super::{AsyncFd, PipeReader, PipeWriter};
 use crate::net::{TcpListener, TcpStream, UdpSocket, UnixDatagram, UnixListener, UnixStream};
 use crate::preempt::at_once;
-use crate::user_code::foreign;
+use crate::user_code::deferred;
 use crate::{context, time};
 
 /// The longest pause between two looks at a descriptor that another vCPU keeps open.
@@ -94,7 +94,7 @@ fn settle_shared(fd: &Fd) {
     // Completions of others may have come along, and with them code of users.
     let foreign = at_once(|| context::with(|worker| worker.settle(fd)));
     if let Some(foreign) = foreign.filter(|foreign| !foreign.is_empty()) {
-        context::with_domain(|domain| foreign::run(domain, foreign));
+        context::with_domain(|domain| deferred::run(domain, foreign));
     }
 }
 

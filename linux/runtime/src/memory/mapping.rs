@@ -1,19 +1,24 @@
-//! Memory for the table of a runtime's coroutines: mapped, so that it is zeroed, is there only when it is used, and goes when the runtime goes.
+//! Memory for a runtime's table of coroutines: a mapping is zeroed, takes physical memory only
+//! where it is used, and is returned when the runtime ends.
 //!
-//! The allocator does the same with large blocks until the first of them is freed. From then on it gives out what it keeps, and zeroes it: a program that made one
-//! runtime after the other would have two megabytes for each, and write them.
+//! The allocator does the same with large blocks until the first of them is freed. From then on it
+//! reuses blocks and zeroes them: a program that creates one runtime after the other would write
+//! two megabytes for each.
 //!
-//! Small ones are mapped as stacks are, so that no huge page is made for a few coroutines (Linux 6.7 and later, where these are made unasked).
+//! Small tables are mapped like stacks, so that no huge page is allocated for a few coroutines
+//! (Linux 6.7 and later, where the kernel does that unasked).
 //!
 //! Cost: a system call.
 
 use std::alloc::Layout;
 use std::ptr::null_mut;
 
-/// A huge page, and with it the first megabyte of a table, which has another to be aligned in.
+/// Largest mapping that is made like a stack, in bytes: a huge page, which is the first megabyte of
+/// a table and another one for its alignment.
 const SMALL: usize = 2 << 20;
 
-/// Zeroed memory of this layout, whose alignment is that of a page or less; null if there is none.
+/// Returns zeroed memory of this layout, whose alignment is at most that of a page; null if there
+/// is none.
 pub(crate) fn map(layout: Layout) -> *mut u8 {
     debug_assert!(layout.size() != 0 && layout.align() <= 4096);
     let as_stack = if layout.size() <= SMALL {
@@ -32,16 +37,19 @@ pub(crate) fn map(layout: Layout) -> *mut u8 {
             0,
         )
     };
-    match address == libc::MAP_FAILED {
-        true => null_mut(),
-        false => address.cast(),
+    if address == libc::MAP_FAILED {
+        null_mut()
+    } else {
+        address.cast()
     }
 }
 
+/// Returns memory to the kernel.
+///
 /// # Safety
-/// It came from [`map`] with this layout, and is not used any more.
+/// The memory came from [`map`] with this layout, and is not used any more.
 pub(crate) unsafe fn unmap(memory: *mut u8, layout: Layout) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees that the mapping is whole and unused.
     let result = unsafe { libc::munmap(memory.cast(), layout.size()) };
     debug_assert_eq!(result, 0);
 }
@@ -51,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_mapped_is_zeroed_however_often() {
+    fn mapped_memory_is_zeroed_however_often() {
         let layout = Layout::from_size_align(2 << 20, 8).unwrap();
         for _ in 0..3 {
             let memory = map(layout);
@@ -66,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_null() {
+    fn a_layout_that_does_not_fit_is_null() {
         let layout = Layout::from_size_align(1 << 62, 8).unwrap();
         assert!(map(layout).is_null());
     }

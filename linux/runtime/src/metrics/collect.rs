@@ -1,4 +1,4 @@
-//! Reading the words of all vCPUs into a [`Metrics`].
+//! Collection of a [`Metrics`] from the counters of all vCPUs.
 
 use upshift_core::{LEVELS, Level};
 
@@ -13,7 +13,7 @@ type Vcpu = upshift_core::Vcpu<Linux>;
 pub(crate) fn collect(shared: &Shared) -> Metrics {
     let domain = &shared.domain;
     let (mut exited, mut panicked) = (0, 0);
-    // Before what was spawned, so that nothing exits that was not.
+    // Read before the number of spawned coroutines, so that it never exceeds that.
     for vcpu in domain.vcpus() {
         let exits = vcpu.exits();
         exited += exits.0;
@@ -57,12 +57,12 @@ pub(crate) fn collect(shared: &Shared) -> Metrics {
 }
 
 fn stalls(shared: &Shared) -> StallMetrics {
-    let Some(watch) = shared.watch.get() else {
+    let Some(monitor) = shared.monitor.get() else {
         return StallMetrics::default();
     };
-    let (count, longest) = watch.longest.snapshot();
+    let (count, longest) = monitor.longest.snapshot();
     StallMetrics {
-        limit: watch.limit,
+        limit: monitor.limit,
         count,
         longest,
     }

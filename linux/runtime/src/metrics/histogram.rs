@@ -1,6 +1,5 @@
-//! [`Histogram`]: durations in buckets, four per power of two of the scheduler's
-//! tick, of which only those that have counts are kept. Merging and percentiles
-//! are O(buckets), at most 128.
+//! [`Histogram`]: durations in buckets, four per power of two of the scheduler's tick. Only buckets
+//! with counts are stored. Merging and percentiles are O(buckets), at most 128.
 
 use std::time::Duration;
 
@@ -11,8 +10,8 @@ use crate::time::clock;
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 
-/// Durations, counted in buckets whose bounds are a fifth apart. All histograms of
-/// one process have the same bounds.
+/// Durations, counted in buckets whose bounds are a fifth apart. All histograms of one process have
+/// the same bounds.
 ///
 /// Serialised it is a list of `[from_ns, to_ns, count]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,9 +31,9 @@ pub struct Histogram {
 pub struct Bucket {
     /// The shortest duration, ns.
     pub from_ns: u64,
-    /// Longer than all of them, ns.
+    /// Upper bound of the durations, ns.
     pub to_ns: u64,
-    /// How many.
+    /// Number of durations.
     pub count: u64,
 }
 
@@ -55,7 +54,7 @@ impl From<Bucket> for (u64, u64, u64) {
 }
 
 impl Histogram {
-    /// From a histogram of ticks.
+    /// Converts a histogram of ticks.
     pub(crate) fn from_ticks(waits: &WaitHistogram) -> Histogram {
         let nanos = |ticks| clock::nanos(clock::from_ticks(ticks));
         Histogram {
@@ -77,20 +76,21 @@ impl Histogram {
         }
     }
 
-    /// How many durations it counts.
+    /// Returns the number of durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|bucket| bucket.count).sum()
     }
 
-    /// The buckets that have counts, shortest first.
+    /// Returns the buckets that have counts, shortest first.
     #[must_use]
     pub fn buckets(&self) -> &[Bucket] {
         &self.buckets
     }
 
-    /// The duration that a share `q` (0.0 to 1.0) of all did not exceed, rounded
-    /// down to its bucket: at most a fifth too short. Zero if there are none.
+    /// Returns the duration that a share `q` (0.0 to 1.0) of all did not exceed, rounded down to
+    /// its
+    /// bucket: at most a fifth too short. Zero if there are none.
     #[must_use]
     pub fn quantile(&self, q: f64) -> Duration {
         let rank = (q.clamp(0.0, 1.0) * self.count() as f64).ceil() as u64;
@@ -104,7 +104,7 @@ impl Histogram {
         Duration::ZERO
     }
 
-    /// About the sum of all durations: each counts as the middle of its bucket.
+    /// Returns an estimate of the sum of all durations: each counts as the middle of its bucket.
     #[must_use]
     pub fn estimated_sum(&self) -> Duration {
         let middle = |bucket: &Bucket| {
@@ -115,12 +115,12 @@ impl Histogram {
         Duration::from_nanos(u64::try_from(sum).unwrap_or(u64::MAX))
     }
 
-    /// Adds the counts of another one.
+    /// Adds the counts of another histogram.
     pub fn merge(&mut self, other: &Histogram) {
         self.combine(other, u64::wrapping_add);
     }
 
-    /// Takes away the counts of an earlier one of the same thing.
+    /// Subtracts the counts of an earlier histogram of the same quantity.
     pub(crate) fn subtract(&mut self, earlier: &Histogram) {
         self.combine(earlier, u64::saturating_sub);
         self.buckets.retain(|bucket| bucket.count != 0);

@@ -1,9 +1,9 @@
-//! [`Meter`]: what a vCPU says of itself besides the core's counters. One writer,
-//! the thread that serves the vCPU; plain loads and stores, a nanosecond each turn.
+//! [`Meter`]: counters of a vCPU besides the core's. The only writer is the thread that serves the
+//! vCPU; plain loads and stores, a nanosecond each turn.
 //!
-//! A span of time that may be under way is one word, so that a reader never sees
-//! half of it: its beginning is subtracted, its end added. Ticks count from before
-//! the process began, so the word is negative exactly while the span lasts.
+//! A span of time that may be under way is one word, so that a reader never sees half of it: its
+//! beginning is subtracted, its end added. Tick 0 lies before the start of the process, so the word
+//! is negative exactly while the span lasts.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,7 +13,7 @@ use upshift_ring::Ring;
 use super::RingMetrics;
 use crate::time::clock;
 
-/// The sum of spans of time, ticks.
+/// Sum of spans of time, in ticks.
 #[derive(Debug, Default)]
 struct Spans(AtomicU64);
 
@@ -37,7 +37,7 @@ impl Spans {
     fn sum(&self, now: u64) -> u64 {
         let sum = self.0.load(Relaxed);
         if (sum as i64) < 0 {
-            // The reader's clock may be read before the span began.
+            // The reader's clock may have been read before the span began.
             let sum = sum.wrapping_add(now);
             if (sum as i64) < 0 { 0 } else { sum }
         } else {
@@ -46,7 +46,7 @@ impl Spans {
     }
 }
 
-/// See the module. On cache lines of its own.
+/// The meter of a vCPU, on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Meter {
@@ -58,48 +58,48 @@ pub(crate) struct Meter {
 }
 
 fn add(counter: &AtomicU64, n: u64) {
-    // One writer: no read-modify-write needed.
+    // There is one writer, so no read-modify-write is needed.
     counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
 }
 
 impl Meter {
-    /// The vCPU enters service.
+    /// Records that the vCPU enters service.
     pub(crate) fn enter_service(&self) {
         self.in_service.begin(clock::ticks());
     }
 
-    /// The vCPU leaves service.
+    /// Records that the vCPU leaves service.
     pub(crate) fn leave_service(&self) {
         self.in_service.end(clock::ticks());
     }
 
-    /// It goes to sleep.
+    /// Records that the vCPU goes to sleep.
     #[inline]
     pub(crate) fn park(&self, now: u64) {
         add(&self.parks, 1);
         self.parked.begin(now);
     }
 
-    /// It is awake again.
+    /// Records that the vCPU has woken up.
     #[inline]
     pub(crate) fn unpark(&self, now: u64) {
         self.parked.end(now);
     }
 
-    /// For how long it has slept by this tick, in all, ticks.
+    /// Returns the ticks that the vCPU has slept by tick `now`.
     pub(crate) fn parked(&self, now: u64) -> u64 {
         self.parked.sum(now)
     }
 
-    /// It has spun for so many ticks.
+    /// Adds ticks of spinning.
     #[inline]
     pub(crate) fn spun(&self, ticks: u64) {
         add(&self.spin, ticks);
     }
 
-    /// Shows what the ring has done.
+    /// Publishes the counters of the ring.
     #[inline]
-    pub(crate) fn show(&self, ring: &Ring) {
+    pub(crate) fn publish(&self, ring: &Ring) {
         let stats = ring.stats();
         let figures = [
             stats.enters,
@@ -113,12 +113,12 @@ impl Meter {
             stats.kicks,
             stats.refused,
         ];
-        for (shown, figure) in self.ring.iter().zip(figures) {
-            shown.store(figure, Relaxed);
+        for (published, figure) in self.ring.iter().zip(figures) {
+            published.store(figure, Relaxed);
         }
     }
 
-    /// What the ring had done when it was shown last.
+    /// Returns the counters of the ring as published last.
     pub(crate) fn ring(&self) -> RingMetrics {
         let [
             enters,
@@ -146,7 +146,7 @@ impl Meter {
         }
     }
 
-    /// Ticks in service, and of these parked and spinning; how often it parked.
+    /// Returns the time in service, and of it the time parked and spinning.
     pub(crate) fn times(&self, now: u64) -> Times {
         let parked = self.parked.sum(now);
         let in_service = self.in_service.sum(now);
@@ -159,7 +159,7 @@ impl Meter {
     }
 }
 
-/// See [`Meter::times`]; ticks.
+/// Times of a vCPU, in ticks, and the number of its parks.
 pub(crate) struct Times {
     pub(crate) in_service: u64,
     pub(crate) parked: u64,

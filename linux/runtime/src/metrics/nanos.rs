@@ -1,4 +1,4 @@
-//! How times and levels are serialised: integers, of nanoseconds and 0 to 63.
+//! Serialisation of times and levels: integers, of nanoseconds and 0 to 63.
 
 use std::time::Duration;
 

@@ -31,12 +31,12 @@ const BOUNDS: [u64; 22] = {
 pub struct Prometheus<'a>(&'a Metrics);
 
 impl Prometheus<'_> {
-    /// What to put into the `Content-Type` header.
+    /// Value of the `Content-Type` header.
     pub const CONTENT_TYPE: &'static str = CONTENT_TYPE;
 }
 
 impl Metrics {
-    /// The snapshot in the Prometheus text format.
+    /// Returns the snapshot in the Prometheus text format.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -51,7 +51,7 @@ impl Metrics {
     }
 }
 
-/// What a sample says: counts as they are, times in seconds.
+/// The value of a sample. Times are in seconds.
 enum Value {
     Count(u64),
     Number(usize),
@@ -70,10 +70,10 @@ impl Display for Value {
 }
 
 /// A family that has one sample for each `T`: its name without the group's, its help, and
-/// the sample. What ends in `_total` is a counter, everything else a gauge.
+/// the sample. A name that ends in `_total` is a counter, all others are gauges.
 type Family<T> = (&'static str, &'static str, fn(&T) -> Value);
 
-/// A group of families with one sample per value of a label; nothing if there are no values.
+/// Writes a group of families with one sample per value of a label; nothing if there are no values.
 fn labelled<T, L: Display>(
     text: &mut Text<'_>,
     (group, families): (&str, &[Family<T>]),
@@ -92,7 +92,7 @@ fn labelled<T, L: Display>(
     Ok(())
 }
 
-/// Families of one sample each.
+/// Writes families of one sample each.
 fn single(text: &mut Text<'_>, of: &Metrics, families: &[Family<Metrics>]) -> fmt::Result {
     for (name, help, sample) in families {
         text.single(name, help, sample(of))?;
@@ -100,7 +100,7 @@ fn single(text: &mut Text<'_>, of: &Metrics, families: &[Family<Metrics>]) -> fm
     Ok(())
 }
 
-/// A family with a sample per state of something.
+/// Writes a family with a sample per state.
 fn states(
     text: &mut Text<'_>,
     (name, help): (&'static str, &'static str),
@@ -152,7 +152,7 @@ fn coroutines(metrics: &Metrics, to: &mut Text<'_>) -> fmt::Result {
     single(to, metrics, BLOCKING)
 }
 
-/// A list of families: the kind of the sample, the name, the help, the figure.
+/// Defines a list of families: kind of the sample, name, help, field.
 macro_rules! families {
     ($list:ident of $type:ty: $($kind:ident $name:literal $help:literal $($figure:ident).+;)+) => {
         const $list: &[Family<$type>] = &[
@@ -249,7 +249,7 @@ fn latencies(metrics: &Metrics, to: &mut Text<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// For each of [`BOUNDS`], in seconds, how many waits were no longer.
+/// Yields, for each of [`BOUNDS`] in seconds, the number of waits that were no longer.
 fn at_most(waits: &Histogram) -> impl Iterator<Item = (f64, u64)> {
     let mut rest = waits.buckets().iter().peekable();
     let mut count = 0;
@@ -310,7 +310,7 @@ mod tests {
         metrics
     }
 
-    /// The grammar of the format, as far as these samples use it.
+    /// Checks the grammar of the format, as far as these samples use it.
     fn check(text: &str) {
         let mut family = String::new();
         let mut seen = std::collections::HashSet::new();

@@ -3,9 +3,10 @@
 use super::{LevelMetrics, Metrics, NamedMetrics, RingMetrics, VcpuMetrics};
 
 impl Metrics {
-    /// What happened between `earlier` and this snapshot of the same runtime:
-    /// counters, times and histograms of the interval, and everything that is *now*
-    /// as in this one.
+    /// Returns the difference between this snapshot and an earlier one of the same runtime:
+    /// counters,
+    /// times and histograms of the interval. Fields that describe the present are those of this
+    /// snapshot.
     ///
     /// ```
     /// # use std::time::Duration;

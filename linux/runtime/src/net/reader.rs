@@ -17,7 +17,7 @@ use super::transfer;
 use crate::context;
 use crate::coroutine::coop;
 use crate::io::{Descriptor, Source};
-use crate::user_code::on_vcpu::Errand;
+use crate::user_code::on_vcpu::OnVcpu;
 
 /// The receiving side: the armed operation and the bytes that are left over. The fields are dropped
 /// in this order: first the operation, then the descriptor.
@@ -33,7 +33,7 @@ enum Armed {
     No,
     Yes(RecvMulti),
     /// On a thread of tokio's: a coroutine starts it.
-    Soon(Box<Errand<io::Result<RecvMulti>>>),
+    Soon(Box<OnVcpu<io::Result<RecvMulti>>>),
 }
 
 impl Reader {
@@ -80,12 +80,12 @@ impl Reader {
         if !matches!(self.armed, Armed::Soon(_)) {
             let (fd, family) = (self.fd.clone(), self.family);
             let arm = async move { context::try_with(|worker| family.receive(worker, fd)) };
-            self.armed = Armed::Soon(Box::new(Errand::run(arm)?));
+            self.armed = Armed::Soon(Box::new(OnVcpu::run(arm)?));
         }
-        let Armed::Soon(errand) = &mut self.armed else {
+        let Armed::Soon(on_vcpu) = &mut self.armed else {
             return Poll::Ready(Err(context::outside()));
         };
-        let armed = ready!(Pin::new(errand).poll(cx));
+        let armed = ready!(Pin::new(on_vcpu).poll(cx));
         self.armed = Armed::No;
         Poll::Ready(armed.unwrap_or_else(|| Err(context::outside())))
     }

@@ -1,11 +1,11 @@
-//! Where the sockets of the live view are: a directory of the user's own, one socket
-//! per runtime, named by process id.
+//! Directory of the live view's sockets: the user's own, with one socket per runtime, named by
+//! process id.
 //!
-//! `$XDG_RUNTIME_DIR/upshift`, or `/tmp/upshift-UID` where there is no such directory of this user
-//! (`sudo -E` leaves that of the caller, another user).
-//! A user that could write to it, too, could pretend to be a process of the user's, so a
-//! directory of which that is true is refused. One that others may enter (that of
-//! `upshift daemon`) is not: each peer that connects is asked for its credentials.
+//! It is `$XDG_RUNTIME_DIR/upshift`, or `/tmp/upshift-UID` where that variable does not name a
+//! directory of this user (`sudo -E` leaves the caller's). A user with write access to it could
+//! pretend to be a process of the user's, so a directory that others may write is refused. Others
+//! may enter it (that of `upshift daemon`, say): each peer that connects is asked for its
+//! credentials.
 //!
 //! Root looks into the directory of the user whose process it asks for.
 
@@ -20,21 +20,21 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct SocketName {
-    /// The process.
+    /// Id of the process.
     pub pid: u32,
-    /// Which of its runtimes, from 1.
+    /// Number of the runtime in its process, from 1.
     pub runtime: u32,
-    /// Where it is.
+    /// Path of the socket.
     pub path: PathBuf,
 }
 
-/// The effective user of this process.
+/// Returns the effective user of this process.
 pub(super) fn user() -> u32 {
     // SAFETY: no pointers; cannot fail.
     unsafe { libc::geteuid() }
 }
 
-/// The directory of this user's sockets. It need not exist.
+/// Returns the directory of this user's sockets. It need not exist.
 #[must_use]
 pub fn socket_dir() -> PathBuf {
     let own = |dir: &PathBuf| {
@@ -47,11 +47,11 @@ pub fn socket_dir() -> PathBuf {
     }
 }
 
-/// The sockets of this user, by process id. Removes those of processes that have ended.
+/// Returns the sockets of this user, by process id. Removes those of processes that have ended.
 ///
 /// # Errors
-/// What the kernel answered; `PermissionDenied` for a directory that others
-/// may write. A directory that does not exist is empty.
+/// The kernel's; `PermissionDenied` for a directory that others may write. A directory that does
+/// not exist is empty.
 pub fn sockets() -> io::Result<Vec<SocketName>> {
     let mut found = sockets_in(&socket_dir(), user())?;
     found.retain(|name| {
@@ -76,7 +76,7 @@ fn is_stale(name: &SocketName) -> bool {
     !Path::new(&format!("/proc/{}", name.pid)).exists() && refused()
 }
 
-/// The sockets of another user's process, for root; none for others.
+/// Returns the sockets of another user's process, for root; none for others.
 ///
 /// A name counts if it is a socket in a directory that only that user may write.
 #[must_use]
@@ -120,7 +120,7 @@ fn sockets_in(dir: &Path, owner: u32) -> io::Result<Vec<SocketName>> {
     Ok(found)
 }
 
-/// `PID.sock` or `PID-N.sock`.
+/// Parses `PID.sock` or `PID-N.sock`.
 fn parse(name: &OsStr) -> Option<(u32, u32)> {
     let name = name.to_str()?.strip_suffix(".sock")?;
     match name.split_once('-') {
@@ -129,7 +129,7 @@ fn parse(name: &OsStr) -> Option<(u32, u32)> {
     }
 }
 
-/// The path of a runtime of this process, in a directory that is there.
+/// Returns the path for a runtime of this process, in a directory that it creates if necessary.
 pub(super) fn path_of(runtime: u32) -> io::Result<PathBuf> {
     let dir = socket_dir();
     match DirBuilder::new().mode(0o700).create(&dir) {

@@ -1,5 +1,5 @@
-//! [`Longest`]: the longest polls, one entry per name of work, or else spawn location,
-//! and the stalls that wait to be reported. Both bounded; O(entries) per watched poll.
+//! [`Longest`]: the longest polls, one entry per name of work, or else spawn location, and the
+//! stalls that wait to be reported. Both are bounded; O(entries) per watched poll.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,9 +14,9 @@ use super::names::Work;
 use crate::metrics::LongPoll;
 use crate::time::clock;
 
-/// Spawn sites that are remembered; those with the longest polls stay.
+/// Names and spawn locations that are remembered; those with the longest polls stay.
 const MAX_SITES: usize = 32;
-/// Stalls that wait to be reported; those that find no room are counted.
+/// Stalls that may wait to be reported; further ones are counted.
 const WAITING: usize = 64;
 
 /// A poll that took longer than the limit, or is still taking longer.
@@ -31,15 +31,15 @@ pub struct Stall {
     pub level: Level,
     /// The name of its work, if it has one; see [`named`](super::named).
     pub name: Option<Arc<str>>,
-    /// Where it was spawned.
+    /// The location where it was spawned.
     pub location: &'static Location<'static>,
     /// The vCPU that polls it.
     pub vcpu: usize,
-    /// How long the poll has taken; time in which it was suspended counts.
+    /// Duration of the poll, including the time in which it was suspended.
     pub duration: Duration,
-    /// It has not ended. It is reported again when it does.
+    /// Set while the poll has not ended. It is reported again when it does.
     pub is_running: bool,
-    /// Stalls since the last report that were not reported, for there were too many.
+    /// Number of stalls since the last report that were not reported, because there were too many.
     pub suppressed: u64,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for Stall {
         write!(
             f,
             "{} {} for {:.1?} on vCPU {}",
-            Who(name, self.id, self.level, self.location),
+            Identity(name, self.id, self.level, self.location),
             if self.is_running {
                 "has been polled"
             } else {
@@ -68,18 +68,18 @@ impl fmt::Display for Stall {
     }
 }
 
-/// The coroutine of a poll in words: its work if that has a name, its level, and where it was
-/// spawned.
-struct Who<'a>(
+/// Text that identifies the coroutine of a poll: the name of its work if it has one, its level, and
+/// its spawn location.
+struct Identity<'a>(
     Option<&'a str>,
     CoroutineId,
     Level,
     &'static Location<'static>,
 );
 
-impl fmt::Display for Who<'_> {
+impl fmt::Display for Identity<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Who(name, id, level, location) = self;
+        let Identity(name, id, level, location) = self;
         match name {
             Some(name) => write!(
                 f,
@@ -90,7 +90,7 @@ impl fmt::Display for Who<'_> {
     }
 }
 
-/// A poll, with the name of its work and the level at which that is done.
+/// A poll, with the name of its work and the level of that work.
 #[derive(Clone, Debug)]
 pub(crate) struct NamedPoll {
     poll: Poll,
@@ -106,7 +106,8 @@ impl NamedPoll {
         }
     }
 
-    /// Is it of the same work? If that has no name: of the same spawn location?
+    /// Returns whether the other poll has the same name, or if it has none, the same spawn
+    /// location.
     fn is_like(&self, other: &NamedPoll) -> bool {
         self.name() == other.name() && self.poll.location == other.poll.location
     }
@@ -116,17 +117,17 @@ impl NamedPoll {
     }
 }
 
-/// Reports that a detached coroutine has panicked, in a line on standard error.
+/// Reports the panic of a detached coroutine, in a line on standard error.
 pub(crate) fn report_panic(vcpu: usize, poll: &NamedPoll) {
-    let NamedPoll { poll: of, .. } = poll;
-    let who = Who(
+    let NamedPoll { poll: inner, .. } = poll;
+    let identity = Identity(
         poll.name().map(|name| &**name),
-        of.id,
-        of.level,
-        of.location,
+        inner.id,
+        inner.level,
+        inner.location,
     );
     crate::notice::notice(format_args!(
-        "panic: {who} panicked on vCPU {vcpu}; it was detached, so no join handle has the panic"
+        "panic: {identity} panicked on vCPU {vcpu}; it was detached, so no join handle has the panic"
     ));
 }
 
@@ -152,7 +153,7 @@ pub fn to_tracing(stall: &Stall) {
     );
 }
 
-/// What to do with stalls.
+/// The user's function for stalls.
 #[derive(Clone)]
 pub(crate) struct OnStall(pub(crate) Arc<dyn Fn(&Stall) + Send + Sync>);
 
@@ -162,32 +163,32 @@ impl fmt::Debug for OnStall {
     }
 }
 
-struct Place {
+struct Entry {
     /// The longest poll.
     poll: NamedPoll,
-    /// Ticks.
+    /// Its duration in ticks.
     longest: u64,
-    /// Ticks at which the poll began that has not ended.
+    /// Tick at which a reported poll began that has not ended.
     running: Option<u64>,
     watched: u64,
 }
 
 #[derive(Default)]
 struct Inner {
-    places: Vec<Place>,
+    entries: Vec<Entry>,
     waiting: VecDeque<Stall>,
     suppressed: u64,
     stalls: u64,
 }
 
-/// See the module.
+/// The longest polls, and the stalls to report.
 pub(crate) struct Longest {
     limit: u64,
     inner: Mutex<Inner>,
 }
 
 impl Longest {
-    /// For polls of more than `limit` ticks.
+    /// Creates an empty record that counts polls of more than `limit` ticks as stalls.
     pub(crate) fn new(limit: u64) -> Longest {
         Longest {
             limit,
@@ -199,14 +200,14 @@ impl Longest {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A watched poll has ended. On the thread that polled it.
+    /// Records the end of a watched poll. Called on the thread that polled it.
     pub(crate) fn ended(&self, vcpu: usize, poll: &NamedPoll, ended: u64) {
         let ticks = ended.saturating_sub(poll.poll.began);
         let mut inner = self.inner();
-        if let Some(place) = inner.place(poll, ticks) {
-            place.watched += 1;
-            if place.running == Some(poll.poll.began) {
-                place.running = None;
+        if let Some(entry) = inner.entry(poll, ticks) {
+            entry.watched += 1;
+            if entry.running == Some(poll.poll.began) {
+                entry.running = None;
             }
         }
         if ticks >= self.limit {
@@ -215,42 +216,42 @@ impl Longest {
         }
     }
 
-    /// A poll is seen under way. With `report` it has become a stall.
+    /// Records a poll under way. With `report` it has become a stall.
     pub(crate) fn seen(&self, vcpu: usize, poll: &NamedPoll, now: u64, report: bool) {
         let ticks = now.saturating_sub(poll.poll.began);
         let mut inner = self.inner();
-        if let Some(place) = inner.place(poll, ticks) {
-            place.running = Some(poll.poll.began);
+        if let Some(entry) = inner.entry(poll, ticks) {
+            entry.running = Some(poll.poll.began);
         }
         if report {
             inner.report(vcpu, poll, ticks, true);
         }
     }
 
-    /// The next stall to be reported.
+    /// Returns the next stall to be reported.
     pub(crate) fn next_report(&self) -> Option<Stall> {
         self.inner().waiting.pop_front()
     }
 
-    /// So many stalls are not reported: the next report says so.
+    /// Counts stalls that are not reported, for the text of the next report.
     pub(crate) fn suppress(&self, count: u64) {
         self.inner().suppressed += count;
     }
 
-    /// How many stalls there were, and the longest polls, longest first.
+    /// Returns the number of stalls, and the longest polls, longest first.
     pub(crate) fn snapshot(&self) -> (u64, Vec<LongPoll>) {
         let inner = self.inner();
         let mut longest: Vec<LongPoll> = inner
-            .places
+            .entries
             .iter()
-            .map(|place| LongPoll {
-                name: place.poll.name().map(ToString::to_string),
-                location: place.poll.poll.location.to_string(),
-                id: place.poll.poll.id.to_string(),
-                level: place.poll.poll.level,
-                longest: clock::from_ticks(place.longest),
-                is_running: place.running.is_some(),
-                watched: place.watched,
+            .map(|entry| LongPoll {
+                name: entry.poll.name().map(ToString::to_string),
+                location: entry.poll.poll.location.to_string(),
+                id: entry.poll.poll.id.to_string(),
+                level: entry.poll.poll.level,
+                longest: clock::from_ticks(entry.longest),
+                is_running: entry.running.is_some(),
+                watched: entry.watched,
             })
             .collect();
         longest.sort_by_key(|poll| std::cmp::Reverse(poll.longest));
@@ -259,40 +260,41 @@ impl Longest {
 }
 
 impl Inner {
-    /// The entry of the poll's place, with its longest poll brought up to date.
-    fn place(&mut self, poll: &NamedPoll, ticks: u64) -> Option<&mut Place> {
+    /// Returns the entry of the poll's name or spawn location, with its longest poll brought up to
+    /// date.
+    fn entry(&mut self, poll: &NamedPoll, ticks: u64) -> Option<&mut Entry> {
         let known = self
-            .places
+            .entries
             .iter()
-            .position(|place| place.poll.is_like(poll));
+            .position(|entry| entry.poll.is_like(poll));
         let index = match known {
             Some(index) => index,
-            None => self.new_place(poll, ticks)?,
+            None => self.new_entry(poll, ticks)?,
         };
-        let place = &mut self.places[index];
-        if ticks >= place.longest {
-            place.longest = ticks;
-            place.poll = poll.clone();
+        let entry = &mut self.entries[index];
+        if ticks >= entry.longest {
+            entry.longest = ticks;
+            entry.poll = poll.clone();
         }
-        Some(place)
+        Some(entry)
     }
 
-    fn new_place(&mut self, poll: &NamedPoll, ticks: u64) -> Option<usize> {
-        let place = Place {
+    fn new_entry(&mut self, poll: &NamedPoll, ticks: u64) -> Option<usize> {
+        let entry = Entry {
             poll: poll.clone(),
             longest: ticks,
             running: None,
             watched: 0,
         };
-        if self.places.len() < MAX_SITES {
-            self.places.push(place);
-            return Some(self.places.len() - 1);
+        if self.entries.len() < MAX_SITES {
+            self.entries.push(entry);
+            return Some(self.entries.len() - 1);
         }
-        let shortest = (0..MAX_SITES).min_by_key(|&index| self.places[index].longest)?;
-        if self.places[shortest].longest >= ticks {
+        let shortest = (0..MAX_SITES).min_by_key(|&index| self.entries[index].longest)?;
+        if self.entries[shortest].longest >= ticks {
             return None;
         }
-        self.places[shortest] = place;
+        self.entries[shortest] = entry;
         Some(shortest)
     }
 
@@ -329,9 +331,9 @@ mod tests {
     }
 
     #[test]
-    fn places_are_few_and_keep_the_longest() {
+    fn entries_are_few_and_keep_the_longest() {
         let longest = Longest::new(u64::MAX);
-        // Every line is a place of its own.
+        // Each line is a spawn location of its own.
         let here = Location::caller();
         for n in 0..3 {
             longest.ended(0, &poll(here, n), 1_000 + 100_000 * (3 - n));

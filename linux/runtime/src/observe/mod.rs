@@ -1,4 +1,4 @@
-//! Watching a runtime at work: stalls, spans, and the socket of the live view.
+//! Observing a runtime: stalls, spans, and the socket of the live view.
 //!
 //! | file | concern |
 //! |---|---|
@@ -9,18 +9,19 @@
 //! | `span` | a `tracing` span per coroutine (feature `tracing`) |
 //! | `directory`, `view` | the socket that `upshift top` attaches to (feature `observe`) |
 //!
-//! Nothing here runs on a vCPU but the end of a watched poll, which happens at most
-//! once per vCPU and look of the watchdog, and takes one uncontended lock.
+//! Only the end of a watched poll runs on a vCPU, at most once per vCPU and look of the watchdog.
+//! It
+//! takes one uncontended lock.
 
 #[cfg(feature = "observe")]
 mod directory;
 mod longest;
+mod monitor;
 mod names;
 mod span;
 mod starved;
 #[cfg(feature = "observe")]
 mod view;
-mod watch;
 mod watchdog;
 
 #[cfg(feature = "observe")]
@@ -34,9 +35,9 @@ pub use view::{PROTOCOL, Recording, View};
 pub use names::{Named, named};
 
 pub(crate) use longest::{Longest, NamedPoll, OnStall, report_panic};
+pub(crate) use monitor::Monitor;
 pub(crate) use names::Names;
 pub(crate) use span::traced;
 #[cfg(feature = "observe")]
 pub(crate) use view::Server;
-pub(crate) use watch::Watch;
 pub(crate) use watchdog::Watchdog;

@@ -2,16 +2,16 @@
 //!
 //! ```text
 //!  named(name, future) ─► number in the table of the runtime: counters, one entry per name
-//!  each poll of it     ─► "here" of the polling thread: vCPU, coroutine, level, number
+//!  each poll of it     ─► cell of the polling thread: vCPU, coroutine, level, number
 //!                            │ under a stamp: odd while it is written
 //!                            ▼
-//!  watchdog, metrics   ─► the thread whose "here" has the vCPU and the coroutine of the poll
+//!  watchdog, metrics   ─► the thread whose cell has the vCPU and the coroutine of the poll
 //! ```
 //!
-//! A poll begins and ends on one thread, also if it is suspended in between, so a thread needs one
-//! "here". It stays after the named future has returned: the end of the poll is reported with the
-//! name of the last named work in it. Writers never wait; a reader that meets an odd stamp, or a
-//! stamp that changes, has no name.
+//! A poll begins and ends on one thread, also if it is suspended in between, so each thread needs
+//! one cell. The cell keeps its content after the named future has returned: the end of the poll is
+//! reported with the name of the last named work in it. Writers never wait; a reader that meets an
+//! odd stamp, or a stamp that changes, has no name.
 //!
 //! Bound: [`MAX_NAMES`] names per runtime; work with a further one is counted as [`OTHERS`].
 //! Cost: nothing for work without a name. For each poll of named work two readings of the clock,
@@ -36,9 +36,9 @@ use crate::metrics::{Histogram, NamedMetrics};
 use crate::preempt::permit::Critical;
 use crate::time::clock;
 
-/// Names that a runtime distinguishes.
+/// Names that a runtime tells apart.
 const MAX_NAMES: usize = 1024;
-/// The name of all work whose name came too late.
+/// The common name of all work with further names.
 const OTHERS: &str = "(other names)";
 
 /// A name, and the counters of the work that has it.
@@ -49,13 +49,13 @@ pub(crate) struct Work {
     begun: AtomicU64,
     ended: AtomicU64,
     polls: AtomicU64,
-    /// Ticks in polls.
+    /// Ticks spent in polls.
     polling: AtomicU64,
     /// Ticks of the longest poll.
     longest: AtomicU64,
     /// The level of the last poll.
     level: AtomicU64,
-    /// Ticks from the first poll to the end.
+    /// Ticks from the first poll to the end of the work.
     latency: TickHistogram,
 }
 
@@ -105,7 +105,7 @@ impl Table {
 
 impl Names {
     fn of(&self, name: &str) -> Arc<Work> {
-        // A poll that is suspended under the lock would keep others waiting.
+        // A poll that is suspended under the lock would delay others.
         let _critical = Critical::enter();
         if let Some(known) = self.table().get(name) {
             return known.clone();
@@ -118,34 +118,35 @@ impl Names {
         self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The work of a number.
+    /// Returns the work with this number.
     pub(crate) fn get(&self, number: u32) -> Option<Arc<Work>> {
         let _critical = Critical::enter();
         self.table().all.get(number as usize).cloned()
     }
 
-    /// The work that a poll on this vCPU does, and its level. From any thread, while the poll goes
-    /// on.
+    /// Returns the named work of the poll under way on this vCPU, and its level. Callable from any
+    /// thread.
     pub(crate) fn under_way(
         &self,
         vcpu: &Vcpu<Linux>,
         poll: &upshift_core::Poll,
     ) -> Option<(Arc<Work>, Level)> {
         let _critical = Critical::enter();
-        let noted = heres()
+        let current = work_cells()
             .iter()
-            .filter_map(|here| here.upgrade()?.read())
-            .find(|noted| noted.is_of(vcpu, poll))?;
-        Some((self.get(noted.number)?, noted.level))
+            .filter_map(|cell| cell.upgrade()?.read())
+            .find(|current| current.is_of(vcpu, poll))?;
+        Some((self.get(current.number)?, current.level))
     }
 
-    /// The work that a poll which has just ended on the calling thread did last, and its level.
+    /// Returns the last named work of a poll which has just ended on the calling thread, and its
+    /// level.
     pub(crate) fn just_done(&self, poll: &upshift_core::Poll) -> Option<(Arc<Work>, Level)> {
         let vcpu = host::served()?;
-        let noted = HERE.try_with(|here| here.get()?.read()).ok().flatten();
+        let current = WORK_CELL.try_with(|cell| cell.get()?.read()).ok().flatten();
         // SAFETY: a served vCPU exists.
-        let noted = noted.filter(|noted| noted.is_of(unsafe { vcpu.as_ref() }, poll))?;
-        Some((self.get(noted.number)?, noted.level))
+        let current = current.filter(|current| current.is_of(unsafe { vcpu.as_ref() }, poll))?;
+        Some((self.get(current.number)?, current.level))
     }
 
     pub(crate) fn metrics(&self) -> Vec<NamedMetrics> {
@@ -157,7 +158,7 @@ impl Names {
             let ended = work.ended.load(Relaxed);
             NamedMetrics {
                 name: work.name.to_string(),
-                // An end is counted after its beginning.
+                // The end of a piece of work is counted after its beginning.
                 under_way: work.begun.load(Relaxed).saturating_sub(ended),
                 ended,
                 polls: work.polls.load(Relaxed),
@@ -173,109 +174,111 @@ impl Names {
 
 /// The named work that a thread polls.
 #[derive(Clone, Copy)]
-struct Noted {
+struct CurrentWork {
     /// Address of the vCPU.
     vcpu: u64,
     id: u64,
-    /// When it was noted, ticks.
+    /// Tick at which the poll of the work began.
     at: u64,
     number: u32,
     level: Level,
-    /// The named future has not returned.
+    /// Set while the named future has not returned.
     active: bool,
 }
 
-impl Noted {
+impl CurrentWork {
     fn is_of(&self, vcpu: &Vcpu<Linux>, poll: &upshift_core::Poll) -> bool {
         self.vcpu == std::ptr::from_ref(vcpu).addr() as u64
             && self.id == poll.id.to_u64()
-            // A poll that was suspended seems to have begun when it went on.
+            // A poll that was suspended seems to have begun when it was resumed.
             && (self.active || self.at >= poll.began)
     }
 }
 
-/// The [`Noted`] of a thread, which other threads read.
+/// The [`CurrentWork`] of a thread, which other threads read.
 #[derive(Default)]
-struct Here {
+struct WorkCell {
     stamp: AtomicU64,
     vcpu: AtomicU64,
     id: AtomicU64,
     at: AtomicU64,
-    /// Number, level in bits 32 to 39, active in bit 40.
-    what: AtomicU64,
+    /// Number, level in bits 32 to 39, `active` in bit 40.
+    packed: AtomicU64,
 }
 
-impl Here {
-    /// Writes it; only the thread that it belongs to may.
-    fn write(&self, noted: Noted) {
+impl WorkCell {
+    /// Writes the cell. Only its own thread may.
+    fn write(&self, current: CurrentWork) {
         let stamp = self.stamp.load(Relaxed);
         self.stamp.store(stamp + 1, Relaxed);
-        // A reader that sees one of the words below sees the odd stamp.
+        // A reader that sees one of the words below also sees the odd stamp.
         fence(Release);
-        let level = u64::from(noted.level.get());
-        let what = u64::from(noted.number) | level << 32 | u64::from(noted.active) << 40;
-        self.vcpu.store(noted.vcpu, Relaxed);
-        self.id.store(noted.id, Relaxed);
-        self.at.store(noted.at, Relaxed);
-        self.what.store(what, Relaxed);
+        let level = u64::from(current.level.get());
+        let packed = u64::from(current.number) | level << 32 | u64::from(current.active) << 40;
+        self.vcpu.store(current.vcpu, Relaxed);
+        self.id.store(current.id, Relaxed);
+        self.at.store(current.at, Relaxed);
+        self.packed.store(packed, Relaxed);
         self.stamp.store(stamp + 2, Release);
     }
 
-    fn read(&self) -> Option<Noted> {
+    fn read(&self) -> Option<CurrentWork> {
         let stamp = self.stamp.load(Acquire);
         if stamp == 0 || stamp % 2 == 1 {
             return None;
         }
         let (vcpu, id) = (self.vcpu.load(Relaxed), self.id.load(Relaxed));
-        let (at, what) = (self.at.load(Relaxed), self.what.load(Relaxed));
+        let (at, packed) = (self.at.load(Relaxed), self.packed.load(Relaxed));
         fence(Acquire);
         if self.stamp.load(Relaxed) != stamp {
             return None;
         }
-        Some(Noted {
+        Some(CurrentWork {
             vcpu,
             id,
             at,
-            number: what as u32,
-            level: Level::new((what >> 32) as u8).ok()?,
-            active: what >> 40 & 1 == 1,
+            number: packed as u32,
+            level: Level::new((packed >> 32) as u8).ok()?,
+            active: packed >> 40 & 1 == 1,
         })
     }
 }
 
 /// All threads that have polled named work.
-static HERES: Mutex<Vec<Weak<Here>>> = Mutex::new(Vec::new());
+static WORK_CELLS: Mutex<Vec<Weak<WorkCell>>> = Mutex::new(Vec::new());
 
 thread_local! {
-    static HERE: OnceCell<Arc<Here>> = const { OnceCell::new() };
+    static WORK_CELL: OnceCell<Arc<WorkCell>> = const { OnceCell::new() };
 }
 
-fn heres() -> MutexGuard<'static, Vec<Weak<Here>>> {
-    HERES.lock().unwrap_or_else(PoisonError::into_inner)
+fn work_cells() -> MutexGuard<'static, Vec<Weak<WorkCell>>> {
+    WORK_CELLS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the [`Here`] of the calling thread.
-fn here() -> Option<Arc<Here>> {
+/// Returns the [`WorkCell`] of the calling thread.
+fn work_cell() -> Option<Arc<WorkCell>> {
     let make = || {
-        // A poll that is suspended under the lock would keep the watchdog waiting.
+        // A poll that is suspended under the lock would delay the watchdog.
         let _critical = Critical::enter();
-        let here = Arc::new(Here::default());
-        let mut all = heres();
+        let cell = Arc::new(WorkCell::default());
+        let mut all = work_cells();
         all.retain(|other| other.strong_count() != 0);
-        all.push(Arc::downgrade(&here));
-        here
+        all.push(Arc::downgrade(&cell));
+        cell
     };
     // During the destruction of a thread its locals may be gone.
-    HERE.try_with(|here| here.get_or_init(make).clone()).ok()
+    WORK_CELL
+        .try_with(|cell| cell.get_or_init(make).clone())
+        .ok()
 }
 
 /// Names the work of a future: a route, a job. Stalls, panics and timelines show the name instead
-/// of the place where the coroutine was spawned, and `upshift top` and
-/// [`Metrics::named`](crate::metrics::Metrics::named) count it by its name.
+/// of the coroutine's spawn location, and `upshift top` and
+/// [`Metrics::named`](crate::metrics::Metrics::named) count the work by its name.
 ///
-/// Choose names of which there are few: a route with its placeholders (`GET /users/{id}`), not the
-/// path of a request. A runtime distinguishes 1,024; further ones are counted together. Named work
-/// may have parts with names of their own: the innermost one is shown.
+/// Choose few distinct names: a route with its placeholders (`GET /users/{id}`), not the path of a
+/// request. A runtime tells 1,024 apart; further ones are counted together. Named work may contain
+/// named parts: the innermost name is shown.
 ///
 /// Axum's routes are named by the layer `upshift::axum::NameRoutes` (feature `axum`).
 ///
@@ -329,18 +332,18 @@ impl Drop for Begun {
 }
 
 /// A poll of named work; its end restores the outer one.
-struct Noting<'a> {
+struct PollGuard<'a> {
     work: &'a Work,
-    here: Arc<Here>,
-    before: Option<Noted>,
-    noted: Noted,
+    cell: Arc<WorkCell>,
+    before: Option<CurrentWork>,
+    current: CurrentWork,
 }
 
-impl<'a> Noting<'a> {
-    /// `None`: no coroutine is polled on this thread.
-    fn begin(work: &'a Work) -> Option<Noting<'a>> {
+impl<'a> PollGuard<'a> {
+    /// Begins a poll of `work`; `None` if no coroutine is polled on this thread.
+    fn begin(work: &'a Work) -> Option<PollGuard<'a>> {
         let vcpu = host::served()?;
-        let noted = Noted {
+        let current = CurrentWork {
             vcpu: vcpu.as_ptr().addr() as u64,
             id: host::current_id()?.to_u64(),
             at: clock::ticks(),
@@ -348,44 +351,44 @@ impl<'a> Noting<'a> {
             level: host::current_level().unwrap_or_default(),
             active: true,
         };
-        let here = here()?;
-        let before = here.read().filter(|before| before.active);
-        here.write(noted);
-        work.level.store(u64::from(noted.level.get()), Relaxed);
-        trace(vcpu, &noted);
-        Some(Noting {
+        let cell = work_cell()?;
+        let before = cell.read().filter(|before| before.active);
+        cell.write(current);
+        work.level.store(u64::from(current.level.get()), Relaxed);
+        trace(vcpu, &current);
+        Some(PollGuard {
             work,
-            here,
+            cell,
             before,
-            noted,
+            current,
         })
     }
 }
 
-impl Drop for Noting<'_> {
+impl Drop for PollGuard<'_> {
     fn drop(&mut self) {
-        let ticks = clock::ticks().saturating_sub(self.noted.at);
+        let ticks = clock::ticks().saturating_sub(self.current.at);
         self.work.polls.fetch_add(1, Relaxed);
         self.work.polling.fetch_add(ticks, Relaxed);
         if ticks > self.work.longest.load(Relaxed) {
             self.work.longest.fetch_max(ticks, Relaxed);
         }
-        self.here.write(self.before.unwrap_or(Noted {
+        self.cell.write(self.before.unwrap_or(CurrentWork {
             active: false,
-            ..self.noted
+            ..self.current
         }));
     }
 }
 
-/// Enters a name in the timeline, if there is one.
-fn trace(vcpu: NonNull<Vcpu<Linux>>, noted: &Noted) {
+/// Records a name in the timeline, if one is being recorded.
+fn trace(vcpu: NonNull<Vcpu<Linux>>, current: &CurrentWork) {
     context::with_domain(|domain| {
         let recorder = domain.host().recorder();
         if recorder.is_on() {
             // SAFETY: a served vCPU exists.
             let index = unsafe { vcpu.as_ref() }.index();
-            let id = CoroutineId::from_u64(noted.id);
-            recorder.named(index, id, noted.level, noted.number);
+            let id = CoroutineId::from_u64(current.id);
+            recorder.named(index, id, current.level, current.number);
         }
     });
 }
@@ -394,9 +397,9 @@ impl<F: Future> Future for Named<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        // SAFETY: the future is not moved out of it.
+        // SAFETY: the future is not moved out of `self`.
         let this = unsafe { self.get_unchecked_mut() };
-        // SAFETY: pinned with `self`: it is never moved, and dropped in place.
+        // SAFETY: the field is pinned with `self`: it is never moved, and dropped in place.
         let future = unsafe { Pin::new_unchecked(&mut this.future) };
         if this.begun.is_none() {
             this.begun =
@@ -430,9 +433,9 @@ impl<F: Future> Future for Named<F> {
             }
             span.enter()
         };
-        let noting = Noting::begin(&begun.work);
+        let guard = PollGuard::begin(&begun.work);
         let polled = future.poll(cx);
-        drop(noting);
+        drop(guard);
         if polled.is_ready() {
             this.begun = None;
         }

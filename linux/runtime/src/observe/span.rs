@@ -1,22 +1,23 @@
 //! A `tracing` span per coroutine, entered at each poll (feature `tracing`).
 //!
-//! The span is `coroutine`, of target `upshift::coroutine` and level DEBUG, a root with
-//! the fields `id`, `level` (kept up to date) and `location`. Cost: without the feature
-//! nothing at all; with it 40 bytes per coroutine, and, where no subscriber wants the
-//! span, one load per spawn and one test per poll.
+//! The span is `coroutine`, of target `upshift::coroutine` and level DEBUG, a root with the fields
+//! `id`, `level` (kept up to date) and `location`. Cost: nothing without the feature; with it 40
+//! bytes per coroutine, and, where no subscriber wants the span, one load per spawn and one test
+//! per
+//! poll.
 
 use std::panic::Location;
 
 use upshift_core::Priority;
 
-/// The future as it is, without the feature.
+/// Returns the future unchanged, without the feature.
 #[cfg(not(feature = "tracing"))]
 #[inline(always)]
 pub(crate) fn traced<F>(future: F, _: &'static Location<'static>, _: Priority) -> F {
     future
 }
 
-/// The future in its span.
+/// Wraps the future in its span.
 #[cfg(feature = "tracing")]
 pub(crate) fn traced<F: Future>(
     future: F,
@@ -57,12 +58,12 @@ mod with {
 
     use crate::host;
 
-    /// A future in the span of its coroutine; dropped in it, too.
+    /// A future in the span of its coroutine. The future is dropped in the span, too.
     pub(crate) struct Traced<F> {
         pub(super) span: Span,
-        /// The level that the span shows; before the first poll none.
+        /// The level that the span shows; `u8::MAX` before the first poll.
         pub(super) level: u8,
-        /// Pinned with this; dropped by the drop of this alone.
+        /// Pinned with the struct, whose drop alone drops it.
         pub(super) future: ManuallyDrop<F>,
     }
 
@@ -71,9 +72,9 @@ mod with {
 
         #[inline]
         fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-            // SAFETY: nothing is moved out of it.
+            // SAFETY: nothing is moved out of `self`.
             let this = unsafe { self.get_unchecked_mut() };
-            // SAFETY: pinned with `self`: it is never moved, and dropped in place.
+            // SAFETY: the field is pinned with `self`: it is never moved, and dropped in place.
             let future = unsafe { Pin::new_unchecked(&mut *this.future) };
             if this.span.is_disabled() {
                 return future.poll(cx);
@@ -95,11 +96,12 @@ mod with {
 
     impl<F> Drop for Traced<F> {
         fn drop(&mut self) {
-            /// Drops what it borrows, also if a subscriber panics before: the memory of what is pinned is not given up without.
+            /// Drops the borrowed future, also if a subscriber panics first: pinned memory must not
+            /// be freed without that.
             struct Dropped<'a, F>(&'a mut ManuallyDrop<F>);
             impl<F> Drop for Dropped<'_, F> {
                 fn drop(&mut self) {
-                    // SAFETY: once, by the drop of the whole.
+                    // SAFETY: the future is dropped once, by the drop of the whole.
                     unsafe { ManuallyDrop::drop(self.0) };
                 }
             }

@@ -1,28 +1,28 @@
-//! [`Starved`]: levels that have something ready on a vCPU, and get no turn there.
+//! [`Starved`]: levels with a ready coroutine that get no turn on a vCPU.
 //!
-//! Pure: the watchdog passes its observations at each look. A level is starved when nothing of it
-//! was polled for [`LIMIT`] although something was ready at each of [`LOOKS`] looks: a process that
-//! was stopped meanwhile is not taken for one whose vCPU was busy. A level behind one long poll is
-//! stalled, not starved. O(levels) per look.
+//! No clock and no I/O: the watchdog passes its observations at each look. A level is starved when
+//! none of it was polled for [`LIMIT`] although a coroutine was ready at each of [`LOOKS`] looks: a
+//! process that was stopped meanwhile does not look like a busy vCPU. A level behind one long poll
+//! is stalled, not starved. O(levels) per look.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use upshift_core::{LEVELS, Level};
 
-/// Strict priority lets less urgent levels wait, so a short wait is no news.
+/// Time without a turn. Strict priority lets less urgent levels wait, so a short wait is normal.
 const LIMIT: Duration = Duration::from_secs(1);
-/// Looks in a row; a second has more of them.
+/// Number of looks in a row that find the level waiting; fewer than a second has.
 const LOOKS: u32 = 5;
-/// A level is reported once in this time.
+/// Interval between two reports of the same level.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// A level of a vCPU, as it is now.
+/// State of a level of a vCPU at a look.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
-    /// Coroutines that are ready.
+    /// Number of ready coroutines.
     pub(super) ready: usize,
-    /// Polls so far.
+    /// Number of polls so far.
     pub(super) polls: u64,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Starvation {
     level: Level,
     ready: usize,
     time: Duration,
-    /// Polls of more urgent levels meanwhile.
+    /// Number of polls of more urgent levels meanwhile.
     others: u64,
 }
 
@@ -72,7 +72,7 @@ impl Starved {
         }
     }
 
-    /// Takes a look. Returns the most urgent level that is starved and was not reported lately.
+    /// Takes a look. Returns the most urgent level that is starved and was not reported recently.
     pub(super) fn look(&mut self, now: Instant, of: impl Fn(Level) -> Seen) -> Option<Starvation> {
         let mut starved = None;
         let mut more_urgent = 0;
@@ -101,11 +101,11 @@ impl Starved {
             wait.looks += 1;
             let time = now.saturating_duration_since(wait.since);
             let others = others_now.saturating_sub(wait.others);
-            // Without polls of others it is one poll that takes long, or a vCPU that does not run.
+            // Without polls of other levels the cause is a long poll, or a vCPU that does not run.
             let is_starved = time >= LIMIT && wait.looks >= LOOKS && others > 1;
-            let lately =
+            let recently =
                 self.reported[index].is_some_and(|at| now.saturating_duration_since(at) < AGAIN);
-            if is_starved && !lately && starved.is_none() {
+            if is_starved && !recently && starved.is_none() {
                 self.reported[index] = Some(now);
                 starved = Some(Starvation {
                     vcpu: self.vcpu,
@@ -124,7 +124,7 @@ impl Starved {
 mod tests {
     use super::*;
 
-    /// Looks once in `period`: at level 3 a poll each time, at level 40 one is ready.
+    /// Looks once in each `period`: level 3 has polls each time, and level 40 has ready coroutines.
     fn looks(starved: &mut Starved, count: u32, period: Duration, polls_of_40: u64) -> Vec<String> {
         let begin = Instant::now();
         let of = |n: u32, level: Level| match level.get() {

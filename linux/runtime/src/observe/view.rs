@@ -3,16 +3,17 @@
 //! ```text
 //!   client: metrics\n   ─►   server: {"protocol":1,"pid":…,"name":…,"metrics":{…}}\n
 //!   client: record\n    ─►   server: {"protocol":1,"recording":true}\n
-//!   client: timeline\n  ─►   server: {"protocol":1,"timeline":{…}}\n: what was recorded, which ends with it
+//!   client: timeline\n  ─►   server: {"protocol":1,"timeline":{…}}\n: the recording, which ends
 //!   client: anything    ─►   server: {"error":"…"}\n, and the connection is closed
 //! ```
 //!
-//! Only processes of the same user, and of root, are answered (SO_PEERCRED). What a
-//! client can do is bounded: [`MAX_CLIENTS`] at a time, [`MAX_REQUEST_BYTES`] bytes of request, one
-//! answer in [`ANSWER_INTERVAL`], one answer at a time; a client that does not take it within [`WRITE_TIMEOUT`], and a second for each
-//! [`BYTES_PER_SECOND`], or asks for nothing for [`IDLE_TIMEOUT`], is dropped. There is one recording at a time, of [`TRACE_EVENTS`]
-//! events in all; it ends with its client. The thread sleeps in `poll`, and
-//! takes snapshots, which stop no vCPU; it never enters a vCPU.
+//! Only processes of the same user, and of root, are answered (SO_PEERCRED). The load from clients
+//! is bounded: [`MAX_CLIENTS`] at a time, [`MAX_REQUEST_BYTES`] bytes of request, one answer in
+//! [`ANSWER_INTERVAL`], one answer at a time. A client is dropped if it does not read its answer
+//! within [`WRITE_TIMEOUT`] and a second for each [`BYTES_PER_SECOND`], or sends no request for
+//! [`IDLE_TIMEOUT`]. There is one recording at a time, of [`TRACE_EVENTS`] events in all; it ends
+//! with its client. The thread sleeps in `poll`, and takes snapshots, which stop no vCPU; it never
+//! enters a vCPU.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
@@ -31,7 +32,7 @@ use crate::metrics::{self, Metrics};
 use crate::runtime::shared::Shared;
 use crate::trace::{Timeline, Trace};
 
-/// The version of what is answered; it changes when a name or a unit does.
+/// Version of the answers. It changes when a name or a unit changes.
 pub const PROTOCOL: u32 = 1;
 const MAX_CLIENTS: usize = 8;
 const MAX_REQUEST_BYTES: usize = 64;
@@ -39,18 +40,18 @@ const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const BYTES_PER_SECOND: u64 = 4 << 20;
-/// 10 MiB of records.
+/// Records of a recording, over all vCPUs: 10 MiB.
 const TRACE_EVENTS: usize = 1 << 18;
 
-/// How many runtimes of this process have had a socket.
+/// Number of runtimes of this process that have had a socket.
 static RUNTIMES: AtomicU32 = AtomicU32::new(0);
 
-/// An answer: a process and what it has done.
+/// Answer to `metrics`: a process and the snapshot of a runtime.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct View {
-    /// [`PROTOCOL`].
+    /// Version of the answer: [`PROTOCOL`].
     pub protocol: u32,
-    /// The process.
+    /// Id of the process.
     pub pid: u32,
     /// The name of the runtime; see [`Builder::name`](crate::Builder::name).
     pub name: String,
@@ -60,16 +61,16 @@ pub struct View {
     pub metrics: Metrics,
 }
 
-/// An answer: what was recorded.
+/// Answer to `timeline`: a recording.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Recording {
-    /// [`PROTOCOL`].
+    /// Version of the answer: [`PROTOCOL`].
     pub protocol: u32,
-    /// What happened.
+    /// The recorded timeline.
     pub timeline: Timeline,
 }
 
-/// The thread and its socket, which go with this.
+/// Handle to the thread and its socket, which end when it is dropped.
 pub(crate) struct Server {
     path: PathBuf,
     stop: UnixStream,
@@ -81,7 +82,7 @@ impl Server {
     pub(crate) fn start(shared: &Arc<Shared>, mask: Mask) -> io::Result<Server> {
         let number = RUNTIMES.fetch_add(1, Ordering::Relaxed) + 1;
         let path = directory::path_of(number)?;
-        // Of a process that had our number before.
+        // The socket may be left from a process that had the same id.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -93,7 +94,7 @@ impl Server {
         let thread = thread::Builder::new()
             .name(format!("{}-view", shared.settings.name))
             .spawn(move || {
-                // If they have been taken away meanwhile, it goes where it may.
+                // If the CPUs have been taken away meanwhile, the thread stays where it is.
                 let _ = affinity::restore(&mask);
                 serve(&weak, &listener, &stopped);
             })?;
@@ -109,10 +110,10 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.stop.shutdown(std::net::Shutdown::Both);
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so already.
+            // A thread that panicked has reported it already.
             let _ = thread.join();
         }
-        // If it is gone already it need not be removed.
+        // The socket may have been removed already.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -120,20 +121,20 @@ impl Drop for Server {
 struct Client {
     stream: UnixStream,
     request: Vec<u8>,
-    /// What has not been taken yet.
+    /// The part of the answer that the client has not read yet.
     answer: Vec<u8>,
     sent: usize,
-    /// Close when the answer is taken.
+    /// Set if the connection is closed after the answer.
     last: bool,
-    /// The next request is read from this time on.
+    /// Time before which the next request is not read.
     ready_at: Instant,
-    /// Dropped at this time if nothing changes.
+    /// Time at which the client is dropped if nothing changes.
     until: Instant,
-    /// The recording that it has asked for, and not fetched.
+    /// The recording that the client has requested, and not fetched.
     recording: Option<Running>,
 }
 
-/// A recording that is under way, and ends with this.
+/// A recording under way, which ends when this is dropped.
 struct Running(Trace);
 
 impl Drop for Running {
@@ -142,7 +143,7 @@ impl Drop for Running {
     }
 }
 
-/// Answers a request: `Err` says why not. `None`: the runtime is gone.
+/// Answers a request. `Err` holds the reason of a refusal. `None` if the runtime has ended.
 fn answer(
     request: &[u8],
     recording: &mut Option<Running>,
@@ -228,7 +229,7 @@ impl Client {
         }
     }
 
-    /// Goes on with the client. False: it is over.
+    /// Continues with the client. Returns false if the connection is over.
     fn go_on(&mut self, shared: &Weak<Shared>) -> bool {
         if self.answer.is_empty() && Instant::now() >= self.ready_at && !self.read(shared) {
             return false;
@@ -286,7 +287,7 @@ fn is_temporary(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-/// Does the other end belong to the user of this process, or to root?
+/// Returns whether the peer belongs to the user of this process, or to root.
 fn is_ours(stream: &UnixStream) -> bool {
     let mut peer = libc::ucred {
         pid: 0,
@@ -334,7 +335,7 @@ fn serve(shared: &Weak<Shared>, listener: &UnixListener, stopped: &UnixStream) {
             let left = until.saturating_duration_since(now).as_millis();
             i32::try_from(left).unwrap_or(i32::MAX).saturating_add(1)
         });
-        // SAFETY: a pointer to a vector of the length given. An error means: look.
+        // SAFETY: a pointer to a vector of the length given. After an error the loop looks again.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
         if fds[0].revents != 0 {
             return;
@@ -349,10 +350,10 @@ fn serve(shared: &Weak<Shared>, listener: &UnixListener, stopped: &UnixStream) {
                 Ok((stream, _)) if clients.len() < MAX_CLIENTS => {
                     clients.extend(Client::new(stream))
                 }
-                // Too many look already.
+                // There are too many clients already.
                 Ok(_) => {}
                 Err(error) if is_temporary(&error) => {}
-                // Out of descriptors, say.
+                // A lasting error, such as a lack of descriptors.
                 Err(_) => thread::sleep(ANSWER_INTERVAL),
             }
         }

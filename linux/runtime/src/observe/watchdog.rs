@@ -1,13 +1,14 @@
-//! The watchdog: a thread that looks, from time to time, at what each vCPU polls.
+//! The watchdog: a thread that looks at the polls of all vCPUs from time to time.
 //!
-//! It looks every half of the stall limit (0.5 to 5 ms): marks the poll that is under
-//! way, so that its end is timed (`upshift_core::Poll`), and reports one that is older
-//! than the limit and has not ended. So every poll beyond the limit is found, and of
-//! shorter ones a sample in which each counts by its length.
+//! It looks every half of the stall limit (0.5 to 5 ms). It marks the poll that is under way, so
+//! that its end is timed (`upshift_core::Poll`), and reports a poll that is older than the limit
+//! and
+//! has not ended. So every poll beyond the limit is found, and of shorter ones a sample in which
+//! each counts by its length.
 //!
-//! When nothing has been polled for [`IDLE_LOOKS`] looks it sleeps until a vCPU that
-//! wakes up tells it (one load per wake of a vCPU): an idle process is not woken for
-//! nothing. Both sides of that step have a full barrier in between, as in parking.
+//! When nothing has been polled for [`IDLE_LOOKS`] looks it sleeps until a vCPU that wakes up
+//! notifies it (one load per wake of a vCPU): an idle process is not woken for nothing. Both sides
+//! of that step have a full barrier in between, as in parking.
 
 use std::io;
 use std::sync::atomic::Ordering::SeqCst;
@@ -17,53 +18,53 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::longest::{NamedPoll, OnStall, to_stderr};
+use super::monitor::Monitor;
 use super::starved::{self, Starved};
-use super::watch::Watch;
 use crate::affinity::{self, Mask};
 use crate::notice::notice;
 use crate::runtime::shared::Shared;
 use crate::time::clock;
 use crate::user_code::catch_panic::catch_panic;
 
-/// Looks that find nothing going on before the watchdog sleeps.
+/// Looks without any poll after which the watchdog sleeps.
 const IDLE_LOOKS: u32 = 20;
-/// A stall of the same name or spawn location is reported by default once in this time.
+/// Interval between two default reports of the same name or spawn location.
 const AGAIN: Duration = Duration::from_secs(60);
-/// Looks at which a poll is seen before it is reported: the time of one that was seen once may be
-/// that in which the process was stopped.
+/// Looks that see a poll before it is reported. With fewer, the time may be that in which the
+/// process was stopped.
 const SEEN: u32 = 3;
-/// Reports per second.
+/// Largest number of reports to the program per second.
 const REPORTS: u32 = 10;
 
-/// The thread. Ended by its drop.
+/// Handle to the thread, which ends when it is dropped.
 pub(crate) struct Watchdog {
-    watch: Arc<Watch>,
+    monitor: Arc<Monitor>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watchdog {
-    /// Starts to watch, on the CPUs of `mask`. With `reports` starved levels are reported, and also
+    /// Starts the thread on the CPUs of `mask`. With `reports` it reports starved levels, and also
     /// stalls, unless `on_stall` takes them.
     pub(crate) fn start(
         shared: &Arc<Shared>,
-        watch: &Arc<Watch>,
+        monitor: &Arc<Monitor>,
         on_stall: Option<OnStall>,
         reports: bool,
         mask: Mask,
     ) -> io::Result<Watchdog> {
-        let (weak, shown) = (Arc::downgrade(shared), watch.clone());
+        let (weak, shown) = (Arc::downgrade(shared), monitor.clone());
         let around = shared.outermost.clone();
         let thread = thread::Builder::new()
             .name(format!("{}-watchdog", shared.settings.name))
             .spawn(move || {
-                // If they have been taken away meanwhile, it goes where it may.
+                // If the CPUs have been taken away meanwhile, the thread stays where it is.
                 let _ = affinity::restore(&mask);
                 let _within = around.begin();
                 run(&weak, &shown, on_stall.as_ref(), reports);
             })?;
-        let _ = watch.thread.set(thread.thread().clone());
+        let _ = monitor.thread.set(thread.thread().clone());
         Ok(Watchdog {
-            watch: watch.clone(),
+            monitor: monitor.clone(),
             thread: Some(thread),
         })
     }
@@ -71,34 +72,34 @@ impl Watchdog {
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        self.watch.stop.store(true, SeqCst);
+        self.monitor.stop.store(true, SeqCst);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // A thread that panicked has said so already.
+            // A thread that panicked has reported it already.
             let _ = thread.join();
         }
     }
 }
 
-/// What was seen of a vCPU at the last look.
+/// State of a vCPU at the last look.
 #[derive(Clone, Copy, Default, PartialEq)]
 struct Seen {
     clock: u64,
-    /// When the poll began that was seen at the last look, and at how many looks in a row.
+    /// Beginning of the poll at the last look, and the number of looks in a row that saw it.
     began: u64,
     looks: u32,
-    /// When the poll began that was reported.
+    /// Beginning of the poll that was reported.
     reported: u64,
 }
 
-fn run(shared: &Weak<Shared>, watch: &Watch, on_stall: Option<&OnStall>, reports: bool) {
-    let limit = clock::to_ticks(watch.limit);
+fn run(shared: &Weak<Shared>, monitor: &Monitor, on_stall: Option<&OnStall>, reports: bool) {
+    let limit = clock::to_ticks(monitor.limit);
     let mut seen: Vec<Seen> = Vec::new();
     let mut starved: Vec<Starved> = Vec::new();
     let mut idle = 0;
-    let mut pace = Pace::new();
-    let mut told = Told::default();
-    while !watch.stop.load(SeqCst) {
+    let mut rate = RateLimit::new();
+    let mut recent = RecentReports::default();
+    while !monitor.stop.load(SeqCst) {
         {
             let Some(shared) = shared.upgrade() else {
                 return;
@@ -106,25 +107,25 @@ fn run(shared: &Weak<Shared>, watch: &Watch, on_stall: Option<&OnStall>, reports
             if reports {
                 look_for_starved(&shared, &mut starved);
             }
-            if look(&shared, watch, &mut seen, limit) {
+            if look(&shared, monitor, &mut seen, limit) {
                 idle = 0;
             } else {
                 idle += 1;
             }
         }
         match on_stall {
-            None if reports => told.report(shared, watch),
-            _ => report(watch, on_stall, &mut pace),
+            None if reports => recent.report(shared, monitor),
+            _ => report(monitor, on_stall, &mut rate),
         }
         if idle < IDLE_LOOKS {
-            thread::park_timeout(watch.period);
+            thread::park_timeout(monitor.period);
         } else {
-            sleep(shared, watch);
+            sleep(shared, monitor);
             idle = 0;
         }
     }
     if on_stall.is_some() {
-        report(watch, on_stall, &mut pace);
+        report(monitor, on_stall, &mut rate);
     }
 }
 
@@ -145,8 +146,8 @@ fn look_for_starved(shared: &Shared, starved: &mut Vec<Starved>) {
     }
 }
 
-/// Looks at all vCPUs. False: nothing has been polled since the last look.
-fn look(shared: &Shared, watch: &Watch, seen: &mut Vec<Seen>, limit: u64) -> bool {
+/// Looks at all vCPUs. Returns whether anything has been polled since the last look.
+fn look(shared: &Shared, monitor: &Monitor, seen: &mut Vec<Seen>, limit: u64) -> bool {
     let mut busy = false;
     for (index, vcpu) in shared.domain.vcpus().enumerate() {
         if seen.len() <= index {
@@ -167,22 +168,22 @@ fn look(shared: &Shared, watch: &Watch, seen: &mut Vec<Seen>, limit: u64) -> boo
         let now = clock::ticks();
         if now.saturating_sub(poll.began) >= limit {
             let is_reported =
-                last.looks >= SEEN && clock::from_ticks(now - poll.began) >= watch.reported;
+                last.looks >= SEEN && clock::from_ticks(now - poll.began) >= monitor.reported;
             let is_new = last.reported != poll.began && is_reported;
             if is_new {
                 last.reported = poll.began;
             }
             let work = shared.domain.host().names().under_way(vcpu, &poll);
             let poll = NamedPoll::new(&poll, work);
-            watch.longest.seen(index, &poll, now, is_new);
+            monitor.longest.seen(index, &poll, now, is_new);
         }
     }
     busy
 }
 
 /// Sleeps until a vCPU wakes up.
-fn sleep(shared: &Weak<Shared>, watch: &Watch) {
-    watch.asleep.store(true, SeqCst);
+fn sleep(shared: &Weak<Shared>, monitor: &Monitor) {
+    monitor.asleep.store(true, SeqCst);
     fence(SeqCst);
     let at_work = shared.upgrade().is_some_and(|shared| {
         shared
@@ -191,23 +192,24 @@ fn sleep(shared: &Weak<Shared>, watch: &Watch) {
             .any(|vcpu| vcpu.is_polling() && !vcpu.is_parked())
     });
     if at_work {
-        watch.asleep.store(false, SeqCst);
+        monitor.asleep.store(false, SeqCst);
         return;
     }
-    while watch.asleep.load(SeqCst) && !watch.stop.load(SeqCst) {
+    while monitor.asleep.load(SeqCst) && !monitor.stop.load(SeqCst) {
         thread::park();
     }
 }
 
-/// The names and spawn locations of recent reports by default.
+/// Names and spawn locations of recent reports, for the reports by default.
 #[derive(Default)]
-struct Told(Vec<(String, Instant)>);
+struct RecentReports(Vec<(String, Instant)>);
 
-impl Told {
-    /// Reports the stalls that have gathered, each when it is seen, and each name or spawn location
-    /// once in [`AGAIN`]. Polls that preemption can suspend delay nobody.
-    fn report(&mut self, shared: &Weak<Shared>, watch: &Watch) {
-        while let Some(stall) = watch.longest.next_report() {
+impl RecentReports {
+    /// Reports pending stalls while their polls are under way, and each name or spawn location once
+    /// in
+    /// [`AGAIN`]. Polls that preemption can suspend delay no others and are not reported.
+    fn report(&mut self, shared: &Weak<Shared>, monitor: &Monitor) {
+        while let Some(stall) = monitor.longest.next_report() {
             let now = Instant::now();
             self.0.retain(|(_, at)| now.duration_since(*at) < AGAIN);
             let preempts = |shared: Arc<Shared>| shared.settings.preemption.is_some();
@@ -218,7 +220,7 @@ impl Told {
                 Some(name) => name.to_string(),
                 None => stall.location.to_string(),
             };
-            if self.0.iter().all(|(told, _)| *told != place) {
+            if self.0.iter().all(|(recent, _)| *recent != place) {
                 to_stderr(&stall);
                 self.0.push((place, now));
             }
@@ -226,15 +228,15 @@ impl Told {
     }
 }
 
-/// At most so many reports a second.
-struct Pace {
+/// Limits the number of reports per second.
+struct RateLimit {
     since: Instant,
     reports: u32,
 }
 
-impl Pace {
-    fn new() -> Pace {
-        Pace {
+impl RateLimit {
+    fn new() -> RateLimit {
+        RateLimit {
             since: Instant::now(),
             reports: 0,
         }
@@ -242,24 +244,24 @@ impl Pace {
 
     fn may_report(&mut self) -> bool {
         if self.since.elapsed() >= Duration::from_secs(1) {
-            *self = Pace::new();
+            *self = RateLimit::new();
         }
         self.reports += 1;
         self.reports <= REPORTS
     }
 }
 
-/// Tells of the stalls that have gathered.
-fn report(watch: &Watch, on_stall: Option<&OnStall>, pace: &mut Pace) {
-    while let Some(stall) = watch.longest.next_report() {
+/// Passes the pending stalls to the program.
+fn report(monitor: &Monitor, on_stall: Option<&OnStall>, rate: &mut RateLimit) {
+    while let Some(stall) = monitor.longest.next_report() {
         let Some(OnStall(tell)) = on_stall else {
             continue;
         };
-        if !pace.may_report() {
-            watch.longest.suppress(stall.suppressed + 1);
+        if !rate.may_report() {
+            monitor.longest.suppress(stall.suppressed + 1);
             continue;
         }
-        // It has been printed; the next stall is told all the same.
+        // The panic has been printed; later stalls are still reported.
         let _ = catch_panic(|| tell(&stall));
     }
 }

@@ -1,5 +1,5 @@
-//! How long a poll has run, by the CPU time of its thread: CPU time that other programs take
-//! meanwhile is not the poll's.
+//! Age of a poll, by the CPU time of its thread: CPU time that other programs take meanwhile does
+//! not count.
 //!
 //! Reading that clock is a system call, made only at looks and when a thread begins to serve. For a
 //! poll that has begun since, all CPU time that its thread has lost since the last reading, beside
@@ -59,9 +59,9 @@ impl Age {
         self.began.store(began, Relaxed);
     }
 
-    /// Returns for how long the poll that began at the tick `began` has run, and whether it may
-    /// sleep: it has lost half of the time since the last reading, or since `since`, or `least`.
-    /// The poll had run for `before` when it was resumed, or began, at the tick `since`.
+    /// Returns the time for which the poll that began at the tick `began` has run, and whether it
+    /// may sleep: it has lost half of the time since the last reading, or since `since`, or
+    /// `least`. The poll had run for `before` when it was resumed, or began, at the tick `since`.
     pub(super) fn of(
         &self,
         clocks: Clocks,
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_thread_has_lost_is_not_the_polls() {
+    fn time_that_the_thread_has_lost_is_not_the_polls() {
         let age = Age::default();
         age.is(at(1_000, 300, 50), 0, 0);
         assert_eq!(age.of(at(9_000, 330, 50), (1_020, 0, 1_020), 200).0, 10);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn since_a_look_its_time_is_known() {
+    fn the_age_is_known_since_the_last_look() {
         let age = Age::default();
         age.is(at(1_000, 300, 50), 900, 80);
         assert_eq!(age.of(at(9_000, 500, 50), (900, 0, 900), 200).0, 280);
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(age.of(at(1_300, 600, 50), (1_250, 0, 1_250), 200).0, 50);
     }
 
-    /// Also if the readings are close to each other.
+    /// This holds for readings that are close to each other, too.
     #[test]
     fn a_poll_that_loses_half_of_its_time_may_sleep() {
         let age = Age::default();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_goes_on_keeps_what_it_has_run() {
+    fn a_resumed_poll_keeps_the_time_that_it_has_run() {
         let age = Age::default();
         age.is(at(5_000, 300, 50), 900, 80);
         assert_eq!(age.of(at(5_500, 420, 50), (900, 80, 5_000), 200).0, 200);

@@ -1,5 +1,5 @@
-//! The timer of a vCPU's watcher, and its rests: when it looks without being woken, and until when
-//! it does not listen.
+//! The timer of a vCPU's watcher, for looks without an event, and the watcher's rests, in which it
+//! does not listen.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 use std::time::Duration;
 
-use crate::notice::told;
+use crate::notice::explained;
 use crate::time::clock;
 
 /// Time of a timer that is not set.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// See the module. Written by the watcher and by the current thread.
+/// Timer and rests of a watcher. Written by the watcher and by the current thread.
 pub(super) struct Alarm {
     timer: OwnedFd,
     /// Time at which the timer goes off, ns; NEVER.
@@ -33,11 +33,11 @@ impl Alarm {
         let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
         if fd < 0 {
             let error = io::Error::last_os_error();
-            let words = format!("no preemption: the watcher's timer: {error}");
-            return Err(told(&error, words));
+            let text = format!("no preemption: the watcher's timer: {error}");
+            return Err(explained(&error, text));
         }
         Ok(Alarm {
-            // SAFETY: just made, and ours.
+            // SAFETY: the descriptor was just created, and nothing else owns it.
             timer: unsafe { OwnedFd::from_raw_fd(fd) },
             armed: AtomicU64::new(NEVER),
             armed_ticks: AtomicU64::new(0),
@@ -73,7 +73,7 @@ impl Alarm {
 
     #[cold]
     fn arm_earlier(&self, at: u64) {
-        // To set it to 0 would stop it for ever.
+        // Zero would stop the timer for ever.
         let at = at.max(1);
         if at < self.armed.fetch_min(at, SeqCst) {
             self.set_and_check(at);
@@ -96,7 +96,8 @@ impl Alarm {
         }
     }
 
-    /// The watcher looks at a poll that begins at this tick before it has run for `wait` ticks.
+    /// Makes the watcher look at a poll that begins at the tick `begins` before the poll has run
+    /// for `wait` ticks.
     #[inline]
     pub(super) fn look_within(&self, begins: u64, wait: u64) {
         let armed = self.armed_ticks.load(Relaxed);
@@ -118,13 +119,13 @@ impl Alarm {
         };
     }
 
-    /// The timer is readable. The look that follows sees a poll that begins and takes for granted
+    /// Reads the timer, which has gone off. The look that follows sees a poll that began assuming
     /// that the timer is still to go off.
     pub(super) fn take(&self) {
         let mut count = 0u64;
         // SAFETY: a pointer to a local of the size given; the descriptor does not block.
         let read = unsafe { libc::read(self.raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
-        // Else it has been set anew meanwhile.
+        // A failed read means that the timer has been set anew meanwhile.
         if read > 0 {
             self.armed.store(NEVER, SeqCst);
             self.armed_ticks.store(0, SeqCst);
@@ -132,7 +133,7 @@ impl Alarm {
         }
     }
 
-    /// The watcher rests until then, ns: it does not listen to polls that begin before.
+    /// Sets the end of the watcher's rest, ns: it does not listen to polls that begin before.
     pub(super) fn set_rest(&self, now: u64, until: u64) {
         let ticks = match until.checked_sub(now) {
             Some(left) if left != 0 => clock::ticks() + clock::to_ticks(Duration::from_nanos(left)),
@@ -143,15 +144,15 @@ impl Alarm {
         }
     }
 
-    /// Whether the watcher rests at this tick, at which a poll begins.
+    /// Returns whether the watcher rests at this tick, at which a poll begins.
     ///
-    /// Then only the watchdog is left: a timer that polls push ahead as they begin, so that it goes
+    /// Only the watchdog is left then: a timer that polls push ahead as they begin, so that it goes
     /// off only behind a poll that lasts for `least` ticks, and within twice that time.
     #[inline]
     pub(super) fn rests(&self, begins: u64, least: u64) -> bool {
         let rests = self.rests_until.load(Relaxed) > begins;
         if rests {
-            // A timer that has gone off: its look sees the poll, or this thread sees that it has.
+            // If the timer has gone off, its look sees the poll, or this thread sees the timer.
             fence(SeqCst);
             if self.armed_ticks.load(Relaxed) < begins + least {
                 self.push(2 * least);

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use upshift_elevate::dispatch::Permit;
 
 use super::roles::{FIRST, NONE};
-use super::slice::Modest;
+use super::slice::BatchPolicy;
 use super::thread::Thread;
 use super::vcpu::Preemptible;
 use crate::preempt::interrupt::{self, OnStack};
@@ -16,19 +16,19 @@ use crate::preempt::permit;
 use crate::time::clock;
 
 thread_local! {
-    static THREAD: Cell<Here> = const { Cell::new(Here { vcpu: null(), number: 0 }) };
+    static THREAD: Cell<Registration> = const { Cell::new(Registration { vcpu: null(), number: 0 }) };
 }
 
-/// The place of a thread.
+/// The vCPU of a thread, and its number there.
 #[derive(Clone, Copy)]
-struct Here {
+struct Registration {
     vcpu: *const Preemptible,
     number: usize,
 }
 
 /// While it lives, the calling thread is thread `number` of a preemptible vCPU.
 pub(super) struct Registered<'a> {
-    before: (Here, permit::Before),
+    before: (Registration, permit::Before),
     thread: &'a Thread,
     _stack: OnStack,
 }
@@ -44,7 +44,7 @@ impl<'a> Registered<'a> {
         thread.is_born(number, id);
         // The loop may be within a poll of another runtime, whose permit stays in use.
         permit::enter();
-        let here = THREAD.replace(Here { vcpu, number });
+        let registration = THREAD.replace(Registration { vcpu, number });
         // An earlier signal was not answered, and one sent before the number was known went
         // nowhere. The next request sends the signal.
         thread.id.store(id, SeqCst);
@@ -62,7 +62,7 @@ impl<'a> Registered<'a> {
         };
         permit::enter();
         Registered {
-            before: (here, permit),
+            before: (registration, permit),
             thread,
             _stack: stack,
         }
@@ -73,7 +73,7 @@ impl Drop for Registered<'_> {
     fn drop(&mut self) {
         permit::leave();
         THREAD.set(self.before.0);
-        // A signal for the former place has found this one.
+        // A signal for the former registration has found this one.
         with_current(|vcpu, number| vcpu.threads[number].sent.is_answered());
         // SAFETY: the thread held that permit before.
         unsafe { permit::put_back(self.before.1) };
@@ -84,10 +84,10 @@ impl Drop for Registered<'_> {
 
 /// Calls `f` with the vCPU that the calling thread belongs to, and its number there.
 pub(super) fn with_current(f: impl FnOnce(&Preemptible, usize)) {
-    let here = THREAD.get();
+    let registration = THREAD.get();
     // SAFETY: set while the thread serves, which has the vCPU.
-    if let Some(vcpu) = unsafe { here.vcpu.as_ref() } {
-        f(vcpu, here.number);
+    if let Some(vcpu) = unsafe { registration.vcpu.as_ref() } {
+        f(vcpu, registration.number);
     }
 }
 
@@ -97,22 +97,22 @@ fn wait_here(permit: &Permit) {
     with_current(|vcpu, number| {
         waited = true;
         vcpu.start_next();
-        vcpu.comes_back(number);
+        vcpu.returns_from_sleep(number);
         if number == FIRST {
             vcpu.attend_blocked(|| !permit.is_revoked());
         } else {
-            let _modest = Modest::begin();
+            let _batch = BatchPolicy::begin();
             permit.wait_until(|| false);
         }
-        goes_on(vcpu, &vcpu.threads[number]);
+        mark_resumed(vcpu, &vcpu.threads[number]);
     });
     if !waited {
         permit.wait_until(|| false);
     }
 }
 
-/// Notes that the calling thread goes on with its poll.
-fn goes_on(vcpu: &Preemptible, thread: &Thread) {
+/// Records that the calling thread has resumed its poll.
+fn mark_resumed(vcpu: &Preemptible, thread: &Thread) {
     if thread.woken.load(Relaxed) == 0 {
         return;
     }
@@ -147,15 +147,15 @@ pub(crate) fn answer_here() {
         // A thread in the middle of a use is not suspended: the watcher takes back a revocation
         // that meets a use.
         let is_stopped = !thread.permit.in_use() && thread.permit.is_revoked();
-        if vcpu.orders.loose.load(Relaxed) && !thread.permit.is_revoked() {
-            // This thread may depend on suspended threads that run loose. All may have a real-time
-            // policy, in which no thread makes room by itself.
+        if vcpu.orders.permits_waived.load(Relaxed) && !thread.permit.is_revoked() {
+            // This thread may depend on suspended threads that run without permits. All may have a
+            // real-time policy, in which no thread makes room by itself.
             std::thread::yield_now();
         }
         if !is_stopped || thread.blocked.load(SeqCst) {
             // The poll may have been stopped and resumed before the signal came.
             if !thread.permit.is_revoked() {
-                goes_on(vcpu, thread);
+                mark_resumed(vcpu, thread);
             }
             if number == FIRST && !thread.permit.in_use() {
                 // Other threads may have served meanwhile, and have asked for this in vain.
@@ -172,20 +172,20 @@ pub(crate) fn answer_here() {
             }
             vcpu.watch().fetch();
         }
-        let is_loose = || {
+        let are_waived = || {
             // A signal on its way may begin this handler before the next thread is known.
             vcpu.start_next();
-            vcpu.orders.loose.load(SeqCst)
+            vcpu.orders.permits_waived.load(SeqCst)
         };
         if number == FIRST {
             // The signal is blocked while its handler runs.
-            vcpu.attend(|| is_loose() || !thread.permit.is_revoked());
+            vcpu.attend(|| are_waived() || !thread.permit.is_revoked());
         } else {
-            let _modest = Modest::begin();
-            thread.permit.wait_until(is_loose);
+            let _batch = BatchPolicy::begin();
+            thread.permit.wait_until(are_waived);
         }
         if !thread.permit.is_revoked() {
-            goes_on(vcpu, thread);
+            mark_resumed(vcpu, thread);
         }
     });
 }

@@ -53,7 +53,7 @@ impl Preemptible {
     }
 }
 
-/// The way of the ring's system calls while the first thread does not serve.
+/// Makes the ring's system calls on the first thread while that does not serve.
 pub(super) struct ByFirst(pub(super) *const Preemptible);
 
 // SAFETY: the ring, which holds it, is the vCPU's, and asks it from the current thread only.

@@ -28,6 +28,7 @@
 //! ring's completion eventfd. So **the arrival is the interrupt**: it wakes the watcher only while
 //! a poll is under way. After a look in vain the watcher rests, and polls leave the eventfd
 //! masked; they push a timer ahead instead, which goes off only behind a long one.
+//!
 //! # Stopping a poll
 //!
 //! The watcher revokes the permit of the current thread (`permit.rs`), lets the core queue the
@@ -37,7 +38,7 @@
 //!
 //! A thread that sleeps in the middle of its poll (a lock, a system call) is not sent a signal: its
 //! poll is *blocked*, in no queue, until the thread wakes up. So a system call that blocks does not
-//! stop the vCPU, and the holder of a lock goes on.
+//! stop the vCPU, and the holder of a lock continues.
 //!
 //! # No state waits for the signal
 //!

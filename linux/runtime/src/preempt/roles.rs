@@ -167,9 +167,9 @@ mod tests {
             if stopped.stop(role).is_some() {
                 next.push(stopped);
             }
-            for heir in roles.of(Role::Suspended) {
+            for successor in roles.of(Role::Suspended) {
                 let mut stopped = roles.clone();
-                stopped.stop_for(role, heir);
+                stopped.stop_for(role, successor);
                 next.push(stopped);
             }
         }

@@ -34,13 +34,17 @@ struct Shared<'a> {
 impl<'a> Kind<'a> for Shared<'a> {
     const SHARES: bool = true;
 
-    fn ends(&mut self, turned: bool, back: &mut Option<Yielded<'a, Linux>>) -> Option<bool> {
+    fn should_leave(
+        &mut self,
+        turned: bool,
+        back: &mut Option<Yielded<'a, Linux>>,
+    ) -> Option<bool> {
         let vcpu = self.vcpu;
         let to = if self.me != FIRST && vcpu.roles().role(FIRST) == Role::Free {
             FIRST
         } else if turned && self.me == FIRST && (self.done)() {
             return Some(true);
-        } else if vcpu.has_aside() && vcpu.roles().role(MAIN) == Role::Main {
+        } else if vcpu.has_pinned() && vcpu.roles().role(MAIN) == Role::Main {
             MAIN
         } else {
             return None;
@@ -58,7 +62,7 @@ impl<'a> Kind<'a> for Shared<'a> {
             && self.worker.ring_is_due()
     }
 
-    fn is_between_polls(&self) {
+    fn between_polls(&self) {
         self.vcpu.watch().mask();
     }
 
@@ -79,7 +83,7 @@ impl<'a> Kind<'a> for Shared<'a> {
         executor.pick(back)
     }
 
-    fn hands_on(&mut self, pinned: Running<'a, Linux>) -> bool {
+    fn hand_over(&mut self, pinned: Running<'a, Linux>) -> bool {
         self.vcpu.hand_to_main(pinned)
     }
 
@@ -93,24 +97,24 @@ impl<'a> Kind<'a> for Shared<'a> {
         self.vcpu.poll_ends(self.thread);
     }
 
-    fn resumes(&mut self, id: CoroutineId, for_a_turn: bool) {
+    fn resume(&mut self, id: CoroutineId, for_a_turn: bool) {
         let turn = if for_a_turn { TURN } else { 0 };
         self.vcpu.resume(self.worker, id, turn);
     }
 
-    fn has_waited(&mut self, worker: &'a Worker) {
+    fn after_wait(&mut self, worker: &'a Worker) {
         self.idle_at = worker.executor().clock();
     }
 }
 
 impl Preemptible {
     /// Serves the vCPU until it is given to another thread (false), or, on the first thread, `done`
-    /// says so (true).
+    /// returns true (true).
     pub(super) fn serve(&self, me: usize, done: &dyn Fn() -> bool) -> bool {
         let (worker, thread) = (self.worker(), &self.threads[me]);
         // SAFETY: this thread is current: it alone uses the ring.
         unsafe { worker.ring().adopt() };
-        self.keep_a_spare();
+        self.ensure_spare();
         thread.is_sampled(|now| self.parked(now));
         // The cause of the suspension waits in the ring or in the queues.
         self.watch().mask();
@@ -123,12 +127,12 @@ impl Preemptible {
             done,
             idle_at: worker.executor().clock(),
         };
-        worker.serve_as(shared, Until::Says(&|| me == FIRST && done()))
+        worker.serve_as(shared, Until::True(&|| me == FIRST && done()))
     }
 
-    /// Sees to it that there is a thread to go on with when the next poll is stopped. A system that
-    /// gives none leaves polls as they are.
-    fn keep_a_spare(&self) {
+    /// Provides a thread that can continue the vCPU when the next poll is stopped. If the system
+    /// refuses a thread, polls are not stopped.
+    fn ensure_spare(&self) {
         let lacks = {
             let roles = self.roles();
             roles.free().is_none() && roles.count() < self.threads.len()
@@ -138,7 +142,7 @@ impl Preemptible {
         }
     }
 
-    /// The poll of this thread begins: from here on it may be stopped.
+    /// Begins a poll on this thread: from here on it may be stopped.
     #[inline]
     fn poll_begins(&self, worker: &Worker, thread: &Thread) {
         thread
@@ -151,7 +155,7 @@ impl Preemptible {
         }
     }
 
-    /// The poll of this thread is over; if it was stopped, when it has gone on.
+    /// Ends the poll of this thread. A poll that was stopped has been resumed before.
     #[inline]
     fn poll_ends(&self, thread: &Thread) {
         crate::preempt::permit::enter();
@@ -163,9 +167,9 @@ impl Preemptible {
         self.watch().mask();
     }
 
-    /// The watcher comes when something arrives or becomes ready, when a timer is due, and before
-    /// long if something waits already; or, if it rests, at the end of that. Some loads, and one
-    /// atomic step.
+    /// Arranges the watcher's next look at the poll: when something arrives or becomes ready, when
+    /// a timer is due, and soon if something waits already; or, if the watcher rests, at the end of
+    /// the rest. Some loads, and one atomic step.
     #[inline]
     fn watch_over(&self, worker: &Worker) {
         let begins = worker.executor().clock();
@@ -196,7 +200,7 @@ impl Preemptible {
         }
     }
 
-    /// The watcher listens from here on.
+    /// Makes the watcher listen from here on.
     #[inline]
     pub(super) fn listen(&self, worker: &Worker) {
         if !worker.executor().is_attended() {
@@ -209,11 +213,11 @@ impl Preemptible {
             .arm(worker.timers().next_deadline().unwrap_or(NEVER));
     }
 
-    /// See [`at_once`].
+    /// Makes a call within the poll of thread `number`; see [`at_once`].
     fn at_once<R>(&self, number: usize, call: impl FnOnce() -> R) -> R {
         let _critical = crate::preempt::permit::Critical::enter();
         if self.current.load(Acquire) != number {
-            // It goes on without the vCPU.
+            // Another thread has the vCPU.
             return call();
         }
         self.watch().mask();
@@ -222,8 +226,8 @@ impl Preemptible {
         result
     }
 
-    /// Gives a pinned coroutine, and the vCPU, to the thread that polls it (true); or keeps it
-    /// until that thread is to be had, and sees to that.
+    /// Gives a pinned coroutine, and the vCPU, to the thread that polls it (true); or keeps the
+    /// coroutine until that thread is available, and arranges for that.
     fn hand_to_main(&self, running: Running<'_, Linux>) -> bool {
         // Before the role is read: a thread that comes back rings, and the watcher sees the levels.
         self.pinned.levels.fetch_or(running.level().bit(), Release);
@@ -236,14 +240,14 @@ impl Preemptible {
         let role = self.roles().role(MAIN);
         match role {
             Role::Main => return self.give_to(MAIN),
-            // What it is in the middle of goes on first.
+            // The poll that is suspended on that thread is resumed first.
             Role::Suspended => self.relay.turn.store(MAIN, Relaxed),
             _ => {}
         }
         false
     }
 
-    fn has_aside(&self) -> bool {
+    fn has_pinned(&self) -> bool {
         // SAFETY: the list is the current thread's.
         !unsafe { &*self.pinned.queue.0.get() }.is_empty()
     }
@@ -260,28 +264,28 @@ impl Preemptible {
         while let Some(running) = unsafe { (*self.pinned.queue.0.get()).pop_front() } {
             // SAFETY: as above.
             let left = unsafe { &*self.pinned.queue.0.get() }.iter();
-            let levels = left.fold(0, |levels, one| levels | one.level().bit());
+            let levels = left.fold(0, |levels, running| levels | running.level().bit());
             self.pinned.levels.store(levels, Release);
             budget::refill();
-            // Before it may be stopped: others were picked since, and the watcher stops the current
-            // one.
+            // Before the poll may be stopped: other coroutines were picked since, and the watcher
+            // stops the poll of the current one.
             running.make_current();
             worker.publish(running.level().get());
             self.poll_begins(worker, thread);
             let polled = running.poll();
             self.poll_ends(thread);
-            // One that yields goes to the tail of its level.
+            // A coroutine that yields goes to the tail of its level.
             drop(polled);
         }
-        // One is: that which gave the vCPU away, or one that was made current since.
+        // A thread is free: the one that gave the vCPU away, or one that was current since.
         loop {
             let free = self.roles().free();
             if self.hand_over(worker, free.unwrap_or(FIRST)) {
                 return;
             }
-            // Each thread holds a poll: one of those goes on.
-            let heir = self.heir(&self.roles(), NONE);
-            let id = heir.map(|heir| self.suspended_on(heir));
+            // Each thread holds a poll: one of the suspended ones is resumed.
+            let successor = self.successor(&self.roles(), NONE);
+            let id = successor.map(|successor| self.suspended_on(successor));
             if let Some(id) = id
                 && worker.executor().pick_suspended(id).is_some()
             {
@@ -291,8 +295,8 @@ impl Preemptible {
         }
     }
 
-    /// The poll of the calling thread has made something of this vCPU ready, which waits for its
-    /// end.
+    /// Arranges a look because the poll of the calling thread has made a coroutine of this vCPU
+    /// ready, which waits for the end of the poll.
     #[cold]
     fn waiter(&self, waits: Waits) {
         let ticks = clock::ticks();
@@ -316,7 +320,7 @@ impl Preemptible {
     }
 }
 
-/// The poll of this thread has made something ready on its vCPU that it holds up.
+/// Tells the vCPU that the poll of this thread has made a coroutine ready that waits for its end.
 #[inline]
 pub(crate) fn waits_here(waits: Waits) {
     with_current(|vcpu, number| {
@@ -329,7 +333,7 @@ pub(crate) fn waits_here(waits: Waits) {
 /// Makes a system call of this runtime that does not wait, in the middle of a poll. Arrivals do not
 /// ring meanwhile, and are looked for afterwards.
 ///
-/// To send takes longer than the rest of most polls, and ends without being stopped.
+/// A send, for example, takes longer than the rest of most polls, and ends without being stopped.
 #[inline]
 pub(crate) fn at_once<R>(call: impl FnOnce() -> R) -> R {
     let mut call = Some(call);
@@ -338,6 +342,6 @@ pub(crate) fn at_once<R>(call: impl FnOnce() -> R) -> R {
     match (result, call) {
         (Some(result), _) => result,
         (None, Some(call)) => call(),
-        (None, None) => unreachable!("it is called by one or the other"),
+        (None, None) => unreachable!("the call is made exactly once"),
     }
 }

@@ -49,10 +49,10 @@ impl Service {
         }
     }
 
-    /// Has the owner do `job`. Returns false if the owner does not answer, and will not do it. An
-    /// owner that seems to come, because the kernel has woken it for an arrival, is sent no signal
-    /// for `grace` ns: it may be about to sleep. `rouse` ends the owner's wait in the ring without
-    /// a signal.
+    /// Makes the owner run `job`. Returns false if the owner does not answer, and will not run it.
+    /// An owner that seems to come, because the kernel has woken it for an arrival, is sent no
+    /// signal for `grace` ns: it may be about to sleep. `rouse` ends the owner's wait in the ring
+    /// without a signal.
     pub(super) fn request(
         &self,
         job: &mut dyn FnMut(),
@@ -70,7 +70,7 @@ impl Service {
         }
         if self.state.load(Acquire) == REQUESTED && !interrupt::is_lost() {
             owner.interrupt();
-            // A suspended thread may be kept from its CPU by others for so long.
+            // Other threads may keep a suspended thread from its CPU for this time.
             futex_wait_for(&self.state, REQUESTED, KEPT);
         }
         if self.state.load(Acquire) == REQUESTED {
@@ -106,7 +106,7 @@ impl Service {
                 .compare_exchange(REQUESTED, TAKEN, AcqRel, Acquire)
                 .is_ok()
         {
-            // SAFETY: TAKEN: the job is ours, and good until DONE.
+            // SAFETY: in TAKEN the job belongs to this thread, and is valid until DONE.
             unsafe {
                 if let Some(job) = *self.job.get() {
                     (*job)();

@@ -7,8 +7,8 @@
 //! the slices that the kernel gives to all.
 //!
 //! Workers that wait, spare or with a suspended poll, are in the batch policy: a thread of that
-//! policy does not go before the thread that wakes it ([`Modest`]). Workers that poll are in the
-//! default policy.
+//! policy does not go before the thread that wakes it ([`BatchPolicy`]). Workers that poll are in
+//! the default policy.
 
 /// The watcher's slice: the shortest that the kernel takes, ns.
 const SLICE: u64 = 100_000;
@@ -77,20 +77,20 @@ pub(crate) fn of_waiter() {
 /// before the thread that wakes it, which is about to sleep. If it did, that thread would stay in
 /// the kernel's queue, and the watcher, when it wakes up, would be compared with that thread
 /// instead of with the poll, and be left to wait for the tick. Async-signal-safe.
-pub(super) struct Modest {
+pub(super) struct BatchPolicy {
     /// The policy is this guard's doing, and its drop's to take back.
     is_ours: bool,
 }
 
-impl Modest {
-    pub(super) fn begin() -> Modest {
-        Modest {
+impl BatchPolicy {
+    pub(super) fn begin() -> BatchPolicy {
+        BatchPolicy {
             is_ours: exchange(libc::SCHED_OTHER, libc::SCHED_BATCH),
         }
     }
 }
 
-impl Drop for Modest {
+impl Drop for BatchPolicy {
     fn drop(&mut self) {
         if self.is_ours {
             exchange(libc::SCHED_BATCH, libc::SCHED_OTHER);
@@ -133,10 +133,10 @@ mod tests {
         let policy = || unsafe { libc::sched_getscheduler(0) };
         std::thread::spawn(move || {
             let before = policy();
-            drop(Modest::begin());
+            drop(BatchPolicy::begin());
             assert_eq!(policy(), before);
             assert!(exchange(before, libc::SCHED_BATCH));
-            drop(Modest::begin());
+            drop(BatchPolicy::begin());
             assert_eq!(policy(), libc::SCHED_BATCH);
         })
         .join()

@@ -1,4 +1,4 @@
-//! Birth of a preemptible vCPU: the demands on the kernel, and the first threads.
+//! Start of a preemptible vCPU: the demands on the kernel, and the first threads.
 
 use std::io;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub(crate) unsafe fn start(
 fn start_watcher(vcpu: &Arc<Preemptible>) -> io::Result<()> {
     let watched = vcpu.clone();
     let started = vcpu.starter.start("watcher", move || {
-        slice::of_watcher(watched.eyes.is_some());
+        slice::of_watcher(watched.announcer.is_some());
         watched.enlist(Role::Dispatcher);
         watcher::run(&watched);
     });

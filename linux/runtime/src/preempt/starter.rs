@@ -1,4 +1,4 @@
-//! The threads of a preemptible vCPU as the kernel has them: their names, their CPU, their end.
+//! Start of a preemptible vCPU's threads: their names, their CPU, their end.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use crate::notice::no_thread;
 /// Starts threads on the CPU of a vCPU, and keeps their handles.
 pub(super) struct Starter {
     cpu: usize,
-    /// Beginning of the names of threads.
+    /// Prefix of the names of threads.
     name: String,
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -37,7 +37,7 @@ impl Starter {
         let thread = thread::Builder::new()
             .name(format!("{}/{role}", self.name))
             .spawn(move || {
-                // Elsewhere it is slower, not wrong.
+                // On another CPU the thread is slower, not wrong.
                 let _ = affinity::pin(cpu);
                 main();
             })
@@ -52,7 +52,7 @@ impl Starter {
     pub(super) fn end(&self, waits: bool) {
         for thread in std::mem::take(&mut *self.handles()) {
             if waits {
-                // A thread that panicked has said so already.
+                // A thread that panicked has reported it already.
                 let _ = thread.join();
             }
         }

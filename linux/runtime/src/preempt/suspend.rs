@@ -1,4 +1,4 @@
-//! How a poll is stopped, and how it goes on.
+//! Stopping a poll and resuming it.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -30,9 +30,9 @@ pub(super) enum Stopped {
 /// The reason why no poll was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotStopped {
-    /// The runtime is in the middle of something.
+    /// The thread is in the middle of a use of its permit.
     InUse,
-    /// The poll is not under way: it has ended, or it has yet to go on.
+    /// The poll is not under way: it has ended, or has not been resumed yet.
     Over,
     /// Every thread holds a poll.
     NoThread,
@@ -70,8 +70,8 @@ impl Preemptible {
         // sleeps or that others wait behind: it may hold the lock that they wait for. After its
         // turn the displaced poll goes on: no fresh coroutine is polled before one of them has
         // ended.
-        let heir = match roles.free() {
-            None if is_asleep || turn != NONE => self.heir(&roles, turn),
+        let successor = match roles.free() {
+            None if is_asleep || turn != NONE => self.successor(&roles, turn),
             None => self.displaced_by(&roles, level.get()),
             Some(_) => None,
         };
@@ -79,7 +79,7 @@ impl Preemptible {
         let may_be_stopped = is_asleep || self.settings.rule.interrupts;
         let stopped = if thread.began.load(Relaxed) != poll.1 || !may_be_stopped {
             Err(NotStopped::Over)
-        } else if roles.free().is_none() && heir.is_none() {
+        } else if roles.free().is_none() && successor.is_none() {
             Err(NotStopped::NoThread)
         } else {
             self.take_poll(current, place, is_asleep)
@@ -97,20 +97,20 @@ impl Preemptible {
         thread.since.store(clock::now(), Relaxed);
         let worker = self.worker();
         let _ = thread.owner.set(worker.ring().owner());
-        if let Some(heir) = heir {
+        if let Some(successor) = successor {
             let takes_turn = role == Role::Suspended && turn != NONE;
             self.relay.turn.store(NONE, Relaxed);
             self.relay.displaced_level.store(level.get(), Relaxed);
             let displaced = if takes_turn { current } else { NONE };
             self.relay.displaced.store(displaced, Relaxed);
-            let id = self.suspended_on(heir);
+            let id = self.suspended_on(successor);
             // This thread stands in for the stopped one: that one's permit is revoked, and no other
             // thread is current.
             if worker.executor().pick_suspended(id).is_none() {
                 unreachable!("{id} is suspended on a thread");
             }
-            roles.stop_for(role, heir);
-            self.goes_on(worker, roles, heir, TURN);
+            roles.stop_for(role, successor);
+            self.resume_thread(worker, roles, successor, TURN);
             if role == Role::Suspended {
                 thread.interrupt();
             }
@@ -228,12 +228,12 @@ impl Preemptible {
         // Held until the permit is granted: the watcher sees all of the change or nothing.
         let mut roles = self.roles();
         roles.give_to(to);
-        self.goes_on(worker, roles, to, turn);
+        self.resume_thread(worker, roles, to, turn);
     }
 
-    /// Returns the suspended thread that is to go on if no thread is free: the one whose turn it
-    /// is, or the one that was suspended first.
-    pub(super) fn heir(&self, roles: &Roles, turn: usize) -> Option<usize> {
+    /// Returns the suspended thread that is resumed if no thread is free: the one whose turn it is,
+    /// or the one that was suspended first.
+    pub(super) fn successor(&self, roles: &Roles, turn: usize) -> Option<usize> {
         let since = |&thread: &usize| self.threads[thread].since.load(Relaxed);
         if turn != NONE && roles.role(turn) == Role::Suspended {
             return Some(turn);
@@ -253,7 +253,7 @@ impl Preemptible {
 
     /// Resumes the suspended poll of the thread `to`, which is current; its coroutine has been
     /// picked, and its permit is still revoked.
-    fn goes_on(&self, worker: &Worker, roles: MutexGuard<'_, Roles>, to: usize, turn: u64) {
+    fn resume_thread(&self, worker: &Worker, roles: MutexGuard<'_, Roles>, to: usize, turn: u64) {
         let thread = &self.threads[to];
         thread.coroutine.store(0, Relaxed);
         thread.turn.store(turn, Relaxed);
@@ -361,7 +361,7 @@ mod tests {
         }
         end.store(true, Relaxed);
         let ended = seen.recv_timeout(Duration::from_secs(20));
-        assert!(ended.is_ok(), "it was stopped, and nothing wakes it");
+        assert!(ended.is_ok(), "the poll was stopped, and nothing wakes it");
         assert!(suspensions > 0);
         assert_eq!(vcpu.counts.set_aside.load(Relaxed), 0, "it never slept");
     }

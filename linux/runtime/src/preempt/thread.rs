@@ -51,7 +51,7 @@ pub(crate) struct Thread {
     pub(super) permit: Permit,
     /// A futex: WAIT, SERVE or END.
     go: AtomicU32,
-    /// Its number in the kernel.
+    /// Id of the thread in the kernel.
     pub(super) id: AtomicU32,
     /// Ticks at which its poll began; 0: none is under way.
     pub(super) began: AtomicU64,
@@ -83,7 +83,7 @@ pub(crate) struct Thread {
     pub(super) sent: Sent,
     /// Its status in the kernel, held open by the threads before [`HOLD_OPEN`].
     status: OnceLock<File>,
-    /// Its name as an owner of the ring.
+    /// Token of the thread as an owner of the ring.
     pub(super) owner: OnceLock<Owner>,
 }
 

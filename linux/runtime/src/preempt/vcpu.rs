@@ -6,7 +6,7 @@
 //!
 //! | state | written by | read by |
 //! |---|---|---|
-//! | `worker`, `index`, `settings`, `eyes`, `watch` | set before the threads start | all |
+//! | `worker`, `index`, `settings`, `announcer`, `watch` | set before the threads start | all |
 //! | `roles`, `starter` | any thread of the vCPU, under their locks | the same |
 //! | `threads` | see [`Thread`] | all |
 //! | `current`, `relay.displaced` | the giver of the vCPU (below) | all |
@@ -19,7 +19,7 @@
 //! | `idle` | the current thread begins to wait, any thread ends the wait | the same |
 //! | `alarm`: the timer | the current thread and the watcher | both |
 //! | `alarm`: the rest | the watcher | the current thread |
-//! | `orders.loose` | the watcher | suspended threads, in their handler |
+//! | `orders.permits_waived` | the watcher | suspended threads, in their handler |
 //! | `orders.ended` | the thread that ends the vCPU, once | the watcher |
 //! | `counts` | the watcher | metrics |
 //!
@@ -46,10 +46,10 @@ use super::current::{Registered, with_current};
 use super::idle::Idle;
 use super::roles::{FIRST, MAIN, NONE, Role, Roles};
 use super::service::Service;
-use super::slice::Modest;
+use super::slice::BatchPolicy;
 use super::starter::Starter;
 use super::thread::{Go, Thread};
-use crate::board::Eyes;
+use crate::board::Announcer;
 use crate::context;
 use crate::host::{Linux, Preempted};
 use crate::preempt::interrupt;
@@ -57,7 +57,7 @@ use crate::preempt::permit::Critical;
 use crate::time::clock;
 use crate::worker::Worker;
 
-/// Threads that a vCPU begins with: one to go on with, and one to spare.
+/// Number of threads that a vCPU begins with: the current one and a spare one.
 pub(super) const SPARES: usize = 2;
 
 /// Settings of a preemptible vCPU.
@@ -108,8 +108,8 @@ pub(crate) struct Preemptible {
     pub(super) tally: Tally,
     pub(super) pinned: Pinned,
     pub(super) service: Service,
-    /// Eyes of the board, if the runtime has a daemon, for the watcher's looks.
-    pub(super) eyes: Option<Arc<Eyes>>,
+    /// Announcer of the board, if the runtime has a daemon, for the watcher's looks.
+    pub(super) announcer: Option<Arc<Announcer>>,
     watch: Watch,
     pub(super) alarm: Alarm,
     pub(super) orders: Orders,
@@ -119,12 +119,12 @@ pub(crate) struct Preemptible {
 
 /// The threads that serve next.
 pub(super) struct Relay {
-    /// The thread that has been made current and is to be woken; NONE.
+    /// The thread that has been made current and is to be woken, or NONE.
     pub(super) next_up: AtomicUsize,
-    /// The thread whose suspended poll is to go on next, before all other work; NONE.
+    /// The thread whose suspended poll is to be resumed next, before all other work, or NONE.
     pub(super) turn: AtomicUsize,
     /// The thread whose poll has made room for the turn of another one while every thread held a
-    /// poll; NONE.
+    /// poll, or NONE.
     pub(super) displaced: AtomicUsize,
     /// The level of that poll.
     pub(super) displaced_level: AtomicU8,
@@ -150,9 +150,9 @@ pub(super) struct Pinned {
 /// Orders to all threads.
 #[derive(Default)]
 pub(super) struct Orders {
-    /// Suspended threads run, without their permits.
-    pub(super) loose: AtomicBool,
-    /// The vCPU is over: the watcher ends.
+    /// Set while suspended threads run without their permits.
+    pub(super) permits_waived: AtomicBool,
+    /// Set when the vCPU has ended: the watcher ends.
     pub(super) ended: AtomicBool,
 }
 
@@ -205,7 +205,7 @@ impl Preemptible {
             tally: Tally::default(),
             pinned: Pinned::default(),
             service: Service::new(),
-            eyes: worker.post().map(|post| post.eyes().clone()),
+            announcer: worker.post().map(|post| post.announcer().clone()),
             // Each ring has one watch.
             watch: match worker.post() {
                 Some(post) => post.watch().clone(),
@@ -249,7 +249,7 @@ impl Preemptible {
     /// Tells the daemon, if there is one, that the calling thread is one of this vCPU.
     pub(super) fn enlist(&self, role: board::Role) {
         if let Some(membership) = &self.worker().shared().membership
-            && self.eyes.is_some()
+            && self.announcer.is_some()
         {
             membership.enlist(self.index, role);
         }
@@ -272,7 +272,7 @@ impl Preemptible {
         let _registered = Registered::begin(self, number);
         loop {
             let told = {
-                let _modest = Modest::begin();
+                let _batch = BatchPolicy::begin();
                 thread.wait()
             };
             if told == Go::End {
@@ -426,8 +426,8 @@ impl Preempted for Preemptible {
 }
 
 impl Preemptible {
-    /// Notes that the calling thread, which is not current, has woken up where it was blocked.
-    pub(super) fn comes_back(&self, number: usize) {
+    /// Records that the calling thread, which is not current, has woken up in its blocked poll.
+    pub(super) fn returns_from_sleep(&self, number: usize) {
         let mut roles = self.roles();
         self.unblock(&mut roles, number);
     }

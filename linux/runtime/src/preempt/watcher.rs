@@ -40,8 +40,8 @@ use crate::time::clock;
 /// as long as it may be kept.
 pub(crate) const PATIENCE: Duration = Duration::from_nanos(KEPT);
 
-/// After so long, ns, a vCPU that stands still for want of threads says so.
-const PATIENT_FOR: u64 = 1_000_000_000;
+/// Time, ns, after which a standstill for want of threads is reported.
+const STANDSTILL_LIMIT: u64 = 1_000_000_000;
 
 /// Runs until the vCPU has ended.
 pub(super) fn run(vcpu: &Preemptible) {
@@ -50,18 +50,18 @@ pub(super) fn run(vcpu: &Preemptible) {
         let by_timer = sleep(vcpu);
         watcher.look(by_timer);
     }
-    // Stopped polls go on by themselves.
-    watcher.loosen(true);
+    // Stopped polls continue without a watcher.
+    watcher.waive_permits(true);
 }
 
-/// Waits for the eventfd or the timer. True: the timer alone.
+/// Waits for the eventfd or the timer. Returns whether the timer alone went off.
 fn sleep(vcpu: &Preemptible) -> bool {
     let mut events = [vcpu.watch().raw_fd(), vcpu.alarm.raw_fd()].map(|fd| libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,
     });
-    // SAFETY: a pointer to a local array of the length given. An error means: look.
+    // SAFETY: a pointer to a local array of the length given. After an error the watcher looks.
     unsafe { libc::poll(events.as_mut_ptr(), 2, -1) };
     if events[0].revents != 0 {
         vcpu.watch().clear();
@@ -75,17 +75,17 @@ fn sleep(vcpu: &Preemptible) -> bool {
 /// The outcome of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
-    /// Nothing waits, or not for this.
+    /// Nothing waits for the current poll.
     Rest,
-    /// The watcher looks again then, ns.
+    /// The watcher looks again at this time, ns.
     At(u64),
-    /// Things have changed: the watcher looks again now.
+    /// The state has changed: the watcher looks again now.
     Now,
     /// A poll was stopped, or the current thread was woken.
     Done,
 }
 
-/// Looks in a row while things change.
+/// Looks in a row while the state changes.
 const LOOKS_AT_ONCE: usize = 4;
 
 struct Watcher<'a> {
@@ -95,12 +95,12 @@ struct Watcher<'a> {
     last_turn: usize,
     /// The thread whose poll was suspended last, until it is known to wait.
     stopped: Option<usize>,
-    /// A poll, or none, and the vCPU's clock when a use of a permit was found under way; when that
-    /// was, and the CPU time of its thread then.
+    /// Observation of a use of a permit under way: the poll, or none, and the vCPU's clock; the
+    /// time of the observation, and the CPU time of the thread.
     stuck: Option<((PollId, u64), u64, u64)>,
-    /// The poll that could not be stopped for want of a thread, and when that was; NEVER: that has
-    /// been said.
-    crowded: Option<(PollId, u64)>,
+    /// The poll that could not be stopped for want of a thread, and the time of that; NEVER once
+    /// it has been reported.
+    without_thread: Option<(PollId, u64)>,
     /// Ticks at the last look.
     looked_at: u64,
 }
@@ -113,7 +113,7 @@ impl<'a> Watcher<'a> {
             last_turn: FIRST,
             stopped: None,
             stuck: None,
-            crowded: None,
+            without_thread: None,
             looked_at: 0,
         }
     }
@@ -124,15 +124,17 @@ impl<'a> Watcher<'a> {
         vcpu.counts.looks.fetch_add(1, Relaxed);
         // A poll that goes on for long reads no clock, and would seem to have run for no time.
         self.looked_at = clock::ticks_after(self.looked_at);
-        if let Some(eyes) = &vcpu.eyes {
-            eyes.look();
+        if let Some(announcer) = &vcpu.announcer {
+            announcer.look();
         }
         // The signal has not reached the stopped thread.
         vcpu.start_next();
-        self.tend_stopped();
-        self.tend_blocked();
-        if vcpu.orders.loose.load(Relaxed) && !(self.may_be_stuck() && self.current().is_asleep()) {
-            self.loosen(false);
+        self.signal_stopped();
+        self.suspend_awake();
+        if vcpu.orders.permits_waived.load(Relaxed)
+            && !(self.may_be_stuck() && self.current().is_asleep())
+        {
+            self.waive_permits(false);
         }
         let mut next = Next::Now;
         for _ in 0..LOOKS_AT_ONCE {
@@ -155,7 +157,7 @@ impl<'a> Watcher<'a> {
         vcpu.alarm.set_rest(now, self.policy.rests_until());
         let mut at = match next {
             Next::At(at) => at,
-            // Things change as fast as we look: the others must get on.
+            // The state changes as fast as the watcher looks, and the other threads need the CPU.
             Next::Now => now + KEPT,
             Next::Rest | Next::Done => NEVER,
         };
@@ -170,7 +172,7 @@ impl<'a> Watcher<'a> {
         if vcpu.tally.suspended.load(Acquire) != 0 && self.current().is_starting() {
             at = at.min(now + TURN);
         }
-        if vcpu.eyes.is_some() {
+        if vcpu.announcer.is_some() {
             at = at.min(now + clock::nanos(LOOK));
         }
         vcpu.alarm.arm(at.max(now + 1));
@@ -180,8 +182,8 @@ impl<'a> Watcher<'a> {
         &self.vcpu.threads[self.vcpu.current.load(Acquire)]
     }
 
-    /// Whether the current thread is in the middle of something that is no poll, or about to take
-    /// the vCPU, while something is suspended.
+    /// Returns whether the current thread is outside of polls, or about to take the vCPU, while a
+    /// poll is suspended.
     fn may_be_stuck(&self) -> bool {
         let vcpu = self.vcpu;
         let current = self.current();
@@ -190,14 +192,14 @@ impl<'a> Watcher<'a> {
             && !vcpu.worker().executor().is_parked()
     }
 
-    /// Whether the current thread has slept for a turn, or used the CPU for as long as a suspended
-    /// poll may be kept, in the middle of one use of its permit, as far as can be seen. It may
-    /// depend on a suspended poll. A thread that waits for the CPU does not.
+    /// Returns whether the current thread has slept for a turn, or used the CPU for as long as a
+    /// suspended poll may be kept, in the middle of one use of its permit, as far as can be seen.
+    /// It may depend on a suspended poll. A thread that waits for the CPU does not.
     fn is_stuck(&mut self, id: PollId, now: u64) -> bool {
         let seen = (id, self.vcpu.worker().executor().clock());
         let used = self.current().cpu_time().unwrap_or(now);
         if self.current().is_starting() && self.current().is_asleep() {
-            // It waits for nothing of the runtime's before it has begun.
+            // A thread that has not begun waits for nothing of the runtime's.
             return true;
         }
         match self.stuck {
@@ -219,8 +221,8 @@ impl<'a> Watcher<'a> {
         (current, self.vcpu.threads[current].began.load(Acquire))
     }
 
-    /// The thread that was stopped last and has not come to its wait is sent the signal again.
-    fn tend_stopped(&mut self) {
+    /// Sends the signal again to the thread that was stopped last, unless it waits by now.
+    fn signal_stopped(&mut self) {
         let Some(number) = self.stopped else { return };
         let thread = &self.vcpu.threads[number];
         if !thread.sent.is_open() || !thread.permit.is_revoked() || thread.awaits_permit() {
@@ -230,8 +232,8 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Suspends polls that were blocked and run now.
-    fn tend_blocked(&self) {
+    /// Suspends polls that were blocked and whose threads have woken up.
+    fn suspend_awake(&self) {
         let vcpu = self.vcpu;
         if vcpu.tally.blocked.load(Acquire) == 0 {
             return;
@@ -259,7 +261,7 @@ impl<'a> Watcher<'a> {
             _ => return self.between_polls(by_timer, now),
         };
         if let Some(woken) = thread.is_to_wake(now) {
-            // It goes on as soon as it gets the CPU, if it has been woken.
+            // The thread resumes its poll as soon as it gets the CPU, if it has been woken.
             if now.saturating_sub(woken) >= TURN {
                 thread.wake_up();
                 if thread.attending.load(SeqCst) {
@@ -271,7 +273,7 @@ impl<'a> Watcher<'a> {
         let rule = vcpu.rule();
         let (ran, may_sleep) = thread.has_run(vcpu.settings.cost_ticks, |now| vcpu.parked(now));
         let depended_on = Policy::is_depended_on(vcpu.tally.blocked.load(Acquire) != 0, ran);
-        if self.gives_turn(depended_on, now) && depended_on {
+        if self.give_turn(depended_on, now) && depended_on {
             return self.stop(id, rule.place(ran), may_sleep, now);
         }
         let sight = self.sight(id, level, thread, ran, now);
@@ -283,14 +285,14 @@ impl<'a> Watcher<'a> {
                     vcpu.watch().mask();
                 } else {
                     self.listen();
-                    // Something more urgent may have come.
+                    // Something more urgent may have arrived.
                     if self.sight(id, level, thread, ran, now).waits() > sight.waits() {
                         return Next::Now;
                     }
                 }
                 Next::At(now + wait)
             }
-            // Its thread would run on beside the next one.
+            // The stopped thread would run on beside the next one.
             Decision::Suspend(_) if interrupt::is_lost() => Next::Rest,
             Decision::Suspend(place) => self.stop(id, place, may_sleep, now),
             Decision::SetAside => self.stop(id, QueueEnd::Head, true, now),
@@ -314,8 +316,8 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Levels of arrivals, and of coroutines that wait for the thread that they are pinned to: both
-    /// are in no queue.
+    /// Returns the levels of arrivals, and of coroutines that wait for the thread that they are
+    /// pinned to: both are in no queue.
     fn hidden(&self, now: u64) -> u64 {
         let watch = self.vcpu.watch();
         let pinned = self.vcpu.main_waits();
@@ -324,7 +326,7 @@ impl<'a> Watcher<'a> {
             .next_deadline()
             .is_some_and(|deadline| deadline <= now)
         {
-            // Which level it wakes is not known.
+            // The level of the coroutine that the timer wakes is not known.
             return u64::MAX;
         }
         if watch.has_arrivals() {
@@ -334,14 +336,15 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Whether something has arrived here that an idle vCPU could run if it were reaped, however
-    /// little urgent.
+    /// Returns whether an arrival could, once reaped, be run by an idle vCPU. Its level does not
+    /// matter.
     fn waits_beside_an_idle_vcpu(&self) -> bool {
         let domain = self.vcpu.worker().executor().domain();
         domain.active_vcpus() > 1 && self.vcpu.watch().has_arrivals() && domain.idle_vcpus() != 0
     }
 
-    /// The current thread waits and cannot wait in the ring, whose thread is blocked.
+    /// Decides for a current thread that waits and cannot wait in the ring, whose thread is
+    /// blocked.
     fn decide_idle(&self) -> Next {
         let vcpu = self.vcpu;
         let watch = vcpu.watch();
@@ -356,22 +359,23 @@ impl<'a> Watcher<'a> {
         Next::Rest
     }
 
-    /// The current thread looks after itself; but a turn may be due, or it may be stuck.
+    /// Decides between polls, where the current thread looks at the ring itself; but a turn may be
+    /// due, or the thread may be stuck.
     fn between_polls(&mut self, by_timer: bool, now: u64) -> Next {
         if by_timer && self.policy.is_in_vain(0) {
             // A poll that begins meanwhile sets the timer for the end of the rest.
             self.policy.rest(now);
         }
-        self.gives_turn(self.vcpu.tally.blocked.load(Acquire) != 0, now);
+        self.give_turn(self.vcpu.tally.blocked.load(Acquire) != 0, now);
         if self.may_be_stuck() {
             let id = (self.vcpu.current.load(Acquire), 0);
-            return self.looks_stuck(id, now);
+            return self.check_stuck(id, now);
         }
         Next::Rest
     }
 
-    /// Gives a suspended poll the next turn, if that is due.
-    fn gives_turn(&mut self, depended_on: bool, now: u64) -> bool {
+    /// Gives a suspended poll the next turn, if one is due. Returns whether it has.
+    fn give_turn(&mut self, depended_on: bool, now: u64) -> bool {
         let vcpu = self.vcpu;
         if vcpu.tally.suspended.load(Acquire) == 0 {
             return false;
@@ -406,77 +410,78 @@ impl<'a> Watcher<'a> {
                     self.policy.has_suspended(&vcpu.rule(), now);
                 }
                 self.stuck = None;
-                self.loosen(false);
+                self.waive_permits(false);
                 Next::Done
             }
             Err(NotStopped::Over) => Next::Now,
             Err(NotStopped::NoThread) => {
                 vcpu.relay.turn.store(NONE, SeqCst);
-                self.has_no_thread(id, now);
+                self.report_standstill(id, now);
                 Next::At(now + KEPT)
             }
             Err(NotStopped::InUse) => self.in_use(id, now),
         }
     }
 
-    /// Every thread of the vCPU holds a poll that sleeps, if the current one does. That may be
-    /// meant; if it lasts, it is said once.
-    fn has_no_thread(&mut self, id: PollId, now: u64) {
-        const SAYS: &str = "upshift: every thread of a vCPU sleeps in the middle of a poll, so the vCPU stands still until one wakes up; \
+    /// Reports once if every thread of the vCPU holds a poll, and the current one sleeps for long.
+    /// A short standstill may be intended.
+    fn report_standstill(&mut self, id: PollId, now: u64) {
+        const MESSAGE: &str = "upshift: every thread of a vCPU sleeps in the middle of a poll, so the vCPU stands still until one wakes up; \
             raise Builder::max_suspended\n";
-        match self.crowded {
+        match self.without_thread {
             Some((_, NEVER)) => {}
             Some((before, since)) if before == id => {
-                if now - since >= PATIENT_FOR && self.current().is_asleep() {
-                    self.crowded = Some((id, NEVER));
-                    // Not by a lock that a poll may hold.
+                if now - since >= STANDSTILL_LIMIT && self.current().is_asleep() {
+                    self.without_thread = Some((id, NEVER));
+                    // Without a lock that a poll may hold.
                     // SAFETY: a pointer to a constant of the length given.
-                    unsafe { libc::write(2, SAYS.as_ptr().cast(), SAYS.len()) };
+                    unsafe { libc::write(2, MESSAGE.as_ptr().cast(), MESSAGE.len()) };
                 }
             }
-            _ => self.crowded = Some((id, now)),
+            _ => self.without_thread = Some((id, now)),
         }
     }
 
-    /// The current thread is in the middle of a use of its permit, and says when that ends. If it
-    /// does not end, it may depend on a suspended poll.
+    /// Decides while the current thread is in the middle of a use of its permit. The end of the use
+    /// notifies the watcher; a use that does not end may depend on a suspended poll.
     fn in_use(&mut self, id: PollId, now: u64) -> Next {
         let vcpu = self.vcpu;
         if !vcpu.threads[id.0].permit.ask(heavy_barrier) {
             return Next::Now;
         }
-        self.looks_stuck(id, now)
+        self.check_stuck(id, now)
     }
 
-    /// The current thread is in the middle of something that is no poll. If that goes on for too
-    /// long, suspended threads run.
-    fn looks_stuck(&mut self, id: PollId, now: u64) -> Next {
+    /// Checks a current thread that is outside of polls. If that lasts too long, suspended threads
+    /// run without permits.
+    fn check_stuck(&mut self, id: PollId, now: u64) -> Next {
         let before = self.stuck;
         if self.vcpu.tally.suspended.load(Acquire) != 0 && self.is_stuck(id, now) {
-            self.loosen(true);
+            self.waive_permits(true);
         }
         match (before, self.stuck) {
             (Some((seen, ..)), Some((again, ..))) if seen == again => Next::At(now + TURN),
-            // Most are found there once and run: no timer is set for those.
+            // Most threads are found there once, and run: no timer is set for them.
             _ if self.current().is_asleep() => Next::At(now + TURN),
             _ => Next::At(NEVER),
         }
     }
 
-    /// Suspended threads run without their permits, or not any more.
-    fn loosen(&mut self, loose: bool) {
+    /// Lets suspended threads run without their permits, or stops that.
+    fn waive_permits(&mut self, waived: bool) {
         let vcpu = self.vcpu;
-        if vcpu.orders.loose.swap(loose, SeqCst) == loose && !loose {
+        if vcpu.orders.permits_waived.swap(waived, SeqCst) == waived && !waived {
             return;
         }
-        if loose && !self.current().is_asleep() {
-            // It spins, and makes room, if the kernel does not share the CPU between them.
+        if waived && !self.current().is_asleep() {
+            // The current thread spins; its handler yields, in case the kernel does not share the
+            // CPU between the threads.
             self.current().interrupt();
         }
         let roles = vcpu.roles();
         for number in roles.of(Role::Suspended) {
             let thread = &vcpu.threads[number];
-            if loose {
+            if waived {
                 vcpu.wake_up(number);
             } else {
                 thread.interrupt();
@@ -484,7 +489,7 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Arrivals signal the eventfd from here on.
+    /// Makes arrivals signal the eventfd from here on.
     fn listen(&self) {
         let vcpu = self.vcpu;
         vcpu.worker().executor().set_attended(true);
@@ -492,13 +497,13 @@ impl<'a> Watcher<'a> {
         fence(SeqCst);
     }
 
-    /// Nothing waits. Says that it listens, and looks once more whether that is still true.
+    /// Rests because nothing waits: publishes that the watcher listens, and checks once more.
     fn rest(&self, id: PollId) -> Next {
         let vcpu = self.vcpu;
         let worker = vcpu.worker();
         let is_between = |poll: PollId| poll.1 == 0 && !vcpu.is_idle();
         if is_between(id) {
-            // A poll that begins now looks after itself.
+            // A poll that begins now arranges its own look.
             return Next::Rest;
         }
         let now = clock::now();
@@ -513,7 +518,7 @@ impl<'a> Watcher<'a> {
         fence(SeqCst);
         let now = self.poll_id();
         let waits = match now.1 {
-            // One that is idle sees to its timers.
+            // An idle thread waits for its timers itself.
             0 => worker.executor().bitmap() != 0 || vcpu.watch().has_arrivals(),
             _ => worker.executor().bitmap() | self.hidden(clock::now()) != 0,
         };

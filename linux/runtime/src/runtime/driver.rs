@@ -1,4 +1,4 @@
-//! What carries out the I/O of a runtime, and how that is chosen.
+//! Choice of the driver that carries out the I/O of a runtime.
 
 use std::fmt;
 use std::io;
@@ -10,26 +10,28 @@ use upshift_ring::{Driver, Job, Mode, Offload, SetupError, probe_ring};
 use crate::blocking::pool::{self, Pool, Refused};
 use crate::notice::{errno_of, notice};
 
-/// The environment variable that is asked where the program leaves the choice open.
+/// Environment variable that decides where the program leaves the choice open.
 const VARIABLE: &str = "UPSHIFT_DRIVER";
 
-/// The driver of a runtime, `Ring` or `Readiness`, and how it came to be.
+/// The driver of a runtime, `Ring` or `Readiness`, and the reason for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Choice {
     pub(crate) driver: Driver,
     why: String,
-    /// Left to `Driver::Auto`: the other driver may take its place.
+    /// Set if the program asked for `Driver::Auto`: the other driver may take the place of this
+    /// one.
     is_open: bool,
 }
 
 impl Choice {
-    /// What the program asks for, or the environment, or what works.
+    /// Chooses the driver that the program asks for, or the environment, or the one that works.
     ///
     /// # Errors
-    /// What io_uring lacks, if nothing else will do; `InvalidInput` for a word that is none in the environment.
+    /// The feature that io_uring lacks, if no other driver is allowed; `InvalidInput` for an
+    /// unknown word in the environment.
     pub(crate) fn make(asked: Driver) -> io::Result<Choice> {
         let (asked, by) = match asked {
-            Driver::Auto => by_environment()?,
+            Driver::Auto => driver_from_environment()?,
             asked => (asked, "by the program"),
         };
         match asked {
@@ -57,22 +59,24 @@ impl Choice {
         }
     }
 
-    /// What is left when a runtime on io_uring could not be built: an instance that is small works where those of its vCPUs do not.
-    pub(crate) fn instead(&self, error: &io::Error) -> Option<Choice> {
+    /// Returns the other driver, after a runtime on io_uring could not be built: the small ring of
+    /// the probe works where the vCPUs' rings do not.
+    pub(crate) fn fallback(&self, error: &io::Error) -> Option<Choice> {
         let is_by_ring = self.is_open && self.driver == Driver::Ring && setup_of(error).is_some();
         is_by_ring.then(|| Choice::without_ring(error)).flatten()
     }
 
-    /// Readiness, which is said once.
+    /// Falls back to readiness, with a notice once per process. `None` if the process lacks
+    /// descriptors.
     fn without_ring(error: &io::Error) -> Option<Choice> {
-        // With more descriptors io_uring would work, and without them nothing does.
+        // With more descriptors io_uring would work, and without them no driver does.
         let is_short = |setup: &SetupError| matches!(setup.errno(), libc::EMFILE | libc::ENFILE);
         if setup_of(error).is_some_and(is_short) {
             return None;
         }
         let why = format!("io_uring does not work here: {error}");
-        static SAID: Once = Once::new();
-        SAID.call_once(|| {
+        static REPORTED: Once = Once::new();
+        REPORTED.call_once(|| {
             notice(format_args!(
                 "{why}. I/O uses epoll, and threads for files; {VARIABLE}=readiness silences this message"
             ));
@@ -85,7 +89,7 @@ impl Choice {
     }
 }
 
-fn by_environment() -> io::Result<(Driver, &'static str)> {
+fn driver_from_environment() -> io::Result<(Driver, &'static str)> {
     let by = "by the environment";
     let Some(word) = std::env::var_os(VARIABLE) else {
         return Ok((Driver::Auto, by));
@@ -104,14 +108,15 @@ fn by_environment() -> io::Result<(Driver, &'static str)> {
     }
 }
 
-/// What kept a ring from being built, if that is what the error says.
+/// Returns the failed set-up of a ring, if that is the cause of the error.
 fn setup_of(error: &io::Error) -> Option<&SetupError> {
     error.get_ref().and_then(|inner| inner.downcast_ref())
 }
 
-/// Which driver a runtime has, why, and what another one would gain; from [`Runtime::report`](crate::Runtime::report).
+/// The driver of a runtime, the reason for it, and the gain of a better one; from
+/// [`Runtime::report`](crate::Runtime::report).
 ///
-/// As text it has a line for each.
+/// Its text has a line for each.
 ///
 /// ```
 /// let runtime = upshift::Runtime::builder().vcpus(1).build()?;
@@ -131,25 +136,26 @@ impl Report {
         Report { choice, mode }
     }
 
-    /// `Ring` or `Readiness`.
+    /// Returns the driver: `Ring` or `Readiness`.
     #[must_use]
     pub fn driver(&self) -> Driver {
         self.choice.driver
     }
 
-    /// How it runs.
+    /// Returns the mode in which the driver runs.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Why it is this one.
+    /// Returns the reason for the choice, in words.
     #[must_use]
     pub fn why(&self) -> &str {
         &self.choice.why
     }
 
-    /// What there is to gain, and how; `None` if this is the best there is.
+    /// Returns the gain that a newer kernel or another driver would bring; `None` if this is the
+    /// best one.
     #[must_use]
     pub fn gain(&self) -> Option<&'static str> {
         match self.mode {
@@ -158,7 +164,7 @@ impl Report {
                 "Linux 6.1 runs completion work on request: fewer interruptions, and preemption",
             ),
             Mode::Readiness => Some(
-                "io_uring takes a batch of operations per system call instead of one, and files need no threads",
+                "io_uring takes a batch of operations per system call fallback of one, and files need no threads",
             ),
         }
     }
@@ -179,7 +185,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// What blocks goes where functions that block go.
+/// Blocking operations run on the threads for blocking functions.
 impl Offload for Pool {
     fn offload(&self, level: u8, job: Job) {
         let level = Level::new(level).unwrap_or_default();
@@ -188,6 +194,6 @@ impl Offload for Pool {
         {
             call.refuse(errno);
         }
-        // One that is dropped ends with ECANCELED: the runtime shuts down.
+        // A job that is dropped ends with ECANCELED: the runtime shuts down.
     }
 }

@@ -1,4 +1,4 @@
-//! The runtime from outside.
+//! Handle to a runtime, for any thread.
 
 use std::fmt;
 use std::future::Future;
@@ -17,14 +17,25 @@ use crate::runtime::shared::Shared;
 use crate::task::JoinHandle;
 use crate::trace::Trace;
 
-/// A runtime from outside: `Clone`, `Send`, usable from any thread.
+/// A handle to a runtime: `Clone`, `Send`, usable from any thread.
+///
+/// ```
+/// use upshift::{Level, Runtime};
+///
+/// let runtime = Runtime::builder().vcpus(1).build()?;
+/// let handle = runtime.handle();
+/// let sum = std::thread::spawn(move || handle.spawn(async { 1 + 1 }, Level::NORMAL));
+/// let sum = sum.join().unwrap()?;
+/// assert_eq!(runtime.block_on(sum)?, 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Handle {
     pub(crate) shared: Arc<Shared>,
 }
 
 impl Handle {
-    /// The runtime whose coroutine is calling, or whose blocking function, or whose task of tokio's
+    /// Returns a handle to the runtime of the calling coroutine, blocking function or tokio task
     /// (`Builder::tokio`).
     ///
     /// # Errors
@@ -38,7 +49,7 @@ impl Handle {
     /// Starts a coroutine. See [`crate::spawn`].
     ///
     /// # Errors
-    /// [`SpawnError`] without memory, or while the runtime shuts down.
+    /// [`SpawnError`] if memory is short, or while the runtime shuts down.
     #[track_caller]
     pub fn spawn<F>(
         &self,
@@ -79,51 +90,53 @@ impl Handle {
         self.shared.domain.cancel(id)
     }
 
-    /// The state of a coroutine.
+    /// Returns the state of a coroutine.
     #[must_use]
     pub fn state(&self, id: CoroutineId) -> State {
         self.shared.domain.state(id)
     }
 
-    /// How many vCPUs serve.
+    /// Returns the number of vCPUs in service.
     #[must_use]
     pub fn vcpus(&self) -> usize {
         self.shared.domain.active_vcpus()
     }
 
-    /// What happened on each level since the start, over all vCPUs.
+    /// Returns the counters of a level since the start, over all vCPUs.
     #[must_use]
     pub fn level_stats(&self, level: Level) -> crate::runtime::stats::LevelStats {
         crate::runtime::stats::of_level(&self.shared.domain, level)
     }
 
-    /// A snapshot of everything that is counted: coroutines by state, levels, vCPUs,
-    /// rings, preemption. Some microseconds for the caller; nothing stops for it.
-    /// See [`metrics`](crate::metrics).
+    /// Returns a snapshot of all counters: coroutines by state, levels, vCPUs, rings, preemption.
+    ///
+    /// Takes some microseconds of the caller; nothing stops for it. See
+    /// [`metrics`](crate::metrics).
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         crate::metrics::collect(&self.shared)
     }
 
-    /// The recording of what becomes of coroutines and vCPUs: a timeline. See [`trace`](crate::trace).
+    /// Returns the recorder of the life of coroutines and vCPUs: a timeline. See
+    /// [`trace`](crate::trace).
     #[must_use]
     pub fn trace(&self) -> Trace {
         Trace::new(&self.shared)
     }
 
-    /// What preemption has done so far, over all vCPUs.
+    /// Returns the counters of preemption, over all vCPUs.
     #[must_use]
     pub fn preemption_stats(&self) -> PreemptionStats {
         self.shared.preemption_stats()
     }
 
-    /// How this runtime stands with the machine's daemon.
+    /// Returns the state of this runtime's connection to the machine's daemon.
     #[must_use]
     pub fn board_stats(&self) -> BoardStats {
         self.shared.board_stats()
     }
 
-    /// Bit L is set iff level L has a ready coroutine.
+    /// Returns the bitmap: bit L is set iff level L has a ready coroutine.
     #[must_use]
     pub fn bitmap(&self) -> u64 {
         self.shared.domain.bitmap()

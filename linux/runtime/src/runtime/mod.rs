@@ -1,9 +1,9 @@
 //! The runtime: a domain, and a thread for each of its vCPUs.
 //!
-//! The thread that builds the runtime serves vCPU 0, while it is in
-//! [`Runtime::block_on`]; each other vCPU has a thread of its own. Dropping the
-//! runtime cancels every coroutine while all vCPUs still serve, so that I/O in
-//! flight is cancelled by the rings that started it; then the threads leave.
+//! The thread that builds the runtime serves vCPU 0 while it is in [`Runtime::block_on`]; each
+//! other vCPU has a thread of its own. Dropping the runtime cancels every coroutine while all vCPUs
+//! still serve, so that I/O in flight is cancelled by the rings that started it; then the threads
+//! end.
 
 pub(crate) mod builder;
 pub(crate) mod driver;
@@ -37,11 +37,14 @@ use crate::preempt::interrupt;
 use crate::runtime::builder::Builder;
 use crate::runtime::driver::Report;
 use crate::runtime::handle::Handle;
-use crate::runtime::shared::{Other, Shared};
+use crate::runtime::shared::{Shared, VcpuThread};
 use crate::task::JoinError;
 use crate::worker::{ENDING_WAIT, Until, Worker};
 
-/// Vcpus, threads and rings: everything coroutines need. See the [crate].
+/// A runtime: vCPUs with their threads and rings, and the coroutines that run on them. See the
+/// [crate].
+///
+/// Dropping it cancels all coroutines and waits until they have exited.
 pub struct Runtime {
     pub(crate) shared: Arc<Shared>,
     pub(crate) engine: Engine,
@@ -49,13 +52,13 @@ pub struct Runtime {
     /// The affinity of the building thread before it was pinned.
     pub(crate) affinity: Option<affinity::Mask>,
     pub(crate) observers: Observers,
-    /// Ends when the vCPUs have.
+    /// tokio's context. It ends after the vCPUs.
     #[cfg(feature = "tokio-rt")]
     pub(crate) _beside: Option<crate::tokio::beside::Beside>,
     pub(crate) not_send: PhantomData<*const ()>,
 }
 
-/// Threads that look on; they end first.
+/// Threads that observe the runtime; they end first.
 #[derive(Default)]
 pub(crate) struct Observers {
     pub(crate) watchdog: Option<Watchdog>,
@@ -63,30 +66,31 @@ pub(crate) struct Observers {
     pub(crate) view: Option<crate::observe::Server>,
 }
 
-/// How vCPU 0 is served.
+/// The service of vCPU 0.
 pub(crate) enum Engine {
-    /// By the thread that built the runtime, while it is in `block_on`. `None` when it has ended.
+    /// The thread that built the runtime serves it, while in `block_on`. `None` after its end.
     Inline(Option<Box<Worker>>),
-    /// By threads of its own, all the time; what is pinned by the thread that built the runtime.
+    /// Threads of its own serve it all the time; the thread that built the runtime polls pinned
+    /// coroutines.
     Preemptible(Arc<Preemptible>),
 }
 
 impl Runtime {
-    /// A runtime with the default settings: one vCPU per CPU.
+    /// Creates a runtime with the default settings: one vCPU per CPU.
     ///
     /// # Errors
-    /// As [`Builder::build`].
+    /// Those of [`Builder::build`].
     pub fn new() -> io::Result<Runtime> {
         Runtime::builder().build()
     }
 
-    /// Settings for a runtime.
+    /// Returns the settings of a runtime to be built.
     #[must_use]
     pub fn builder() -> Builder {
         Builder::new()
     }
 
-    /// A handle to spawn, wake and inspect from any thread.
+    /// Returns a handle to spawn, wake and inspect from any thread.
     #[must_use]
     pub fn handle(&self) -> Handle {
         Handle {
@@ -94,17 +98,21 @@ impl Runtime {
         }
     }
 
-    /// Runs `future` as the main coroutine on vCPU 0, which the calling thread
-    /// serves meanwhile. Other coroutines of vCPU 0 rest when this returns.
+    /// Runs `future` as the main coroutine on vCPU 0, which the calling thread serves meanwhile.
+    /// Other
+    /// coroutines of vCPU 0 rest when this returns.
     ///
-    /// With preemption, vCPU 0 has threads of its own, which go on when this
-    /// returns. The calling thread polls the main coroutine and those of
-    /// [`spawn_local`](crate::spawn_local) only, at the price of two switches a
-    /// poll: spawn what is hot. They are interrupted like others; while one of them is, the others wait for it.
+    /// With preemption, vCPU 0 has threads of its own, which go on when this returns. The calling
+    /// thread polls only the main coroutine and those of [`spawn_local`](crate::spawn_local), at
+    /// the
+    /// price of two switches per poll: spawn hot work. These polls are interrupted like others;
+    /// while
+    /// one of them is, the other pinned coroutines wait for it.
     ///
     /// # Panics
-    /// If the future panics, with its payload; if the main coroutine is cancelled by its id; if called inside a coroutine; or, with
-    /// preemption, at the end of its thread, when the destructors of thread-locals run.
+    /// If the future panics, with its payload; if the main coroutine is cancelled by its id; if
+    /// called inside a coroutine; or, with preemption, at the end of its thread, when the
+    /// destructors of thread-locals run.
     #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         match self.run_main(future, Location::caller()) {
@@ -113,10 +121,11 @@ impl Runtime {
         }
     }
 
-    /// As [`block_on`](Runtime::block_on), for a main coroutine that may be cancelled by its id.
+    /// Runs a main coroutine that may be cancelled by its id, like [`block_on`](Runtime::block_on)
+    /// otherwise.
     ///
     /// # Errors
-    /// That it was cancelled.
+    /// [`JoinError`] if the main coroutine was cancelled.
     ///
     /// # Panics
     /// If the future panics, with its payload; or if called inside a coroutine.
@@ -149,15 +158,15 @@ impl Runtime {
                 output: &mut output,
                 done: &done,
             };
-            // SAFETY: the coroutine borrows from this frame. It is gone when the
-            // loop below returns: `done` is set by the drop of `main`, and the
-            // loop does not unwind (`AbortOnUnwind`).
+            // SAFETY: the coroutine borrows from this frame. It has exited when the loop below
+            // returns: the drop of `main` sets `done`, and the loop does not unwind
+            // (`AbortOnUnwind`).
             let main: Pin<Box<dyn Future<Output = ()> + 'static>> = unsafe {
                 std::mem::transmute(Box::pin(main) as Pin<Box<dyn Future<Output = ()> + '_>>)
             };
             let abort = AbortOnUnwind;
-            // SAFETY: `Runtime` is not `Send`, so this thread is the only one that
-            // ever polls what is pinned to vCPU 0; the handle stays here.
+            // SAFETY: `Runtime` is not `Send`, so this thread is the only one that ever polls
+            // coroutines pinned to vCPU 0; the handle stays here.
             let spawned = unsafe {
                 self.executor()
                     .spawn_pinned_at(main, Priority::At(self.main_level), location)
@@ -171,12 +180,12 @@ impl Runtime {
                             .expect("the signal has been claimed"),
                         Engine::Inline(_) => {
                             self.worker().run(Until::Set(&done));
-                            self.worker().hand_in();
+                            self.worker().complete_cancellations();
                         }
                     }
                     std::mem::forget(abort);
-                    // The output of a coroutine whose future is dropped is there,
-                    // once its exit is complete, which the loop has waited for.
+                    // A detached coroutine leaves its output in `output` once its exit is complete,
+                    // which the loop has waited for.
                     handle.detach();
                 }
                 Err(error) => {
@@ -192,13 +201,13 @@ impl Runtime {
         }
     }
 
-    /// How the rings of this runtime run.
+    /// Returns the mode in which the rings of this runtime run.
     #[must_use]
     pub fn ring_mode(&self) -> Mode {
         self.worker().ring().mode()
     }
 
-    /// Which driver carries its I/O out, why, and what there is to gain.
+    /// Returns the driver that carries out I/O, the reason for it, and the gain of a better one.
     #[must_use]
     pub fn report(&self) -> Report {
         Report::new(self.shared.settings.driver.clone(), self.ring_mode())
@@ -208,7 +217,8 @@ impl Runtime {
         self.worker().executor()
     }
 
-    /// Of one that is preemptible, what is safe from any thread.
+    /// Returns the worker of vCPU 0. Of a preemptible vCPU, only its parts that are safe on any
+    /// thread are used.
     fn worker(&self) -> &Worker {
         match &self.engine {
             Engine::Inline(Some(worker)) => worker,
@@ -218,7 +228,7 @@ impl Runtime {
     }
 }
 
-/// The main coroutine: a future of `block_on`'s frame, and where its output goes.
+/// The main coroutine: a future of `block_on`'s frame, and the place of its output.
 struct Main<'a, F: Future> {
     future: Pin<Box<F>>,
     output: &'a mut Option<std::thread::Result<F::Output>>,
@@ -260,7 +270,7 @@ impl Drop for Runtime {
         self.observers = Observers::default();
         let shared = self.shared.clone();
         shared.domain.close();
-        // A poll that does not return keeps a runtime with preemption only so long.
+        // With preemption, a poll that does not return delays the end by this much at most.
         let limit = shared
             .settings
             .preemption
@@ -271,7 +281,7 @@ impl Drop for Runtime {
             // Cancelled coroutines exit on their vCPUs; this thread serves its own, or polls the
             // pinned ones.
             match &self.engine {
-                Engine::Inline(Some(worker)) => see_all_exit(worker),
+                Engine::Inline(Some(worker)) => serve_until_all_exited(worker),
                 Engine::Inline(None) => {}
                 Engine::Preemptible(vcpu) => {
                     let exits = Cell::new(exited(&shared.domain));
@@ -280,27 +290,27 @@ impl Drop for Runtime {
                         let no_more_exit = exits.replace(now) == now;
                         is_over() || (no_more_exit && shared.domain.cancel_all() == 0)
                     };
-                    // At the end of its thread it can serve nothing any more, and only waits.
+                    // At the end of its thread it cannot serve the vCPU any more, and only waits.
                     while vcpu.serve_as_main(true, &ends).is_err() && !ends() {
                         thread::sleep(ENDING_WAIT);
                     }
                 }
             }
         }
-        let others = std::mem::take(&mut *shared.others());
-        for other in &others {
-            shared.stop(other);
+        let threads = std::mem::take(&mut *shared.vcpu_threads());
+        for thread in &threads {
+            shared.stop(thread);
         }
-        let mut given_up = 0;
-        for Other { thread, .. } in others {
+        let mut left_behind = 0;
+        for VcpuThread { thread, .. } in threads {
             while limit.is_some_and(|limit| Instant::now() < limit) && !thread.is_finished() {
                 thread::sleep(Duration::from_micros(200));
             }
             if limit.is_none() || thread.is_finished() {
-                // A thread that panicked has said so already.
+                // A thread that panicked has reported it already.
                 drop(thread.join());
             } else {
-                given_up += 1;
+                left_behind += 1;
             }
         }
         if let Engine::Inline(worker) = &mut self.engine
@@ -308,16 +318,18 @@ impl Drop for Runtime {
         {
             worker.retire();
         }
-        if given_up != 0 {
-            // They would be dropped on the thread that serves vCPU 0 now.
+        if left_behind != 0 {
+            // The pinned coroutines would otherwise be dropped on the thread that still serves vCPU
+            // 0.
             if let Some(vcpu) = shared.domain.vcpus().find(|vcpu| vcpu.index() == 0) {
-                // SAFETY: this thread built the runtime, so what is pinned there is its own, and it polls nothing now.
+                // SAFETY: this thread built the runtime, so the coroutines pinned there are its
+                // own, and it polls none now.
                 unsafe { vcpu.discard_pinned() };
             }
             notice(format_args!(
                 "a poll did not end within a second of the runtime's shutdown; its thread is left behind"
             ));
-            // Its domain stays for as long as it goes on.
+            // The domain is leaked, since that thread still uses it.
             std::mem::forget(shared.clone());
         }
         if let Some(membership) = &shared.membership {
@@ -330,22 +342,22 @@ impl Drop for Runtime {
     }
 }
 
-/// How many coroutines have exited.
+/// Returns the number of coroutines that have exited.
 fn exited(domain: &Domain<Linux>) -> u64 {
     domain.vcpus().map(|vcpu| vcpu.exits().0).sum()
 }
 
 /// Serves the vCPU of the calling thread until no coroutine of its runtime is left.
 ///
-/// Coroutines that have come since, and those that were being polled, are cancelled when no more
-/// exit: to go over all of them costs as much as there are.
-fn see_all_exit(worker: &Worker) {
+/// Coroutines that were spawned meanwhile, and those that were being polled, are cancelled once no
+/// more exit: visiting all of them costs time in proportion to their number.
+fn serve_until_all_exited(worker: &Worker) {
     let domain = &worker.shared().domain;
-    worker.ends();
+    worker.set_ending();
     let _serving = context::serve(worker);
     let mut before = None;
     while domain.cancel_all() != 0 {
-        // Where none has exited since the last time, other threads hold the rest up.
+        // Where none has exited since the last round, other threads delay the rest.
         let began = exited(domain);
         let waits = before.replace(began) == Some(began);
         let (turns, exits) = (Cell::new(0), Cell::new(began));
@@ -357,7 +369,7 @@ fn see_all_exit(worker: &Worker) {
             turns.set(turns.get() + 1);
             turns.get() > 64 || (domain.bitmap() == 0 && (!waits || turns.get() > 1))
         };
-        worker.run_within(Until::Says(&done));
+        worker.run_within(Until::True(&done));
     }
 }
 

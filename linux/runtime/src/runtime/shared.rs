@@ -1,14 +1,14 @@
-//! What all vCPUs of a runtime share.
+//! State that all vCPUs of a runtime share.
 //!
 //! | state | written by | read by |
 //! |---|---|---|
-//! | `domain`, `pool`, `reaches`, `meters` | all, as they document | all |
+//! | `domain`, `pool`, `access`, `meters` | all, as they document | all |
 //! | `number`, `settings`, `membership`, `built` | set by the builder | all |
 //! | `outermost`, `surroundings` | set by the builder | all |
-//! | `others` | threads that add or release a vCPU, under its lock | the same, the end |
+//! | `vcpu_threads` | threads that add or release a vCPU, under its lock | the same, the end |
 //! | `reported`, `retired` | the first vCPU that sees the failure | vCPUs that see it |
 //! | `running` | the builder, once | threads that add a vCPU |
-//! | `watch` | the builder, before polls begin | vCPUs, after each wait |
+//! | `monitor` | the builder, before polls begin | vCPUs, after each wait |
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,72 +25,72 @@ use crate::context::numbers::Number;
 use crate::host::Linux;
 use crate::metrics::Meter;
 use crate::notice::notice;
-use crate::observe::Watch;
+use crate::observe::Monitor;
 use crate::preempt::{self, PreemptionStats};
 use crate::runtime::driver::Choice;
-use crate::stand_in::arrivals::Reaches;
+use crate::stand_in::arrivals::AccessTable;
 use crate::tokio::around::Surroundings;
 
-/// See the module.
+/// The shared state of a runtime; see the module.
 pub(crate) struct Shared {
     pub(crate) domain: Domain<Linux>,
-    /// How locks name it.
+    /// Number by which locks identify the runtime.
     pub(crate) number: Number,
     pub(crate) pool: Arc<Pool>,
     pub(crate) settings: Settings,
-    pub(crate) others: Mutex<Vec<Other>>,
-    /// A ring that fails is reported once, not at every turn.
+    pub(crate) vcpu_threads: Mutex<Vec<VcpuThread>>,
+    /// Set once a failing ring has been reported.
     pub(crate) reported: AtomicBool,
-    /// All vCPUs of the builder have been started.
+    /// Set once all vCPUs of the builder have been started.
     pub(crate) running: AtomicBool,
-    /// This process among the others of the machine.
+    /// This process's membership of the daemon's machine.
     pub(crate) membership: Option<Arc<Membership>>,
-    /// When it was built, ticks.
+    /// Tick at which the runtime was built.
     pub(crate) built: u64,
     pub(crate) meters: Meters,
-    /// The vCPUs, as they reach each other.
-    pub(crate) reaches: Reaches,
-    /// Set if polls are watched.
-    pub(crate) watch: OnceLock<Arc<Watch>>,
-    /// Contexts of all threads that run code of users.
+    /// Access of vCPUs to each other's timers and rings, for standing in.
+    pub(crate) access: AccessTable,
+    /// Set if a watchdog observes the polls.
+    pub(crate) monitor: OnceLock<Arc<Monitor>>,
+    /// Contexts of all threads that run user code.
     pub(crate) outermost: Surroundings,
-    /// Contexts of threads while they poll: the same, and hooks.
+    /// Contexts of threads while they poll: `outermost` and the user's hooks.
     pub(crate) surroundings: Surroundings,
 }
 
-/// Constants that vCPUs are made with.
+/// Settings with which vCPUs are created.
 pub(crate) struct Settings {
     /// The longest spin before a wait.
     pub(crate) spin: Duration,
-    /// Between two reaps, beside something more urgent.
+    /// The interval between two reaps while something more urgent is ready.
     pub(crate) reap_interval: Duration,
     /// The longest run of a coroutine before it goes to the tail of its level.
     pub(crate) quantum: Duration,
     pub(crate) ring: upshift_ring::Config,
     pub(crate) driver: Choice,
-    /// Beginning of the names of threads.
+    /// Prefix of the names of threads.
     pub(crate) name: String,
-    /// The CPUs that the user has chosen, by vCPU.
+    /// CPUs that the user has chosen, by vCPU.
     pub(crate) pins: Vec<usize>,
-    /// The CPUs of the process, for vCPUs that must be pinned and are not by the user.
+    /// CPUs of the process, for vCPUs that must be pinned and that the user did not pin.
     pub(crate) cpus: Vec<usize>,
-    /// How vCPUs interrupt polls; `None`: they do not.
+    /// How vCPUs interrupt polls; `None` if they do not.
     pub(crate) preemption: Option<preempt::Settings>,
 }
 
 /// A vCPU with a thread of its own.
-pub(crate) struct Other {
+pub(crate) struct VcpuThread {
     pub(crate) index: usize,
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) thread: thread::JoinHandle<()>,
 }
 
-/// What each vCPU says of itself; one that is released and added again goes on with its own.
+/// Meters of the vCPUs. A vCPU that is released and added again continues its own.
 #[derive(Default)]
 pub(crate) struct Meters(Mutex<Vec<Arc<Meter>>>);
 
 impl Shared {
-    /// A ring failed in a way that its operations do not see.
+    /// Reports a failure of a ring that no operation sees: once, since it may recur at every turn.
     #[cold]
     pub(crate) fn report(&self, error: &io::Error) {
         if !self.reported.swap(true, Ordering::Relaxed) {
@@ -103,7 +103,7 @@ impl Shared {
         thread::sleep(Duration::from_millis(1));
     }
 
-    /// What a vCPU says of itself.
+    /// Returns the meter of a vCPU.
     pub(crate) fn meter(&self, index: usize) -> Arc<Meter> {
         debug_assert!(index < MAX_VCPUS);
         let mut meters = self.meters.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -113,7 +113,8 @@ impl Shared {
         meters[index].clone()
     }
 
-    /// The CPU that the user wants a vCPU on; with the board, or preemption, every vCPU has one.
+    /// Returns the CPU of a vCPU: the user's choice, or, with the board or preemption, one of the
+    /// process's CPUs.
     pub(crate) fn pin_of(&self, index: usize) -> Option<usize> {
         let by_user = self.settings.pins.get(index).copied();
         let needs_one = self.membership.is_some() || self.settings.preemption.is_some();
@@ -125,7 +126,7 @@ impl Shared {
         cpus.get(index % cpus.len().max(1)).copied()
     }
 
-    /// What preemption has done so far.
+    /// Returns the counters of preemption.
     pub(crate) fn preemption_stats(&self) -> PreemptionStats {
         let mut stats = PreemptionStats::default();
         self.domain.host().add_preemption_to(&mut stats);
@@ -136,7 +137,7 @@ impl Shared {
         stats
     }
 
-    /// How the process stands with the daemon.
+    /// Returns the state of the connection to the daemon.
     pub(crate) fn board_stats(&self) -> BoardStats {
         self.membership
             .as_ref()

@@ -1,4 +1,4 @@
-//! What happened on each level: counters of the scheduler in units of time.
+//! Counters of a level, in units of time.
 
 use std::time::Duration;
 
@@ -7,12 +7,13 @@ use upshift_core::{Domain, Level};
 use crate::host::Linux;
 use crate::time::clock;
 
-/// What happened on one level since the runtime was built, over all vCPUs.
+/// Counters of one level since the runtime was built, over all vCPUs.
 #[derive(Clone, Debug)]
 pub struct LevelStats {
     inner: upshift_core::LevelStats,
 }
 
+/// Merges the counters of a level of all vCPUs.
 pub(crate) fn of_level(domain: &Domain<Linux>, level: Level) -> LevelStats {
     let mut vcpus = domain.vcpus();
     let mut all = match vcpus.next() {
@@ -26,32 +27,32 @@ pub(crate) fn of_level(domain: &Domain<Linux>, level: Level) -> LevelStats {
 }
 
 impl LevelStats {
-    /// Polls begun.
+    /// Returns the number of polls begun.
     #[must_use]
     pub fn polls(&self) -> u64 {
         self.inner.polls
     }
 
-    /// Polls that were interrupted for something at least as urgent.
+    /// Returns the number of polls that were interrupted for something at least as urgent.
     #[must_use]
     pub fn suspensions(&self) -> u64 {
         self.inner.suspensions
     }
 
-    /// Time spent in polls.
+    /// Returns the time spent in polls.
     #[must_use]
     pub fn run_time(&self) -> Duration {
         clock::from_ticks(self.inner.run_ticks)
     }
 
-    /// Time during which the level had something ready and none of it was picked.
+    /// Returns the time during which the level had a ready coroutine and none of it was picked.
     #[must_use]
     pub fn starve_time(&self) -> Duration {
         clock::from_ticks(self.inner.starve_ticks)
     }
 
-    /// The time from ready to polled that a share `q` (0.0 to 1.0) of all polls
-    /// did not exceed; at most a fifth too small.
+    /// Returns the time from ready to polled that a share `q` (0.0 to 1.0) of all polls did not
+    /// exceed; at most a fifth too small.
     #[must_use]
     pub fn wait_quantile(&self, q: f64) -> Duration {
         clock::from_ticks(self.inner.wait.quantile(q))

@@ -1,4 +1,5 @@
-//! What the vCPUs of a runtime know of each other's timers and rings, and the right to work on the ring of one that is in a long poll.
+//! Access of a runtime's vCPUs to each other's timers and rings, and the right to work on the ring
+//! of a vCPU in a long poll.
 
 use std::cell::Cell;
 use std::ptr::null;
@@ -13,73 +14,75 @@ use crate::preempt::interrupt::{self, OnStack, Sent};
 use crate::preempt::permit;
 use crate::time::timers::Timers;
 
-/// One vCPU, as the others reach it.
-pub(crate) struct Reach {
+/// The parts of a vCPU that the others may use.
+pub(crate) struct VcpuAccess {
     timers: Arc<Timers>,
-    /// While its loop runs, if the kernel can tell of arrivals.
+    /// Set while the vCPU's loop runs, if the kernel can announce arrivals.
     pub(crate) arrivals: Option<Arc<Arrivals>>,
 }
 
-/// The vCPUs that are served, by index. A thread that works on the ring of one holds its place.
-pub(crate) struct Reaches(Box<[Mutex<Option<Reach>>]>);
+/// The vCPUs in service, by index. A thread that works on the ring of a vCPU holds its entry.
+pub(crate) struct AccessTable(Box<[Mutex<Option<VcpuAccess>>]>);
 
-impl Default for Reaches {
-    fn default() -> Reaches {
-        Reaches((0..MAX_VCPUS).map(|_| Mutex::new(None)).collect())
+impl Default for AccessTable {
+    fn default() -> AccessTable {
+        AccessTable((0..MAX_VCPUS).map(|_| Mutex::new(None)).collect())
     }
 }
 
-impl Reaches {
-    /// The others may reach vCPU `index`, or not any more.
+impl AccessTable {
+    /// Opens vCPU `index` to the others, or closes it.
     pub(crate) fn set(&self, index: usize, timers: Option<&Arc<Timers>>) {
-        *self.place(index) = timers.map(|timers| Reach {
+        *self.entry(index) = timers.map(|timers| VcpuAccess {
             timers: timers.clone(),
             arrivals: None,
         });
     }
 
     fn set_arrivals(&self, index: usize, arrivals: Option<Arc<Arrivals>>) {
-        if let Some(reach) = &mut *self.place(index) {
-            reach.arrivals = arrivals;
+        if let Some(entry) = &mut *self.entry(index) {
+            entry.arrivals = arrivals;
         }
     }
 
-    pub(crate) fn place(&self, index: usize) -> MutexGuard<'_, Option<Reach>> {
+    pub(crate) fn entry(&self, index: usize) -> MutexGuard<'_, Option<VcpuAccess>> {
         self.0[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn arrivals(&self, index: usize) -> Option<Arc<Arrivals>> {
-        self.place(index).as_ref()?.arrivals.clone()
+        self.entry(index).as_ref()?.arrivals.clone()
     }
 
     pub(crate) fn timers(&self, index: usize) -> Option<Arc<Timers>> {
-        Some(self.place(index).as_ref()?.timers.clone())
+        Some(self.entry(index).as_ref()?.timers.clone())
     }
 }
 
-/// The ring of a vCPU whose loop runs.
+/// The ring of a vCPU whose loop runs, as the others use it.
 pub(crate) struct Arrivals {
     permit: Permit,
     pub(crate) watch: Watch,
     ring: *const Ring,
-    /// The thread whose loop runs.
+    /// Id of the thread that runs the loop.
     owner: AtomicU32,
     /// The last signal to the owner.
     sent: Sent,
     /// Set while the owner is to enter its ring.
     owes_enter: AtomicBool,
-    /// An idle vCPU listens to the ring. Taken back by the owner.
+    /// Set while an idle vCPU listens to the ring. The owner clears it.
     pub(crate) listened: AtomicBool,
 }
 
-// SAFETY: `ring` is used by the owner, or by a thread that holds the vCPU's place in `Reaches` and has revoked the permit; it is
-// there as long as the loop runs, which takes the place before it ends. The rest is `Sync`.
+// SAFETY: `ring` is used by the owner, or by a thread that holds the vCPU's entry in the table and
+// has revoked the permit; the ring outlives the loop, which takes the entry before it ends. The
+// rest is `Sync`.
 unsafe impl Send for Arrivals {}
 // SAFETY: as above.
 unsafe impl Sync for Arrivals {}
 
 impl Arrivals {
-    /// For the ring of the calling thread; `None` where the kernel does not tell of arrivals during a poll.
+    /// Creates the access to the ring of the calling thread; `None` where the kernel does not
+    /// announce arrivals during a poll.
     pub(crate) fn of(ring: &Ring) -> Option<Arc<Arrivals>> {
         if !ring.tells_of_arrivals() || register_barrier().is_err() {
             return None;
@@ -96,7 +99,7 @@ impl Arrivals {
         }))
     }
 
-    /// The owner is back at its ring: no other vCPU need listen.
+    /// Ends the listening of other vCPUs: the owner is back at its ring.
     #[inline]
     pub(crate) fn owner_is_back(&self) {
         if self.listened.load(Ordering::Relaxed) {
@@ -107,12 +110,13 @@ impl Arrivals {
         }
     }
 
-    /// Works on the ring in place of its owner. Only with its place held.
+    /// Works on the ring in place of its owner. The caller holds the vCPU's entry.
     pub(crate) fn turn(&self) -> Vec<Foreign> {
-        // Twice: the owner may have left between the attempt and the question.
+        // Twice: the owner may have ended its use between the attempt and the question.
         for _ in 0..2 {
             if self.permit.revoke(heavy_barrier).is_ok() {
-                // SAFETY: the owner is outside of all uses, and stays there until the permit is granted; the place is held.
+                // SAFETY: the owner is outside of all uses, and stays there until the permit is
+                // granted; the caller holds the entry.
                 let turn = unsafe { (*self.ring).stand_in() };
                 self.permit.grant();
                 self.permit.nudge();
@@ -121,7 +125,8 @@ impl Arrivals {
                 }
                 return turn.wakers;
             }
-            // In the middle of a call of the runtime: its end notifies this one.
+            // The owner is in the middle of a call of the runtime: the end of the call notifies
+            // this thread.
             if self.permit.ask(heavy_barrier) {
                 break;
             }
@@ -141,7 +146,7 @@ thread_local! {
     static OWN: Cell<*const Arrivals> = const { Cell::new(null()) };
 }
 
-/// The calling thread has been interrupted: it enters its ring, if it was asked to.
+/// Answers a signal to the calling thread: enters its ring, if that was asked for.
 pub(crate) fn answer_here() {
     // SAFETY: set while the loop runs, which holds it.
     if let Some(own) = unsafe { OWN.get().as_ref() } {
@@ -157,7 +162,7 @@ const CALLS: permit::Calls = permit::Calls {
     wait: permit::just_wait,
 };
 
-/// A use has ended that another vCPU found under way.
+/// Notifies the vCPU that found a use under way, which has now ended.
 fn notify_own() {
     // SAFETY: set while the loop runs, which holds it.
     if let Some(own) = unsafe { OWN.get().as_ref() } {
@@ -165,9 +170,10 @@ fn notify_own() {
     }
 }
 
-/// While it lives, other vCPUs may stand in for the one whose loop runs on this thread, in the middle of polls.
-pub(crate) struct Reachable<'a> {
-    reaches: &'a Reaches,
+/// Guard: while it lives, other vCPUs may stand in for the one whose loop runs on this thread, in
+/// the middle of polls.
+pub(crate) struct StandInGuard<'a> {
+    access: &'a AccessTable,
     index: usize,
     arrivals: &'a Arrivals,
     permit: permit::Before,
@@ -175,26 +181,26 @@ pub(crate) struct Reachable<'a> {
     _stack: OnStack,
 }
 
-impl<'a> Reachable<'a> {
-    /// Of vCPU `index`, whose ring the calling thread made. Outside of polls.
+impl<'a> StandInGuard<'a> {
+    /// Opens vCPU `index`, whose ring the calling thread made. Called outside of polls.
     pub(crate) fn begin(
-        reaches: &'a Reaches,
+        access: &'a AccessTable,
         index: usize,
         arrivals: &'a Arc<Arrivals>,
-    ) -> Reachable<'a> {
+    ) -> StandInGuard<'a> {
         let stack = OnStack::begin();
         // SAFETY: cannot fail.
         let thread = unsafe { libc::gettid() } as u32;
         arrivals.owner.store(thread, Ordering::Relaxed);
-        // A loop within a poll of another runtime: that one's permit stays in use.
+        // In a loop within a poll of another runtime, the outer permit stays in use.
         permit::enter();
-        // SAFETY: the drop puts the one before back, and the vCPU keeps this one until then.
+        // SAFETY: the drop puts the former permit back, and the vCPU keeps this one until then.
         let permit = unsafe { permit::hold(&arrivals.permit, CALLS) };
         permit::enter();
         let own = OWN.replace(Arc::as_ptr(arrivals));
-        reaches.set_arrivals(index, Some(arrivals.clone()));
-        Reachable {
-            reaches,
+        access.set_arrivals(index, Some(arrivals.clone()));
+        StandInGuard {
+            access,
             index,
             arrivals,
             permit,
@@ -204,20 +210,20 @@ impl<'a> Reachable<'a> {
     }
 }
 
-impl Drop for Reachable<'_> {
+impl Drop for StandInGuard<'_> {
     fn drop(&mut self) {
-        // Waits for one that stands in.
-        self.reaches.set_arrivals(self.index, None);
+        // Waits for a vCPU that stands in.
+        self.access.set_arrivals(self.index, None);
         self.arrivals.owner_is_back();
         permit::leave();
         OWN.set(self.own);
-        // SAFETY: it was held when this one began.
+        // SAFETY: the permit was held when the guard was created.
         unsafe { permit::put_back(self.permit) };
         permit::leave();
     }
 }
 
-/// What an idle vCPU hears of the ring of another one.
+/// Wait of an idle vCPU for arrivals at the ring of another one.
 pub(crate) struct Listening {
     pub(crate) arrivals: Arc<Arrivals>,
     pub(crate) fd: Fd,

@@ -1,25 +1,28 @@
-//! What the other vCPUs of a runtime do for one that is in a long poll.
+//! Service of a vCPU in a long poll by the others of its runtime.
 //!
-//! A vCPU that computes serves neither its timers nor its ring. An idle one that finds it so ([`Vcpu::look`]) stands in
-//! for it, without any rights:
+//! A vCPU that computes serves neither its timers nor its ring. An idle vCPU that finds it so
+//! ([`Vcpu::look`]) stands in for it, without any rights:
 //!
 //! * **Timers** are behind a lock of their own; any thread may expire them.
-//! * **The ring** is worked on by one thread at a time, and entered by the one that made it. The idle vCPU
-//!   takes the owner's permit (`permit`), which says that its thread is in the middle of a poll and outside of the
-//!   runtime; works on the queues; gives the permit back, and only then wakes what waited: wakers are foreign code, which may
-//!   wait for a lock that the owner's poll holds. What is left to the kernel the owner does in a signal handler
-//!   (`interrupt`), and no thread waits for it: it signals the eventfd of the ring.
+//! * **The ring** is worked on by one thread at a time, and entered by the thread that made it. The
+//!   idle vCPU takes the owner's permit (`permit`), which guarantees that the owner's thread is in
+//!   the middle of a poll and outside of the runtime; works on the queues; gives the permit back,
+//!   and only then calls the wakers: they are user code, which may wait for a lock that the owner's
+//!   poll holds. System calls are left to the owner, which makes them in a signal handler
+//!   (`interrupt`). No thread waits for that: the handler signals the eventfd of the ring.
 //!
 //! ```text
 //!   data arrives ─► the kernel signals the eventfd of the ring ─► idle vCPU: signal to the owner
 //!     ─► owner, in the handler: one enter, eventfd ─► idle vCPU: permit, reap, permit back, wake
 //! ```
 //!
-//! The idle vCPU does not poll for arrivals: it unmasks the eventfd of the ring, which the kernel signals while its owner
-//! computes, and waits for it on its own ring. The owner masks it at its next turn.
+//! The idle vCPU does not poll for arrivals: it unmasks the eventfd of the ring, which the kernel
+//! signals while the owner computes, and waits for it on its own ring. The owner masks it at its
+//! next turn.
 //!
-//! A poll that is interrupted by the signal goes on as if nothing had happened, but for system calls that the kernel does not
-//! restart after a handler (`epoll_wait`, `poll`, `nanosleep`; see signal(7)): they return EINTR, as they may at any time.
+//! A poll that the signal interrupts continues unchanged, except for system calls that the kernel
+//! does not restart after a handler (`epoll_wait`, `poll`, `nanosleep`; see signal(7)): they return
+//! EINTR, as they may at any time.
 //!
 //! [`Vcpu::look`]: upshift_core::Vcpu::look
 
@@ -32,34 +35,35 @@ use std::sync::atomic::{Ordering, fence};
 
 use upshift_ring::{Fd, Foreign, Ring, Submission, op};
 
-use crate::stand_in::arrivals::{Arrivals, Listening, Reach, Reachable, Reaches};
+use crate::stand_in::arrivals::{AccessTable, Arrivals, Listening, StandInGuard, VcpuAccess};
 use crate::time::clock;
 
-/// The other vCPUs of a runtime, as one of them knows them. Used by its own thread.
+/// The view that a vCPU has of the others of its runtime. Used by its own thread.
 #[derive(Default)]
 pub(crate) struct Neighbours {
-    /// Its ring as the others reach it; made when there are others.
+    /// The vCPU's ring as the others use it; created when there are others.
     arrivals: OnceCell<Option<Arc<Arrivals>>>,
-    /// Its watches over the rings of the others, by index.
+    /// Waits for arrivals at the rings of the others, by index.
     listening: RefCell<Vec<Option<Listening>>>,
-    /// When a timer of a vCPU in a long poll is due, ns, as far as the last look has shown.
+    /// The next deadline of a vCPU in a long poll, in ns, as seen by the last look.
     next_deadline: Cell<Option<u64>>,
 }
 
 impl Neighbours {
-    /// Lets the others stand in for the vCPU with this `ring` until the result is dropped. `None`
-    /// where the kernel does not tell of arrivals during a poll.
-    pub(crate) fn reachable<'a>(
+    /// Lets the others stand in for the vCPU with this `ring` until the guard is dropped. `None`
+    /// where
+    /// the kernel does not announce arrivals during a poll.
+    pub(crate) fn allow_stand_in<'a>(
         &'a self,
-        reaches: &'a Reaches,
+        access: &'a AccessTable,
         index: usize,
         ring: &Ring,
-    ) -> Option<Reachable<'a>> {
+    ) -> Option<StandInGuard<'a>> {
         let arrivals = self.arrivals.get_or_init(|| Arrivals::of(ring));
-        (arrivals.as_ref()).map(|arrivals| Reachable::begin(reaches, index, arrivals))
+        (arrivals.as_ref()).map(|arrivals| StandInGuard::begin(access, index, arrivals))
     }
 
-    /// The vCPU is at its ring: no other one need listen to that.
+    /// Ends the listening of other vCPUs to the ring of this one.
     #[inline]
     pub(crate) fn owner_is_back(&self) {
         if let Some(Some(arrivals)) = self.arrivals.get() {
@@ -67,31 +71,31 @@ impl Neighbours {
         }
     }
 
-    /// When the vCPU is to look at the others again, ns, if nothing else has it look.
+    /// Returns the time (ns) of the next look at the others, unless something else causes one.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         self.next_deadline.get()
     }
 
-    /// Has arrivals at the ring of vCPU `index` end the waits in `ring`.
+    /// Makes arrivals at the ring of vCPU `index` end waits in `ring`.
     fn listen(&self, ring: &Ring, index: usize, arrivals: &Arc<Arrivals>) {
         let mut listening = self.listening.borrow_mut();
         if listening.len() <= index {
             listening.resize_with(index + 1, || None);
         }
-        let place = &mut listening[index];
-        if !place
+        let slot = &mut listening[index];
+        if !slot
             .as_ref()
-            .is_some_and(|it| Arc::ptr_eq(&it.arrivals, arrivals))
+            .is_some_and(|known| Arc::ptr_eq(&known.arrivals, arrivals))
         {
-            // SAFETY: the watch keeps its descriptor open.
+            // SAFETY: `arrivals.watch` keeps its descriptor open.
             let fd = unsafe { BorrowedFd::borrow_raw(arrivals.watch.raw_fd()) };
-            *place = fd.try_clone_to_owned().ok().map(|fd| Listening {
+            *slot = fd.try_clone_to_owned().ok().map(|fd| Listening {
                 arrivals: arrivals.clone(),
                 fd: Fd::new(fd),
                 armed: None,
             });
         }
-        let Some(listening) = place else { return };
+        let Some(listening) = slot else { return };
         if listening.armed.as_ref().is_none_or(Submission::is_complete) {
             listening.arrivals.watch.clear();
             let readable = op::PollAdd::new(listening.fd.clone(), libc::POLLIN as u32);
@@ -100,23 +104,23 @@ impl Neighbours {
     }
 }
 
-/// A look of an idle vCPU, with its ring, at the others.
+/// A look of an idle vCPU at the others.
 pub(crate) struct Look<'a> {
     neighbours: &'a Neighbours,
-    reaches: &'a Reaches,
+    access: &'a AccessTable,
     ring: &'a Ring,
 }
 
 impl<'a> Look<'a> {
     pub(crate) fn new(
         neighbours: &'a Neighbours,
-        reaches: &'a Reaches,
+        access: &'a AccessTable,
         ring: &'a Ring,
     ) -> Look<'a> {
         neighbours.next_deadline.set(None);
         Look {
             neighbours,
-            reaches,
+            access,
             ring,
         }
     }
@@ -126,10 +130,11 @@ impl<'a> Look<'a> {
         next.set(Some(next.get().map_or(time, |next| next.min(time))));
     }
 
-    /// Does the work of vCPU `index`, which is in a long poll; `run` calls the wakers. True:
+    /// Does the work of vCPU `index`, which is in a long poll; `run` calls the wakers. Returns true
+    /// if
     /// something became ready.
     pub(crate) fn stand_in_for(&mut self, index: usize, run: impl Fn(Vec<Foreign>)) -> bool {
-        let Some(timers) = self.reaches.timers(index) else {
+        let Some(timers) = self.access.timers(index) else {
             return false;
         };
         let mut late = Vec::new();
@@ -138,7 +143,7 @@ impl<'a> Look<'a> {
             self.look_again_at(deadline);
         }
         run(late);
-        let Some(arrivals) = self.reaches.arrivals(index) else {
+        let Some(arrivals) = self.access.arrivals(index) else {
             return found;
         };
         let first = !arrivals.listened.swap(true, Ordering::SeqCst);
@@ -147,10 +152,10 @@ impl<'a> Look<'a> {
         }
         self.neighbours.listen(self.ring, index, &arrivals);
         fence(Ordering::SeqCst);
-        // The first time also for operations of earlier polls that are not handed over.
+        // The first time always: operations of earlier polls may not be submitted yet.
         if first || arrivals.watch.has_completions() {
-            let wakers = match &*self.reaches.place(index) {
-                Some(Reach {
+            let wakers = match &*self.access.entry(index) {
+                Some(VcpuAccess {
                     arrivals: Some(there),
                     ..
                 }) if Arc::ptr_eq(there, &arrivals) => there.turn(),

@@ -1,4 +1,4 @@
-//! The budget of a poll: how many leaf futures may complete in it before it gives way.
+//! The budget of a poll: the number of leaf futures that may complete before it gives way.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -7,25 +7,25 @@ use std::task::{Context, Poll};
 use crate::coroutine::budget;
 use crate::coroutine::coop;
 
-/// Gives way if the budget of this poll is used up, or something more urgent waits; else
-/// counts as one leaf future.
+/// Counts as one leaf future. Gives way if the budget of this poll is used up, or if something more
+/// urgent waits.
 pub async fn consume_budget() {
     poll_fn(coop::poll_proceed).await;
 }
 
-/// May another leaf future complete in this poll?
+/// Returns whether another leaf future may complete in this poll.
 #[must_use]
 pub fn has_budget_remaining() -> bool {
     budget::left() > 0
 }
 
-/// A future within which leaf futures do not use up the budget of the poll. They still give
-/// way to what is more urgent.
+/// Creates a future within which leaf futures do not use up the budget of the poll. They still give
+/// way to more urgent coroutines.
 pub fn unconstrained<F>(inner: F) -> Unconstrained<F> {
     Unconstrained { inner }
 }
 
-/// Made by [`unconstrained`].
+/// Future of [`unconstrained`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub struct Unconstrained<F> {
@@ -36,7 +36,7 @@ impl<F: Future> Future for Unconstrained<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        /// Puts the budget back, also if the poll panics.
+        /// Restores the budget, also if the poll panics.
         struct Back(u32);
         impl Drop for Back {
             fn drop(&mut self) {
@@ -44,7 +44,8 @@ impl<F: Future> Future for Unconstrained<F> {
             }
         }
         let _back = Back(budget::replace(u32::MAX));
-        // SAFETY: a pinned field of a pinned whole; there is no `Drop`, and nothing moves it.
+        // SAFETY: structural pinning of a field: the struct has no `Drop`, and nothing moves the
+        // field.
         unsafe { self.map_unchecked_mut(|whole| &mut whole.inner) }.poll(cx)
     }
 }

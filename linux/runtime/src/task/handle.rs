@@ -1,4 +1,4 @@
-//! How a coroutine ended, and asking it to end.
+//! Handles to coroutines, and the error of a coroutine without a result.
 
 use std::any::Any;
 use std::fmt;
@@ -12,28 +12,41 @@ use upshift_core::{CancelHandle, CoroutineId};
 use crate::host;
 use crate::host::Linux;
 
-/// The id of a coroutine. Ids are not given twice.
+/// The id of a coroutine. Ids are not reused.
 pub type Id = CoroutineId;
 
-/// The id of the coroutine that calls.
+/// Returns the id of the calling coroutine.
 ///
 /// # Panics
-/// Outside one.
+/// Outside a coroutine.
 #[must_use]
 #[track_caller]
 pub fn id() -> Id {
     try_id().expect("no coroutine is running on this thread: use `try_id`")
 }
 
-/// The id of the coroutine that calls; `None` outside one.
+/// Returns the id of the calling coroutine; `None` outside one.
 #[must_use]
 pub fn try_id() -> Option<Id> {
     host::current_id()
 }
 
-/// The right to a coroutine's result; awaiting it lends the coroutine the waiter's level, until the
-/// wait ends: also if it is given up and the handle is kept, as by `timeout(limit, &mut handle)`.
-/// Dropping it detaches the coroutine.
+/// Handle to a coroutine's result. Dropping it detaches the coroutine.
+///
+/// Awaiting it lends the coroutine the waiter's level until the wait ends, even if the wait is
+/// given
+/// up and the handle kept, as by `timeout(limit, &mut handle)`.
+///
+/// # Cancellation safety
+/// A wait through `&mut handle` may be dropped: the result stays in the handle.
+///
+/// ```
+/// upshift::Runtime::new()?.block_on(async {
+///     let handle = upshift::task::spawn(async { 1 + 1 });
+///     assert_eq!(handle.await.unwrap(), 2);
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[must_use = "dropping the handle detaches the coroutine; say so with `detach`"]
 pub struct JoinHandle<T> {
     inner: upshift_core::JoinHandle<T, Linux>,
@@ -45,35 +58,35 @@ impl<T> JoinHandle<T> {
         JoinHandle { inner }
     }
 
-    /// The id of the coroutine.
+    /// Returns the id of the coroutine.
     #[must_use]
     pub fn id(&self) -> Id {
         self.inner.id()
     }
 
-    /// Lets the coroutine go its way. Only the panic hook reports a panic in it.
+    /// Detaches the coroutine, which goes on. Only the panic hook reports a panic in it.
     pub fn detach(self) {}
 
-    /// Has it exited?
+    /// Returns whether the coroutine has exited.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.inner.is_finished()
     }
 
-    /// Asks the coroutine to end: its future is dropped instead of polled again. A poll that is
-    /// under way is finished first; one that computes and asks whether to give way
-    /// ([`yield_if_needed`](crate::yield_if_needed)) is told to. The handle then reports that it was cancelled, unless the
-    /// coroutine was faster.
+    /// Cancels the coroutine: its future is dropped instead of being polled again. A poll that is
+    /// under
+    /// way is finished first; [`yield_if_needed`](crate::yield_if_needed) in it gives way. The
+    /// handle then reports the cancellation, unless the coroutine has completed first.
     pub fn cancel(&self) {
         self.inner.cancel();
     }
 
-    /// [`cancel`](JoinHandle::cancel).
+    /// Does the same as [`cancel`](JoinHandle::cancel).
     pub fn abort(&self) {
         self.cancel();
     }
 
-    /// The right to cancel the coroutine, apart from the handle.
+    /// Returns a handle that only cancels the coroutine.
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle {
@@ -106,29 +119,29 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// The right to cancel a coroutine; keeps its control block.
+/// Handle that cancels a coroutine. Keeps its control block alive.
 #[derive(Clone)]
 pub struct AbortHandle {
-    /// `None`: its result has been taken.
+    /// `None` if the result has been taken.
     inner: Option<CancelHandle<Linux>>,
     id: Id,
 }
 
 impl AbortHandle {
-    /// As [`JoinHandle::cancel`].
+    /// Cancels the coroutine, as [`JoinHandle::cancel`] does.
     pub fn abort(&self) {
         if let Some(inner) = &self.inner {
             inner.cancel();
         }
     }
 
-    /// Has the coroutine exited?
+    /// Returns whether the coroutine has exited.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.inner.as_ref().is_none_or(CancelHandle::is_finished)
     }
 
-    /// The id of the coroutine.
+    /// Returns the id of the coroutine.
     #[must_use]
     pub fn id(&self) -> Id {
         self.id
@@ -141,7 +154,7 @@ impl fmt::Debug for AbortHandle {
     }
 }
 
-/// Why a coroutine has no result: it was cancelled (or its runtime has shut down), or it
+/// Reason why a coroutine has no result: it was cancelled (or its runtime has shut down), or it
 /// panicked.
 pub struct JoinError {
     id: Id,
@@ -154,22 +167,22 @@ impl JoinError {
         JoinError { id, error }
     }
 
-    /// Was it cancelled?
+    /// Returns whether the coroutine was cancelled.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.error.is_cancelled()
     }
 
-    /// Did it panic?
+    /// Returns whether the coroutine panicked.
     #[must_use]
     pub fn is_panic(&self) -> bool {
         self.error.is_panic()
     }
 
-    /// What it threw.
+    /// Returns the payload of the panic.
     ///
     /// # Panics
-    /// If it was cancelled.
+    /// If the coroutine was cancelled.
     #[must_use]
     #[track_caller]
     pub fn into_panic(self) -> Box<dyn Any + Send + 'static> {
@@ -179,7 +192,7 @@ impl JoinError {
         }
     }
 
-    /// What it threw.
+    /// Returns the payload of the panic.
     ///
     /// # Errors
     /// The error itself, if the coroutine was cancelled.
@@ -194,7 +207,7 @@ impl JoinError {
         })
     }
 
-    /// The id of the coroutine.
+    /// Returns the id of the coroutine.
     #[must_use]
     pub fn id(&self) -> Id {
         self.id

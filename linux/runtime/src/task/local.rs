@@ -12,10 +12,10 @@ use upshift_core::Priority;
 use super::JoinHandle;
 use crate::sync::wake;
 
-/// [`crate::spawn_local`] at the level of the caller.
+/// Starts a coroutine like [`crate::spawn_local`], at the level of the caller.
 ///
 /// # Panics
-/// As [`crate::spawn_local`].
+/// Where [`crate::spawn_local`] does.
 #[track_caller]
 pub fn spawn_local<F>(future: F) -> JoinHandle<F::Output>
 where
@@ -25,11 +25,11 @@ where
     crate::spawn_local(future, Priority::Inherit).into_sendable()
 }
 
-/// Coroutines of the caller's vCPU that are waited for together.
+/// Coroutines of the caller's vCPU that are awaited together.
 ///
-/// What is spawned on it runs with everything else of the vCPU from then on, whether the set is
-/// awaited or not: the vCPU is what keeps it on one thread, not the set. Awaiting the set waits
-/// until all have exited; dropping it leaves them running.
+/// A coroutine spawned on the set runs with all others of the vCPU from then on, whether the set is
+/// awaited or not: the vCPU keeps it on one thread, not the set. Awaiting the set waits until all
+/// have exited; dropping it leaves them running.
 pub struct LocalSet {
     running: Rc<Running>,
 }
@@ -40,7 +40,7 @@ struct Running {
     waker: RefCell<Option<Waker>>,
 }
 
-/// One that has not exited.
+/// Counts a coroutine that has not exited.
 struct One(Rc<Running>);
 
 impl Drop for One {
@@ -55,7 +55,7 @@ impl Drop for One {
 }
 
 impl LocalSet {
-    /// Without coroutines.
+    /// Creates a set without coroutines.
     #[must_use]
     pub fn new() -> LocalSet {
         LocalSet {
@@ -63,10 +63,10 @@ impl LocalSet {
         }
     }
 
-    /// Starts one.
+    /// Starts a coroutine.
     ///
     /// # Panics
-    /// As [`crate::spawn_local`].
+    /// Where [`crate::spawn_local`] does.
     #[track_caller]
     pub fn spawn_local<F>(&self, future: F) -> JoinHandle<F::Output>
     where

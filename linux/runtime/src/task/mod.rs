@@ -1,4 +1,4 @@
-//! Coroutines under tokio's names: what runs besides, and how it ended.
+//! Coroutines under tokio's names: spawning, results, sets.
 //!
 //! A task is a coroutine at the level of its spawner; [`crate::spawn`] takes another one.
 //! Awaiting a [`JoinHandle`] lends the waiter's level to the task until the wait ends;
@@ -39,10 +39,10 @@ pub use handle::{AbortHandle, Id, JoinError, JoinHandle, id, try_id};
 pub use local::{LocalSet, spawn_local};
 pub use set::JoinSet;
 
-/// [`crate::spawn`] at the level of the caller.
+/// Starts a coroutine like [`crate::spawn`], at the level of the caller.
 ///
 /// # Panics
-/// As [`crate::spawn`].
+/// Where [`crate::spawn`] does.
 #[track_caller]
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
@@ -52,14 +52,14 @@ where
     crate::spawn(future, Priority::Inherit)
 }
 
-/// [`crate::yield_now`].
+/// Moves the coroutine to the tail of its level, as [`crate::yield_now`] does.
 pub async fn yield_now() {
     crate::yield_now().await;
 }
 
 /// Runs a blocking function in the middle of the poll. With
-/// [preemption](crate::Builder::preemption) the vCPU goes on with another thread meanwhile;
-/// without, it waits: use [`spawn_blocking`].
+/// [preemption](crate::Builder::preemption)
+/// another thread continues the vCPU meanwhile; without, the vCPU waits: use [`spawn_blocking`].
 pub fn block_in_place<R>(function: impl FnOnce() -> R) -> R {
     function()
 }

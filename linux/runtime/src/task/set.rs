@@ -1,7 +1,8 @@
-//! A set of coroutines whose results come in the order in which they exit.
+//! A set of coroutines that yields their results in the order in which they exit.
 //!
-//! Each has a waker of its own that puts its number into a list and wakes what waits for the
-//! set. A number is in the list at most once; it is there if its coroutine may have exited since
+//! Each coroutine has a waker of its own that puts its number into a list and wakes the waiter of
+//! the set. A number is in the list at most once; it is there if its coroutine may have exited
+//! since
 //! its handle was polled. Taking a result is O(1).
 
 use std::collections::VecDeque;
@@ -18,8 +19,9 @@ use super::{AbortHandle, Id, JoinError, JoinHandle, LocalSet};
 use crate::Handle;
 use crate::sync::{Lock, Spare, may_proceed, register, wake};
 
-/// Coroutines that are awaited together, in whatever order they exit; those left are cancelled
-/// when it is dropped.
+/// Coroutines that are awaited together, in the order in which they exit. Dropping the set cancels
+/// those
+/// that are left.
 ///
 /// While it is awaited, its coroutines run at the level of the waiter if that is more urgent
 /// than their own.
@@ -50,7 +52,7 @@ struct Entry<T> {
     waker: Arc<EntryWaker>,
 }
 
-/// Which may have exited, and what waits.
+/// The coroutines that may have exited, and the waiter of the set.
 struct Exits {
     state: Lock<State>,
 }
@@ -87,7 +89,7 @@ impl Wake for EntryWaker {
 }
 
 impl<T> JoinSet<T> {
-    /// Without coroutines.
+    /// Creates a set without coroutines.
     #[must_use]
     pub fn new() -> JoinSet<T> {
         JoinSet {
@@ -102,13 +104,13 @@ impl<T> JoinSet<T> {
         }
     }
 
-    /// How many there are whose results have not been taken.
+    /// Returns the number of coroutines whose results have not been taken.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 
-    /// Are there none?
+    /// Returns whether the set has no coroutines.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -118,16 +120,16 @@ impl<T> JoinSet<T> {
         self.entries.iter().flatten().map(|entry| &entry.handle)
     }
 
-    /// Cancels all; their results can still be taken.
+    /// Cancels all coroutines; their results can still be taken.
     pub fn abort_all(&mut self) {
         self.handles().for_each(JoinHandle::abort);
     }
 
-    /// Takes all out of the set; they go on.
+    /// Detaches all coroutines, which go on.
     pub fn detach_all(&mut self) {
         self.entries.clear();
         self.free.clear();
-        // Wakes of theirs that come from now on have no effect.
+        // Later wakes of the detached coroutines have no effect.
         *self = JoinSet::new();
     }
 }
@@ -144,7 +146,7 @@ impl<T: 'static> JoinSet<T> {
             rung: AtomicBool::new(false),
             exits: self.exits.clone(),
         });
-        // Its handle has not been polled: as if it had exited.
+        // The handle has not been polled yet, so the coroutine may have exited.
         waker.wake_by_ref();
         self.entries[number] = Some(Entry { handle, waker });
         abort
@@ -153,7 +155,7 @@ impl<T: 'static> JoinSet<T> {
     /// Starts a coroutine at the level of the caller.
     ///
     /// # Panics
-    /// As [`crate::spawn`].
+    /// Where [`crate::spawn`] does.
     #[track_caller]
     pub fn spawn<F>(&mut self, future: F) -> AbortHandle
     where
@@ -166,7 +168,7 @@ impl<T: 'static> JoinSet<T> {
     /// Starts a coroutine at a level.
     ///
     /// # Panics
-    /// As [`crate::spawn`].
+    /// Where [`crate::spawn`] does.
     #[track_caller]
     pub fn spawn_at<F>(&mut self, future: F, priority: impl Into<Priority>) -> AbortHandle
     where
@@ -179,7 +181,7 @@ impl<T: 'static> JoinSet<T> {
     /// Starts a coroutine of another runtime.
     ///
     /// # Panics
-    /// While that shuts down; without memory.
+    /// While that runtime shuts down; if memory is short.
     #[track_caller]
     pub fn spawn_on<F>(&mut self, future: F, handle: &Handle) -> AbortHandle
     where
@@ -192,10 +194,10 @@ impl<T: 'static> JoinSet<T> {
         }
     }
 
-    /// Starts one that never leaves the caller's vCPU.
+    /// Starts a coroutine that never leaves the caller's vCPU.
     ///
     /// # Panics
-    /// As [`crate::spawn_local`].
+    /// Where [`crate::spawn_local`] does.
     #[track_caller]
     pub fn spawn_local<F>(&mut self, future: F) -> AbortHandle
     where
@@ -205,10 +207,10 @@ impl<T: 'static> JoinSet<T> {
         self.insert(super::spawn_local(future))
     }
 
-    /// Starts one that the [`LocalSet`] waits for, too.
+    /// Starts a coroutine that the [`LocalSet`] waits for, too.
     ///
     /// # Panics
-    /// As [`crate::spawn_local`].
+    /// Where [`crate::spawn_local`] does.
     #[track_caller]
     pub fn spawn_local_on<F>(&mut self, future: F, local: &LocalSet) -> AbortHandle
     where
@@ -221,7 +223,7 @@ impl<T: 'static> JoinSet<T> {
     /// Runs a blocking function; see [`crate::spawn_blocking`].
     ///
     /// # Panics
-    /// As [`crate::spawn`].
+    /// Where [`crate::spawn`] does.
     #[track_caller]
     pub fn spawn_blocking<F>(&mut self, function: F) -> AbortHandle
     where
@@ -231,24 +233,26 @@ impl<T: 'static> JoinSet<T> {
         self.insert(crate::spawn_blocking(function))
     }
 
-    /// The result of the next that exits; `None` when there are none. The future may be dropped
-    /// at any time without losing a result.
+    /// Waits for the next coroutine that exits, and returns its result; `None` if the set is empty.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time without losing a result.
     pub async fn join_next(&mut self) -> Option<Result<T, JoinError>> {
         poll_fn(|cx| self.poll_join_next(cx)).await
     }
 
-    /// The same, with the coroutine's id.
+    /// Does the same as [`join_next`](JoinSet::join_next), with the coroutine's id.
     pub async fn join_next_with_id(&mut self) -> Option<Result<(Id, T), JoinError>> {
         poll_fn(|cx| self.poll_join_next_with_id(cx)).await
     }
 
-    /// The result of one that has exited, if there is one.
+    /// Returns the result of a coroutine that has exited, if there is one.
     pub fn try_join_next(&mut self) -> Option<Result<T, JoinError>> {
         self.try_join_next_with_id()
             .map(|result| result.map(|(_, value)| value))
     }
 
-    /// The same, with the coroutine's id.
+    /// Does the same as [`try_join_next`](JoinSet::try_join_next), with the coroutine's id.
     pub fn try_join_next_with_id(&mut self) -> Option<Result<(Id, T), JoinError>> {
         while let Some(number) = self.exits.next() {
             if let Poll::Ready(result) = self.poll_entry(number) {
@@ -258,13 +262,13 @@ impl<T: 'static> JoinSet<T> {
         None
     }
 
-    /// [`join_next`](JoinSet::join_next) for hand-written futures. Only the last waker is woken.
+    /// Polls for the next result, for hand-written futures. Only the last waker is woken.
     pub fn poll_join_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, JoinError>>> {
         self.poll_join_next_with_id(cx)
             .map(|next| next.map(|result| result.map(|(_, value)| value)))
     }
 
-    /// The same, with the coroutine's id.
+    /// Does the same as [`poll_join_next`](JoinSet::poll_join_next), with the coroutine's id.
     pub fn poll_join_next_with_id(
         &mut self,
         cx: &mut Context<'_>,
@@ -286,18 +290,18 @@ impl<T: 'static> JoinSet<T> {
         }
     }
 
-    /// Polls the handle of one that may have exited, with its own waker.
+    /// Polls the handle of a coroutine that may have exited, with its own waker.
     fn poll_entry(&mut self, number: usize) -> Poll<Result<(Id, T), JoinError>> {
         let Some(entry) = self.entries.get_mut(number).and_then(Option::as_mut) else {
             return Poll::Pending;
         };
-        // Before the poll: an exit from here on rings again.
+        // Before the poll: an exit from here on sets it again.
         entry.waker.rung.store(false, Ordering::Release);
         let waker = Waker::from(entry.waker.clone());
         let id = entry.handle.id();
         let polled = Pin::new(&mut entry.handle).poll(&mut Context::from_waker(&waker));
         if polled.is_ready() {
-            // A wake of it that still comes has no effect.
+            // A late wake of the coroutine has no effect.
             entry.waker.rung.store(true, Ordering::Release);
             self.entries[number] = None;
             self.free.push(number);
@@ -305,16 +309,16 @@ impl<T: 'static> JoinSet<T> {
         polled.map_ok(|value| (id, value))
     }
 
-    /// Cancels all, and waits until they have exited.
+    /// Cancels all coroutines, and waits until they have exited.
     pub async fn shutdown(&mut self) {
         self.abort_all();
         while self.join_next().await.is_some() {}
     }
 
-    /// Waits for all; their results in the order in which they exited.
+    /// Waits for all coroutines. Returns their results in the order in which they exited.
     ///
     /// # Panics
-    /// If one of them did, or was cancelled; the others are cancelled then.
+    /// If a coroutine panicked or was cancelled; the others are cancelled then.
     pub async fn join_all(mut self) -> Vec<T> {
         let mut results = Vec::with_capacity(self.len());
         while let Some(result) = self.join_next().await {
@@ -331,12 +335,12 @@ impl<T: 'static> JoinSet<T> {
 }
 
 impl Exits {
-    /// The next that may have exited.
+    /// Returns the next coroutine that may have exited.
     fn next(&self) -> Option<usize> {
         self.state.lock().numbers.pop_front()
     }
 
-    /// Has `waker` woken at the next exit; false: there has been one.
+    /// Registers `waker` for the next exit. Returns false if there has been one.
     fn wait(&self, waker: &Waker) -> bool {
         let mut waker = Spare::of(waker);
         let mut state = self.state.lock();

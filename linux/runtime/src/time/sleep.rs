@@ -18,7 +18,7 @@ use super::{Instant, nanos_of, now, now_or_later};
 use crate::context;
 use crate::sync::{Spare, may_proceed, wake};
 use crate::time::clock;
-use crate::user_code::on_vcpu::Errand;
+use crate::user_code::on_vcpu::OnVcpu;
 
 /// Waits for a duration, from this call on. Zero is ready at once; what the clock
 /// cannot count (584 years) never ends.
@@ -72,7 +72,7 @@ pub struct Sleep {
     /// In nanoseconds of the clock.
     deadline: u64,
     stage: Stage,
-    away: Option<Box<Errand<()>>>,
+    away: Option<Box<OnVcpu<()>>>,
 }
 
 enum Stage {
@@ -269,23 +269,23 @@ impl Sleep {
     /// On a thread that serves no vCPU.
     #[cold]
     fn arm_away(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Ok(errand) = Errand::run(Sleep::at(self.deadline)) else {
+        let Ok(on_vcpu) = OnVcpu::run(Sleep::at(self.deadline)) else {
             panic!(
                 "a timer was polled outside of an upshift runtime: \
                  await it in a coroutine (`Runtime::block_on`, `upshift::spawn`)"
             )
         };
-        self.away = Some(Box::new(errand));
+        self.away = Some(Box::new(on_vcpu));
         self.stage = Stage::Away;
         self.poll_away(cx)
     }
 
     #[cold]
     fn poll_away(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(errand) = &mut self.away else {
+        let Some(on_vcpu) = &mut self.away else {
             return Poll::Ready(());
         };
-        let polled = Pin::new(&mut **errand).poll(cx).map(|_| ());
+        let polled = Pin::new(&mut **on_vcpu).poll(cx).map(|_| ());
         if polled.is_ready() {
             self.away = None;
         }

@@ -1,4 +1,4 @@
-//! A timeline of the runtime: what became of each coroutine and each vCPU, and when.
+//! A timeline of the runtime: the steps of each coroutine and each vCPU, with their times.
 //!
 //! ```
 //! let runtime = upshift::Runtime::builder().vcpus(1).build()?;
@@ -17,15 +17,16 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! Recorded are: spawned, ready, polled, yielded, blocked, suspended, resumed, stolen, exited, with level, spawn location,
-//! vCPU, and which thread did it; parked and unparked; completions of I/O when they are reaped.
+//! Recorded steps: spawned, ready, polled, yielded, blocked, suspended, resumed, stolen, exited,
+//! with level, spawn location, vCPU and the acting thread; parked and unparked; completions of I/O
+//! when they are reaped.
 //!
 //! | file | concern |
 //! |---|---|
 //! | `ring` | the last records of a vCPU; readers while it writes |
-//! | `recorder` | on and off, a ring per vCPU and one for all other threads, from records to a timeline |
+//! | `recorder` | start and stop, a ring per vCPU and one for other threads, records to timeline |
 //!
-//! Cost: one load and a branch per event while off. While on, some 20 ns, and 40 bytes for each event that is kept.
+//! Cost: one load and a branch per event while off; while on, some 20 ns and 40 bytes per event.
 
 pub(crate) mod recorder;
 mod ring;
@@ -40,7 +41,7 @@ pub use upshift_core::Step;
 pub use upshift_trace::spans::Spans;
 pub use upshift_trace::{Coroutine, Event, Timeline, What};
 
-/// The recording of a runtime: there is one, which all handles share. See [the module](self).
+/// The recording of a runtime: there is one, shared by all handles. See [the module](self).
 #[derive(Clone)]
 pub struct Trace {
     shared: Arc<Shared>,
@@ -53,28 +54,30 @@ impl Trace {
         }
     }
 
-    /// Begins a recording, anew if there is one, that keeps at least the last `events` of each vCPU and of all other threads
-    /// together; older ones are overwritten and counted. 40 bytes each, which the runtime keeps for the next recording.
+    /// Begins a recording, replacing the last one. It keeps at least the last `events` of each
+    /// vCPU, and of all other threads together; older ones are overwritten and counted. Each takes
+    /// 40 bytes, which the runtime keeps for the next recording.
     ///
     /// # Errors
-    /// `OutOfMemory`; then nothing is recorded.
+    /// `OutOfMemory`; nothing is recorded then.
     pub fn start(&self, events: usize) -> io::Result<()> {
         let domain = &self.shared.domain;
         domain.host().recorder().start(domain, events)
     }
 
-    /// Ends the recording, which can be read until the next begins.
+    /// Ends the recording, which can be read until the next one begins.
     pub fn stop(&self) {
         self.shared.domain.host().recorder().stop();
     }
 
-    /// Is it under way?
+    /// Returns whether a recording is under way.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.shared.domain.host().recorder().is_on()
     }
 
-    /// What has been recorded, as far as it is kept of all vCPUs; at any time, also while it is under way. Nothing stops for it.
+    /// Returns the recorded timeline, from the time on for which the records of all vCPUs are kept.
+    /// Callable at any time, also during the recording; nothing stops for it.
     #[must_use]
     pub fn snapshot(&self) -> Timeline {
         let recorder = self.shared.domain.host().recorder();

@@ -1,10 +1,12 @@
-//! [`Recorder`]: the rings of a runtime, and what is made of them.
+//! [`Recorder`]: the rings of a runtime, and the timeline that is made of them.
 //!
-//! Rings are never freed while the runtime lives, for a thread may be in the middle of a record when a recording is over.
-//! They are used again, and replaced only by larger ones, so all of them together are less than twice the last.
+//! Rings are never freed while the runtime lives, since a thread may be in the middle of a record
+//! when a recording ends. They are used again, and replaced only by larger ones, so all of them
+//! together are less than twice the last.
 //!
-//! A vCPU that does much overwrites its records sooner than one that does little. A snapshot begins where all rings have
-//! everything; what a vCPU was doing then follows from its older records, or from a look at it when the recording began.
+//! A busy vCPU overwrites its records sooner than an idle one. A snapshot begins at the time from
+//! which all rings are complete. The state of a vCPU at that time follows from its older records,
+//! or from a look at it when the recording began.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,31 +22,31 @@ use super::ring::{Record, Ring};
 use crate::observe::Names;
 use crate::time::clock;
 
-/// The ring of the threads that serve no vCPU.
+/// Index of the ring of the threads that serve no vCPU.
 const OTHERS: usize = MAX_VCPUS;
 
-/// See the module.
+/// The recorder of a runtime; see the module.
 pub(crate) struct Recorder {
     on: AtomicBool,
-    /// Null, or of an `Arc` in `state`.
+    /// Null, or a pointer into an `Arc` in `state`.
     rings: Box<[AtomicPtr<Ring>]>,
-    /// Records without a ring.
-    unplaced: AtomicU64,
+    /// Number of records for which there was no ring.
+    without_ring: AtomicU64,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// All that there ever were.
-    kept: Vec<Arc<Ring>>,
-    /// The one in use for each vCPU, and the number of its first record.
+    /// All rings that were ever made.
+    all: Vec<Arc<Ring>>,
+    /// The ring in use for each vCPU, and the number of its first record.
     current: HashMap<usize, (Arc<Ring>, u64)>,
     records: usize,
-    /// Ticks.
+    /// Tick of the beginning.
     began: u64,
     ended: Option<u64>,
-    /// What was under way when it began.
-    found: Vec<Record>,
+    /// State of the vCPUs when the recording began.
+    initial: Vec<Record>,
 }
 
 impl Recorder {
@@ -52,7 +54,7 @@ impl Recorder {
         Recorder {
             on: AtomicBool::new(false),
             rings: (0..=MAX_VCPUS).map(|_| AtomicPtr::default()).collect(),
-            unplaced: AtomicU64::new(0),
+            without_ring: AtomicU64::new(0),
             state: Mutex::default(),
         }
     }
@@ -61,7 +63,7 @@ impl Recorder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One load.
+    /// Returns whether a recording is under way. One load.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Relaxed)
@@ -72,27 +74,27 @@ impl Recorder {
         self.on.store(false, Relaxed);
         state.records = records;
         state.ended = Some(state.began);
-        state.found.clear();
+        state.initial.clear();
         for index in (0..domain.vcpus().count()).chain([OTHERS]) {
             self.ensure(&mut state, index)?;
         }
-        self.unplaced.store(0, Relaxed);
+        self.without_ring.store(0, Relaxed);
         state.began = clock::ticks();
         state.ended = None;
         self.on.store(true, Relaxed);
-        // Now that ends of polls are recorded.
+        // After the store, so that the ends of these polls are recorded.
         for vcpu in domain
             .vcpus()
             .filter(|vcpu| !vcpu.is_retired() && !vcpu.is_parked())
         {
             let (index, at) = (vcpu.index(), state.began);
-            state.found.push(of_vcpu(index, UNPARKED, 0, at));
+            state.initial.push(of_vcpu(index, UNPARKED, 0, at));
             if let Some(poll) = vcpu.current_poll() {
-                state.found.push(Record {
+                state.initial.push(Record {
                     at,
                     id: poll.id.to_u64(),
                     location: Some(poll.location),
-                    what: pack(POLLED, poll.level.get(), index, Some(index), 0),
+                    packed: pack(POLLED, poll.level.get(), index, Some(index), 0),
                 });
             }
         }
@@ -106,11 +108,11 @@ impl Recorder {
         }
     }
 
-    /// A vCPU comes into service: if a recording is under way it takes part.
-    pub(crate) fn welcome(&self, index: usize) {
+    /// Includes a vCPU that comes into service in a recording under way.
+    pub(crate) fn add_vcpu(&self, index: usize) {
         if self.is_on() {
             let mut state = self.state();
-            // One that comes again goes on with its own.
+            // A vCPU that is added again continues its own ring.
             if !state.current.contains_key(&index) {
                 // Without memory its records are counted as lost.
                 let _ = self.ensure(&mut state, index);
@@ -118,14 +120,14 @@ impl Recorder {
         }
     }
 
-    /// Sees to it that there is a ring that is large enough, whose records from now on count.
+    /// Provides a ring that is large enough. Its records count from now on.
     fn ensure(&self, state: &mut State, index: usize) -> io::Result<()> {
         let known = state.current.get(&index).map(|(ring, _)| ring.clone());
         let ring = match known.filter(|ring| ring.size() >= state.records) {
             Some(ring) => ring,
             None => {
                 let ring = Arc::new(Ring::new(state.records)?);
-                state.kept.push(ring.clone());
+                state.all.push(ring.clone());
                 self.rings[index].store(Arc::as_ptr(&ring).cast_mut(), Release);
                 ring
             }
@@ -135,7 +137,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// A coroutine has taken a step.
+    /// Records a step of a coroutine.
     #[cold]
     pub(crate) fn changed(&self, change: &Change) {
         let (kind, argument) = number(change.step);
@@ -143,25 +145,25 @@ impl Recorder {
             at: clock::ticks(),
             id: change.id.to_u64(),
             location: Some(change.location),
-            what: pack(kind, change.level.get(), change.vcpu, change.by, argument),
+            packed: pack(kind, change.level.get(), change.vcpu, change.by, argument),
         };
         self.push(change.by, &record);
     }
 
-    /// The poll under way on the vCPU that the calling thread serves is work of this name, at this
+    /// Records that the poll under way on the calling thread's vCPU is work of this name, at this
     /// level.
     #[cold]
     pub(crate) fn named(&self, index: usize, id: CoroutineId, level: Level, name: u32) {
         let argument = usize::try_from(name).unwrap_or(usize::MAX);
         let record = Record {
             id: id.to_u64(),
-            what: pack(NAMED, level.get(), index, Some(index), argument),
+            packed: pack(NAMED, level.get(), index, Some(index), argument),
             ..of_vcpu(index, NAMED, 0, clock::ticks())
         };
         self.push(Some(index), &record);
     }
 
-    /// The vCPU that the calling thread serves parks.
+    /// Records that the calling thread's vCPU parks.
     #[inline]
     pub(crate) fn parked(&self, index: usize) {
         if self.is_on() {
@@ -169,7 +171,7 @@ impl Recorder {
         }
     }
 
-    /// It has waited.
+    /// Records that the vCPU has unparked.
     #[inline]
     pub(crate) fn unparked(&self, index: usize) {
         if self.is_on() {
@@ -177,7 +179,7 @@ impl Recorder {
         }
     }
 
-    /// It reaps: `reap` says how many completions there were. They arrive before what they wake.
+    /// Records the completions that `reap` counts, with a time before the wakes that they cause.
     #[inline]
     pub(crate) fn reaped(&self, index: usize, reap: impl FnOnce() -> usize) {
         if !self.is_on() {
@@ -193,22 +195,22 @@ impl Recorder {
 
     #[cold]
     fn push(&self, by: Option<usize>, record: &Record) {
-        let place = self.rings.get(by.unwrap_or(OTHERS));
-        let ring = place.map_or(std::ptr::null_mut(), |place| place.load(Acquire));
-        // SAFETY: null, or of an `Arc` that `state` keeps for as long as `self` is there.
+        let slot = self.rings.get(by.unwrap_or(OTHERS));
+        let ring = slot.map_or(std::ptr::null_mut(), |slot| slot.load(Acquire));
+        // SAFETY: null, or a pointer into an `Arc` that `state` keeps while `self` lives.
         match unsafe { ring.as_ref() } {
             Some(ring) if by.is_some() => ring.push_own(record),
             Some(ring) => ring.push_shared(record),
-            None => drop(self.unplaced.fetch_add(1, Relaxed)),
+            None => drop(self.without_ring.fetch_add(1, Relaxed)),
         }
     }
 
-    /// See [`Trace::snapshot`](super::Trace::snapshot).
+    /// Returns the timeline; see [`Trace::snapshot`](super::Trace::snapshot).
     pub(super) fn snapshot(&self, name: &str, vcpus: usize, names: &Names) -> Timeline {
         let state = self.state();
         let mut timeline = Timeline::new(name);
         timeline.vcpus = vcpus as u32;
-        timeline.lost = self.unplaced.load(Relaxed);
+        timeline.lost = self.without_ring.load(Relaxed);
         let (mut records, mut window) = (Vec::new(), state.began);
         let mut rings: Vec<_> = state.current.iter().collect();
         rings.sort_by_key(|(index, _)| **index);
@@ -223,16 +225,16 @@ impl Recorder {
         }
         let end = state.ended.unwrap_or_else(clock::ticks);
         let began = state.began;
-        // Of a thread that was stopped in the middle of a record of an earlier recording.
+        // A thread may have been stopped in the middle of a record of an earlier recording.
         records.retain(|record| record.at >= began);
         records.sort_by_key(|record| record.at);
         let inside = records.partition_point(|record| record.at < window);
         let mut under_way = UnderWay::default();
-        for record in state.found.iter().chain(&records[..inside]) {
+        for record in state.initial.iter().chain(&records[..inside]) {
             under_way.note(record);
         }
         timeline.lost += inside as u64;
-        let kept = &records[inside..];
+        let shown = &records[inside..];
         let mut writer = Writer {
             timeline,
             sites: HashMap::new(),
@@ -240,23 +242,23 @@ impl Recorder {
             polls: HashMap::new(),
             began: window,
         };
-        for record in under_way.at(window, kept) {
+        for record in under_way.at(window, shown) {
             writer.add(&record);
         }
-        kept.iter().for_each(|record| writer.add(record));
+        shown.iter().for_each(|record| writer.add(record));
         let mut timeline = writer.timeline;
         timeline.length = timeline.length.max(nanos(window, end));
         timeline
     }
 }
 
-/// What each vCPU was doing at some time.
+/// State of each vCPU at some time: awake, with the poll under way.
 #[derive(Default)]
 struct UnderWay(HashMap<usize, (Record, Option<Record>)>);
 
 impl UnderWay {
     fn note(&mut self, record: &Record) {
-        let Unpacked { kind, vcpu, .. } = unpack(record.what);
+        let Unpacked { kind, vcpu, .. } = unpack(record.packed);
         let awake = of_vcpu(vcpu, UNPARKED, 0, record.at);
         match kind {
             PARKED => drop(self.0.remove(&vcpu)),
@@ -273,7 +275,8 @@ impl UnderWay {
         }
     }
 
-    /// As records of the time at which those that follow begin, unless those tell it better.
+    /// Returns the state as records of the time `window`, at which the following records begin,
+    /// unless those imply it.
     fn at(self, window: u64, following: &[Record]) -> Vec<Record> {
         let mut of_vcpus: Vec<_> = self.0.into_iter().collect();
         of_vcpus.sort_by_key(|(vcpu, _)| *vcpu);
@@ -281,14 +284,14 @@ impl UnderWay {
         for (vcpu, (awake, poll)) in of_vcpus {
             let mut of_vcpu = following
                 .iter()
-                .filter(|record| unpack(record.what).vcpu == vcpu);
+                .filter(|record| unpack(record.packed).vcpu == vcpu);
             let next = of_vcpu.find(|record| {
                 matches!(
-                    unpack(record.what).kind,
+                    unpack(record.packed).kind,
                     POLLED..=SUSPENDED | EXITED | PARKED | UNPARKED
                 )
             });
-            if next.is_some_and(|next| unpack(next.what).kind == UNPARKED) {
+            if next.is_some_and(|next| unpack(next.packed).kind == UNPARKED) {
                 continue;
             }
             all.push(Record {
@@ -297,7 +300,7 @@ impl UnderWay {
             });
             let ends = |record: &Record| {
                 next.is_none_or(|next| {
-                    next.id == record.id && !matches!(unpack(next.what).kind, POLLED | RESUMED)
+                    next.id == record.id && !matches!(unpack(next.packed).kind, POLLED | RESUMED)
                 })
             };
             all.extend(poll.filter(ends).map(|poll| Record { at: window, ..poll }));
@@ -306,12 +309,12 @@ impl UnderWay {
     }
 }
 
-/// From records to a timeline.
+/// Turns records into a timeline.
 struct Writer<'a> {
     timeline: Timeline,
     sites: HashMap<*const Location<'static>, u32>,
     names: &'a Names,
-    /// The event that began the poll of each coroutine that is polled, and the name of its work.
+    /// Index of the event that began the poll of each running coroutine, and the name of its work.
     polls: HashMap<u64, (usize, Option<u32>)>,
     began: u64,
 }
@@ -324,7 +327,7 @@ impl Writer<'_> {
             vcpu,
             by,
             argument,
-        } = unpack(record.what);
+        } = unpack(record.packed);
         let what = match (step(kind, argument), Level::new(level)) {
             (Some(step), Ok(level)) => {
                 let name = self.name_of(record.id, step);
@@ -348,7 +351,8 @@ impl Writer<'_> {
             .add(nanos(self.began, record.at), vcpu as u32, what);
     }
 
-    /// The name of the poll that a step begins or ends. It stays while the poll is suspended.
+    /// Returns the name of the poll that a step begins or ends. It stays while the poll is
+    /// suspended.
     fn name_of(&mut self, id: u64, step: Step) -> Option<u32> {
         let next = self.timeline.events.len();
         match step {
@@ -367,7 +371,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The poll under way does work of this name: its beginning shows it, with its level.
+    /// Shows the name and level of work at the event that began the poll under way.
     fn named(&mut self, id: u64, level: Level, number: usize) {
         let work = u32::try_from(number).ok().and_then(|n| self.names.get(n));
         if let Some(work) = work
@@ -410,7 +414,7 @@ const EXITED: u8 = 8;
 const PARKED: u8 = 9;
 const UNPARKED: u8 = 10;
 const ARRIVED: u8 = 11;
-/// The argument is the number of a name.
+/// Kind of a record whose argument is the number of a name.
 const NAMED: u8 = 12;
 
 fn number(step: Step) -> (u8, usize) {
@@ -442,7 +446,8 @@ fn step(kind: u8, argument: usize) -> Option<Step> {
     })
 }
 
-/// All but time, id and place in one word: kind and level of 8 bits, vCPU, `by` + 1 and argument of 16.
+/// Packs all but time, id and location into one word: kind and level of 8 bits, vCPU, `by` + 1 and
+/// argument of 16.
 #[inline]
 fn pack(kind: u8, level: u8, vcpu: usize, by: Option<usize>, argument: usize) -> u64 {
     const { assert!(MAX_VCPUS < u16::MAX as usize) };
@@ -459,11 +464,11 @@ struct Unpacked {
     argument: usize,
 }
 
-fn unpack(what: u64) -> Unpacked {
-    let word = |shift: u32| usize::from((what >> shift) as u16);
+fn unpack(packed: u64) -> Unpacked {
+    let word = |shift: u32| usize::from((packed >> shift) as u16);
     Unpacked {
-        kind: what as u8,
-        level: (what >> 8) as u8,
+        kind: packed as u8,
+        level: (packed >> 8) as u8,
         vcpu: word(16),
         by: word(32).checked_sub(1),
         argument: word(48),
@@ -475,6 +480,6 @@ fn of_vcpu(index: usize, kind: u8, argument: usize, at: u64) -> Record {
         at,
         id: 0,
         location: None,
-        what: pack(kind, 0, index, Some(index), argument),
+        packed: pack(kind, 0, index, Some(index), argument),
     }
 }

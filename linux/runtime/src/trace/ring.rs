@@ -1,51 +1,53 @@
 //! [`Ring`]: the last records of a vCPU, or of all threads that serve none.
 //!
 //! ```text
-//!   record i:   stamp ◄─ 2i+1 ─► four words ─► stamp ◄─ 2i+2        in place i mod size
+//!   record i:   stamp ◄─ 2i+1 ─► four words ─► stamp ◄─ 2i+2        in slot i mod size
 //!   reader:     stamp = 2i+2? ─► four words ─► stamp the same? ─► record i, whole; else it is lost
 //! ```
 //!
-//! Any number of readers, at any time, stop no writer. A ring of a vCPU has one writer, the thread that serves it, and a record
-//! costs some stores. That of the other threads has many: each takes a number and then the place, and a writer that finds
-//! its place taken, by one that was stopped in the middle for a whole round, drops its record (a reader counts it as lost), so that no record is of two
-//! writers. Words are atomic: a second writer makes nonsense, not undefined behaviour.
+//! Any number of readers, at any time, stop no writer. The ring of a vCPU has one writer, the
+//! thread that serves it, and a record costs some stores. The ring of the other threads has many
+//! writers: each takes a number and then the slot. A slot may still be taken by a writer that was
+//! stopped in the middle for a whole round; then the new record is dropped (a reader counts it as
+//! lost), so that no record is of two writers. Words are atomic: a second writer causes nonsense,
+//! not undefined behaviour.
 
 use std::io;
 use std::panic::Location;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU64, fence};
 
-/// What is recorded.
+/// A recorded event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// Ticks.
+    /// Tick of the event.
     pub(super) at: u64,
     pub(super) id: u64,
     pub(super) location: Option<&'static Location<'static>>,
-    /// See `pack`.
-    pub(super) what: u64,
+    /// Packed kind, level, vCPU, thread and argument; see `pack`.
+    pub(super) packed: u64,
 }
 
 struct Entry {
     stamp: AtomicU64,
     at: AtomicU64,
     id: AtomicU64,
-    /// Null or of `'static`.
+    /// Null, or a `&'static Location`.
     location: AtomicPtr<Location<'static>>,
-    what: AtomicU64,
+    packed: AtomicU64,
 }
 
 impl Entry {
-    /// Between the two stamps of the record.
+    /// Writes the words, between the two stamps of the record.
     #[inline]
     fn write(&self, record: &Record) {
-        // The odd stamp is seen by a reader that sees a word of what follows.
+        // A reader that sees one of the words below also sees the odd stamp.
         fence(Release);
         let location = record.location.map_or(std::ptr::null(), std::ptr::from_ref);
         self.at.store(record.at, Relaxed);
         self.id.store(record.id, Relaxed);
         self.location.store(location.cast_mut(), Relaxed);
-        self.what.store(record.what, Relaxed);
+        self.packed.store(record.packed, Relaxed);
     }
 
     fn read(&self, number: u64) -> Option<Record> {
@@ -57,25 +59,25 @@ impl Entry {
         let record = Record {
             at: self.at.load(Relaxed),
             id: self.id.load(Relaxed),
-            // SAFETY: the word is only ever null or a reference of `'static`.
+            // SAFETY: the word is only ever null or a `'static` reference.
             location: unsafe { location.as_ref() },
-            what: self.what.load(Relaxed),
+            packed: self.packed.load(Relaxed),
         };
         fence(Acquire);
         (self.stamp.load(Relaxed) == written).then_some(record)
     }
 }
 
-/// See the module. On cache lines of its own.
+/// A ring of records, on cache lines of its own.
 #[repr(align(128))]
 pub(super) struct Ring {
-    /// Records ever made.
+    /// Number of records ever made.
     count: AtomicU64,
     entries: Box<[Entry]>,
 }
 
 impl Ring {
-    /// For at least so many records: the next power of two.
+    /// Creates a ring for at least `records` records: the next power of two.
     pub(super) fn new(records: usize) -> io::Result<Ring> {
         let size = records.max(2).checked_next_power_of_two();
         let size = size.ok_or(io::ErrorKind::OutOfMemory)?;
@@ -88,7 +90,7 @@ impl Ring {
             at: AtomicU64::new(0),
             id: AtomicU64::new(0),
             location: AtomicPtr::new(std::ptr::null_mut()),
-            what: AtomicU64::new(0),
+            packed: AtomicU64::new(0),
         });
         Ok(Ring {
             count: AtomicU64::new(0),
@@ -100,7 +102,7 @@ impl Ring {
         self.entries.len()
     }
 
-    /// Records ever made.
+    /// Returns the number of records ever made.
     pub(super) fn count(&self) -> u64 {
         self.count.load(Acquire)
     }
@@ -110,7 +112,7 @@ impl Ring {
         &self.entries[number as usize & (self.entries.len() - 1)]
     }
 
-    /// Adds a record, for the ring's one writer.
+    /// Adds a record, for the ring's only writer.
     #[inline]
     pub(super) fn push_own(&self, record: &Record) {
         let number = self.count.load(Relaxed);
@@ -138,8 +140,8 @@ impl Ring {
         }
     }
 
-    /// The records from number `first` on that are whole, oldest first; how many of them were overwritten; and how many
-    /// more are lost, or are being written.
+    /// Returns the whole records from number `first` on, oldest first; the number of those that
+    /// were overwritten; and the number of those that are lost otherwise, or are being written.
     pub(super) fn read(&self, first: u64) -> (Vec<Record>, u64, u64) {
         let end = self.count.load(Acquire);
         let oldest = first.max(end.saturating_sub(self.entries.len() as u64));
@@ -156,19 +158,19 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
-    /// A record all of whose words follow from one number.
+    /// A record whose words all follow from one number.
     fn record(n: u64) -> Record {
         Record {
             at: n,
             id: n.wrapping_mul(3),
             location: n.is_multiple_of(2).then(Location::caller),
-            what: !n,
+            packed: !n,
         }
     }
 
     fn assert_whole(record: &Record) {
         let n = record.at;
-        assert_eq!((record.id, record.what), (n.wrapping_mul(3), !n));
+        assert_eq!((record.id, record.packed), (n.wrapping_mul(3), !n));
         assert_eq!(record.location.is_some(), n.is_multiple_of(2));
     }
 

@@ -1,6 +1,7 @@
-//! What only a vCPU can do, done for a thread that serves none but belongs to the runtime: a coroutine does it, and the
-//! thread's future waits for that. So sockets and timers of this runtime go on working in tasks of tokio's, for example those
-//! of a web socket that axum spawned with tokio. Costs a spawn and a switch of threads.
+//! Work that only a vCPU can do, on behalf of a thread that serves none but belongs to the runtime:
+//! a coroutine does the work, and the thread's future waits for it. So sockets and timers of this
+//! runtime work in tokio tasks too, for example those of a web socket that axum spawned with tokio.
+//! Costs a spawn and a switch of threads.
 
 use std::future::Future;
 use std::io;
@@ -12,28 +13,31 @@ use upshift_core::Priority;
 use crate::context;
 use crate::task::JoinHandle;
 
-/// The coroutine; cancelled when this is dropped. `None`: the runtime has cancelled it.
-pub(crate) struct Errand<T>(JoinHandle<T>);
+/// Future that waits for the coroutine. Yields `None` if the runtime has cancelled the coroutine.
+/// Dropping it cancels the coroutine.
+pub(crate) struct OnVcpu<T>(JoinHandle<T>);
 
-impl<T: Send + 'static> Errand<T> {
+impl<T: Send + 'static> OnVcpu<T> {
+    /// Spawns a coroutine that runs `future` on a vCPU of the runtime of the calling thread.
+    ///
     /// # Errors
-    /// On a thread that belongs to no runtime, or while that shuts down.
-    pub(crate) fn run(future: impl Future<Output = T> + Send + 'static) -> io::Result<Errand<T>> {
+    /// On a thread that belongs to no runtime, or while the runtime shuts down.
+    pub(crate) fn run(future: impl Future<Output = T> + Send + 'static) -> io::Result<OnVcpu<T>> {
         let runtime = context::belongs_to().ok_or_else(context::outside)?;
         let spawned = runtime.domain.spawn(future, Priority::Inherit);
         let handle = spawned.map(JoinHandle::of).map_err(io::Error::other)?;
-        Ok(Errand(handle))
+        Ok(OnVcpu(handle))
     }
 }
 
-impl<T: Send + 'static> Future for Errand<T> {
+impl<T: Send + 'static> Future for OnVcpu<T> {
     type Output = Option<T>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
         Pin::new(&mut self.0).poll(cx).map(Result::ok)
     }
 }
 
-impl<T> Drop for Errand<T> {
+impl<T> Drop for OnVcpu<T> {
     fn drop(&mut self) {
         self.0.cancel();
     }

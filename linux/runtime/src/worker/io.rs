@@ -36,16 +36,16 @@ impl Worker {
         level
     }
 
-    /// Ends the operations on a descriptor that have lost their futures, in the middle of a poll.
-    /// The caller runs the code of users that is returned.
+    /// Ends the operations on a descriptor whose futures have been dropped, in the middle of a
+    /// poll. The caller runs the user code that is returned.
     pub(crate) fn settle(&self, fd: &Fd) -> Vec<Foreign> {
         let index = self.executor.index();
         self.recorder().reaped(index, || self.ring.settle(fd));
         self.ring.take_foreign()
     }
 
-    /// Is nothing more urgent than the calling coroutine in flight on the ring, and no timer due
-    /// within so many ns?
+    /// Returns whether the calling coroutine can go on undisturbed: no I/O of a more urgent level
+    /// is in flight on the ring, and no timer expires within `time` ns.
     pub(crate) fn is_undisturbed(&self, time: u64) -> bool {
         let level = self.executor.running_level().unwrap_or_default().get();
         self.ring.levels_in_flight() & more_urgent_than(level) == 0

@@ -8,19 +8,17 @@
 //!   └──────── one enter: submit and wait ◄─────────────┘ nothing ready
 //! ```
 //!
-//! What coroutines ask of the kernel is gathered, and submitted before anything
-//! less urgent than they is polled, or with the next turn of the ring.
+//! I/O that coroutines request is gathered. It is submitted before anything less urgent is polled,
+//! or with the next turn of the ring.
 //!
-//! Completions are looked at (loads only) after every poll. They are reaped when
-//! the reap interval has passed or enough coroutines have run, so that under
-//! load one system call serves many requests; an idle vCPU reaps at once. An
-//! urgent completion therefore waits for at most one poll and the reap interval.
-//! What is no more urgent than what is ready goes to the tail of its queue however soon it is
-//! reaped: where all that is in flight was asked for at such levels, five intervals pass.
+//! Completions are looked for (loads only) after every poll. They are reaped when the reap interval
+//! has passed or enough coroutines have run, so that under load one system call serves many
+//! requests; an idle vCPU reaps at once. An urgent completion therefore waits for at most one poll
+//! and the reap interval. Completions at or below the most urgent ready level are queued at the
+//! tail however soon they are reaped: where all I/O in flight has such levels, five intervals pass.
 //!
-//! Before it parks, a vCPU that has lately been woken by another one spins for a
-//! bounded time: the wake then costs a cache miss instead of a system call and
-//! the start of a halted CPU.
+//! Before it parks, a vCPU that another one has recently woken spins for a bounded time: the wake
+//! then costs a cache miss instead of a system call and the start of a halted CPU.
 //!
 //! # Writers and readers
 //!
@@ -63,27 +61,28 @@ use crate::metrics::Meter;
 use crate::preempt::permit;
 use crate::runtime::shared::Shared;
 use crate::stand_in::Neighbours;
-use crate::stand_in::arrivals::Reachable;
+use crate::stand_in::arrivals::StandInGuard;
 use crate::time::clock;
 use crate::time::timers::Timers;
 use crate::trace::recorder::Recorder;
-use crate::user_code::foreign;
+use crate::user_code::deferred;
 use outbox::Outbox;
 pub(crate) use wait::{ENDING_WAIT, Spin};
 
 /// Polls before a vCPU with completions or submissions waiting enters the ring.
 pub(crate) const POLLS_PER_REAP: u32 = 64;
 
-/// After so many reap intervals a vCPU enters the ring also where nothing more urgent can come of it than is ready. Requests of 25 µs, of one
-/// level, cost 8 % less CPU than with one interval, as a client that waits is woken for several replies at once; with ten no less than with five.
+/// Reap intervals after which a vCPU enters the ring although no completion can be more urgent than
+/// the ready coroutines. A client that waits is then woken for several replies at once; beyond five
+/// intervals the CPU time per request does not fall any further.
 const REAP_INTERVALS: u64 = 5;
 
-/// The bits of the levels before this one.
+/// Returns the bits of the levels that are more urgent than `level`.
 fn more_urgent_than(level: u8) -> u64 {
     (1 << level) - 1
 }
 
-/// One vCPU with the thread that serves it.
+/// A vCPU with the thread that serves it.
 pub(crate) struct Worker {
     executor: Executor<Linux>,
     ring: Ring,
@@ -93,13 +92,14 @@ pub(crate) struct Worker {
     pace: Pace,
     outbox: Outbox,
     neighbours: Neighbours,
-    /// The runtime is being dropped: what this vCPU waits for may end on another one, which does not tell it.
+    /// Set while the runtime is being dropped: coroutines that this vCPU waits for may exit on
+    /// another one, which does not notify it.
     is_ending: Cell<bool>,
-    /// Its threads, if polls are interrupted.
+    /// The threads of the vCPU, if its polls can be interrupted.
     preemptible: OnceCell<Arc<dyn Preempted>>,
     /// Set when this vCPU is to leave its service.
     stop: Arc<AtomicBool>,
-    /// Where the vCPU tells the other processes of the machine what it has to do.
+    /// Connection to the board, through which other processes of the machine see the vCPU's levels.
     post: Option<Post>,
 }
 
@@ -107,9 +107,9 @@ pub(crate) struct Worker {
 pub(crate) struct Pace {
     /// The longest run of a coroutine before it goes to the tail of its level.
     pub(crate) quantum: u64,
-    /// Between two reaps, beside something more urgent.
+    /// The interval between two reaps while something more urgent is ready.
     pub(crate) reap: u64,
-    /// Between two looks at the clock within a poll.
+    /// The interval between two readings of the clock within a poll.
     pub(crate) look: u64,
     /// The longest time that a poll spends on pieces of a transfer.
     pub(crate) share: u64,
@@ -126,21 +126,22 @@ impl Pace {
     }
 }
 
-/// When a vCPU need be served no longer: no type of a future or a closure, so that a program has one loop, with everything in it.
+/// Condition that ends the service of a vCPU. Not generic over a future or a closure: a program has
+/// a single instance of the loop, with everything inlined.
 #[derive(Clone, Copy)]
 pub(crate) enum Until<'a> {
-    /// When this has been set.
+    /// The flag has been set.
     Set(&'a Cell<bool>),
-    /// When this says so.
-    Says(&'a dyn Fn() -> bool),
+    /// The function returns true.
+    True(&'a dyn Fn() -> bool),
 }
 
 impl Until<'_> {
     #[inline]
-    fn is_now(self) -> bool {
+    fn is_met(self) -> bool {
         match self {
             Until::Set(flag) => flag.get(),
-            Until::Says(says) => says(),
+            Until::True(condition) => condition(),
         }
     }
 }
@@ -150,42 +151,44 @@ impl Until<'_> {
 pub(crate) trait Kind<'a> {
     /// Whether several threads share the vCPU. The loop of such a thread begins after a turn.
     const SHARES: bool;
-    /// Before each pick: whether the thread leaves the loop, and then whether it is done.
-    fn ends(&mut self, turned: bool, back: &mut Option<Yielded<'a, Linux>>) -> Option<bool>;
-    /// Whether completions are reaped before the next poll, however short the last one was.
+    /// Called before each pick. Returns `Some` if the thread leaves the loop: true if it is done.
+    fn should_leave(&mut self, turned: bool, back: &mut Option<Yielded<'a, Linux>>)
+    -> Option<bool>;
+    /// Returns whether completions are reaped before the next poll, however short the last one was.
     fn is_prompt(&self) -> bool;
-    /// Nothing is polled from here on, and the ring is looked at.
-    fn is_between_polls(&self);
-    /// Takes what is to be polled or resumed next.
+    /// Called before the ring is looked at: nothing is polled from here on.
+    fn between_polls(&self);
+    /// Takes the next coroutine to poll or to resume.
     fn pick(
         &mut self,
         worker: &'a Worker,
         back: Option<Yielded<'a, Linux>>,
     ) -> Option<Picked<'a, Linux>>;
-    /// Hands on a pinned coroutine. Returns whether the vCPU has been given to the thread that
-    /// polls it.
-    fn hands_on(&mut self, pinned: Running<'a, Linux>) -> bool;
-    /// A poll begins.
+    /// Hands a pinned coroutine over. Returns whether the vCPU has been given to the thread that
+    /// polls
+    /// pinned coroutines.
+    fn hand_over(&mut self, pinned: Running<'a, Linux>) -> bool;
+    /// Called before a poll.
     fn poll_begins(&mut self);
-    /// The poll has ended.
+    /// Called after a poll.
     fn poll_ends(&mut self);
-    /// The vCPU goes to the thread that holds this suspended poll.
-    fn resumes(&mut self, id: CoroutineId, for_a_turn: bool);
-    /// A wait in the ring is over.
-    fn has_waited(&mut self, worker: &'a Worker);
+    /// Gives the vCPU to the thread that holds this suspended poll.
+    fn resume(&mut self, id: CoroutineId, for_a_turn: bool);
+    /// Called after a wait in the ring.
+    fn after_wait(&mut self, worker: &'a Worker);
 }
 
 /// An inline vCPU: one thread serves it, and no poll is interrupted.
 struct Alone<'a> {
-    /// In the middle of a poll others may stand in.
-    reachable: Option<Reachable<'a>>,
+    /// Set if other vCPUs may stand in while this one polls.
+    guard: Option<StandInGuard<'a>>,
 }
 
 impl<'a> Kind<'a> for Alone<'a> {
     const SHARES: bool = false;
 
     #[inline(always)]
-    fn ends(&mut self, _: bool, _: &mut Option<Yielded<'a, Linux>>) -> Option<bool> {
+    fn should_leave(&mut self, _: bool, _: &mut Option<Yielded<'a, Linux>>) -> Option<bool> {
         None
     }
 
@@ -195,7 +198,7 @@ impl<'a> Kind<'a> for Alone<'a> {
     }
 
     #[inline(always)]
-    fn is_between_polls(&self) {}
+    fn between_polls(&self) {}
 
     #[inline(always)]
     fn pick(
@@ -206,32 +209,32 @@ impl<'a> Kind<'a> for Alone<'a> {
         worker.executor.pick(back)
     }
 
-    fn hands_on(&mut self, _: Running<'a, Linux>) -> bool {
+    fn hand_over(&mut self, _: Running<'a, Linux>) -> bool {
         unreachable!("one thread polls all")
     }
 
     #[inline(always)]
     fn poll_begins(&mut self) {
-        if self.reachable.is_some() {
+        if self.guard.is_some() {
             permit::leave();
         }
     }
 
     #[inline(always)]
     fn poll_ends(&mut self) {
-        if self.reachable.is_some() {
+        if self.guard.is_some() {
             permit::enter();
         }
     }
 
-    fn resumes(&mut self, _: CoroutineId, _: bool) {
+    fn resume(&mut self, _: CoroutineId, _: bool) {
         unreachable!("nothing is suspended on an inline vCPU")
     }
 
     #[inline(always)]
-    fn has_waited(&mut self, worker: &'a Worker) {
-        if self.reachable.is_none() {
-            self.reachable = worker.reachable();
+    fn after_wait(&mut self, worker: &'a Worker) {
+        if self.guard.is_none() {
+            self.guard = worker.allow_stand_in();
         }
     }
 }
@@ -271,24 +274,23 @@ impl Worker {
         self.post.as_ref()
     }
 
-    /// Does one thread serve the vCPU, whose polls are not interrupted?
+    /// Returns whether a single thread serves the vCPU, without interrupting polls.
     #[cfg(feature = "test-util")]
     pub(crate) fn is_inline(&self) -> bool {
         self.preemptible.get().is_none()
     }
 
-    /// The runtime is being dropped: from now on each wait is short.
-    pub(crate) fn ends(&self) {
+    /// Makes each wait short from now on: the runtime is being dropped.
+    pub(crate) fn set_ending(&self) {
         self.is_ending.set(true);
     }
 
-    /// Serves the vCPU until `done` says so, which is asked whenever a poll has
-    /// ended or a wait is over.
+    /// Serves the vCPU until `done` is met, which is checked after each poll and each wait.
     pub(crate) fn run(&self, done: Until<'_>) {
         if let Some(preemptible) = self.preemptible.get() {
             fence(Ordering::SeqCst);
-            self.tell_watchdog();
-            return preemptible.run(&|| done.is_now());
+            self.notify_watchdog();
+            return preemptible.run(&|| done.is_met());
         }
         let _serving = context::serve(self);
         self.run_within(done);
@@ -298,35 +300,36 @@ impl Worker {
     #[inline(never)]
     pub(crate) fn run_within(&self, done: Until<'_>) {
         fence(Ordering::SeqCst);
-        self.tell_watchdog();
-        let reachable = self.reachable();
-        self.serve_as(Alone { reachable }, done);
+        self.notify_watchdog();
+        let guard = self.allow_stand_in();
+        self.serve_as(Alone { guard }, done);
     }
 
-    /// The loop of a vCPU. Returns whether the thread that serves it is done; if not, another
+    /// Runs the loop of a vCPU. Returns true if the thread that serves it is done, and false if
+    /// another
     /// thread serves the vCPU from here on.
     #[inline(always)]
     pub(crate) fn serve_as<'a, K: Kind<'a>>(&'a self, mut kind: K, done: Until<'_>) -> bool {
         let mut spin = Spin::default();
         let mut reaped_at = clock::ticks();
         let mut polls = 0;
-        // There has been a turn since the last poll or wait.
+        // Set if the ring has been looked at since the last poll or wait.
         let mut turned = K::SHARES;
         let mut back: Option<Yielded<'a, Linux>> = None;
         loop {
             if K::SHARES
-                && let Some(is_done) = kind.ends(turned, &mut back)
+                && let Some(is_done) = kind.should_leave(turned, &mut back)
             {
                 return is_done;
             }
             if self.submissions_are_urgent(back.as_ref()) || kind.is_prompt() {
-                kind.is_between_polls();
+                kind.between_polls();
                 self.turn();
                 reaped_at = self.executor.clock();
                 polls = 0;
             }
             if self.yields_to_others(back.as_ref()) {
-                if done.is_now() {
+                if done.is_met() {
                     return true;
                 }
                 reaped_at = self.executor.clock();
@@ -337,10 +340,10 @@ impl Worker {
             match kind.pick(self, back.take()) {
                 Some(Picked::Poll(running)) => {
                     if K::SHARES && running.is_pinned() {
-                        match kind.hands_on(running) {
-                            true => return false,
-                            false => continue,
+                        if kind.hand_over(running) {
+                            return false;
                         }
+                        continue;
                     }
                     budget::refill();
                     self.publish(running.level().get());
@@ -353,33 +356,34 @@ impl Worker {
                     polls += 1;
                     turned = false;
                     if polls >= POLLS_PER_REAP || self.reap_is_due(reaped_at, back.is_some()) {
-                        kind.is_between_polls();
+                        kind.between_polls();
                         self.turn();
                         reaped_at = self.executor.clock();
                         polls = 0;
                     }
-                    if done.is_now() {
+                    if done.is_met() {
                         return true;
                     }
                 }
                 Some(Picked::Resume { id, for_a_turn }) => {
-                    kind.resumes(id, for_a_turn);
+                    kind.resume(id, for_a_turn);
                     return false;
                 }
                 None => {
                     polls = 0;
-                    // Once: the kernel raises the ring's flag after it has added work, and if that has been fetched by then, the
-                    // flag stands for nothing until more comes. A wait can tell.
+                    // At most once per wait: the kernel raises the ring's flag after it has added
+                    // work. If that work has been fetched by then, the flag means nothing until
+                    // more arrives; a wait can tell.
                     if !turned && (self.ring_is_due() || self.timer_is_due()) {
-                        kind.is_between_polls();
+                        kind.between_polls();
                         self.turn();
                         turned = true;
-                    } else if done.is_now() {
+                    } else if done.is_met() {
                         return true;
                     } else {
-                        kind.is_between_polls();
+                        kind.between_polls();
                         self.wait(&mut spin);
-                        kind.has_waited(self);
+                        kind.after_wait(self);
                         turned = false;
                     }
                     reaped_at = self.executor.clock();
@@ -388,11 +392,12 @@ impl Worker {
         }
     }
 
-    /// Sees to it that what was dropped last is given up: a receive under way keeps its socket open, until the kernel has been told that it is
-    /// cancelled and has said so. Polls nothing. For an inline vCPU, after [`Worker::run`].
-    pub(crate) fn hand_in(&self) {
+    /// Completes the cancellation of the futures dropped last: a receive in flight keeps its socket
+    /// open until the kernel has been told to cancel it and has confirmed that. Polls nothing. For
+    /// an inline vCPU, after [`Worker::run`].
+    pub(crate) fn complete_cancellations(&self) {
         let _entered = context::enter(self);
-        // One to tell it, one to hear of it.
+        // The first turn submits the cancellation, the second one reaps its completion.
         for _ in 0..2 {
             if self.ring.is_due(true) {
                 self.turn();
@@ -400,26 +405,27 @@ impl Worker {
         }
     }
 
-    /// The others may stand in for this vCPU, if there are others.
-    fn reachable(&self) -> Option<Reachable<'_>> {
+    /// Lets other vCPUs, if there are any, stand in for this one.
+    fn allow_stand_in(&self) -> Option<StandInGuard<'_>> {
         if self.executor.domain().active_vcpus() < 2 {
             return None;
         }
         let index = self.executor.index();
         self.neighbours
-            .reachable(&self.shared.reaches, index, &self.ring)
+            .allow_stand_in(&self.shared.access, index, &self.ring)
     }
 
-    /// Has something more urgent than the next poll asked for I/O that is not
-    /// submitted yet, or are there reads enough to keep a device busy? That goes first.
+    /// Returns whether submissions go before the next poll: a more urgent coroutine has requested
+    /// I/O, or there are enough reads to keep a device busy.
     #[inline]
     pub(crate) fn submissions_are_urgent(&self, back: Option<&Yielded<'_, Linux>>) -> bool {
         !self.outbox.is_empty() && self.outbox.goes_before(self.next_level(back))
     }
 
-    /// Is it time to look at the ring and the timers, at which the last look was at tick `reaped_at`, or at the other vCPUs? After a poll: the
-    /// executor's clock stands at its beginning, so what came during it would wait for another poll. One that `gave_way` may have done so for
-    /// the ring.
+    /// Returns whether it is time for a look at the ring and the timers (the last one was at tick
+    /// `reaped_at`) or at the other vCPUs. Called after a poll: the executor's clock shows its
+    /// beginning, so arrivals during the poll would wait for another one. A poll that `gave_way`
+    /// may have done so for the ring.
     #[inline(always)]
     pub(crate) fn reap_is_due(&self, reaped_at: u64, gave_way: bool) -> bool {
         let waits = self.ring.is_due(true) || self.timers.next_deadline().is_some();
@@ -430,7 +436,8 @@ impl Worker {
     fn is_reap_interval_over(&self, reaped_at: u64, gave_way: bool) -> bool {
         let ago = clock::ticks().wrapping_sub(reaped_at);
         ago >= self.pace.reap
-            // Without a next poll the loop comes to the ring anyway, and waits in it with the same call.
+            // Without a next poll the loop access the ring anyway, and waits in it with the same
+            // call.
             && (gave_way || self.executor.bitmap() != 0 || self.executor.has_arrivals())
             && (gave_way
                 || ago >= self.pace.reap.saturating_mul(REAP_INTERVALS)
@@ -438,15 +445,16 @@ impl Worker {
                 || self.timer_is_due())
     }
 
-    /// May something come of the ring that is more urgent than what is ready, or that an idle vCPU could take?
+    /// Returns whether a completion may be more urgent than the ready coroutines, or may wake a
+    /// coroutine that an idle vCPU can steal.
     fn reap_may_be_urgent(&self) -> bool {
         let ready = self.executor.bitmap();
-        // Without anything ready all levels are.
+        // With no coroutine ready, every level counts as more urgent.
         let more_urgent = (ready & ready.wrapping_neg()).wrapping_sub(1);
         self.ring.levels_in_flight() & more_urgent != 0 || self.executor.domain().idle_vcpus() != 0
     }
 
-    /// The most urgent level that has something to poll; 64 if none has.
+    /// Returns the most urgent level with a coroutine to poll; 64 if there is none.
     #[inline]
     fn next_level(&self, back: Option<&Yielded<'_, Linux>>) -> u8 {
         let ready = self.executor.bitmap().trailing_zeros() as u8;
@@ -464,7 +472,7 @@ impl Worker {
             .is_some_and(|deadline| deadline <= clock::now())
     }
 
-    /// Submits, reaps all completions into the ready queues, expires timers.
+    /// Submits I/O, reaps all completions into the ready queues, and expires timers.
     pub(crate) fn turn(&self) {
         self.outbox.is_submitted();
         self.neighbours.owner_is_back();
@@ -475,7 +483,7 @@ impl Worker {
         }
         self.executor.refresh_clock();
         self.reap();
-        self.meter.show(&self.ring);
+        self.meter.publish(&self.ring);
         self.expire();
         if self.executor.is_look_due() {
             self.look_around();
@@ -487,18 +495,18 @@ impl Worker {
         let index = self.executor.index();
         self.recorder().reaped(index, || self.ring.reap());
         if self.ring.has_foreign() {
-            foreign::run(self.executor.domain(), self.ring.take_foreign());
+            deferred::run(self.executor.domain(), self.ring.take_foreign());
         }
     }
 
-    /// Wakes what the timers of this vCPU are due for.
+    /// Wakes the coroutines whose timers are due.
     fn expire(&self) {
         if self.timers.next_deadline().is_some() {
             let mut late = Vec::new();
             self.timers
                 .expire(clock::now(), |foreign| late.push(foreign));
             if !late.is_empty() {
-                foreign::run(self.executor.domain(), late);
+                deferred::run(self.executor.domain(), late);
             }
         }
     }
@@ -507,33 +515,37 @@ impl Worker {
         self.shared.domain.host().recorder()
     }
 
-    /// Polls begin again. After a full barrier (that of `unpark`).
+    /// Tells the watchdog that polls begin again. Called after a full barrier (that of `unpark`).
     #[inline]
-    pub(crate) fn tell_watchdog(&self) {
-        if let Some(watch) = self.shared.watch.get() {
-            watch.vcpu_wakes();
+    pub(crate) fn notify_watchdog(&self) {
+        if let Some(monitor) = self.shared.monitor.get() {
+            monitor.vcpu_wakes();
         }
     }
 
-    /// Does the calling thread, which has this worker, poll the pinned coroutines of its vCPU?
+    /// Returns whether the calling thread, which has this worker, polls the pinned coroutines of
+    /// its vCPU.
     pub(crate) fn polls_pinned_here(&self) -> bool {
         let preemptible = self.preemptible.get();
         preemptible.is_none_or(|preemptible| preemptible.polls_pinned_here())
     }
 
-    /// Is a poll stopped in the middle?
+    /// Returns whether a poll is stopped in the middle.
     pub(crate) fn has_stopped_polls(&self) -> bool {
         let preemptible = self.preemptible.get();
         preemptible.is_some_and(|preemptible| preemptible.has_stopped_polls())
     }
 
-    /// The vCPU leaves: what is pinned to it is cancelled, the rest moves on, and
-    /// the ring is cancelled, drained and closed. False: a poll is stopped in the middle that does not end, or a future is left that only
-    /// the thread of `block_on`, which has gone, may drop; then the vCPU stays as it is, for ever.
+    /// Takes the vCPU out of service: pinned coroutines are cancelled, the others move to other
+    /// vCPUs, and the ring is cancelled, drained and closed.
+    ///
+    /// Returns false, and leaks the vCPU, if a stopped poll does not end, or if a future is left
+    /// that only the thread of `block_on`, which has ended, may drop.
     pub(crate) fn retire(self: Box<Worker>) -> bool {
-        // Before its threads end: nothing is left elevated, and the daemon sees no dispatcher vanish.
+        // Before the vCPU's threads end: nothing stays elevated, and the daemon sees no dispatcher
+        // vanish.
         if let Some(membership) = &self.shared.membership {
-            membership.forget(self.executor.index());
+            membership.withdraw(self.executor.index());
         }
         if let Some(preemptible) = self.preemptible.get()
             && (!preemptible.end() || (preemptible.has_main() && self.executor.has_pinned()))
@@ -545,10 +557,10 @@ impl Worker {
         self.executor.retire();
         self.timers.close();
         self.ring.shutdown();
-        self.meter.show(&self.ring);
+        self.meter.publish(&self.ring);
         self.meter.leave_service();
         let index = self.executor.index();
-        self.shared.reaches.set(index, None);
+        self.shared.access.set(index, None);
         self.shared.domain.host().set_remote(index, None);
         true
     }

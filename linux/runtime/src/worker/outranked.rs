@@ -1,4 +1,4 @@
-//! The board: what the other processes of the machine are told, and when one of them goes first.
+//! Publication of the vCPU's levels on the board, and giving way to more urgent processes.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use crate::board::Post;
 use crate::host::Linux;
 use crate::time::clock;
 
-/// How long a vCPU sleeps after it has given way to another process.
+/// Sleep of a vCPU that gives way to another process.
 const YIELD_SLEEP: Duration = Duration::from_micros(500);
 
 impl Worker {
-    /// Is another process to go first, before what is being polled?
+    /// Returns whether another process has something more urgent than the poll under way.
     pub(crate) fn is_outranked(&self) -> bool {
         let level = self.executor.running_level().unwrap_or_default().get();
         self.post
@@ -21,7 +21,7 @@ impl Worker {
             .is_some_and(|post| post.is_outranked(level))
     }
 
-    /// The board is told that the next poll is of `level`.
+    /// Publishes the level of the next poll on the board.
     #[inline]
     pub(crate) fn publish(&self, level: u8) {
         if let Some(post) = &self.post {
@@ -31,10 +31,11 @@ impl Worker {
 
     #[inline(never)]
     fn publish_on(&self, post: &Post, level: u8) {
-        post.polls(self.executor.bitmap(), level, self.executor.clock());
+        post.publish_poll(self.executor.bitmap(), level, self.executor.clock());
     }
 
-    /// Has another process just gone first on this CPU, because what it has to do is more urgent than the next poll?
+    /// Gives way if another process has something more urgent than the next poll. Returns whether
+    /// this happened.
     #[inline]
     pub(crate) fn yields_to_others(&self, back: Option<&Yielded<'_, Linux>>) -> bool {
         self.post.as_ref().is_some_and(|post| {
@@ -42,7 +43,8 @@ impl Worker {
         })
     }
 
-    /// Lets a more urgent process have the CPU for a moment, unless it has had its due. Takes in what comes meanwhile.
+    /// Leaves the CPU to a more urgent process for a moment, unless that has used its share. Reaps
+    /// arrivals afterwards.
     #[cold]
     fn give_way(&self, post: &Post, back: Option<&Yielded<'_, Linux>>) -> bool {
         let now = clock::now();
@@ -53,7 +55,7 @@ impl Worker {
             YIELD_SLEEP.min(Duration::from_nanos(next.saturating_sub(now)))
         });
         self.outbox.is_submitted();
-        // A due timer makes it a moment of no length: another process may be ready on this CPU all the same.
+        // A due timer shortens the moment to nothing, but another process may be ready on this CPU.
         if moment.is_zero() {
             std::thread::yield_now();
         }

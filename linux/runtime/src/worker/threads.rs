@@ -1,4 +1,4 @@
-//! The threads of the vCPUs: how they start, and how they are told to leave.
+//! Threads of the vCPUs: start and stop.
 
 use std::cell::{Cell, OnceCell};
 use std::io;
@@ -15,14 +15,15 @@ use crate::context;
 use crate::host::Linux;
 use crate::notice::{no_thread, notice};
 use crate::preempt::{self, Preemptible};
-use crate::runtime::shared::{Other, Shared};
+use crate::runtime::shared::{Shared, VcpuThread};
 use crate::stand_in::Neighbours;
 use crate::time::clock;
 use crate::time::timers::Timers;
 use crate::worker::{Outbox, Pace, Until, Worker};
 
 impl Shared {
-    /// The vCPU with a ring of the calling thread, which is pinned if `pin` says so; with it what makes the vCPU preemptible, if it is.
+    /// Creates the worker of a vCPU with a ring of the calling thread, which is pinned to `pin`.
+    /// The second value is there if the vCPU is preemptible.
     pub(crate) fn worker(
         self: &Arc<Shared>,
         executor: Executor<Linux>,
@@ -36,7 +37,7 @@ impl Shared {
         ring.set_own(Domain::<Linux>::waker_table());
         self.domain.host().set_remote(index, Some(ring.remote()));
         let timers = Arc::new(Timers::new(clock::now(), self.domain.host()));
-        self.reaches.set(index, Some(&timers));
+        self.access.set(index, Some(&timers));
         let post = match (&self.membership, pin) {
             (Some(membership), Some(cpu)) => {
                 let has_watcher = self.settings.preemption.is_some();
@@ -52,7 +53,7 @@ impl Shared {
         };
         let meter = self.meter(index);
         meter.enter_service();
-        self.domain.host().recorder().welcome(index);
+        self.domain.host().recorder().add_vcpu(index);
         let worker = Box::new(Worker {
             executor,
             ring,
@@ -69,7 +70,8 @@ impl Shared {
         });
         if let Some(settings) = &self.settings.preemption {
             let cpu = pin.unwrap_or(0);
-            // SAFETY: it is in a box, which `Worker::retire` keeps for ever if the vCPU does not come to its end.
+            // SAFETY: the worker is in a box, which `Worker::retire` leaks if a thread of the vCPU
+            // does not end.
             let preemptible = unsafe { preempt::start(&worker, cpu, settings.clone())? };
             let _ = worker.preemptible.set(preemptible.clone());
             return Ok((worker, Some(preemptible)));
@@ -77,19 +79,19 @@ impl Shared {
         Ok((worker, None))
     }
 
-    /// Starts the thread that serves one more vCPU. Returns its index.
+    /// Starts a thread that serves one more vCPU. Returns the index of the vCPU.
     pub(crate) fn add_vcpu(self: &Arc<Shared>) -> io::Result<usize> {
         let executor = self.domain.add_vcpu().map_err(io::Error::other)?;
         let index = executor.index();
-        let (other, _) = self.start_other(executor)?;
-        self.others().push(other);
+        let (thread, _) = self.start_vcpu(executor)?;
+        self.vcpu_threads().push(thread);
         if self.running.load(Ordering::Relaxed) {
             self.join_again();
         }
         Ok(index)
     }
 
-    /// The daemon is told of a vCPU that was added.
+    /// Tells the daemon of a vCPU that was added.
     fn join_again(&self) {
         if let Some(membership) = &self.membership
             && let Err(error) = membership.join()
@@ -98,11 +100,11 @@ impl Shared {
         }
     }
 
-    /// Starts the thread that serves a vCPU; with it what makes the vCPU preemptible, if it is.
-    pub(crate) fn start_other(
+    /// Starts the thread that serves a vCPU. The second value is there if the vCPU is preemptible.
+    pub(crate) fn start_vcpu(
         self: &Arc<Shared>,
         executor: Executor<Linux>,
-    ) -> io::Result<(Other, Option<Arc<Preemptible>>)> {
+    ) -> io::Result<(VcpuThread, Option<Arc<Preemptible>>)> {
         let index = executor.index();
         let (ready, is_ready) = mpsc::sync_channel(1);
         let shared = self.clone();
@@ -120,47 +122,49 @@ impl Shared {
                 let stop = worker.stop.clone();
                 let _ = ready.send(Ok((stop.clone(), preemptible)));
                 let is_over = || stop.load(Ordering::Relaxed) && !worker.has_stopped_polls();
-                worker.run(Until::Says(&is_over));
+                worker.run(Until::True(&is_over));
                 worker.retire();
             })
             .map_err(|error| no_thread("a vCPU", &error))?;
         let (stop, preemptible) = is_ready
             .recv()
             .map_err(|_| io::Error::other("the thread of a vCPU ended before it began"))??;
-        let other = Other {
+        let thread = VcpuThread {
             index,
             stop,
             thread,
         };
-        Ok((other, preemptible))
+        Ok((thread, preemptible))
     }
 
-    /// Ends the vCPU that was added last. Returns its index.
+    /// Takes the vCPU that was added last out of service. Returns its index.
     pub(crate) fn release_vcpu(&self) -> io::Result<usize> {
         let own = context::with(|worker| worker.executor.index());
-        let other = {
-            let mut others = self.others();
-            let place = others
+        let thread = {
+            let mut vcpu_threads = self.vcpu_threads();
+            let position = vcpu_threads
                 .iter()
-                .rposition(|other| Some(other.index) != own && other.index != 0);
-            place.map(|place| others.remove(place))
+                .rposition(|thread| Some(thread.index) != own && thread.index != 0);
+            position.map(|position| vcpu_threads.remove(position))
         };
-        let other = other.ok_or_else(|| {
+        let thread = thread.ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "no vCPU to release: the one that serves the caller and the first one stay",
             )
         })?;
-        self.stop(&other);
-        Ok(other.index)
+        self.stop(&thread);
+        Ok(thread.index)
     }
 
-    pub(crate) fn stop(&self, other: &Other) {
-        other.stop.store(true, Ordering::Relaxed);
-        upshift_core::Host::pend(self.domain.host(), other.index);
+    pub(crate) fn stop(&self, thread: &VcpuThread) {
+        thread.stop.store(true, Ordering::Relaxed);
+        upshift_core::Host::pend(self.domain.host(), thread.index);
     }
 
-    pub(crate) fn others(&self) -> std::sync::MutexGuard<'_, Vec<Other>> {
-        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn vcpu_threads(&self) -> std::sync::MutexGuard<'_, Vec<VcpuThread>> {
+        self.vcpu_threads
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }

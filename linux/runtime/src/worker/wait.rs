@@ -1,4 +1,4 @@
-//! How a vCPU waits: it spins if that has been worthwhile, looks around, and parks in its ring.
+//! Waiting of a vCPU: it spins if that has been worthwhile, looks around, and parks in its ring.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -7,19 +7,19 @@ use super::Worker;
 use crate::board::Post;
 use crate::stand_in::Look;
 use crate::time::clock;
-use crate::user_code::foreign;
+use crate::user_code::deferred;
 
-/// How often a runtime that is being dropped looks whether all coroutines have exited.
+/// Interval at which a runtime that is being dropped checks whether all coroutines have exited.
 pub(crate) const ENDING_WAIT: Duration = Duration::from_millis(1);
-/// A wait that a wake from another vCPU ended sooner than this makes the next
-/// wait begin with spinning.
+/// A wait that a wake from another vCPU ends sooner than this makes the next wait begin with
+/// spinning.
 const SHORT_WAIT: Duration = Duration::from_micros(200);
 
-/// Whether to spin before parking. A spin that brings nothing (the waker needs
-/// this very CPU, say) makes the next ones rarer, down to one wait in 64.
+/// Decides whether to spin before parking. A spin that finds nothing (the waker needs this very
+/// CPU, say) makes the next ones rarer, down to one wait in 64.
 #[derive(Default)]
 pub(crate) struct Spin {
-    /// The last wait was short, and another vCPU or thread ended it.
+    /// Set if the last wait was short, and another vCPU or thread ended it.
     worthwhile: bool,
     misses: u32,
     skip: u32,
@@ -45,8 +45,7 @@ impl Spin {
 }
 
 impl Worker {
-    /// Waits for completions, timers or wakes, spinning first if that has been
-    /// worthwhile.
+    /// Waits for completions, timers or wakes, spinning first if that has been worthwhile.
     pub(crate) fn wait(&self, spin: &mut Spin) {
         let alone = self.post.as_ref().is_none_or(Post::is_alone);
         if alone && spin.is_due() {
@@ -63,14 +62,15 @@ impl Worker {
         let began = clock::ticks();
         self.meter.park(began);
         self.recorder().parked(self.executor.index());
-        self.meter.show(&self.ring);
+        self.meter.publish(&self.ring);
         self.outbox.is_submitted();
         let found = loop {
             if self.look_around() {
                 break true;
             }
             let limit = self.sleep();
-            // Late is also a wait that a wake ended just before its limit: each thing a wake may stand for is looked at.
+            // A wake may also end a wait just before its limit: each thing that a wake may stand
+            // for is checked.
             let early = limit.is_none_or(|limit| clock::ticks() < limit);
             let told = !self.executor.is_parked()
                 || self.executor.has_arrivals()
@@ -84,11 +84,11 @@ impl Worker {
         self.executor.refresh_clock();
         self.meter.unpark(self.executor.clock());
         self.recorder().unparked(self.executor.index());
-        self.tell_watchdog();
+        self.notify_watchdog();
         let waited = self.executor.clock().wrapping_sub(began);
         let woken = self.executor.has_arrivals();
         self.reap();
-        self.meter.show(&self.ring);
+        self.meter.publish(&self.ring);
         self.expire();
         if !found && !self.executor.has_arrivals() {
             self.executor.waited_for_nothing();
@@ -97,13 +97,14 @@ impl Worker {
             woken && waited < clock::to_ticks(SHORT_WAIT) && !self.shared.settings.spin.is_zero();
     }
 
-    /// Has the thread come that polls what is pinned, and has been picked?
+    /// Returns whether a picked pinned coroutine waits for the vCPU, and its thread has come.
     fn main_is_waited_for(&self) -> bool {
         let preemptible = self.preemptible.get();
         preemptible.is_some_and(|preemptible| preemptible.main_waits() != 0)
     }
 
-    /// Waits once: for completions, timers, wakes, or the next look around, whose tick it returns.
+    /// Waits once for completions, timers, wakes or the next look around. Returns the tick of that
+    /// look.
     fn sleep(&self) -> Option<u64> {
         let now = clock::now();
         let look = self.executor.sleep_limit();
@@ -116,7 +117,7 @@ impl Worker {
         let look = look.map(clock::from_ticks);
         let ending = self.is_ending.get().then_some(ENDING_WAIT);
         if let Some(post) = &self.post {
-            post.waits();
+            post.publish_wait();
         }
         if let Err(error) = self
             .ring
@@ -127,15 +128,15 @@ impl Worker {
         limit
     }
 
-    /// Does for vCPUs in long polls what they cannot do. True: there is something to pick.
+    /// Stands in for vCPUs in long polls. Returns true if there is a coroutine to pick.
     pub(super) fn look_around(&self) -> bool {
         let domain = self.executor.domain();
-        let mut look = Look::new(&self.neighbours, &self.shared.reaches, &self.ring);
+        let mut look = Look::new(&self.neighbours, &self.shared.access, &self.ring);
         self.executor
-            .look(|vcpu| look.stand_in_for(vcpu.index(), |all| foreign::run(domain, all)))
+            .look(|vcpu| look.stand_in_for(vcpu.index(), |all| deferred::run(domain, all)))
     }
 
-    /// Spins for the spin time at most. True: something has come.
+    /// Spins for at most the spin time. Returns true if something has arrived.
     fn spin(&self) -> bool {
         let limit = clock::to_ticks(self.shared.settings.spin);
         let began = clock::ticks();

@@ -118,7 +118,7 @@ fn check_handler() {
     let Ok(signal) = install() else { return };
     let is_ours = installed(signal).is_some_and(|now| now.sa_sigaction == own_handler());
     if !is_ours && !IS_LOST.swap(true, SeqCst) {
-        // Not by a lock that a poll may hold.
+        // Without a lock that a poll may hold.
         // SAFETY: a pointer to a constant of the length given.
         unsafe { libc::write(2, SAYS.as_ptr().cast(), SAYS.len()) };
     }
@@ -156,7 +156,7 @@ fn send(thread: u32) {
     }
 }
 
-/// The signal, with its handler in place: the last real-time signal that nothing
+/// Returns the signal, with its handler in place: the last real-time signal that nothing
 /// uses. System calls of a poll that it interrupts are restarted.
 fn install() -> io::Result<libc::c_int> {
     static SIGNAL: OnceLock<Option<libc::c_int>> = OnceLock::new();
@@ -184,7 +184,7 @@ fn take(signal: libc::c_int) -> bool {
     action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
     // SAFETY: pointers to locals; the handler is async-signal-safe.
     unsafe {
-        // The C library leaves its own out.
+        // The C library leaves its own signals out.
         libc::sigfillset(&raw mut action.sa_mask);
         for fault in FAULTS {
             libc::sigdelset(&raw mut action.sa_mask, fault);
@@ -193,7 +193,7 @@ fn take(signal: libc::c_int) -> bool {
     }
 }
 
-/// Signals that the kernel sends a thread for what it does, and that it cannot wait with.
+/// Signals that the kernel sends a thread for its own faults, without delay.
 const FAULTS: [libc::c_int; 6] = [
     libc::SIGBUS,
     libc::SIGFPE,

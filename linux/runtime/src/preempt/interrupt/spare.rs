@@ -1,5 +1,5 @@
-//! A signal for a thread that needs no place in the queue of signals when it is sent: a POSIX timer
-//! of the thread's own.
+//! A signal that needs no room in the queue of signals when it is sent: a POSIX timer of the
+//! thread's own.
 //!
 //! Slots are written by the thread that has the timer, and read by any, also in signal handlers. A
 //! slot is given up when its thread ends, once no thread is setting its timer: the number of a
@@ -11,7 +11,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize};
 
-/// Threads that may be interrupted at a time: more are refused.
+/// Number of threads that may be interruptible at a time; further ones are refused.
 pub(crate) const SLOTS: usize = 4096;
 
 /// The timer of a thread.
@@ -40,7 +40,7 @@ thread_local! {
     static OWN: OnceCell<Own> = const { OnceCell::new() };
 }
 
-/// The place of this thread.
+/// The slot of this thread.
 struct Own(&'static Slot);
 
 /// Makes the timer of the calling thread, which has it until the thread ends.
@@ -61,10 +61,10 @@ pub(super) fn send(thread: u32) {
     else {
         return;
     };
-    // Before it is looked at again: the thread that gives the place up sees one of the two.
+    // Counted before the slot is checked again: the thread that gives it up sees one of the two.
     place.users.fetch_add(1, SeqCst);
     if place.thread.load(SeqCst) == thread {
-        // As soon as possible; no time at all would stop it.
+        // As soon as possible; zero would stop the timer.
         let soon = libc::itimerspec {
             it_interval: libc::timespec {
                 tv_sec: 0,
@@ -76,7 +76,7 @@ pub(super) fn send(thread: u32) {
             },
         };
         let before: *mut libc::itimerspec = null_mut();
-        // SAFETY: the timer is there while the place is in use; a pointer to a local.
+        // SAFETY: the timer exists while the slot is in use; a pointer to a local.
         unsafe {
             libc::syscall(
                 libc::SYS_timer_settime,
@@ -107,7 +107,7 @@ impl Own {
         event.sigev_signo = signal;
         event.sigev_notify_thread_id = thread;
         let mut timer: libc::c_int = 0;
-        // The kernel's number of it, which the function of the C library does not give.
+        // The kernel's number of the timer, which the function of the C library does not return.
         // SAFETY: pointers to locals.
         let made = unsafe {
             libc::syscall(

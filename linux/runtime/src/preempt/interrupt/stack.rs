@@ -16,9 +16,8 @@ use std::ptr::{self, null_mut};
 
 use super::{block_own, unblock_own};
 
-/// Bytes for the handler itself, also where it waits in the ring and is interrupted there. A debug
-/// build was measured to use 7 KiB together with the kernel's frames
-/// (`the_handler_uses_half_of_its_stack_at_most`).
+/// Bytes for the handler itself, also where it waits in the ring and is interrupted there: twice
+/// its need in a debug build (`the_handler_uses_half_of_its_stack_at_most`).
 const DEPTH: usize = 16 << 10;
 
 /// Frames of the kernel that may be on the stack together: that of the signal, that of the same
@@ -52,7 +51,7 @@ impl Mapping {
         let length = guard + needed().next_multiple_of(guard);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK | libc::MAP_NORESERVE;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a fresh mapping, wherever there is room.
+        // SAFETY: a fresh mapping, whose address the kernel chooses.
         let address = unsafe { libc::mmap(null_mut(), length, access, flags, -1, 0) };
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -102,7 +101,7 @@ fn current() -> libc::stack_t {
     }
 }
 
-/// False: the kernel refuses, because the thread is on its alternate stack.
+/// Sets the alternate stack. Returns false if the kernel refuses: the thread is on its stack.
 fn set(stack: &libc::stack_t) -> bool {
     // SAFETY: a pointer to a struct; the stack that it names stays mapped while it is in place.
     unsafe { libc::sigaltstack(stack, null_mut()) == 0 }
@@ -118,7 +117,7 @@ pub(super) fn provide() -> io::Result<()> {
     });
     let lacks = |error| {
         let words = format!("no stack for the signal of a thread: {error}");
-        crate::notice::told(&error, words)
+        crate::notice::explained(&error, words)
     };
     match provided {
         Ok(provided) => provided.map_err(lacks),

@@ -1,4 +1,4 @@
-//! How a runtime comes to be.
+//! Construction of a runtime from its settings.
 
 use std::io;
 use std::marker::PhantomData;
@@ -25,17 +25,17 @@ use crate::preempt::{self, Preemption};
 use crate::runtime::driver::Choice;
 use crate::runtime::shared::{Meters, Settings, Shared};
 use crate::runtime::{Engine, Observers, Runtime};
-use crate::stand_in::arrivals::Reaches;
+use crate::stand_in::arrivals::AccessTable;
 use crate::time::clock;
 use crate::tokio::around::Surroundings;
 #[cfg(feature = "tokio-rt")]
 use crate::tokio::beside::Beside;
 
-/// What it costs to move work to an idle vCPU: a halted virtual CPU takes 35–41 µs to wake.
+/// Cost of moving work to an idle vCPU: a halted virtual CPU takes 35–41 µs to wake.
 const COST_OF_MOVING: Duration = Duration::from_micros(50);
-/// How long a coroutine may keep an equal waiting.
+/// Default of the longest time that a coroutine keeps an equal waiting.
 const QUANTUM: Duration = Duration::from_micros(500);
-/// Why a call that needs a vCPU fails on a thread for blocking functions.
+/// Error text of calls that need a vCPU, on a thread for blocking functions.
 const OUTSIDE: &str = "this is a thread for blocking functions, not a coroutine of upshift: do this before or after `spawn_blocking`, \
                        or in `upshift::spawn`";
 
@@ -43,18 +43,20 @@ impl Builder {
     /// Builds the runtime and starts its threads.
     ///
     /// # Errors
-    /// `InvalidInput` for no vCPU or more than 256, a name with a NUL, no thread to block, a stall limit of 0, or a CPU that does not exist; what the kernel
-    /// answered to the set-up of a ring, with what to change; what it answered to
-    /// the start of a thread; with [`Preemption::Required`], `PermissionDenied` with
-    /// the right that is missing and how to give it; with [`Board::Required`], `NotFound` without a daemon, and what
-    /// it answered otherwise.
+    /// * `InvalidInput` for no vCPU or more than 256, a name with a NUL, no thread for blocking
+    ///   functions, a stall limit of 0, or a CPU that does not exist;
+    /// * the kernel's error in the set-up of a ring, with advice, or in the start of a thread;
+    /// * `PermissionDenied` with [`Preemption::Required`], naming the missing right and how to
+    ///   grant it;
+    /// * `NotFound` with [`Board::Required`] if there is no daemon, and otherwise the daemon's
+    ///   answer.
     pub fn build(mut self) -> io::Result<Runtime> {
         self.check()
             .map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
         let settings = match self.preemption {
             Preemption::Off if !self.blocking_tolerant => None,
             Preemption::Required => Some(self.preempt_settings()?),
-            _ => self.preempt_settings().map_err(say_cooperative).ok(),
+            _ => self.preempt_settings().map_err(report_cooperative).ok(),
         };
         let choice = Choice::make(self.ring.driver)?;
         match self.clone().build_by(&choice, settings.clone()) {
@@ -63,7 +65,7 @@ impl Builder {
                     && self.preemption != Preemption::Required
                     && error.kind() == io::ErrorKind::PermissionDenied =>
             {
-                say_cooperative(error);
+                report_cooperative(error);
                 self.preemption = Preemption::Off;
                 self.blocking_tolerant = false;
                 self.build_by(&choice, None)
@@ -72,12 +74,16 @@ impl Builder {
         }
     }
 
-    /// By the driver of choice, or, if that turns out not to work for all vCPUs, and was not asked for, by the other one.
+    /// Builds with the chosen driver. If that does not work for all vCPUs and was not asked for,
+    /// builds with the other one.
     fn build_by(self, choice: &Choice, settings: Option<preempt::Settings>) -> io::Result<Runtime> {
         let built = self.clone().build_with(choice.clone(), settings.clone());
-        let instead = built.as_ref().err().and_then(|error| choice.instead(error));
-        match instead {
-            Some(instead) => self.build_with(instead, settings),
+        let fallback = built
+            .as_ref()
+            .err()
+            .and_then(|error| choice.fallback(error));
+        match fallback {
+            Some(fallback) => self.build_with(fallback, settings),
             None => built,
         }
     }
@@ -88,7 +94,7 @@ impl Builder {
         settings: Option<preempt::Settings>,
     ) -> io::Result<Runtime> {
         let observation = Observation::of(&self)?;
-        // Of the machine, not of this thread: a waker may run elsewhere.
+        // CPUs of the machine, not of this thread: a waker may run elsewhere.
         let cpus = affinity::online_cpus();
         let default_spin = if cpus > 1 && self.vcpus <= cpus && settings.is_none() {
             Duration::from_micros(50)
@@ -100,7 +106,7 @@ impl Builder {
             _ => self.quantum.unwrap_or(QUANTUM),
         };
         let config = self.core_config(quantum);
-        // Around everything of users, their hooks among it.
+        // This context encloses all user code, hooks included.
         #[cfg_attr(
             not(feature = "tokio-rt"),
             expect(unused_mut, reason = "tokio's is added")
@@ -151,14 +157,14 @@ impl Builder {
                 cpus: affinity::cpus(),
                 preemption: settings,
             },
-            others: Mutex::new(Vec::new()),
+            vcpu_threads: Mutex::new(Vec::new()),
             reported: AtomicBool::new(false),
             running: AtomicBool::new(false),
             membership: Membership::find(self.board)?,
             built: clock::ticks(),
             meters: Meters::default(),
-            reaches: Reaches::default(),
-            watch: OnceLock::new(),
+            access: AccessTable::default(),
+            monitor: OnceLock::new(),
             outermost,
             surroundings,
         });
@@ -202,7 +208,7 @@ impl Builder {
         }
     }
 
-    /// When polls are interrupted here.
+    /// Returns when and how polls are interrupted on this machine.
     fn preempt_settings(&self) -> io::Result<preempt::Settings> {
         let cpu = affinity::current()?.cpus().first().copied().unwrap_or(0);
         let costs = preempt::costs(cpu);
@@ -216,8 +222,8 @@ impl Builder {
             costs.looks,
             self.suspended.clamp(1, interrupt::MOST_THREADS) + 1,
         );
-        let unlike = rule.interrupts && self.quantum.is_some();
-        if unlike && settings.quantum() > Duration::from_nanos(asked) {
+        let was_asked = rule.interrupts && self.quantum.is_some();
+        if was_asked && settings.quantum() > Duration::from_nanos(asked) {
             notice(format_args!(
                 "the quantum is {:?} instead of {:?}: suspending a poll costs a quarter of it on this machine",
                 settings.quantum(),
@@ -228,22 +234,23 @@ impl Builder {
     }
 }
 
-/// Adds vCPU 0, with what serves it; and where the calling thread might run before it was pinned, if it has been.
+/// Adds vCPU 0 and starts its service. Also returns the affinity of the calling thread from before
+/// it was pinned, if it is.
 fn first_vcpu(shared: &Arc<Shared>) -> io::Result<(Engine, Option<affinity::Mask>)> {
     let executor = shared.domain.add_vcpu().map_err(io::Error::other)?;
     let pin = shared.pin_of(0);
     let mut affinity = None;
     let engine = if shared.settings.preemption.is_some() {
-        // Of the calling thread, in `block_on`.
+        // Claims the signal for the calling thread, in `block_on`.
         interrupt::claim().map_err(preempt::refusal)?;
-        let (first, vcpu) = shared.start_other(executor)?;
+        let (first, vcpu) = shared.start_vcpu(executor)?;
         if let (Some(membership), Some(cpu)) = (&shared.membership, pin) {
-            // It polls what is pinned.
+            // The calling thread polls the pinned coroutines.
             affinity = Some(affinity::current()?);
             affinity::pin(cpu)?;
             membership.enlist(0, Role::Worker);
         }
-        shared.others().push(first);
+        shared.vcpu_threads().push(first);
         match vcpu {
             Some(vcpu) => Engine::Preemptible(vcpu),
             None => unreachable!("made with the worker"),
@@ -257,7 +264,7 @@ fn first_vcpu(shared: &Arc<Shared>) -> io::Result<(Engine, Option<affinity::Mask
     Ok((engine, affinity))
 }
 
-/// Tells the daemon of the vCPUs, if there is one.
+/// Registers the vCPUs with the daemon, if there is one.
 fn join_board(shared: &Shared, board: Board) -> io::Result<()> {
     let Some(membership) = &shared.membership else {
         return Ok(());
@@ -270,7 +277,7 @@ fn join_board(shared: &Shared, board: Board) -> io::Result<()> {
     membership.keep(&shared.settings.name)
 }
 
-fn say_cooperative(error: io::Error) {
+fn report_cooperative(error: io::Error) {
     notice(format_args!(
         "{error}; long polls are not interrupted, and one that blocks stops its vCPU"
     ));

@@ -1,4 +1,4 @@
-//! Settings of a runtime; how it comes to be: `build`.
+//! Settings of a runtime. `build` constructs it.
 
 mod build;
 mod observation;
@@ -84,7 +84,7 @@ impl Builder {
         }
     }
 
-    /// How many vCPUs (default: one per CPU the process may use). 1 to 256.
+    /// Sets the number of vCPUs, 1 to 256 (default: one per CPU that the process may use).
     #[must_use]
     pub fn vcpus(mut self, vcpus: usize) -> Builder {
         self.vcpus = vcpus;
@@ -98,7 +98,8 @@ impl Builder {
         self
     }
 
-    /// Entries of each ring's submission queue (default 256): so many operations
+    /// Sets the entries of each ring's submission queue (default 256): the number of operations
+    /// that
     /// are handed to the kernel at once.
     #[must_use]
     pub fn ring_entries(mut self, entries: u32) -> Builder {
@@ -106,10 +107,12 @@ impl Builder {
         self
     }
 
-    /// Number (a power of two) and size in bytes of the receive buffers, from which
-    /// [`recv`](crate::net::TcpStream::recv) is served: so many per vCPU and level
-    /// that receives (default 1024 of 4 KiB), so that data which waits for less
-    /// urgent coroutines does not keep buffers from more urgent ones.
+    /// Sets the number (a power of two) and the size in bytes of the receive buffers, which serve
+    /// [`recv`](crate::net::TcpStream::recv). Each vCPU has this number for each level that
+    /// receives
+    /// (default 1024 of 4 KiB): data that waits for less urgent coroutines does not take buffers
+    /// from
+    /// more urgent ones.
     #[must_use]
     pub fn buffers(mut self, count: u16, size: u32) -> Builder {
         self.ring.buffers = count;
@@ -117,10 +120,12 @@ impl Builder {
         self
     }
 
-    /// What carries out I/O (default: [`Driver::Auto`], which is io_uring if it works, and otherwise readiness, said once on standard
-    /// error). Where this is left open, the environment variable `UPSHIFT_DRIVER` says `auto`, `ring` or `readiness`.
+    /// Sets the driver that carries out I/O. The default is [`Driver::Auto`]: io_uring if it works,
+    /// and otherwise readiness, with a notice on standard error. Where the choice is left open, the
+    /// environment variable `UPSHIFT_DRIVER` decides: `auto`, `ring` or `readiness`.
     ///
-    /// Both do the same, with the same guarantees; `docs/drivers.md` says what differs. [`Runtime::report`](crate::Runtime::report) says which one it is, and why.
+    /// Both drivers do the same, with the same guarantees; `docs/drivers.md` lists the differences.
+    /// [`Runtime::report`](crate::Runtime::report) returns the choice and its reason.
     ///
     /// ```
     /// use upshift::{Driver, Runtime};
@@ -135,7 +140,7 @@ impl Builder {
         self
     }
 
-    /// The best mode of io_uring to try (default: the best the kernel has).
+    /// Sets the best mode of io_uring to try (default: the best one of the kernel).
     #[must_use]
     pub fn ring_mode(mut self, mode: Mode) -> Builder {
         self.ring.mode = mode;
@@ -166,25 +171,27 @@ impl Builder {
         self
     }
 
-    /// Test mode: shuffles the order within a level and makes the preemption tests
-    /// of every other poll, by chance, answer yes.
+    /// Enables a test mode: shuffles the order within a level, and makes the preemption tests of
+    /// every other poll, at random, return yes. `seed` makes it reproducible.
     #[must_use]
     pub fn chaos(mut self, seed: u64) -> Builder {
         self.chaos = Some(seed);
         self
     }
 
-    /// How long a vCPU that is being woken by others spins before it parks
-    /// (default 50 µs; zero with more vCPUs than CPUs, or one CPU). Zero: never.
+    /// Sets the longest spin of a vCPU that others are waking, before it parks (default 50 µs; zero
+    /// with more vCPUs than CPUs, or with one CPU). Zero disables spinning.
     #[must_use]
     pub fn spin(mut self, spin: Duration) -> Builder {
         self.spin = Some(spin);
         self
     }
 
-    /// How long completions may wait in the ring while coroutines are ready
-    /// (default 20 µs): shorter is more prompt, longer saves system calls. Five times as long where all I/O in flight was asked for at
-    /// levels no more urgent than what is ready, and no vCPU is idle: its place in the queue is the same.
+    /// Sets how long completions may wait in the ring while coroutines are ready (default 20 µs).
+    /// Shorter is more prompt, longer saves system calls.
+    ///
+    /// The interval is five times as long where all I/O in flight has levels no more urgent than
+    /// the ready ones, and no vCPU is idle: the completion's position in the queue is the same.
     #[must_use]
     pub fn reap_interval(mut self, interval: Duration) -> Builder {
         self.reap_interval = interval;
@@ -203,31 +210,40 @@ impl Builder {
         self
     }
 
-    /// Whether polls that overrun, or block, hold up others (default: [`Preemption::Off`]: they do).
+    /// Sets whether polls that overrun or block are taken off their vCPU (default:
+    /// [`Preemption::Off`], they are not).
     ///
-    /// With it, a coroutine that is strictly more urgent suspends a running poll when that has run for as long as suspending costs, and
-    /// one of its level when it has run for its [`quantum`](Builder::quantum). A poll whose thread sleeps, in a lock or a system call, is
-    /// set aside until it comes back. `docs/preemption.md` states the rule, its bounds, and what it costs.
+    /// With preemption, a strictly more urgent coroutine suspends a running poll once that has run
+    /// for as long as a suspension costs; a coroutine of the same level, once it has run for its
+    /// [`quantum`](Builder::quantum). A poll whose thread sleeps, in a lock or a system call, is
+    /// set aside until the thread wakes up. `docs/preemption.md` states the rule, its bounds, and
+    /// its cost.
     ///
-    /// No rights are needed. The threads of a vCPU are pinned to one CPU: that of [`pin`](Builder::pin), or the k-th that the process may
-    /// use. Threads and processes that a coroutine starts itself inherit it: start them before the runtime, or use
-    /// [`spawn_blocking`](crate::spawn_blocking). Each vCPU has a thread that decides, the watcher; if the process has the right to, it runs
-    /// in SCHED_FIFO, at priority 1, and polls are interrupted sooner. What polls is never real-time.
+    /// No rights are needed. The threads of a vCPU are pinned to one CPU: that of
+    /// [`pin`](Builder::pin), or the k-th that the process may use. Threads and processes that a
+    /// coroutine starts itself inherit it: start them before the runtime, or use
+    /// [`spawn_blocking`](crate::spawn_blocking). Each vCPU has a thread that decides, the watcher;
+    /// if the process has the right, it runs in SCHED_FIFO, at priority 1, and polls are
+    /// interrupted sooner. Polling threads are never real-time.
     ///
-    /// A real-time signal is taken, whose handler stops threads: system calls in a poll that `SA_RESTART` does not restart (`poll`,
-    /// `epoll_wait`) may answer EINTR. [`no_suspend`](crate::no_suspend) is for what must not be interrupted.
+    /// Preemption takes a real-time signal, whose handler stops threads: system calls in a poll
+    /// that `SA_RESTART` does not restart (`poll`, `epoll_wait`) may return EINTR.
+    /// [`no_suspend`](crate::no_suspend) protects sections that must not be interrupted.
     #[must_use]
     pub fn preemption(mut self, preemption: Preemption) -> Builder {
         self.preemption = preemption;
         self
     }
 
-    /// Whether a poll whose thread sleeps, in a lock or a system call, leaves the vCPU to others until it comes back (default: no).
+    /// Sets whether a poll whose thread sleeps, in a lock or a system call, leaves the vCPU to
+    /// others until it wakes up (default: no).
     ///
-    /// [Preemption](Builder::preemption) does that, too. This is for programs that want no more of it: a poll that runs is not interrupted,
-    /// whatever waits. (But for the safety of locks: one that slept in the middle of its poll and
-    /// waits to go on for 2 ms may take the place of one that runs.) It needs what preemption needs, and no rights; where the kernel cannot, the runtime says so on
-    /// standard error, and a poll that blocks stops its vCPU. So many may block at a time as [`max_suspended`](Builder::max_suspended) says.
+    /// [Preemption](Builder::preemption) includes this. `blocking_tolerant` alone never interrupts
+    /// a running poll, with one exception for the safety of locks: a poll that slept and has waited
+    /// 2 ms to go on may take the place of a running one. It needs the kernel features of
+    /// preemption, and no rights; where the kernel lacks them, the runtime says so on standard
+    /// error, and a poll that blocks stops its vCPU. [`max_suspended`](Builder::max_suspended)
+    /// limits the number of blocked polls.
     ///
     /// ```
     /// use std::time::Duration;
@@ -250,34 +266,38 @@ impl Builder {
         self
     }
 
-    /// Whether the runtime joins the machine's daemon (default: [`Board::Off`]), so that of all the processes that
-    /// have, the CPU goes to the one with the most urgent coroutine. `upshift daemon --help` and
-    /// `docs/daemon.md` say how to run one.
+    /// Sets whether the runtime joins the machine's daemon (default: [`Board::Off`]). Among all
+    /// processes that have joined, the CPU goes to the one with the most urgent coroutine. `upshift
+    /// daemon --help` and `docs/daemon.md` describe how to run a daemon.
     ///
-    /// The vCPUs are pinned, one CPU each: those of [`pin`](Builder::pin), or those that the process may use, in
-    /// turn. Each gets a second thread, which sleeps behind its ring. Threads and processes that a coroutine starts
-    /// inherit the one CPU: start them before the runtime, or use [`spawn_blocking`](crate::spawn_blocking).
+    /// The vCPUs are pinned, one CPU each: those of [`pin`](Builder::pin), or the CPUs of the
+    /// process in turn. Each gets a second thread, which sleeps behind its ring. Threads and
+    /// processes that a coroutine starts inherit the one CPU: start them before the runtime, or use
+    /// [`spawn_blocking`](crate::spawn_blocking).
     ///
-    /// With [`preemption`](Builder::preemption) the daemon elevates all threads of a vCPU together, also the one that builds the runtime, and
-    /// its watcher above them: what is suspended stays suspended.
+    /// With [`preemption`](Builder::preemption) the daemon elevates all threads of a vCPU together,
+    /// including the one that builds the runtime, and its watcher above them: suspended polls stay
+    /// suspended.
     #[must_use]
     pub fn board(mut self, board: Board) -> Builder {
         self.board = board;
         self
     }
 
-    /// How many polls of a vCPU can be suspended or blocked at the same time (default 256; at least 1, at most 4096): each
-    /// needs a thread, which is started when it is first needed and stays. When so many are, one that overruns goes on
-    /// until one of them has ended; one that blocks, or behind which others may wait, makes room for one of
-    /// them. Nothing fresh is polled meanwhile, so where long polls arrive almost as fast as the CPU can finish
-    /// them, a small number makes short ones wait for long ones after all.
+    /// Sets the number of polls of a vCPU that can be suspended or blocked at the same time
+    /// (default 256; 1 to 4096). Each needs a thread, which is started on first use and stays.
+    ///
+    /// At the limit, a poll that overruns goes on until another one has ended; a poll that blocks,
+    /// or behind which others may wait, makes room for one of them. Nothing new is polled
+    /// meanwhile, so where long polls arrive almost as fast as the CPU can finish them, a small
+    /// number makes short polls wait for long ones after all.
     #[must_use]
     pub fn max_suspended(mut self, polls: usize) -> Builder {
         self.suspended = polls;
         self
     }
 
-    /// The most threads for [`spawn_blocking`](crate::spawn_blocking), and with
+    /// Sets the most threads for [`spawn_blocking`](crate::spawn_blocking), and with
     /// [`Driver::Readiness`] for files (default 512, as in tokio); they are started when needed.
     /// With the feature `tokio-rt`, as many again for tokio's blocking functions and files.
     /// Functions that wait for each other need a thread each; the first function that finds all
@@ -288,37 +308,39 @@ impl Builder {
         self
     }
 
-    /// The level of the main coroutine (default 32), which its children inherit.
+    /// Sets the level of the main coroutine (default 32), which its children inherit.
     #[must_use]
     pub fn main_level(mut self, level: Level) -> Builder {
         self.main_level = level;
         self
     }
 
-    /// The beginning of the names of the threads (default `upshift`).
+    /// Sets the prefix of the names of the threads (default `upshift`).
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Builder {
         self.name = name.into();
         self
     }
 
-    /// Finds polls that take longer than this, also while they are still going on
-    /// (default: 100 ms, for [`warnings`](Builder::warnings) alone). A millisecond at least; see
+    /// Finds polls that take longer than `limit`, even while they are under way (default: 100 ms,
+    /// for
+    /// [`warnings`](Builder::warnings) only). At least a millisecond; see
     /// [`observe`](crate::observe).
     ///
-    /// The longest are in [`Metrics::stalls`](crate::metrics::Metrics::stalls), each with
-    /// the place where its coroutine was spawned; what else happens says
-    /// [`on_stall`](Builder::on_stall). A thread looks every half of the limit (5 ms at
-    /// most) while something is polled, and sleeps while nothing is.
+    /// The longest are in [`Metrics::stalls`](crate::metrics::Metrics::stalls), each with the
+    /// location
+    /// where its coroutine was spawned; [`on_stall`](Builder::on_stall) sets a further reaction. A
+    /// thread looks every half of the limit (at most 5 ms) while something is polled, and sleeps
+    /// otherwise.
     #[must_use]
     pub fn stall_limit(mut self, limit: Duration) -> Builder {
         self.stall_limit = Some(limit);
         self
     }
 
-    /// What to do about polls that take longer than
-    /// [`stall_limit`](Builder::stall_limit): called by a thread of its own, ten
-    /// times a second at most.
+    /// Sets a function to call for polls that take longer than
+    /// [`stall_limit`](Builder::stall_limit).
+    /// A thread of its own calls it, at most ten times a second.
     ///
     /// ```
     /// use std::time::Duration;
@@ -360,10 +382,11 @@ impl Builder {
         self
     }
 
-    /// Lets `upshift top` attach: a Unix socket for processes of the same user (default:
-    /// if the environment variable `UPSHIFT_OBSERVE` is set, and not to 0). Turns on
-    /// [`stall_limit`](Builder::stall_limit), of 10 ms if none is given. If the socket
-    /// cannot be had the runtime says why on standard error, and works without.
+    /// Lets `upshift top` attach, through a Unix socket for processes of the same user. Default:
+    /// true
+    /// if the environment variable `UPSHIFT_OBSERVE` is set, and not to 0. Turns on
+    /// [`stall_limit`](Builder::stall_limit), with 10 ms if none is given. If the socket cannot be
+    /// created the runtime reports the reason on standard error, and works without it.
     ///
     /// Needs the feature `observe`.
     #[cfg(feature = "observe")]
@@ -373,18 +396,21 @@ impl Builder {
         self
     }
 
-    /// Runs `tell` on every thread that begins to poll for a vCPU, before its first poll; the thread of
-    /// [`block_on`](crate::Runtime::block_on) begins with each call, and, with preemption, a spare one
-    /// each time that it goes on. It must not block; a panic is noticed, and the thread goes on. It
-    /// may start coroutines with [`spawn`](crate::spawn).
+    /// Runs `tell` on every thread that begins to poll for a vCPU, before its first poll. The
+    /// thread of
+    /// [`block_on`](crate::Runtime::block_on) begins with each call; with preemption, a spare
+    /// thread
+    /// begins each time that it continues the vCPU. `tell` must not block; a panic in it is
+    /// reported,
+    /// and the thread goes on. It may start coroutines with [`spawn`](crate::spawn).
     #[must_use]
     pub fn on_vcpu_start(mut self, tell: impl Fn() + Send + Sync + 'static) -> Builder {
         self.surroundings.add(Arc::new(OnStart(tell)));
         self
     }
 
-    /// Runs `tell` on every thread that ends to poll for a vCPU, as often as
-    /// [`on_vcpu_start`](Builder::on_vcpu_start) was told of it. The thread has no vCPU any more: a
+    /// Runs `tell` on every thread that stops polling for a vCPU, once for each call of
+    /// [`on_vcpu_start`](Builder::on_vcpu_start). The thread has no vCPU any more: a
     /// [`Handle`](crate::Handle) starts coroutines from there.
     #[must_use]
     pub fn on_vcpu_stop(mut self, tell: impl Fn() + Send + Sync + 'static) -> Builder {
@@ -392,7 +418,7 @@ impl Builder {
         self
     }
 
-    /// Whether coroutines are in the context of a tokio runtime (default: yes). There
+    /// Sets whether coroutines are in the context of a tokio runtime (default: yes). There
     /// `tokio::{time, net, fs, signal, process}`, `spawn_blocking` and crates built on them work in
     /// coroutines, at their levels. Tasks of `tokio::spawn` run on a thread of tokio's and have no
     /// level: use [`spawn`](crate::spawn) for work that has one.
@@ -426,7 +452,7 @@ impl Builder {
         self
     }
 
-    /// What no runtime can be built with.
+    /// Checks the settings. Returns the reason why no runtime can be built with them.
     fn check(&self) -> Result<(), String> {
         let why = match self {
             Builder { vcpus: 0, .. } => "a runtime needs at least one vCPU",

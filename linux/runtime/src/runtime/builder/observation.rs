@@ -1,4 +1,4 @@
-//! The watchdog and the view of a runtime that is being built.
+//! Watchdog and view of a runtime that is being built.
 
 use std::io;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use super::Builder;
 use crate::affinity;
 #[cfg(feature = "observe")]
 use crate::notice::notice;
-use crate::observe::{OnStall, Watch, Watchdog};
+use crate::observe::{Monitor, OnStall, Watchdog};
 use crate::runtime::Runtime;
 
-/// What is to look on, and where.
+/// The observers to start, and the CPUs of their threads.
 pub(super) struct Observation {
-    watch: Option<Watch>,
+    monitor: Option<Monitor>,
     on_stall: Option<OnStall>,
-    /// The watchdog was asked for.
+    /// Set if the user asked for the watchdog.
     is_wanted: bool,
     warnings: bool,
     #[cfg(feature = "observe")]
@@ -23,7 +23,7 @@ pub(super) struct Observation {
 }
 
 impl Observation {
-    /// Before the building thread is pinned.
+    /// Reads the settings. Called before the building thread is pinned.
     pub(super) fn of(builder: &Builder) -> io::Result<Observation> {
         #[cfg(feature = "observe")]
         let view = builder.observe
@@ -34,13 +34,16 @@ impl Observation {
         let warnings = builder
             .warnings
             .unwrap_or_else(|| std::env::var_os("UPSHIFT_WARNINGS").is_none_or(|set| set != "0"));
-        let watch = match (is_wanted, warnings) {
-            (true, _) => Some(Watch::new(builder.stall_limit, builder.on_stall.is_some())),
-            (false, true) => Some(Watch::by_default()),
+        let monitor = match (is_wanted, warnings) {
+            (true, _) => Some(Monitor::new(
+                builder.stall_limit,
+                builder.on_stall.is_some(),
+            )),
+            (false, true) => Some(Monitor::by_default()),
             (false, false) => None,
         };
         Ok(Observation {
-            watch,
+            monitor,
             is_wanted,
             warnings,
             on_stall: builder.on_stall.clone(),
@@ -52,15 +55,15 @@ impl Observation {
 
     pub(super) fn start(self, runtime: &mut Runtime) -> io::Result<()> {
         let shared = &runtime.shared;
-        if let Some(watch) = self.watch {
-            let watch = Arc::new(watch);
-            shared.domain.host().set_longest(watch.longest.clone());
-            let _ = shared.watch.set(watch.clone());
+        if let Some(monitor) = self.monitor {
+            let monitor = Arc::new(monitor);
+            shared.domain.host().set_longest(monitor.longest.clone());
+            let _ = shared.monitor.set(monitor.clone());
             let mask = self.mask.clone();
-            match Watchdog::start(shared, &watch, self.on_stall, self.warnings, mask) {
+            match Watchdog::start(shared, &monitor, self.on_stall, self.warnings, mask) {
                 Ok(watchdog) => runtime.observers.watchdog = Some(watchdog),
                 Err(error) if self.is_wanted => return Err(error),
-                // A process that may have no further thread works without.
+                // A process that may start no further thread works without the watchdog.
                 Err(_) => {}
             }
         }

@@ -1,4 +1,5 @@
-//! What the watchdog and the vCPUs share: the limit, the stalls that were found, and whether the watchdog sleeps.
+//! State that the watchdog and the vCPUs share: the limit, the stalls found, and whether the
+//! watchdog sleeps.
 
 use std::fmt;
 use std::sync::atomic::AtomicBool;
@@ -10,46 +11,47 @@ use std::time::Duration;
 use super::longest::Longest;
 use crate::time::clock;
 
-/// The limit when only the live view asks for one.
+/// Limit where only the live view asks for one.
 const DEFAULT_LIMIT: Duration = Duration::from_millis(10);
-/// The limit of reports by default: a person notices a delay of this length.
+/// Limit of reports by default: a person notices a delay of this length.
 const REPORTED_LIMIT: Duration = Duration::from_millis(100);
-/// The longest time between two looks, if somebody wants to see the longest polls.
+/// Longest time between two looks where the longest polls are of interest.
 const LONGEST_PERIOD: Duration = Duration::from_millis(5);
-/// The shortest time between two looks.
+/// Shortest time between two looks.
 pub(super) const SHORTEST_PERIOD: Duration = Duration::from_micros(500);
 
-/// See the module.
-pub(crate) struct Watch {
+/// Shared state of the watchdog; see the module.
+pub(crate) struct Monitor {
     pub(crate) limit: Duration,
-    /// A poll that goes on is reported when it has taken so long.
+    /// Duration after which a poll under way is reported.
     pub(super) reported: Duration,
     /// The time between two looks.
     pub(super) period: Duration,
     pub(crate) longest: Arc<Longest>,
-    /// A vCPU that wakes up has to tell.
+    /// Set while the watchdog sleeps: a vCPU that wakes up notifies it.
     pub(super) asleep: AtomicBool,
     pub(super) stop: AtomicBool,
     pub(super) thread: OnceLock<Thread>,
 }
 
-impl Watch {
-    /// With a stall limit, or the default one. Limits below a millisecond are raised to it.
-    /// `on_stall`: stalls are reported to the program.
-    pub(crate) fn new(limit: Option<Duration>, on_stall: bool) -> Watch {
+impl Monitor {
+    /// Creates the state with a stall limit, or the default one. Limits below a millisecond are
+    /// raised
+    /// to it. With `on_stall` stalls are reported to the program.
+    pub(crate) fn new(limit: Option<Duration>, on_stall: bool) -> Monitor {
         let reports_all = limit.is_some() || on_stall;
         let limit = limit.unwrap_or(DEFAULT_LIMIT).max(2 * SHORTEST_PERIOD);
         let reported = if reports_all { limit } else { REPORTED_LIMIT };
-        Watch::every(limit, reported, (limit / 2).min(LONGEST_PERIOD))
+        Monitor::every(limit, reported, (limit / 2).min(LONGEST_PERIOD))
     }
 
-    /// Creates the watch for reports by default, which looks seldom.
-    pub(crate) fn by_default() -> Watch {
-        Watch::every(REPORTED_LIMIT, REPORTED_LIMIT, REPORTED_LIMIT / 2)
+    /// Creates the state for the reports by default, for which a look is rare.
+    pub(crate) fn by_default() -> Monitor {
+        Monitor::every(REPORTED_LIMIT, REPORTED_LIMIT, REPORTED_LIMIT / 2)
     }
 
-    fn every(limit: Duration, reported: Duration, period: Duration) -> Watch {
-        Watch {
+    fn every(limit: Duration, reported: Duration, period: Duration) -> Monitor {
+        Monitor {
             limit,
             reported,
             period,
@@ -60,7 +62,7 @@ impl Watch {
         }
     }
 
-    /// A vCPU is about to poll again. After a full barrier.
+    /// Notifies the watchdog that a vCPU is about to poll again. Called after a full barrier.
     #[inline]
     pub(crate) fn vcpu_wakes(&self) {
         if self.asleep.load(Relaxed) {
@@ -78,8 +80,8 @@ impl Watch {
     }
 }
 
-impl fmt::Debug for Watch {
+impl fmt::Debug for Monitor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Watch").field(&self.limit).finish()
+        f.debug_tuple("Monitor").field(&self.limit).finish()
     }
 }

@@ -1,5 +1,6 @@
-//! Tests: code of users never runs while the calling thread uses what its vCPU shares, for it may take long, be suspended, or come
-//! back. The test holds the permit that such uses enter.
+//! Tests: user code never runs while the calling thread uses state that its vCPU shares, since it
+//! may take long, be suspended, or call the runtime again. The test holds the permit that such uses
+//! enter.
 
 use std::future::pending;
 use std::pin::pin;
@@ -20,7 +21,7 @@ struct Calls {
     amiss: AtomicUsize,
 }
 
-/// Code of users: says whether it is called in the middle of a use.
+/// User code that records whether it is called in the middle of a use.
 struct User {
     permit: &'static Permit,
     calls: Arc<Calls>,
@@ -58,7 +59,8 @@ impl Wake for User {
     }
 }
 
-/// Runs `main` on a runtime of one vCPU; `calls` calls of users' code come of it at least, none of them in the middle of a use.
+/// Runs `main` on a runtime of one vCPU. It must cause at least `calls` calls of user code, none of
+/// them in the middle of a use.
 fn outside_of_uses(calls: usize, main: impl AsyncFnOnce(&User)) {
     let permit: &'static Permit = Box::leak(Box::new(Permit::new()));
     let user = User {
@@ -69,13 +71,13 @@ fn outside_of_uses(calls: usize, main: impl AsyncFnOnce(&User)) {
         tell: || (),
         wait: permit::just_wait,
     };
-    // SAFETY: the permit is never freed, and nothing of this thread uses one now.
+    // SAFETY: the permit is never freed, and this thread is in no use of one.
     let before = unsafe { permit::hold(permit, calls_of_holder) };
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(main(&user));
     drop(runtime);
     assert!(!permit.in_use());
-    // SAFETY: it was held when this began.
+    // SAFETY: the permit was held when the function began.
     unsafe { permit::put_back(before) };
     assert!(user.calls.all.load(Relaxed) >= calls);
     assert_eq!(user.calls.amiss.load(Relaxed), 0);
@@ -83,7 +85,7 @@ fn outside_of_uses(calls: usize, main: impl AsyncFnOnce(&User)) {
 
 #[test]
 fn a_refused_coroutine_is_dropped_outside_of_uses() {
-    /// Asks for more when the runtime ends.
+    /// Spawns a coroutine when the runtime ends.
     struct Late(User);
 
     impl Drop for Late {
@@ -126,7 +128,8 @@ fn a_refused_blocking_function_is_dropped_outside_of_uses() {
 #[test]
 fn outputs_and_futures_are_dropped_outside_of_uses() {
     outside_of_uses(4, async |user| {
-        // A detached one's output, a cancelled one's future, and the output of one whose handle goes later.
+        // The output of a detached coroutine, the future of a cancelled one, and an output whose
+        // handle is dropped later.
         let output = user.another();
         crate::spawn(async move { output }, Level::at::<0>()).detach();
         let held = user.another();
@@ -153,9 +156,10 @@ fn outputs_and_futures_are_dropped_outside_of_uses() {
     });
 }
 
-/// A waker of users that says when it is called.
+/// Record of the order in which wakers are called.
 struct Notes(std::sync::Mutex<Vec<&'static str>>);
 
+/// A waker that adds its name to the record.
 struct Note(Arc<Notes>, &'static str);
 
 impl Wake for Note {
@@ -164,9 +168,10 @@ impl Wake for Note {
     }
 }
 
-/// What is due at once is run by level, whether a coroutine is woken or other code of users runs.
+/// Timers that are due together run by level, whether they wake a coroutine or call other user
+/// code.
 #[test]
-fn wakers_of_others_are_called_at_the_level_of_what_left_them() {
+fn foreign_wakers_are_called_at_the_level_of_their_sleeper() {
     let notes = Arc::new(Notes(std::sync::Mutex::default()));
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
@@ -175,7 +180,7 @@ fn wakers_of_others_are_called_at_the_level_of_what_left_them() {
         for (level, name) in [(40, "later"), (10, "soon")] {
             let notes = notes.clone();
             let sleeper = async move {
-                // The earlier one is the less urgent.
+                // The less urgent sleeper is due first.
                 let due = due - Duration::from_micros(level as u64 * 20);
                 let mut sleep = Box::pin(crate::time::sleep_until(due));
                 let waker = Waker::from(Arc::new(Note(notes, name)));
@@ -196,7 +201,7 @@ fn wakers_of_others_are_called_at_the_level_of_what_left_them() {
         );
         crate::yield_now().await;
         crate::yield_now().await;
-        // All of them are overdue when the timers are looked at.
+        // All of them are overdue at the next look at the timers.
         while std::time::Instant::now() < due + Duration::from_millis(1) {
             std::hint::spin_loop();
         }

@@ -1,8 +1,10 @@
-//! Code of users that a ring or a timer has come upon: wakers of other executors, and destructors of what operations own.
+//! User code that a ring or a timer comes upon: wakers of other executors, and destructors of
+//! values that operations own.
 //!
-//! The loop of a vCPU does not run it: its permit is in use there, so that nothing could interrupt it, and everything would wait for
-//! it, whatever its level. It runs in coroutines, at the level of the operation, or of what had armed the timer; there it is a poll like
-//! any other. Wakers of coroutines are called by the loop.
+//! The loop of a vCPU does not run it: the permit is in use there, so that nothing could interrupt
+//! the code, and everything would wait for it, regardless of its level. It is deferred to
+//! coroutines at the level of the operation, or of the coroutine that had armed the timer; there it
+//! is a poll like any other. Wakers of Upshift's own coroutines are called by the loop.
 
 use upshift_core::{Domain, JoinHandle, Level, Priority};
 use upshift_ring::Foreign;
@@ -10,7 +12,7 @@ use upshift_ring::Foreign;
 use crate::coroutine::coop;
 use crate::host::Linux;
 
-/// Calls the wakers of coroutines, and has the rest run: a coroutine for each level, in order.
+/// Calls the wakers of coroutines, and defers the rest: a coroutine for each level, in order.
 pub(crate) fn run(domain: &Domain<Linux>, all: Vec<Foreign>) {
     let mut rest = Vec::new();
     for foreign in all {
@@ -37,7 +39,8 @@ fn start(domain: &Domain<Linux>, level: u8, all: Vec<Foreign>) {
         }
     };
     let level = Level::new(level).unwrap_or_default();
-    // Refused (the runtime ends, or there is no memory): it is dropped, which runs it.
+    // If the spawn is refused (the runtime shuts down, or memory is short) dropping the code runs
+    // it.
     domain
         .spawn(one_by_one, Priority::At(level))
         .map(JoinHandle::detach)
