@@ -24,7 +24,7 @@ pub enum RecvError {
 /// The error of [`Receiver::try_recv`](super::Receiver::try_recv).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TryRecvError {
-    /// No message is waiting, but there are senders.
+    /// There is no message now, but there are senders.
     Empty,
     /// All senders are gone and every message has been received.
     Closed,
