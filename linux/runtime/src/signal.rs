@@ -40,7 +40,7 @@ pub const SIGALRM: i32 = libc::SIGALRM;
 /// What handler and waiter share.
 #[derive(Debug)]
 struct Shared {
-    bell: Arc<OwnedFd>,
+    eventfd: Arc<OwnedFd>,
     /// Bit *n* − 1: signal *n* has arrived.
     arrived: AtomicU64,
     waiter: Lock<Option<Waker>>,
@@ -48,7 +48,7 @@ struct Shared {
 
 /// All that listen, and what the handlers write.
 struct Hub {
-    bell: Arc<OwnedFd>,
+    eventfd: Arc<OwnedFd>,
     listeners: Vec<Weak<Shared>>,
 }
 
@@ -59,25 +59,25 @@ impl Hub {
     /// With the thread that wakes.
     fn start() -> io::Result<Hub> {
         // SAFETY: no pointers.
-        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        if bell < 0 {
+        let eventfd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if eventfd < 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: just opened, without another owner.
-        let bell = Arc::new(unsafe { OwnedFd::from_raw_fd(bell) });
-        let rings = bell.clone();
+        let eventfd = Arc::new(unsafe { OwnedFd::from_raw_fd(eventfd) });
+        let thread_eventfd = eventfd.clone();
         thread::Builder::new()
             .name("upshift-signals".into())
             .stack_size(64 << 10)
             .spawn(move || {
                 preempt::serve_shortly();
-                while hears(&rings) {
+                while wait_for_handler(&thread_eventfd) {
                     wake_all();
                 }
             })
             .map_err(|error| no_thread("signals", &error))?;
         let listeners = Vec::new();
-        Ok(Hub { bell, listeners })
+        Ok(Hub { eventfd, listeners })
     }
 
     /// One more that listens.
@@ -88,7 +88,7 @@ impl Hub {
             none => none.insert(Hub::start()?),
         };
         let shared = Arc::new(Shared {
-            bell: hub.bell.clone(),
+            eventfd: hub.eventfd.clone(),
             arrived: AtomicU64::new(0),
             waiter: Lock::new(None),
         });
@@ -104,11 +104,11 @@ fn hub() -> MutexGuard<'static, Option<Hub>> {
 }
 
 /// Waits until a handler has written; false: it cannot.
-fn hears(bell: &OwnedFd) -> bool {
+fn wait_for_handler(eventfd: &OwnedFd) -> bool {
     let mut count = 0u64;
     loop {
         // SAFETY: a pointer to a local of the size given.
-        let read = unsafe { libc::read(bell.as_raw_fd(), (&raw mut count).cast(), 8) };
+        let read = unsafe { libc::read(eventfd.as_raw_fd(), (&raw mut count).cast(), 8) };
         match read {
             8 => return true,
             _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
@@ -182,10 +182,10 @@ impl Signals {
             shared
                 .arrived
                 .fetch_or(1 << (number - 1), Ordering::Release);
-            let one = 1u64;
+            let increment = 1u64;
             // SAFETY: `write` is async-signal-safe, and the descriptor is kept
             // open by the closure. A full counter is as good as one more.
-            unsafe { libc::write(shared.bell.as_raw_fd(), (&raw const one).cast(), 8) };
+            unsafe { libc::write(shared.eventfd.as_raw_fd(), (&raw const increment).cast(), 8) };
         };
         // SAFETY: the action is async-signal-safe and does not panic.
         self.ids
@@ -263,7 +263,7 @@ impl Signal {
     /// by the next [`recv`](Signal::recv).
     ///
     /// # Errors
-    /// As [`Signals::new`].
+    /// Those of [`Signals::new`].
     pub fn new(number: i32) -> io::Result<Signal> {
         Ok(Signal {
             signals: Signals::new([number])?,
@@ -273,7 +273,7 @@ impl Signal {
     /// Waits for the next arrival; several that came at once count as one.
     ///
     /// # Errors
-    /// As [`Signals::recv`].
+    /// Those of [`Signals::recv`].
     pub async fn recv(&mut self) -> io::Result<()> {
         self.signals.recv().await.map(drop)
     }
@@ -282,7 +282,7 @@ impl Signal {
 /// Waits for Ctrl-C (SIGINT).
 ///
 /// # Errors
-/// As [`Signal::new`].
+/// Those of [`Signal::new`].
 pub async fn ctrl_c() -> io::Result<()> {
     Signal::new(SIGINT)?.recv().await
 }
@@ -290,7 +290,7 @@ pub async fn ctrl_c() -> io::Result<()> {
 /// Waits for SIGTERM, the polite request to end.
 ///
 /// # Errors
-/// As [`Signal::new`].
+/// Those of [`Signal::new`].
 pub async fn terminate() -> io::Result<()> {
     Signal::new(SIGTERM)?.recv().await
 }

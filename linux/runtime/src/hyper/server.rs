@@ -177,7 +177,7 @@ impl<L: Listener> Server<L> {
     /// connection ends.
     ///
     /// # Errors
-    /// As [`run`](Server::run).
+    /// Those of [`run`](Server::run).
     pub async fn run_with<S, B>(
         self,
         service: impl FnMut(IncomingStream<'_, L>) -> S + Send + 'static,

@@ -61,8 +61,7 @@ impl<T> State<T> {
         self.tail - self.ring.len() as u64
     }
 
-    /// Lets a receiver pass the message at a position of the ring. Returns the message, and
-    /// true
+    /// Lets a receiver pass the message at a position of the ring. Returns the message, and true
     /// if this receiver was the last.
     fn pass(&mut self, position: u64) -> (Option<Arc<Message<T>>>, bool) {
         let index = (position - self.head()) as usize;

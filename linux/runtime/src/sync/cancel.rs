@@ -194,8 +194,7 @@ impl CancellationToken {
         DropGuard { token: Some(self) }
     }
 
-    /// Runs a future until it is ready or the token is cancelled. Returns `None` if the
-    /// token was
+    /// Runs a future until it is ready or the token is cancelled. Returns `None` if the token was
     /// cancelled first; the future is dropped then.
     ///
     /// # Cancellation safety

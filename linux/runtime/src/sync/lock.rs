@@ -1,16 +1,14 @@
 //! A small lock around the state of a primitive.
 //!
-//! Invariant: the value is touched only through a [`Guard`], of which there
-//! is one at a time. The lock is held for some ten instructions and never across a
-//! wake, a drop of a waker or of a user's value, or an `await`; so a failed
-//! attempt means that the holder is running elsewhere or has been interrupted.
-//! Not fair, not poisoned.
+//! Invariant: the value is touched only through a [`Guard`], of which there is one at a time. The
+//! lock is held for some ten instructions and never across a wake, a drop of a waker or of a
+//! user's value, or an `await`; so a failed attempt means that the holder is running elsewhere or
+//! has been interrupted. Not fair, not poisoned.
 //!
-//! To lock is one atomic exchange, to unlock a plain store: `std::sync::Mutex`
-//! needs a second exchange, which looks for sleepers. A thread that finds the lock
-//! taken spins, then yields, then sleeps with growing pauses: a holder that was
-//! preempted by the waiter itself (real-time priorities on one CPU) gets to run,
-//! so there is no deadlock.
+//! To lock is one atomic exchange, to unlock a plain store: `std::sync::Mutex` needs a second
+//! exchange, which looks for sleepers. A thread that finds the lock taken spins, then yields,
+//! then sleeps with growing pauses: a holder that was preempted by the waiter itself (real-time
+//! priorities on one CPU) gets to run, so there is no deadlock.
 
 use std::cell::UnsafeCell;
 use std::fmt;

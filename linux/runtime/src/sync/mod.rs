@@ -17,11 +17,10 @@
 //!
 //! Names and signatures are tokio's; `docs/ecosystem.md` lists the differences.
 //!
-//! All of them wake their waiters *most urgent level first*, first come first
-//! served within a level; the level is the coroutine's effective one when it was
-//! last polled, and [`Level::DEFAULT`] outside a runtime. A released lock, permit or
-//! slot is handed over to the next waiter in that order, so no newcomer can take it
-//! on the way.
+//! All of them wake their waiters *most urgent level first*, first come first served within a
+//! level; the level is the coroutine's effective one when it was last polled, and
+//! [`Level::DEFAULT`] outside a runtime. A released lock, permit or slot is handed over to the
+//! next waiter in that order, so no newcomer can take it on the way.
 //!
 //! They work with any waker and on any thread: coroutines of several runtimes,
 //! foreign executors, and (the `blocking_` calls) plain threads.
@@ -33,14 +32,14 @@
 //! cancellation has another effect say so.
 //!
 //! # Cost
-//! Each primitive is a few words behind a lock that is held for some ten
-//! instructions; there is no system call and, but for channels that grow and
-//! queues that become longer than ever before, no allocation per operation.
+//! Each primitive is a few words behind a lock that is held for some ten instructions; there is
+//! no system call and, but for channels that grow and queues that become longer than ever before,
+//! no allocation per operation.
 //!
-//! Besides the lock, only the word of [`Mutex`], the count of broadcasts of
-//! [`Notify`], the counts of [`watch`] and the flag of [`OnceCell`] are atomics;
-//! the lock guards everything else. The model checker covers them, and a waiter
-//! that is dropped while it is chosen (`scheduler/models`).
+//! Besides the lock, only the word of [`Mutex`], the count of broadcasts of [`Notify`], the
+//! counts of [`watch`] and the flag of [`OnceCell`] are atomics; the lock guards everything else.
+//! The model checker covers them, and a waiter that is dropped while it is chosen
+//! (`scheduler/models`).
 
 mod atomic;
 mod barrier;

@@ -88,8 +88,8 @@ fn holder(word: u64) -> Option<CoroutineId> {
 ///   between (priority inversion).
 /// * Coroutines of several runtimes may share a mutex. They lend within the runtime that
 ///   used it first; when that is gone, within another.
-/// * There is no poisoning: when a coroutine panics the lock is released and the
-///   next holder sees the value as it was left.
+/// * There is no poisoning: when a coroutine panics the lock is released and the next holder sees
+///   the value as it was left.
 ///
 /// A lock and an unlock without contention cost two atomic steps. For a critical section
 /// of a few instructions without `await`, use `std::sync::Mutex`.
@@ -129,7 +129,7 @@ impl<T: ?Sized> RefUnwindSafe for Mutex<T> {}
 
 impl<T> Mutex<T> {
     const_fn! {
-                /// Creates an unlocked mutex.
+        /// Creates an unlocked mutex.
         ///
         /// ```
         /// static COUNT: upshift::sync::Mutex<u32> = upshift::sync::Mutex::new(0);
@@ -146,7 +146,7 @@ impl<T> Mutex<T> {
     }
 
     const_fn! {
-                /// Creates an unlocked mutex: the same as [`new`](Mutex::new), under tokio's name.
+        /// Creates an unlocked mutex: the same as [`new`](Mutex::new), under tokio's name.
         #[must_use]
         pub const fn const_new(value: T) -> Mutex<T> {
             Mutex::new(value)

@@ -1,8 +1,8 @@
 //! Waking without data: at most one stored permit.
 //!
-//! Invariant, under the lock: while there is a waiter no permit is stored. A waiter
-//! that `notify_one` chose and that is dropped before it ran passes the
-//! notification on. Every call takes the lock once: one atomic step.
+//! Invariant, under the lock: while there is a waiter no permit is stored. A waiter that
+//! `notify_one` chose and that is dropped before it ran passes the notification on. Every call
+//! takes the lock once: one atomic step.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ pub use notified::{Notified, OwnedNotified};
 
 /// Notifies coroutines of an event, without data.
 ///
-/// [`notify_one`](Notify::notify_one) wakes the most urgent waiter (first come
-/// first served within a level). If there is no waiter it stores a permit, which the
-/// next [`notified`](Notify::notified) takes; further calls do not add to it.
-/// [`notify_waiters`](Notify::notify_waiters) wakes every waiter whose `notified()`
-/// was called before, and stores nothing.
+/// [`notify_one`](Notify::notify_one) wakes the most urgent waiter (first come first served
+/// within a level). If there is no waiter it stores a permit, which the next
+/// [`notified`](Notify::notified) takes; further calls do not add to it.
+/// [`notify_waiters`](Notify::notify_waiters) wakes every waiter whose `notified()` was called
+/// before, and stores nothing.
 ///
 /// ```
 /// use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
@@ -68,7 +68,7 @@ enum By {
 
 impl Notify {
     const_fn! {
-                /// Creates a `Notify` without a permit.
+        /// Creates a `Notify` without a permit.
         ///
         /// ```
         /// static CHANGED: upshift::sync::Notify = upshift::sync::Notify::new();
@@ -86,8 +86,8 @@ impl Notify {
     }
 
     const_fn! {
-                /// Creates a `Notify` without a permit: the same as [`new`](Notify::new), under
-                /// tokio's name.
+        /// Creates a `Notify` without a permit: the same as [`new`](Notify::new), under
+        /// tokio's name.
         #[must_use]
         pub const fn const_new() -> Notify {
             Notify::new()

@@ -47,7 +47,7 @@ impl<T: std::panic::RefUnwindSafe + std::panic::UnwindSafe> std::panic::RefUnwin
 
 impl<T> OnceCell<T> {
     const_fn! {
-                /// Creates an empty cell; in a `static` too.
+        /// Creates an empty cell; in a `static` too.
         #[must_use]
         pub const fn const_new() -> OnceCell<T> {
             OnceCell {
@@ -59,14 +59,14 @@ impl<T> OnceCell<T> {
     }
 
     const_fn! {
-                /// Creates a cell with this value; in a `static` too.
-                ///
-                /// ```
-                /// use upshift::sync::OnceCell;
-                ///
-                /// static ANSWER: OnceCell<u32> = OnceCell::const_new_with(42);
-                /// assert_eq!(ANSWER.get(), Some(&42));
-                /// ```
+        /// Creates a cell with this value; in a `static` too.
+        ///
+        /// ```
+        /// use upshift::sync::OnceCell;
+        ///
+        /// static ANSWER: OnceCell<u32> = OnceCell::const_new_with(42);
+        /// assert_eq!(ANSWER.get(), Some(&42));
+        /// ```
         #[must_use]
         pub const fn const_new_with(value: T) -> OnceCell<T> {
             OnceCell {

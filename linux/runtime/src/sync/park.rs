@@ -29,7 +29,7 @@ impl Wake for Parked {
 }
 
 thread_local! {
-        /// Cache of the thread's waker, so that a loop of calls does not allocate.
+    /// Cache of the thread's waker, so that a loop of calls does not allocate.
     static PARKED: Cell<Option<Arc<Parked>>> = const { Cell::new(None) };
 }
 

@@ -60,13 +60,13 @@ const MAX_READERS: u32 = u32::MAX >> 3;
 
 impl<T> RwLock<T> {
     const_fn! {
-                /// Creates an unlocked lock, for up to `u32::MAX / 8` readers at a time.
-                ///
-                /// ```
-                /// use upshift::sync::RwLock;
-                ///
-                /// static ROUTES: RwLock<Vec<String>> = RwLock::const_new(Vec::new());
-                /// ```
+        /// Creates an unlocked lock, for up to `u32::MAX / 8` readers at a time.
+        ///
+        /// ```
+        /// use upshift::sync::RwLock;
+        ///
+        /// static ROUTES: RwLock<Vec<String>> = RwLock::const_new(Vec::new());
+        /// ```
         #[must_use]
         pub const fn const_new(value: T) -> RwLock<T> {
             RwLock { raw: Raw::new(MAX_READERS), value: UnsafeCell::new(value) }
@@ -74,10 +74,10 @@ impl<T> RwLock<T> {
     }
 
     const_fn! {
-                /// Creates an unlocked lock, for at most `readers` readers at a time.
-                ///
-                /// # Panics
-                /// If `readers` is 0 or above `u32::MAX / 8`.
+        /// Creates an unlocked lock, for at most `readers` readers at a time.
+        ///
+        /// # Panics
+        /// If `readers` is 0 or above `u32::MAX / 8`.
         #[must_use]
         #[track_caller]
         pub const fn const_with_max_readers(value: T, readers: u32) -> RwLock<T> {

@@ -1,10 +1,9 @@
 //! A number of permits, handed out in order of urgency.
 //!
-//! Invariant, under the lock: the free permits do not suffice for the
-//! first waiter. So a newcomer may take permits only if it goes ahead of the
-//! first waiter, and every call that adds permits or removes a waiter hands out
-//! all that it can. Each operation takes the lock once (one atomic step), and once
-//! more per waiter that it wakes.
+//! Invariant, under the lock: the free permits do not suffice for the first waiter. So a newcomer
+//! may take permits only if it goes ahead of the first waiter, and every call that adds permits
+//! or removes a waiter hands out all that it can. Each operation takes the lock once (one atomic
+//! step), and once more per waiter that it wakes.
 
 use std::fmt;
 use std::future::Future;
@@ -32,12 +31,11 @@ pub use permit::{OwnedSemaphorePermit, SemaphorePermit};
 /// Waiters are served most urgent level first, first come first served within a
 /// level, each with all its permits at once.
 ///
-/// *Starvation.* A waiter for many permits is not overtaken by requests of its
-/// own or a less urgent level, however small: free permits accumulate until they
-/// suffice for it. More urgent requests do overtake it, and a steady stream of
-/// them can keep it waiting for ever, as the levels promise. A request for more
-/// permits than there will ever be waits until the semaphore is closed, and so
-/// do the requests behind it.
+/// *Starvation.* A waiter for many permits is not overtaken by requests of its own or a less
+/// urgent level, however small: free permits accumulate until they suffice for it. More urgent
+/// requests do overtake it, and a steady stream of them can keep it waiting for ever, as the
+/// levels promise. A request for more permits than there will ever be waits until the semaphore
+/// is closed, and so do the requests behind it.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -107,10 +105,10 @@ impl Semaphore {
     pub const MAX_PERMITS: usize = usize::MAX >> 3;
 
     const_fn! {
-                /// Creates a semaphore with `permits` free permits.
-                ///
-                /// # Panics
-                /// If `permits` is above [`MAX_PERMITS`](Semaphore::MAX_PERMITS).
+        /// Creates a semaphore with `permits` free permits.
+        ///
+        /// # Panics
+        /// If `permits` is above [`MAX_PERMITS`](Semaphore::MAX_PERMITS).
         ///
         /// ```
         /// static LIMIT: upshift::sync::Semaphore = upshift::sync::Semaphore::new(100);
@@ -130,10 +128,10 @@ impl Semaphore {
     }
 
     const_fn! {
-                /// Creates a semaphore: the same as [`new`](Semaphore::new), under tokio's name.
-                ///
-                /// # Panics
-                /// If `permits` is above [`MAX_PERMITS`](Semaphore::MAX_PERMITS).
+        /// Creates a semaphore: the same as [`new`](Semaphore::new), under tokio's name.
+        ///
+        /// # Panics
+        /// If `permits` is above [`MAX_PERMITS`](Semaphore::MAX_PERMITS).
         #[must_use]
         #[track_caller]
         pub const fn const_new(permits: usize) -> Semaphore {
@@ -177,8 +175,7 @@ impl Semaphore {
         self.acquire_many(1)
     }
 
-    /// Acquires several permits at once, waiting until all are free. A request for 0 is
-    /// ready at
+    /// Acquires several permits at once, waiting until all are free. A request for 0 is ready at
     /// once.
     ///
     /// # Cancellation safety

@@ -28,16 +28,16 @@ pub struct SetOnce<T> {
 
 impl<T> SetOnce<T> {
     const_fn! {
-                /// Creates an empty cell; in a `static` too.
-                ///
-                /// ```
-                /// use upshift::sync::SetOnce;
-                ///
-                /// static PORT: SetOnce<u16> = SetOnce::const_new();
-                /// PORT.set(8080)?;
-                /// assert_eq!(PORT.get(), Some(&8080));
-                /// # Ok::<(), upshift::sync::SetOnceError<u16>>(())
-                /// ```
+        /// Creates an empty cell; in a `static` too.
+        ///
+        /// ```
+        /// use upshift::sync::SetOnce;
+        ///
+        /// static PORT: SetOnce<u16> = SetOnce::const_new();
+        /// PORT.set(8080)?;
+        /// assert_eq!(PORT.get(), Some(&8080));
+        /// # Ok::<(), upshift::sync::SetOnceError<u16>>(())
+        /// ```
         #[must_use]
         pub const fn const_new() -> SetOnce<T> {
             SetOnce { cell: OnceCell::const_new(), set: Notify::new() }
@@ -45,7 +45,7 @@ impl<T> SetOnce<T> {
     }
 
     const_fn! {
-                /// Creates a cell with this value; in a `static` too.
+        /// Creates a cell with this value; in a `static` too.
         #[must_use]
         pub const fn const_new_with(value: T) -> SetOnce<T> {
             SetOnce { cell: OnceCell::const_new_with(value), set: Notify::new() }

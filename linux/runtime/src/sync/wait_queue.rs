@@ -1,10 +1,10 @@
 //! The waiters of a primitive: most urgent level first, FIFO within a level.
 //!
-//! A pure data structure; the primitive guards it with its lock. Nodes lie in a
-//! slab and are linked by index into one list sorted by level; the last node of each
-//! level is known, and a bitmap says which levels have one. So insert, remove and
-//! pop are O(1), without an allocation once the slab has grown to the largest
-//! number of waiters so far. A queue that never had a waiter is one null pointer.
+//! A pure data structure; the primitive guards it with its lock. Nodes lie in a slab and are
+//! linked by index into one list sorted by level; the last node of each level is known, and a
+//! bitmap says which levels have one. So insert, remove and pop are O(1), without an allocation
+//! once the slab has grown to the largest number of waiters so far. A queue that never had a
+//! waiter is one null pointer.
 //!
 //! ```text
 //!   insert ──► waiting ──pop──► granted ──release──► free
@@ -76,8 +76,7 @@ impl<P: Copy> WaitQueue<P> {
         Some((node.level, node.payload))
     }
 
-    /// Moves the first waiter to its present level, and its place to the end of that level,
-    /// until
+    /// Moves the first waiter to its present level, and its place to the end of that level, until
     /// the first is at least as urgent as when it queued. `now` returns the present level of a
     /// waiter, if it is known.
     pub(crate) fn settle_first(&mut self, now: impl Fn(P) -> Option<Level>) {

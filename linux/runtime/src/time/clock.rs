@@ -25,7 +25,7 @@ pub(crate) fn now() -> u64 {
 }
 
 thread_local! {
-        /// The thread's last reading of both clocks: ticks, then nanoseconds.
+    /// The thread's last reading of both clocks: ticks, then nanoseconds.
     static READING: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 

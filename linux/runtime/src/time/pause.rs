@@ -45,7 +45,7 @@ struct Paused {
 }
 
 thread_local! {
-        /// The thread's runtimes whose time has been paused.
+    /// The thread's runtimes whose time has been paused.
     static PAUSED: RefCell<Vec<Paused>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -38,8 +38,8 @@ use crate::user_code::on_vcpu::Errand;
 /// The future may be dropped at any time; its timer is cancelled.
 ///
 /// # Panics
-/// When the future is polled on a thread that is neither a vCPU's of an
-/// upshift runtime nor one of tokio's beside it (`Builder::tokio`).
+/// When the future is polled on a thread that is neither a vCPU's of an upshift runtime nor one
+/// of tokio's beside it (`Builder::tokio`).
 #[inline]
 pub fn sleep(duration: Duration) -> Sleep {
     Sleep::at(if duration.is_zero() {

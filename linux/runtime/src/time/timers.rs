@@ -1,13 +1,13 @@
 //! The timers of one vCPU: a wheel of wakers behind a lock.
 //!
-//! Armed and expired by the thread that serves the vCPU; cancelled and reset by any thread
-//! to which a `Sleep` has been moved. The lock is hardly ever contended (one atomic
-//! step); wakers run, and are dropped, without it. The loop of the
-//! vCPU reads [`Timers::next_deadline`] without the lock.
+//! Armed and expired by the thread that serves the vCPU; cancelled and reset by any thread to
+//! which a `Sleep` has been moved. The lock is hardly ever contended (one atomic step); wakers
+//! run, and are dropped, without it. The loop of the vCPU reads [`Timers::next_deadline`] without
+//! the lock.
 //!
-//! Contract with the loop: a timer is armed only on the thread that serves the
-//! vCPU, which therefore sees the new deadline before it waits. Other threads only make
-//! deadlines later or remove them; at worst the loop looks once for nothing.
+//! Contract with the loop: a timer is armed only on the thread that serves the vCPU, which
+//! therefore sees the new deadline before it waits. Other threads only make deadlines later or
+//! remove them; at worst the loop looks once for nothing.
 
 use std::ops::Deref;
 use std::ptr::{self, NonNull};

@@ -1,8 +1,8 @@
 //! A hierarchical timer wheel: finds the deadlines that are due.
 //!
-//! A pure data structure without a clock: the caller passes the time.
-//! Times are nanoseconds; the wheel counts in ticks of 1024 ns. A deadline is
-//! rounded up to a tick, so a timer is never early, and late by a tick at most.
+//! A pure data structure without a clock: the caller passes the time. Times are nanoseconds; the
+//! wheel counts in ticks of 1024 ns. A deadline is rounded up to a tick, so a timer is never
+//! early, and late by a tick at most.
 //!
 //! Level 0 has 64 slots of one tick, level 1 64 slots of 64 ticks, and so on; nine
 //! levels hold every `u64`. A timer lies at the level of the highest group of six
@@ -18,10 +18,9 @@
 //! * a node belongs to the caller that inserted it until that removes it, also after it has
 //!   fired. So a key never names a foreign timer.
 //!
-//! Costs: insert and remove are O(1) without allocation (once the slab has grown);
-//! a timer is moved at most once per level before it fires; an empty stretch of
-//! time costs nothing, however long. A removed timer leaves its slot's bound as it
-//! was: at worst one look that finds nothing.
+//! Costs: insert and remove are O(1) without allocation (once the slab has grown); a timer is
+//! moved at most once per level before it fires; an empty stretch of time costs nothing, however
+//! long. A removed timer leaves its slot's bound as it was: at worst one look that finds nothing.
 
 use std::mem;
 
@@ -408,9 +407,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-                /// Compares with a plain list: a timer never fires early, and fires at the
-                /// first look
-                /// from its tick on; `next_deadline` is never late.
+        /// Compares with a plain list: a timer never fires early, and fires at the first look
+        /// from its tick on; `next_deadline` is never late.
         #[test]
         fn it_fires_the_timers_that_a_list_fires(
             start in span(),

@@ -15,8 +15,7 @@ send_error!(
 pub enum RecvError {
     /// All senders are gone and every message has been received.
     Closed,
-    /// The receiver was too slow and missed this many messages; the next call returns the
-    /// oldest
+    /// The receiver was too slow and missed this many messages; the next call returns the oldest
     /// one that is left.
     Lagged(u64),
 }
@@ -28,8 +27,7 @@ pub enum TryRecvError {
     Empty,
     /// All senders are gone and every message has been received.
     Closed,
-    /// The receiver was too slow and missed this many messages; the next call returns the
-    /// oldest
+    /// The receiver was too slow and missed this many messages; the next call returns the oldest
     /// one that is left.
     Lagged(u64),
 }

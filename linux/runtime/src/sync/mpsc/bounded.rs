@@ -70,8 +70,7 @@ impl<T> Sender<T> {
     /// first and send with the permit.
     ///
     /// # Errors
-    /// [`SendError`] with the value (from the future) when the receiver is closed
-    /// or dropped.
+    /// [`SendError`] with the value (from the future) when the receiver is closed or dropped.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

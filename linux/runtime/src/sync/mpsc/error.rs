@@ -19,12 +19,12 @@ macro_rules! no_room {
         pub enum $error<T> {
             $(#[$lack_doc])*
             $lack(T),
-                        /// The receiver is closed or dropped.
+            /// The receiver is closed or dropped.
             Closed(T),
         }
 
         impl<T> $error<T> {
-                        /// Returns the value that was not sent.
+            /// Returns the value that was not sent.
             pub fn into_inner(self) -> T {
                 match self {
                     $error::$lack(value) | $error::Closed(value) => value,
@@ -49,9 +49,9 @@ macro_rules! no_room {
 }
 
 no_room!(
-        /// The error of `try_send`, with the value.
+    /// The error of `try_send`, with the value.
     TrySendError {
-                /// The channel is full.
+        /// The channel is full.
         Full => "the channel is full: try again later, or wait with `send().await`"
     }
 );
@@ -63,9 +63,9 @@ impl<T> From<SendError<T>> for TrySendError<T> {
 }
 
 no_room!(
-        /// The error of `send_timeout`, with the value.
+    /// The error of `send_timeout`, with the value.
     SendTimeoutError {
-                /// The channel was full until the timeout.
+        /// The channel was full until the timeout.
         Timeout => "the channel stayed full: try again later"
     }
 );

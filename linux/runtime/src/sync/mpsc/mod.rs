@@ -14,8 +14,8 @@
 //! [`Permit`] may use it even after the receiver was closed, and the receiver waits
 //! for it before it returns `None`.
 //!
-//! A message costs the sender and the receiver one short lock each, and a wake
-//! if the receiver waited; nothing is allocated per message.
+//! A message costs the sender and the receiver one short lock each, and a wake if the receiver
+//! waited; nothing is allocated per message.
 //!
 //! ```
 //! use upshift::{Priority, sync::mpsc};

@@ -5,8 +5,7 @@
 macro_rules! receiving {
     ($receiver:ident) => {
         impl<T> $receiver<T> {
-            /// Polls for the next message: [`recv`](Self::recv) for hand-written
-            /// futures. Only
+            /// Polls for the next message: [`recv`](Self::recv) for hand-written futures. Only
             /// the waker of the last call is woken.
             pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
                 self.chan.poll_recv(cx)
@@ -47,15 +46,12 @@ macro_rules! receiving {
                 park::block_on(self.recv())
             }
 
-            /// Receives up to `limit` messages, appended to `buffer`, as soon as
-            /// there is one.
-            /// Returns their number: 0 where [`recv`](Self::recv) returns `None`,
-            /// or if `limit`
+            /// Receives up to `limit` messages, appended to `buffer`, as soon as there is one.
+            /// Returns their number: 0 where [`recv`](Self::recv) returns `None`, or if `limit`
             /// is 0.
             ///
             /// # Cancellation safety
-            /// The future may be dropped at any time without losing a message: if
-            /// it was not
+            /// The future may be dropped at any time without losing a message: if it was not
             /// ready, `buffer` is unchanged.
             ///
             /// ```

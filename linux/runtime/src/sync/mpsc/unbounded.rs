@@ -33,8 +33,8 @@ pub fn unbounded_channel<T>() -> (UnboundedSender<T>, UnboundedReceiver<T>) {
     )
 }
 
-/// Sends messages into an [`unbounded_channel`], from coroutines and threads.
-/// Clone it for more senders.
+/// Sends messages into an [`unbounded_channel`], from coroutines and threads. Clone it for more
+/// senders.
 pub struct UnboundedSender<T> {
     chan: Arc<Chan<T>>,
 }

@@ -112,8 +112,7 @@ impl<'a> Notified<'a> {
         Notified { notify, waiting }
     }
 
-    /// Enters the queue now instead of at the first poll. Returns true if the future has
-    /// already
+    /// Enters the queue now instead of at the first poll. Returns true if the future has already
     /// been notified; it then takes the notification.
     ///
     /// From then on a `notify_one` reaches this future before any that is polled later. Use it
