@@ -130,7 +130,7 @@ impl OpenOptions {
         self
     }
 
-    /// Appends: writes go to the end of the file, at whatever position they are made.
+    /// Appends: all writes go to the end of the file, and their positions are ignored.
     pub fn append(&mut self, append: bool) -> &mut OpenOptions {
         self.append = append;
         self
@@ -192,7 +192,7 @@ impl OpenOptions {
 
     /// Opens a file beneath a directory: `path` is relative to it, and nothing in
     /// it (`..`, an absolute path, a symbolic link, a magic link of procfs) leads out
-    /// of it, whatever is done to the directory meanwhile.
+    /// of it, even if the directory changes meanwhile.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

@@ -35,12 +35,13 @@ use crate::sync::Notify;
 use crate::task::JoinHandle;
 use crate::time;
 
-/// As hyper takes errors.
+/// hyper's type of errors.
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// What a connection (HTTP/1) or a stream (HTTP/2) holds of requests that are not read, and of responses that are not sent.
+/// Number of bytes that a connection (HTTP/1) or a stream (HTTP/2) buffers of requests that are
+/// not read, and of responses that are not sent.
 const BUFFERED: usize = 64 * 1024;
-/// What is read of HTTP/2 between two looks at the clock: 455 frames at most.
+/// Number of bytes of HTTP/2 that are read between two looks at the clock: at most 455 frames.
 const PIECE: usize = 4096;
 /// Default of [`Server::header_timeout`]: hyper's own, since an idle connection counts, too.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -110,16 +111,19 @@ impl<L: Listener> Server<L> {
         &self.listener
     }
 
-    /// The level at which connections are accepted, and requests received (default: that
+    /// Sets the level at which connections are accepted, and requests received (default: that
     /// of the coroutine that runs the server). With [`levels`](Server::levels), make it at least as
-    /// urgent as the most urgent request; each connection is then received there within its [`Allowance`].
+    /// urgent as the most urgent request; each connection is then received there within its
+    /// [`Allowance`].
     pub fn receive_level(mut self, level: Level) -> Server<L> {
         self.receive = level.into();
         self
     }
 
-    /// The level at which a connection is received that has used up its [`Allowance`] (default: the least urgent): one that sends
-    /// what is no request as fast as it can, for instance. With [`receive_level`](Server::receive_level) and [`levels`](Server::levels).
+    /// Sets the level at which a connection is received that has used up its [`Allowance`]
+    /// (default: the least urgent), for instance because its client sends no requests but frames as
+    /// fast as it can. Takes effect with [`receive_level`](Server::receive_level) and
+    /// [`levels`](Server::levels).
     pub fn beyond_level(mut self, level: Level) -> Server<L> {
         self.beyond = level;
         self

@@ -10,7 +10,7 @@ use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 /// Size of a buffer.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// One direction: a buffer, and the part of it that is still to be written.
+/// A direction of a copy: a buffer, and the part of it that is still to be written.
 struct Transfer {
     buffer: Box<[u8]>,
     start: usize,

@@ -9,9 +9,9 @@
 //!
 //! | | reading | writing |
 //! |---|---|---|
-//! | sockets | out of the vCPU's receive buffers: one copy, no system call | `send` without waiting |
+//! | sockets | the vCPU's receive buffers: one copy, no system call | `send` without waiting |
 //! | pipes ([`pipe`]) | 8 KiB, allocated by the first read | `write` without waiting |
-//! | files ([`FileStream`]) | 64 KiB, filled by the ring | 64 KiB, written by the ring: flush to know |
+//! | files ([`FileStream`]) | 64 KiB, filled by the ring | 64 KiB, written by the ring: flush |
 //!
 //! An idle connection holds no memory ([`TcpStream::recv`]). When a socket or a pipe is full, a
 //! poll operation waits for room.

@@ -17,7 +17,7 @@ use upshift_ring::{Fd, Submission, op};
 use crate::coroutine::coop;
 use crate::net::{is_cancelled, start};
 
-/// One direction of a descriptor; one caller waits at a time.
+/// A direction of a descriptor; one caller waits at a time.
 #[derive(Debug)]
 pub(crate) struct Readiness {
     events: u32,

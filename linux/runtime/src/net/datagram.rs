@@ -95,7 +95,7 @@ fn as_uninit(buffer: &mut [u8]) -> &mut [MaybeUninit<u8>] {
     unsafe { &mut *(std::ptr::from_mut(buffer) as *mut [MaybeUninit<u8>]) }
 }
 
-/// One operation that receives until it is dropped, armed by the first call. The fields are
+/// An operation that receives until it is dropped, armed by the first call. The fields are
 /// dropped in this order: first the operation, then the descriptor.
 pub(super) struct DatagramReceiver {
     armed: Option<DatagramMulti>,
