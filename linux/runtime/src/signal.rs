@@ -1,9 +1,11 @@
 //! Signals as futures: Ctrl-C, SIGTERM and the like.
 //!
-//! The handler notes the signal and writes an eventfd; a thread of the process, which begins with the first [`Signals`], reads it
-//! and wakes what waits. So what waits has no operation in the ring: that would be there for as long as the program runs, mostly at an
-//! urgent level, and since the level of what has arrived is not known before it is reaped, all that arrives would be taken for as urgent
-//! (`docs/preemption.md`). From the first one of a kind on, the process no longer dies of that signal.
+//! The handler records the signal and writes an eventfd; a thread of the process, which begins
+//! with the first [`Signals`], reads it and wakes the waiters. So a waiter has no operation in the
+//! ring. An operation would stay there as long as the program runs, mostly at an urgent level; the
+//! level of a completion is not known before it is reaped, so every completion would be taken for
+//! as urgent (`docs/preemption.md`). Once a signal has been listened for, the process no longer
+//! dies of it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -26,9 +28,9 @@ pub const SIGTERM: i32 = libc::SIGTERM;
 pub const SIGHUP: i32 = libc::SIGHUP;
 /// The number of SIGQUIT (Ctrl-\).
 pub const SIGQUIT: i32 = libc::SIGQUIT;
-/// The number of SIGUSR1, which means what the program says.
+/// The number of SIGUSR1, defined by the program.
 pub const SIGUSR1: i32 = libc::SIGUSR1;
-/// The number of SIGUSR2, which means what the program says.
+/// The number of SIGUSR2, defined by the program.
 pub const SIGUSR2: i32 = libc::SIGUSR2;
 /// The number of SIGCHLD: a child has ended or stopped.
 pub const SIGCHLD: i32 = libc::SIGCHLD;
@@ -37,50 +39,50 @@ pub const SIGWINCH: i32 = libc::SIGWINCH;
 /// The number of SIGALRM, of `alarm(2)`.
 pub const SIGALRM: i32 = libc::SIGALRM;
 
-/// What handler and waiter share.
+/// The state that handler and waiter share.
 #[derive(Debug)]
 struct Shared {
-    bell: Arc<OwnedFd>,
+    eventfd: Arc<OwnedFd>,
     /// Bit *n* − 1: signal *n* has arrived.
     arrived: AtomicU64,
     waiter: Lock<Option<Waker>>,
 }
 
-/// All that listen, and what the handlers write.
+/// All listeners, and the eventfd that the handlers write.
 struct Hub {
-    bell: Arc<OwnedFd>,
+    eventfd: Arc<OwnedFd>,
     listeners: Vec<Weak<Shared>>,
 }
 
-/// `None`: its thread has not been started.
+/// `None` until the thread has been started.
 static HUB: Mutex<Option<Hub>> = Mutex::new(None);
 
 impl Hub {
-    /// With the thread that wakes.
+    /// Starts the thread that wakes.
     fn start() -> io::Result<Hub> {
         // SAFETY: no pointers.
-        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        if bell < 0 {
+        let eventfd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if eventfd < 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: just opened, without another owner.
-        let bell = Arc::new(unsafe { OwnedFd::from_raw_fd(bell) });
-        let rings = bell.clone();
+        let eventfd = Arc::new(unsafe { OwnedFd::from_raw_fd(eventfd) });
+        let thread_eventfd = eventfd.clone();
         thread::Builder::new()
             .name("upshift-signals".into())
             .stack_size(64 << 10)
             .spawn(move || {
                 preempt::serve_shortly();
-                while hears(&rings) {
+                while wait_for_handler(&thread_eventfd) {
                     wake_all();
                 }
             })
             .map_err(|error| no_thread("signals", &error))?;
         let listeners = Vec::new();
-        Ok(Hub { bell, listeners })
+        Ok(Hub { eventfd, listeners })
     }
 
-    /// One more that listens.
+    /// Adds a listener.
     fn add() -> io::Result<Arc<Shared>> {
         let mut hub = hub();
         let hub = match &mut *hub {
@@ -88,7 +90,7 @@ impl Hub {
             none => none.insert(Hub::start()?),
         };
         let shared = Arc::new(Shared {
-            bell: hub.bell.clone(),
+            eventfd: hub.eventfd.clone(),
             arrived: AtomicU64::new(0),
             waiter: Lock::new(None),
         });
@@ -103,12 +105,12 @@ fn hub() -> MutexGuard<'static, Option<Hub>> {
     HUB.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until a handler has written; false: it cannot.
-fn hears(bell: &OwnedFd) -> bool {
+/// Waits until a handler has written. Returns false if that fails.
+fn wait_for_handler(eventfd: &OwnedFd) -> bool {
     let mut count = 0u64;
     loop {
         // SAFETY: a pointer to a local of the size given.
-        let read = unsafe { libc::read(bell.as_raw_fd(), (&raw mut count).cast(), 8) };
+        let read = unsafe { libc::read(eventfd.as_raw_fd(), (&raw mut count).cast(), 8) };
         match read {
             8 => return true,
             _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
@@ -133,7 +135,7 @@ fn wake_all() {
     }
 }
 
-/// Waits for any of several signals, as often as it is asked to.
+/// Waits for any of several signals, repeatedly.
 ///
 /// ```no_run
 /// # async fn example() -> std::io::Result<()> {
@@ -153,12 +155,12 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Starts to listen for the signals with these numbers. What arrives from now on is
-    /// seen by [`recv`](Signals::recv).
+    /// Starts to listen for the signals with these numbers. [`recv`](Signals::recv) returns every
+    /// signal that arrives from now on.
     ///
     /// # Errors
     /// For a number that is no signal or may not be caught (`SIGKILL`, `SIGSTOP`,
-    /// `SIGSEGV`, …), and when the first of the process finds no descriptor or no thread.
+    /// `SIGSEGV`, …), and when no descriptor or thread is left for the first listener.
     pub fn new(numbers: impl IntoIterator<Item = i32>) -> io::Result<Signals> {
         let mut signals = Signals {
             shared: Hub::add()?,
@@ -182,10 +184,10 @@ impl Signals {
             shared
                 .arrived
                 .fetch_or(1 << (number - 1), Ordering::Release);
-            let one = 1u64;
-            // SAFETY: `write` is async-signal-safe, and the descriptor is kept
-            // open by the closure. A full counter is as good as one more.
-            unsafe { libc::write(shared.bell.as_raw_fd(), (&raw const one).cast(), 8) };
+            let increment = 1u64;
+            // SAFETY: `write` is async-signal-safe, and the closure keeps the descriptor
+            // open. A full counter wakes the thread too.
+            unsafe { libc::write(shared.eventfd.as_raw_fd(), (&raw const increment).cast(), 8) };
         };
         // SAFETY: the action is async-signal-safe and does not panic.
         self.ids
@@ -193,9 +195,12 @@ impl Signals {
         Ok(())
     }
 
-    /// Waits for the next arrival and says which signal it was; several of one number
-    /// that came at once count as one, and of several numbers the lowest comes first.
-    /// Dropping the future loses none. Any executor can poll it.
+    /// Waits for the next signal and returns its number. Several arrivals of one number at once
+    /// count as one, and of several numbers the lowest comes first. Any executor can poll the
+    /// future.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time without losing a signal.
     ///
     /// # Errors
     /// None today.
@@ -213,14 +218,14 @@ impl Shared {
         let mut waker = Spare::of(cx.waker());
         let before = register(&mut self.waiter.lock(), &mut waker);
         drop(before);
-        // What arrived before that has found no waiter.
+        // A signal that arrived before the registration has found no waiter.
         match self.take() {
             Some(number) => Poll::Ready(Ok(number)),
             None => Poll::Pending,
         }
     }
 
-    /// The lowest signal that has arrived.
+    /// Takes the lowest signal that has arrived.
     fn take(&self) -> Option<i32> {
         let arrived = self.arrived.load(Ordering::Acquire);
         let lowest = arrived & arrived.wrapping_neg();
@@ -234,13 +239,13 @@ impl Drop for Signals {
         for id in self.ids.drain(..) {
             signal_hook_registry::unregister(id);
         }
-        // Here, and not on the thread that wakes, which may be the last to use it.
+        // Dropped here, not on the thread that wakes, which may be its last user.
         let waiter = self.shared.waiter.lock().take();
         drop(waiter);
     }
 }
 
-/// Waits for one signal, as often as it is asked to.
+/// Waits for one signal, repeatedly.
 ///
 /// ```no_run
 /// # async fn example() -> std::io::Result<()> {
@@ -259,38 +264,55 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// Starts to listen for the signal `number`. What arrives from now on is seen
-    /// by the next [`recv`](Signal::recv).
+    /// Starts to listen for the signal `number`. [`recv`](Signal::recv) returns for every arrival
+    /// from now on.
     ///
     /// # Errors
-    /// As [`Signals::new`].
+    /// Those of [`Signals::new`].
     pub fn new(number: i32) -> io::Result<Signal> {
         Ok(Signal {
             signals: Signals::new([number])?,
         })
     }
 
-    /// Waits for the next arrival; several that came at once count as one.
+    /// Waits for the next arrival; several at once count as one.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time without losing a signal.
     ///
     /// # Errors
-    /// As [`Signals::recv`].
+    /// Those of [`Signals::recv`].
     pub async fn recv(&mut self) -> io::Result<()> {
         self.signals.recv().await.map(drop)
     }
 }
 
-/// Waits for Ctrl-C (SIGINT).
+/// Waits for Ctrl-C (SIGINT). From the first poll on, Ctrl-C does not end the process.
+///
+/// # Cancellation safety
+/// A dropped future stops listening: arrivals before the next call are lost. Use [`Signal`] for
+/// repeated waits.
+///
+/// ```no_run
+/// # async fn example() -> std::io::Result<()> {
+/// upshift::signal::ctrl_c().await?;
+/// println!("ending");
+/// # Ok(()) }
+/// ```
 ///
 /// # Errors
-/// As [`Signal::new`].
+/// Those of [`Signal::new`].
 pub async fn ctrl_c() -> io::Result<()> {
     Signal::new(SIGINT)?.recv().await
 }
 
 /// Waits for SIGTERM, the polite request to end.
 ///
+/// # Cancellation safety
+/// Like that of [`ctrl_c`].
+///
 /// # Errors
-/// As [`Signal::new`].
+/// Those of [`Signal::new`].
 pub async fn terminate() -> io::Result<()> {
     Signal::new(SIGTERM)?.recv().await
 }

@@ -1,17 +1,21 @@
-//! What the kernel answers at once, without the ring: pages and names that are in its caches.
+//! Attempts without the ring: reads of pages and openings of names that the kernel has cached.
 //!
-//! Reading 4 KiB of the page cache takes the kernel 1.1 µs, and the way there and back through the ring 0.4 to 0.7 µs more. So a
-//! read first asks for what needs no waiting, by `preadv2` with `RWF_NOWAIT`, and an opening by `openat2` with `RESOLVE_CACHED`:
-//! the same attempts that the ring makes when something is submitted, less the ring. What is not there is `EAGAIN`, and
-//! goes through the ring, which waits.
+//! The way through the ring takes about half as long again as a read of 4 KiB from the page cache.
+//! So a read first asks for cached bytes, by `preadv2` with `RWF_NOWAIT`, and an opening by
+//! `openat2` with `RESOLVE_CACHED`: the same attempts that the ring makes at submission. Anything
+//! else is `EAGAIN`, and goes through the ring, which waits.
 //!
-//! * **Never for long.** Neither call waits for a device. A read is done in pieces of at most 1 MiB, 256 KiB beside something more urgent, and between two of them gives way
-//!   as any leaf future does (`coop`); the ring would copy all of it within one system call, with the vCPU waiting.
-//! * **Tries are given up where they fail.** After three misses in a row the next operations go
+//! * **Never for long.** Neither call waits for a device. A read is made in pieces of at most
+//!   1 MiB, 256 KiB beside something more urgent, and yields between two of them like
+//!   any leaf future (`coop`); the ring would copy all of it within one system call, with the vCPU
+//!   waiting.
+//! * **Attempts stop where they fail.** After three misses in a row the next operations go
 //!   through the ring ([`Tries`](super::tries::Tries)).
-//! * **Errors come from the ring.** It is asked again, and what it says counts: pipes, terminals and files of the kernel, of networks and of
-//!   FUSE do not know `RWF_NOWAIT`, and are not asked twice. `O_DIRECT` would wait for the device: never asked.
-//! * **Nothing is in flight** between two pieces: a future that is dropped there has nothing to cancel.
+//! * **Errors come from the ring.** It is asked again, and its answer counts: pipes, terminals and
+//!   files of the kernel, of networks and of FUSE do not know `RWF_NOWAIT`, and are not tried
+//!   again. `O_DIRECT` would wait for the device: never tried.
+//! * **Nothing is in flight** between two pieces: a future that is dropped there has nothing to
+//!   cancel.
 
 use std::ffi::c_void;
 use std::io;
@@ -22,45 +26,46 @@ use std::path::Path;
 
 use crate::context;
 
-/// Bytes copied by one system call beside something more urgent: some 18 µs (measured: 64 KiB at a time 84 µs per MiB, 256 KiB 71 to 83, all at once 66), within the
-/// interval at which a vCPU looks for completions under load.
+/// Number of bytes copied by one system call beside something more urgent: it takes less than the
+/// interval at which a vCPU looks for completions under load, and smaller pieces cost more in all.
 const PIECE: usize = 256 << 10;
-/// The same where nothing of the vCPU's ring or timers is more urgent: some 66 µs. Completions are then looked for at five times the interval.
+/// Number of bytes copied by one system call where nothing of the vCPU's ring or timers is more
+/// urgent. Completions are then looked for at five times the interval.
 const LONG_PIECE: usize = 1 << 20;
-/// What it takes, ns.
-const LONG_TIME: u64 = 70_000;
+/// Time that a long piece takes, in nanoseconds.
+const LONG_PIECE_NANOS: u64 = 70_000;
 
-/// How much of so many bytes is copied by the next system call.
+/// Returns how many of `length` bytes the next system call copies.
 pub(super) fn piece(length: usize) -> usize {
     if length <= PIECE {
         return length;
     }
-    match context::with(|worker| worker.is_undisturbed(LONG_TIME)) {
+    match context::with(|worker| worker.is_undisturbed(LONG_PIECE_NANOS)) {
         Some(true) => length.min(LONG_PIECE),
         _ => PIECE,
     }
 }
 
-/// What came of a try.
+/// The outcome of an attempt.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Now<T> {
-    /// It is done.
+pub(super) enum Attempt<T> {
+    /// The operation is done.
     Done(T),
-    /// It has to wait for something.
-    Waits,
-    /// Not known here, or an error: the ring will tell.
-    Cannot,
+    /// The operation would wait.
+    WouldBlock,
+    /// The operation is not supported here, or failed: the ring reports the reason.
+    Unsupported,
 }
 
-/// What an error says of a try.
-fn failed<T>() -> Now<T> {
+/// Returns the outcome for the last error.
+fn failed<T>() -> Attempt<T> {
     match io::Error::last_os_error().raw_os_error() {
-        Some(libc::EAGAIN | libc::EINTR) => Now::Waits,
-        _ => Now::Cannot,
+        Some(libc::EAGAIN | libc::EINTR) => Attempt::WouldBlock,
+        _ => Attempt::Unsupported,
     }
 }
 
-/// Reads cached bytes, [a piece](piece) of them; 0 is the end of the file.
+/// Reads cached bytes, at most [a piece](piece); 0 is the end of the file.
 ///
 /// # Safety
 /// There is room for `length` bytes at `start`.
@@ -69,9 +74,9 @@ pub(super) unsafe fn read(
     start: *mut u8,
     length: usize,
     offset: u64,
-) -> Now<usize> {
+) -> Attempt<usize> {
     let Ok(offset) = libc::off_t::try_from(offset) else {
-        return Now::Cannot;
+        return Attempt::Unsupported;
     };
     let piece = libc::iovec {
         iov_base: start.cast::<c_void>(),
@@ -87,42 +92,44 @@ pub(super) unsafe fn read(
             libc::RWF_NOWAIT,
         )
     };
-    usize::try_from(count).map_or_else(|_| failed(), Now::Done)
+    usize::try_from(count).map_or_else(|_| failed(), Attempt::Done)
 }
 
-/// Was the end of the file seen by a read at `offset` that was asked for `room` bytes and read `count`? What is not cached begins with a page: a read that is cut
-/// short within one is cut short by the end.
+/// Returns true if a read at `offset` that asked for `room` bytes and returned `count` has met the
+/// end of the file. Uncached data begins with a page: a read that is cut short within one is cut
+/// short by the end.
 pub(super) fn is_end(offset: u64, count: usize, room: usize) -> bool {
     let within = !(offset + count as u64).is_multiple_of(SMALLEST_PAGE);
     count == 0 || (count < room && within)
 }
 
-/// Pages are of this size, or of multiples of it.
+/// Smallest page size; every page size is a multiple of it.
 const SMALLEST_PAGE: u64 = 4096;
 
-/// The longest path that is tried, with the 0 at its end.
-const PATH: usize = 256;
+/// Largest path that is tried, in bytes, with the 0 at its end.
+const MAX_PATH_BYTES: usize = 256;
 
-/// Is it a path, and a way to open it, that [`open`] knows?
+/// Returns true for a path and flags that [`open`] can try.
 pub(super) fn is_openable(path: &Path, flags: i32) -> bool {
     let path = path.as_os_str().as_bytes();
     let changes = libc::O_CREAT | libc::O_TRUNC | libc::O_TMPFILE & !libc::O_DIRECTORY;
-    flags & (changes | libc::O_PATH) == 0 && path.len() < PATH && !path.contains(&0)
+    flags & (changes | libc::O_PATH) == 0 && path.len() < MAX_PATH_BYTES && !path.contains(&0)
 }
 
-/// Opens what the kernel has cached the name of, which [is openable](is_openable). `flags` as for `open(2)`; nothing is created or cut off. The open file is marked with
-/// `O_NONBLOCK`: before the ring reads it, or a user sees it, that is to be taken back.
-pub(super) fn open(path: &Path, flags: i32) -> Now<OwnedFd> {
+/// Opens a file whose name the kernel has cached, and which [is openable](is_openable). `flags` as
+/// for `open(2)`; nothing is created or truncated. The open file is marked with `O_NONBLOCK`: the
+/// mark must be removed before the ring reads it, or a user gets it.
+pub(super) fn open(path: &Path, flags: i32) -> Attempt<OwnedFd> {
     let path = path.as_os_str().as_bytes();
-    let mut name = [MaybeUninit::<u8>::uninit(); PATH];
+    let mut name = [MaybeUninit::<u8>::uninit(); MAX_PATH_BYTES];
     for (to, from) in name.iter_mut().zip(path.iter().chain(&[0])) {
         to.write(*from);
     }
-    // A FIFO and some devices wait in `open`; so the ring adds this flag too when it tries.
-    let waits_not = flags | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    // A FIFO and some devices wait in `open`; the ring adds this flag too when it tries.
+    let nonblocking = flags | libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: all zeroes is a valid value.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
-    how.flags = waits_not as u64;
+    how.flags = nonblocking as u64;
     how.resolve = libc::RESOLVE_CACHED;
     // SAFETY: the name ends in 0, and the size is that of `how`.
     let fd = unsafe {
@@ -135,13 +142,13 @@ pub(super) fn open(path: &Path, flags: i32) -> Now<OwnedFd> {
         )
     };
     let Ok(fd) = RawFd::try_from(fd) else {
-        return Now::Cannot;
+        return Attempt::Unsupported;
     };
     if fd < 0 {
         return failed();
     }
-    // SAFETY: the kernel made it for us.
-    Now::Done(unsafe { OwnedFd::from_raw_fd(fd) })
+    // SAFETY: the kernel has just opened it, without another owner.
+    Attempt::Done(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 #[cfg(test)]
@@ -151,7 +158,7 @@ mod tests {
     #[test]
     fn a_cached_name_is_opened_as_the_ring_would() {
         let path = std::env::current_exe().unwrap();
-        let Now::Done(fd) = open(&path, libc::O_RDONLY) else {
+        let Attempt::Done(fd) = open(&path, libc::O_RDONLY) else {
             return; // not in the cache, or a kernel before 5.12
         };
         // SAFETY: a query.
@@ -160,17 +167,20 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_something_is_left_to_the_ring() {
+    fn an_opening_that_changes_a_file_is_left_to_the_ring() {
         assert!(is_openable(Path::new("a"), libc::O_RDWR | libc::O_APPEND));
         assert!(is_openable(Path::new("a"), libc::O_DIRECTORY));
         for flags in [libc::O_CREAT, libc::O_TRUNC, libc::O_TMPFILE, libc::O_PATH] {
             assert!(!is_openable(Path::new("a"), flags));
         }
         assert!(!is_openable(Path::new("a\0b"), libc::O_RDONLY));
-        assert!(!is_openable(Path::new(&"a".repeat(PATH)), libc::O_RDONLY));
+        assert!(!is_openable(
+            Path::new(&"a".repeat(MAX_PATH_BYTES)),
+            libc::O_RDONLY
+        ));
         assert!(!matches!(
             open(Path::new("/does/not/exist"), 0),
-            Now::Done(_)
+            Attempt::Done(_)
         ));
     }
 

@@ -1,8 +1,8 @@
 //! Copying files, with progress.
 //!
-//! Two buffers: while one is written, the other is read. At each step the copy gives
-//! way to what is more urgent, and its I/O has the priority of its level; so a large
-//! copy at a less urgent level disturbs nothing.
+//! Two buffers: while one is written, the other is read. At each step the copy yields to more
+//! urgent work, and its I/O has the priority of its level; so a large copy at a less urgent level
+//! disturbs nothing.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -13,65 +13,83 @@ use futures_lite::future::zip;
 use super::{File, OpenOptions, invalid};
 use upshift_ring::IoBuf;
 
-/// Bytes read and written at a time.
-const CHUNK: usize = 256 << 10;
+/// Number of bytes read and written at a time.
+const CHUNK_BYTES: usize = 256 << 10;
 
-/// How far a copy is.
+/// The progress of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes copied so far.
     pub copied: u64,
-    /// Bytes to copy in all, as far as the source said when the copy began.
+    /// Bytes to copy in all: the length of the source when the copy began.
     pub total: u64,
 }
 
-/// Copies the contents and the permissions of a file; returns the number of bytes.
+/// Copies the contents and the permissions of a file. Returns the number of bytes.
+///
+/// # Cancellation safety
+/// Not cancellation safe: a part may have been copied.
 ///
 /// # Errors
-/// Of opening, reading and writing; `InvalidInput` if one of them is no regular file,
-/// or both are the same. What has been written by then stays.
+/// Errors of opening, reading and writing; `InvalidInput` if one of the files is no regular file,
+/// or both are the same. Bytes that have been written stay.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// # let from = std::env::temp_dir().join(format!("upshift-copy-{}", std::process::id()));
+/// # let to = from.with_extension("copy");
+/// use upshift::fs;
+///
+/// fs::write(&from, "contents").await?;
+/// assert_eq!(fs::copy(&from, &to).await?, 8);
+/// assert_eq!(fs::read(&to).await?, b"contents");
+/// # std::fs::remove_file(&from)?;
+/// # std::fs::remove_file(&to)?;
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u64> {
     copy_with(from, to, |_| {}).await
 }
 
-/// As [`copy`], and calls `progress` at the beginning and after each piece. Dropping the
-/// future ends the copy where it is.
+/// [`copy`] that calls `progress` at the beginning and after each piece. A dropped future ends
+/// the copy where it is.
 ///
 /// # Errors
-/// As [`copy`].
+/// Those of [`copy`].
 pub async fn copy_with(
     from: impl AsRef<Path>,
     to: impl AsRef<Path>,
     mut progress: impl FnMut(Progress),
 ) -> io::Result<u64> {
     let source = File::open(from).await?;
-    let meant = source.metadata().await?;
-    if !meant.is_file() {
+    let from_metadata = source.metadata().await?;
+    if !from_metadata.is_file() {
         return Err(invalid("only regular files can be copied"));
     }
     let target = OpenOptions::new()
         .write(true)
         .create(true)
-        .mode(meant.mode() & 0o7777)
+        .mode(from_metadata.mode() & 0o7777)
         .open(to)
         .await?;
-    let there = target.metadata().await?;
-    if (there.dev(), there.ino()) == (meant.dev(), meant.ino()) {
+    let to_metadata = target.metadata().await?;
+    if (to_metadata.dev(), to_metadata.ino()) == (from_metadata.dev(), from_metadata.ino()) {
         return Err(invalid("source and target of the copy are the same file"));
     }
-    if there.is_file() {
+    if to_metadata.is_file() {
         target.set_len(0).await?;
-        if there.mode() != meant.mode() {
-            let permissions = std::fs::Permissions::from_mode(meant.mode() & 0o7777);
+        if to_metadata.mode() != from_metadata.mode() {
+            let permissions = std::fs::Permissions::from_mode(from_metadata.mode() & 0o7777);
             target.set_permissions(permissions).await?;
         }
     }
     let mut state = Progress {
         copied: 0,
-        total: meant.len(),
+        total: from_metadata.len(),
     };
     progress(state);
-    let size = usize::try_from(meant.len()).map_or(CHUNK, |length| length.clamp(4096, CHUNK));
+    let size = usize::try_from(from_metadata.len())
+        .map_or(CHUNK_BYTES, |length| length.clamp(4096, CHUNK_BYTES));
     let (result, mut full) = source.read_at(Vec::with_capacity(size), 0).await;
     let mut count = result?;
     let mut empty = Vec::with_capacity(size);

@@ -1,4 +1,4 @@
-//! Directories: making, listing and removing them.
+//! Directories: creating, listing and removing them.
 //!
 //! A listing is read on a thread for blocking calls, [`BATCH`] entries at a time, so
 //! that a thread is woken once for many of them.
@@ -16,10 +16,10 @@ use super::{FileType, Metadata, symlink_metadata};
 use crate::blocking;
 use crate::net::start;
 
-/// Entries read at a time.
+/// Number of entries read at a time.
 const BATCH: usize = 128;
 
-/// Makes a directory, whose parent must be there.
+/// Creates a directory, whose parent must exist.
 ///
 /// # Errors
 /// `AlreadyExists`, `NotFound`, `PermissionDenied`, …; and outside a runtime.
@@ -27,7 +27,7 @@ pub async fn create_dir(path: impl AsRef<Path>) -> io::Result<()> {
     start(op::MkDirAt::new(None, path, 0o777)?)?.await
 }
 
-/// Makes a directory and its parents, as far as they are not there.
+/// Creates a directory and its parents, as far as they do not exist.
 ///
 /// # Errors
 /// `PermissionDenied`, `NotADirectory`, …; and outside a runtime.
@@ -44,17 +44,17 @@ pub async fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
     start(op::UnlinkAt::directory(None, path)?)?.await
 }
 
-/// Removes a directory with everything in it; symbolic links are removed, not
+/// Removes a directory with all its contents; symbolic links are removed, not
 /// followed.
 ///
 /// # Errors
-/// `NotFound`, `PermissionDenied`, …: some of it may be gone; and outside a runtime.
+/// `NotFound`, `PermissionDenied`, …: a part may have been removed; and outside a runtime.
 pub async fn remove_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref().to_owned();
     blocking::run(move || std::fs::remove_dir_all(path)).await
 }
 
-/// Begins to list a directory; without `.` and `..`, in no order.
+/// Begins to list a directory, without `.` and `..`, in no order.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -79,12 +79,12 @@ pub async fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
 
 type Batch = VecDeque<io::Result<DirEntry>>;
 
-/// The next entries, and the listing if there may be more.
+/// Takes the next entries, and returns the listing too if there may be more.
 fn take(mut entries: std::fs::ReadDir) -> (Batch, Option<std::fs::ReadDir>) {
     let mut batch = Batch::new();
     for entry in entries.by_ref().take(BATCH) {
         batch.push_back(entry.map(|entry| DirEntry {
-            // Known from the listing itself, on most file systems.
+            // The listing itself has the kind, on most file systems.
             kind: entry.file_type().ok().map(FileType::from),
             path: entry.path(),
         }));
@@ -93,21 +93,24 @@ fn take(mut entries: std::fs::ReadDir) -> (Batch, Option<std::fs::ReadDir>) {
     (batch, rest)
 }
 
-/// The entries of a directory; made by [`read_dir`].
+/// The entries of a directory; created by [`read_dir`].
 pub struct ReadDir {
     batch: Batch,
     rest: Option<std::fs::ReadDir>,
-    /// The next batch, on its way; the next caller waits for it.
+    /// The next batch, while it is being read; the next caller waits for it.
     reading: Option<Reading>,
 }
 
 type Reading = Pin<Box<dyn Future<Output = io::Result<(Batch, Option<std::fs::ReadDir>)>> + Send>>;
 
 impl ReadDir {
-    /// The next entry; `None` after the last. Dropping the future loses none.
+    /// Returns the next entry, or `None` after the last.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time without losing an entry.
     ///
     /// # Errors
-    /// Of reading the directory; the next call goes on.
+    /// Errors of reading the directory; the next call goes on.
     pub async fn next_entry(&mut self) -> io::Result<Option<DirEntry>> {
         if self.batch.is_empty()
             && let Some(rest) = self.rest.take()
@@ -137,22 +140,22 @@ pub struct DirEntry {
 }
 
 impl DirEntry {
-    /// The path of the directory with the name joined to it.
+    /// Returns the path of the directory joined with the name.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.path.clone()
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn file_name(&self) -> OsString {
         self.path.file_name().unwrap_or_default().to_owned()
     }
 
-    /// Its kind; a symbolic link is not followed. No system call on most file systems.
+    /// Returns the kind; a symbolic link is not followed. No system call on most file systems.
     ///
     /// # Errors
-    /// As [`metadata`](DirEntry::metadata).
+    /// Those of [`metadata`](DirEntry::metadata).
     pub async fn file_type(&self) -> io::Result<FileType> {
         match self.kind {
             Some(kind) => Ok(kind),
@@ -160,7 +163,7 @@ impl DirEntry {
         }
     }
 
-    /// What there is; a symbolic link is described itself.
+    /// Returns the metadata; a symbolic link is not followed.
     ///
     /// # Errors
     /// `NotFound` if it has been removed meanwhile, …

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use upshift_ring::{Fd, IoBuf, IoBufMut, op};
 
-use super::at_once::{self, Now};
+use super::at_once::{self, Attempt};
 use super::read::Reading;
 use super::tries::Tries;
 use super::{FileStream, Metadata, OpenOptions, behind, current_ioprio, sync};
@@ -15,7 +15,10 @@ use crate::coroutine::coop;
 use crate::net::{start, transfer};
 use crate::{blocking, context};
 
-/// An open file.
+/// An open file, read and written at positions.
+///
+/// Any number of coroutines may use it at once. For a file with a position of its own see
+/// [`into_stream`](File::into_stream).
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -38,7 +41,7 @@ pub struct File {
 }
 
 impl File {
-    /// Opened with flags of `open(2)` from which it follows what is tried.
+    /// Wraps a file; `tries` follows from the flags with which it was opened.
     pub(super) fn new(fd: OwnedFd, tries: Tries) -> File {
         let fd = Fd::new(fd);
         File { fd, tries }
@@ -50,16 +53,22 @@ impl File {
 
     /// Opens a file for reading.
     ///
+    /// # Cancellation safety
+    /// If the future is dropped, a file that has been opened meanwhile is closed.
+    ///
     /// # Errors
-    /// As [`OpenOptions::open`].
+    /// Those of [`OpenOptions::open`].
     pub async fn open(path: impl AsRef<Path>) -> io::Result<File> {
         OpenOptions::new().read(true).open(path).await
     }
 
-    /// Creates a file, or empties it, for writing.
+    /// Creates a file, or truncates it, for writing.
+    ///
+    /// # Cancellation safety
+    /// If the future is dropped, the file may have been created or truncated.
     ///
     /// # Errors
-    /// As [`OpenOptions::open`].
+    /// Those of [`OpenOptions::open`].
     pub async fn create(path: impl AsRef<Path>) -> io::Result<File> {
         OpenOptions::new()
             .write(true)
@@ -69,7 +78,7 @@ impl File {
             .await
     }
 
-    /// Takes over a file of the standard library.
+    /// Converts a file of the standard library.
     #[must_use]
     pub fn from_std(file: std::fs::File) -> File {
         File {
@@ -78,11 +87,15 @@ impl File {
         }
     }
 
-    /// Reads at a position, in bytes, at most what the buffer holds. 0 bytes: the
-    /// end of the file. What the page cache holds is read without the ring. `u64::MAX` is the file's own position: for pipes and the like.
+    /// Reads at a position, in bytes, into a buffer from its first byte on, at most its
+    /// capacity. 0 bytes mean the end of the file. Bytes in the page cache are read without the
+    /// ring. The position `u64::MAX` is the file's own: for pipes and the like.
+    ///
+    /// # Cancellation safety
+    /// A dropped future loses the buffer, but a file's bytes can be read again.
     ///
     /// # Errors
-    /// What `pread` would answer; and outside a runtime.
+    /// The error of `pread`; and outside a runtime.
     pub fn read_at<B: IoBufMut>(
         &self,
         buffer: B,
@@ -91,8 +104,8 @@ impl File {
         Reading::new(self, buffer, offset)
     }
 
-    /// Reads into an empty vector what is cached, if that is worth a try. False: go through
-    /// the ring.
+    /// Reads cached bytes into an empty vector, if that is worth a try. Returns false if the read
+    /// must go through the ring.
     pub(super) fn read_cached(&self, buffer: &mut Vec<u8>, offset: u64) -> bool {
         let room = at_once::piece(buffer.capacity());
         if !self.is_tried() {
@@ -101,13 +114,13 @@ impl File {
         let Some(count) = self.read_now(buffer, 0, room, offset) else {
             return false;
         };
-        // SAFETY: so many bytes have been written, from the first one on.
+        // SAFETY: `count` bytes have been written, from the first one on.
         unsafe { buffer.set_filled(count) };
         true
     }
 
-    /// Reads so many cached bytes, for which there is room, into a buffer behind what it holds; 0 is the end of the
-    /// file. `None`: go through the ring.
+    /// Reads `asked` cached bytes, for which there is room, into a buffer behind the `filled` ones;
+    /// 0 is the end of the file. `None`: the read must go through the ring.
     pub(super) fn read_now<B: IoBufMut>(
         &self,
         buffer: &mut B,
@@ -122,34 +135,37 @@ impl File {
             at_once::read(self.as_fd(), start, asked, offset)
         };
         match read {
-            Now::Done(count) => {
+            Attempt::Done(count) => {
                 self.tries.hit();
                 coop::charge();
                 return Some(count);
             }
-            // Of a read that had something the rest is not cached: that says nothing.
-            Now::Waits if filled > 0 => {}
-            Now::Waits => self.tries.missed(),
-            Now::Cannot => self.tries.never(),
+            // Only the rest of a read is not cached: that is not a miss.
+            Attempt::WouldBlock if filled > 0 => {}
+            Attempt::WouldBlock => self.tries.missed(),
+            Attempt::Unsupported => self.tries.never(),
         }
         None
     }
 
-    /// Is a read worth a try without the ring? Never outside a runtime.
+    /// Returns true if a read is worth a try without the ring; never outside a runtime.
     pub(super) fn is_tried(&self) -> bool {
         self.tries.is_due(Some(&self.fd)) && context::with_open(|_| ()).is_some()
     }
 
-    /// Returns whether the file goes through the page cache. Writes to such files are handed to the
+    /// Returns true if the file goes through the page cache. Writes to such files are handed to the
     /// kernel a few at a time while something more urgent is in flight.
     pub(super) fn is_cacheable(&self) -> bool {
         self.tries.is_cacheable(&self.fd)
     }
 
-    /// Writes at a position, in bytes. May write less than all.
+    /// Writes at a position, in bytes. May write a part only; returns its length.
+    ///
+    /// # Cancellation safety
+    /// Not cancellation safe: an unknown part may be written.
     ///
     /// # Errors
-    /// What `pwrite` would answer; and outside a runtime.
+    /// The error of `pwrite`; and outside a runtime.
     pub async fn write_at<B: IoBuf>(&self, buffer: B, offset: u64) -> (io::Result<usize>, B) {
         transfer!(
             op::WriteAt::new(self.fd.clone(), buffer, offset)
@@ -162,7 +178,7 @@ impl File {
     /// Reads into several buffers at a position.
     ///
     /// # Errors
-    /// As [`read_at`](File::read_at).
+    /// Those of [`read_at`](File::read_at).
     pub async fn read_vectored_at<B: IoBufMut>(
         &self,
         buffers: Vec<B>,
@@ -177,7 +193,7 @@ impl File {
     /// Writes several buffers at a position.
     ///
     /// # Errors
-    /// As [`write_at`](File::write_at).
+    /// Those of [`write_at`](File::write_at).
     pub async fn write_vectored_at<B: IoBuf>(
         &self,
         buffers: Vec<B>,
@@ -191,10 +207,13 @@ impl File {
         )
     }
 
-    /// Writes all of a buffer at a position.
+    /// Writes all of a buffer at a position, in bytes.
+    ///
+    /// # Cancellation safety
+    /// Not cancellation safe: an unknown part may be written.
     ///
     /// # Errors
-    /// As [`write_at`](File::write_at); an unknown part may have been written.
+    /// Those of [`write_at`](File::write_at); an unknown part may have been written.
     pub async fn write_all_at<B: IoBuf>(&self, buffer: B, offset: u64) -> (io::Result<()>, B) {
         let length = buffer.io_len();
         let (result, buffer) = self.write_at(buffer, offset).await;
@@ -208,7 +227,7 @@ impl File {
         }
     }
 
-    /// Writes what a short write has left.
+    /// Writes the rest after a short write.
     #[cold]
     async fn write_rest<B: IoBuf>(
         &self,
@@ -231,12 +250,15 @@ impl File {
         (Ok(()), rest.into_inner())
     }
 
-    /// Waits until data and metadata are on the device: what has been written to this
+    /// Waits until data and metadata are on the device, for everything written to this
     /// file before the call, by any thread or process. Calls that wait at the same time share an
     /// `fsync`.
     ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time; other calls that wait are not disturbed.
+    ///
     /// # Errors
-    /// What `fsync` answers; and outside a runtime.
+    /// The error of `fsync`; and outside a runtime.
     pub async fn sync_all(&self) -> io::Result<()> {
         sync::sync(&self.fd, true).await
     }
@@ -244,28 +266,28 @@ impl File {
     /// Waits until the data is on the device; see [`sync_all`](File::sync_all).
     ///
     /// # Errors
-    /// What `fdatasync` answers; and outside a runtime.
+    /// The error of `fdatasync`; and outside a runtime.
     pub async fn sync_data(&self) -> io::Result<()> {
         sync::sync(&self.fd, false).await
     }
 
-    /// Length, kind, times, owner and permissions.
+    /// Returns length, kind, times, owner and permissions.
     ///
     /// # Errors
-    /// What `statx` answers; and outside a runtime.
+    /// The error of `statx`; and outside a runtime.
     pub async fn metadata(&self) -> io::Result<Metadata> {
         Ok(Metadata::new(
             *start(op::Statx::of(self.fd.clone()))?.await?,
         ))
     }
 
-    /// Cuts the file off, or lengthens it by a hole, to `length` bytes.
+    /// Truncates the file, or extends it by a hole, to `length` bytes.
     ///
     /// # Errors
-    /// What `ftruncate` answers; and outside a runtime.
+    /// The error of `ftruncate`; and outside a runtime.
     pub async fn set_len(&self, length: u64) -> io::Result<()> {
         match start(op::Ftruncate::new(self.fd.clone(), length))?.await {
-            // Before Linux 6.9 the ring does not know it.
+            // Linux before 6.9 has no such operation on the ring.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 let file = std::fs::File::from(self.fd.as_fd().try_clone_to_owned()?);
                 blocking::run(move || file.set_len(length)).await
@@ -283,8 +305,8 @@ impl File {
         blocking::run(move || file.set_permissions(permissions)).await
     }
 
-    /// The file as something to read and write from front to back, with a position of
-    /// its own, starting at 0.
+    /// Converts the file into a stream, read and written from front to back, with a position of
+    /// its own that starts at 0.
     #[must_use]
     pub fn into_stream(self) -> FileStream {
         FileStream::new(self)
@@ -293,7 +315,7 @@ impl File {
     /// Returns the length of the file in bytes as this machine knows it, without asking the
     /// server of a network file system; `length` if there is no answer.
     pub(super) fn known_len(&self, length: u64) -> u64 {
-        // SAFETY: all zeroes is a valid value, and it is written to only; the path is empty.
+        // SAFETY: all zeroes is a valid value, which the kernel overwrites; the path is empty.
         unsafe {
             let mut answer: libc::statx = std::mem::zeroed();
             let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
@@ -311,18 +333,18 @@ impl File {
             return;
         }
         let room = at_once::piece(buffer.capacity());
-        // SAFETY: there is room for so many bytes.
+        // SAFETY: there is room for `room` bytes.
         let read = unsafe { at_once::read(self.as_fd(), buffer.as_mut_ptr(), room, offset) };
-        if let Now::Done(count) = read {
-            // SAFETY: so many bytes have been written, from the first one on.
+        if let Attempt::Done(count) = read {
+            // SAFETY: `count` bytes have been written, from the first one on.
             unsafe { buffer.set_filled(count) };
         }
     }
 
-    /// The length of the file in bytes.
+    /// Returns the length of the file in bytes.
     ///
     /// # Errors
-    /// What `statx` answers; and outside a runtime.
+    /// The error of `statx`; and outside a runtime.
     pub async fn len(&self) -> io::Result<u64> {
         Ok(start(op::Statx::of(self.fd.clone()))?.await?.stx_size)
     }

@@ -1,4 +1,4 @@
-//! What a file system knows about a file.
+//! Metadata of a file: kind, length, times, owner and permissions.
 
 use std::fmt;
 use std::fs::Permissions;
@@ -19,37 +19,37 @@ impl FileType {
         }
     }
 
-    /// A regular file?
+    /// Returns true for a regular file.
     #[must_use]
     pub fn is_file(&self) -> bool {
         self.format == libc::S_IFREG
     }
 
-    /// A directory?
+    /// Returns true for a directory.
     #[must_use]
     pub fn is_dir(&self) -> bool {
         self.format == libc::S_IFDIR
     }
 
-    /// A symbolic link?
+    /// Returns true for a symbolic link.
     #[must_use]
     pub fn is_symlink(&self) -> bool {
         self.format == libc::S_IFLNK
     }
 
-    /// A named pipe?
+    /// Returns true for a named pipe.
     #[must_use]
     pub fn is_fifo(&self) -> bool {
         self.format == libc::S_IFIFO
     }
 
-    /// A Unix socket?
+    /// Returns true for a Unix socket.
     #[must_use]
     pub fn is_socket(&self) -> bool {
         self.format == libc::S_IFSOCK
     }
 
-    /// A block or character device?
+    /// Returns true for a block or character device.
     #[must_use]
     pub fn is_device(&self) -> bool {
         matches!(self.format, libc::S_IFBLK | libc::S_IFCHR)
@@ -92,7 +92,15 @@ impl fmt::Debug for FileType {
     }
 }
 
-/// Length, kind, times, owner and permissions of a file, as `statx(2)` gives them.
+/// Length, kind, times, owner and permissions of a file, as returned by `statx(2)`.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let metadata = upshift::fs::metadata("/usr").await?;
+/// assert!(metadata.is_dir());
+/// assert!(metadata.modified()? <= std::time::SystemTime::now());
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 #[derive(Clone)]
 pub struct Metadata {
     stat: libc::statx,
@@ -105,7 +113,7 @@ fn time(stamp: &libc::statx_timestamp) -> SystemTime {
         0.. => SystemTime::UNIX_EPOCH.checked_add(seconds),
         _ => SystemTime::UNIX_EPOCH.checked_sub(seconds),
     };
-    // A clock of 64-bit seconds holds what the kernel's does.
+    // `SystemTime` represents every time of the kernel.
     whole.map_or(SystemTime::UNIX_EPOCH, |whole| whole + nanos)
 }
 
@@ -114,69 +122,69 @@ impl Metadata {
         Metadata { stat }
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "as in the standard library")]
     #[must_use]
     pub fn len(&self) -> u64 {
         self.stat.stx_size
     }
 
-    /// The kind of the file.
+    /// Returns the kind of the file.
     #[must_use]
     pub fn file_type(&self) -> FileType {
         FileType::of_mode(u32::from(self.stat.stx_mode))
     }
 
-    /// A regular file?
+    /// Returns true for a regular file.
     #[must_use]
     pub fn is_file(&self) -> bool {
         self.file_type().is_file()
     }
 
-    /// A directory?
+    /// Returns true for a directory.
     #[must_use]
     pub fn is_dir(&self) -> bool {
         self.file_type().is_dir()
     }
 
-    /// A symbolic link?
+    /// Returns true for a symbolic link.
     #[must_use]
     pub fn is_symlink(&self) -> bool {
         self.file_type().is_symlink()
     }
 
-    /// The permissions.
+    /// Returns the permissions.
     #[must_use]
     pub fn permissions(&self) -> Permissions {
         Permissions::from_mode(self.mode())
     }
 
-    /// Kind and permissions, as `stat(2)` packs them.
+    /// Returns kind and permissions, packed like in `stat(2)`.
     #[must_use]
     pub fn mode(&self) -> u32 {
         u32::from(self.stat.stx_mode)
     }
 
-    /// When its contents were changed last.
+    /// Returns the time of the last change of the contents.
     ///
     /// # Errors
-    /// Never on Linux; as in the standard library.
+    /// None on Linux; a `Result` like that of the standard library.
     pub fn modified(&self) -> io::Result<SystemTime> {
         Ok(time(&self.stat.stx_mtime))
     }
 
-    /// When it was read last, as far as the file system keeps count.
+    /// Returns the time of the last read, as far as the file system records it.
     ///
     /// # Errors
-    /// Never on Linux; as in the standard library.
+    /// None on Linux; a `Result` like that of the standard library.
     pub fn accessed(&self) -> io::Result<SystemTime> {
         Ok(time(&self.stat.stx_atime))
     }
 
-    /// When it was made.
+    /// Returns the time of creation.
     ///
     /// # Errors
-    /// `Unsupported` where the file system does not know.
+    /// `Unsupported` where the file system does not record it.
     pub fn created(&self) -> io::Result<SystemTime> {
         if self.stat.stx_mask & libc::STATX_BTIME == 0 {
             return Err(io::Error::new(
@@ -187,37 +195,37 @@ impl Metadata {
         Ok(time(&self.stat.stx_btime))
     }
 
-    /// The owner.
+    /// Returns the id of the owner.
     #[must_use]
     pub fn uid(&self) -> u32 {
         self.stat.stx_uid
     }
 
-    /// The group.
+    /// Returns the id of the group.
     #[must_use]
     pub fn gid(&self) -> u32 {
         self.stat.stx_gid
     }
 
-    /// The number of the file within its file system.
+    /// Returns the number of the file within its file system.
     #[must_use]
     pub fn ino(&self) -> u64 {
         self.stat.stx_ino
     }
 
-    /// The file system.
+    /// Returns the device number of the file system.
     #[must_use]
     pub fn dev(&self) -> u64 {
         libc::makedev(self.stat.stx_dev_major, self.stat.stx_dev_minor)
     }
 
-    /// How many names it has.
+    /// Returns the number of names (hard links).
     #[must_use]
     pub fn nlink(&self) -> u64 {
         u64::from(self.stat.stx_nlink)
     }
 
-    /// What it occupies, in units of 512 bytes.
+    /// Returns the allocated space, in units of 512 bytes.
     #[must_use]
     pub fn blocks(&self) -> u64 {
         self.stat.stx_blocks

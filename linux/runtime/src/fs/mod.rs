@@ -1,24 +1,30 @@
 //! Files and directories.
 //!
-//! Reads and writes go over the ring, by position; so do opening, inspecting,
-//! syncing and truncating files, and making, moving and removing names. What the
-//! kernel has in its caches is read, and opened, at once, without the ring; calls that
-//! wait for the same file to be on the device share an `fsync`. What the
-//! kernel's ring cannot do (listing directories, resolving links, permissions, the
-//! recursive calls) runs on threads for blocking calls, at the level of the caller.
+//! Reads and writes go over the ring, by position; so do opening, inspecting, syncing and
+//! truncating files, and creating, moving and removing names. Data and names in the kernel's
+//! caches are read, and opened, at once, without the ring; calls that wait for the same file to
+//! be on the device share an `fsync`. Calls that the kernel's ring does not have (listing
+//! directories, resolving links, permissions, the recursive calls) run on threads for blocking
+//! calls, at the level of the caller.
 //!
 //! The I/O priority of each operation follows from the level of the coroutine
 //! that starts it: eight levels share one of the eight best-effort classes of
 //! `ioprio_set(2)`, so 0..=7 is class 0, 56..=63 is class 7. Schedulers of block
 //! devices that know priorities (bfq, mq-deadline) honour it.
 //!
-//! While something more urgent is in flight on the vCPU, writes to the page cache go to the kernel few at a time: 256 KiB, or two of any size (one, where the
-//! vCPU's thread is bound to one CPU). The kernel's threads copy them without regard to levels, if need be on the vCPU's CPU; the others wait in user
-//! space, by level. Measured with writes of 1 MiB, that costs no throughput on one CPU, and 2 to 4 % on two.
+//! While something more urgent is in flight on the vCPU, writes to the page cache go to the
+//! kernel a few at a time: 256 KiB, or two of any size (one, where the vCPU's thread is bound to
+//! one CPU). The kernel's threads copy them without regard to levels, if need be on the vCPU's
+//! CPU; the other writes wait in user space, by level.
 //!
 //! A [`File`] has no position: [`read_at`](File::read_at) and
-//! [`write_at`](File::write_at) say where, and any number of coroutines may use it at
-//! once. [`File::into_stream`] gives one that has, with the traits of [`io`](crate::io).
+//! [`write_at`](File::write_at) take one, and any number of coroutines may use the file at
+//! once. [`File::into_stream`] returns a stream that has one, with the traits of
+//! [`io`](crate::io).
+//!
+//! # Cancellation safety
+//! Buffers of a dropped future are lost. Reads can be repeated; of a write an unknown part may
+//! have happened, and a change of names may or may not.
 
 mod at_once;
 mod copy;
@@ -55,7 +61,7 @@ use crate::host;
 
 const BEST_EFFORT: u16 = 2 << 13;
 
-/// The I/O priority of a level, as `ioprio_set(2)` encodes it.
+/// Returns the I/O priority of a level, as `ioprio_set(2)` encodes it.
 fn ioprio(level: Level) -> u16 {
     BEST_EFFORT | u16::from(level.get() / 8)
 }
@@ -64,7 +70,7 @@ fn current_ioprio() -> u16 {
     ioprio(host::current_level().unwrap_or_default())
 }
 
-/// The position `count` bytes behind another one. The file's own, `u64::MAX`, stays that.
+/// Returns the position `count` bytes behind another. The file's own, `u64::MAX`, stays as it is.
 fn behind(offset: u64, count: usize) -> u64 {
     offset.saturating_add(count as u64)
 }

@@ -1,4 +1,4 @@
-//! Names of files: asking about them, making, moving and removing them.
+//! Names of files: inspecting, creating, moving and removing them.
 
 use std::fs::Permissions;
 use std::io;
@@ -10,7 +10,7 @@ use super::Metadata;
 use crate::blocking;
 use crate::net::start;
 
-/// What there is at a path, symbolic links followed.
+/// Returns the metadata of the file at a path; symbolic links are followed.
 ///
 /// # Errors
 /// `NotFound`, `PermissionDenied`, …; and outside a runtime.
@@ -19,19 +19,26 @@ pub async fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
     Ok(Metadata::new(*start(statx)?.await?))
 }
 
-/// What there is at a path; a symbolic link is described itself.
+/// Returns the metadata of the file at a path; a symbolic link is not followed.
 ///
 /// # Errors
-/// As [`metadata`].
+/// Those of [`metadata`].
 pub async fn symlink_metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
     let statx = op::Statx::new(None, path, libc::AT_SYMLINK_NOFOLLOW)?;
     Ok(Metadata::new(*start(statx)?.await?))
 }
 
-/// Is there anything at a path?
+/// Returns true if there is a file at a path; symbolic links are followed.
 ///
 /// # Errors
-/// When that cannot be known, `PermissionDenied` for one.
+/// When that cannot be known, for instance `PermissionDenied`.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// assert!(upshift::fs::try_exists("/").await?);
+/// assert!(!upshift::fs::try_exists("/no/such/file").await?);
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 pub async fn try_exists(path: impl AsRef<Path>) -> io::Result<bool> {
     match metadata(path).await {
         Ok(_) => Ok(true),
@@ -40,7 +47,7 @@ pub async fn try_exists(path: impl AsRef<Path>) -> io::Result<bool> {
     }
 }
 
-/// Moves a file or directory within its file system; what was at `to` is gone.
+/// Moves a file or directory within its file system; a file at `to` is replaced.
 ///
 /// # Errors
 /// `NotFound`, `CrossesDevices` (copy it instead), …; and outside a runtime.
@@ -48,7 +55,7 @@ pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<
     start(op::RenameAt::new(None, from, None, to)?)?.await
 }
 
-/// Removes a file (or, strictly, one of its names).
+/// Removes a file (strictly, one of its names).
 ///
 /// # Errors
 /// `NotFound`, `IsADirectory`, `PermissionDenied`, …; and outside a runtime.
@@ -56,7 +63,7 @@ pub async fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
     start(op::UnlinkAt::file(None, path)?)?.await
 }
 
-/// Gives the file at `original` a second name.
+/// Creates a second name for the file at `original`.
 ///
 /// # Errors
 /// `NotFound`, `AlreadyExists`, `CrossesDevices`, …; and outside a runtime.
@@ -64,7 +71,7 @@ pub async fn hard_link(original: impl AsRef<Path>, link: impl AsRef<Path>) -> io
     start(op::LinkAt::new(None, original, None, link)?)?.await
 }
 
-/// Makes a symbolic link at `link` that says `original`.
+/// Creates a symbolic link at `link` that points to `original`.
 ///
 /// # Errors
 /// `AlreadyExists`, …; and outside a runtime.
@@ -72,7 +79,7 @@ pub async fn symlink(original: impl AsRef<Path>, link: impl AsRef<Path>) -> io::
     start(op::SymlinkAt::new(original, None, link)?)?.await
 }
 
-/// What a symbolic link says.
+/// Returns the target of a symbolic link.
 ///
 /// # Errors
 /// `NotFound`, `InvalidInput` if it is no link, …; and outside a runtime.
@@ -81,7 +88,7 @@ pub async fn read_link(path: impl AsRef<Path>) -> io::Result<PathBuf> {
     blocking::run(move || std::fs::read_link(path)).await
 }
 
-/// The absolute path without links, `.` and `..`.
+/// Returns the absolute path without links, `.` and `..`.
 ///
 /// # Errors
 /// `NotFound`, …; and outside a runtime.

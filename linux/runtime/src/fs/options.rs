@@ -1,4 +1,4 @@
-//! How a file is opened.
+//! Options for opening a file.
 
 use std::future::poll_fn;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use upshift_ring::op;
 
-use super::at_once::{self, Now};
+use super::at_once::{self, Attempt};
 use super::tries::Tries;
 use super::{File, invalid};
 use crate::context;
@@ -15,12 +15,13 @@ use crate::coroutine::coop;
 use crate::net::start;
 
 thread_local! {
-    /// Tries on the names that this thread opens.
+    /// Results of tries on the names that this thread opens.
     static NAMES: Tries = const { Tries::new() };
 }
 
-/// How often the kernel is asked for a name beneath a directory in which names change meanwhile.
-const BENEATH: u32 = 100;
+/// Largest number of times that the kernel is asked for a name beneath a directory in which names
+/// change meanwhile.
+const MAX_BENEATH_TRIES: u32 = 100;
 
 /// Opens a file at once if that is worth a try and goes without waiting.
 async fn open_cached(path: &Path, flags: i32) -> Option<OwnedFd> {
@@ -30,12 +31,12 @@ async fn open_cached(path: &Path, flags: i32) -> Option<OwnedFd> {
     poll_fn(coop::poll_proceed).await;
     context::with_open(|_| ())?;
     match at_once::open(path, flags) {
-        Now::Done(fd) => {
+        Attempt::Done(fd) => {
             NAMES.with(Tries::hit);
             Some(fd)
         }
-        // Also where `openat2` is forbidden, or there is no such name.
-        Now::Waits | Now::Cannot => {
+        // This includes a forbidden `openat2` and a name that does not exist.
+        Attempt::WouldBlock | Attempt::Unsupported => {
             NAMES.with(Tries::missed);
             None
         }
@@ -47,13 +48,13 @@ pub(super) struct Opened {
     pub(super) fd: OwnedFd,
     /// The flags that the file is to have.
     flags: i32,
-    /// Set if it was opened without the ring, and has `O_NONBLOCK`, which it is not to have; see
-    /// [`at_once::open`].
+    /// Set if the file was opened without the ring, with `O_NONBLOCK` as a mark that it must lose;
+    /// see [`at_once::open`].
     pub(super) is_marked: bool,
 }
 
 impl Opened {
-    /// Opened with these flags, as they are.
+    /// Wraps a file that was opened with these flags, without a mark.
     pub(super) fn unmarked(fd: OwnedFd, flags: i32) -> Opened {
         Opened {
             fd,
@@ -62,7 +63,7 @@ impl Opened {
         }
     }
 
-    /// Opened with these flags and the mark.
+    /// Wraps a file that was opened with these flags and the mark.
     pub(super) fn marked(fd: OwnedFd, flags: i32) -> Opened {
         Opened {
             fd,
@@ -71,7 +72,7 @@ impl Opened {
         }
     }
 
-    /// Takes the mark back.
+    /// Removes the mark.
     pub(super) fn into_file(self, tries: Tries) -> io::Result<File> {
         if self.is_marked {
             // SAFETY: no pointers.
@@ -84,7 +85,20 @@ impl Opened {
     }
 }
 
-/// How to open a file, as [`std::fs::OpenOptions`].
+/// Options for opening a file, like [`std::fs::OpenOptions`].
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// # let path = std::env::temp_dir().join(format!("upshift-options-{}", std::process::id()));
+/// use upshift::fs::{self, OpenOptions};
+///
+/// fs::write(&path, "one ").await?;
+/// let log = OpenOptions::new().append(true).open(&path).await?;
+/// log.write_all_at("two", 0).await.0?;
+/// assert_eq!(fs::read_to_string(&path).await?, "one two");
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     read: bool,
@@ -98,61 +112,64 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// Nothing allowed yet.
+    /// Creates options that allow nothing yet.
     #[must_use]
     pub fn new() -> OpenOptions {
         OpenOptions::default()
     }
 
-    /// May it be read?
+    /// Allows reading.
     pub fn read(&mut self, read: bool) -> &mut OpenOptions {
         self.read = read;
         self
     }
 
-    /// May it be written?
+    /// Allows writing.
     pub fn write(&mut self, write: bool) -> &mut OpenOptions {
         self.write = write;
         self
     }
 
-    /// Do writes go to the end, wherever they are addressed to?
+    /// Appends: all writes go to the end of the file, and their positions are ignored.
     pub fn append(&mut self, append: bool) -> &mut OpenOptions {
         self.append = append;
         self
     }
 
-    /// Is what it contains thrown away?
+    /// Truncates the file.
     pub fn truncate(&mut self, truncate: bool) -> &mut OpenOptions {
         self.truncate = truncate;
         self
     }
 
-    /// Is it created if it is not there?
+    /// Creates the file if it does not exist.
     pub fn create(&mut self, create: bool) -> &mut OpenOptions {
         self.create = create;
         self
     }
 
-    /// Must it not be there yet?
+    /// Creates the file, which must not exist.
     pub fn create_new(&mut self, create_new: bool) -> &mut OpenOptions {
         self.create_new = create_new;
         self
     }
 
-    /// Further flags of `open(2)`, such as `O_DIRECT`.
+    /// Adds flags of `open(2)`, such as `O_DIRECT`.
     pub fn custom_flags(&mut self, flags: i32) -> &mut OpenOptions {
         self.flags = flags;
         self
     }
 
-    /// The permissions of a file that is created (default 0o666, less the umask).
+    /// Sets the permissions of a file that is created (default 0o666, less the umask).
     pub fn mode(&mut self, mode: u32) -> &mut OpenOptions {
         self.mode = Some(mode);
         self
     }
 
     /// Opens a file.
+    ///
+    /// # Cancellation safety
+    /// If the future is dropped, the file may have been created or truncated; it is closed.
     ///
     /// # Errors
     /// `NotFound`, `PermissionDenied`, …; `InvalidInput` for a combination that
@@ -163,7 +180,7 @@ impl OpenOptions {
         opened.into_file(tries)
     }
 
-    /// As [`open`](OpenOptions::open), but a file that was opened at once is still marked.
+    /// [`open`](OpenOptions::open), where a file that was opened without the ring is still marked.
     pub(super) async fn open_marked(&self, path: &Path) -> io::Result<Opened> {
         let flags = self.flags()?;
         if let Some(fd) = open_cached(path, flags).await {
@@ -175,7 +192,7 @@ impl OpenOptions {
 
     /// Opens a file beneath a directory: `path` is relative to it, and nothing in
     /// it (`..`, an absolute path, a symbolic link, a magic link of procfs) leads out
-    /// of it, whatever is done to the directory meanwhile.
+    /// of it, even if the directory changes meanwhile.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -189,10 +206,10 @@ impl OpenOptions {
     /// ```
     ///
     /// # Errors
-    /// As [`open`](OpenOptions::open); `CrossesDevices` (EXDEV) if the path leads out.
+    /// Those of [`open`](OpenOptions::open); `CrossesDevices` (EXDEV) if the path leads out.
     pub async fn open_beneath(&self, directory: &File, path: impl AsRef<Path>) -> io::Result<File> {
         let flags = self.flags()?;
-        let mut tries = 1..BENEATH;
+        let mut tries = 1..MAX_BENEATH_TRIES;
         loop {
             let open = op::OpenAt2::new(
                 Some(directory.fd().clone()),
@@ -202,7 +219,8 @@ impl OpenOptions {
                 libc::RESOLVE_BENEATH | libc::RESOLVE_NO_MAGICLINKS,
             )?;
             match start(open)?.await {
-                // Something was renamed on the way: the kernel cannot be sure. Or no thread can be had for it.
+                // A name changed on the way, so that the kernel cannot be sure, or no thread was
+                // available.
                 Err(error)
                     if error.raw_os_error() == Some(libc::EAGAIN) && tries.next().is_some() => {}
                 result => return Ok(File::new(result?, Tries::with_flags(flags))),
@@ -210,7 +228,7 @@ impl OpenOptions {
         }
     }
 
-    /// What `open(2)` is told.
+    /// Returns the flags for `open(2)`.
     fn flags(&self) -> io::Result<i32> {
         let access = match (self.read, self.write || self.append) {
             (true, false) => libc::O_RDONLY,

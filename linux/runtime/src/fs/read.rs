@@ -1,4 +1,4 @@
-//! A read on its way: first from the page cache, then through the ring.
+//! A read in progress: first from the page cache, then through the ring.
 //!
 //! ```text
 //!  Here ── worth a try ──► Here ── all there ────► done
@@ -18,8 +18,8 @@ use super::{File, at_once, current_ioprio};
 use crate::context;
 use crate::coroutine::coop;
 
-/// What the kernel reads at once at most.
-const LONGEST: usize = 0x7fff_f000;
+/// Largest number of bytes that the kernel reads at once.
+const MAX_READ: usize = 0x7fff_f000;
 
 /// Starts a read on the ring of the calling vCPU, at the level of the calling coroutine.
 pub(super) fn start_read<B: IoBufMut>(
@@ -29,7 +29,8 @@ pub(super) fn start_read<B: IoBufMut>(
     context::try_with(|worker| worker.start_read(read))
 }
 
-/// Of [`File::read_at`]. A future that is dropped in the ring cancels its operation; before, nothing is in flight.
+/// The future of [`File::read_at`]. Dropped in the ring, it cancels its operation; before that,
+/// nothing is in flight.
 pub(super) struct Reading<'a, B> {
     file: &'a File,
     offset: u64,
@@ -40,16 +41,16 @@ enum State<B> {
     /// Nothing is in flight.
     Here {
         buffer: B,
-        /// So many bytes are in it.
+        /// Number of bytes in the buffer.
         filled: u32,
-        /// It is worth a try.
+        /// Set once a read without the ring has been found worth a try.
         is_tried: bool,
     },
     Ring(Submission<op::ReadAt<B>>),
     Taken,
 }
 
-// Nothing is pinned: the buffer of an operation in flight lies elsewhere.
+// The buffer of an operation in flight lies elsewhere, so nothing is pinned.
 impl<B> Unpin for Reading<'_, B> {}
 
 impl<'a, B: IoBufMut> Reading<'a, B> {
@@ -65,7 +66,7 @@ impl<'a, B: IoBufMut> Reading<'a, B> {
         }
     }
 
-    /// The buffer, with nothing in flight.
+    /// Takes the buffer, and the number of bytes in it. Nothing is in flight.
     fn take(&mut self) -> (B, u32) {
         match replace(&mut self.state, State::Taken) {
             State::Here { buffer, filled, .. } => (buffer, filled),
@@ -74,13 +75,13 @@ impl<'a, B: IoBufMut> Reading<'a, B> {
     }
 
     #[inline(never)]
-    fn through_the_ring(&mut self) -> Result<(), (io::Error, B)> {
+    fn start_on_ring(&mut self) -> Result<(), (io::Error, B)> {
         let (buffer, filled) = self.take();
         if let Err(error) = context::try_with(|_| ()) {
             return Err((error, buffer));
         }
         let read = op::ReadAt::new(self.file.fd().clone(), buffer, self.offset);
-        // SAFETY: so many bytes have been written, and there is room for more.
+        // SAFETY: `filled` bytes have been written, and there is room for more.
         let read = unsafe { read.behind(filled) };
         match start_read(read) {
             Ok(submission) => self.state = State::Ring(submission),
@@ -91,13 +92,14 @@ impl<'a, B: IoBufMut> Reading<'a, B> {
         Ok(())
     }
 
-    /// Copies the next piece of what is cached. True: that was all; `None`: the rest is for the ring.
+    /// Copies the next cached piece. Returns true if the read is complete, `None` if the rest needs
+    /// the ring.
     fn copy(&mut self) -> Option<bool> {
         let State::Here { buffer, filled, .. } = &mut self.state else {
             return None;
         };
         let had = *filled as usize;
-        let room = buffer.io_capacity().min(LONGEST);
+        let room = buffer.io_capacity().min(MAX_READ);
         let asked = at_once::piece(room - had);
         let count = self.file.read_now(buffer, had, asked, self.offset)?;
         *filled = (had + count) as u32;
@@ -121,7 +123,7 @@ impl<B: IoBufMut> Future for Reading<'_, B> {
                     Some(false) => {}
                     Some(true) => {
                         let (mut buffer, filled) = self.take();
-                        // SAFETY: so many bytes have been written, from the first one on.
+                        // SAFETY: `filled` bytes have been written, from the first one on.
                         unsafe { buffer.set_filled(filled as usize) };
                         return Poll::Ready((Ok(filled as usize), buffer));
                     }
@@ -130,7 +132,7 @@ impl<B: IoBufMut> Future for Reading<'_, B> {
             }
         }
         if !matches!(self.state, State::Ring(_))
-            && let Err((error, buffer)) = self.through_the_ring()
+            && let Err((error, buffer)) = self.start_on_ring()
         {
             return Poll::Ready((Err(error), buffer));
         }

@@ -2,16 +2,16 @@
 //!
 //! ```text
 //!            fill: ReadAt in flight ─► data ─► consumed ─┐
-//!   position ─────────────────────────────────────────────┤ a write or a seek throws away what was read ahead
-//!            write: copied ─► WriteAt in flight ─► done ──┘ the next read, write, seek or flush waits for it
+//!   position ─────────────────────────────────────────────┤ a write or a seek discards data
+//!            write: copied ─► WriteAt in flight ─► done ──┘ the next call waits for it
 //!                                              └► failed: the position goes back
 //! ```
 //!
-//! A caller may drop a call in the middle, and the stream cannot tell the next call from it. So the
-//! result of an operation is no answer by itself: bytes read ahead belong to a position, and the
-//! length and the end of the file are checked once more when their operation is over.
+//! A caller may drop a call in the middle, and the stream cannot tell the next call from it. So
+//! the result of an operation is no answer by itself: bytes read ahead belong to a position, and
+//! the length and the end of the file are checked once more when their operation is over.
 //!
-//! One buffer of [`SIZE`] bytes per direction, made on first use; it belongs to the
+//! One buffer of [`BUFFER_BYTES`] per direction, allocated on first use; it belongs to the
 //! operation while one is in flight.
 
 use std::future::Future;
@@ -28,16 +28,16 @@ use crate::coroutine::coop;
 use crate::io::{Sink, Source, impl_read, impl_write};
 use crate::net::start;
 
-/// Bytes of a buffer.
-const SIZE: usize = 64 << 10;
+/// Size of a buffer.
+const BUFFER_BYTES: usize = 64 << 10;
 
-/// A file with a position, for the traits of [`io`](crate::io); made by
+/// A file with a position, for the traits of [`io`](crate::io); created by
 /// [`File::into_stream`].
 ///
-/// A write is reported as done when it is under way: an error comes with the next
-/// call, so flush before you rely on it. The position is then behind the last byte in the file,
-/// and the rest of the failed write is gone, as with a file of the standard library. Dropped
-/// without a flush it still writes, unless the runtime ends first.
+/// A write is reported as done when it is under way: the next call reports its error, so flush
+/// before you rely on it. After an error the position is behind the last byte in the file,
+/// and the rest of the failed write is lost, as with a file of the standard library. A stream
+/// that is dropped without a flush still writes, unless the runtime ends first.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -58,9 +58,9 @@ const SIZE: usize = 64 << 10;
 #[derive(Debug)]
 pub struct FileStream {
     file: File,
-    /// Of the next byte that is handed out or taken.
+    /// Position of the next byte that is handed out or taken.
     position: u64,
-    /// What has been read ahead: of `data`, from `start` on.
+    /// Bytes read ahead: those of `data` from `start` on.
     data: Vec<u8>,
     start: usize,
     reading: Option<Submission<op::ReadAt<Vec<u8>>>>,
@@ -75,7 +75,7 @@ pub struct FileStream {
 struct Writing {
     file: File,
     submission: Submission<op::WriteAt<Slice<Vec<u8>>>>,
-    /// Where the first byte of the buffer goes.
+    /// Position in the file of the buffer's first byte.
     offset: u64,
     written: usize,
 }
@@ -93,8 +93,8 @@ impl Writing {
         })
     }
 
-    /// Goes on until everything is written; the buffer comes back. After an error `written` counts
-    /// the bytes in the file.
+    /// Continues until everything is written, and returns the buffer. After an error `written`
+    /// counts the bytes in the file.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
         loop {
             let (result, slice) = ready!(Pin::new(&mut self.submission).poll(cx));
@@ -113,7 +113,7 @@ impl Writing {
     }
 }
 
-/// What a short write has left.
+/// Takes the rest of a buffer after a short write.
 trait SliceFrom {
     fn slice_from(self, start: usize) -> Slice<Vec<u8>>;
 }
@@ -126,13 +126,13 @@ impl SliceFrom for Vec<u8> {
 }
 
 impl FileStream {
-    /// From the beginning of the file.
+    /// Creates a stream that starts at the beginning of the file.
     #[must_use]
     pub fn new(file: File) -> FileStream {
         FileStream::at(file, 0)
     }
 
-    /// From a position, in bytes.
+    /// Creates a stream that starts at a position, in bytes.
     #[must_use]
     pub fn at(file: File, position: u64) -> FileStream {
         FileStream {
@@ -147,14 +147,14 @@ impl FileStream {
         }
     }
 
-    /// The file.
+    /// Returns the file.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Where the next read or write takes place, in bytes. A write under way counts in full; the
-    /// call that reports its failure takes the missing bytes back.
+    /// Returns the position of the next read or write, in bytes. A write under way counts in full;
+    /// the call that reports its failure subtracts the missing bytes.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
@@ -173,7 +173,7 @@ impl FileStream {
         Poll::Ready(Ok(()))
     }
 
-    /// Waits for the write under way, on behalf of a call that is no seek.
+    /// Waits for the write under way, on behalf of a call other than a seek.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.seeking = None;
         self.poll_written(cx)
@@ -182,16 +182,16 @@ impl FileStream {
     /// Waits for the length of the file.
     fn poll_len(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<u64>> {
         loop {
-            let asking = match &mut self.seeking {
-                Some(asking) => asking,
+            let statx = match &mut self.seeking {
+                Some(statx) => statx,
                 None => self
                     .seeking
                     .insert(start(op::Statx::of(self.file.fd().clone()))?),
             };
-            let answer = ready!(Pin::new(asking).poll(cx));
+            let answer = ready!(Pin::new(statx).poll(cx));
             self.seeking = None;
             match answer {
-                // A call that was given up may have asked, long ago.
+                // A dropped call may have asked, long ago.
                 Ok(answer) => return Poll::Ready(Ok(self.file.known_len(answer.stx_size))),
                 Err(error) if crate::net::is_cancelled(&error) => {}
                 Err(error) => return Poll::Ready(Err(error)),
@@ -199,8 +199,8 @@ impl FileStream {
         }
     }
 
-    /// Throws away what was read ahead.
-    fn forget(&mut self) {
+    /// Discards the bytes that were read ahead.
+    fn discard_read_ahead(&mut self) {
         self.reading = None;
         self.data.clear();
         self.start = 0;
@@ -221,7 +221,7 @@ impl FileStream {
             return Poll::Ready(Err(invalid("a seek to where no file can have anything")));
         }
         if position != self.position {
-            self.forget();
+            self.discard_read_ahead();
             self.position = position;
         }
         Poll::Ready(Ok(position))
@@ -240,7 +240,7 @@ impl Source for FileStream {
                 Some(reading) => reading,
                 None => {
                     let mut buffer = std::mem::take(&mut self.data);
-                    buffer.reserve_exact(SIZE);
+                    buffer.reserve_exact(BUFFER_BYTES);
                     self.start = 0;
                     if self.file.read_cached(&mut buffer, self.position) {
                         self.data = buffer;
@@ -254,7 +254,7 @@ impl Source for FileStream {
             self.reading = None;
             match result {
                 Ok(0) => {
-                    // A call that was given up may have asked, and the file has grown since.
+                    // A dropped call may have asked, and the file has grown since.
                     self.file.read_behind_end(&mut buffer, self.position);
                     self.data = buffer;
                     return Poll::Ready(Ok(&self.data));
@@ -292,8 +292,8 @@ impl Sink for FileStream {
         if bytes.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        self.forget();
-        let count = bytes.len().min(SIZE);
+        self.discard_read_ahead();
+        let count = bytes.len().min(BUFFER_BYTES);
         let mut buffer = std::mem::take(&mut self.spare);
         buffer.clear();
         buffer.extend_from_slice(&bytes[..count]);

@@ -1,21 +1,24 @@
 //! Group commit: calls that wait for the same file share an `fsync`.
 //!
-//! A call needs one that began after it did, for what was written before the call to be in it. So a file has at most one `fsync` under
-//! way, and every call that comes meanwhile waits for the next, all of them for the same one:
+//! A call needs an `fsync` that began after the call did, so that everything written before the
+//! call is in it. So a file has at most one `fsync` under way, and all calls that come meanwhile
+//! wait for the next one:
 //!
 //! ```text
 //!  running   ├──── fsync 1 ────┤├──── fsync 2 ────┤
 //!  calls     a     b   c  d      └ for b, c and d
 //! ```
 //!
-//! * A *round* is an `fsync` and the calls that it is for. The first of them to be polled when no other is running *leads*:
-//!   it starts the operation. Leading is given up when the call is dropped; the others then form a new round, for a cancelled operation has
-//!   done nothing that can be relied on.
-//! * A round is as strong as the strongest of its calls: `fsync` if one of them wants the attributes, else `fdatasync`.
-//! * An error is told to every call of the round: the kernel tells it once for each open file.
-//! * Two opened files are two groups, even of one inode: each has errors of its own to be told.
+//! * A *round* is an `fsync` and the calls that it is for. The first of them to be polled when no
+//!   other round is running *leads*: it starts the operation. When the leader is dropped, the
+//!   others form a new round, since a cancelled operation guarantees nothing.
+//! * A round is as strong as the strongest of its calls: `fsync` if one of them wants the
+//!   attributes, else `fdatasync`.
+//! * An error is reported to every call of the round: the kernel reports it once for each open
+//!   file.
+//! * Two open files are two groups, even of one inode: each has errors of its own to report.
 //!
-//! A table of the process has the groups, for as long as a call waits; a call costs two looks at it, some 100 ns.
+//! A table of the process has the groups, as long as a call waits; a call takes its lock twice.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,31 +30,31 @@ use upshift_ring::{Fd, op};
 use crate::net::{is_cancelled, start};
 use crate::sync::{Lock, SetOnce};
 
-/// The files that are waited for, by descriptor: each has a call that keeps it open.
+/// The files with waiting calls, by descriptor, which a call of each keeps open.
 static GROUPS: Lock<BTreeMap<RawFd, Arc<Group>>> = Lock::new(BTreeMap::new());
 
-/// One file's calls.
+/// The calls of one file.
 struct Group(Lock<Rounds>);
 
 #[derive(Default)]
 struct Rounds {
-    /// Calls that have not ended.
+    /// Number of calls that have not ended.
     calls: usize,
-    /// Its operation has been started.
+    /// The round whose operation has been started.
     running: Option<Arc<Round>>,
-    /// It has not. There while there are calls for it.
+    /// The round whose operation has not been started; present while there are calls for it.
     next: Option<Arc<Round>>,
-    /// Does one of `next` want the attributes, too?
+    /// True if a call of `next` wants the attributes too.
     all: bool,
-    /// How many operations have been started.
+    /// Number of operations that have been started.
     #[cfg(test)]
     started: usize,
 }
 
-/// `None`: its leader gave up. Otherwise an errno, or 0.
+/// The outcome of a round: an errno or 0, or `None` if its leader was dropped.
 type Round = SetOnce<Option<i32>>;
 
-/// A call, counted as long as it lasts.
+/// A call, counted while it lasts.
 struct Call {
     number: RawFd,
     group: Arc<Group>,
@@ -67,7 +70,7 @@ impl Call {
         Call { number, group }
     }
 
-    /// The round to come.
+    /// Joins the next round.
     fn join(&self, all: bool) -> Arc<Round> {
         let fresh = Arc::new(Round::new());
         let mut rounds = self.group.0.lock();
@@ -75,7 +78,7 @@ impl Call {
         rounds.next.get_or_insert(fresh).clone()
     }
 
-    /// What to do for a round that has not ended.
+    /// Returns the next step of a call whose round has not ended.
     fn turn(&self, mine: &Arc<Round>) -> Turn {
         let mut rounds = self.group.0.lock();
         if let Some(running) = &rounds.running {
@@ -92,7 +95,7 @@ impl Call {
                     all: std::mem::take(&mut rounds.all),
                 }
             }
-            // It has run, and its end is about to be told.
+            // The round has run, and its outcome is about to be set.
             None => Turn::Wait(mine.clone()),
         }
     }
@@ -121,7 +124,7 @@ enum Turn {
     Wait(Arc<Round>),
 }
 
-/// Has started a round, and ends it.
+/// The call that has started a round; ends the round when dropped.
 struct Leader<'a> {
     call: &'a Call,
     round: &'a Arc<Round>,
@@ -136,7 +139,7 @@ impl Drop for Leader<'_> {
     }
 }
 
-/// Waits until what has been written to the file is on the device; its attributes, too, with `all`.
+/// Waits until the data written to the file is on the device; with `all`, its attributes too.
 pub(super) async fn sync(fd: &Fd, all: bool) -> io::Result<()> {
     let call = Call::begin(fd);
     let mut mine = call.join(all);
@@ -156,7 +159,7 @@ pub(super) async fn sync(fd: &Fd, all: bool) -> io::Result<()> {
                 let result = start(operation)?.await;
                 leader.outcome = match &result {
                     Ok(()) => Some(0),
-                    // The ring has gone, and the operation with it.
+                    // The ring is gone, and the operation with it.
                     Err(error) if is_cancelled(error) => None,
                     Err(error) => Some(error.raw_os_error().unwrap_or(libc::EIO)),
                 };

@@ -1,19 +1,20 @@
-//! Whether the next operation is tried without the ring.
+//! The decision whether the next operation is tried without the ring.
 //!
-//! A hit saves 0.4 to 0.7 µs, a miss costs some 1 µs. The rule: after [`MISSES`] misses in a row
-//! the next [`PAUSE`] operations go through the ring, then one is tried again. Its hit ends the
-//! pause, its miss begins another. Of operations that all miss, one in [`PAUSE`] is tried in vain;
-//! a file that comes to be cached is read without the ring after at most [`PAUSE`] more reads.
-//! Where hits and misses alternate, every operation is tried, and nothing is gained or lost.
+//! A hit saves the way through the ring, a miss costs somewhat more than a hit saves. The rule:
+//! after [`MISSES`] misses in a row the next [`PAUSE`] operations go through the ring, then one is
+//! tried again. A hit ends the pause, a miss begins another. Of operations that all miss, one in
+//! [`PAUSE`] is tried in vain; a file that becomes cached is read without the ring after at most
+//! [`PAUSE`] more reads. Where hits and misses alternate, every operation is tried, and nothing is
+//! gained or lost.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use upshift_ring::Fd;
 
-/// Misses in a row that begin a pause.
+/// Number of misses in a row that begin a pause.
 const MISSES: u32 = 3;
-/// Operations of a pause.
+/// Number of operations in a pause.
 const PAUSE: u32 = 128;
 /// State in which no operation is tried.
 const NEVER: u32 = u32::MAX;
@@ -46,7 +47,7 @@ impl Tries {
         Tries(AtomicU32::new(if never { NEVER } else { 0 }))
     }
 
-    /// Returns whether the next operation is tried; `file` is the file that it is on, if any.
+    /// Returns true if the next operation is tried; `file` is the file that it is on, if any.
     #[inline]
     pub(super) fn is_due(&self, file: Option<&Fd>) -> bool {
         match self.0.load(Relaxed) {
@@ -67,7 +68,7 @@ impl Tries {
         }
     }
 
-    /// Asks for the flags of a file that was opened elsewhere. Returns whether it can be tried.
+    /// Asks for the flags of a file that was opened elsewhere. Returns true if it can be tried.
     fn find_out(&self, file: &Fd) -> bool {
         // SAFETY: a query.
         let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
@@ -76,7 +77,7 @@ impl Tries {
         known == 0
     }
 
-    /// Returns whether the file goes through the page cache, as far as is known.
+    /// Returns true if the file goes through the page cache, as far as is known.
     pub(super) fn is_cacheable(&self, file: &Fd) -> bool {
         match self.0.load(Relaxed) {
             NEVER => false,

@@ -1,8 +1,8 @@
-//! Whole files at once.
+//! Reading and writing whole files.
 //!
 //! A cached file of less than [`BEGINNING`] bytes takes three system calls: it is opened, read
-//! and closed without the ring. A file whose name is not cached is opened through the ring, and so
-//! is its beginning read. Everything behind the beginning is read as [`File::read_at`] does.
+//! and closed without the ring. A file whose name is not cached is opened through the ring, and its
+//! beginning is read through it. Everything behind the beginning is read with [`File::read_at`].
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,22 +10,22 @@ use std::path::Path;
 
 use upshift_ring::{IoBuf, IoBufMut, op};
 
-use super::at_once::{self, Now};
+use super::at_once::{self, Attempt};
 use super::read::start_read;
 use super::tries::Tries;
 use super::{File, OpenOptions};
 use crate::coroutine::coop;
 
-/// Bytes of a file that are read before its length is asked for.
+/// Number of bytes that are read before the length of the file is asked for.
 const BEGINNING: usize = 8 << 10;
-/// The room that a read behind the end of a growing file has at least.
-const LEAST: usize = 64;
+/// Smallest room, in bytes, for a read behind the end of a growing file.
+const MIN_TAIL: usize = 64;
 
 /// The room behind the bytes that a vector holds.
 struct Tail(Vec<u8>);
 
-// SAFETY: the heap memory of a vector stays where it is, also behind its length and
-// up to its capacity.
+// SAFETY: the heap memory of a vector stays in place, including the part behind its length, up to
+// its capacity.
 unsafe impl IoBufMut for Tail {
     const FOREIGN: bool = false;
 
@@ -36,17 +36,17 @@ unsafe impl IoBufMut for Tail {
         self.0.capacity() - self.0.len()
     }
     unsafe fn set_filled(&mut self, count: usize) {
-        // SAFETY: so many bytes behind the old length have been initialised.
+        // SAFETY: `count` bytes behind the old length have been initialised.
         unsafe { self.0.set_len(self.0.len() + count) };
     }
 }
 
-/// Reads the beginning of a file into a vector with [`BEGINNING`] bytes of room, as far as it is
-/// cached. Returns whether that is all of the file.
+/// Reads the cached beginning of a file into a vector with [`BEGINNING`] bytes of room. Returns
+/// true if that is all of the file.
 fn read_beginning(fd: impl AsFd, bytes: &mut Vec<u8>, tries: &Tries) -> bool {
     while bytes.len() < bytes.capacity() {
         let (start, room) = (bytes.len(), bytes.capacity() - bytes.len());
-        // SAFETY: there is so much room behind the bytes that have been read.
+        // SAFETY: there are `room` bytes behind the bytes that have been read.
         match unsafe {
             at_once::read(
                 fd.as_fd(),
@@ -55,19 +55,19 @@ fn read_beginning(fd: impl AsFd, bytes: &mut Vec<u8>, tries: &Tries) -> bool {
                 start as u64,
             )
         } {
-            Now::Done(count) => {
+            Attempt::Done(count) => {
                 coop::charge();
-                // SAFETY: so many bytes have been written.
+                // SAFETY: `count` bytes have been written.
                 unsafe { bytes.set_len(start + count) };
                 if at_once::is_end(start as u64, count, room) {
                     return true;
                 }
             }
-            Now::Waits => {
+            Attempt::WouldBlock => {
                 tries.missed();
                 return false;
             }
-            Now::Cannot => {
+            Attempt::Unsupported => {
                 tries.never();
                 return false;
             }
@@ -76,11 +76,14 @@ fn read_beginning(fd: impl AsFd, bytes: &mut Vec<u8>, tries: &Tries) -> bool {
     false
 }
 
-/// Reads a whole file. One that grows or is cut off meanwhile is read up to where its end is met.
-/// A FIFO is read until all that write to it have closed it, of which the first is waited for.
+/// Reads a whole file. A file that grows or shrinks meanwhile is read up to the end that is met.
+/// A FIFO is read until all its writers have closed it; the first one is waited for.
+///
+/// # Cancellation safety
+/// The future may be dropped at any time.
 ///
 /// # Errors
-/// As [`File::open`] and [`File::read_at`]; `OutOfMemory` if it does not fit.
+/// Those of [`File::open`] and [`File::read_at`]; `OutOfMemory` if it does not fit.
 pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let mut options = OpenOptions::new();
     let opened = options.read(true).open_marked(path.as_ref()).await?;
@@ -88,7 +91,7 @@ pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let was_cached = opened.is_marked;
     let mut has_ended = was_cached && read_beginning(&opened.fd, &mut all, &tries);
     if has_ended {
-        // Copying 4,000 bytes from the stack takes as long as these two calls of the allocator.
+        // Copying from the stack would take as long as these two calls of the allocator.
         all.shrink_to_fit();
         return Ok(all);
     }
@@ -119,7 +122,7 @@ pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
 fn reserve(bytes: &mut Vec<u8>, length: u64) -> io::Result<()> {
     let missing = length.saturating_add(1).saturating_sub(bytes.len() as u64);
     match usize::try_from(missing) {
-        Ok(0) => bytes.try_reserve(LEAST)?,
+        Ok(0) => bytes.try_reserve(MIN_TAIL)?,
         Ok(missing) => bytes.try_reserve_exact(missing)?,
         Err(_) => return Err(io::ErrorKind::OutOfMemory.into()),
     }
@@ -128,17 +131,32 @@ fn reserve(bytes: &mut Vec<u8>, length: u64) -> io::Result<()> {
 
 /// Reads a whole file of UTF-8 text.
 ///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// # let path = std::env::temp_dir().join(format!("upshift-whole-{}", std::process::id()));
+/// use upshift::fs;
+///
+/// fs::write(&path, "hello").await?;
+/// assert_eq!(fs::read_to_string(&path).await?, "hello");
+/// assert_eq!(fs::read(&path).await?, b"hello");
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
+///
 /// # Errors
-/// As [`read`]; `InvalidData` if it is something else.
+/// Those of [`read`]; `InvalidData` if the file is not UTF-8.
 pub async fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
     String::from_utf8(read(path).await?)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Makes a file of these contents; what it contained before is gone.
+/// Creates a file with these contents, or replaces the contents of one.
+///
+/// # Cancellation safety
+/// Not cancellation safe: the file may be truncated, and an unknown part written.
 ///
 /// # Errors
-/// As [`File::create`] and [`File::write_at`].
+/// Those of [`File::create`] and [`File::write_at`].
 pub async fn write(path: impl AsRef<Path>, contents: impl IoBuf) -> io::Result<()> {
     File::create(path).await?.write_all_at(contents, 0).await.0
 }

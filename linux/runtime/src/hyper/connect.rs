@@ -15,20 +15,20 @@ use tower_service::Service;
 use super::{Clock, Io, Spawner};
 use crate::net::TcpStream;
 
-/// Connects to the host and port of a URI of scheme `http`, on this runtime. Names are
-/// looked up by the C library, on a thread for blocking calls; the addresses are tried in
-/// order. Segments are sent at once (`TCP_NODELAY`).
+/// Connects to the host and port of a URI of scheme `http`, on this runtime. The C library looks
+/// up names, on a thread for blocking calls; the addresses are tried in order. Segments are sent
+/// at once (`TCP_NODELAY`).
 ///
-/// `https` it refuses, for it would speak in the clear: that is for `https_client` (feature `hyper-tls-client`).
+/// It refuses `https`, since it does not encrypt: use `https_client` (feature `hyper-tls-client`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Connector;
 
-/// As [`Connector`], whatever the scheme: the port is the URI's, else 443 for `https` and `wss`, else 80. Below connectors that add
-/// TLS, such as hyper-rustls'.
+/// [`Connector`] for any scheme: the port is the URI's, else 443 for `https` and `wss`, else 80.
+/// For use below connectors that add TLS, such as hyper-rustls'.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TcpConnector;
 
-/// A client that keeps connections for later requests, with [`Connector`].
+/// Creates a client that keeps connections for later requests, with [`Connector`].
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {

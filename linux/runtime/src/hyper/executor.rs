@@ -4,18 +4,18 @@ use std::future::Future;
 
 use upshift_core::Priority;
 
-/// Spawns what hyper asks for (the streams of an HTTP/2 connection, the connections of
+/// Spawns the futures that hyper passes (the streams of an HTTP/2 connection, the connections of
 /// a client) as coroutines of one priority.
 ///
-/// What cannot be spawned, because the runtime shuts down, is dropped.
+/// A future that cannot be spawned, because the runtime shuts down, is dropped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spawner {
     priority: Priority,
 }
 
 impl Spawner {
-    /// Spawns at this priority; [`Priority::Inherit`] is that of the coroutine that polls the
-    /// connection.
+    /// Creates a spawner of this priority; [`Priority::Inherit`] is that of the coroutine that
+    /// polls the connection.
     pub fn new(priority: impl Into<Priority>) -> Spawner {
         Spawner {
             priority: priority.into(),

@@ -13,12 +13,13 @@ use super::{Clock, Spawner, TcpConnector};
 /// Connects to URIs of `https`, with HTTP/2 where the server chooses it, and of `http`.
 pub type HttpsConnector = hyper_rustls::HttpsConnector<TcpConnector>;
 
-/// A client that speaks `https` and `http` and keeps connections for later requests. It trusts whom the system
-/// trusts: the roots in the system's store, or in `SSL_CERT_FILE` and `SSL_CERT_DIR`.
+/// Creates a client that speaks `https` and `http` and keeps connections for later requests. It
+/// trusts the roots in the system's store, or in `SSL_CERT_FILE` and `SSL_CERT_DIR`.
 ///
-/// Its connections are coroutines of this priority. One of HTTP/2 carries requests of many levels, so give it
-/// at least that of the most urgent one, or a client to each class of requests; with [`Priority::Inherit`] a connection
-/// stays at the level of the request that opened it.
+/// Its connections are coroutines of this priority. An HTTP/2 connection carries requests of many
+/// levels, so pass at least the level of the most urgent one, or create a client for each class of
+/// requests; with [`Priority::Inherit`] a connection stays at the level of the request that opened
+/// it.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -48,8 +49,9 @@ where
     Ok(client(connector, priority.into()))
 }
 
-/// [`https_client`] with a configuration of TLS, such as [`tls::client_config`](crate::tls::client_config) makes
-/// it: other roots, or a certificate of the client's own. Its protocols (ALPN) are set here.
+/// [`https_client`] with a TLS configuration, for instance of
+/// [`tls::client_config`](crate::tls::client_config): other roots, or a certificate of the
+/// client's own. The protocols of the configuration (ALPN) are replaced.
 pub fn https_client_with<B>(
     mut config: ClientConfig,
     priority: impl Into<Priority>,

@@ -14,11 +14,11 @@
 //!    └─────────────────────────────────────────────────────┴────────────────┘
 //! ```
 //!
-//! A `sendmsg` copies what it sends, some 10 µs for 64 KiB, and the socket may take megabytes; nothing stops it on the way. So it
-//! gets [`MESSAGE`] bytes at most, and before each the poll asks whether it should give way.
+//! A `sendmsg` copies its bytes, the socket may take megabytes, and nothing interrupts the copy.
+//! So each gets [`MESSAGE`] bytes at most, and the poll checks before each whether to yield.
 //!
-//! Of a file that the kernel has in memory, [`Io::poll_send_file`] sends [`PIECE`] bytes, at as many looks, without a copy; in one packet with
-//! what [`Io::poll_send_before`] has sent.
+//! Of a file that the kernel has in memory, [`Io::poll_send_file`] sends [`PIECE`] bytes between
+//! the same checks, without a copy; in one packet with the bytes of [`Io::poll_send_before`].
 //!
 //! A write is accepted once the one before it has completed, so at most one buffer of
 //! [`Io::COPIED`] bytes is under way. When its send fails, all later writes, flushes and
@@ -49,24 +49,24 @@ use crate::preempt::at_once;
 use crate::time;
 use crate::user_code::on_vcpu::OnVcpu;
 
-/// What is sent of a file at once, at most.
+/// Largest number of bytes of a file that are sent at once.
 const PIECE: usize = 64 << 10;
-/// What a `sendmsg` is given at most: a piece, and the head before it.
+/// Largest number of bytes of a `sendmsg`: a piece, and the head before it.
 const MESSAGE: usize = PIECE + (4 << 10);
-/// How long the last bytes of a dropped connection wait for a peer that takes nothing.
+/// Time for which the last bytes of a dropped connection wait for a peer that takes nothing.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// A [`TcpStream`] with hyper's I/O traits; or a [`UnixStream`].
 pub struct Io {
     stream: TcpStream,
-    /// What has been received before and not been read: left over by [`Io::peek`].
+    /// Bytes that have been received and not been read: left over by [`Io::peek`].
     peeked: Vec<u8>,
     state: Writing,
     /// The buffer of the send before.
     spare: Vec<u8>,
     /// The poll, by its beginning, in which something was read last.
     read_in: u64,
-    /// What a read gives at most.
+    /// Largest number of bytes that a read returns.
     most: usize,
     received: u64,
     /// The socket refuses to wait.
@@ -77,7 +77,7 @@ enum Writing {
     Idle,
     Sending(Submission<op::Send<Vec<u8>>>),
     Full(Submission<op::PollAdd>),
-    /// On a thread of tokio's: a coroutine waits.
+    /// Polled on a thread of tokio's; a coroutine waits.
     FullAway(OnVcpu<io::Result<u32>>),
     /// A send has failed. Accepted bytes are lost, so nothing may be sent behind them.
     Broken(io::ErrorKind),
@@ -103,27 +103,29 @@ impl Io {
         }
     }
 
-    /// May more be read in this poll? Once always; then until something more urgent waits or the poll has had its share of
-    /// 100 µs ([`poll_piece`](crate::task::poll_piece)). hyper's reads ask by themselves; [`poll_fill`](Io::poll_fill) does not.
+    /// Returns ready if more may be read in this poll: always once, then until more urgent work
+    /// waits or the poll has used its share of time ([`poll_piece`](crate::task::poll_piece)).
+    /// hyper's reads call it themselves; [`poll_fill`](Io::poll_fill) does not.
     #[inline]
     pub fn poll_read_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         coop::poll_next_piece(cx, &mut self.read_in)
     }
 
-    /// A read of hyper's gives so many bytes at most. What reads frames of HTTP/2, of 9 bytes, works for long on little.
+    /// Limits the bytes of each of hyper's reads. Frames of HTTP/2 have 9 bytes at least, so a few
+    /// bytes are work for long.
     pub(super) fn read_at_most(&mut self, bytes: usize) {
         self.most = bytes;
     }
 
-    /// The connection, for its addresses and options. A Unix socket, which has none of them, answers with errors.
+    /// Returns the connection, for its addresses and options. A Unix socket has neither: calls
+    /// return errors.
     #[must_use]
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// Waits until `count` bytes are there or the peer has finished, and shows all that
-    /// is there, without taking it. Also returns sooner when `enough` says so of what is
-    /// there.
+    /// Waits until `count` bytes are there or the peer has ended, and lends all bytes that
+    /// are there, without taking them. Also returns when `enough` returns true for them.
     ///
     /// # Errors
     /// `ConnectionReset` and the like; and outside a runtime.
@@ -147,7 +149,7 @@ impl Io {
         Ok(&self.peeked)
     }
 
-    /// Waits for bytes and lends them; none is the end of what the peer sends. As a read that copies nothing.
+    /// Waits for bytes and lends them, without a copy; none means that the peer has ended.
     ///
     /// # Errors
     /// `ConnectionReset` and the like; and outside a runtime.
@@ -274,8 +276,9 @@ impl Io {
         self.poll_until_taken(cx, |fd| send_now(fd, pieces, 0))
     }
 
-    /// Sends what comes before a file, up to 68 KiB of it, once what was written before has gone. The socket may keep it, for a fifth of a second, until more
-    /// is sent, so that it goes with the first bytes of [`poll_send_file`](Io::poll_send_file).
+    /// Sends the bytes that precede a file, up to 68 KiB, once all earlier writes are sent. The
+    /// socket may keep them, for a fifth of a second, until more is sent, so that they share a
+    /// packet with the first bytes of [`poll_send_file`](Io::poll_send_file).
     ///
     /// # Errors
     /// As a write.
@@ -288,14 +291,17 @@ impl Io {
         self.poll_until_taken(cx, |fd| send_now(fd, pieces, libc::MSG_MORE))
     }
 
-    /// Sends up to 64 KiB of a file, `most` bytes from `at` on at most, from the kernel's memory without a copy through this process, once what was written
-    /// before has gone. 0: the file ends there. None: the kernel may not have all of it in memory, or does not say so to this process (before
-    /// Linux 6.5; a file of others that this process may not write; where `SIGPIPE` ends it): read it, and write what was read.
+    /// Sends up to 64 KiB of a file, at most `most` bytes from `at` on, from the kernel's memory
+    /// without a copy through this process, once all earlier writes are sent. Returns 0 at the end
+    /// of the file. `None`: the kernel may not have all of it in memory, or does not tell this
+    /// process (before Linux 6.5; a foreign file that this process may not write; where `SIGPIPE`
+    /// ends it). Then read the file and write the bytes.
     ///
-    /// The pages go as they are: what is written to the file before the peer has them may be seen, as with every `sendfile`.
+    /// The pages are sent as they are: a change of the file before the peer has them may be seen,
+    /// as with every `sendfile`.
     ///
     /// # Errors
-    /// As a write.
+    /// Those of a write.
     pub fn poll_send_file(
         &mut self,
         cx: &mut Context<'_>,
@@ -341,7 +347,7 @@ impl Io {
     }
 }
 
-/// Sends what the socket takes without waiting, up to [`MESSAGE`] bytes.
+/// Sends the bytes that the socket takes without waiting, up to [`MESSAGE`].
 fn send_now(fd: &Fd, pieces: &[IoSlice<'_>], flags: libc::c_int) -> io::Result<usize> {
     let first = pieces.first().map_or(&[][..], |piece| piece);
     let pieces = if first.len() >= MESSAGE {

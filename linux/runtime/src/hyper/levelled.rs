@@ -5,8 +5,8 @@
 //! future is the one to be moved: at the first poll it takes the level of the request and
 //! goes to the tail of that level's ready queue; when the response has been handed over
 //! (the body is dropped) an HTTP/1 connection returns to the level at which it receives.
-//! So the next request on it is read, and its level found, at the level of receiving; the reply is handed to the kernel
-//! at the level of the request, with those of its equals.
+//! So the next request on it is read, and its level found, at the level of receiving; the reply is
+//! handed to the kernel at the level of the request, with those of its equals.
 //!
 //! Cost: two `reprio` of the running coroutine and one turn through the ready queue;
 //! one if the request has the level of its connection.
@@ -232,8 +232,8 @@ impl<B: Body> Body for LevelBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let this = self.project();
-        // What produces the next piece begins early in a poll, so it is seldom suspended in the middle, with locks in its hands. The
-        // first one goes with the head.
+        // The next piece begins early in a poll, so its producer is seldom suspended in the
+        // middle, holding locks. The first piece goes with the head.
         if *this.has_begun {
             ready!(coop::poll_piece(cx));
         }
@@ -296,7 +296,7 @@ mod tests {
                 let mut body = Pin::new(&mut body);
                 Poll::Ready([0; 2].map(|_| body.as_mut().poll_frame(cx).is_ready()))
             });
-            // The head of the response goes with the first frame, whatever waits.
+            // The head of the response goes with the first frame, even if other work waits.
             assert_eq!(polls.await, [true, false]);
             urgent.await.unwrap();
             assert!(

@@ -10,9 +10,9 @@
 //! | [`Server`], [`serve`] | accept, HTTP/1.1 and HTTP/2 by their first bytes, any tower service |
 //! | [`Listener`] | its listeners: TCP, Unix, and `TlsListener` (feature `tls`) |
 //! | [`Levelled`] | a service whose requests each run at a level of their own |
-//! | [`Receiving`] | what connections may take of the CPU at the level at which they receive |
+//! | [`Receiving`] | the CPU time that connections may take at the level at which they receive |
 //! | `Connector`, `client` | outgoing connections (feature `hyper-client`) |
-//! | `https_client` | the same with TLS, HTTP/2 and the system's roots (feature `hyper-tls-client`) |
+//! | `https_client` | a client with TLS, HTTP/2 and the system's roots (feature `hyper-tls-client`) |
 //!
 //! ```no_run
 //! use axum::{Router, routing::get};
@@ -25,10 +25,10 @@
 //! }
 //! ```
 //!
-//! What a request costs beyond hyper: one receive completion, whose bytes are copied once
+//! Cost of a request beyond hyper's: one receive completion, whose bytes are copied once
 //! into hyper's buffer; one send of an owned buffer into which hyper's pieces are
-//! gathered, submitted with whatever else the vCPU has to submit; no allocation, no
-//! system call of its own. What is longer than [`Io::COPIED`] bytes is not copied but
+//! gathered, submitted with the vCPU's other operations; no allocation, no
+//! system call of its own. More than [`Io::COPIED`] bytes are not copied but
 //! sent at once, by one system call.
 
 #[cfg(feature = "hyper-client")]

@@ -1,4 +1,4 @@
-//! What a connection may take of the CPU at the level at which it receives.
+//! The CPU time that a connection may take at the level at which it receives.
 //!
 //! That level goes before all requests, so the work done at it has to be bounded, also for clients
 //! that mean harm: frames that ask for nothing, heads that are refused, health checks one after the
@@ -13,10 +13,10 @@
 //! one that is beyond may not be polled at all, least of all behind a request of its own. A
 //! connection returns from its request to the level of receiving, also if it was beyond before.
 //!
-//! So, while something of level *L* is ready, the connections that have no request of *L* or of a more urgent level take from it, by receiving, at most
-//! [`FREE`] + 1 polls and 2 [`MOST`] each, and a tenth of the time all together. A client whose
-//! requests are answered is not received beyond, however often the machine interrupts its polls,
-//! while it needs no more than [`FREE`] of them for a request.
+//! So, while work of level *L* is ready, connections without a request of *L* or of a more urgent
+//! level take from it, by receiving, at most [`FREE`] + 1 polls and 2 [`MOST`] each, and a tenth of
+//! the time all together. A client whose requests are answered is not received beyond, however
+//! often the machine interrupts its polls, while it needs at most [`FREE`] of them for a request.
 //!
 //! Cost: per poll some 20 instructions; at the level of receiving a reading of the clock.
 
@@ -86,13 +86,14 @@ pub(super) fn level_after(level: Level) -> Level {
     RECEIVES.get().unwrap_or(level)
 }
 
-/// The coroutine that is being polled now does the work of a request at a level of its own. `at_once`: without a new poll.
+/// Records that the coroutine that is being polled works on a request at a level of its own.
+/// `at_once`: within the same poll.
 #[inline]
 pub(super) fn begin_request(at_once: bool) {
     REQUEST.set(OWN | if at_once { BOTH } else { 0 });
 }
 
-/// It receives again.
+/// Records that the coroutine receives again.
 #[inline]
 pub(super) fn end_request() {
     REQUEST.set(REQUEST.get() & BOTH);
@@ -111,7 +112,8 @@ pub struct Receiving {
 }
 
 impl Receiving {
-    /// At `level`; a connection that has used up its [`Allowance`] at `beyond`, which is taken to be no more urgent.
+    /// Creates the levels of a server: `level`, and `beyond` for a connection that has used up its
+    /// [`Allowance`], which must not be more urgent.
     #[must_use]
     pub fn new(level: Level, beyond: Level) -> Arc<Receiving> {
         Arc::new(Receiving {
@@ -140,7 +142,7 @@ impl Receiving {
     }
 }
 
-/// What a connection may still take at the level of receiving.
+/// The CPU time that a connection may still take at the level of receiving.
 ///
 /// Two coroutines of it that are polled on two vCPUs may take one free poll.
 pub struct Allowance {
@@ -152,7 +154,8 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// `future`, a part of the connection's work that is spawned at the level of receiving: its polls there are paid for.
+    /// Wraps a part of the connection's work that is spawned at the level of receiving: its polls
+    /// there are paid for.
     pub fn hold<F>(self: &Arc<Allowance>, future: F) -> Held<F> {
         Held {
             inner: future,
@@ -162,7 +165,7 @@ impl Allowance {
         }
     }
 
-    /// For the streams of a connection of HTTP/2.
+    /// Returns the executor for the streams of an HTTP/2 connection.
     #[must_use]
     pub fn spawner(self: &Arc<Allowance>) -> StreamSpawner {
         StreamSpawner {
@@ -276,7 +279,8 @@ impl<F: Future> Future for Held<F> {
     }
 }
 
-/// The coroutine that is polled is received beyond its level from now on, and one that takes it back is on its way. `None`: there is no memory for that.
+/// Moves the running coroutine beyond the level of receiving, and spawns one that takes it back.
+/// `None`: there is no memory for that.
 #[cold]
 fn go_beyond(allowance: &Arc<Allowance>) -> Option<Arc<AtomicBool>> {
     let receiving = &allowance.receiving;
@@ -312,7 +316,8 @@ impl<F> fmt::Debug for Held<F> {
     }
 }
 
-/// hyper's executor for the streams of a connection: coroutines at the level of receiving, within its [`Allowance`].
+/// hyper's executor for the streams of a connection: coroutines at the level of receiving, within
+/// its [`Allowance`].
 #[derive(Clone, Debug)]
 pub struct StreamSpawner {
     allowance: Arc<Allowance>,

@@ -1,11 +1,15 @@
-//! From the page cache to a socket without a copy through this process: `sendfile`, but never of what has to be fetched first.
+//! Sending from the page cache to a socket without a copy through this process: `sendfile`, but
+//! never of pages that have to be fetched first.
 //!
-//! `sendfile` waits for the device where a page is not in the cache, and no flag forbids it. So the kernel is asked before: `cachestat`
-//! says how many pages of the piece there are, and a read of the last byte that does not wait (`RWF_NOWAIT`) whether they have been
-//! fetched, for what is being read ahead counts as there. Between question and call a page may be evicted: then the vCPU waits for the device, once.
+//! `sendfile` waits for the device where a page is not cached, and no flag forbids it. So the
+//! kernel is asked first: `cachestat` counts the cached pages of the piece, including those that
+//! are still being read ahead; a read of the last byte that does not wait (`RWF_NOWAIT`) shows
+//! whether they have arrived. A page may be evicted between the question and the call: then the
+//! vCPU waits for the device, once.
 //!
-//! `cachestat` came with Linux 6.5, and since 6.14 it answers only processes that own the file or may write it. Without an answer, files
-//! are read and written as ever: to ask page by page costs most of what is won.
+//! `cachestat` came with Linux 6.5, and since 6.14 it answers only processes that own the file or
+//! may write it. Without an answer, files are read and written: to ask page by page costs most of
+//! the gain.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -14,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::preempt::at_once;
 
-/// The same on all architectures but alpha.
+/// Number of the system call, the same on all architectures but alpha.
 const CACHESTAT: libc::c_long = 451;
 
 #[repr(C)]
@@ -23,7 +27,7 @@ struct Range {
     length: u64,
 }
 
-/// Pages.
+/// The answer of `cachestat`, in pages.
 #[repr(C)]
 #[derive(Default)]
 struct Cached {
@@ -34,7 +38,8 @@ struct Cached {
     recently_evicted: u64,
 }
 
-/// Sends what the socket takes without waiting, `count` bytes from `at` on at most. None: that might have to be fetched.
+/// Sends the bytes that the socket takes without waiting, at most `count` from `at` on. `None`:
+/// they might have to be fetched.
 pub(super) fn send_file(
     socket: RawFd,
     file: BorrowedFd<'_>,
@@ -52,13 +57,13 @@ pub(super) fn send_file(
     }
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
-        // A kind of file, or a kernel, that cannot.
+        // A kind of file, or a kernel, without support.
         Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP) => Ok(None),
         _ => Err(error),
     }
 }
 
-/// Is all of it in the page cache, as far as the kernel tells?
+/// Returns true if the kernel reports all of the range as cached.
 fn is_cached(file: BorrowedFd<'_>, at: u64, count: usize) -> bool {
     static NEVER: AtomicBool = AtomicBool::new(false);
     if count == 0 || NEVER.load(Relaxed) {
@@ -81,7 +86,7 @@ fn is_cached(file: BorrowedFd<'_>, at: u64, count: usize) -> bool {
     };
     if asked != 0 {
         let error = io::Error::last_os_error().raw_os_error();
-        // Or a filter that answers so.
+        // A seccomp filter may answer so too.
         if error == Some(libc::ENOSYS) {
             NEVER.store(true, Relaxed);
         }
@@ -92,7 +97,7 @@ fn is_cached(file: BorrowedFd<'_>, at: u64, count: usize) -> bool {
     cached.cached > last / page - at / page && has_at_hand(file, last)
 }
 
-/// Can this byte be read without waiting?
+/// Returns true if this byte can be read without waiting.
 fn has_at_hand(file: BorrowedFd<'_>, at: u64) -> bool {
     let mut byte = 0u8;
     let room = libc::iovec {
@@ -115,7 +120,8 @@ fn page_size() -> u64 {
     })
 }
 
-/// Has the socket refuse to wait, which `sendfile` cannot be told. False: it must not be used.
+/// Makes the socket non-blocking, since `sendfile` has no flag for that. Returns false if
+/// `sendfile` must not be used.
 pub(super) fn prepare(socket: RawFd) -> bool {
     // `sendfile` knows no MSG_NOSIGNAL. Rust programs ignore the signal.
     // SAFETY: a query into memory that may be all zeroes.
@@ -127,7 +133,8 @@ pub(super) fn prepare(socket: RawFd) -> bool {
     if ends {
         return false;
     }
-    // SAFETY: flags of a descriptor that the caller owns. The operations of both drivers on a stream wait, or not, whatever it says.
+    // SAFETY: flags of a descriptor that the caller owns. The operations of both drivers on a
+    // stream do not depend on the flag.
     unsafe {
         let flags = libc::fcntl(socket, libc::F_GETFL);
         flags >= 0

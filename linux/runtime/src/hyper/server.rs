@@ -36,12 +36,13 @@ use crate::sync::Notify;
 use crate::task::JoinHandle;
 use crate::time;
 
-/// As hyper takes errors.
+/// hyper's type of errors.
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// What a connection (HTTP/1) or a stream (HTTP/2) holds of requests that are not read, and of responses that are not sent.
+/// Number of bytes that a connection (HTTP/1) or a stream (HTTP/2) buffers of requests that are
+/// not read, and of responses that are not sent.
 const BUFFERED: usize = 64 * 1024;
-/// What is read of HTTP/2 between two looks at the clock: 455 frames at most.
+/// Number of bytes of HTTP/2 that are read between two looks at the clock: at most 455 frames.
 const PIECE: usize = 4096;
 /// Default of [`Server::header_timeout`]: hyper's own, since an idle connection counts, too.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -179,7 +180,7 @@ impl<L: Listener> Server<L> {
     /// connection ends.
     ///
     /// # Errors
-    /// As [`run`](Server::run).
+    /// Those of [`run`](Server::run).
     pub async fn run_with<S, B>(
         self,
         service: impl FnMut(IncomingStream<'_, L>) -> S + Send + 'static,

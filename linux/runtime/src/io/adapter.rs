@@ -1,28 +1,28 @@
-//! What a type must be able to do to get the traits of the ecosystem, and the
-//! macros that give it them.
+//! The requirements on a type to get the traits of the ecosystem, and the macros that
+//! implement those traits.
 //!
-//! A [`Source`] lends what it has read, from memory that it or the ring owns; a
+//! A [`Source`] lends bytes that it has read, from memory that it or the ring owns; a
 //! trait's `poll_read` copies out of that. A [`Sink`] has taken the bytes that it
 //! reports as written: into the kernel, or into a buffer of its own. Neither ever
-//! hands borrowed memory to an operation, so buffers outlive operations however
-//! early a future is dropped, and what had arrived stays with the source.
+//! passes borrowed memory to an operation, so buffers outlive operations however
+//! early a future is dropped, and data that had arrived stays with the source.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
-/// Something that can be read from.
+/// A type that can be read from.
 pub(crate) trait Source: Unpin {
-    /// What has been read and not consumed; if nothing, waits for more. Empty: the
-    /// end.
+    /// Lends the bytes that have been read and not consumed; waits for more if there are none.
+    /// Empty: the end.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>>;
 
-    /// Forgets the first `count` bytes of what was lent.
+    /// Discards the first `count` of the lent bytes.
     fn consume(&mut self, count: usize);
 }
 
-/// Something that can be written to.
+/// A type that can be written to.
 pub(crate) trait Sink: Unpin {
-    /// Does [`poll_write_vectored`](Sink::poll_write_vectored) gather?
+    /// True if [`poll_write_vectored`](Sink::poll_write_vectored) gathers buffers.
     #[allow(dead_code, reason = "only some of the optional traits ask")]
     const VECTORED: bool = false;
 
@@ -39,14 +39,14 @@ pub(crate) trait Sink: Unpin {
         self.poll_write(cx, first.map_or(&[], |buffer| buffer))
     }
 
-    /// Waits until everything taken is with the kernel.
+    /// Waits until the kernel has all bytes that were taken.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Flushes, and says that nothing more will come.
+    /// Flushes, and ends the direction.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
-/// Lends `take` up to `room` bytes that have been read, and forgets them. Ready with 0 without
+/// Lends `take` up to `room` bytes that have been read, and consumes them. Ready with 0 without
 /// room, and at the end.
 pub(crate) fn poll_copy<S: Source>(
     source: &mut S,
@@ -81,8 +81,8 @@ macro_rules! buffered_methods {
 }
 pub(crate) use buffered_methods;
 
-/// Gives a [`Source`] `AsyncRead` and `AsyncBufRead`; generic parameters in brackets
-/// before the type, after `for`.
+/// Implements `AsyncRead` and `AsyncBufRead` for a [`Source`]; generic parameters stand in
+/// brackets before the type, after `for`.
 macro_rules! impl_read {
     (for [$($generics:tt)*] $type:ty) => {
         impl<$($generics)*> futures_io::AsyncRead for $type {
@@ -125,7 +125,8 @@ macro_rules! impl_read {
 }
 pub(crate) use impl_read;
 
-/// Defines the methods that `AsyncWrite` has in both families of traits; one has another name.
+/// Defines the methods that `AsyncWrite` has in both families of traits, which name one of them
+/// differently.
 macro_rules! write_methods {
     ($close:ident) => {
         fn poll_write(
@@ -161,7 +162,7 @@ macro_rules! write_methods {
 }
 pub(crate) use write_methods;
 
-/// Gives a [`Sink`] `AsyncWrite`; generic parameters in brackets before the
+/// Implements `AsyncWrite` for a [`Sink`]; generic parameters stand in brackets before the
 /// type, after `for`.
 macro_rules! impl_write {
     (for [$($generics:tt)*] $type:ty) => {

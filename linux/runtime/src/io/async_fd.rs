@@ -7,15 +7,16 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use super::Descriptor;
 use super::readiness::Readiness;
 
-/// A descriptor that is waited for: of another library, or of a kind that this crate does not
-/// know (a netlink socket, an eventfd, an epoll set, a device).
+/// A descriptor whose readiness can be awaited: of another library, or of a kind that this crate
+/// does not know (a netlink socket, an eventfd, an epoll set, a device).
 ///
 /// A wait is one poll operation of the ring, at the level of the coroutine; several coroutines
-/// may wait, in both directions. It ends as long as the descriptor *is* ready, so code that wants
-/// to hear of the next change first uses it up, until the call says
+/// may wait, in both directions. It ends while the descriptor *is* ready. So a caller that waits
+/// for the next change first makes calls until one returns
 /// [`WouldBlock`](io::ErrorKind::WouldBlock): [`read_with`](AsyncFd::read_with) and
-/// [`write_with`](AsyncFd::write_with) do that, one system call per transfer that need not wait.
-/// The descriptor should be non-blocking. A drop closes it ([closing](crate::net#closing)).
+/// [`write_with`](AsyncFd::write_with) do that, with one system call per transfer that need not
+/// wait. The descriptor should be non-blocking. Dropping the `AsyncFd` closes it
+/// ([closing](crate::net#closing)).
 ///
 /// ```
 /// use std::io::{Read, Write};
@@ -41,7 +42,7 @@ pub struct AsyncFd {
 }
 
 impl AsyncFd {
-    /// Of a descriptor, which it owns.
+    /// Takes ownership of a descriptor.
     pub fn new(fd: impl Into<OwnedFd>) -> AsyncFd {
         AsyncFd {
             fd: Descriptor::new(fd),
@@ -52,30 +53,37 @@ impl AsyncFd {
         self.fd
     }
 
-    /// Waits until it can be read from, or has an end or an error to report. The future may be
-    /// dropped at any time.
+    /// Waits until the descriptor can be read from, or has an end or an error to report.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time.
     ///
     /// # Errors
-    /// What the kernel answered to the poll; and outside a runtime.
+    /// The kernel's answer to the poll; and outside a runtime.
     pub async fn readable(&self) -> io::Result<()> {
         let mut readiness = Readiness::readable();
         poll_fn(|cx| readiness.poll_ready(cx, &self.fd)).await
     }
 
-    /// Waits until it can be written to, or has an error to report. The future may be dropped at
-    /// any time.
+    /// Waits until the descriptor can be written to, or has an error to report.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time.
     ///
     /// # Errors
-    /// As [`readable`](AsyncFd::readable).
+    /// Those of [`readable`](AsyncFd::readable).
     pub async fn writable(&self) -> io::Result<()> {
         let mut readiness = Readiness::writable();
         poll_fn(|cx| readiness.poll_ready(cx, &self.fd)).await
     }
 
-    /// Calls `read` until it says something else than *would block*, and waits in between.
+    /// Calls `read` until it returns something other than *would block*, and waits in between.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time: until it is ready no call has succeeded.
     ///
     /// # Errors
-    /// Those of `read`, and as [`readable`](AsyncFd::readable).
+    /// Those of `read`, and of [`readable`](AsyncFd::readable).
     pub async fn read_with<R>(
         &self,
         mut read: impl FnMut(BorrowedFd<'_>) -> io::Result<R>,
@@ -84,10 +92,13 @@ impl AsyncFd {
         poll_fn(|cx| readiness.poll_io(cx, &self.fd, |fd| read(fd.as_fd()))).await
     }
 
-    /// Calls `write` until it says something else than *would block*, and waits in between.
+    /// Calls `write` until it returns something other than *would block*, and waits in between.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time: until it is ready no call has succeeded.
     ///
     /// # Errors
-    /// Those of `write`, and as [`readable`](AsyncFd::readable).
+    /// Those of `write`, and of [`readable`](AsyncFd::readable).
     pub async fn write_with<R>(
         &self,
         mut write: impl FnMut(BorrowedFd<'_>) -> io::Result<R>,

@@ -7,16 +7,16 @@ use std::task::{Context, Poll, ready};
 
 use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 
-/// Bytes of a buffer.
-const SIZE: usize = 16 << 10;
+/// Size of a buffer.
+const BUFFER_BYTES: usize = 16 << 10;
 
-/// One direction: a buffer and what of it is still to be written.
+/// A direction of a copy: a buffer, and the part of it that is still to be written.
 struct Transfer {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
     total: u64,
-    /// Written since the last flush.
+    /// True if bytes have been written since the last flush.
     dirty: bool,
     state: State,
 }
@@ -24,7 +24,7 @@ struct Transfer {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Copying,
-    /// The reader has ended: the writer is flushed, and closed if it is to be.
+    /// The reader has ended: the writer is flushed, or closed.
     Ending,
     Ended,
 }
@@ -32,7 +32,7 @@ enum State {
 impl Transfer {
     fn new() -> Transfer {
         Transfer {
-            buffer: vec![0; SIZE].into_boxed_slice(),
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             start: 0,
             end: 0,
             total: 0,
@@ -67,7 +67,7 @@ impl Transfer {
                 Poll::Ready(0) => self.state = State::Ending,
                 Poll::Ready(count) => (self.start, self.end) = (0, count),
                 Poll::Pending => {
-                    // What the peer sends next may be the answer to what is held
+                    // The peer's next data may be the answer to bytes that are held
                     // back here.
                     if self.dirty {
                         ready!(Pin::new(writer).poll_flush(cx))?;
@@ -78,9 +78,10 @@ impl Transfer {
             }
         }
         if self.state == State::Ending {
-            match close {
-                true => ready!(Pin::new(writer).poll_close(cx))?,
-                false => ready!(Pin::new(writer).poll_flush(cx))?,
+            if close {
+                ready!(Pin::new(writer).poll_close(cx))?;
+            } else {
+                ready!(Pin::new(writer).poll_flush(cx))?;
             }
             self.state = State::Ended;
         }
@@ -88,7 +89,10 @@ impl Transfer {
     }
 }
 
-/// Copies all that `reader` has to `writer` and flushes it; returns how many bytes.
+/// Copies all bytes of `reader` to `writer` and flushes it. Returns their number.
+///
+/// # Cancellation safety
+/// Not cancellation safe: bytes that have been read and not written are lost.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -100,7 +104,7 @@ impl Transfer {
 /// ```
 ///
 /// # Errors
-/// Of the reader and the writer; some may have been copied.
+/// Errors of the reader and the writer; some may have been copied.
 pub async fn copy<R, W>(reader: &mut R, writer: &mut W) -> io::Result<u64>
 where
     R: AsyncRead + Unpin + ?Sized,
@@ -113,8 +117,20 @@ where
 /// [`copy`] without a buffer of its own: out of the reader's. From one connection to
 /// another that is straight out of the ring's receive buffers.
 ///
+/// # Cancellation safety
+/// A dropped future loses no bytes: those that were not written stay in the reader.
+///
 /// # Errors
-/// As [`copy`].
+/// Those of [`copy`].
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// use upshift::io;
+/// let mut out = Vec::new();
+/// let mut reader = io::BufReader::new(b"bytes".as_slice());
+/// assert_eq!(io::copy_buf(&mut reader, &mut out).await?, 5);
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 pub async fn copy_buf<R, W>(reader: &mut R, writer: &mut W) -> io::Result<u64>
 where
     R: AsyncBufRead + Unpin + ?Sized,
@@ -125,7 +141,7 @@ where
     poll_fn(|cx| {
         loop {
             let Poll::Ready(data) = Pin::new(&mut *reader).poll_fill_buf(cx)? else {
-                // As in `Transfer`: the peer may wait for what is held back.
+                // Like in `Transfer`: the peer may wait for bytes that are held back.
                 if dirty {
                     ready!(Pin::new(&mut *writer).poll_flush(cx))?;
                     dirty = false;
@@ -151,18 +167,44 @@ where
 /// Copies both ways until both have ended; each end is passed on by closing the other
 /// side's direction. Returns the bytes from `a` to `b` and those from `b` to `a`.
 ///
+/// # Cancellation safety
+/// Not cancellation safe: bytes that have been read and not written are lost.
+///
 /// # Errors
-/// Of either; then both directions stop.
+/// Errors of either side; then both directions stop.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// use upshift::io::{self, AsyncReadExt, AsyncWriteExt};
+/// use upshift::net::UnixStream;
+///
+/// let (mut client, mut proxy_in) = UnixStream::pair()?;
+/// let (mut proxy_out, mut server) = UnixStream::pair()?;
+/// let proxy = async { io::copy_bidirectional(&mut proxy_in, &mut proxy_out).await };
+/// let talk = async {
+///     AsyncWriteExt::write_all(&mut client, b"ping").await?;
+///     let mut request = [0; 4];
+///     server.read_exact(&mut request).await?;
+///     AsyncWriteExt::write_all(&mut server, b"pong!").await?;
+///     server.close().await?;
+///     client.close().await?;
+///     std::io::Result::Ok(())
+/// };
+/// let (copied, talked) = futures_lite::future::zip(proxy, talk).await;
+/// talked?;
+/// assert_eq!(copied?, (4, 5));
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 pub async fn copy_bidirectional<A, B>(a: &mut A, b: &mut B) -> io::Result<(u64, u64)>
 where
     A: AsyncRead + AsyncWrite + Unpin + ?Sized,
     B: AsyncRead + AsyncWrite + Unpin + ?Sized,
 {
-    let (mut there, mut back) = (Transfer::new(), Transfer::new());
+    let (mut forward, mut backward) = (Transfer::new(), Transfer::new());
     poll_fn(|cx| {
-        let there = there.poll(cx, a, b, true)?;
-        let back = back.poll(cx, b, a, true)?;
-        Poll::Ready(Ok((ready!(there), ready!(back))))
+        let forward = forward.poll(cx, a, b, true)?;
+        let backward = backward.poll(cx, b, a, true)?;
+        Poll::Ready(Ok((ready!(forward), ready!(backward))))
     })
     .await
 }

@@ -1,6 +1,6 @@
-//! Descriptors that are closed when they are dropped, also with operations under way.
+//! Descriptors that are closed when they are dropped, even with operations under way.
 //!
-//! An operation keeps its descriptor open until it has ended, also after its future has been
+//! An operation keeps its descriptor open until it has ended, even after its future has been
 //! dropped. So the drop of a [`Descriptor`] first ends the operations that have lost their futures.
 //!
 //! | operation of | closed |
@@ -11,7 +11,7 @@
 //! On a preemptible vCPU the thread that made the ring makes the system call on behalf of the
 //! thread that drops. If it does not answer in time, the next turn closes.
 //!
-//! A vCPU in a long poll has its turn made by an idle vCPU, or by the thread that goes on when its
+//! For a vCPU in a long poll, an idle vCPU makes the turn, or the thread that continues when its
 //! poll is suspended; a vCPU that has neither closes when the poll ends.
 //!
 //! Costs one load if no operation is under way, else one system call, which also hands over all
@@ -29,7 +29,7 @@ use crate::preempt::at_once;
 use crate::user_code::deferred;
 use crate::{context, time};
 
-/// The longest pause between two looks at a descriptor that another vCPU keeps open.
+/// Longest pause between two looks at a descriptor that another vCPU keeps open.
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
 /// A user of a descriptor, other than an operation.
@@ -41,7 +41,7 @@ impl Descriptor {
         Descriptor(Fd::new(fd))
     }
 
-    /// Another user of it.
+    /// Returns another user of the descriptor.
     pub(crate) fn share(&self) -> Descriptor {
         Descriptor(self.0.clone())
     }
@@ -91,14 +91,14 @@ fn settle(fd: &Fd) {
 
 #[inline(never)]
 fn settle_shared(fd: &Fd) {
-    // Completions of others may have come along, and with them code of users.
+    // Completions of others may have come along, and with them user code.
     let foreign = at_once(|| context::with(|worker| worker.settle(fd)));
     if let Some(foreign) = foreign.filter(|foreign| !foreign.is_empty()) {
         context::with_domain(|domain| deferred::run(domain, foreign));
     }
 }
 
-/// A socket, a pipe's end or a descriptor, for [`close`].
+/// A type that [`close`] takes: a socket, an end of a pipe or a descriptor.
 pub trait Close: sealed::Sealed {}
 
 mod sealed {
@@ -135,10 +135,13 @@ close!(
 );
 
 /// Closes a listener, a socket, a connection, an end of a pipe or an [`AsyncFd`], and waits until
-/// it is closed, whichever vCPU has operations on it.
+/// it is closed, even if another vCPU has operations on it.
 ///
 /// A drop waits for the operations of its own vCPU only ([closing](crate::net#closing)). Duplicates
-/// of the descriptor stay open. A future that is dropped closes without waiting.
+/// of the descriptor stay open.
+///
+/// # Cancellation safety
+/// A dropped future closes without waiting.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -154,7 +157,7 @@ close!(
 pub async fn close(what: impl Close) {
     let mut fd = what.into_fd();
     let mut pause = Duration::from_micros(100);
-    // Operations of other vCPUs have been told to end, and their ends are not reported.
+    // Operations of other vCPUs have been told to end; their ends are not reported.
     while let Err(shared) = fd.try_into_owned() {
         fd = shared;
         time::sleep(pause).await;

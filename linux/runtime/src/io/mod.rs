@@ -1,18 +1,23 @@
-//! Reading and writing in the ways of the ecosystem.
+//! Reading and writing with the traits of the ecosystem.
 //!
-//! Sockets, files and pipes implement [`AsyncRead`], [`AsyncBufRead`] and
-//! [`AsyncWrite`] of `futures-io` and, with the feature `tokio-io`, those of tokio.
-//! The traits borrow a buffer for one poll, and a kernel that writes into it later
-//! must not be given it; so each direction has memory of its own:
+//! Sockets, files and pipes implement [`AsyncRead`], [`AsyncBufRead`] and [`AsyncWrite`] of
+//! `futures-io` and, with the feature `tokio-io`, those of tokio.
+//!
+//! A trait's call borrows a buffer
+//! for one poll, and the kernel must not write into it later; so each direction has memory of its
+//! own:
 //!
 //! | | reading | writing |
 //! |---|---|---|
-//! | sockets | out of the vCPU's receive buffers, as [`TcpStream::recv`] gives them; one copy, no system call, idle connections hold no memory | the kernel takes the bytes at once, `send` without waiting; when the socket is full, a poll operation waits; no copy, no buffer |
-//! | pipes ([`pipe`]) | 8 KiB, made by the first read | as sockets |
-//! | files ([`FileStream`]) | 64 KiB, filled by the ring | 64 KiB, written by the ring behind the writer's back: flush to know |
+//! | sockets | the vCPU's receive buffers: one copy, no system call | `send` without waiting |
+//! | pipes ([`pipe`]) | 8 KiB, allocated by the first read | `write` without waiting |
+//! | files ([`FileStream`]) | 64 KiB, filled by the ring | 64 KiB, written by the ring: flush |
 //!
-//! A future that is dropped loses nothing: what had arrived is there for the next
-//! read, and what a write has reported as written is not written twice.
+//! An idle connection holds no memory ([`TcpStream::recv`]). When a socket or a pipe is full, a
+//! poll operation waits for room.
+//!
+//! A dropped future loses nothing: data that had arrived is there for the next read, and bytes
+//! that a write has reported as written are not written twice.
 //!
 //! The types' own calls take buffers and give them back (`stream.read(vec).await`):
 //! no copy at all, and all writes of one turn in one system call. Where a type has

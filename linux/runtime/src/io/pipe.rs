@@ -1,6 +1,6 @@
 //! Pipes, between processes or within one.
 //!
-//! The ends do not wait (`O_NONBLOCK`; the other end of a pipe, in a child, say, has
+//! The ends do not wait (`O_NONBLOCK`; the other end, in a child for instance, has
 //! flags of its own): reads and writes are system calls made at once, and a poll
 //! operation on the ring waits when there is nothing to read, or no room.
 
@@ -11,8 +11,8 @@ use std::task::{Context, Poll};
 
 use super::{Descriptor, Readiness, Sink, Source, impl_read, impl_write};
 
-/// Bytes read ahead.
-const SIZE: usize = 8 << 10;
+/// Number of bytes read ahead.
+const BUFFER_BYTES: usize = 8 << 10;
 
 fn set_nonblocking(fd: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     let number = fd.as_raw_fd();
@@ -21,9 +21,10 @@ fn set_nonblocking(fd: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     if flags < 0 {
         return Err(io::Error::last_os_error());
     }
-    let flags = match on {
-        true => flags | libc::O_NONBLOCK,
-        false => flags & !libc::O_NONBLOCK,
+    let flags = if on {
+        flags | libc::O_NONBLOCK
+    } else {
+        flags & !libc::O_NONBLOCK
     };
     // SAFETY: no pointers.
     if unsafe { libc::fcntl(number, libc::F_SETFL, flags) } < 0 {
@@ -32,11 +33,11 @@ fn set_nonblocking(fd: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     Ok(())
 }
 
-fn outcome(result: isize) -> io::Result<usize> {
+fn io_result(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// A pipe: what is written to the one end is read from the other.
+/// Creates a pipe: bytes written to one end are read from the other.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -61,7 +62,7 @@ pub fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
     ))
 }
 
-/// The end of a pipe to read from.
+/// The read end of a pipe.
 #[derive(Debug)]
 pub struct PipeReader {
     // Dropped in this order: first the operation, then the descriptor.
@@ -73,11 +74,11 @@ pub struct PipeReader {
 }
 
 impl PipeReader {
-    /// Takes over the end of a pipe, a FIFO, or anything that can be polled; makes it
-    /// non-blocking, for all that share the open file.
+    /// Takes over the end of a pipe, a FIFO, or any descriptor that can be polled. Makes it
+    /// non-blocking, for all users of the open file.
     ///
     /// # Errors
-    /// What `fcntl` answers.
+    /// The error of `fcntl`.
     pub fn from_owned_fd(fd: OwnedFd) -> io::Result<PipeReader> {
         set_nonblocking(fd.as_fd(), true)?;
         Ok(PipeReader {
@@ -89,10 +90,10 @@ impl PipeReader {
         })
     }
 
-    /// The descriptor, in blocking mode. What has been read ahead is lost.
+    /// Returns the descriptor, in blocking mode. Bytes that have been read ahead are lost.
     ///
     /// # Errors
-    /// What `fcntl` answers.
+    /// The error of `fcntl`.
     pub fn into_owned_fd(mut self) -> io::Result<OwnedFd> {
         self.ready = Readiness::readable();
         into_blocking(self.fd)
@@ -103,21 +104,21 @@ impl PipeReader {
     }
 }
 
-/// The end of a pipe to write to. The reader sees the end of the file when it is
-/// dropped ([closing](crate::net#closing)).
+/// The write end of a pipe. When it is dropped ([closing](crate::net#closing)) the reader reads
+/// the end of the file.
 #[derive(Debug)]
 pub struct PipeWriter {
-    // As above.
+    // Dropped in this order: first the operation, then the descriptor.
     ready: Readiness,
     fd: Descriptor,
 }
 
 impl PipeWriter {
-    /// Takes over the end of a pipe, a FIFO, or anything that can be polled; makes it
-    /// non-blocking, for all that share the open file.
+    /// Takes over the end of a pipe, a FIFO, or any descriptor that can be polled. Makes it
+    /// non-blocking, for all users of the open file.
     ///
     /// # Errors
-    /// What `fcntl` answers.
+    /// The error of `fcntl`.
     pub fn from_owned_fd(fd: OwnedFd) -> io::Result<PipeWriter> {
         set_nonblocking(fd.as_fd(), true)?;
         Ok(PipeWriter {
@@ -126,10 +127,10 @@ impl PipeWriter {
         })
     }
 
-    /// The descriptor, in blocking mode.
+    /// Returns the descriptor, in blocking mode.
     ///
     /// # Errors
-    /// What `fcntl` answers.
+    /// The error of `fcntl`.
     pub fn into_owned_fd(mut self) -> io::Result<OwnedFd> {
         self.ready = Readiness::writable();
         into_blocking(self.fd)
@@ -144,7 +145,7 @@ fn into_blocking(fd: Descriptor) -> io::Result<OwnedFd> {
     set_nonblocking(fd.as_fd(), false)?;
     match fd.into_fd().try_into_owned() {
         Ok(fd) => Ok(fd),
-        // A wait that was just given up still holds it.
+        // A wait that has just been cancelled still holds it.
         Err(shared) => shared.as_fd().try_clone_to_owned(),
     }
 }
@@ -153,12 +154,14 @@ impl Source for PipeReader {
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         if self.start == self.end {
             if self.data.is_empty() {
-                self.data = vec![0; SIZE].into_boxed_slice();
+                self.data = vec![0; BUFFER_BYTES].into_boxed_slice();
             }
             let data = &mut self.data;
             let read = self.ready.poll_io(cx, &self.fd, |fd| {
                 // SAFETY: the buffer is valid for its length.
-                outcome(unsafe { libc::read(fd.as_raw_fd(), data.as_mut_ptr().cast(), data.len()) })
+                io_result(unsafe {
+                    libc::read(fd.as_raw_fd(), data.as_mut_ptr().cast(), data.len())
+                })
             });
             (self.start, self.end) = (0, std::task::ready!(read)?);
         }
@@ -174,7 +177,7 @@ impl Sink for PipeWriter {
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.ready.poll_io(cx, &self.fd, |fd| {
             // SAFETY: the bytes are valid for their length.
-            outcome(unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) })
+            io_result(unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) })
         })
     }
 
@@ -182,7 +185,7 @@ impl Sink for PipeWriter {
         Poll::Ready(Ok(()))
     }
 
-    /// Only dropping it closes it.
+    /// Does nothing: only a drop closes the end.
     fn poll_close(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -205,7 +208,7 @@ macro_rules! descriptor {
             }
         }
 
-        /// For a child: in blocking mode, as programs expect.
+        /// Converts the end for a child: in blocking mode, as programs expect.
         impl TryFrom<$type> for Stdio {
             type Error = io::Error;
 

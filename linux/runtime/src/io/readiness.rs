@@ -1,8 +1,8 @@
 //! Waiting until a descriptor is ready, for calls that do not wait by themselves.
 //!
-//! First the call, then, if it would block, one poll operation on the ring, then
-//! the call again. Nothing is in flight but the poll, which carries no data: so a
-//! future that is dropped loses nothing, and borrowed buffers will do.
+//! First the call, then, if it would block, one poll operation on the ring, then the call again.
+//! Only the poll is in flight, and it carries no data: so a dropped future loses nothing, and
+//! buffers may be borrowed.
 //!
 //! Costs one system call per transfer that need not wait; two system calls and an
 //! operation for one that must. No allocation.
@@ -17,7 +17,7 @@ use upshift_ring::{Fd, Submission, op};
 use crate::coroutine::coop;
 use crate::net::{is_cancelled, start};
 
-/// One direction of a descriptor, waited for by one at a time.
+/// A direction of a descriptor; one caller waits at a time.
 #[derive(Debug)]
 pub(crate) struct Readiness {
     events: u32,
@@ -25,7 +25,7 @@ pub(crate) struct Readiness {
 }
 
 impl Readiness {
-    /// For reading.
+    /// Creates the direction for reading.
     pub(crate) const fn readable() -> Readiness {
         Readiness {
             events: libc::POLLIN as u32,
@@ -33,7 +33,7 @@ impl Readiness {
         }
     }
 
-    /// For writing.
+    /// Creates the direction for writing.
     pub(crate) const fn writable() -> Readiness {
         Readiness {
             events: libc::POLLOUT as u32,
@@ -53,14 +53,14 @@ impl Readiness {
             let result = ready!(Pin::new(armed).poll(cx));
             self.armed = None;
             match result {
-                // The vCPU it was armed on has been released: on to this one's.
+                // The vCPU on which it was armed has been released: arm it on this one.
                 Err(error) if is_cancelled(&error) => {}
                 result => return Poll::Ready(result.map(drop)),
             }
         }
     }
 
-    /// Attempts until the answer is something else than *would block*.
+    /// Repeats `attempt` until it returns something other than *would block*.
     pub(crate) fn poll_io<R>(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,6 +1,6 @@
-//! Accepting connections, of whatever family.
+//! Accepting connections, of any family.
 //!
-//! Armed by the first `accept`: one operation that accepts for ever. Several
+//! Armed by the first `accept`: one operation that accepts until it is dropped. Several
 //! coroutines may accept from one listener; they take turns, most urgent first.
 
 use std::future::poll_fn;
@@ -15,7 +15,7 @@ use crate::coroutine::coop;
 use crate::io::Descriptor;
 use crate::sync::Mutex;
 
-/// Dropped in this order: first the operation, then the descriptor.
+/// The fields are dropped in this order: first the operation, then the descriptor.
 pub(crate) struct Acceptor {
     accepting: Mutex<Option<AcceptMulti>>,
     pub(crate) fd: Descriptor,
@@ -29,7 +29,7 @@ impl Acceptor {
         }
     }
 
-    /// The next connection. Dropping the future loses none.
+    /// Accepts the next connection. Dropping the future loses none.
     pub(crate) async fn accept(&self) -> io::Result<Descriptor> {
         let mut accepting = self.accepting.lock().await;
         let connection = poll_fn(|cx| {
@@ -46,7 +46,7 @@ impl Acceptor {
                     })?),
                 };
                 match armed.poll_next(cx) {
-                    // The vCPU it was armed on has been released: on to this one's.
+                    // The vCPU on which it was armed has been released: arm it on this one.
                     Poll::Ready(Err(error)) if super::is_cancelled(&error) => *accepting = None,
                     other => return other,
                 }

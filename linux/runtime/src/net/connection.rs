@@ -1,5 +1,5 @@
-//! What TCP and Unix streams have in common: a macro that makes a connection type
-//! and its halves out of a [`Reader`](super::reader::Reader) and a
+//! The common part of TCP and Unix streams: a macro that defines a connection type
+//! and its halves from a [`Reader`](super::reader::Reader) and a
 //! [`Writer`](super::writer::Writer).
 
 /// Defines `$stream`, `ReadHalf`, `WriteHalf`, `OwnedReadHalf`, `OwnedWriteHalf`
@@ -38,7 +38,7 @@ macro_rules! connection {
                 &self.reader.fd
             }
 
-            /// Two halves that borrow the connection.
+            /// Splits the connection into two halves that borrow it.
             pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
                 (
                     ReadHalf {
@@ -50,8 +50,8 @@ macro_rules! connection {
                 )
             }
 
-            /// Two halves for two coroutines. The connection closes when both are
-            /// gone; the write half ends its direction when it is dropped.
+            /// Splits the connection into two halves for two coroutines. The connection closes
+            /// when both are dropped; the write half ends its direction when it is dropped.
             #[must_use]
             pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
                 (
@@ -65,24 +65,24 @@ macro_rules! connection {
             }
         }
 
-        /// The reading half of a connection, borrowed.
+        /// The read half of a connection, borrowed; created by `split`.
         pub struct ReadHalf<'a> {
             reader: &'a mut Reader,
         }
 
-        /// The writing half of a connection, borrowed.
+        /// The write half of a connection, borrowed; created by `split`.
         pub struct WriteHalf<'a> {
             writer: &'a mut Writer,
         }
 
-        /// The reading half of a connection.
+        /// The read half of a connection; created by `into_split`.
         pub struct OwnedReadHalf {
             reader: Reader,
         }
 
-        /// The writing half of a connection.
+        /// The write half of a connection; created by `into_split`.
         pub struct OwnedWriteHalf {
-            /// Taken out only by `reunite` and `forget`, which end the half.
+            /// Taken out only by `reunite`, which ends the half.
             writer: Option<Writer>,
         }
 
@@ -103,10 +103,10 @@ macro_rules! connection {
                 &self.reader
             }
 
-            /// Makes one connection of its two halves again.
+            /// Reunites both halves into one connection.
             ///
             /// # Errors
-            /// If they are of different connections: both come back.
+            /// Both halves, if they are of different connections.
             #[expect(clippy::result_large_err, reason = "the halves are given back")]
             pub fn reunite(self, mut other: OwnedWriteHalf) -> Result<$stream, ReuniteError> {
                 match other.writer.take() {
@@ -154,7 +154,7 @@ macro_rules! connection {
             }
         }
 
-        /// Two halves that are not of one connection.
+        /// The error of `reunite`: two halves of different connections.
         pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 
         impl fmt::Display for ReuniteError {
@@ -177,11 +177,13 @@ macro_rules! connection {
         macro_rules! reads {
             ($half:ty, $name:expr) => {
                 impl $half {
-                    /// Waits for data, in one of the vCPU's own buffers. Empty: the
-                    /// peer has finished. Dropping the future loses nothing.
+                    /// Receives data in one of the vCPU's own buffers. An empty buffer means that
+                    /// the peer has ended its direction.
                     ///
-                    /// A buffer goes back to the kernel when it is dropped; do not
-                    /// hoard them.
+                    /// A buffer goes back to the kernel when it is dropped; do not hoard buffers.
+                    ///
+                    /// # Cancellation safety
+                    /// The future may be dropped at any time without losing data.
                     ///
                     /// # Errors
                     /// `ConnectionReset` and the like; and outside a runtime.
@@ -189,9 +191,12 @@ macro_rules! connection {
                         self.source().recv()
                     }
 
-                    /// Reads into `buffer` from its first byte on, at most its
-                    /// capacity. 0 bytes: the peer has finished, or there is no room.
-                    /// Dropping the future may lose data; use `recv` where that matters.
+                    /// Reads into `buffer` from its first byte on, at most its capacity. 0 bytes
+                    /// mean that the peer has ended its direction, or that there is no room.
+                    ///
+                    /// # Cancellation safety
+                    /// Not cancellation safe: a dropped future may lose data, and loses the buffer.
+                    /// Use `recv` where that matters.
                     ///
                     /// # Errors
                     /// `ConnectionReset` and the like; and outside a runtime.
@@ -238,7 +243,10 @@ macro_rules! connection {
         macro_rules! writes {
             ($half:ty) => {
                 impl $half {
-                    /// Writes some of `buffer`.
+                    /// Writes a part of `buffer`, and returns its length.
+                    ///
+                    /// # Cancellation safety
+                    /// Not cancellation safe: an unknown part may have been sent.
                     ///
                     /// # Errors
                     /// `BrokenPipe`, `ConnectionReset`, …; and outside a runtime.
@@ -249,11 +257,13 @@ macro_rules! connection {
                         writer::write(&self.sender().fd, buffer)
                     }
 
-                    /// Writes all of `buffer`. A peer that does not read makes this
-                    /// wait.
+                    /// Writes all of `buffer`, waiting as long as the peer does not read.
+                    ///
+                    /// # Cancellation safety
+                    /// Not cancellation safe: an unknown part may have been sent.
                     ///
                     /// # Errors
-                    /// As `write`; an unknown part may have been sent.
+                    /// Those of `write`; an unknown part may have been sent.
                     pub fn write_all<B: IoBuf>(
                         &mut self,
                         buffer: B,
@@ -261,10 +271,13 @@ macro_rules! connection {
                         writer::write_all(&self.sender().fd, buffer)
                     }
 
-                    /// Writes some of several buffers, at most 1024, in one operation.
+                    /// Writes a part of several buffers, at most 1024, in one operation.
+                    ///
+                    /// # Cancellation safety
+                    /// Not cancellation safe: an unknown part may have been sent.
                     ///
                     /// # Errors
-                    /// As `write`.
+                    /// Those of `write`.
                     pub async fn write_vectored<B: IoBuf>(
                         &mut self,
                         buffers: Vec<B>,
@@ -274,8 +287,11 @@ macro_rules! connection {
 
                     /// Writes all of several buffers, at most 1024, in one operation.
                     ///
+                    /// # Cancellation safety
+                    /// Not cancellation safe: an unknown part may have been sent.
+                    ///
                     /// # Errors
-                    /// As `write_all`.
+                    /// Those of `write_all`.
                     pub async fn write_all_vectored<B: IoBuf>(
                         &mut self,
                         buffers: Vec<B>,
@@ -319,10 +335,10 @@ macro_rules! connection {
         macro_rules! write_half {
             ($half:ty) => {
                 impl $half {
-                    /// Tells the peer that nothing more will come.
+                    /// Ends the direction to the peer, which then reads an end.
                     ///
                     /// # Errors
-                    /// `NotConnected` when the peer has gone.
+                    /// `NotConnected` when the peer has closed the connection.
                     pub fn shutdown(&self) -> io::Result<()> {
                         self.sender().shutdown()
                     }
@@ -348,14 +364,14 @@ macro_rules! connection {
         impl Drop for OwnedWriteHalf {
             fn drop(&mut self) {
                 if let Some(writer) = &self.writer {
-                    // The peer may have gone already.
+                    // The peer may have closed the connection already.
                     let _ = writer.shutdown();
                 }
             }
         }
 
         impl From<OwnedFd> for $stream {
-            /// Takes over a connected socket, which must be in blocking mode.
+            /// Converts a connected socket, which must be in blocking mode.
             fn from(fd: OwnedFd) -> $stream {
                 $stream::new(Descriptor::new(fd))
             }

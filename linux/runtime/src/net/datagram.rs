@@ -1,9 +1,8 @@
-//! Sending and receiving datagrams, of whatever family.
+//! Sending and receiving datagrams, of any family.
 //!
-//! The call is made at once and does not wait; only when it would block does a
-//! poll operation on the ring wait for the socket. So borrowed buffers will do, a
-//! dropped future loses no datagram, and any number of coroutines may share a
-//! socket by reference.
+//! The call is made at once and does not wait; only when it would block does a poll operation on
+//! the ring wait for the socket. So buffers may be borrowed, a dropped future loses no datagram,
+//! and any number of coroutines may share a socket by reference.
 
 use std::future::poll_fn;
 use std::io;
@@ -20,7 +19,7 @@ use crate::io::{Descriptor, Readiness};
 use crate::preempt::at_once;
 use crate::time;
 
-/// Between two looks at another socket's queue.
+/// Longest pause between two attempts to send into another socket's queue.
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
 const NO_WAIT: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -45,10 +44,10 @@ pub(super) async fn send_to(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::Result<
     .await
 }
 
-/// [`send_to`] for sockets whose receivers' queues fill up instead of losing what
-/// they cannot hold. The queue of a receiver that one is not connected to cannot be
-/// waited for, neither by `poll` nor by a socket in blocking mode on the ring; so it
-/// is asked again after a pause.
+/// [`send_to`] for sockets whose receivers' queues fill up instead of losing
+/// messages. No call waits for room in the queue of a receiver to which the socket is not
+/// connected, neither `poll` nor a socket in blocking mode on the ring; so the send is
+/// repeated after a pause.
 pub(super) async fn send_to_queue(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::Result<usize> {
     let mut pause = Duration::from_micros(100);
     loop {
@@ -63,7 +62,7 @@ pub(super) async fn send_to_queue(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::R
     }
 }
 
-/// Receives into initialised memory; `flags` besides *do not wait*.
+/// Receives into initialised memory; `flags` are added to *do not wait*.
 pub(super) async fn recv(fd: &Fd, buffer: &mut [u8], flags: i32) -> io::Result<usize> {
     let mut data = Readiness::readable();
     poll_fn(|cx| {
@@ -74,7 +73,7 @@ pub(super) async fn recv(fd: &Fd, buffer: &mut [u8], flags: i32) -> io::Result<u
     .await
 }
 
-/// As [`recv`], with the sender.
+/// [`recv`] that returns the sender too.
 pub(super) async fn recv_from(
     fd: &Fd,
     buffer: &mut [u8],
@@ -89,23 +88,23 @@ pub(super) async fn recv_from(
     .await
 }
 
-/// For calls that write initialised bytes, and nothing else, into what they get.
+/// Converts the buffer of a call that writes initialised bytes only.
 fn as_uninit(buffer: &mut [u8]) -> &mut [MaybeUninit<u8>] {
-    // SAFETY: the same memory and lifetime; the kernel, the only one to write
-    // through it, writes bytes that are initialised.
+    // SAFETY: the same memory and lifetime; only the kernel writes through it, and it
+    // writes initialised bytes.
     unsafe { &mut *(std::ptr::from_mut(buffer) as *mut [MaybeUninit<u8>]) }
 }
 
-/// One operation that receives for ever, armed by the first call.
-/// Dropped in this order: first the operation, then the descriptor.
-pub(super) struct Arriving {
+/// An operation that receives until it is dropped, armed by the first call. The fields are
+/// dropped in this order: first the operation, then the descriptor.
+pub(super) struct DatagramReceiver {
     armed: Option<DatagramMulti>,
     fd: Descriptor,
 }
 
-impl Arriving {
-    pub(super) fn new(fd: Descriptor) -> Arriving {
-        Arriving { armed: None, fd }
+impl DatagramReceiver {
+    pub(super) fn new(fd: Descriptor) -> DatagramReceiver {
+        DatagramReceiver { armed: None, fd }
     }
 
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Datagram>> {
@@ -121,9 +120,9 @@ impl Arriving {
             };
             match ready!(armed.poll_next(cx)) {
                 Ok(Some(datagram)) => return Poll::Ready(Ok(datagram)),
-                // Ended by an error that has been reported: on with a new one.
+                // An error, which has been reported, ended it: arm a new one.
                 Ok(None) => self.armed = None,
-                // The vCPU it was armed on has been released: on to this one's.
+                // The vCPU on which it was armed has been released: arm it on this one.
                 Err(error) if super::is_cancelled(&error) => self.armed = None,
                 Err(error) => return Poll::Ready(Err(error)),
             }

@@ -1,4 +1,4 @@
-//! Accepting connections.
+//! A listening TCP socket.
 
 use std::fmt;
 use std::io;
@@ -11,7 +11,8 @@ use super::acceptor::Acceptor;
 use super::{TcpSocket, TcpStream};
 use crate::io::Descriptor;
 
-/// A listening TCP socket. A drop closes it and frees its address ([closing](super#closing)).
+/// A listening TCP socket. Dropping it closes it and frees its address
+/// ([closing](super#closing)).
 ///
 /// ```no_run
 /// # async fn example() -> std::io::Result<()> {
@@ -43,11 +44,11 @@ impl TcpListener {
     /// addresses in order. For other options see [`TcpSocket`].
     ///
     /// `0.0.0.0` takes clients of IPv4 alone. `[::]` takes those of IPv6 and IPv4, unless the
-    /// administrator has set `net.ipv6.bindv6only`; [`TcpSocket::set_only_v6`] decides it. Clients
-    /// of IPv4 have addresses such as `::ffff:127.0.0.1` there.
+    /// administrator has set `net.ipv6.bindv6only`; [`TcpSocket::set_only_v6`] decides it. There,
+    /// clients of IPv4 have addresses such as `::ffff:127.0.0.1`.
     ///
     /// # Errors
-    /// That of the last address tried: `AddrInUse`, `PermissionDenied`, …
+    /// The error of the last address tried: `AddrInUse`, `PermissionDenied`, …
     pub fn bind(addresses: impl ToSocketAddrs) -> io::Result<TcpListener> {
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to bind to");
         for address in addresses.to_socket_addrs()? {
@@ -64,7 +65,7 @@ impl TcpListener {
         Err(last)
     }
 
-    /// Takes over a listener of the standard library.
+    /// Converts a listener of the standard library.
     ///
     /// # Errors
     /// If it cannot be put into the mode the ring needs.
@@ -73,29 +74,43 @@ impl TcpListener {
         Ok(TcpListener::new(listener))
     }
 
-    /// Waits for the next connection. Dropping the future loses none. Several
-    /// coroutines may wait: they take turns, most urgent first.
+    /// Accepts the next connection. Several coroutines may wait: they take turns, most urgent
+    /// first.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time without losing a connection.
     ///
     /// # Errors
-    /// Of this connection (`ConnectionAborted`) or of the process
-    /// (`EMFILE`: raise `RLIMIT_NOFILE`); the next call goes on accepting, so wait
-    /// a moment before it, or end what holds descriptors. And outside a runtime.
+    /// An error of the connection (`ConnectionAborted`) or of the process (`EMFILE`: raise
+    /// `RLIMIT_NOFILE`). The next call accepts again: wait a moment first, or close descriptors.
+    /// And outside a runtime.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::{TcpListener, TcpStream};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let client = TcpStream::connect(listener.local_addr()?).await?;
+    /// let (_server, peer) = listener.accept().await?;
+    /// assert_eq!(peer, client.local_addr()?);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         loop {
             let stream = TcpStream::new(self.acceptor.accept().await?);
             match stream.peer_addr() {
                 Ok(peer) => return Ok((stream, peer)),
-                // It came and went.
+                // The peer has already closed the connection.
                 Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// The address it listens on.
+    /// Returns the address on which it listens.
     ///
     /// # Errors
-    /// What `getsockname` answers.
+    /// The error of `getsockname`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         super::options::address(SockRef::from(&self.acceptor.fd).local_addr()?)
     }

@@ -1,12 +1,12 @@
 //! TCP, UDP and Unix sockets over the ring.
 //!
-//! Buffers go in and come back (`(result, buffer)`): the kernel owns them while
-//! an operation is in flight, whatever becomes of the future. The cheapest way to
+//! Buffers are passed by value and come back (`(result, buffer)`): the kernel owns them while
+//! an operation is in flight, even if its future is dropped. The cheapest way to
 //! receive is [`TcpStream::recv`], which arms the socket once and hands out the
 //! vCPU's own buffers as data arrives; it holds no memory for idle connections.
 //!
-//! Host names are looked up by the C library's resolver on a thread for blocking
-//! calls; addresses are not looked up.
+//! The C library's resolver looks up host names on a thread for blocking calls; addresses are not
+//! looked up.
 //!
 //! # Closing
 //!
@@ -16,9 +16,14 @@
 //! * On the vCPU that has the operations, the drop cancels them, with one system call, and
 //!   closes before it returns. Without operations under way no additional system call is made.
 //! * If another vCPU has them, or a thread without a vCPU drops, that vCPU closes at its next
-//!   turn. It need not end its poll for that, if another vCPU idles or with preemption.
+//!   turn. Its poll need not end for that, if another vCPU idles or with preemption.
 //!
-//! [`close`](crate::io::close) waits until that has happened.
+//! [`close`](crate::io::close) waits until the descriptor is closed.
+//!
+//! # Cancellation safety
+//!
+//! `recv`, `accept` and the calls of datagram sockets lose nothing when their future is dropped.
+//! A dropped `read` may lose bytes, and of a dropped write an unknown part may have been sent.
 
 mod acceptor;
 mod connection;
@@ -57,11 +62,11 @@ pub(crate) fn start<T: Operation>(operation: T) -> io::Result<Submission<T>> {
     context::try_with(|worker| worker.start(operation))
 }
 
-/// While the thread that made the ring is suspended, the way through the ring is
-/// long: sends what the socket takes at once. `None`: take the way through the
-/// ring, which also reports errors.
+/// Sends the bytes that the socket takes at once, without the ring: while the thread that made the
+/// ring is suspended, the way through the ring is long. `None`: use the ring, which also reports
+/// errors.
 #[inline]
-pub(crate) fn send_past_the_ring<B: IoBuf>(fd: &Fd, buffer: &B) -> Option<usize> {
+pub(crate) fn send_without_ring<B: IoBuf>(fd: &Fd, buffer: &B) -> Option<usize> {
     context::with(|worker| !worker.ring().is_made_here())?.then_some(())?;
     // SAFETY: the buffer is valid for its length; the socket does not block.
     let sent = at_once(|| unsafe {
@@ -75,14 +80,13 @@ pub(crate) fn send_past_the_ring<B: IoBuf>(fd: &Fd, buffer: &B) -> Option<usize>
     usize::try_from(sent).ok().filter(|sent| *sent != 0)
 }
 
-/// Was the operation ended by the release of the vCPU whose ring had it? No caller
+/// Returns true if the operation was ended by the release of the vCPU whose ring had it. Nothing
 /// else cancels an operation whose future lives.
 pub(crate) fn is_cancelled(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ECANCELED)
 }
 
-/// [`start`] for operations that carry a buffer: gives it back when there is no
-/// ring.
+/// [`start`] for operations that carry a buffer, which comes back when there is no ring.
 macro_rules! transfer {
     ($operation:expr, $buffer:ident) => {
         if $crate::context::with(|_| ()).is_none() {

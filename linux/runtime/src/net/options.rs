@@ -16,64 +16,75 @@ pub(super) fn address(address: SockAddr) -> io::Result<SocketAddr> {
         .ok_or_else(|| io::Error::other("the socket is not an IP socket"))
 }
 
-/// Socket options. The errors are what `getsockopt` and `setsockopt` answer.
+/// Socket options.
 impl TcpStream {
     fn socket(&self) -> SockRef<'_> {
         SockRef::from(self.fd())
     }
 
-    /// The address of this end.
+    /// Returns the address of this end.
     ///
     /// # Errors
-    /// See above.
+    /// The error of the system call.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         address(self.socket().local_addr()?)
     }
 
-    /// The address of the other end.
+    /// Returns the address of the other end.
     ///
     /// # Errors
-    /// `NotConnected` when it has gone.
+    /// `NotConnected` when the peer has closed the connection.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         address(self.socket().peer_addr()?)
     }
 
-    /// Are small segments sent at once (`TCP_NODELAY`)?
+    /// Returns true if small segments are sent at once (`TCP_NODELAY`).
     ///
     /// # Errors
-    /// See above.
+    /// The error of the system call.
     pub fn nodelay(&self) -> io::Result<bool> {
         self.socket().tcp_nodelay()
     }
 
-    /// Send small segments at once, rather than gather them?
+    /// Sets whether small segments are sent at once, rather than gathered (`TCP_NODELAY`).
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::{TcpListener, TcpStream};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let stream = TcpStream::connect(listener.local_addr()?).await?;
+    /// stream.set_nodelay(true)?;
+    /// assert!(stream.nodelay()?);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     ///
     /// # Errors
-    /// See above.
+    /// The error of the system call.
     pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
         self.socket().set_tcp_nodelay(on)
     }
 
-    /// How long a close waits for unsent data; `None`: it does not.
+    /// Sets how long a close waits for unsent data; `None`: it does not wait.
     ///
     /// # Errors
-    /// See above.
+    /// The error of the system call.
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         self.socket().set_linger(linger)
     }
 
-    /// How long a close waits for unsent data.
+    /// Returns how long a close waits for unsent data.
     ///
     /// # Errors
-    /// See above.
+    /// The error of the system call.
     pub fn linger(&self) -> io::Result<Option<Duration>> {
         self.socket().linger()
     }
 
-    /// The hop limit of IPv4 packets.
+    /// Returns the hop limit of IPv4 packets.
     ///
     /// # Errors
-    /// See above.
+    /// The error of the system call.
     pub fn ttl(&self) -> io::Result<u32> {
         self.socket().ttl_v4()
     }
@@ -81,7 +92,7 @@ impl TcpStream {
     /// Sets the hop limit of IPv4 packets.
     ///
     /// # Errors
-    /// See above.
+    /// The error of the system call.
     pub fn set_ttl(&self, hops: u32) -> io::Result<()> {
         self.socket().set_ttl_v4(hops)
     }
@@ -89,7 +100,7 @@ impl TcpStream {
     /// Probes a peer that has been silent for `idle`; `None`: never.
     ///
     /// # Errors
-    /// See above.
+    /// The error of the system call.
     pub fn set_keepalive(&self, idle: Option<Duration>) -> io::Result<()> {
         match idle {
             Some(idle) => self
@@ -99,11 +110,11 @@ impl TcpStream {
         }
     }
 
-    /// How a silent peer is probed: after `idle`, then every `interval`, and given
-    /// up after `probes` without an answer. `None` leaves the system's figure.
+    /// Sets the probing of a silent peer: after `idle`, then every `interval`; the connection
+    /// ends after `probes` without an answer. `None` leaves the system's value.
     ///
     /// # Errors
-    /// See above.
+    /// The error of the system call.
     pub fn set_keepalive_probes(
         &self,
         idle: Duration,
@@ -120,72 +131,73 @@ impl TcpStream {
         self.socket().set_tcp_keepalive(&keepalive)
     }
 
-    /// How long sent data may stay unacknowledged before the connection is given up
-    /// (`TCP_USER_TIMEOUT`); `None`: the system's figure.
+    /// Sets how long sent data may stay unacknowledged before the connection ends
+    /// (`TCP_USER_TIMEOUT`); `None`: the system's value.
     ///
     /// # Errors
-    /// See above.
+    /// The error of the system call.
     pub fn set_user_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.socket().set_tcp_user_timeout(timeout)
     }
 
-    /// Acknowledge at once, for now (`TCP_QUICKACK`)? The kernel may turn it off again.
+    /// Sets whether segments are acknowledged at once, for now (`TCP_QUICKACK`). The kernel may
+    /// turn it off again.
     ///
     /// # Errors
-    /// See above.
+    /// The error of the system call.
     pub fn set_quickack(&self, on: bool) -> io::Result<()> {
         self.socket().set_tcp_quickack(on)
     }
 
-    /// The type of service (DSCP) of IPv4 packets.
+    /// Sets the type of service (DSCP) of IPv4 packets.
     ///
     /// # Errors
-    /// See above.
+    /// The error of the system call.
     pub fn set_tos(&self, tos: u32) -> io::Result<()> {
         self.socket().set_tos_v4(tos)
     }
 
-    /// The size of the kernel's receive buffer, in bytes.
+    /// Returns the size of the kernel's receive buffer, in bytes.
     ///
     /// # Errors
-    /// See above.
+    /// The error of the system call.
     pub fn recv_buffer_size(&self) -> io::Result<usize> {
         self.socket().recv_buffer_size()
     }
 
-    /// The size of the kernel's send buffer, in bytes.
+    /// Returns the size of the kernel's send buffer, in bytes.
     ///
     /// # Errors
-    /// See above.
+    /// The error of the system call.
     pub fn send_buffer_size(&self) -> io::Result<usize> {
         self.socket().send_buffer_size()
     }
 
-    /// The kernel's receive buffer, in bytes.
+    /// Sets the size of the kernel's receive buffer, in bytes.
     ///
     /// # Errors
-    /// See above.
+    /// The error of the system call.
     pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
         self.socket().set_recv_buffer_size(bytes)
     }
 
-    /// The kernel's send buffer, in bytes.
+    /// Sets the size of the kernel's send buffer, in bytes.
     ///
     /// # Errors
-    /// See above.
+    /// The error of the system call.
     pub fn set_send_buffer_size(&self, bytes: usize) -> io::Result<()> {
         self.socket().set_send_buffer_size(bytes)
     }
 
-    /// The error the socket has met, cleared by asking.
+    /// Returns the pending error of the socket, and clears it.
     ///
     /// # Errors
-    /// See above.
+    /// The error of the system call.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         self.socket().take_error()
     }
 
-    /// Returns a view of the send queue, for a time-out that lasts as long as the peer takes bytes.
+    /// Returns a view of the send queue, for a timeout that lasts as long as the peer takes bytes.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -222,8 +234,8 @@ impl TcpStream {
 pub struct SendQueue(WeakFd);
 
 impl SendQueue {
-    /// Returns how many bytes the peer has not taken; `None` if the socket is closed. Costs one
-    /// system call (`SIOCOUTQ`).
+    /// Returns the number of bytes that the peer has not taken; `None` if the socket is closed.
+    /// Costs one system call (`SIOCOUTQ`).
     ///
     /// TCP: bytes that have been written and that the peer's machine has not acknowledged. Unix
     /// sockets: memory of the messages that the peer has not read to their end, so the number

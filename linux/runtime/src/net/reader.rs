@@ -1,9 +1,9 @@
-//! The receiving side of a connected socket: what has been armed, and what of it
-//! is left over.
+//! The receiving side of a connected socket: the armed operation, and received bytes that
+//! have not been read.
 //!
-//! Until something asks for the ring's buffers, reads go straight into the
-//! caller's; the first [`recv`](Reader::recv) arms one operation that receives for
-//! ever, and from then on reads copy out of what it brought.
+//! Until a caller asks for the ring's buffers, reads go straight into the caller's; the first
+//! [`recv`](Reader::recv) arms one operation that receives until it is dropped, and from then on
+//! reads copy out of its buffers.
 
 use std::future::Future;
 use std::io;
@@ -19,8 +19,8 @@ use crate::coroutine::coop;
 use crate::io::{Descriptor, Source};
 use crate::user_code::on_vcpu::OnVcpu;
 
-/// The receiving side: the armed operation and the bytes that are left over. The fields are dropped
-/// in this order: first the operation, then the descriptor.
+/// The receiving side. The fields are dropped in this order: first the operation, then the
+/// descriptor.
 pub(crate) struct Reader {
     armed: Armed,
     rest: RecvBuf,
@@ -28,12 +28,12 @@ pub(crate) struct Reader {
     pub(crate) fd: Descriptor,
 }
 
-/// The operation that receives for ever.
+/// The operation that receives until it is dropped.
 enum Armed {
     No,
     Yes(RecvMulti),
-    /// On a thread of tokio's: a coroutine starts it.
-    Soon(Box<OnVcpu<io::Result<RecvMulti>>>),
+    /// Being armed by a coroutine, since the calling thread is one of tokio's.
+    Pending(Box<OnVcpu<io::Result<RecvMulti>>>),
 }
 
 impl Reader {
@@ -46,7 +46,8 @@ impl Reader {
         }
     }
 
-    /// No `async fn`: its state, and that of what awaits it, would be one of two more to tell apart in each poll.
+    /// Receives data. Not an `async fn`: its state, and that of its callers, would be one or two
+    /// more to tell apart in each poll.
     #[inline]
     pub(crate) fn recv(&mut self) -> Receiving<'_> {
         Receiving(self)
@@ -62,7 +63,7 @@ impl Reader {
                 }
             };
             let next = armed.poll_next(cx);
-            // The vCPU it was armed on has been released: on to this one's.
+            // The vCPU on which it was armed has been released: arm it on this one.
             if let Poll::Ready(Err(error)) = &next
                 && super::is_cancelled(error)
             {
@@ -77,12 +78,12 @@ impl Reader {
         if let Some(armed) = context::with(|worker| self.family.receive(worker, self.fd.clone())) {
             return Poll::Ready(Ok(armed));
         }
-        if !matches!(self.armed, Armed::Soon(_)) {
+        if !matches!(self.armed, Armed::Pending(_)) {
             let (fd, family) = (self.fd.clone(), self.family);
             let arm = async move { context::try_with(|worker| family.receive(worker, fd)) };
-            self.armed = Armed::Soon(Box::new(OnVcpu::run(arm)?));
+            self.armed = Armed::Pending(Box::new(OnVcpu::run(arm)?));
         }
-        let Armed::Soon(on_vcpu) = &mut self.armed else {
+        let Armed::Pending(on_vcpu) = &mut self.armed else {
             return Poll::Ready(Err(context::outside()));
         };
         let armed = ready!(Pin::new(on_vcpu).poll(cx));
@@ -92,7 +93,7 @@ impl Reader {
 
     pub(crate) async fn read<B: IoBufMut>(&mut self, mut buffer: B) -> (io::Result<usize>, B) {
         if buffer.io_capacity() == 0 {
-            // The kernel would wait for data, and then say 0.
+            // The kernel would wait for data, and then return 0.
             return (Ok(0), buffer);
         }
         while matches!(self.armed, Armed::No) && self.rest.is_empty() {
@@ -120,7 +121,7 @@ impl Reader {
     }
 }
 
-/// Waits for data.
+/// The future of [`Reader::recv`].
 pub(crate) struct Receiving<'a>(&'a mut Reader);
 
 impl Future for Receiving<'_> {
@@ -149,7 +150,7 @@ impl Source for Reader {
     fn consume(&mut self, count: usize) {
         self.rest.advance(count);
         if self.rest.is_empty() {
-            // An empty buffer of the ring's is still a buffer of the ring's.
+            // An empty buffer of the ring still occupies a buffer of the ring.
             self.rest = RecvBuf::empty();
         }
     }

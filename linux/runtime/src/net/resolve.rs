@@ -1,8 +1,8 @@
-//! From names to addresses.
+//! Resolving names to addresses.
 //!
-//! The resolver is the C library's (`getaddrinfo`), which blocks: it runs on a
-//! thread for blocking calls, at the level of the caller. Addresses in any form,
-//! also as text, need no thread and no system call.
+//! The resolver is the C library's (`getaddrinfo`), which blocks: it runs on a thread for
+//! blocking calls, at the level of the caller. Addresses in any form, including text, need no
+//! thread and no system call.
 
 use std::fmt;
 use std::io;
@@ -11,14 +11,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use crate::blocking;
 use crate::notice::errno_of;
 
-/// An address or a name to look up: a sealed list of types, the same as for
+/// An address, or a name to look up: a sealed list of types, the same as for
 /// [`std::net::ToSocketAddrs`].
 pub trait ToSocketAddrs: sealed::Sealed {}
 
 impl<T: sealed::Sealed + ?Sized> ToSocketAddrs for T {}
 
 mod sealed {
-    /// What an argument says.
+    /// An argument, parsed.
     #[derive(Debug)]
     pub enum Target {
         Known(Vec<std::net::SocketAddr>),
@@ -120,7 +120,7 @@ impl<T: Sealed + ?Sized> Sealed for &T {
     }
 }
 
-/// The addresses that an argument stands for.
+/// Resolves an argument to its addresses.
 pub(crate) async fn resolve(addresses: impl ToSocketAddrs) -> io::Result<Vec<SocketAddr>> {
     let target = addresses.target()?;
     drop(addresses);
@@ -137,7 +137,7 @@ async fn look_up(name: String, port: u16) -> io::Result<Vec<SocketAddr>> {
     })
     .await
     .map_err(|error| match errno_of(&error) {
-        // The resolver was not asked: no thread could be started.
+        // The resolver did not run: no thread could be started.
         Some(_) => error,
         None => io::Error::new(error.kind(), LookupError { name, error }),
     })
@@ -182,7 +182,10 @@ impl std::error::Error for LookupError {
     }
 }
 
-/// Looks a host up.
+/// Looks up the addresses of a host.
+///
+/// # Cancellation safety
+/// The future may be dropped at any time; the lookup then ends unused on its thread.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -192,7 +195,8 @@ impl std::error::Error for LookupError {
 /// ```
 ///
 /// # Errors
-/// For a name that is not known, text that is no address, and outside a runtime.
+/// [`LookupError`] inside for an unknown name; `InvalidInput` for text that is no address; and
+/// outside a runtime.
 pub async fn lookup_host(
     host: impl ToSocketAddrs,
 ) -> io::Result<impl Iterator<Item = SocketAddr> + Send> {

@@ -1,4 +1,4 @@
-//! A socket that is not connected yet, for options that must be set before.
+//! A socket that is not connected yet, for options that must be set first.
 
 use std::io;
 use std::net::SocketAddr;
@@ -29,8 +29,8 @@ pub struct TcpSocket {
 
 impl TcpSocket {
     fn new(domain: Domain) -> io::Result<TcpSocket> {
-        // Blocking mode: the ring waits for readiness by itself, and with
-        // O_NONBLOCK it would answer EAGAIN instead.
+        // Blocking mode: the ring waits for readiness by itself; with
+        // O_NONBLOCK it would return EAGAIN instead.
         Ok(TcpSocket {
             socket: Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?,
         })
@@ -40,90 +40,90 @@ impl TcpSocket {
         TcpSocket::new(Domain::for_address(address))
     }
 
-    /// An IPv4 socket.
+    /// Creates an IPv4 socket.
     ///
     /// # Errors
-    /// When no descriptor is left, or IPv4 is not there.
+    /// When no descriptor is left, or the machine has no IPv4.
     pub fn new_v4() -> io::Result<TcpSocket> {
         TcpSocket::new(Domain::IPV4)
     }
 
-    /// An IPv6 socket.
+    /// Creates an IPv6 socket.
     ///
     /// # Errors
-    /// When no descriptor is left, or IPv6 is not there.
+    /// When no descriptor is left, or the machine has no IPv6.
     pub fn new_v6() -> io::Result<TcpSocket> {
         TcpSocket::new(Domain::IPV6)
     }
 
-    /// May the address be bound while old connections of it linger?
+    /// Allows binding an address while old connections of it linger.
     ///
     /// # Errors
-    /// What `setsockopt` answers.
+    /// The error of `setsockopt`.
     pub fn set_reuseaddr(&self, on: bool) -> io::Result<()> {
         self.socket.set_reuse_address(on)
     }
 
-    /// May several sockets listen on the address, and share its connections?
+    /// Allows several sockets to listen on the address and share its connections.
     ///
     /// # Errors
-    /// What `setsockopt` answers.
+    /// The error of `setsockopt`.
     pub fn set_reuseport(&self, on: bool) -> io::Result<()> {
         self.socket.set_reuse_port(on)
     }
 
-    /// An IPv6 socket: IPv6 only?
+    /// Restricts an IPv6 socket to IPv6.
     ///
     /// # Errors
-    /// What `setsockopt` answers.
+    /// The error of `setsockopt`.
     pub fn set_only_v6(&self, on: bool) -> io::Result<()> {
         self.socket.set_only_v6(on)
     }
 
-    /// The kernel's receive buffer, in bytes.
+    /// Sets the size of the kernel's receive buffer, in bytes.
     ///
     /// # Errors
-    /// What `setsockopt` answers.
+    /// The error of `setsockopt`.
     pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
         self.socket.set_recv_buffer_size(bytes)
     }
 
-    /// The kernel's send buffer, in bytes.
+    /// Sets the size of the kernel's send buffer, in bytes.
     ///
     /// # Errors
-    /// What `setsockopt` answers.
+    /// The error of `setsockopt`.
     pub fn set_send_buffer_size(&self, bytes: usize) -> io::Result<()> {
         self.socket.set_send_buffer_size(bytes)
     }
 
-    /// Send small segments at once? Connections accepted inherit it.
+    /// Sends small segments at once. Accepted connections inherit the setting.
     ///
     /// # Errors
-    /// What `setsockopt` answers.
+    /// The error of `setsockopt`.
     pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
         self.socket.set_tcp_nodelay(on)
     }
 
-    /// Probe silent peers? Connections accepted inherit it.
+    /// Probes silent peers. Accepted connections inherit the setting.
     ///
     /// # Errors
-    /// What `setsockopt` answers.
+    /// The error of `setsockopt`.
     pub fn set_keepalive(&self, on: bool) -> io::Result<()> {
         self.socket.set_keepalive(on)
     }
 
-    /// Bind to this network interface only; `None`: to all.
+    /// Binds to one network interface; `None`: to all.
     ///
     /// # Errors
-    /// What `setsockopt` answers.
+    /// The error of `setsockopt`.
     pub fn bind_device(&self, interface: Option<&str>) -> io::Result<()> {
         self.socket.bind_device(interface.map(str::as_bytes))
     }
 
-    /// The address it is bound to.
+    /// Returns the address to which the socket is bound.
     ///
     /// # Errors
-    /// What `getsockname` answers.
+    /// The error of `getsockname`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         super::options::address(self.socket.local_addr()?)
     }
@@ -136,17 +136,20 @@ impl TcpSocket {
         self.socket.bind(&SockAddr::from(address))
     }
 
-    /// Listens; `backlog` connections may wait to be accepted.
+    /// Listens. Up to `backlog` connections may wait to be accepted.
     ///
     /// # Errors
-    /// What `listen` answers.
+    /// The error of `listen`.
     pub fn listen(self, backlog: u32) -> io::Result<TcpListener> {
         self.socket
             .listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
         Ok(TcpListener::new(self.socket))
     }
 
-    /// Connects.
+    /// Connects to a peer.
+    ///
+    /// # Cancellation safety
+    /// If the future is dropped, the socket is closed.
     ///
     /// # Errors
     /// `ConnectionRefused`, `TimedOut`, …; and outside a runtime.

@@ -39,18 +39,21 @@ connection! {
 }
 
 impl TcpStream {
-    /// What HTTP is spoken over: its reader and writer are the same for all families.
+    /// Converts a Unix stream for HTTP: reader and writer are the same for all families.
     #[cfg(feature = "hyper")]
     pub(crate) fn of_unix(stream: super::UnixStream) -> TcpStream {
         let (reader, writer) = stream.into_parts();
         TcpStream { reader, writer }
     }
 
-    /// Connects. Host names are looked up by the resolver of the C library on a
-    /// thread for blocking calls. Tries the addresses in order.
+    /// Connects to the first of the addresses that answers. Host names are looked up by the
+    /// resolver of the C library on a thread for blocking calls.
+    ///
+    /// # Cancellation safety
+    /// If the future is dropped, the attempt is cancelled and its socket closed.
     ///
     /// # Errors
-    /// That of the last address tried, or of the look-up; and outside a runtime.
+    /// The error of the last address tried, or of the lookup; and outside a runtime.
     pub async fn connect(addresses: impl ToSocketAddrs) -> io::Result<TcpStream> {
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to connect to");
         for address in super::resolve::resolve(addresses).await? {
@@ -67,7 +70,7 @@ impl TcpStream {
         Err(last)
     }
 
-    /// Takes over a connection of the standard library.
+    /// Converts a connection of the standard library.
     ///
     /// # Errors
     /// If it cannot be put into the mode the ring needs.

@@ -9,13 +9,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use socket2::{SockAddr, SockRef};
 use upshift_ring::RecvBuf;
 
-use super::datagram::{self, Arriving};
+use super::datagram::{self, DatagramReceiver};
 use super::options::address;
 use super::resolve::{ToSocketAddrs, resolve};
 use crate::io::Descriptor;
 
-/// A UDP socket. Its calls take `&self`: share it in an `Arc`, or borrow it. A drop closes it
-/// and frees its address ([closing](super#closing)).
+/// A UDP socket. Its calls take `&self`: share it in an `Arc`, or borrow it. Dropping it closes
+/// it and frees its address ([closing](super#closing)).
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -31,25 +31,25 @@ use crate::io::Descriptor;
 /// # std::io::Result::Ok(()) }).unwrap();
 /// ```
 ///
-/// A server that receives much is better off with [`datagrams`](UdpSocket::datagrams):
-/// one operation for all of them, and no copy.
+/// A server that receives much should use [`datagrams`](UdpSocket::datagrams): one operation
+/// for all datagrams, and no copy.
 pub struct UdpSocket {
     fd: Descriptor,
 }
 
 impl UdpSocket {
-    /// Binds. Tries the addresses in order.
+    /// Creates a socket and binds it to the first of the addresses that can be bound.
     ///
     /// # Errors
-    /// That of the last address tried: `AddrInUse`, `PermissionDenied`, …
+    /// The error of the last address tried: `AddrInUse`, `PermissionDenied`, …
     pub fn bind(addresses: impl std::net::ToSocketAddrs) -> io::Result<UdpSocket> {
         std::net::UdpSocket::bind(addresses).map(|socket| UdpSocket {
             fd: Descriptor::new(socket),
         })
     }
 
-    /// Takes over a socket of the standard library (or, through it, one that was
-    /// made with `socket2` for an option that must be set before it is bound).
+    /// Converts a socket of the standard library (or, through it, one that was
+    /// created with `socket2` for an option that must be set before it is bound).
     ///
     /// # Errors
     /// If it cannot be put into the mode the ring needs.
@@ -68,11 +68,27 @@ impl UdpSocket {
         SockRef::from(&self.fd)
     }
 
-    /// Sets the peer: [`send`](UdpSocket::send) sends to it, and only what comes from
-    /// it is received. Tries the addresses in order.
+    /// Sets the peer: [`send`](UdpSocket::send) sends to it, and only its datagrams are
+    /// received. Tries the addresses in order.
+    ///
+    /// # Cancellation safety
+    /// The future waits only for the lookup of a name; if it is dropped there, no peer is set.
     ///
     /// # Errors
-    /// That of the last address tried, or of the look-up.
+    /// The error of the last address tried, or of the lookup.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::UdpSocket;
+    ///
+    /// let server = UdpSocket::bind("127.0.0.1:0")?;
+    /// let client = UdpSocket::bind("127.0.0.1:0")?;
+    /// client.connect(server.local_addr()?).await?;
+    /// client.send(b"ping").await?;
+    /// let mut buffer = [0; 16];
+    /// assert_eq!(server.recv(&mut buffer).await?, 4);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn connect(&self, addresses: impl ToSocketAddrs) -> io::Result<()> {
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to connect to");
         for address in resolve(addresses).await? {
@@ -86,17 +102,23 @@ impl UdpSocket {
 
     /// Sends one datagram to the peer set by [`connect`](UdpSocket::connect).
     ///
+    /// # Cancellation safety
+    /// If the future is dropped before it is ready, the datagram has not been sent.
+    ///
     /// # Errors
-    /// `NotConnected`; `ConnectionRefused` if an earlier one found no socket; EMSGSIZE
-    /// if it is too long.
+    /// `NotConnected`; `ConnectionRefused` if an earlier datagram found no socket; EMSGSIZE
+    /// if this one is too long.
     pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         datagram::send(&self.fd, bytes).await
     }
 
     /// Sends one datagram to the first of the addresses.
     ///
+    /// # Cancellation safety
+    /// If the future is dropped before it is ready, the datagram has not been sent.
+    ///
     /// # Errors
-    /// EMSGSIZE if it is too long; what else `sendto` answers; that of the look-up.
+    /// EMSGSIZE if it is too long; other errors of `sendto`; the error of the lookup.
     pub async fn send_to(&self, bytes: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
         let Some(to) = resolve(to).await?.first().copied() else {
             return Err(io::Error::new(
@@ -107,56 +129,75 @@ impl UdpSocket {
         datagram::send_to(&self.fd, bytes, &SockAddr::from(to)).await
     }
 
-    /// Receives one datagram of the peer; what does not fit is lost. Dropping the
-    /// future loses none.
+    /// Receives one datagram of the peer. Bytes that do not fit into `buffer` are lost.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time without losing a datagram.
     ///
     /// # Errors
-    /// `ConnectionRefused` if something sent earlier found no socket; outside a runtime.
+    /// `ConnectionRefused` if an earlier datagram found no socket; and outside a runtime.
     pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         datagram::recv(&self.fd, buffer, 0).await
     }
 
-    /// Receives one datagram, and its sender; what does not fit is lost. Dropping
-    /// the future loses none.
+    /// Receives one datagram, and returns its length and its sender. Bytes that do not fit into
+    /// `buffer` are lost.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time without losing a datagram.
     ///
     /// # Errors
-    /// As [`recv`](UdpSocket::recv).
+    /// Those of [`recv`](UdpSocket::recv).
     pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let (count, from) = datagram::recv_from(&self.fd, buffer, 0).await?;
         Ok((count, address(from)?))
     }
 
-    /// As [`recv_from`](UdpSocket::recv_from), but the datagram stays.
+    /// [`recv_from`](UdpSocket::recv_from) that leaves the datagram in the socket.
     ///
     /// # Errors
-    /// As [`recv`](UdpSocket::recv).
+    /// Those of [`recv`](UdpSocket::recv).
     pub async fn peek_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let (count, from) = datagram::recv_from(&self.fd, buffer, libc::MSG_PEEK).await?;
         Ok((count, address(from)?))
     }
 
-    /// All datagrams from now on, in the vCPU's own buffers: one operation receives
-    /// for ever, without a system call, an allocation or a copy per datagram.
+    /// Receives all datagrams from now on into the vCPU's own buffers: one operation,
+    /// without a system call, an allocation or a copy per datagram.
     ///
     /// A buffer ([`Builder::buffers`](crate::Builder::buffers)) holds 144 bytes less
-    /// of data than its size, 1904 by default; longer datagrams are cut off and
-    /// marked so. Use one of these per socket, and no other receiving call beside it.
+    /// of data than its size, 1904 by default; longer datagrams are truncated and
+    /// marked so. Use one `Datagrams` per socket, and no other receiving call beside it.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::UdpSocket;
+    ///
+    /// let server = UdpSocket::bind("127.0.0.1:0")?;
+    /// let client = UdpSocket::bind("127.0.0.1:0")?;
+    /// let mut datagrams = server.datagrams();
+    /// client.send_to(b"ping", server.local_addr()?).await?;
+    /// let datagram = datagrams.next().await?;
+    /// assert_eq!(&datagram.data[..], b"ping");
+    /// assert_eq!(datagram.from, client.local_addr()?);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     #[must_use]
     pub fn datagrams(&self) -> Datagrams {
         Datagrams {
-            arriving: Arriving::new(self.fd.share()),
+            receiver: DatagramReceiver::new(self.fd.share()),
         }
     }
 
-    /// The address it is bound to.
+    /// Returns the address to which the socket is bound.
     ///
     /// # Errors
-    /// What `getsockname` answers.
+    /// The error of `getsockname`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         address(self.socket().local_addr()?)
     }
 
-    /// The peer set by [`connect`](UdpSocket::connect).
+    /// Returns the peer set by [`connect`](UdpSocket::connect).
     ///
     /// # Errors
     /// `NotConnected`.
@@ -164,26 +205,26 @@ impl UdpSocket {
         address(self.socket().peer_addr()?)
     }
 
-    /// May it send to broadcast addresses?
+    /// Allows or forbids sending to broadcast addresses.
     ///
     /// # Errors
-    /// What `setsockopt` answers.
+    /// The error of `setsockopt`.
     pub fn set_broadcast(&self, on: bool) -> io::Result<()> {
         self.socket().set_broadcast(on)
     }
 
-    /// The hop limit of IPv4 packets.
+    /// Sets the hop limit of IPv4 packets.
     ///
     /// # Errors
-    /// What `setsockopt` answers.
+    /// The error of `setsockopt`.
     pub fn set_ttl(&self, hops: u32) -> io::Result<()> {
         self.socket().set_ttl_v4(hops)
     }
 
-    /// Does it receive what it sends to a multicast group itself?
+    /// Sets whether the socket receives its own datagrams to a multicast group.
     ///
     /// # Errors
-    /// What `setsockopt` answers.
+    /// The error of `setsockopt`.
     pub fn set_multicast_loop_v4(&self, on: bool) -> io::Result<()> {
         self.socket().set_multicast_loop_v4(on)
     }
@@ -191,7 +232,7 @@ impl UdpSocket {
     /// Joins a multicast group on the interface that has the address `interface`.
     ///
     /// # Errors
-    /// What `setsockopt` answers.
+    /// The error of `setsockopt`.
     pub fn join_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
         self.socket().join_multicast_v4(&group, &interface)
     }
@@ -199,7 +240,7 @@ impl UdpSocket {
     /// Leaves a multicast group.
     ///
     /// # Errors
-    /// What `setsockopt` answers.
+    /// The error of `setsockopt`.
     pub fn leave_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
         self.socket().leave_multicast_v4(&group, &interface)
     }
@@ -207,23 +248,23 @@ impl UdpSocket {
     /// Joins a multicast group on the interface with the index `interface`.
     ///
     /// # Errors
-    /// What `setsockopt` answers.
+    /// The error of `setsockopt`.
     pub fn join_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
         self.socket().join_multicast_v6(group, interface)
     }
 
-    /// The kernel's receive buffer, in bytes: what bursts must fit into.
+    /// Sets the size of the kernel's receive buffer, in bytes: bursts must fit into it.
     ///
     /// # Errors
-    /// What `setsockopt` answers.
+    /// The error of `setsockopt`.
     pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
         self.socket().set_recv_buffer_size(bytes)
     }
 
-    /// The kernel's send buffer, in bytes.
+    /// Sets the size of the kernel's send buffer, in bytes.
     ///
     /// # Errors
-    /// What `setsockopt` answers.
+    /// The error of `setsockopt`.
     pub fn set_send_buffer_size(&self, bytes: usize) -> io::Result<()> {
         self.socket().set_send_buffer_size(bytes)
     }
@@ -232,27 +273,30 @@ impl UdpSocket {
 /// A datagram in one of the vCPU's own buffers.
 #[derive(Debug)]
 pub struct Datagram {
-    /// The data. The buffer goes back to the kernel when this is dropped.
+    /// The data. When it is dropped the buffer goes back to the kernel.
     pub data: RecvBuf,
-    /// Its sender.
+    /// The sender.
     pub from: SocketAddr,
-    /// It was longer than the buffer; the rest is lost.
+    /// True if the datagram was longer than the buffer; the rest is lost.
     pub truncated: bool,
 }
 
-/// The datagrams that arrive at a socket; made by [`UdpSocket::datagrams`].
+/// The datagrams that arrive at a socket; created by [`UdpSocket::datagrams`].
 pub struct Datagrams {
-    arriving: Arriving,
+    receiver: DatagramReceiver,
 }
 
 impl Datagrams {
-    /// The next datagram. Dropping the future loses none; dropping `self` loses what
-    /// has arrived and not been taken.
+    /// Receives the next datagram.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time without losing a datagram. When `self` is dropped,
+    /// datagrams that have arrived and were not taken are lost.
     ///
     /// # Errors
-    /// As [`UdpSocket::recv`]; the next call goes on.
+    /// Those of [`UdpSocket::recv`]; the next call continues.
     pub async fn next(&mut self) -> io::Result<Datagram> {
-        let datagram = poll_fn(|cx| self.arriving.poll_next(cx)).await?;
+        let datagram = poll_fn(|cx| self.receiver.poll_next(cx)).await?;
         match datagram.from.ip() {
             Some(from) => Ok(Datagram {
                 data: datagram.data,

@@ -1,9 +1,9 @@
 //! The sending side of a connected socket.
 //!
-//! Owned buffers go through the ring: submitted with everything else of the turn,
-//! kept until the kernel is done. Borrowed ones ([`Writer`]) are handed to the
-//! kernel at once, by a `send` that does not wait; so nothing of them is ever in
-//! flight, and order is kept between the two as long as one waits for the other.
+//! Owned buffers go through the ring: submitted with all other operations of the turn, kept until
+//! the kernel is done. Borrowed ones ([`Writer`]) are passed to the kernel at once, by a `send`
+//! that does not wait; so none of their bytes are ever in flight, and the order of both kinds is
+//! kept as long as each waits for the other.
 
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
@@ -16,10 +16,11 @@ use super::transfer;
 use crate::io::{Descriptor, Readiness, Sink};
 use crate::preempt::at_once;
 
-/// `send` without waiting; a peer that has gone is an error, not a signal.
+/// Flags of a `send` without waiting; a peer that has gone is an error, not a signal.
 const NO_WAIT: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
-/// Sends what it is lent. Dropped in this order: first the operation, then the descriptor.
+/// Sends borrowed bytes. The fields are dropped in this order: first the operation, then the
+/// descriptor.
 pub(crate) struct Writer {
     room: Readiness,
     pub(crate) fd: Descriptor,
@@ -33,7 +34,7 @@ impl Writer {
         }
     }
 
-    /// Tells the peer that nothing more will come.
+    /// Ends the direction to the peer.
     pub(crate) fn shutdown(&self) -> io::Result<()> {
         SockRef::from(&self.fd).shutdown(Shutdown::Write)
     }
@@ -53,7 +54,7 @@ impl Sink for Writer {
         cx: &mut Context<'_>,
         buffers: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        // More than the kernel takes in one call are more than it must take.
+        // The kernel takes at most 1024 buffers per call; a write may be short.
         let buffers = &buffers[..buffers.len().min(1024)];
         self.room.poll_io(cx, &self.fd, |fd| {
             at_once(|| SockRef::from(fd).send_vectored_with_flags(buffers, NO_WAIT))
@@ -66,7 +67,7 @@ impl Sink for Writer {
 
     fn poll_close(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(match self.shutdown() {
-            // The peer was faster.
+            // The peer has closed the connection.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
             result => result,
         })
@@ -89,7 +90,7 @@ pub(crate) async fn write_all<B: IoBuf>(fd: &Fd, buffer: B) -> (io::Result<()>, 
     if length == 0 {
         return (Ok(()), buffer);
     }
-    if let Some(sent) = super::send_past_the_ring(fd, &buffer) {
+    if let Some(sent) = super::send_without_ring(fd, &buffer) {
         return match sent {
             sent if sent == length => (Ok(()), buffer),
             sent => Box::pin(write_rest(fd, buffer, sent)).await,
@@ -104,9 +105,9 @@ pub(crate) async fn write_all<B: IoBuf>(fd: &Fd, buffer: B) -> (io::Result<()>, 
     }
 }
 
-/// Goes on after a write of less than everything: the connection has met an error,
-/// which the next write reports, or the vCPU that was writing has been released,
-/// or the buffer is larger than the kernel takes at once. Boxed by those that await it: its state is not worth room in every write.
+/// Continues after a short write: the connection has met an error, which the next write reports,
+/// or the vCPU that was writing has been released, or the buffer is larger than the kernel takes
+/// at once. Boxed by its callers: its state would take room in every write.
 #[cold]
 async fn write_rest<B: IoBuf>(fd: &Fd, buffer: B, mut sent: usize) -> (io::Result<()>, B) {
     let length = buffer.io_len();
@@ -154,7 +155,7 @@ pub(crate) async fn write_all_vectored<B: IoBuf>(
         Err(error) if super::is_cancelled(&error) => 0,
         Err(error) => return (Err(error), buffers),
     };
-    // As in `write_rest`, buffer by buffer.
+    // Like `write_rest`, buffer by buffer.
     let mut done = Vec::with_capacity(buffers.len());
     let mut failed = None;
     for buffer in buffers {

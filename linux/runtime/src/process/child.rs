@@ -1,7 +1,7 @@
-//! A program that was started.
+//! A started program.
 //!
 //! ```text
-//!   running ── its end: the pidfd becomes readable ──► ended ── waited for ──► reaped
+//!   running ── it ends: the pidfd becomes readable ──► ended ── waited for ──► reaped
 //!      └── dropped: killed if asked to; a thread reaps it when it ends (`reaper.rs`)
 //! ```
 
@@ -24,25 +24,36 @@ pub type ChildStdout = PipeReader;
 /// The standard error of a child.
 pub type ChildStderr = PipeReader;
 
-/// A program that was started; made by [`Command::spawn`](super::Command::spawn).
+/// A started program; created by [`Command::spawn`](super::Command::spawn).
 ///
 /// Dropped before the program has ended, it is left running, or killed if
-/// [`kill_on_drop`](super::Command::kill_on_drop) was set. A thread reaps it when it ends, also
+/// [`kill_on_drop`](super::Command::kill_on_drop) was set. A thread reaps it when it ends, even
 /// after the end of the runtime.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// use upshift::process::Command;
+///
+/// let mut child = Command::new("sleep").arg("1000").spawn().await?;
+/// assert!(child.try_wait()?.is_none());
+/// child.kill().await?;
+/// assert!(!child.wait().await?.success());
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct Child {
-    /// Its standard input, if piped. Close it by dropping it.
+    /// Standard input, if piped. Drop it to close it.
     pub stdin: Option<ChildStdin>,
-    /// Its standard output, if piped.
+    /// Standard output, if piped.
     pub stdout: Option<ChildStdout>,
-    /// Its standard error, if piped.
+    /// Standard error, if piped.
     pub stderr: Option<ChildStderr>,
-    /// `None` only while it is dropped.
+    /// `None` only while the `Child` is dropped.
     process: Option<Process>,
     kill_on_drop: bool,
 }
 
-/// What is needed to see its end.
+/// The process, and the descriptor that reports its end.
 #[derive(Debug)]
 struct Process {
     child: std::process::Child,
@@ -81,7 +92,7 @@ impl Process {
 }
 
 impl Child {
-    /// On a thread that may block.
+    /// Wraps a child, on a thread that may block.
     pub(super) fn new(mut child: std::process::Child, kill_on_drop: bool) -> io::Result<Child> {
         match Child::parts(&mut child) {
             Ok((pidfd, stdin, stdout, stderr)) => Ok(Child {
@@ -97,7 +108,7 @@ impl Child {
                 kill_on_drop,
             }),
             Err(error) => {
-                // Its end could not be seen, so it shall not run.
+                // Its end could not be awaited, so it must not run.
                 let _ = child.kill();
                 let _ = child.wait();
                 Err(error)
@@ -128,25 +139,25 @@ impl Child {
         self.process.as_mut().expect("it is there until the drop")
     }
 
-    /// Its process id; `None` once it has been waited for, because the id may then be
-    /// another's.
+    /// Returns the process id, or `None` once the child has been waited for: the id may then
+    /// belong to another process.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
         let process = self.process.as_ref()?;
         process.status.is_none().then(|| process.child.id())
     }
 
-    /// A descriptor of the process, readable when it has ended.
+    /// Returns a descriptor of the process, readable when it has ended.
     #[must_use]
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         let process = self.process.as_ref().expect("it is there until the drop");
         process.pidfd.as_fd()
     }
 
-    /// Sends it a signal. It cannot hit another process.
+    /// Sends a signal to the program. It cannot hit another process.
     ///
     /// # Errors
-    /// ESRCH if it has ended; `PermissionDenied`; `InvalidInput` for no signal.
+    /// ESRCH if the program has ended; `PermissionDenied`; `InvalidInput` if `number` is no signal.
     pub fn send_signal(&mut self, number: i32) -> io::Result<()> {
         let pidfd = self.pidfd().as_raw_fd();
         // SAFETY: no pointers but one that is null.
@@ -165,48 +176,57 @@ impl Child {
         }
     }
 
-    /// Kills it (SIGKILL), without waiting for its end. No error if it has ended.
+    /// Kills the program (SIGKILL), without waiting for its end. No error if it has ended.
     ///
     /// # Errors
-    /// `PermissionDenied`, if it has become another user's.
+    /// `PermissionDenied`, if it now runs as another user.
     pub fn start_kill(&mut self) -> io::Result<()> {
         self.process().child.kill()
     }
 
-    /// Kills it (SIGKILL) and waits for its end.
+    /// Kills the program (SIGKILL) and waits for its end.
+    ///
+    /// # Cancellation safety
+    /// The program is killed at the first poll; a dropped future only stops waiting.
     ///
     /// # Errors
-    /// As [`start_kill`](Child::start_kill) and [`wait`](Child::wait).
+    /// Those of [`start_kill`](Child::start_kill) and [`wait`](Child::wait).
     pub async fn kill(&mut self) -> io::Result<()> {
         self.start_kill()?;
         self.wait().await.map(drop)
     }
 
-    /// Has it ended?
+    /// Returns the exit status if the program has ended.
     ///
     /// # Errors
-    /// What `waitpid` answers.
+    /// The error of `waitpid`.
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         self.process().try_wait()
     }
 
-    /// Closes its standard input and waits for its end. Dropping the future changes
-    /// nothing; asked again it answers the same.
+    /// Closes the program's standard input and waits for its end. A repeated call returns the same
+    /// status.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time; the standard input is closed by then.
     ///
     /// # Errors
-    /// What `waitpid` answers; outside a runtime.
+    /// The error of `waitpid`; and outside a runtime.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
-        // It might wait for what will never be written.
+        // The program might wait for input that will never be written.
         drop(self.stdin.take());
         let process = self.process();
         poll_fn(|cx| process.poll_wait(cx)).await
     }
 
-    /// Closes its standard input, collects what it writes to the streams that are
-    /// piped, and waits for its end.
+    /// Closes the program's standard input, collects the output of its piped streams, and
+    /// waits for its end.
+    ///
+    /// # Cancellation safety
+    /// A dropped future drops the [`Child`].
     ///
     /// # Errors
-    /// As [`wait`](Child::wait), and of reading.
+    /// Those of [`wait`](Child::wait), and errors of reading.
     pub async fn wait_with_output(mut self) -> io::Result<Output> {
         async fn collect(stream: Option<PipeReader>) -> io::Result<Vec<u8>> {
             let mut all = Vec::new();
@@ -232,7 +252,7 @@ impl Drop for Child {
             return;
         };
         if self.kill_on_drop && process.status.is_none() {
-            // It may have ended.
+            // It may have ended, which is no error.
             let _ = process.child.kill();
         }
         if !matches!(process.try_wait(), Ok(None)) {

@@ -1,4 +1,4 @@
-//! What is to be started, and how.
+//! A program to be started, and its options.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::Child;
 use crate::blocking;
 
-/// A program to start, with its arguments, environment and standard streams; as
-/// [`std::process::Command`], but what waits is a future.
+/// A program to start, with its arguments, environment and standard streams, like
+/// [`std::process::Command`]; methods that wait return futures.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -35,13 +35,13 @@ use crate::blocking;
 /// # std::io::Result::Ok(()) }).unwrap();
 /// ```
 pub struct Command {
-    /// Shared with the thread that starts it.
+    /// Shared with the thread that starts the program.
     inner: Arc<Mutex<std::process::Command>>,
     kill_on_drop: bool,
 }
 
 impl Command {
-    /// The program at a path, or found by its name in `PATH`.
+    /// Creates a command for the program at a path, or with a name found in `PATH`.
     pub fn new(program: impl AsRef<OsStr>) -> Command {
         Command::from(std::process::Command::new(program))
     }
@@ -50,7 +50,16 @@ impl Command {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the command of the standard library, for what has no method here.
+    /// Changes the command of the standard library, for options without a method here.
+    ///
+    /// ```
+    /// use std::os::unix::process::CommandExt;
+    ///
+    /// let mut command = upshift::process::Command::new("sh");
+    /// command.with_std(|std| {
+    ///     std.arg0("login-sh");
+    /// });
+    /// ```
     pub fn with_std(&mut self, change: impl FnOnce(&mut std::process::Command)) -> &mut Command {
         change(&mut self.lock());
         self
@@ -68,13 +77,13 @@ impl Command {
         self
     }
 
-    /// Sets a variable of its environment.
+    /// Sets a variable of the program's environment.
     pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Command {
         self.lock().env(name, value);
         self
     }
 
-    /// Sets variables of its environment.
+    /// Sets variables of the program's environment.
     pub fn envs(
         &mut self,
         variables: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>,
@@ -83,69 +92,72 @@ impl Command {
         self
     }
 
-    /// Takes a variable out of its environment.
+    /// Removes a variable from the program's environment.
     pub fn env_remove(&mut self, name: impl AsRef<OsStr>) -> &mut Command {
         self.lock().env_remove(name);
         self
     }
 
-    /// Starts it with an empty environment.
+    /// Starts the program with an empty environment.
     pub fn env_clear(&mut self) -> &mut Command {
         self.lock().env_clear();
         self
     }
 
-    /// Its working directory.
+    /// Sets the working directory.
     pub fn current_dir(&mut self, directory: impl AsRef<Path>) -> &mut Command {
         self.lock().current_dir(directory);
         self
     }
 
-    /// Its standard input; inherited by default.
+    /// Sets the standard input; inherited by default.
     pub fn stdin(&mut self, stream: impl Into<Stdio>) -> &mut Command {
         self.lock().stdin(stream);
         self
     }
 
-    /// Its standard output; inherited by default.
+    /// Sets the standard output; inherited by default.
     pub fn stdout(&mut self, stream: impl Into<Stdio>) -> &mut Command {
         self.lock().stdout(stream);
         self
     }
 
-    /// Its standard error; inherited by default.
+    /// Sets the standard error; inherited by default.
     pub fn stderr(&mut self, stream: impl Into<Stdio>) -> &mut Command {
         self.lock().stderr(stream);
         self
     }
 
-    /// The user it runs as.
+    /// Sets the user as which the program runs.
     pub fn uid(&mut self, user: u32) -> &mut Command {
         self.lock().uid(user);
         self
     }
 
-    /// The group it runs as.
+    /// Sets the group as which the program runs.
     pub fn gid(&mut self, group: u32) -> &mut Command {
         self.lock().gid(group);
         self
     }
 
-    /// The process group it joins; 0: one of its own, so that Ctrl-C does not reach it.
+    /// Sets the process group that the program joins; 0: a new one, so that Ctrl-C does not reach
+    /// the program.
     pub fn process_group(&mut self, group: i32) -> &mut Command {
         self.lock().process_group(group);
         self
     }
 
-    /// Kill it (SIGKILL) when its [`Child`] is dropped before it has ended? No, by
-    /// default: it runs on.
+    /// Sets whether the program is killed (SIGKILL) when its [`Child`] is dropped before it has
+    /// ended. By default it continues to run.
     pub fn kill_on_drop(&mut self, kill: bool) -> &mut Command {
         self.kill_on_drop = kill;
         self
     }
 
-    /// Starts it. If the future is dropped, the program may have been started; then it
-    /// is as if its [`Child`] had been dropped.
+    /// Starts the program.
+    ///
+    /// # Cancellation safety
+    /// If the future is dropped, the program may have been started; its [`Child`] is dropped then.
     ///
     /// # Errors
     /// `NotFound`, `PermissionDenied`, …; when no process or descriptor is left; and
@@ -164,22 +176,28 @@ impl Command {
         .await
     }
 
-    /// Starts it and waits for its end. It is killed if the future is dropped and
+    /// Starts the program and waits for its end.
+    ///
+    /// # Cancellation safety
+    /// A dropped future drops the [`Child`], which kills the program if
     /// [`kill_on_drop`](Command::kill_on_drop) is set.
     ///
     /// # Errors
-    /// As [`spawn`](Command::spawn).
+    /// Those of [`spawn`](Command::spawn).
     pub async fn status(&mut self) -> io::Result<ExitStatus> {
         let mut child = self.spawn().await?;
-        // They will not be read.
+        // Nobody reads the piped streams.
         drop((child.stdout.take(), child.stderr.take()));
         child.wait().await
     }
 
-    /// Starts it, collects its standard output and error, and waits for its end.
+    /// Starts the program, collects its standard output and error, and waits for its end.
+    ///
+    /// # Cancellation safety
+    /// Like that of [`status`](Command::status).
     ///
     /// # Errors
-    /// As [`spawn`](Command::spawn), and of reading.
+    /// Those of [`spawn`](Command::spawn), and errors of reading.
     pub async fn output(&mut self) -> io::Result<Output> {
         self.stdout(Stdio::piped()).stderr(Stdio::piped());
         self.spawn().await?.wait_with_output().await

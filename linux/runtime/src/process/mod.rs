@@ -1,11 +1,10 @@
-//! Other programs.
+//! Child processes.
 //!
 //! A program is started on a thread for blocking calls, because that takes as long as
 //! a `fork` and an `exec`; so it starts with the ordinary scheduling policy and on all
-//! CPUs of the process, also if a pinned or elevated vCPU asked for it. Its end is seen
-//! through a descriptor of the process (pidfd), waited for by a poll operation on the
-//! ring: no signal handler, and no thread that waits but one for all children whose [`Child`] was
-//! dropped.
+//! CPUs of the process, even if a pinned or elevated vCPU asked for it. A poll operation on the
+//! ring waits for its end, by a descriptor of the process (pidfd): no signal handler, and no
+//! waiting thread but one for all children whose [`Child`] was dropped.
 //!
 //! ```
 //! # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

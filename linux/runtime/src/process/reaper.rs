@@ -1,10 +1,10 @@
-//! The thread that waits for the ends of children whose handle is gone, so that none stays a
-//! zombie.
+//! The thread that waits for the ends of children whose [`Child`](super::Child) was dropped, so
+//! that none stays a zombie.
 //!
 //! It is one thread of the process, not a coroutine: the runtime that started a child may end
 //! before the child does. The thread begins with the first such child and ends with the last. It
-//! sleeps in `poll` on the descriptors of the processes and on one that tells of more;
-//! O(children) per end.
+//! sleeps in `poll` on the descriptors of the processes and on an eventfd that announces more
+//! children; O(children) per end.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -22,82 +22,83 @@ pub(super) struct Orphan {
 }
 
 impl Orphan {
-    /// Does it run on? A child that cannot be waited for has been reaped by someone else.
+    /// Returns true if the child is running. A child that cannot be waited for has been reaped
+    /// elsewhere.
     fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 }
 
-/// The children that the thread is given.
+/// The children that the thread has still to take.
 struct Reaper {
-    /// Wakes the thread; `None`: there is none.
-    bell: Option<Arc<OwnedFd>>,
-    fresh: Vec<Orphan>,
+    /// Wakes the thread; `None` if there is no thread.
+    eventfd: Option<Arc<OwnedFd>>,
+    incoming: Vec<Orphan>,
 }
 
 static REAPER: Mutex<Reaper> = Mutex::new(Reaper {
-    bell: None,
-    fresh: Vec::new(),
+    eventfd: None,
+    incoming: Vec::new(),
 });
 
 fn reaper() -> MutexGuard<'static, Reaper> {
     REAPER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for the end of a child that runs. If no thread can be had, the child is left for the
+/// Waits for the end of a running child. If no thread can be started, the child is left for the
 /// thread that the next call starts.
 pub(super) fn reap(orphan: Orphan) {
     let mut reaper = reaper();
-    reaper.fresh.push(orphan);
-    match &reaper.bell {
-        Some(bell) => ring(bell),
-        None => reaper.bell = start().ok(),
+    reaper.incoming.push(orphan);
+    match &reaper.eventfd {
+        Some(eventfd) => notify(eventfd),
+        None => reaper.eventfd = start().ok(),
     }
 }
 
-fn ring(bell: &OwnedFd) {
-    let one = 1u64;
-    // SAFETY: a pointer to a local of the size given. A full counter is as good as one more.
-    unsafe { libc::write(bell.as_raw_fd(), (&raw const one).cast(), 8) };
+fn notify(eventfd: &OwnedFd) {
+    let increment = 1u64;
+    // SAFETY: a pointer to a local of the size given. A full counter wakes the thread too.
+    unsafe { libc::write(eventfd.as_raw_fd(), (&raw const increment).cast(), 8) };
 }
 
-/// Starts the thread. With the lock, for which the thread waits.
+/// Starts the thread. The caller holds the lock, for which the thread waits.
 fn start() -> io::Result<Arc<OwnedFd>> {
     // SAFETY: no pointers.
-    let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    if bell < 0 {
+    let eventfd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if eventfd < 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: just opened, without another owner.
-    let bell = Arc::new(unsafe { OwnedFd::from_raw_fd(bell) });
-    let hears = bell.clone();
+    let eventfd = Arc::new(unsafe { OwnedFd::from_raw_fd(eventfd) });
+    let reaper_eventfd = eventfd.clone();
     thread::Builder::new()
         .name("upshift-reaper".into())
         .stack_size(64 << 10)
-        .spawn(move || serve(&hears))?;
-    Ok(bell)
+        .spawn(move || serve(&reaper_eventfd))?;
+    Ok(eventfd)
 }
 
-fn serve(bell: &OwnedFd) {
+fn serve(eventfd: &OwnedFd) {
     let mut children: Vec<Orphan> = Vec::new();
     loop {
         {
             let mut reaper = reaper();
-            children.append(&mut reaper.fresh);
+            children.append(&mut reaper.incoming);
             children.retain_mut(Orphan::runs);
             if children.is_empty() {
-                reaper.bell = None;
+                reaper.eventfd = None;
                 return;
             }
         }
-        wait(bell, &children);
+        wait(eventfd, &children);
     }
 }
 
-/// Returns when one has ended or another has come.
-fn wait(bell: &OwnedFd, children: &[Orphan]) {
+/// Returns when a child has ended or another has been added.
+fn wait(eventfd: &OwnedFd, children: &[Orphan]) {
     let descriptors = children.iter().map(|orphan| orphan.pidfd.as_raw_fd());
-    let mut polled: Vec<_> = std::iter::once(bell.as_raw_fd())
+    let mut polled: Vec<_> = std::iter::once(eventfd.as_raw_fd())
         .chain(descriptors)
         .map(|fd| libc::pollfd {
             fd,
@@ -109,7 +110,7 @@ fn wait(bell: &OwnedFd, children: &[Orphan]) {
     // SAFETY: pointers to locals of the sizes given.
     let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
     // SAFETY: as above.
-    unsafe { libc::read(bell.as_raw_fd(), (&raw mut count).cast(), 8) };
+    unsafe { libc::read(eventfd.as_raw_fd(), (&raw mut count).cast(), 8) };
     if ready < 0 {
         // Interrupted, or refused: more descriptors than RLIMIT_NOFILE allows by now.
         thread::sleep(Duration::from_millis(10));

@@ -1,6 +1,6 @@
-//! The atomics of the primitives, and the lock of a value that users look at: `std`'s, or `loom`'s under the model checker
-//! (`scheduler/models`), so that the same source runs under exhaustion and in
-//! production. The lock, which spins, is replaced there by the checker's.
+//! The atomics of the primitives, and the lock of a value that users borrow: `std`'s, or
+//! `loom`'s under the model checker (`scheduler/models`), so that the checker and production run
+//! the same source. The checker replaces the spinning [`Lock`](super::Lock) too.
 
 #[cfg(loom)]
 pub(super) use loom::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ pub(super) use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(not(loom))]
 pub(super) use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// `const` where the atomics can be made at compile time: `loom`'s cannot.
+/// Makes a function `const` where atomics can be created at compile time: `loom`'s cannot.
 macro_rules! const_fn {
     ($(#[$about:meta])* $public:vis const fn $($rest:tt)*) => {
         $(#[$about])*

@@ -1,16 +1,16 @@
-//! A place where so many meet.
+//! A rendezvous of a fixed number of coroutines.
 //!
-//! Invariant, under the lock: fewer have arrived in this round than are awaited. The one
-//! that completes the round begins the next one and wakes the others, most urgent first.
+//! Invariant, under the lock: fewer coroutines have arrived in this round than are awaited. The
+//! last arrival of a round begins the next one and wakes the others, most urgent first.
 
 use std::fmt;
 
 use super::lock::Lock;
 use super::{Notify, proceed};
 
-/// Lets no coroutine pass until so many have arrived; then all of them, and the next round begins.
+/// Makes coroutines wait until a fixed number has arrived; then the next round begins.
 ///
-/// A coroutine that has begun to wait counts as arrived, also if its future is dropped.
+/// A coroutine that has begun to wait counts as arrived even if its future is dropped.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -37,7 +37,7 @@ struct Round {
 }
 
 impl Barrier {
-    /// For so many; 0 counts as 1.
+    /// Creates a barrier for `awaited` coroutines; 0 counts as 1.
     #[must_use]
     pub fn new(awaited: usize) -> Barrier {
         Barrier {
@@ -50,10 +50,21 @@ impl Barrier {
         }
     }
 
-    /// Waits until all have arrived. One of each round is the leader: the last.
+    /// Waits until all coroutines of the round have arrived. The last of them is the leader.
+    ///
+    /// # Cancellation safety
+    /// Not cancellation safe: a future that was polled and is dropped has arrived. The round
+    /// then ends one coroutine short.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let barrier = upshift::sync::Barrier::new(1);
+    /// assert!(barrier.wait().await.is_leader());
+    /// # });
+    /// ```
     pub async fn wait(&self) -> BarrierWaitResult {
         proceed().await;
-        // Made before the round is looked at, so it sees the end of it.
+        // Created before the round is read, so that the end of that round is not missed.
         let mut over = self.over.notified();
         let round = {
             let mut state = self.state.lock();
@@ -73,7 +84,8 @@ impl Barrier {
         loop {
             over.await;
             over = self.over.notified();
-            // Else it was the end of the round before.
+            // If the number is the same, the notification was for the end of an
+            // earlier round.
             if self.state.lock().number != round {
                 return BarrierWaitResult(false);
             }
@@ -89,12 +101,12 @@ impl fmt::Debug for Barrier {
     }
 }
 
-/// What [`Barrier::wait`] gives.
+/// The result of [`Barrier::wait`].
 #[derive(Clone, Debug)]
 pub struct BarrierWaitResult(bool);
 
 impl BarrierWaitResult {
-    /// Is it the one of its round that was last?
+    /// Returns true for the last coroutine of each round.
     #[must_use]
     pub fn is_leader(&self) -> bool {
         self.0

@@ -1,15 +1,15 @@
-//! Every message to every receiver.
+//! A channel on which every receiver gets every message.
 //!
 //! The last messages lie in a ring; a receiver is a position in it. Invariants, under the
 //! lock:
 //!
 //! * the ring holds the messages of the positions `tail - ring.len() .. tail`;
-//! * a message counts the receivers that have not passed it; at zero it is gone from the ring.
-//!   As receivers pass in order, those that are gone are the oldest ones.
+//! * a message counts the receivers that have not passed it; at zero it is removed from the ring.
+//!   As receivers pass in order, the removed ones are the oldest.
 //!
-//! A message is cloned without the lock, under one of its own: for clones of users may take
-//! long. The last receiver gets the message itself. An allocation per message. A receiver that
-//! goes passes what it has not received, a few messages per lock.
+//! A message is cloned without the channel's lock, under a lock of its own: a user's `clone` may
+//! take long. The last receiver gets the message itself. One allocation per message. A dropped
+//! receiver passes the messages that it has not received, a few per lock.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,15 +26,15 @@ use error::SendError;
 pub use receiver::Receiver;
 pub use weak::WeakSender;
 
-/// Messages that a receiver passes in one go when it is dropped.
-const PASSED_AT_ONCE: u64 = 32;
+/// Number of messages that a dropped receiver passes per lock.
+const DROP_BATCH: u64 = 32;
 
 struct Shared<T> {
     state: Lock<State<T>>,
-    /// Told at each message, and when the last sender goes.
+    /// Notified at each message, and when the last sender is dropped.
     sent: Notify,
-    /// Told when the last receiver goes.
-    deserted: Notify,
+    /// Notified when the last receiver is dropped.
+    no_receivers: Notify,
 }
 
 struct State<T> {
@@ -49,11 +49,11 @@ struct State<T> {
 
 struct Entry<T> {
     message: Option<Arc<Message<T>>>,
-    /// Receivers that have not passed it.
+    /// Number of receivers that have not passed it.
     awaited: usize,
 }
 
-/// `Mutex` so that receivers of several threads may clone what is not `Sync`.
+/// A `Mutex` lets receivers of several threads clone a value that is not `Sync`.
 type Message<T> = Mutex<Option<T>>;
 
 impl<T> State<T> {
@@ -61,7 +61,8 @@ impl<T> State<T> {
         self.tail - self.ring.len() as u64
     }
 
-    /// The message of a position in the ring, of which a receiver passes it; true: as the last.
+    /// Lets a receiver pass the message at a position of the ring. Returns the message, and true
+    /// if this receiver was the last.
     fn pass(&mut self, position: u64) -> (Option<Arc<Message<T>>>, bool) {
         let index = (position - self.head()) as usize;
         let Some(entry) = self.ring.get_mut(index) else {
@@ -75,13 +76,13 @@ impl<T> State<T> {
     }
 }
 
-/// A channel on which every receiver gets every message sent after it came.
+/// Creates a channel on which every receiver gets every message sent after it subscribed.
 ///
-/// It keeps `capacity` messages, rounded up to a power of two. A receiver that is slower
-/// misses the oldest ones, and is told how many.
+/// The channel keeps `capacity` messages, rounded up to a power of two. A receiver that is
+/// slower misses the oldest ones, and is told how many.
 ///
 /// # Panics
-/// Without room for a message, and with room for more than `usize::MAX / 2`.
+/// If `capacity` is 0 or above `usize::MAX / 2`.
 ///
 /// ```
 /// use upshift::sync::broadcast;
@@ -102,16 +103,27 @@ pub fn channel<T: Clone>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     (sender, receiver)
 }
 
-/// Sends messages. Clone it for more senders.
+/// Sends messages to all receivers. Clone it for more senders.
+///
+/// ```
+/// use upshift::sync::broadcast;
+///
+/// let sender = broadcast::Sender::new(4);
+/// assert!(sender.send("nobody listens").is_err());
+/// let (mut first, mut second) = (sender.subscribe(), sender.subscribe());
+/// assert_eq!(sender.send("hello"), Ok(2));
+/// assert_eq!(first.try_recv(), Ok("hello"));
+/// assert_eq!(second.try_recv(), Ok("hello"));
+/// ```
 pub struct Sender<T> {
     shared: Arc<Shared<T>>,
 }
 
 impl<T> Sender<T> {
-    /// A channel without receivers.
+    /// Creates a channel without receivers.
     ///
     /// # Panics
-    /// As [`channel`].
+    /// If `capacity` is 0 or above `usize::MAX / 2`.
     #[must_use]
     #[track_caller]
     pub fn new(capacity: usize) -> Sender<T> {
@@ -131,15 +143,16 @@ impl<T> Sender<T> {
                     receivers: 0,
                 }),
                 sent: Notify::new(),
-                deserted: Notify::new(),
+                no_receivers: Notify::new(),
             }),
         }
     }
 
-    /// Sends to all receivers there are; how many. They are woken most urgent first.
+    /// Sends a message to all present receivers and returns their number. They are woken most
+    /// urgent first. Never waits: the oldest message makes room if the channel is full.
     ///
     /// # Errors
-    /// [`SendError`] with the message when there is none.
+    /// [`SendError`] with the message when there is no receiver.
     pub fn send(&self, value: T) -> Result<usize, SendError<T>> {
         let mut message = Some(Arc::new(Mutex::new(Some(value))));
         let mut state = self.shared.state.lock();
@@ -152,9 +165,10 @@ impl<T> Sender<T> {
                 None => unreachable!("it is the only reference"),
             };
         }
-        let oldest = match state.ring.len() == state.capacity {
-            true => state.ring.pop_front(),
-            false => None,
+        let oldest = if state.ring.len() == state.capacity {
+            state.ring.pop_front()
+        } else {
+            None
         };
         state.ring.push_back(Entry {
             message,
@@ -167,19 +181,29 @@ impl<T> Sender<T> {
         Ok(receivers)
     }
 
-    /// One more receiver: of what is sent from now on.
+    /// Creates a receiver of the messages sent from now on.
     #[must_use]
     pub fn subscribe(&self) -> Receiver<T> {
         Receiver::new(&self.shared)
     }
 
-    /// A sender that does not keep the channel open.
+    /// Creates a sender that does not keep the channel open.
+    ///
+    /// ```
+    /// use upshift::sync::broadcast;
+    ///
+    /// let (sender, receiver) = broadcast::channel::<u8>(1);
+    /// let weak = sender.downgrade();
+    /// assert!(weak.upgrade().is_some());
+    /// drop(sender);
+    /// assert!(weak.upgrade().is_none() && receiver.is_closed());
+    /// ```
     #[must_use]
     pub fn downgrade(&self) -> WeakSender<T> {
         WeakSender::new(&self.shared)
     }
 
-    /// How many messages some receiver has not received yet.
+    /// Returns the number of messages that some receiver has not received yet.
     #[must_use]
     pub fn len(&self) -> usize {
         let state = self.shared.state.lock();
@@ -187,50 +211,61 @@ impl<T> Sender<T> {
         state.ring.len() - gone
     }
 
-    /// Has every receiver received everything?
+    /// Returns true if every receiver has received every message.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many receivers there are.
+    /// Returns the number of receivers.
     #[must_use]
     pub fn receiver_count(&self) -> usize {
         self.shared.state.lock().receivers
     }
 
     /// Waits until there is no receiver.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (sender, receiver) = upshift::sync::broadcast::channel::<u8>(1);
+    /// drop(receiver);
+    /// sender.closed().await;
+    /// # });
+    /// ```
     pub async fn closed(&self) {
         proceed().await;
         loop {
-            let deserted = self.shared.deserted.notified();
+            let no_receivers = self.shared.no_receivers.notified();
             if self.receiver_count() == 0 {
                 return;
             }
-            deserted.await;
+            no_receivers.await;
         }
     }
 
-    /// Are both of one channel?
+    /// Returns true if both are senders of one channel.
     #[must_use]
     pub fn same_channel(&self, other: &Sender<T>) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// How many senders there are.
+    /// Returns the number of senders.
     #[must_use]
     pub fn strong_count(&self) -> usize {
         self.shared.state.lock().senders
     }
 
-    /// How many weak ones there are.
+    /// Returns the number of weak senders.
     #[must_use]
     pub fn weak_count(&self) -> usize {
         self.shared.state.lock().weak
     }
 }
 
-/// The value of a message to which this is the only reference.
+/// Returns the value of a message, if this is the only reference to it.
 fn taken<T>(message: Arc<Message<T>>) -> Option<T> {
     Arc::into_inner(message)?
         .into_inner()

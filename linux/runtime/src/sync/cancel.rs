@@ -1,9 +1,9 @@
-//! Asking for an end, in a tree.
+//! Requests for cancellation, in a tree.
 //!
-//! Invariant, under a token's lock: while it is not cancelled it has all children that are
-//! alive in its list; a cancelled one has none. So the thread that cancels a token takes the list and
-//! goes on with it, and a child of a cancelled token is born cancelled. No two locks are held
-//! at a time.
+//! Invariant, under a token's lock: while the token is not cancelled, its list has all of its
+//! live children; a cancelled token has no list. So the thread that cancels a token takes the
+//! list and continues with it, and a child of a cancelled token is created cancelled. No two
+//! locks are held at a time.
 
 use std::fmt;
 use std::future::Future;
@@ -14,11 +14,11 @@ use std::task::{Context, Poll};
 use super::lock::Lock;
 use super::{Notify, OwnedNotified};
 
-/// Lets any number of coroutines know that they should end.
+/// Tells any number of coroutines that they should end.
 ///
 /// Clones are the same token. A [child](CancellationToken::child_token) is cancelled with its
-/// parent, and not the other way round. What waits is woken most urgent level first within a
-/// token.
+/// parent, but not the parent with its child. Waiters of a token are woken most urgent level
+/// first.
 ///
 /// ```
 /// use upshift::{Priority, sync::CancellationToken};
@@ -38,7 +38,7 @@ pub struct CancellationToken {
 }
 
 struct Node {
-    /// Kept, because the way to a child leads through its parent.
+    /// Kept alive, because the way to a child leads through its parent.
     parent: Option<Arc<Node>>,
     state: Lock<State>,
     /// `Arc` so that a future can keep it without the token.
@@ -50,7 +50,7 @@ struct State {
     children: Vec<Weak<Node>>,
 }
 
-/// One after the other, for a chain may be long.
+/// Drops the ancestors in a loop: recursion could overflow the stack on a long chain.
 impl Drop for Node {
     fn drop(&mut self) {
         let mut up = self.parent.take();
@@ -61,13 +61,13 @@ impl Drop for Node {
 }
 
 impl CancellationToken {
-    /// Not cancelled, without a parent.
+    /// Creates a token that is not cancelled and has no parent.
     #[must_use]
     pub fn new() -> CancellationToken {
-        CancellationToken::born(None, false)
+        CancellationToken::with_parent(None, false)
     }
 
-    fn born(parent: Option<Arc<Node>>, cancelled: bool) -> CancellationToken {
+    fn with_parent(parent: Option<Arc<Node>>, cancelled: bool) -> CancellationToken {
         CancellationToken {
             node: Arc::new(Node {
                 parent,
@@ -80,17 +80,29 @@ impl CancellationToken {
         }
     }
 
-    /// A token that is cancelled when this one is.
+    /// Creates a token that is cancelled with this one.
+    ///
+    /// ```
+    /// use upshift::sync::CancellationToken;
+    ///
+    /// let server = CancellationToken::new();
+    /// let connection = server.child_token();
+    /// let other = server.child_token();
+    /// connection.cancel();
+    /// assert!(!server.is_cancelled() && !other.is_cancelled());
+    /// server.cancel();
+    /// assert!(other.is_cancelled());
+    /// ```
     #[must_use]
     pub fn child_token(&self) -> CancellationToken {
-        let child = CancellationToken::born(Some(self.node.clone()), false);
+        let child = CancellationToken::with_parent(Some(self.node.clone()), false);
         let mut dead = Vec::new();
         let mut state = self.node.state.lock();
         if state.cancelled {
             drop(state);
-            return CancellationToken::born(None, true);
+            return CancellationToken::with_parent(None, true);
         }
-        // Before the list grows those that are gone make room: O(1) per child on average.
+        // Before the list grows, dropped children make room: O(1) per child on average.
         if state.children.len() == state.children.capacity() {
             let children = std::mem::take(&mut state.children);
             let (alive, gone): (Vec<_>, Vec<_>) = children
@@ -107,7 +119,7 @@ impl CancellationToken {
         child
     }
 
-    /// Cancels this token and all below it. O(tokens and waiters).
+    /// Cancels this token and all of its descendants. O(tokens and waiters).
     pub fn cancel(&self) {
         let mut below = vec![Arc::downgrade(&self.node)];
         while let Some(node) = below.pop() {
@@ -126,18 +138,39 @@ impl CancellationToken {
         }
     }
 
-    /// Has it been cancelled?
+    /// Returns true if the token has been cancelled.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.node.state.lock().cancelled
     }
 
-    /// Waits until it is cancelled. The future may be dropped at any time.
+    /// Waits until the token is cancelled.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time.
+    ///
+    /// ```
+    /// use upshift::sync::CancellationToken;
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let token = CancellationToken::new();
+    /// let child = token.child_token();
+    /// let worker = upshift::spawn(
+    ///     async move {
+    ///         child.cancelled().await;
+    ///         "cleaned up"
+    ///     },
+    ///     upshift::Priority::Inherit,
+    /// );
+    /// token.cancel();
+    /// assert_eq!(worker.await.unwrap(), "cleaned up");
+    /// # });
+    /// ```
     pub fn cancelled(&self) -> Cancelled {
         self.clone().cancelled_owned()
     }
 
-    /// [`cancelled`](CancellationToken::cancelled) of a token that is not needed otherwise.
+    /// [`cancelled`](CancellationToken::cancelled) that consumes the token.
     pub fn cancelled_owned(self) -> Cancelled {
         let notified = self.node.cancelled.clone().notified_owned();
         Cancelled {
@@ -146,12 +179,38 @@ impl CancellationToken {
         }
     }
 
-    /// Cancels the token when it is dropped.
+    /// Returns a guard that cancels the token when it is dropped.
+    ///
+    /// ```
+    /// use upshift::sync::CancellationToken;
+    ///
+    /// let token = CancellationToken::new();
+    /// drop(token.clone().drop_guard().disarm());
+    /// assert!(!token.is_cancelled());
+    /// drop(token.clone().drop_guard());
+    /// assert!(token.is_cancelled());
+    /// ```
     pub fn drop_guard(self) -> DropGuard {
         DropGuard { token: Some(self) }
     }
 
-    /// The future's output, unless the token is cancelled before.
+    /// Runs a future until it is ready or the token is cancelled. Returns `None` if the token was
+    /// cancelled first; the future is dropped then.
+    ///
+    /// # Cancellation safety
+    /// That of `future`, which is dropped with this one.
+    ///
+    /// ```
+    /// use upshift::sync::CancellationToken;
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let token = CancellationToken::new();
+    /// assert_eq!(token.run_until_cancelled(async { 1 }).await, Some(1));
+    /// token.cancel();
+    /// let forever = std::future::pending::<()>();
+    /// assert_eq!(token.run_until_cancelled(forever).await, None);
+    /// # });
+    /// ```
     pub async fn run_until_cancelled<F: Future>(&self, future: F) -> Option<F::Output> {
         let mut future = std::pin::pin!(future);
         let mut cancelled = self.cancelled();
@@ -183,7 +242,8 @@ impl fmt::Debug for CancellationToken {
 #[must_use = "futures do nothing unless awaited"]
 pub struct Cancelled {
     token: CancellationToken,
-    /// Asked for before the first look at the token.
+    /// Created before the token is checked for the first time, so that no cancellation is
+    /// missed.
     notified: OwnedNotified,
 }
 
@@ -203,7 +263,7 @@ impl fmt::Debug for Cancelled {
     }
 }
 
-/// Cancels its token when it is dropped; made by [`CancellationToken::drop_guard`].
+/// Cancels its token when it is dropped; created by [`CancellationToken::drop_guard`].
 #[derive(Debug)]
 #[must_use = "the token is cancelled when this is dropped"]
 pub struct DropGuard {
@@ -211,7 +271,7 @@ pub struct DropGuard {
 }
 
 impl DropGuard {
-    /// The token, which is not cancelled then.
+    /// Returns the token without cancelling it.
     #[must_use]
     pub fn disarm(mut self) -> CancellationToken {
         self.token.take().expect("there until it is disarmed")

@@ -1,16 +1,14 @@
 //! A small lock around the state of a primitive.
 //!
-//! Invariant: what it guards is touched only through a [`Guard`], of which there
-//! is one at a time. It is held for some ten instructions and never across a
-//! wake, a drop of a waker or of a user's value, or an `await`; so a failed
-//! attempt means that the holder is running elsewhere or has been interrupted.
-//! Not fair, not poisoned.
+//! Invariant: the value is touched only through a [`Guard`], of which there is one at a time. The
+//! lock is held for some ten instructions and never across a wake, a drop of a waker or of a
+//! user's value, or an `await`; so a failed attempt means that the holder is running elsewhere or
+//! has been interrupted. Not fair, not poisoned.
 //!
-//! Taking it is one atomic exchange (5 ns), giving it back a plain store: half of
-//! what `std::sync::Mutex` costs, which must look for sleepers on release. A thread
-//! that finds it taken spins, then yields, then sleeps with growing pauses: a holder
-//! that was preempted by the waiter itself (real-time priorities on one CPU) gets
-//! to run and there is no deadlock.
+//! To lock is one atomic exchange, to unlock a plain store: `std::sync::Mutex` needs a second
+//! exchange, which looks for sleepers. A thread that finds the lock taken spins, then yields,
+//! then sleeps with growing pauses: a holder that was preempted by the waiter itself (real-time
+//! priorities on one CPU) gets to run, so there is no deadlock.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -22,9 +20,9 @@ use std::time::Duration;
 
 use crate::preempt::permit::Critical;
 
-/// Attempts that only spin.
+/// Number of attempts that only spin.
 const SPINS: u32 = 64;
-/// Attempts before the thread sleeps instead of yielding.
+/// Number of attempts before the thread sleeps instead of yielding.
 const YIELDS: u32 = SPINS + 64;
 
 pub(crate) struct Lock<T> {
@@ -32,12 +30,12 @@ pub(crate) struct Lock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached by one thread at a time, whichever it is.
+// SAFETY: one thread at a time reaches the value; `T: Send` allows any thread.
 unsafe impl<T: Send> Send for Lock<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
-// It is given back before anything unwinds that is not ours.
+// The lock is released before a panic of user code unwinds through the primitive.
 impl<T> UnwindSafe for Lock<T> {}
 impl<T> RefUnwindSafe for Lock<T> {}
 
@@ -51,7 +49,7 @@ impl<T> Lock<T> {
 
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, T> {
-        // The holder is not suspended in the middle: others would spin.
+        // A suspended holder would make others spin: its poll is not suspended meanwhile.
         let critical = Critical::enter();
         if self.held.swap(true, Ordering::Acquire) {
             self.wait();
@@ -88,7 +86,7 @@ impl<T> fmt::Debug for Lock<T> {
     }
 }
 
-/// The right to the value; gives the lock back when dropped.
+/// Exclusive access to the value; unlocks when dropped.
 pub(crate) struct Guard<'a, T> {
     lock: &'a Lock<T>,
     #[expect(dead_code, reason = "held for its drop, which comes after the lock's")]

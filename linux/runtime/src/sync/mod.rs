@@ -1,46 +1,51 @@
 //! Primitives for coroutines that know about priorities.
 //!
-//! | type | what for |
+//! | type | purpose |
 //! |---|---|
 //! | [`Mutex`] | exclusive access across `await`s; waiters lend their level to the holder |
 //! | [`RwLock`] | one writer or several readers; waiters lend their level to the writer |
 //! | [`Semaphore`] | a number of permits |
 //! | [`Notify`] | waking without data |
-//! | [`Barrier`] | a place where so many meet |
-//! | [`OnceCell`] | a value made by the first that needs it; the others lend to it |
+//! | [`Barrier`] | a rendezvous of a fixed number of coroutines |
+//! | [`OnceCell`] | a value made by its first user; the others lend their level to that one |
 //! | [`SetOnce`] | a value that others wait for |
-//! | [`CancellationToken`] | asking for an end, in a tree |
+//! | [`CancellationToken`] | requests that coroutines end, in a tree |
 //! | [`mpsc`] | many senders, one receiver; bounded or not |
 //! | [`oneshot`] | one value, once |
 //! | [`watch`] | the latest value, for many |
 //! | [`broadcast`] | every message to every receiver |
 //!
-//! Names and signatures are tokio's; `docs/ecosystem.md` lists what differs.
+//! Names and signatures are tokio's; `docs/ecosystem.md` lists the differences.
 //!
-//! All of them wake their waiters *most urgent level first*, first come first
-//! served within a level; the level is the coroutine's effective one when it was
-//! last polled, and [`Level::DEFAULT`] outside a runtime. What is released is
-//! handed over to the next in that order, so no other can take it on the way.
+//! All of them wake their waiters *most urgent level first*, first come first served within a
+//! level; the level is the coroutine's effective one when it was last polled, and
+//! [`Level::DEFAULT`] outside a runtime. A released lock, permit or slot is handed over to the
+//! next waiter in that order, so no newcomer can take it on the way.
 //!
 //! They work with any waker and on any thread: coroutines of several runtimes,
-//! foreign executors, and (the `blocking_` calls of the channels) plain threads.
-//! A future that is dropped while it waits leaves no trace; what it had been
-//! handed goes to the next.
+//! foreign executors, and (the `blocking_` calls) plain threads.
 //!
-//! Inside, each is a few words behind a lock that is held for some ten
-//! instructions; there is no system call and, but for channels that grow and
-//! queues that become longer than ever before, no allocation per operation.
+//! # Cancellation safety
+//! Every future of this module may be dropped while it waits. It leaves its queue; a lock,
+//! permit, slot or notification that it had been handed goes to the next waiter. Its place in
+//! the queue is lost: a new future queues behind the waiters of its level. Methods whose
+//! cancellation has another effect say so.
 //!
-//! Besides the lock, only the word of [`Mutex`], the count of broadcasts of
-//! [`Notify`], the counts of [`watch`] and the flag of [`OnceCell`] are atomics;
-//! everything else is guarded by the lock. They, and what
-//! becomes of a waiter that is dropped while it is chosen, are model-checked
+//! # Cost
+//! Each primitive is a few words behind a lock that is held for some ten instructions; there is
+//! no system call and, but for channels that grow and queues that become longer than ever before,
+//! no allocation per operation.
+//!
+//! Besides the lock, only the word of [`Mutex`], the count of broadcasts of [`Notify`], the
+//! counts of [`watch`] and the flag of [`OnceCell`] are atomics; the lock guards everything else.
+//! The model checker covers them, and a waiter that is dropped while it is chosen
 //! (`scheduler/models`).
 
 mod atomic;
 mod barrier;
 pub mod broadcast;
 mod cancel;
+mod error_text;
 #[cfg(not(loom))]
 pub(crate) mod lock;
 pub mod mpsc;
@@ -50,7 +55,6 @@ mod once_cell;
 pub mod oneshot;
 mod park;
 mod rwlock;
-mod says;
 mod semaphore;
 mod set_once;
 pub(crate) mod spare;
@@ -84,19 +88,19 @@ pub use semaphore::{
 pub use set_once::{SetOnce, SetOnceError};
 pub(crate) use spare::{Spare, register, wake};
 
-/// May a future that could complete do so, or must it give way first? Then it
-/// gives its locks back, wakes itself and returns `Pending`.
+/// Returns true if a future that could complete may do so now. If false, the poll has used up
+/// its budget: the future releases its locks, wakes itself and returns `Pending`.
 #[inline]
 pub(crate) fn may_proceed() -> bool {
     coop::poll_proceed(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
-/// [`may_proceed`] as a future, for primitives that are made of others.
+/// [`may_proceed`] as a future, for primitives that are built from others.
 async fn proceed() {
     poll_fn(coop::poll_proceed).await;
 }
 
-/// The level to wait at.
+/// Returns the level at which the caller waits.
 #[inline]
 fn waiting_level() -> Level {
     host::current_level().unwrap_or_default()

@@ -1,7 +1,7 @@
-//! A mutex that may be held across `await`, and lends.
+//! A mutex that may be held across `await`, with priority inheritance.
 //!
-//! The state is one word, so that a coroutine that finds the mutex taken knows in the same
-//! step by which thread:
+//! The state is one word, so that a coroutine that finds the mutex taken learns in the same
+//! step which coroutine holds it:
 //!
 //! ```text
 //!   bits 63..32     31         30      29..0
@@ -16,24 +16,24 @@
 //!     free ──────────► locked(holder) ──────────► locked(holder) CONTENDED
 //!       ▲ ◄──────────    2 unlock                   │ 4 unlock: hand over
 //!       └───────────────────────────────────────────┤   to the next waiter,
-//!              4 nothing waits (any more)            └──► locked(next) [CONTENDED]
+//!              4 no waiter is left                   └──► locked(next) [CONTENDED]
 //! ```
 //!
-//! * A contended mutex is never free: no other can take it before its next holder.
+//! * A contended mutex is never free: no newcomer can take it before its next holder.
 //! * CONTENDED is set before a waiter is in the queue, so 2 cannot miss a waiter.
 //! * Ids are those of one runtime, *the mutex's runtime*: the first that takes it. Holders
-//!   and waiters of other runtimes have no name here, and neither lend nor are lent to.
-//!   It changes only when that runtime is gone, by an unnamed holder, with no waiter in
+//!   and waiters of other runtimes have no name here; they neither lend nor receive a level.
+//!   The runtime changes only when it is gone, by an unnamed holder, with no waiter in
 //!   the queue: so a word never outlives the runtime that gives it its meaning.
 //! * The coroutine that the word names counts the mutex among its locks, from before the word
-//!   says so until after: so what it is lent for one lock does not end with another.
-//! * A waiter lends under the queue's lock, and takes back there what it has lent, when it gives up
-//!   or is polled and has become less urgent. A holder with waiters goes through that lock before it
-//!   reports the release: what was lent to it for this mutex ends with this mutex.
+//!   names it until after: so a level lent for one lock does not end with another.
+//! * A waiter lends under the queue's lock. There it also withdraws the loan, when it gives up
+//!   or is polled at a less urgent level. A holder with waiters goes through that lock before it
+//!   reports the release: all loans for this mutex end with its release.
 //! * A future that was handed the mutex and is dropped instead of polled does 4.
 //!
-//! Uncontended: two atomic read-modify-writes, and what the scheduler does to know
-//! how many locks a coroutine holds. A guard may be dropped on any thread.
+//! Uncontended: two atomic read-modify-writes, and the scheduler's count of the locks
+//! that a coroutine holds. A guard may be dropped on any thread.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -59,12 +59,12 @@ const UNLOCKED: u64 = 0;
 const CONTENDED: u64 = 1 << 31;
 const LOCKED: u64 = 1 << 30;
 const INDEX: u64 = LOCKED - 1;
-/// Locked by what has no name.
+/// The holder has no id in the mutex's runtime.
 const UNNAMED: u64 = LOCKED | INDEX;
 /// The runtime of a mutex that no coroutine has taken yet.
 const NO_RUNTIME: u64 = 0;
 
-/// The word of a mutex that `holder` has.
+/// Returns the word of a mutex that `holder` has locked.
 #[inline]
 fn locked_by(holder: Option<CoroutineId>) -> u64 {
     match holder {
@@ -73,26 +73,26 @@ fn locked_by(holder: Option<CoroutineId>) -> u64 {
     }
 }
 
-/// What has it, by its word.
+/// Returns the holder that the word names.
 #[inline]
 fn holder(word: u64) -> Option<CoroutineId> {
     (word & INDEX != INDEX).then(|| CoroutineId::from_u64(word & !(CONTENDED | LOCKED)))
 }
 
-/// Exclusive access to a `T`, also across `await`s.
+/// An exclusive lock that may be held across `await`s.
 ///
 /// * Waiters are served most urgent level first, first come first served within a
-///   level. The lock is handed over: no other takes it in between.
-/// * A waiter *lends its level* to the coroutine that holds the lock, so that what
-///   is urgent waits for the critical section only, not for everything of the
-///   levels between (priority inversion).
-/// * Coroutines of several runtimes may share one. They lend within the runtime that
+///   level. The lock is handed over: no newcomer takes it in between.
+/// * A waiter *lends its level* to the coroutine that holds the lock, so that urgent
+///   work waits for the critical section only, not for everything of the levels
+///   between (priority inversion).
+/// * Coroutines of several runtimes may share a mutex. They lend within the runtime that
 ///   used it first; when that is gone, within another.
-/// * There is no poisoning: when a coroutine panics the lock is given back and the
-///   next holder sees the value as it was left.
+/// * There is no poisoning: when a coroutine panics the lock is released and the next holder sees
+///   the value as it was left.
 ///
-/// A lock and an unlock without contention cost two atomic steps. The usual
-/// advice holds: for a few instructions without `await`, `std::sync::Mutex` does.
+/// A lock and an unlock without contention cost two atomic steps. For a critical section
+/// of a few instructions without `await`, use `std::sync::Mutex`.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -129,7 +129,7 @@ impl<T: ?Sized> RefUnwindSafe for Mutex<T> {}
 
 impl<T> Mutex<T> {
     const_fn! {
-        /// A free mutex.
+        /// Creates an unlocked mutex.
         ///
         /// ```
         /// static COUNT: upshift::sync::Mutex<u32> = upshift::sync::Mutex::new(0);
@@ -146,14 +146,14 @@ impl<T> Mutex<T> {
     }
 
     const_fn! {
-        /// [`new`](Mutex::new), which is `const` too.
+        /// Creates an unlocked mutex: the same as [`new`](Mutex::new), under tokio's name.
         #[must_use]
         pub const fn const_new(value: T) -> Mutex<T> {
             Mutex::new(value)
         }
     }
 
-    /// The value.
+    /// Consumes the mutex and returns the value.
     ///
     /// ```
     /// assert_eq!(upshift::sync::Mutex::new(3).into_inner(), 3);
@@ -165,10 +165,14 @@ impl<T> Mutex<T> {
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Waits for the lock.
+    /// Locks the mutex, waiting until it is free.
     ///
-    /// The future may be dropped at any time: it leaves the queue, or hands the
-    /// lock on. Polled again after its end it asks for the lock once more.
+    /// # Cancellation safety
+    /// The future may be dropped at any time: it leaves the queue, and a lock that it had been
+    /// handed goes to the next waiter. Polled again after it was ready, it locks once more.
+    ///
+    /// # Deadlock
+    /// A coroutine that locks a mutex that it holds waits for ever.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -182,10 +186,10 @@ impl<T: ?Sized> Mutex<T> {
         Locking::new(self)
     }
 
-    /// The lock if it is free.
+    /// Locks the mutex if it is free.
     ///
     /// # Errors
-    /// [`TryLockError`]: it is taken.
+    /// [`TryLockError`] if the mutex is locked.
     ///
     /// ```
     /// let mutex = upshift::sync::Mutex::new(1);
@@ -202,7 +206,7 @@ impl<T: ?Sized> Mutex<T> {
         self.take().ok_or(TryLockError::new())
     }
 
-    /// The value: exclusive access to the mutex needs no lock.
+    /// Returns the value: exclusive access to the mutex needs no lock.
     ///
     /// ```
     /// let mut mutex = upshift::sync::Mutex::new(1);
@@ -213,7 +217,7 @@ impl<T: ?Sized> Mutex<T> {
         self.value.get_mut()
     }
 
-    /// Transition 1.
+    /// Transition 1: locks the mutex if it is free.
     #[inline]
     fn take(&self) -> Option<MutexGuard<'_, T>> {
         let (word, elsewhere) = self.name();
@@ -222,42 +226,43 @@ impl<T: ?Sized> Mutex<T> {
             .word
             .compare_exchange(UNLOCKED, word, Ordering::AcqRel, Ordering::Relaxed);
         if taken.is_err() {
-            self.forget(word);
+            self.release_name(word);
             return None;
         }
         if let Some(number) = elsewhere {
-            self.settle_anew(number);
+            self.replace_runtime(number);
         }
         Some(self.guard())
     }
 
-    /// The word of a mutex that the caller has, counted among its locks; with the
+    /// Returns the word of a mutex that the caller has, counted among its locks; with the
     /// caller's runtime if that is not the mutex's.
     #[inline]
     fn name(&self) -> (u64, Option<u64>) {
         let runtime = self.runtime.load(Ordering::Relaxed);
         match context::lock_taken(runtime) {
             Taker::Named(id) => (self.word_of(id), None),
-            Taker::Elsewhere(number) if runtime == NO_RUNTIME => self.settle(number),
+            Taker::Elsewhere(number) if runtime == NO_RUNTIME => self.adopt_runtime(number),
             Taker::Elsewhere(number) => (UNNAMED, Some(number)),
             Taker::Unnamed => (UNNAMED, None),
         }
     }
 
-    /// The word of a holder that has been counted.
+    /// Returns the word of a holder that has been counted.
     #[inline]
     fn word_of(&self, id: CoroutineId) -> u64 {
         let word = locked_by(Some(id));
         if word == UNNAMED {
-            // An index that does not fit.
+            // The index does not fit into the word.
             context::lock_released(self.runtime.load(Ordering::Relaxed), id);
         }
         word
     }
 
-    /// The first coroutine: no word and no waiter has had a name yet.
+    /// Makes the first coroutine's runtime the mutex's: no word and no waiter has had a
+    /// name yet.
     #[cold]
-    fn settle(&self, number: u64) -> (u64, Option<u64>) {
+    fn adopt_runtime(&self, number: u64) -> (u64, Option<u64>) {
         let settled =
             self.runtime
                 .compare_exchange(NO_RUNTIME, number, Ordering::Relaxed, Ordering::Relaxed);
@@ -268,10 +273,10 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// The caller has the mutex without a name, and is of this runtime: makes it the mutex's
-    /// if the other one is gone.
+    /// Makes the caller's runtime the mutex's if the former one is gone. The caller holds the
+    /// mutex without a name.
     #[cold]
-    fn settle_anew(&self, number: u64) {
+    fn replace_runtime(&self, number: u64) {
         if context::is_alive(self.runtime.load(Ordering::Relaxed)) {
             return;
         }
@@ -279,7 +284,7 @@ impl<T: ?Sized> Mutex<T> {
         if !waiters.is_empty() || self.word.load(Ordering::Relaxed) & !CONTENDED != UNNAMED {
             return;
         }
-        // The coroutine that took it under the old name is being polled no more.
+        // The coroutine that took the mutex under the old name is not polled any more.
         self.runtime.store(number, Ordering::Relaxed);
         let (word, _) = self.name();
         // The queue's lock is held, and the word is ours: no other thread changes it.
@@ -288,15 +293,15 @@ impl<T: ?Sized> Mutex<T> {
         drop(waiters);
     }
 
-    /// The caller has made the word its own.
+    /// Creates the guard. The word is the caller's.
     #[inline]
     fn guard(&self) -> MutexGuard<'_, T> {
         MutexGuard::new(self)
     }
 
-    /// The word names its holder no more.
+    /// Counts the lock no longer for the holder that `word` names.
     #[inline]
-    fn forget(&self, word: u64) {
+    fn release_name(&self, word: u64) {
         if let Some(id) = holder(word) {
             context::lock_released(self.runtime.load(Ordering::Relaxed), id);
         }
@@ -329,7 +334,7 @@ impl<T: ?Sized> Mutex<T> {
         waiters.settle_first(|word| level_of(runtime, word));
         let waker = waiters.pop(|word| {
             next = match holder(word) {
-                // Its future has moved on, and it is gone.
+                // The coroutine that queued is gone; its future is elsewhere.
                 Some(id) if !context::lock_granted(runtime, id) => UNNAMED,
                 _ => word,
             };
@@ -348,8 +353,8 @@ impl<T: ?Sized> Mutex<T> {
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Those that still wait have lent to the holder before. The next one is as urgent as they are, but its level may change before it
-    /// has given the mutex back.
+    /// Lends the level of the first waiter to the next holder. Waiters have lent to the former
+    /// holder. The next one is as urgent, but its level may change before it unlocks.
     fn lend_on(&self, waiters: &WaitQueue<u64>, next: u64) {
         if let Some((level, waiting)) = waiters.first()
             && waiting != UNNAMED
@@ -359,10 +364,11 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// A waiter has another level, or waits no more: what the holder in `word` is lent follows.
+    /// Adjusts the loan of the holder in `word` after a waiter left or changed its level.
     fn lend_again(&self, waiters: &WaitQueue<u64>, word: u64) {
         let level = match waiters.first() {
-            // Its level is not known here; those behind it may have lent.
+            // The level of a foreign waiter is not known; those behind it may have
+            // lent.
             Some((_, UNNAMED)) => return,
             Some((level, _)) => Some(level),
             None => None,
@@ -373,7 +379,7 @@ impl<T: ?Sized> Mutex<T> {
     }
 }
 
-/// The level of the waiter that `word` names.
+/// Returns the present level of the waiter that `word` names.
 fn level_of(runtime: u64, word: u64) -> Option<Level> {
     holder(word).and_then(|id| context::level_of(runtime, id))
 }
@@ -403,7 +409,7 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Transition 3: the word of the contended mutex; none if it is free.
+    /// Transition 3. Returns the word of the contended mutex, or `None` if it is free.
     fn contend(&self) -> Option<u64> {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {

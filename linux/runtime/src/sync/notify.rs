@@ -1,8 +1,8 @@
 //! Waking without data: at most one stored permit.
 //!
-//! Invariant, under the lock: while there is a waiter no permit is stored. A waiter
-//! that `notify_one` chose and that is dropped before it ran hands the
-//! notification on. Every call takes the lock once: one atomic step.
+//! Invariant, under the lock: while there is a waiter no permit is stored. A waiter that
+//! `notify_one` chose and that is dropped before it ran passes the notification on. Every call
+//! takes the lock once: one atomic step.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ mod notified;
 use notified::Waiting;
 pub use notified::{Notified, OwnedNotified};
 
-/// Wakes coroutines that wait for something to have happened.
+/// Notifies coroutines of an event, without data.
 ///
-/// [`notify_one`](Notify::notify_one) wakes the most urgent waiter (first come
-/// first served within a level). If nothing waits it stores a permit, which the
-/// next [`notified`](Notify::notified) takes; further calls do not add to it.
-/// [`notify_waiters`](Notify::notify_waiters) wakes every waiter whose `notified()`
-/// was called before, and stores nothing.
+/// [`notify_one`](Notify::notify_one) wakes the most urgent waiter (first come first served
+/// within a level). If there is no waiter it stores a permit, which the next
+/// [`notified`](Notify::notified) takes; further calls do not add to it.
+/// [`notify_waiters`](Notify::notify_waiters) wakes every waiter whose `notified()` was called
+/// before, and stores nothing.
 ///
 /// ```
 /// use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
@@ -47,7 +47,7 @@ pub use notified::{Notified, OwnedNotified};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct Notify {
-    /// Calls of `notify_waiters`; changes under the lock.
+    /// Number of calls of `notify_waiters`; changes under the lock.
     broadcasts: AtomicU64,
     state: Lock<State>,
 }
@@ -57,7 +57,7 @@ struct State {
     waiters: WaitQueue<By>,
 }
 
-/// Which call took a waiter out of the queue.
+/// The call that took a waiter out of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     None,
@@ -68,7 +68,7 @@ enum By {
 
 impl Notify {
     const_fn! {
-        /// Without a permit.
+        /// Creates a `Notify` without a permit.
         ///
         /// ```
         /// static CHANGED: upshift::sync::Notify = upshift::sync::Notify::new();
@@ -86,7 +86,8 @@ impl Notify {
     }
 
     const_fn! {
-        /// [`new`](Notify::new), which is `const` too.
+        /// Creates a `Notify` without a permit: the same as [`new`](Notify::new), under
+        /// tokio's name.
         #[must_use]
         pub const fn const_new() -> Notify {
             Notify::new()
@@ -99,8 +100,12 @@ impl Notify {
 
     /// Waits for a notification.
     ///
-    /// From the moment of this call (not only of the first poll) the future sees
-    /// `notify_waiters`; it can miss no `notify_one`, which is stored.
+    /// From this call on (not only from the first poll) the future receives
+    /// `notify_waiters`; a `notify_one` is stored until a future takes it.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time: a notification by `notify_one` that it had
+    /// received goes to the next waiter, or is stored. Its place in the queue is lost.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -113,24 +118,69 @@ impl Notify {
         Notified::new(self)
     }
 
-    /// [`notified`](Notify::notified) with a future that keeps the `Notify` alive.
+    /// [`notified`](Notify::notified) with a future that keeps the `Notify` alive, and can be
+    /// moved into another coroutine.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::{Priority, sync::Notify};
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let notify = Arc::new(Notify::new());
+    /// let waiter = upshift::spawn(notify.clone().notified_owned(), Priority::Inherit);
+    /// notify.notify_one();
+    /// waiter.await.unwrap();
+    /// # });
+    /// ```
     pub fn notified_owned(self: Arc<Self>) -> OwnedNotified {
         OwnedNotified::new(self)
     }
 
-    /// Wakes the most urgent waiter, of equals the one that waits longest, or stores
+    /// Wakes the most urgent waiter, of equals the one that has waited longest, or stores
     /// the permit.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let notify = upshift::sync::Notify::new();
+    /// notify.notify_one();
+    /// notify.notify_one(); // Without effect: there is a permit.
+    /// notify.notified().await;
+    /// # });
+    /// ```
     pub fn notify_one(&self) {
         self.pass_on(self.state.lock(), By::One);
     }
 
     /// Wakes the most urgent waiter, of equals the one that came last, or stores the
     /// permit.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let notify = upshift::sync::Notify::new();
+    /// let mut first = std::pin::pin!(notify.notified());
+    /// let mut second = std::pin::pin!(notify.notified());
+    /// first.as_mut().enable();
+    /// second.as_mut().enable();
+    /// notify.notify_last();
+    /// second.await;
+    /// assert!(!first.enable());
+    /// # });
+    /// ```
     pub fn notify_last(&self) {
         self.pass_on(self.state.lock(), By::Last);
     }
 
-    /// Wakes all waiters. O(waiters).
+    /// Wakes all waiters, and stores no permit. O(waiters).
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let notify = upshift::sync::Notify::new();
+    /// let (first, second) = (notify.notified(), notify.notified());
+    /// notify.notify_waiters();
+    /// first.await;
+    /// second.await;
+    /// # });
+    /// ```
     pub fn notify_waiters(&self) {
         let mut state = self.state.lock();
         self.broadcasts.fetch_add(1, Ordering::Release);

@@ -1,6 +1,6 @@
-//! A value that is made once, by the first that needs it.
+//! A cell whose value is made once, by its first user.
 //!
-//! Invariant: `value` is written by the holder of `making`, before `made` is set, and never
+//! Invariant: the holder of `making` writes `value`, before `made` is set, and nothing writes it
 //! again while the cell is shared. So a thread that sees `made` may read it.
 
 use std::cell::UnsafeCell;
@@ -14,9 +14,9 @@ use super::atomic::{AtomicU64, Ordering, const_fn};
 
 /// A cell that is filled once, also by an `async` function.
 ///
-/// One coroutine makes the value; the others wait, and *lend it their level* meanwhile: what
-/// is urgent does not wait for what is between. If it fails, panics or is cancelled, the most
-/// urgent of those that wait tries next.
+/// One coroutine makes the value; the others wait, and *lend it their level* meanwhile: urgent
+/// work does not wait for work of the levels between. If making the value fails, panics or is
+/// cancelled, the most urgent waiter tries next.
 ///
 /// ```
 /// use upshift::sync::OnceCell;
@@ -35,9 +35,9 @@ pub struct OnceCell<T> {
     value: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: the value is moved in by one thread, and then only looked at or moved out.
+// SAFETY: one thread moves the value in; then it is only read, or moved out.
 unsafe impl<T: Send> Send for OnceCell<T> {}
-// SAFETY: as above; it may be moved in by one thread and dropped by another.
+// SAFETY: like above; one thread may move the value in and another drop it.
 unsafe impl<T: Send + Sync> Sync for OnceCell<T> {}
 impl<T: std::panic::UnwindSafe> std::panic::UnwindSafe for OnceCell<T> {}
 impl<T: std::panic::RefUnwindSafe + std::panic::UnwindSafe> std::panic::RefUnwindSafe
@@ -47,7 +47,7 @@ impl<T: std::panic::RefUnwindSafe + std::panic::UnwindSafe> std::panic::RefUnwin
 
 impl<T> OnceCell<T> {
     const_fn! {
-        /// Empty; in a `static` too.
+        /// Creates an empty cell; in a `static` too.
         #[must_use]
         pub const fn const_new() -> OnceCell<T> {
             OnceCell {
@@ -59,7 +59,14 @@ impl<T> OnceCell<T> {
     }
 
     const_fn! {
-        /// With this value; in a `static` too.
+        /// Creates a cell with this value; in a `static` too.
+        ///
+        /// ```
+        /// use upshift::sync::OnceCell;
+        ///
+        /// static ANSWER: OnceCell<u32> = OnceCell::const_new_with(42);
+        /// assert_eq!(ANSWER.get(), Some(&42));
+        /// ```
         #[must_use]
         pub const fn const_new_with(value: T) -> OnceCell<T> {
             OnceCell {
@@ -70,54 +77,67 @@ impl<T> OnceCell<T> {
         }
     }
 
-    /// Empty.
+    /// Creates an empty cell.
     #[must_use]
     pub fn new() -> OnceCell<T> {
         OnceCell::const_new()
     }
 
-    /// With this value, if there is one.
+    /// Creates a cell with this value, or an empty one.
     #[must_use]
     pub fn new_with(value: Option<T>) -> OnceCell<T> {
         value.map_or_else(OnceCell::new, OnceCell::const_new_with)
     }
 
-    /// Is there a value?
+    /// Returns true if the cell has a value.
     #[must_use]
     pub fn initialized(&self) -> bool {
         self.made.load(Ordering::Acquire) != 0
     }
 
-    /// The value, if there is one.
+    /// Returns the value, if the cell has one.
     #[must_use]
     pub fn get(&self) -> Option<&T> {
         if !self.initialized() {
             return None;
         }
-        // SAFETY: written before it was said to be, and not since.
+        // SAFETY: written before `made` was set, and not since.
         unsafe { &*self.value.get() }.as_ref()
     }
 
-    /// The value, if there is one.
+    /// Returns the value, if the cell has one.
     pub fn get_mut(&mut self) -> Option<&mut T> {
         self.value.get_mut().as_mut()
     }
 
-    /// Takes the value out.
+    /// Consumes the cell and returns the value.
     #[must_use]
     pub fn into_inner(self) -> Option<T> {
         self.value.into_inner()
     }
 
     /// Takes the value out and leaves the cell empty.
+    ///
+    /// ```
+    /// let mut cell = upshift::sync::OnceCell::new_with(Some(1));
+    /// assert_eq!(cell.take(), Some(1));
+    /// assert!(!cell.initialized());
+    /// ```
     pub fn take(&mut self) -> Option<T> {
         std::mem::take(self).into_inner()
     }
 
-    /// Puts a value in.
+    /// Sets the value.
     ///
     /// # Errors
-    /// [`SetError`] with it: there is one, or one is being made.
+    /// [`SetError`] with `value` if the cell has a value, or one is being made.
+    ///
+    /// ```
+    /// let cell = upshift::sync::OnceCell::new();
+    /// cell.set(1)?;
+    /// assert!(cell.set(2).unwrap_err().is_already_init_err());
+    /// # Ok::<(), upshift::sync::SetError<i32>>(())
+    /// ```
     pub fn set(&self, value: T) -> Result<(), SetError<T>> {
         let making = self.making.try_lock();
         if self.initialized() {
@@ -130,15 +150,31 @@ impl<T> OnceCell<T> {
         Ok(())
     }
 
-    /// The caller holds `making`, and the cell is empty.
+    /// Stores the value. The caller holds `making`, and the cell is empty.
     fn fill(&self, value: T) -> &T {
-        // SAFETY: we are the only one that makes the value, and no reader looks before `made`.
+        // SAFETY: the holder of `making` is the only writer, and no reader looks before
+        // `made`.
         let value = unsafe { (*self.value.get()).insert(value) };
         self.made.store(1, Ordering::Release);
         value
     }
 
-    /// The value, which `make` makes if there is none.
+    /// Returns the value; if there is none, `make` makes it.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time: a half-made value is dropped, and the most urgent
+    /// waiter begins anew.
+    ///
+    /// # Deadlock
+    /// If `make` initializes the same cell, it waits for itself.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let cell = upshift::sync::OnceCell::new();
+    /// assert_eq!(*cell.get_or_init(async || 1).await, 1);
+    /// assert_eq!(*cell.get_or_init(async || 2).await, 1);
+    /// # });
+    /// ```
     pub async fn get_or_init<F, Fut>(&self, make: F) -> &T
     where
         F: FnOnce() -> Fut,
@@ -151,10 +187,22 @@ impl<T> OnceCell<T> {
         }
     }
 
-    /// The value, which `make` makes if there is none.
+    /// Returns the value; if there is none, `make` makes it.
+    ///
+    /// # Cancellation safety
+    /// Like that of [`get_or_init`](OnceCell::get_or_init).
     ///
     /// # Errors
-    /// What `make` fails with; the cell stays empty.
+    /// The error of `make`; the cell stays empty.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let cell = upshift::sync::OnceCell::new();
+    /// let failed = cell.get_or_try_init(async || "x".parse::<u8>()).await;
+    /// assert!(failed.is_err());
+    /// assert_eq!(cell.get_or_try_init(async || "7".parse::<u8>()).await, Ok(&7));
+    /// # });
+    /// ```
     pub async fn get_or_try_init<E, F, Fut>(&self, make: F) -> Result<&T, E>
     where
         F: FnOnce() -> Fut,
@@ -172,7 +220,8 @@ impl<T> OnceCell<T> {
     }
 }
 
-/// What a cell has whose value may be missing: `Default`, `From` the value, and those that look at the value.
+/// Implements the traits of a cell whose value may be missing: `Default`, `From` the value,
+/// `Clone`, comparison and `Debug`.
 macro_rules! cell_traits {
     ($cell:ident) => {
         impl<T> Default for $cell<T> {
@@ -214,23 +263,23 @@ pub(super) use cell_traits;
 
 cell_traits!(OnceCell);
 
-/// Why [`OnceCell::set`] failed; the value is inside.
+/// The error of [`OnceCell::set`], with the rejected value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetError<T> {
-    /// There is a value already.
+    /// The cell has a value.
     AlreadyInitializedError(T),
-    /// One is being made.
+    /// Another coroutine or thread is making the value.
     InitializingError(T),
 }
 
 impl<T> SetError<T> {
-    /// Is there a value already?
+    /// Returns true if the cell has a value.
     #[must_use]
     pub fn is_already_init_err(&self) -> bool {
         matches!(self, SetError::AlreadyInitializedError(_))
     }
 
-    /// Is one being made?
+    /// Returns true if another coroutine or thread is making the value.
     #[must_use]
     pub fn is_initializing_err(&self) -> bool {
         matches!(self, SetError::InitializingError(_))

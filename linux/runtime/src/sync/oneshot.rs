@@ -1,9 +1,9 @@
 //! One value from one sender to one receiver, once.
 //!
-//! One allocation. Each call takes a short lock (one atomic step), and so does the end of a side that has not said its last word. Invariant,
-//! under the lock: a value is inside only until the receiver takes it or goes, and once it is, the sender is done; a
-//! sender that finds the receiver gone gets its value back. Values and wakers are
-//! dropped without the lock.
+//! One allocation. Each call takes a short lock (one atomic step), and so does the drop of a side
+//! that is not done. Invariant, under the lock: the value is inside only until the receiver takes
+//! it or is dropped, and the sender is done once it is; a sender that finds the receiver gone gets
+//! its value back. Values and wakers are dropped without the lock.
 //!
 //! ```
 //! use upshift::{Priority, sync::oneshot};
@@ -31,9 +31,9 @@ pub use error::{RecvError, TryRecvError};
 
 struct State<T> {
     value: Option<T>,
-    /// The sender is gone, or has sent.
+    /// Set when the sender has sent or is dropped.
     sent: bool,
-    /// The receiver is gone, closed, or has the value.
+    /// Set when the receiver is dropped, closed, or has the value.
     closed: bool,
     receiver: Option<Waker>,
     sender: Option<Waker>,
@@ -41,7 +41,7 @@ struct State<T> {
 
 type Shared<T> = Arc<Lock<State<T>>>;
 
-/// A channel for one value.
+/// Creates a channel for one value.
 ///
 /// ```
 /// let (sender, mut receiver) = upshift::sync::oneshot::channel();
@@ -63,22 +63,22 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
         },
         Receiver {
             shared,
-            over: false,
+            done: false,
         },
     )
 }
 
-/// Gives the value. Dropped without it, the receiver gets [`RecvError`].
+/// Sends the value. If it is dropped first, the receiver gets [`RecvError`].
 pub struct Sender<T> {
-    /// `None`: it has sent.
+    /// `None` once it has sent.
     shared: Option<Shared<T>>,
 }
 
 impl<T> Sender<T> {
-    /// Gives the value. That the receiver is there does not mean that it will look.
+    /// Sends the value. Success does not mean that the receiver will take it.
     ///
     /// # Errors
-    /// The value, when the receiver is closed or gone.
+    /// The value, when the receiver is closed or dropped.
     ///
     /// ```
     /// let (sender, receiver) = upshift::sync::oneshot::channel();
@@ -93,8 +93,8 @@ impl<T> Sender<T> {
             return Err(value);
         }
         state.value = Some(value);
-        says_last_word(state);
-        // Nothing is left for `drop` to say.
+        finish(state);
+        // The sender is done: its drop has nothing to do.
         self.shared = None;
         Ok(())
     }
@@ -103,13 +103,16 @@ impl<T> Sender<T> {
         self.shared.as_ref().expect("it has not sent")
     }
 
-    /// Is the receiver closed or gone?
+    /// Returns true if the receiver is closed or dropped.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.shared().lock().closed
     }
 
-    /// Waits until the receiver is closed or gone: the value is not needed any more.
+    /// Waits until the receiver is closed or dropped: the value is not needed any more.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -122,8 +125,8 @@ impl<T> Sender<T> {
         poll_fn(|cx| self.poll_closed(cx)).await;
     }
 
-    /// [`closed`](Sender::closed) for hand-written futures. Only the last waker is
-    /// woken.
+    /// Polls for the end of the receiver: [`closed`](Sender::closed) for hand-written futures.
+    /// Only the waker of the last call is woken.
     pub fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut waker = Spare::of(cx.waker());
         let mut state = self.shared().lock();
@@ -146,13 +149,13 @@ impl<T> Sender<T> {
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         if let Some(shared) = &self.shared {
-            says_last_word(shared.lock());
+            finish(shared.lock());
         }
     }
 }
 
-/// The sender is done.
-fn says_last_word<T>(mut state: Guard<'_, State<T>>) {
+/// Marks the sender as done and wakes the receiver.
+fn finish<T>(mut state: Guard<'_, State<T>>) {
     state.sent = true;
     let receiver = state.receiver.take();
     let own = state.sender.take();
@@ -169,59 +172,92 @@ impl<T> fmt::Debug for Sender<T> {
     }
 }
 
-/// Gets the value: a future of it.
+/// Receives the value: a future of it.
+///
+/// # Cancellation safety
+/// Awaited by `&mut`, the receiver may be polled in one branch of a `select!`: the value is not
+/// lost. If the receiver itself is dropped, the value is dropped with it.
+///
+/// ```
+/// use upshift::sync::oneshot;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let (sender, mut receiver) = oneshot::channel();
+/// let deadline = std::time::Duration::from_millis(1);
+/// assert!(upshift::time::timeout(deadline, &mut receiver).await.is_err());
+/// sender.send(7).unwrap();
+/// assert_eq!(receiver.await, Ok(7));
+/// # });
+/// ```
 pub struct Receiver<T> {
     shared: Shared<T>,
-    /// It has said what there is to say.
-    over: bool,
+    /// Set when the receiver has returned the value or an error.
+    done: bool,
 }
 
 impl<T> Receiver<T> {
-    /// The value if it is there.
+    /// Receives the value if it is there.
     ///
     /// # Errors
-    /// [`TryRecvError`]: not yet, or never (any more).
+    /// [`TryRecvError`] if it has not been sent, or will never be.
+    ///
+    /// ```
+    /// use upshift::sync::oneshot::{self, error::TryRecvError};
+    ///
+    /// let (sender, mut receiver) = oneshot::channel();
+    /// assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
+    /// sender.send(1).unwrap();
+    /// assert_eq!(receiver.try_recv(), Ok(1));
+    /// assert_eq!(receiver.try_recv(), Err(TryRecvError::Closed));
+    /// ```
     pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
         let mut state = self.shared.lock();
         match state.value.take() {
             Some(value) => {
                 state.closed = true;
-                self.over = true;
+                self.done = true;
                 Ok(value)
             }
             None if state.sent || state.closed => {
-                self.over = true;
+                self.done = true;
                 Err(TryRecvError::Closed)
             }
             None => Err(TryRecvError::Empty),
         }
     }
 
-    /// Is no value inside?
+    /// Returns true if no value is inside.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.shared.lock().value.is_none()
     }
 
-    /// Has it given the value, or the error? Then it is not to be polled again.
+    /// Returns true if the receiver has returned the value or an error: it must not be polled
+    /// again.
     #[must_use]
     pub fn is_terminated(&self) -> bool {
-        self.over
+        self.done
     }
 
-    /// Waits with the calling thread.
+    /// Receives the value in a thread: blocks the calling thread.
     ///
     /// # Errors
-    /// [`RecvError`]: the sender went without sending.
+    /// [`RecvError`] if the sender was dropped without sending.
     ///
     /// # Panics
-    /// In a coroutine, whose vCPU it would stop.
+    /// When called in a coroutine, whose vCPU it would stop.
+    ///
+    /// ```
+    /// let (sender, receiver) = upshift::sync::oneshot::channel();
+    /// std::thread::spawn(move || sender.send("done"));
+    /// assert_eq!(receiver.blocking_recv(), Ok("done"));
+    /// ```
     #[track_caller]
     pub fn blocking_recv(self) -> Result<T, RecvError> {
         park::block_on(self)
     }
 
-    /// Lets no value in any more; one that is inside can still be taken.
+    /// Closes the channel: nothing can be sent any more; a value inside can still be taken.
     ///
     /// ```
     /// let (sender, mut receiver) = upshift::sync::oneshot::channel();
@@ -250,10 +286,10 @@ impl<T> Future for Receiver<T> {
     type Output = Result<T, RecvError>;
 
     /// # Panics
-    /// If polled again after its end.
+    /// If polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        assert!(!this.over, "a oneshot receiver was polled after its end");
+        assert!(!this.done, "a oneshot receiver was polled after its end");
         let mut waker = Spare::of(cx.waker());
         let mut state = this.shared.lock();
         if state.value.is_some() || state.sent || state.closed {
@@ -263,7 +299,7 @@ impl<T> Future for Receiver<T> {
                 return Poll::Pending;
             }
             state.closed = true;
-            this.over = true;
+            this.done = true;
             return Poll::Ready(state.value.take().ok_or(RecvError(())));
         }
         let before = register(&mut state.receiver, &mut waker);
@@ -275,8 +311,8 @@ impl<T> Future for Receiver<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        // Nothing is left to tell: the sender is done, or has been told.
-        if !self.over {
+        // If done, the sender has sent or has been notified.
+        if !self.done {
             self.shut(true);
         }
     }

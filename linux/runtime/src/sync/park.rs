@@ -29,14 +29,14 @@ impl Wake for Parked {
 }
 
 thread_local! {
-    /// Kept between calls, so that a loop of them does not allocate.
+    /// Cache of the thread's waker, so that a loop of calls does not allocate.
     static PARKED: Cell<Option<Arc<Parked>>> = const { Cell::new(None) };
 }
 
 /// Polls the future on the calling thread, which sleeps meanwhile.
 ///
 /// # Panics
-/// In a coroutine: its vCPU would wait for itself.
+/// When called in a coroutine: its vCPU would wait for itself.
 #[track_caller]
 pub(super) fn block_on<F: Future>(future: F) -> F::Output {
     assert!(
@@ -59,7 +59,7 @@ pub(super) fn block_on<F: Future>(future: F) -> F::Output {
     let mut cx = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-            let _ = PARKED.try_with(|kept| kept.set(Some(parked)));
+            let _ = PARKED.try_with(|cache| cache.set(Some(parked)));
             return output;
         }
         while !parked.woken.swap(false, Ordering::Acquire) {

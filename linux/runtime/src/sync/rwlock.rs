@@ -1,7 +1,7 @@
 //! A lock for one writer or several readers, that may be held across `await`.
 //!
-//! Two parts: [`Raw`], which says what may be inside, and the value. The guards unlock `Raw`,
-//! so a guard of a part of the value needs not know the whole.
+//! Two parts: [`Raw`], the lock without a value, and the value. The guards unlock `Raw`,
+//! so a guard of a part of the value need not know the whole.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -20,13 +20,14 @@ pub use guard::{
 };
 use raw::{Raw, Side};
 
-/// Access to a `T`: shared by several readers, or exclusive to one writer.
+/// A lock that gives shared access to several readers, or exclusive access to one writer.
 ///
-/// * What waits is served most urgent level first, first come first served within a level. A
-///   reader does not overtake a writer that waits and is as urgent: writers do not starve.
-/// * What waits *lends its level* to the writer that is inside. Readers are not lent to: the
-///   lock does not know their names.
-/// * There is no poisoning.
+/// * Waiters are served most urgent level first, first come first served within a level. A
+///   reader does not overtake a waiting writer that is as urgent: writers do not starve.
+/// * Waiters *lend their level* to the writer that holds the lock. Readers receive no level: the
+///   lock counts them but does not know their names.
+/// * There is no poisoning: when a coroutine panics the lock is released and the next holder
+///   sees the value as it was left.
 ///
 /// ```
 /// use upshift::sync::RwLock;
@@ -49,17 +50,23 @@ pub struct RwLock<T: ?Sized> {
 
 // SAFETY: the value is moved to, or reached from, one thread at a time.
 unsafe impl<T: ?Sized + Send> Send for RwLock<T> {}
-// SAFETY: readers of several threads reach the value at a time, writers one at a time.
+// SAFETY: several threads read the value at a time, or one thread writes it.
 unsafe impl<T: ?Sized + Send + Sync> Sync for RwLock<T> {}
 impl<T: ?Sized> std::panic::UnwindSafe for RwLock<T> {}
 impl<T: ?Sized> std::panic::RefUnwindSafe for RwLock<T> {}
 
-/// More readers than this are not counted.
+/// Largest number of readers at a time.
 const MAX_READERS: u32 = u32::MAX >> 3;
 
 impl<T> RwLock<T> {
     const_fn! {
-        /// A free lock, for as many readers as can be counted.
+        /// Creates an unlocked lock, for up to `u32::MAX / 8` readers at a time.
+        ///
+        /// ```
+        /// use upshift::sync::RwLock;
+        ///
+        /// static ROUTES: RwLock<Vec<String>> = RwLock::const_new(Vec::new());
+        /// ```
         #[must_use]
         pub const fn const_new(value: T) -> RwLock<T> {
             RwLock { raw: Raw::new(MAX_READERS), value: UnsafeCell::new(value) }
@@ -67,10 +74,10 @@ impl<T> RwLock<T> {
     }
 
     const_fn! {
-        /// A free lock, for so many readers at a time.
+        /// Creates an unlocked lock, for at most `readers` readers at a time.
         ///
         /// # Panics
-        /// For none, and for more than `u32::MAX / 8`.
+        /// If `readers` is 0 or above `u32::MAX / 8`.
         #[must_use]
         #[track_caller]
         pub const fn const_with_max_readers(value: T, readers: u32) -> RwLock<T> {
@@ -80,23 +87,38 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// A free lock.
+    /// Creates an unlocked lock, for up to `u32::MAX / 8` readers at a time.
+    ///
+    /// ```
+    /// use upshift::sync::RwLock;
+    ///
+    /// let lock = RwLock::new(5);
+    /// assert_eq!(lock.into_inner(), 5);
+    /// ```
     #[must_use]
     pub fn new(value: T) -> RwLock<T> {
         RwLock::const_new(value)
     }
 
-    /// A free lock, for so many readers at a time.
+    /// Creates an unlocked lock, for at most `readers` readers at a time.
     ///
     /// # Panics
-    /// For none, and for more than `u32::MAX / 8`.
+    /// If `readers` is 0 or above `u32::MAX / 8`.
+    ///
+    /// ```
+    /// let lock = upshift::sync::RwLock::with_max_readers(5, 1);
+    /// let only = lock.try_read()?;
+    /// assert!(lock.try_read().is_err());
+    /// # drop(only);
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     #[must_use]
     #[track_caller]
     pub fn with_max_readers(value: T, readers: u32) -> RwLock<T> {
         RwLock::const_with_max_readers(value, readers)
     }
 
-    /// The value.
+    /// Consumes the lock and returns the value.
     #[must_use]
     pub fn into_inner(self) -> T {
         self.value.into_inner()
@@ -104,19 +126,63 @@ impl<T> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Waits until there is no writer. The future may be dropped at any time.
+    /// Locks for reading: waits until no writer holds the lock, nor waits ahead of the caller.
+    ///
+    /// Do not wait for a second read lock while holding one: a writer that queues in between
+    /// waits for the first lock, and the second lock for the writer.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time: it leaves the queue, and a lock that it had been
+    /// handed goes to the next waiters.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let lock = upshift::sync::RwLock::new(1);
+    /// let reader = lock.read().await;
+    /// assert_eq!(*reader, 1);
+    /// assert!(lock.try_read().is_ok());
+    /// assert!(lock.try_write().is_err());
+    /// # });
+    /// ```
     pub async fn read(&self) -> RwLockReadGuard<'_, T> {
         self.raw.enter(Side::Read).await;
         RwLockReadGuard::new(self)
     }
 
-    /// Waits until there is no holder. The future may be dropped at any time.
+    /// Locks for writing: waits until the lock is free.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time: it leaves the queue, and a lock that it had been
+    /// handed goes to the next waiters.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let lock = upshift::sync::RwLock::new(1);
+    /// *lock.write().await += 1;
+    /// assert_eq!(*lock.read().await, 2);
+    /// # });
+    /// ```
     pub async fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.raw.enter(Side::Write).await;
         RwLockWriteGuard::new(self)
     }
 
     /// [`read`](RwLock::read) with a guard that can be moved into another coroutine.
+    ///
+    /// # Cancellation safety
+    /// Like that of [`read`](RwLock::read).
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::{Priority, sync::RwLock};
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let lock = Arc::new(RwLock::new(1));
+    /// let reader = lock.clone().read_owned().await;
+    /// let other = upshift::spawn(async move { *reader + 1 }, Priority::Inherit);
+    /// assert_eq!(other.await.unwrap(), 2);
+    /// # });
+    /// ```
     pub async fn read_owned(self: Arc<Self>) -> OwnedRwLockReadGuard<T>
     where
         T: Sized,
@@ -126,6 +192,21 @@ impl<T: ?Sized> RwLock<T> {
     }
 
     /// [`write`](RwLock::write) with a guard that can be moved into another coroutine.
+    ///
+    /// # Cancellation safety
+    /// Like that of [`write`](RwLock::write).
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::{Priority, sync::RwLock};
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let lock = Arc::new(RwLock::new(1));
+    /// let mut writer = lock.clone().write_owned().await;
+    /// upshift::spawn(async move { *writer += 1 }, Priority::Inherit).await.unwrap();
+    /// assert_eq!(*lock.read().await, 2);
+    /// # });
+    /// ```
     pub async fn write_owned(self: Arc<Self>) -> OwnedRwLockWriteGuard<T>
     where
         T: Sized,
@@ -134,19 +215,34 @@ impl<T: ?Sized> RwLock<T> {
         OwnedRwLockWriteGuard::new(self)
     }
 
-    /// A look at the value, if no writer is inside or goes before.
+    /// Locks for reading, if no writer holds the lock or waits ahead of the caller.
     ///
     /// # Errors
-    /// [`TryLockError`].
+    /// [`TryLockError`] if the caller would have to wait.
+    ///
+    /// ```
+    /// let lock = upshift::sync::RwLock::new(1);
+    /// assert_eq!(*lock.try_read()?, 1);
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn try_read(&self) -> Result<RwLockReadGuard<'_, T>, TryLockError> {
         self.raw.try_enter(Side::Read)?;
         Ok(RwLockReadGuard::new(self))
     }
 
-    /// Exclusive access, if there is no holder, and no waiter goes before.
+    /// Locks for writing, if the lock is free and no waiter goes ahead of the caller.
     ///
     /// # Errors
-    /// [`TryLockError`].
+    /// [`TryLockError`] if the caller would have to wait.
+    ///
+    /// ```
+    /// let lock = upshift::sync::RwLock::new(1);
+    /// let reader = lock.try_read()?;
+    /// assert!(lock.try_write().is_err());
+    /// drop(reader);
+    /// *lock.try_write()? += 1;
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn try_write(&self) -> Result<RwLockWriteGuard<'_, T>, TryLockError> {
         self.raw.try_enter(Side::Write)?;
         Ok(RwLockWriteGuard::new(self))
@@ -155,7 +251,7 @@ impl<T: ?Sized> RwLock<T> {
     /// [`try_read`](RwLock::try_read) with a guard that can be moved into another coroutine.
     ///
     /// # Errors
-    /// [`TryLockError`].
+    /// [`TryLockError`] if the caller would have to wait.
     pub fn try_read_owned(self: Arc<Self>) -> Result<OwnedRwLockReadGuard<T>, TryLockError>
     where
         T: Sized,
@@ -167,7 +263,7 @@ impl<T: ?Sized> RwLock<T> {
     /// [`try_write`](RwLock::try_write) with a guard that can be moved into another coroutine.
     ///
     /// # Errors
-    /// [`TryLockError`].
+    /// [`TryLockError`] if the caller would have to wait.
     pub fn try_write_owned(self: Arc<Self>) -> Result<OwnedRwLockWriteGuard<T>, TryLockError>
     where
         T: Sized,
@@ -176,25 +272,31 @@ impl<T: ?Sized> RwLock<T> {
         Ok(OwnedRwLockWriteGuard::new(self))
     }
 
-    /// [`read`](RwLock::read) for threads: blocks the calling one.
+    /// [`read`](RwLock::read) for threads: blocks the calling thread.
     ///
     /// # Panics
-    /// In a coroutine, whose vCPU it would stop.
+    /// When called in a coroutine, whose vCPU it would stop.
     #[track_caller]
     pub fn blocking_read(&self) -> RwLockReadGuard<'_, T> {
         park::block_on(self.read())
     }
 
-    /// [`write`](RwLock::write) for threads: blocks the calling one.
+    /// [`write`](RwLock::write) for threads: blocks the calling thread.
     ///
     /// # Panics
-    /// In a coroutine, whose vCPU it would stop.
+    /// When called in a coroutine, whose vCPU it would stop.
+    ///
+    /// ```
+    /// let lock = upshift::sync::RwLock::new(1);
+    /// *lock.blocking_write() += 1;
+    /// assert_eq!(*lock.blocking_read(), 2);
+    /// ```
     #[track_caller]
     pub fn blocking_write(&self) -> RwLockWriteGuard<'_, T> {
         park::block_on(self.write())
     }
 
-    /// The value: exclusive access to the lock needs no locking.
+    /// Returns the value: exclusive access to the lock needs no locking.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }

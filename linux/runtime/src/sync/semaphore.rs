@@ -1,10 +1,9 @@
 //! A number of permits, handed out in order of urgency.
 //!
-//! Invariant, under the lock: the permits that are free do not suffice for the
-//! first waiter. So a newcomer may take permits only if it goes before the
-//! first waiter, and every call that adds permits or removes a waiter hands out
-//! what it can. Each operation takes the lock once (one atomic step), and once
-//! more per waiter that it wakes.
+//! Invariant, under the lock: the free permits do not suffice for the first waiter. So a newcomer
+//! may take permits only if it goes ahead of the first waiter, and every call that adds permits
+//! or removes a waiter hands out all that it can. Each operation takes the lock once (one atomic
+//! step), and once more per waiter that it wakes.
 
 use std::fmt;
 use std::future::Future;
@@ -27,17 +26,16 @@ mod permit;
 pub use error::{AcquireError, TryAcquireError};
 pub use permit::{OwnedSemaphorePermit, SemaphorePermit};
 
-/// Limits how many do something at once.
+/// Limits the number of coroutines that do something at once.
 ///
 /// Waiters are served most urgent level first, first come first served within a
 /// level, each with all its permits at once.
 ///
-/// *Starvation.* A waiter for many permits is not overtaken by requests of its
-/// own or a less urgent level, however small: free permits gather until they
-/// suffice for it. More urgent requests do overtake it, and a steady stream of
-/// them can keep it waiting for ever, as the levels promise. A request for more
-/// permits than there will ever be waits until the semaphore is closed, and so
-/// does what stands behind it.
+/// *Starvation.* A waiter for many permits is not overtaken by requests of its own or a less
+/// urgent level, however small: free permits accumulate until they suffice for it. More urgent
+/// requests do overtake it, and a steady stream of them can keep it waiting for ever, as the
+/// levels promise. A request for more permits than there will ever be waits until the semaphore
+/// is closed, and so do the requests behind it.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -69,48 +67,48 @@ pub struct Semaphore {
 struct State {
     permits: usize,
     closed: bool,
-    waiters: WaitQueue<Wish>,
+    waiters: WaitQueue<Claim>,
 }
 
-/// What a waiter wants, then what it got.
+/// A waiter's request; once granted, its result.
 #[derive(Clone, Copy)]
-enum Wish {
+enum Claim {
     Permits(usize),
     Closed,
 }
 
 impl State {
-    /// May a request of this level be served before all waiters?
+    /// Returns true if a request of this level may be served before all waiters.
     fn suffices(&self, permits: usize, level: Level) -> bool {
         permits == 0
             || (permits <= self.permits
                 && self.waiters.first().is_none_or(|(first, _)| level < first))
     }
 
-    /// Hands permits to the first waiter if there are enough; true: to the next
-    /// one too.
+    /// Hands permits to the first waiter if there are enough. The flag is true if the next one
+    /// may be served too.
     fn grant(&mut self) -> Option<(Waker, bool)> {
         let waker = match self.waiters.first()?.1 {
-            Wish::Permits(wanted) if wanted <= self.permits => {
+            Claim::Permits(wanted) if wanted <= self.permits => {
                 self.permits -= wanted;
-                self.waiters.pop(|wish| wish)?
+                self.waiters.pop(|claim| claim)?
             }
             _ => return None,
         };
-        let more = matches!(self.waiters.first(), Some((_, Wish::Permits(wanted))) if wanted <= self.permits);
+        let more = matches!(self.waiters.first(), Some((_, Claim::Permits(wanted))) if wanted <= self.permits);
         Some((waker, more))
     }
 }
 
 impl Semaphore {
-    /// As many permits as there can be.
+    /// Largest number of permits of a semaphore.
     pub const MAX_PERMITS: usize = usize::MAX >> 3;
 
     const_fn! {
-        /// With this many permits.
+        /// Creates a semaphore with `permits` free permits.
         ///
         /// # Panics
-        /// Above [`MAX_PERMITS`](Semaphore::MAX_PERMITS).
+        /// If `permits` is above [`MAX_PERMITS`](Semaphore::MAX_PERMITS).
         ///
         /// ```
         /// static LIMIT: upshift::sync::Semaphore = upshift::sync::Semaphore::new(100);
@@ -130,7 +128,10 @@ impl Semaphore {
     }
 
     const_fn! {
-        /// [`new`](Semaphore::new), which is `const` too.
+        /// Creates a semaphore: the same as [`new`](Semaphore::new), under tokio's name.
+        ///
+        /// # Panics
+        /// If `permits` is above [`MAX_PERMITS`](Semaphore::MAX_PERMITS).
         #[must_use]
         #[track_caller]
         pub const fn const_new(permits: usize) -> Semaphore {
@@ -138,20 +139,24 @@ impl Semaphore {
         }
     }
 
-    /// How many permits are free now.
+    /// Returns the number of free permits.
     #[must_use]
     pub fn available_permits(&self) -> usize {
         self.state.lock().permits
     }
 
-    /// Has [`close`](Semaphore::close) been called?
+    /// Returns true if [`close`](Semaphore::close) has been called.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.state.lock().closed
     }
 
-    /// Waits for a permit, which comes back when it is dropped. The future may be
-    /// dropped at any time; what it had been handed goes to the next.
+    /// Acquires a permit, waiting until one is free. The permit is given back when it is
+    /// dropped.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time: it leaves the queue, and permits that it had been
+    /// handed go to the next waiters.
     ///
     /// # Errors
     /// [`AcquireError`] (from the future) when the semaphore is closed.
@@ -159,9 +164,9 @@ impl Semaphore {
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
     /// let semaphore = upshift::sync::Semaphore::new(3);
-    /// let one = semaphore.acquire().await?;
+    /// let permit = semaphore.acquire().await?;
     /// assert_eq!(semaphore.available_permits(), 2);
-    /// drop(one);
+    /// drop(permit);
     /// assert_eq!(semaphore.available_permits(), 3);
     /// # Ok::<(), upshift::sync::AcquireError>(())
     /// # }).unwrap();
@@ -170,8 +175,24 @@ impl Semaphore {
         self.acquire_many(1)
     }
 
-    /// [`acquire`](Semaphore::acquire) for so many permits at once. None are always
-    /// there.
+    /// Acquires several permits at once, waiting until all are free. A request for 0 is ready at
+    /// once.
+    ///
+    /// # Cancellation safety
+    /// Like that of [`acquire`](Semaphore::acquire): a future never holds a part of its
+    /// permits.
+    ///
+    /// # Errors
+    /// [`AcquireError`] (from the future) when the semaphore is closed.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let semaphore = upshift::sync::Semaphore::new(3);
+    /// let two = semaphore.acquire_many(2).await?;
+    /// assert_eq!((two.num_permits(), semaphore.available_permits()), (2, 1));
+    /// # Ok::<(), upshift::sync::AcquireError>(())
+    /// # }).unwrap();
+    /// ```
     pub fn acquire_many(&self, permits: u32) -> Acquire<'_> {
         Acquire {
             semaphore: self,
@@ -181,6 +202,19 @@ impl Semaphore {
 
     /// [`acquire`](Semaphore::acquire) with a permit that can be moved into
     /// another coroutine.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::{Priority, sync::Semaphore};
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let semaphore = Arc::new(Semaphore::new(1));
+    /// let permit = semaphore.clone().acquire_owned().await?;
+    /// upshift::spawn(async move { drop(permit) }, Priority::Inherit).detach();
+    /// semaphore.acquire().await?; // Waits for the other coroutine.
+    /// # Ok::<(), upshift::sync::AcquireError>(())
+    /// # }).unwrap();
+    /// ```
     pub fn acquire_owned(self: Arc<Self>) -> AcquireOwned {
         self.acquire_many_owned(1)
     }
@@ -194,10 +228,11 @@ impl Semaphore {
         }
     }
 
-    /// A permit, if one is free and no waiter goes before.
+    /// Acquires a permit, if one is free and no waiter goes first.
     ///
     /// # Errors
-    /// [`TryAcquireError::NoPermits`], or [`TryAcquireError::Closed`].
+    /// [`TryAcquireError::NoPermits`] if the caller would have to wait,
+    /// [`TryAcquireError::Closed`] if the semaphore is closed.
     ///
     /// ```
     /// use upshift::sync::{Semaphore, TryAcquireError};
@@ -212,10 +247,10 @@ impl Semaphore {
         self.try_acquire_many(1)
     }
 
-    /// [`try_acquire`](Semaphore::try_acquire) for so many permits at once.
+    /// Acquires several permits at once, if they are free and no waiter goes first.
     ///
     /// # Errors
-    /// As [`try_acquire`](Semaphore::try_acquire).
+    /// Those of [`try_acquire`](Semaphore::try_acquire).
     pub fn try_acquire_many(&self, permits: u32) -> Result<SemaphorePermit<'_>, TryAcquireError> {
         self.try_take(permits as usize)?;
         Ok(SemaphorePermit::new(self, permits as usize))
@@ -225,7 +260,7 @@ impl Semaphore {
     /// into another coroutine.
     ///
     /// # Errors
-    /// As [`try_acquire`](Semaphore::try_acquire).
+    /// Those of [`try_acquire`](Semaphore::try_acquire).
     pub fn try_acquire_owned(self: Arc<Self>) -> Result<OwnedSemaphorePermit, TryAcquireError> {
         self.try_acquire_many_owned(1)
     }
@@ -234,7 +269,7 @@ impl Semaphore {
     /// moved into another coroutine.
     ///
     /// # Errors
-    /// As [`try_acquire`](Semaphore::try_acquire).
+    /// Those of [`try_acquire`](Semaphore::try_acquire).
     pub fn try_acquire_many_owned(
         self: Arc<Self>,
         permits: u32,
@@ -243,25 +278,33 @@ impl Semaphore {
         Ok(OwnedSemaphorePermit::new(self, permits as usize))
     }
 
-    /// [`acquire`](Semaphore::acquire) for threads: blocks the calling one.
+    /// [`acquire`](Semaphore::acquire) for threads: blocks the calling thread.
     ///
     /// # Errors
-    /// As [`acquire`](Semaphore::acquire).
+    /// Those of [`acquire`](Semaphore::acquire).
     ///
     /// # Panics
-    /// In a coroutine, whose vCPU it would stop.
+    /// When called in a coroutine, whose vCPU it would stop.
+    ///
+    /// ```
+    /// let semaphore = upshift::sync::Semaphore::new(1);
+    /// let permit = semaphore.blocking_acquire()?;
+    /// assert_eq!(semaphore.available_permits(), 0);
+    /// # drop(permit);
+    /// # Ok::<(), upshift::sync::AcquireError>(())
+    /// ```
     #[track_caller]
     pub fn blocking_acquire(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
         park::block_on(self.acquire())
     }
 
-    /// [`acquire_many`](Semaphore::acquire_many) for threads: blocks the calling one.
+    /// [`acquire_many`](Semaphore::acquire_many) for threads: blocks the calling thread.
     ///
     /// # Errors
-    /// As [`acquire`](Semaphore::acquire).
+    /// Those of [`acquire`](Semaphore::acquire).
     ///
     /// # Panics
-    /// In a coroutine, whose vCPU it would stop.
+    /// When called in a coroutine, whose vCPU it would stop.
     ///
     /// ```
     /// let semaphore = upshift::sync::Semaphore::new(4);
@@ -275,13 +318,13 @@ impl Semaphore {
         park::block_on(self.acquire_many(permits))
     }
 
-    /// [`acquire_owned`](Semaphore::acquire_owned) for threads: blocks the calling one.
+    /// [`acquire_owned`](Semaphore::acquire_owned) for threads: blocks the calling thread.
     ///
     /// # Errors
-    /// As [`acquire`](Semaphore::acquire).
+    /// Those of [`acquire`](Semaphore::acquire).
     ///
     /// # Panics
-    /// In a coroutine, whose vCPU it would stop.
+    /// When called in a coroutine, whose vCPU it would stop.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -298,13 +341,14 @@ impl Semaphore {
         park::block_on(self.acquire_owned())
     }
 
-    /// [`acquire_many_owned`](Semaphore::acquire_many_owned) for threads: blocks the calling one.
+    /// [`acquire_many_owned`](Semaphore::acquire_many_owned) for threads: blocks the calling
+    /// thread.
     ///
     /// # Errors
-    /// As [`acquire`](Semaphore::acquire).
+    /// Those of [`acquire`](Semaphore::acquire).
     ///
     /// # Panics
-    /// In a coroutine, whose vCPU it would stop.
+    /// When called in a coroutine, whose vCPU it would stop.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -336,10 +380,16 @@ impl Semaphore {
         Ok(())
     }
 
-    /// Adds permits.
+    /// Adds permits, and hands them to the waiters for which they suffice.
     ///
     /// # Panics
-    /// If there are more than [`MAX_PERMITS`](Semaphore::MAX_PERMITS) then.
+    /// If the sum would be above [`MAX_PERMITS`](Semaphore::MAX_PERMITS).
+    ///
+    /// ```
+    /// let semaphore = upshift::sync::Semaphore::new(0);
+    /// semaphore.add_permits(2);
+    /// assert_eq!(semaphore.available_permits(), 2);
+    /// ```
     #[track_caller]
     pub fn add_permits(&self, permits: usize) {
         let mut state = self.state.lock();
@@ -353,7 +403,13 @@ impl Semaphore {
         self.grant(state);
     }
 
-    /// Takes so many free permits away for good, or as many as there are; how many.
+    /// Removes up to `permits` free permits from the semaphore. Returns the number removed.
+    ///
+    /// ```
+    /// let semaphore = upshift::sync::Semaphore::new(3);
+    /// assert_eq!(semaphore.forget_permits(2), 2);
+    /// assert_eq!(semaphore.forget_permits(2), 1);
+    /// ```
     pub fn forget_permits(&self, permits: usize) -> usize {
         let mut state = self.state.lock();
         let taken = permits.min(state.permits);
@@ -361,12 +417,21 @@ impl Semaphore {
         taken
     }
 
-    /// From now on there are no permits: what waits or comes gets an error. What
-    /// has been handed out stays valid.
+    /// Closes the semaphore: waiters and later requests get an error. Permits that
+    /// have been handed out stay valid.
+    ///
+    /// ```
+    /// use upshift::sync::{Semaphore, TryAcquireError};
+    ///
+    /// let semaphore = Semaphore::new(1);
+    /// semaphore.close();
+    /// assert_eq!(semaphore.try_acquire().unwrap_err(), TryAcquireError::Closed);
+    /// assert!(semaphore.blocking_acquire().is_err());
+    /// ```
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
-        let woken = state.waiters.pop_all(|_| Wish::Closed);
+        let woken = state.waiters.pop_all(|_| Claim::Closed);
         drop(state);
         woken.into_iter().for_each(wake);
     }
@@ -391,7 +456,7 @@ impl fmt::Debug for Semaphore {
     }
 }
 
-/// The common part of the two futures.
+/// The common part of both futures.
 #[derive(Debug)]
 struct Request {
     permits: usize,
@@ -424,13 +489,13 @@ impl Request {
             Some(key) if here => {
                 self.key = None;
                 match state.waiters.release(key).granted {
-                    Some(Wish::Closed) => Poll::Ready(Err(AcquireError(()))),
+                    Some(Claim::Closed) => Poll::Ready(Err(AcquireError(()))),
                     _ => Poll::Ready(Ok(())),
                 }
             }
             Some(key) => {
                 let before = state.waiters.refresh(key, level, &mut waker);
-                // A change of level may have made another one the first.
+                // After a change of level another waiter may be the first.
                 semaphore.grant(state);
                 drop(before);
                 Poll::Pending
@@ -442,8 +507,8 @@ impl Request {
             }
             None => {
                 let waker = waker.take();
-                let wish = Wish::Permits(self.permits);
-                self.key = Some(state.waiters.insert(level, wish, waker));
+                let claim = Claim::Permits(self.permits);
+                self.key = Some(state.waiters.insert(level, claim, waker));
                 Poll::Pending
             }
         }
@@ -455,14 +520,14 @@ impl Request {
         };
         let mut state = semaphore.state.lock();
         let released = state.waiters.release(key);
-        if let Some(Wish::Permits(permits)) = released.granted {
+        if let Some(Claim::Permits(permits)) = released.granted {
             state.permits = state.permits.saturating_add(permits);
         }
         semaphore.grant(state);
     }
 }
 
-/// The future of [`Semaphore::acquire`].
+/// The future of [`Semaphore::acquire`] and [`Semaphore::acquire_many`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub struct Acquire<'a> {
@@ -487,7 +552,7 @@ impl Drop for Acquire<'_> {
     }
 }
 
-/// The future of [`Semaphore::acquire_owned`].
+/// The future of [`Semaphore::acquire_owned`] and [`Semaphore::acquire_many_owned`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub struct AcquireOwned {

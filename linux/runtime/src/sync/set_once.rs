@@ -1,4 +1,4 @@
-//! A value that is set once, and that others wait for.
+//! A cell that is set once, and a wait for its value.
 
 use std::error::Error;
 use std::fmt;
@@ -7,7 +7,7 @@ use super::atomic::const_fn;
 use super::once_cell::cell_traits;
 use super::{Notify, OnceCell};
 
-/// A cell that is set once; what needs the value waits for it.
+/// A cell that is set once; coroutines that need the value wait for it.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -28,7 +28,16 @@ pub struct SetOnce<T> {
 
 impl<T> SetOnce<T> {
     const_fn! {
-        /// Empty; in a `static` too.
+        /// Creates an empty cell; in a `static` too.
+        ///
+        /// ```
+        /// use upshift::sync::SetOnce;
+        ///
+        /// static PORT: SetOnce<u16> = SetOnce::const_new();
+        /// PORT.set(8080)?;
+        /// assert_eq!(PORT.get(), Some(&8080));
+        /// # Ok::<(), upshift::sync::SetOnceError<u16>>(())
+        /// ```
         #[must_use]
         pub const fn const_new() -> SetOnce<T> {
             SetOnce { cell: OnceCell::const_new(), set: Notify::new() }
@@ -36,48 +45,55 @@ impl<T> SetOnce<T> {
     }
 
     const_fn! {
-        /// With this value; in a `static` too.
+        /// Creates a cell with this value; in a `static` too.
         #[must_use]
         pub const fn const_new_with(value: T) -> SetOnce<T> {
             SetOnce { cell: OnceCell::const_new_with(value), set: Notify::new() }
         }
     }
 
-    /// Empty.
+    /// Creates an empty cell.
     #[must_use]
     pub fn new() -> SetOnce<T> {
         SetOnce::const_new()
     }
 
-    /// With this value, if there is one.
+    /// Creates a cell with this value, or an empty one.
     #[must_use]
     pub fn new_with(value: Option<T>) -> SetOnce<T> {
         value.map_or_else(SetOnce::new, SetOnce::const_new_with)
     }
 
-    /// Is there a value?
+    /// Returns true if the cell has a value.
     #[must_use]
     pub fn initialized(&self) -> bool {
         self.cell.initialized()
     }
 
-    /// The value, if there is one.
+    /// Returns the value, if the cell has one.
     #[must_use]
     pub fn get(&self) -> Option<&T> {
         self.cell.get()
     }
 
-    /// Puts the value in and wakes those that wait for it, most urgent first.
+    /// Sets the value and wakes the coroutines that wait for it, most urgent first.
     ///
     /// # Errors
-    /// [`SetOnceError`] with the value: there is one.
+    /// [`SetOnceError`] with `value` if the cell has a value.
+    ///
+    /// ```
+    /// let cell = upshift::sync::SetOnce::new();
+    /// cell.set(1)?;
+    /// assert_eq!(cell.set(2).unwrap_err().0, 2);
+    /// # Ok::<(), upshift::sync::SetOnceError<i32>>(())
+    /// ```
     pub fn set(&self, value: T) -> Result<(), SetOnceError<T>> {
         match self.cell.set(value) {
             Ok(()) => {
                 self.set.notify_waiters();
                 Ok(())
             }
-            // Another one is between the two steps.
+            // In the second case another thread is between its two steps above.
             Err(
                 super::SetError::AlreadyInitializedError(value)
                 | super::SetError::InitializingError(value),
@@ -85,13 +101,23 @@ impl<T> SetOnce<T> {
         }
     }
 
-    /// Takes the value out.
+    /// Consumes the cell and returns the value.
     #[must_use]
     pub fn into_inner(self) -> Option<T> {
         self.cell.into_inner()
     }
 
     /// Waits for the value.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let cell = upshift::sync::SetOnce::new_with(Some(7));
+    /// assert_eq!(*cell.wait().await, 7);
+    /// # });
+    /// ```
     pub async fn wait(&self) -> &T {
         super::proceed().await;
         loop {
@@ -106,7 +132,7 @@ impl<T> SetOnce<T> {
 
 cell_traits!(SetOnce);
 
-/// There is a value already; here is the other.
+/// The error of [`SetOnce::set`]: the cell has a value. Contains the rejected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetOnceError<T>(pub T);
 

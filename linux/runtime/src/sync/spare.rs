@@ -1,9 +1,9 @@
 //! A waker that may have to be cloned while a lock is held.
 //!
-//! To clone a waker that is not ours is to run code of users, which may take long, or
-//! use the very primitive: such a waker is cloned before the lock is taken, and dropped
-//! after it is given back, whether it was needed or not. One of ours, as most are, is
-//! cloned when it is needed.
+//! Cloning a foreign waker runs user code, which may take long, or use the same
+//! primitive: such a waker is cloned before the lock is taken, and dropped after it is
+//! released, whether it was needed or not. A waker of this crate, the usual case, is
+//! cloned only when it is needed.
 
 use std::ops::Deref;
 use std::task::Waker;
@@ -11,8 +11,8 @@ use std::task::Waker;
 use crate::host;
 use crate::user_code::catch_panic::catch_panic;
 
-/// Wakes. One that is not ours may panic: the hook reports it and it ends here, for neither the caller nor what else is woken has a part
-/// in it.
+/// Wakes a waker. A panic of a foreign one ends here, after the panic hook has reported it:
+/// neither the caller nor the other waiters are to blame.
 #[inline]
 pub(crate) fn wake(waker: Waker) {
     if host::is_own_waker(&waker) {
@@ -27,7 +27,8 @@ fn wake_foreign(waker: Waker) {
     let _ = catch_panic(|| waker.wake());
 }
 
-/// Puts a waker in place, with the lock held. Returns the one to drop without the lock.
+/// Stores a waker in a slot, with the lock held. Returns the former waker, to be dropped without
+/// the lock.
 pub(crate) fn register(place: &mut Option<Waker>, waker: &mut Spare<'_>) -> Option<Waker> {
     match place {
         Some(before) if before.will_wake(waker) => None,
@@ -35,7 +36,7 @@ pub(crate) fn register(place: &mut Option<Waker>, waker: &mut Spare<'_>) -> Opti
     }
 }
 
-/// See the module. To be made before the lock is taken.
+/// A waker, and its clone if the waker is foreign. Create it before the lock is taken.
 pub(crate) struct Spare<'a> {
     waker: &'a Waker,
     foreign: Option<Waker>,
@@ -48,13 +49,13 @@ impl<'a> Spare<'a> {
         Spare { waker, foreign }
     }
 
-    /// Is it not a coroutine's?
+    /// Returns true if the waker is not a coroutine's.
     #[inline]
     pub(crate) fn is_foreign(&self) -> bool {
         self.foreign.is_some()
     }
 
-    /// The clone. The first call runs no code of users; there is one per lock.
+    /// Returns the clone. The first call runs no user code; there is one call per lock.
     #[inline]
     pub(crate) fn take(&mut self) -> Waker {
         self.foreign.take().unwrap_or_else(|| self.waker.clone())

@@ -1,11 +1,10 @@
-//! What waits for a primitive: most urgent level first, FIFO within a level.
+//! The waiters of a primitive: most urgent level first, FIFO within a level.
 //!
-//! A pure data structure; the primitive guards it with its lock. Nodes lie in a
-//! slab and are linked by index into one list sorted by level; per level the last
-//! node is known, and a bitmap says which levels have one. So insert, remove and
-//! pop are O(1), without an allocation once the slab has grown to the largest
-//! number of waiters there ever was. A queue that never had a waiter is one
-//! null pointer.
+//! A pure data structure; the primitive guards it with its lock. Nodes lie in a slab and are
+//! linked by index into one list sorted by level; the last node of each level is known, and a
+//! bitmap says which levels have one. So insert, remove and pop are O(1), without an allocation
+//! once the slab has grown to the largest number of waiters so far. A queue that never had a
+//! waiter is one null pointer.
 //!
 //! ```text
 //!   insert ──► waiting ──pop──► granted ──release──► free
@@ -25,7 +24,7 @@ use super::spare::{Spare, register};
 
 const NONE: u32 = u32::MAX;
 
-/// A future's node.
+/// Names the node of a future.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key(u32);
 
@@ -50,12 +49,12 @@ struct Node<P> {
     payload: P,
 }
 
-/// What [`WaitQueue::release`] found.
+/// The result of [`WaitQueue::release`].
 #[must_use]
 pub(crate) struct Released<P> {
-    /// It had been popped; with what.
+    /// Payload of the node if it had been popped.
     pub(crate) granted: Option<P>,
-    /// To be dropped without the lock.
+    /// Waker of the node, to be dropped without the lock.
     pub(crate) waker: Option<Waker>,
 }
 
@@ -64,21 +63,22 @@ impl<P: Copy> WaitQueue<P> {
         WaitQueue { inner: None }
     }
 
-    /// Nothing waits.
+    /// Returns true if there is no waiter.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.inner.as_ref().is_none_or(|inner| inner.head == NONE)
     }
 
-    /// Level and payload of the next to be popped.
+    /// Returns level and payload of the next waiter to be popped.
     pub(crate) fn first(&self) -> Option<(Level, P)> {
         let inner = self.inner.as_ref()?;
         let node = inner.nodes.get(inner.head as usize)?;
         Some((node.level, node.payload))
     }
 
-    /// Gives the next to be popped the level that it has now, and the place that goes with it, until the next is one that is as urgent as when it
-    /// queued. `now`: the level of a waiter, if it is known.
+    /// Moves the first waiter to its present level, and its place to the end of that level, until
+    /// the first is at least as urgent as when it queued. `now` returns the present level of a
+    /// waiter, if it is known.
     pub(crate) fn settle_first(&mut self, now: impl Fn(P) -> Option<Level>) {
         let Some(inner) = self.inner.as_mut() else {
             return;
@@ -128,30 +128,29 @@ impl<P: Copy> WaitQueue<P> {
         Key(index)
     }
 
-    /// Takes the most urgent out of the queue, and turns its payload into what it
-    /// is granted.
+    /// Takes the most urgent waiter out of the queue, and turns its payload into the grant.
     pub(crate) fn pop(&mut self, grant: impl FnOnce(P) -> P) -> Option<Waker> {
         let inner = self.inner.as_mut()?;
         let index = inner.head;
         inner.take(index, grant)
     }
 
-    /// The same with the last of the most urgent level.
+    /// Like [`pop`](Self::pop), for the newest waiter of the most urgent level.
     pub(crate) fn pop_newest(&mut self, grant: impl FnOnce(P) -> P) -> Option<Waker> {
         let inner = self.inner.as_mut()?;
         let index = *inner.tails.get(inner.levels.trailing_zeros() as usize)?;
         inner.take(index, grant)
     }
 
-    /// Has this node been popped?
+    /// Returns true if this node has been popped.
     pub(crate) fn granted(&self, key: Key) -> bool {
         self.inner
             .as_ref()
             .is_some_and(|inner| !inner.nodes[key.0 as usize].waiting)
     }
 
-    /// The future has been polled again and still waits: its waker, and its level
-    /// (then its place too) may have changed. Returns the waker it had before.
+    /// Updates the node of a future that was polled again and still waits: its waker, and its
+    /// level (then its place too) may have changed. Returns the waker it had before.
     pub(crate) fn refresh(
         &mut self,
         key: Key,
@@ -170,7 +169,7 @@ impl<P: Copy> WaitQueue<P> {
         before
     }
 
-    /// The future needs its node no longer.
+    /// Frees the node. Its future calls this once.
     pub(crate) fn release(&mut self, key: Key) -> Released<P> {
         let Some(inner) = self.inner.as_mut() else {
             return Released {
@@ -204,7 +203,7 @@ impl<P> Inner<P> {
         &mut self.nodes[index as usize]
     }
 
-    /// Takes a waiting node out of the queue.
+    /// Takes a waiting node out of the queue, and turns its payload into the grant.
     fn take(&mut self, index: u32, grant: impl FnOnce(P) -> P) -> Option<Waker>
     where
         P: Copy,
@@ -219,14 +218,14 @@ impl<P> Inner<P> {
         node.waker.take()
     }
 
-    /// Gives a waiting node another level, and a place behind all of that.
+    /// Moves a waiting node to the end of another level.
     fn relink(&mut self, index: u32, level: Level) {
         self.unlink(index);
         self.node(index).level = level;
         self.link(index, level);
     }
 
-    /// Behind the last of its level, or of the nearest more urgent one.
+    /// Inserts a node behind the last of its level, or of the nearest more urgent one.
     fn link(&mut self, index: u32, level: Level) {
         let ahead = self.levels & (level.more_urgent_bits() | level.bit());
         let prev = match ahead.checked_ilog2() {

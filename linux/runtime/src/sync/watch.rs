@@ -1,10 +1,10 @@
-//! The latest value, for many that look at it.
+//! A channel that keeps only the latest value.
 //!
 //! The version counts the values; its lowest bit says that the senders are gone. It changes
 //! while the value is locked for writing, so a reader of the value under its lock knows its
-//! version. What waits has asked for a notification before it looks at the version, so it
+//! version. A waiter asks for a notification before it looks at the version, so it
 //! misses none. The lock of the value is `std`'s: a reference to the value may be held for
-//! long, and a coroutine that does, does not `await`.
+//! long, but never across an `await`.
 
 use std::fmt;
 use std::ops::Deref;
@@ -26,10 +26,10 @@ struct Shared<T> {
     version: AtomicU64,
     senders: AtomicU64,
     receivers: AtomicU64,
-    /// Told at each new value, and when the last sender goes.
+    /// Notified at each new value, and when the last sender is dropped.
     changed: Notify,
-    /// Told when the last receiver goes.
-    deserted: Notify,
+    /// Notified when the last receiver is dropped.
+    no_receivers: Notify,
 }
 
 impl<T> Shared<T> {
@@ -50,9 +50,9 @@ impl<T> Shared<T> {
     }
 }
 
-/// A channel for the latest of its values.
+/// Creates a channel that keeps the latest of the values sent.
 ///
-/// Values in between may be missed; receivers are woken most urgent first.
+/// Receivers may miss values in between; they are woken most urgent first.
 ///
 /// ```
 /// use upshift::{Priority, sync::watch};
@@ -72,15 +72,28 @@ pub fn channel<T>(initial: T) -> (Sender<T>, Receiver<T>) {
     (sender, receiver)
 }
 
-/// A look at the value. While it lives no sender can change it: do not keep it across an
-/// `await`.
+/// A borrow of the value. While it lives no sender can change the value: do not keep it across
+/// an `await`.
+///
+/// ```
+/// use upshift::sync::watch;
+///
+/// let (sender, receiver) = watch::channel(1);
+/// {
+///     let value = receiver.borrow();
+///     assert_eq!((*value, value.has_changed()), (1, false));
+/// }
+/// sender.send(2)?;
+/// assert!(receiver.borrow().has_changed());
+/// # Ok::<(), watch::error::SendError<i32>>(())
+/// ```
 pub struct Ref<'a, T> {
     value: RwLockReadGuard<'a, T>,
     changed: bool,
 }
 
 impl<T> Ref<'_, T> {
-    /// Had the receiver not seen this value before?
+    /// Returns true if the receiver had not seen this value before.
     #[must_use]
     pub fn has_changed(&self) -> bool {
         self.changed
@@ -109,7 +122,7 @@ pub struct Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// A channel without receivers.
+    /// Creates a channel without receivers.
     #[must_use]
     pub fn new(initial: T) -> Sender<T> {
         Sender {
@@ -119,15 +132,24 @@ impl<T> Sender<T> {
                 senders: AtomicU64::new(1),
                 receivers: AtomicU64::new(0),
                 changed: Notify::new(),
-                deserted: Notify::new(),
+                no_receivers: Notify::new(),
             }),
         }
     }
 
-    /// Replaces the value.
+    /// Replaces the value and notifies all receivers.
     ///
     /// # Errors
-    /// [`SendError`] with it when there is no receiver; the value in place stays.
+    /// [`SendError`] with `value` when there is no receiver; the old value stays.
+    ///
+    /// ```
+    /// let (sender, receiver) = upshift::sync::watch::channel(1);
+    /// sender.send(2)?;
+    /// assert_eq!(*receiver.borrow(), 2);
+    /// drop(receiver);
+    /// assert_eq!(sender.send(3).unwrap_err().0, 3);
+    /// # Ok::<(), upshift::sync::watch::error::SendError<i32>>(())
+    /// ```
     pub fn send(&self, value: T) -> Result<(), SendError<T>> {
         if self.is_closed() {
             return Err(SendError(value));
@@ -136,16 +158,28 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Replaces the value, also when there is no receiver; the one before.
+    /// Replaces the value even when there is no receiver. Returns the old value.
+    ///
+    /// ```
+    /// let sender = upshift::sync::watch::Sender::new(1);
+    /// assert_eq!(sender.send_replace(2), 1);
+    /// assert_eq!(*sender.subscribe().borrow(), 2);
+    /// ```
     pub fn send_replace(&self, mut value: T) -> T {
         self.send_modify(|old| std::mem::swap(old, &mut value));
         value
     }
 
-    /// Changes the value in place.
+    /// Changes the value in place and notifies all receivers.
     ///
     /// # Panics
-    /// If `modify` does: receivers are not told then.
+    /// If `modify` panics; receivers are not notified then.
+    ///
+    /// ```
+    /// let (sender, receiver) = upshift::sync::watch::channel(vec![1]);
+    /// sender.send_modify(|list| list.push(2));
+    /// assert_eq!(*receiver.borrow(), [1, 2]);
+    /// ```
     pub fn send_modify(&self, modify: impl FnOnce(&mut T)) {
         self.send_if_modified(|value| {
             modify(value);
@@ -153,10 +187,24 @@ impl<T> Sender<T> {
         });
     }
 
-    /// Changes the value in place, and tells receivers if `modify` says so; what it said.
+    /// Changes the value in place, and notifies all receivers if `modify` returns true. Returns
+    /// the result of `modify`.
     ///
     /// # Panics
-    /// If `modify` does: receivers are not told then.
+    /// If `modify` panics; receivers are not notified then.
+    ///
+    /// ```
+    /// let (sender, receiver) = upshift::sync::watch::channel(1);
+    /// let raise = |to: i32| {
+    ///     sender.send_if_modified(|value| {
+    ///         let higher = to > *value;
+    ///         *value = to.max(*value);
+    ///         higher
+    ///     })
+    /// };
+    /// assert!(raise(3) && !raise(2));
+    /// assert_eq!(*receiver.borrow(), 3);
+    /// ```
     pub fn send_if_modified(&self, modify: impl FnOnce(&mut T) -> bool) -> bool {
         let mut value = self.shared.write();
         match catch_unwind(AssertUnwindSafe(|| modify(&mut value))) {
@@ -173,52 +221,69 @@ impl<T> Sender<T> {
         true
     }
 
-    /// The value.
+    /// Borrows the value.
     pub fn borrow(&self) -> Ref<'_, T> {
         Ref {
             value: self.shared.read(),
-            // A sender has seen everything.
+            // A sender has always seen the latest value.
             changed: false,
         }
     }
 
-    /// Is there no receiver?
+    /// Returns true if there is no receiver.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.receiver_count() == 0
     }
 
     /// Waits until there is no receiver.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (sender, receiver) = upshift::sync::watch::channel(1);
+    /// drop(receiver);
+    /// sender.closed().await;
+    /// # });
+    /// ```
     pub async fn closed(&self) {
         proceed().await;
         loop {
-            let deserted = self.shared.deserted.notified();
+            let no_receivers = self.shared.no_receivers.notified();
             if self.is_closed() {
                 return;
             }
-            deserted.await;
+            no_receivers.await;
         }
     }
 
-    /// One more receiver, which has seen the present value.
+    /// Creates a receiver, which has seen the present value.
+    ///
+    /// ```
+    /// let sender = upshift::sync::watch::Sender::new(1);
+    /// let receiver = sender.subscribe();
+    /// assert_eq!(receiver.has_changed().ok(), Some(false));
+    /// ```
     #[must_use]
     pub fn subscribe(&self) -> Receiver<T> {
         Receiver::new(&self.shared, self.shared.version())
     }
 
-    /// How many receivers there are.
+    /// Returns the number of receivers.
     #[must_use]
     pub fn receiver_count(&self) -> usize {
         self.shared.receivers.load(Ordering::SeqCst) as usize
     }
 
-    /// How many senders there are.
+    /// Returns the number of senders.
     #[must_use]
     pub fn sender_count(&self) -> usize {
         self.shared.senders.load(Ordering::SeqCst) as usize
     }
 
-    /// Are both of one channel?
+    /// Returns true if both are senders of one channel.
     #[must_use]
     pub fn same_channel(&self, other: &Sender<T>) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
@@ -255,10 +320,10 @@ impl<T: fmt::Debug> fmt::Debug for Sender<T> {
     }
 }
 
-/// Looks at the value, and waits for new ones. Clone it for more receivers.
+/// Reads the value, and waits for new ones. Clone it for more receivers.
 pub struct Receiver<T> {
     shared: Arc<Shared<T>>,
-    /// That it has seen.
+    /// The newest version that this receiver has seen.
     version: u64,
 }
 
@@ -271,14 +336,22 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// The value; it does not count as seen.
+    /// Borrows the value, without marking it as seen.
     pub fn borrow(&self) -> Ref<'_, T> {
         let value = self.shared.read();
         let changed = self.version != self.shared.version();
         Ref { value, changed }
     }
 
-    /// The value, which counts as seen.
+    /// Borrows the value and marks it as seen.
+    ///
+    /// ```
+    /// let (sender, mut receiver) = upshift::sync::watch::channel(1);
+    /// sender.send(2)?;
+    /// assert!(receiver.borrow_and_update().has_changed());
+    /// assert!(!receiver.borrow_and_update().has_changed());
+    /// # Ok::<(), upshift::sync::watch::error::SendError<i32>>(())
+    /// ```
     pub fn borrow_and_update(&mut self) -> Ref<'_, T> {
         let value = self.shared.read();
         let version = self.shared.version();
@@ -286,10 +359,10 @@ impl<T> Receiver<T> {
         Ref { value, changed }
     }
 
-    /// Is there a value that it has not seen?
+    /// Returns true if there is a value that this receiver has not seen.
     ///
     /// # Errors
-    /// [`RecvError`]: all senders are gone.
+    /// [`RecvError`] if all senders are gone.
     pub fn has_changed(&self) -> Result<bool, RecvError> {
         if self.is_closed() {
             return Err(RecvError(()));
@@ -297,39 +370,69 @@ impl<T> Receiver<T> {
         Ok(self.version != self.shared.version())
     }
 
-    /// Are all senders gone?
+    /// Returns true if all senders are gone.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.shared.is_closed()
     }
 
-    /// The present value counts as not seen.
+    /// Marks the present value as not seen.
     pub fn mark_changed(&mut self) {
         self.version = self.shared.version().wrapping_sub(STEP);
     }
 
-    /// The present value counts as seen.
+    /// Marks the present value as seen.
     pub fn mark_unchanged(&mut self) {
         self.version = self.shared.version();
     }
 
-    /// Waits for a value that it has not seen, which then counts as seen. The future may be
-    /// dropped at any time.
+    /// Waits for a value that this receiver has not seen, and marks it as seen.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time: until it is ready no value is marked as seen.
     ///
     /// # Errors
-    /// [`RecvError`]: it has seen the last one, and all senders are gone.
+    /// [`RecvError`] if the last value has been seen and all senders are gone.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (sender, mut receiver) = upshift::sync::watch::channel(1);
+    /// sender.send(2).unwrap();
+    /// receiver.changed().await.unwrap();
+    /// assert_eq!(*receiver.borrow(), 2);
+    /// drop(sender);
+    /// assert!(receiver.changed().await.is_err());
+    /// # });
+    /// ```
     pub async fn changed(&mut self) -> Result<(), RecvError> {
         self.version = changed_since(&self.shared, self.version).await?;
         Ok(())
     }
 
-    /// Waits for a value that the test accepts, the present one first.
+    /// Waits for a value that `accepts` returns true for, the present one first.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time; values that were tested count as seen.
     ///
     /// # Errors
-    /// [`RecvError`]: the last one was not accepted, and all senders are gone.
+    /// [`RecvError`] if the last value was not accepted and all senders are gone.
     ///
     /// # Panics
-    /// If the test does.
+    /// If `accepts` panics.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (sender, mut receiver) = upshift::sync::watch::channel(0);
+    /// let task = async move {
+    ///     for n in 1..=3 {
+    ///         sender.send(n).unwrap();
+    ///         upshift::yield_now().await;
+    ///     }
+    /// };
+    /// upshift::spawn(task, upshift::Priority::Inherit).detach();
+    /// assert_eq!(*receiver.wait_for(|&n| n >= 3).await.unwrap(), 3);
+    /// # });
+    /// ```
     pub async fn wait_for(
         &mut self,
         mut accepts: impl FnMut(&T) -> bool,
@@ -359,14 +462,14 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Are both of one channel?
+    /// Returns true if both are receivers of one channel.
     #[must_use]
     pub fn same_channel(&self, other: &Receiver<T>) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 }
 
-/// Waits for another version than that: which.
+/// Waits for a version other than `seen`, and returns it.
 async fn changed_since<T>(shared: &Shared<T>, seen: u64) -> Result<u64, RecvError> {
     proceed().await;
     loop {
@@ -391,7 +494,7 @@ impl<T> Clone for Receiver<T> {
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
         if self.shared.receivers.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.shared.deserted.notify_waiters();
+            self.shared.no_receivers.notify_waiters();
         }
     }
 }

@@ -1,19 +1,19 @@
 //! Two clocks: nanoseconds of `CLOCK_MONOTONIC` for timers, and ticks for the
-//! scheduler's accounts.
+//! scheduler's accounting.
 //!
-//! A tick is the cheapest monotonic unit of the CPU (9 ns a reading with the
-//! time-stamp counter, where the kernel itself trusts it; else nanoseconds). The
-//! length of a tick is measured once, against `CLOCK_MONOTONIC`.
+//! A tick is the cheapest monotonic unit of the CPU: of the time-stamp counter where the
+//! kernel itself trusts it, else a nanosecond. The length of a tick is measured once,
+//! against `CLOCK_MONOTONIC`.
 //!
-//! The counter may be set back while the machine sleeps (ACPI S3). Ticks are counted on then, from
-//! the last reading of the thread that sees it first: the process adds an offset to the counter.
+//! The counter may be set back while the machine sleeps (ACPI S3). Ticks then continue from the
+//! last reading of the thread that notices first: the process adds an offset to the counter.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Now, in nanoseconds of `CLOCK_MONOTONIC`. About 20 ns.
+/// Returns the time in nanoseconds of `CLOCK_MONOTONIC`.
 pub(crate) fn now() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -25,24 +25,28 @@ pub(crate) fn now() -> u64 {
 }
 
 thread_local! {
-    /// What this thread has last read of both clocks: ticks, then nanoseconds.
+    /// The thread's last reading of both clocks: ticks, then nanoseconds.
     static READING: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
-/// For so many microseconds a thread counts ticks from its last reading of `CLOCK_MONOTONIC`.
+/// Number of microseconds for which a thread counts ticks from its last reading of
+/// `CLOCK_MONOTONIC`.
 const READING_MICROS: u64 = 5;
-/// What is added to a time that is counted in ticks, in nanoseconds: a fifth of [`READING_MICROS`], for the kernel slews its clock by a tenth at most
-/// (`adjtimex(2)`), now and when the tick was measured; or else what a CPU may read its counter too early, before its caller's own reading of a clock has ended.
+/// Nanoseconds added to a time that is counted in ticks. A fifth of [`READING_MICROS`], because
+/// the kernel slews its clock by a tenth at most (`adjtimex(2)`), now and when the tick was
+/// measured. It also covers a CPU that reads its counter early, before its caller's own reading
+/// of a clock has ended.
 const MARGIN: u64 = 1024;
 
-/// What a timer counts from: [`now`], or later by at most twice [`MARGIN`]. Half its cost, where it is asked for again within [`READING_MICROS`].
+/// Returns the start of a timer's duration: [`now`], or later by at most twice [`MARGIN`]. Reads
+/// the counter only, if the thread has read the clock within [`READING_MICROS`].
 #[inline]
 pub(crate) fn now_or_later() -> u64 {
     #[cfg(target_arch = "x86_64")]
     {
         let tick = tick();
         if tick.counter {
-            // A fence would keep its order, and cost more than all of this.
+            // A fence would keep the order of readings, and cost more than all of this.
             // SAFETY: every x86-64 CPU has the counter.
             let ticks = unsafe { core::arch::x86_64::_rdtsc() };
             let (then, nanos) = READING.get();
@@ -56,18 +60,19 @@ pub(crate) fn now_or_later() -> u64 {
     now()
 }
 
-/// Reads the other clock, too. The ticks come first: what is counted from them is late rather than early.
+/// Reads the other clock too. The ticks come first: times counted from them are late rather than
+/// early.
 #[cfg(target_arch = "x86_64")]
 fn read(ticks: u64, tick: &Tick) -> u64 {
     let (nanos, took) = nanos_after(ticks);
-    // Unless the thread was interrupted between the two.
+    // A thread that was interrupted between both readings keeps the former pair.
     if took < tick.per_micro * MARGIN / 1000 {
         READING.set((ticks, nanos));
     }
     nanos + MARGIN
 }
 
-/// The nanoseconds at most so many ticks after `ticks`.
+/// Returns the time in nanoseconds, and the ticks that have passed since `ticks` at most.
 #[cfg(target_arch = "x86_64")]
 fn nanos_after(ticks: u64) -> (u64, u64) {
     let nanos = now();
@@ -76,8 +81,9 @@ fn nanos_after(ticks: u64) -> (u64, u64) {
     (nanos, after.wrapping_sub(ticks))
 }
 
-/// One moment on both clocks: the tightest of several readings, and late rather than early. It is one for the whole process: deadlines keep
-/// the order and the distance of their instants, also if a thread loses the CPU while it reads.
+/// Returns one moment on both clocks: the tightest of several readings, late rather than early.
+/// All threads share it: deadlines keep the order and the distance of their instants, even if a
+/// thread loses the CPU while it reads.
 fn moment() -> (Instant, u64) {
     static MOMENT: OnceLock<(Instant, u64)> = OnceLock::new();
     *MOMENT.get_or_init(|| {
@@ -92,42 +98,44 @@ fn moment() -> (Instant, u64) {
     })
 }
 
-/// The nanoseconds of an instant; of one before the clock's zero, 0; of one too
-/// far to count, the largest.
+/// Returns the nanoseconds of an instant: 0 for one before the clock's zero, `u64::MAX` for one
+/// too far to count.
 pub(crate) fn from_instant(instant: Instant) -> u64 {
-    let (here, then) = moment();
-    match instant.checked_duration_since(here) {
-        Some(ahead) => then.saturating_add(nanos(ahead)),
-        None => then.saturating_sub(nanos(here.duration_since(instant))),
+    let (instant_zero, nanos_zero) = moment();
+    match instant.checked_duration_since(instant_zero) {
+        Some(ahead) => nanos_zero.saturating_add(nanos(ahead)),
+        None => nanos_zero.saturating_sub(nanos(instant_zero.duration_since(instant))),
     }
 }
 
-/// The instant of a number of nanoseconds.
+/// Returns the instant of a number of nanoseconds.
 pub(crate) fn to_instant(nanos: u64) -> Instant {
-    let (here, then) = moment();
-    if nanos >= then {
-        let ahead = Duration::from_nanos(nanos - then);
-        // A deadline beyond what an `Instant` can say is as good as a century.
-        here.checked_add(ahead)
-            .unwrap_or(here + Duration::from_secs(100 * 365 * 86_400))
+    let (instant_zero, nanos_zero) = moment();
+    if nanos >= nanos_zero {
+        let ahead = Duration::from_nanos(nanos - nanos_zero);
+        // A deadline that no `Instant` can represent becomes one in a century.
+        instant_zero
+            .checked_add(ahead)
+            .unwrap_or(instant_zero + Duration::from_secs(100 * 365 * 86_400))
     } else {
-        here.checked_sub(Duration::from_nanos(then - nanos))
-            .unwrap_or(here)
+        instant_zero
+            .checked_sub(Duration::from_nanos(nanos_zero - nanos))
+            .unwrap_or(instant_zero)
     }
 }
 
-/// A duration in nanoseconds, at most what a `u64` holds.
+/// Converts a duration to nanoseconds, at most `u64::MAX`.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Now, in ticks.
+/// Returns the time in ticks.
 #[inline]
 pub(crate) fn ticks() -> u64 {
     Ticks::new().ticks()
 }
 
-/// [`ticks`] for a caller that reads it at each poll: which clock it is has been found out.
+/// [`ticks`] for a caller that reads them at each poll: the choice of the clock is stored.
 #[derive(Clone, Copy)]
 pub(crate) struct Ticks {
     counter: bool,
@@ -152,20 +160,20 @@ impl Ticks {
     }
 }
 
-/// The ticks of a counter that has been set back are ahead of it by so much.
+/// Number by which ticks are ahead of a counter that has been set back.
 static OFFSET: AtomicU64 = AtomicU64::new(0);
 
 /// Microseconds by which a reading may be later than the next one without a counter that was set
 /// back: the counters of CPUs differ by less than one where the kernel trusts them.
 const APART_MICROS: u64 = 100;
 
-/// Returns the ticks now, at least those of an earlier reading. If the counter has been set back,
-/// ticks count on from that reading, for all threads.
+/// Returns the present ticks, at least `before`, an earlier reading. If the counter has been set
+/// back, ticks continue from that reading, for all threads.
 pub(crate) fn ticks_after(before: u64) -> u64 {
     let offset = OFFSET.load(Ordering::Relaxed);
     let behind = before.saturating_sub(ticks());
     if behind > APART_MICROS * tick().per_micro {
-        // One thread does it: another one that has seen the same finds another offset.
+        // One thread does it: another thread that noticed the same finds another offset.
         let ahead = offset.wrapping_add(behind);
         let _ = OFFSET.compare_exchange(offset, ahead, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -175,7 +183,7 @@ pub(crate) fn ticks_after(before: u64) -> u64 {
 struct Tick {
     counter: bool,
     per_micro: u64,
-    /// Nanoseconds in one, with [`TICK_BITS`] binary places.
+    /// Nanoseconds per tick, with [`TICK_BITS`] binary places.
     nanos: u64,
 }
 
@@ -206,7 +214,8 @@ fn measure() -> Tick {
     let counter = cfg!(target_arch = "x86_64") && source.is_ok_and(|source| source.trim() == "tsc");
     #[cfg(target_arch = "x86_64")]
     if counter {
-        // The tightest of several readings at both ends: timers rely on it, and the thread may lose the CPU within one.
+        // The tightest of several readings at both ends: timers rely on the result, and the
+        // thread may lose the CPU during a reading.
         let both = || {
             let reading = |_| {
                 // SAFETY: every x86-64 CPU has the counter.
@@ -227,12 +236,12 @@ fn measure() -> Tick {
     Tick::new(counter, 1000)
 }
 
-/// A duration in ticks; for one that a counter cannot hold, more than anything lasts.
+/// Converts a duration to ticks. The longest possible duration is longer than any uptime.
 pub(crate) fn to_ticks(duration: Duration) -> u64 {
     (nanos(duration) / 100).saturating_mul(tick().per_micro) / 10
 }
 
-/// Ticks as a duration.
+/// Converts ticks to a duration.
 pub(crate) fn from_ticks(ticks: u64) -> Duration {
     Duration::from_nanos((u128::from(ticks) * 1000 / u128::from(tick().per_micro)) as u64)
 }
@@ -257,16 +266,16 @@ mod tests {
             let measured = from_ticks(ticks_after - ticks_before).as_nanos() as f64;
             measured / (after - before) as f64
         };
-        // This thread may lose the CPU between the two clocks, but not every time.
+        // The thread may lose the CPU between both clocks, but not every time.
         let ratios: Vec<f64> = (0..10).map(ratio).collect();
         let agree = ratios.iter().any(|ratio| (0.99..1.01).contains(ratio));
         assert!(agree, "{ratios:?}");
     }
 
     #[test]
-    fn what_a_timer_counts_from_is_never_early_and_hardly_late() {
+    fn the_start_of_a_timer_is_never_early_and_hardly_late() {
         for n in 0..200_000_u64 {
-            // Readings that are fresh, and some that are too old.
+            // Some readings are fresh, some too old.
             for _ in 0..n % 64 {
                 core::hint::spin_loop();
             }

@@ -1,15 +1,34 @@
-//! A moment of the clock that timers go by.
+//! A moment of the clock that timers use.
 
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 use std::time::{self, Duration};
 
-/// As [`std::time::Instant`], and converts from and into it. In a runtime whose time is
-/// paused (feature `test-util`), [`now`](Instant::now) stands still.
+/// A moment of the clock that timers use: [`std::time::Instant`], into and from which it
+/// converts. In a runtime whose time is paused (feature `test-util`),
+/// [`now`](Instant::now) stands still.
+///
+/// ```
+/// use std::time::Duration;
+/// use upshift::time::Instant;
+///
+/// let start = Instant::now();
+/// let deadline = start + Duration::from_secs(1);
+/// assert_eq!(deadline - start, Duration::from_secs(1));
+/// // The difference to a later instant is zero, not a panic.
+/// assert_eq!(start - deadline, Duration::ZERO);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(time::Instant);
 
 impl Instant {
-    /// Now.
+    /// Returns the present moment.
+    ///
+    /// ```
+    /// use upshift::time::Instant;
+    ///
+    /// let first = Instant::now();
+    /// assert!(Instant::now() >= first);
+    /// ```
     #[must_use]
     pub fn now() -> Instant {
         #[cfg(feature = "test-util")]
@@ -19,49 +38,96 @@ impl Instant {
         Instant(time::Instant::now())
     }
 
-    /// The same moment.
+    /// Converts a [`std::time::Instant`].
+    ///
+    /// ```
+    /// use upshift::time::Instant;
+    ///
+    /// let std = std::time::Instant::now();
+    /// assert_eq!(Instant::from_std(std).into_std(), std);
+    /// ```
     #[must_use]
     pub fn from_std(instant: time::Instant) -> Instant {
         Instant(instant)
     }
 
-    /// The same moment.
+    /// Converts into a [`std::time::Instant`].
     #[must_use]
     pub fn into_std(self) -> time::Instant {
         self.0
     }
 
-    /// The time since an earlier moment; zero, if it is later.
+    /// Returns the time since an earlier moment, or zero if that moment is later.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use upshift::time::Instant;
+    ///
+    /// let first = Instant::now();
+    /// let second = first + Duration::from_millis(5);
+    /// assert_eq!(second.duration_since(first), Duration::from_millis(5));
+    /// assert_eq!(first.duration_since(second), Duration::ZERO);
+    /// ```
     #[must_use]
     pub fn duration_since(&self, earlier: Instant) -> Duration {
         self.0.saturating_duration_since(earlier.0)
     }
 
-    /// The time since an earlier moment; `None`, if it is later.
+    /// Returns the time since an earlier moment, or `None` if that moment is later.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use upshift::time::Instant;
+    ///
+    /// let first = Instant::now();
+    /// let second = first + Duration::from_millis(5);
+    /// assert!(second.checked_duration_since(first).is_some());
+    /// assert!(first.checked_duration_since(second).is_none());
+    /// ```
     #[must_use]
     pub fn checked_duration_since(&self, earlier: Instant) -> Option<Duration> {
         self.0.checked_duration_since(earlier.0)
     }
 
-    /// The time since an earlier moment; zero, if it is later.
+    /// Returns the time since an earlier moment, or zero if that moment is later: the same as
+    /// [`duration_since`](Instant::duration_since).
     #[must_use]
     pub fn saturating_duration_since(&self, earlier: Instant) -> Duration {
         self.duration_since(earlier)
     }
 
-    /// The time since then.
+    /// Returns the time that has passed since this moment.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use upshift::time::{self, Instant};
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let start = Instant::now();
+    /// time::sleep(Duration::from_millis(1)).await;
+    /// assert!(start.elapsed() >= Duration::from_millis(1));
+    /// # });
+    /// ```
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         Instant::now().duration_since(*self)
     }
 
-    /// Later by a duration, if that can be said.
+    /// Returns the moment later by `duration`, or `None` if it cannot be represented.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use upshift::time::Instant;
+    ///
+    /// assert!(Instant::now().checked_add(Duration::from_secs(1)).is_some());
+    /// assert!(Instant::now().checked_add(Duration::MAX).is_none());
+    /// ```
     #[must_use]
     pub fn checked_add(&self, duration: Duration) -> Option<Instant> {
         self.0.checked_add(duration).map(Instant)
     }
 
-    /// Earlier by a duration, if that can be said.
+    /// Returns the moment earlier by `duration`, or `None` if it cannot be represented.
     #[must_use]
     pub fn checked_sub(&self, duration: Duration) -> Option<Instant> {
         self.0.checked_sub(duration).map(Instant)

@@ -9,7 +9,7 @@ use super::{Instant, nanos_of, now};
 use crate::sync::may_proceed;
 use crate::time::clock;
 
-/// Ticks every `period`, the first time at once.
+/// Creates an interval that ticks every `period`, the first time at once.
 ///
 /// ```
 /// use std::time::Duration;
@@ -23,13 +23,13 @@ use crate::time::clock;
 /// ```
 ///
 /// # Panics
-/// For a period of zero; and `tick` panics outside of an upshift runtime.
+/// If `period` is zero. [`tick`](Interval::tick) panics outside of an upshift runtime.
 #[track_caller]
 pub fn interval(period: Duration) -> Interval {
     Interval::new(now(), period)
 }
 
-/// Ticks at `start`, then every `period`. Otherwise as [`interval`].
+/// Creates an interval that ticks at `start`, then every `period`.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -44,31 +44,54 @@ pub fn interval(period: Duration) -> Interval {
 /// ```
 ///
 /// # Panics
-/// As [`interval`].
+/// Like [`interval`].
 #[track_caller]
 pub fn interval_at(start: impl Into<Instant>, period: Duration) -> Interval {
     Interval::new(nanos_of(start.into()), period)
 }
 
-/// What happens to ticks that were not taken in time: those that are already
-/// due when the one before is taken.
+/// The handling of missed ticks: those that are already due when the one before them is taken.
+///
+/// With a period of 100 ms and a tick at 0 ms whose work lasts 250 ms, the next ticks are:
+///
+/// | behavior | ticks (ms) |
+/// |---|---|
+/// | `Burst` | 250, 250, 300, 400 |
+/// | `Delay` | 250, 350, 450, 550 |
+/// | `Skip` | 250, 300, 400, 500 |
+///
+/// ```
+/// use std::time::Duration;
+/// use upshift::time::{self, MissedTickBehavior};
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let mut interval = time::interval(Duration::from_millis(5));
+/// interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+/// interval.tick().await;
+/// time::sleep(Duration::from_millis(12)).await; // Misses two ticks.
+/// interval.tick().await; // At once.
+/// let last = time::Instant::now();
+/// interval.tick().await; // A period later.
+/// assert!(last.elapsed() >= Duration::from_millis(4));
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissedTickBehavior {
-    /// They come at once, one after the other, until the schedule is caught up:
+    /// Missed ticks come at once, one after the other, until the schedule is caught up:
     /// as many ticks as periods.
     #[default]
     Burst,
-    /// The schedule starts anew: the next tick comes a period from now.
+    /// The schedule starts anew: the next tick comes a period after the late one.
     Delay,
-    /// They are left out: the next tick is the schedule's next one from now.
+    /// Missed ticks are left out: the next tick is the schedule's next one from now.
     Skip,
 }
 
-/// Made by [`interval`] and [`interval_at`].
+/// Ticks at a regular period; created by [`interval`] and [`interval_at`].
 #[derive(Debug)]
 pub struct Interval {
     period: u64,
-    /// Until the next tick.
+    /// The wait for the next tick.
     sleep: Sleep,
     behavior: MissedTickBehavior,
 }
@@ -84,17 +107,34 @@ impl Interval {
         }
     }
 
-    /// Waits for the next tick; returns when it was to come. The future may be
-    /// dropped without losing a tick.
+    /// Waits for the next tick. Returns the instant at which it was due.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time without losing a tick.
+    ///
+    /// # Panics
+    /// Outside of an upshift runtime, like [`sleep`](super::sleep).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let period = Duration::from_millis(1);
+    /// let mut interval = upshift::time::interval(period);
+    /// let first = interval.tick().await;
+    /// let second = interval.tick().await;
+    /// assert_eq!(second - first, period);
+    /// # });
+    /// ```
     pub async fn tick(&mut self) -> Instant {
         poll_fn(|cx| self.poll_tick(cx)).await
     }
 
-    /// [`tick`](Interval::tick) for hand-written futures.
+    /// Polls for the next tick: [`tick`](Interval::tick) for hand-written futures.
     pub fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Instant> {
         let due = self.sleep.nanos();
         if self.sleep.is_new() && now() >= due {
-            // No timer for what is late.
+            // A tick that is late needs no timer.
             if !may_proceed() {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
@@ -108,45 +148,93 @@ impl Interval {
     }
 
     /// Starts the schedule anew: the next tick comes a period from now.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use upshift::time::{self, Instant};
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut interval = time::interval(Duration::from_millis(2));
+    /// interval.tick().await;
+    /// let start = Instant::now();
+    /// interval.reset();
+    /// interval.tick().await;
+    /// assert!(start.elapsed() >= Duration::from_millis(2));
+    /// # });
+    /// ```
     pub fn reset(&mut self) {
         self.sleep.reset_nanos(now().saturating_add(self.period));
     }
 
     /// Starts the schedule anew: the next tick comes at once.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut interval = upshift::time::interval(Duration::from_secs(3600));
+    /// interval.tick().await;
+    /// interval.reset_immediately();
+    /// interval.tick().await; // Not an hour later.
+    /// # });
+    /// ```
     pub fn reset_immediately(&mut self) {
         self.sleep.reset_nanos(now());
     }
 
-    /// Starts the schedule anew: the next tick comes after this time.
+    /// Starts the schedule anew: the next tick comes after the duration `after`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut interval = upshift::time::interval(Duration::from_secs(3600));
+    /// interval.reset_after(Duration::from_millis(1));
+    /// interval.tick().await;
+    /// # });
+    /// ```
     pub fn reset_after(&mut self, after: Duration) {
         let due = now().saturating_add(clock::nanos(after));
         self.sleep.reset_nanos(due);
     }
 
-    /// Starts the schedule anew: the next tick comes at this moment.
+    /// Starts the schedule anew: the next tick comes at `deadline`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use upshift::time::{self, Instant};
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut interval = time::interval(Duration::from_secs(3600));
+    /// let deadline = Instant::now() + Duration::from_millis(1);
+    /// interval.reset_at(deadline);
+    /// interval.tick().await;
+    /// assert!(Instant::now() >= deadline);
+    /// # });
+    /// ```
     pub fn reset_at(&mut self, deadline: impl Into<Instant>) {
         self.sleep.reset_nanos(nanos_of(deadline.into()));
     }
 
-    /// The time between ticks.
+    /// Returns the time between ticks.
     #[must_use]
     pub fn period(&self) -> Duration {
         Duration::from_nanos(self.period)
     }
 
-    /// What happens to missed ticks; [`MissedTickBehavior::Burst`] unless set.
+    /// Returns the handling of missed ticks; [`MissedTickBehavior::Burst`] unless set.
     #[must_use]
     pub fn missed_tick_behavior(&self) -> MissedTickBehavior {
         self.behavior
     }
 
-    /// Sets what happens to missed ticks.
+    /// Sets the handling of missed ticks.
     pub fn set_missed_tick_behavior(&mut self, behavior: MissedTickBehavior) {
         self.behavior = behavior;
     }
 }
 
-/// The tick after the one that was due at `due` and is taken `now`.
+/// Returns the tick after the one that was due at `due` and is taken at `now` (ns).
 fn next_tick(due: u64, now: u64, period: u64, behavior: MissedTickBehavior) -> u64 {
     let next = due.saturating_add(period);
     if now < next {

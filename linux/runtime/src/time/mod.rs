@@ -1,13 +1,23 @@
-//! Waiting for time to pass.
+//! Timers, timeouts and intervals.
+//!
+//! | item | purpose |
+//! |---|---|
+//! | [`sleep`], [`sleep_until`] | a future that is ready after a duration, or at an instant |
+//! | [`timeout`], [`timeout_at`] | a future with a deadline |
+//! | [`interval`], [`interval_at`] | ticks at a regular period |
+//! | [`Instant`] | a moment of the clock that timers use |
 //!
 //! Every vCPU keeps its timers in a hierarchical wheel with ticks of about a
-//! microsecond (1024 ns): a timer never fires early, and what comes on top of three
-//! ticks is how long the vCPU needs to get to it (a parked one is woken by the
-//! kernel's timer). Arming and cancelling are O(1), without allocation or system
-//! call, so a `timeout` around every request is cheap.
+//! microsecond (1024 ns). A timer never fires early; it is late by up to three ticks and
+//! the time until the vCPU looks at it (the kernel's timer wakes a parked vCPU). Arming
+//! and cancelling are O(1), without allocation or system call, so a `timeout` around
+//! every request is cheap.
 //!
-//! A timer fires on the vCPU that armed it; the coroutine may have moved on. The
+//! A timer fires on the vCPU that armed it, even if the coroutine has moved to another. The
 //! clock is `CLOCK_MONOTONIC`: it stands still while the machine is suspended.
+//!
+//! # Cancellation safety
+//! Every future of this module may be dropped at any time; its timer is cancelled.
 //!
 //! ```
 //! use std::time::Duration;
@@ -40,12 +50,12 @@ pub use pause::{advance, pause, resume};
 pub use sleep::{Sleep, sleep, sleep_until};
 pub use timeout::{Elapsed, Timeout, timeout, timeout_at};
 
-/// What can go wrong with time.
+/// Errors of this module.
 pub mod error {
     pub use super::timeout::Elapsed;
 }
 
-/// Now, in nanoseconds of the clock that deadlines are given in.
+/// Returns the time in nanoseconds of the clock that deadlines use.
 #[inline]
 fn now() -> u64 {
     #[cfg(feature = "test-util")]
@@ -55,7 +65,7 @@ fn now() -> u64 {
     crate::time::clock::now()
 }
 
-/// What a duration is counted from: now, or a little later.
+/// Returns the start of a duration: [`now`], or a little later.
 #[inline]
 fn now_or_later() -> u64 {
     #[cfg(feature = "test-util")]
@@ -65,7 +75,7 @@ fn now_or_later() -> u64 {
     crate::time::clock::now_or_later()
 }
 
-/// The nanoseconds of an instant.
+/// Returns the nanoseconds of an instant.
 #[inline]
 fn nanos_of(instant: Instant) -> u64 {
     crate::time::clock::from_instant(instant.into_std())

@@ -1,13 +1,13 @@
-//! Time that stands still, for tests (feature `test-util`).
+//! Paused time, for tests (feature `test-util`).
 //!
-//! A runtime of one inline vCPU may have its time paused: then its timers lie here, in order,
-//! instead of in the wheel, and go off when the time is moved: by [`advance`], or, when nothing
+//! A runtime of one inline vCPU may have its time paused. Its timers then lie here, in order,
+//! instead of in the wheel, and fire when the time is moved: by [`advance`], or, when nothing
 //! of the runtime is ready, by the *mover*, to the next timer. The mover is a coroutine of the
-//! least urgent level, so it runs when nothing else is ready; and it lets the ring be looked at
-//! before it moves. Code that waits for something outside (a thread, another process) should not
+//! least urgent level, so it runs when nothing else is ready; before it moves the time, the ring
+//! is looked at. Code that waits for something outside (a thread, another process) should not
 //! have its time paused.
 //!
-//! Everything belongs to the thread of the vCPU, so there is no lock.
+//! All state belongs to the thread of the vCPU, so there is no lock.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,22 +21,23 @@ use crate::context;
 use crate::sync::wake;
 use crate::time::clock;
 
-/// How long nothing must be ready before the mover moves: enough for two looks at the ring.
+/// Time for which nothing must be ready before the mover moves: enough for two looks at the ring.
 const IDLE_BEFORE_MOVE: Duration = Duration::from_micros(50);
 
-/// [`advance`] moves the time no further, ns: some 146 years.
+/// Latest time that [`advance`] moves to, in ns: some 146 years.
 const FARTHEST: u64 = u64::MAX / 4;
-/// The end of the time, ns: some 292 years. A later deadline counts as this one.
+/// End of the time, in ns: some 292 years. A later deadline counts as this one.
 const END: u64 = u64::MAX / 2;
 
-/// The deadline, and a number that tells equals apart.
+/// The deadline, and a number that distinguishes equal ones.
 pub(super) type Key = (u64, u64);
 
 struct Paused {
-    /// Of which runtime.
+    /// Number of the runtime.
     runtime: u64,
     now: u64,
-    /// `None`: the time goes on, from `now` at this moment of the clock.
+    /// Moment of the clock at which the time was resumed, from `now` on; `None` while it is
+    /// paused.
     resumed: Option<u64>,
     timers: BTreeMap<Key, Waker>,
     numbers: u64,
@@ -44,11 +45,11 @@ struct Paused {
 }
 
 thread_local! {
-    /// Those of the thread's runtimes whose time has been paused.
+    /// The thread's runtimes whose time has been paused.
     static PAUSED: RefCell<Vec<Paused>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `f`, which runs no code of users, with the state of the current runtime.
+/// Runs `f`, which runs no user code, with the state of the current runtime.
 fn with<R>(f: impl FnOnce(&mut Paused) -> R) -> Option<R> {
     let number = context::with(|worker| worker.shared().number.get())?;
     let mut all = PAUSED
@@ -66,7 +67,7 @@ fn with<R>(f: impl FnOnce(&mut Paused) -> R) -> Option<R> {
     result
 }
 
-/// The time of the current runtime, if it has ever been paused.
+/// Returns the time of the current runtime, if it has ever been paused.
 pub(super) fn now() -> Option<u64> {
     with(|paused| match paused.resumed {
         None => paused.now,
@@ -74,7 +75,7 @@ pub(super) fn now() -> Option<u64> {
     })
 }
 
-/// What the wheel is to be given for a deadline.
+/// Returns the deadline for the wheel.
 pub(super) fn real(deadline: u64) -> u64 {
     with(|paused| match paused.resumed {
         Some(then) => deadline.saturating_sub(paused.now).saturating_add(then),
@@ -105,18 +106,18 @@ pub(super) fn arm(deadline: u64, waker: &Waker) -> Option<Result<Key, ()>> {
     armed
 }
 
-/// Returns whether the time of the current runtime has come to a deadline.
-pub(super) fn has_come(deadline: u64) -> bool {
+/// Returns true if the time of the current runtime has reached a deadline.
+pub(super) fn has_passed(deadline: u64) -> bool {
     super::now() >= deadline.min(END)
 }
 
-/// Has it gone off? If not, this waker is woken in future.
+/// Returns true if the timer has fired. If not, it will wake this waker.
 pub(super) fn has_fired(key: Key, waker: &Waker) -> bool {
     let mut waker = Some(waker.clone());
     with(|paused| match paused.timers.get_mut(&key) {
-        Some(place) => {
-            // The one before is dropped when the state is back in its place.
-            std::mem::swap(place, waker.as_mut().expect("cloned above"));
+        Some(stored) => {
+            // The former waker is dropped after the state is stored again.
+            std::mem::swap(stored, waker.as_mut().expect("cloned above"));
             false
         }
         None => true,
@@ -124,7 +125,7 @@ pub(super) fn has_fired(key: Key, waker: &Waker) -> bool {
     .unwrap_or(true)
 }
 
-/// Takes the timer away; the waker if it has not gone off.
+/// Cancels the timer. Returns its waker if it has not fired.
 pub(super) fn cancel(key: Key) -> Option<Waker> {
     with(|paused| paused.timers.remove(&key)).flatten()
 }
@@ -145,15 +146,15 @@ impl Paused {
     }
 }
 
-/// Stops the time of the runtime: [`Instant::now`](super::Instant::now) stands still, and
-/// timers go off when it is moved.
+/// Pauses the time of the runtime: [`Instant::now`](super::Instant::now) stands still, and
+/// timers fire when the time is moved.
 ///
-/// When nothing is ready it moves by itself, to the next timer: a test that sleeps an hour takes
-/// no time. It ends after 292 years: a longer sleep ends then.
+/// When nothing is ready the time moves by itself, to the next timer: a test that sleeps an hour
+/// takes no time. The time ends after 292 years: a longer sleep ends then.
 ///
 /// # Panics
-/// Outside a runtime; if it has more than one vCPU, or preemption; if its time stands still
-/// already.
+/// Outside a runtime; if the runtime has more than one vCPU, or preemption; if its time is
+/// already paused.
 ///
 /// ```
 /// use std::time::Duration;
@@ -206,10 +207,24 @@ pub fn pause() {
     crate::spawn(mover(), level).detach();
 }
 
-/// Lets the time go on.
+/// Resumes the time of the runtime.
 ///
 /// # Panics
-/// If it does.
+/// If the time is not paused.
+///
+/// ```
+/// use std::time::Duration;
+/// use upshift::time::{self, Instant};
+///
+/// upshift::Runtime::builder().vcpus(1).build()?.block_on(async {
+///     time::pause();
+///     let paused = Instant::now();
+///     time::resume();
+///     time::sleep(Duration::from_millis(1)).await; // A real millisecond.
+///     assert!(paused.elapsed() >= Duration::from_millis(1));
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[track_caller]
 pub fn resume() {
     let woken = with(|paused| {
@@ -217,7 +232,7 @@ pub fn resume() {
             return None;
         }
         paused.resumed = Some(clock::now());
-        // They arm in the wheel.
+        // The timers' futures arm in the wheel.
         Some(std::mem::take(&mut paused.timers))
     });
     match woken.flatten() {
@@ -226,10 +241,27 @@ pub fn resume() {
     }
 }
 
-/// Moves the time by a duration: what is due by then goes off, and runs before this returns. It moves no further than 146 years in all.
+/// Moves the time by a duration. Timers that are due by then fire, and their coroutines run before
+/// this returns. The time moves to 146 years at most.
+///
+/// # Cancellation safety
+/// The time moves at the first poll; a dropped future does not move it back.
 ///
 /// # Panics
 /// If the time is not paused.
+///
+/// ```
+/// use std::time::Duration;
+/// use upshift::time::{self, Instant};
+///
+/// upshift::Runtime::builder().vcpus(1).build()?.block_on(async {
+///     time::pause();
+///     let start = Instant::now();
+///     time::advance(Duration::from_secs(60)).await;
+///     assert_eq!(start.elapsed(), Duration::from_secs(60));
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub async fn advance(duration: Duration) {
     let woken = with(|paused| {
         paused.resumed.is_none().then(|| {
@@ -245,7 +277,7 @@ pub async fn advance(duration: Duration) {
     crate::yield_now().await;
 }
 
-/// See the module.
+/// Moves the time to the next timer whenever nothing else is ready: see the module.
 async fn mover() {
     loop {
         poll_fn(has_timer).await;

@@ -1,9 +1,9 @@
 //! A future that is ready at a deadline.
 //!
-//! Armed at its first poll, on the vCPU that polls it; the timer then stays there
-//! until it fires or the `Sleep` is dropped, reset, polled after that vCPU left or by another runtime.
+//! Armed at its first poll, on the vCPU that polls it. The timer stays there until it fires or
+//! the `Sleep` is dropped, reset, polled by another runtime, or polled after that vCPU left.
 //! Polled on a thread of tokio's beside the vCPUs, it is armed by a coroutine of its own.
-//! Arm and cancel together: two short locks, the waker's and the vCPU's counters.
+//! To arm and to cancel costs two short locks, and the counters of the waker and the vCPU.
 
 use std::future::Future;
 use std::mem;
@@ -20,8 +20,8 @@ use crate::sync::{Spare, may_proceed, wake};
 use crate::time::clock;
 use crate::user_code::on_vcpu::OnVcpu;
 
-/// Waits for a duration, from this call on. Zero is ready at once; what the clock
-/// cannot count (584 years) never ends.
+/// Waits for a duration, which begins with this call. Zero is ready at once; a duration of more
+/// than the clock can count (584 years) never ends.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -34,9 +34,12 @@ use crate::user_code::on_vcpu::OnVcpu;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
+/// # Cancellation safety
+/// The future may be dropped at any time; its timer is cancelled.
+///
 /// # Panics
-/// The future panics when it is polled on a thread that is neither a vCPU's of an
-/// upshift runtime nor one of tokio's beside it (`Builder::tokio`).
+/// When the future is polled on a thread that is neither a vCPU's of an upshift runtime nor one
+/// of tokio's beside it (`Builder::tokio`).
 #[inline]
 pub fn sleep(duration: Duration) -> Sleep {
     Sleep::at(if duration.is_zero() {
@@ -46,8 +49,8 @@ pub fn sleep(duration: Duration) -> Sleep {
     })
 }
 
-/// Waits until an instant; one that has passed is ready at once, or after the
-/// vCPU has looked at its clock.
+/// Waits until an instant. A past one is ready at once, or after the vCPU has looked at its
+/// clock.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -60,16 +63,34 @@ pub fn sleep(duration: Duration) -> Sleep {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
+/// # Cancellation safety
+/// Like that of [`sleep`].
+///
 /// # Panics
-/// As [`sleep`].
+/// Like [`sleep`].
 pub fn sleep_until(deadline: impl Into<Instant>) -> Sleep {
     Sleep::at(nanos_of(deadline.into()))
 }
 
 /// The future of [`sleep`] and [`sleep_until`].
+///
+/// It is `Unpin` and may be awaited by `&mut`, reset, and awaited again.
+///
+/// ```
+/// use std::time::Duration;
+/// use upshift::time::{self, Instant};
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let mut idle = time::sleep(Duration::from_millis(1));
+/// (&mut idle).await;
+/// assert!(idle.is_elapsed());
+/// idle.reset(Instant::now() + Duration::from_millis(1));
+/// idle.await;
+/// # });
+/// ```
 #[must_use = "futures do nothing unless awaited"]
 pub struct Sleep {
-    /// In nanoseconds of the clock.
+    /// Deadline in nanoseconds of the clock.
     deadline: u64,
     stage: Stage,
     away: Option<Box<OnVcpu<()>>>,
@@ -78,10 +99,10 @@ pub struct Sleep {
 enum Stage {
     New,
     Armed(Held, Key),
-    /// The time is paused.
+    /// Armed while the time is paused.
     #[cfg(feature = "test-util")]
     Paused(pause::Key),
-    /// On a thread of tokio's: a coroutine waits, see [`Sleep::away`].
+    /// Polled on a thread of tokio's; a coroutine waits for it, see [`Sleep::away`].
     Away,
     Done,
 }
@@ -95,23 +116,24 @@ impl Sleep {
         }
     }
 
-    /// The deadline in nanoseconds of the clock.
+    /// Returns the deadline in nanoseconds of the clock.
     pub(super) fn nanos(&self) -> u64 {
         self.deadline
     }
 
-    /// Has it not been polled since it was made or reset?
+    /// Returns true if the future has not been polled since it was created or reset.
     pub(super) fn is_new(&self) -> bool {
         matches!(self.stage, Stage::New)
     }
 
-    /// When it is ready.
+    /// Returns the instant at which the future becomes ready.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         clock::to_instant(self.deadline).into()
     }
 
-    /// Has the deadline passed, since it was first polled?
+    /// Returns true if the deadline has passed. False until the future is polled for the first
+    /// time.
     #[must_use]
     pub fn is_elapsed(&self) -> bool {
         match self.stage {
@@ -121,8 +143,8 @@ impl Sleep {
         }
     }
 
-    /// Gives it another deadline, earlier or later, whether it is ready or not.
-    /// Await it (again) afterwards.
+    /// Changes the deadline, to an earlier or a later one, whether the future is ready or not.
+    /// Await the future (again) afterwards.
     ///
     /// ```
     /// use std::time::{Duration, Instant};
@@ -146,9 +168,10 @@ impl Sleep {
         {
             return;
         }
-        // Armed on another vCPU, which may be asleep until the old deadline:
-        // the coroutine is polled and arms where it is. If the timer has
-        // fired, its wake does that.
+        // The timer is armed on another vCPU, which may be asleep until the old deadline:
+        // the coroutine is polled and arms where it runs. If the timer has fired, its
+        // wake does
+        // that.
         if let Some(waker) = self.disarm() {
             wake(waker);
         }
@@ -168,7 +191,7 @@ impl Sleep {
         self.away = None;
     }
 
-    /// Takes its timer away, if it has one; the waker if that has not fired.
+    /// Cancels the timer, if there is one. Returns its waker if it has not fired.
     #[inline]
     fn disarm(&mut self) -> Option<Waker> {
         if !matches!(self.stage, Stage::Armed(..)) {
@@ -180,10 +203,10 @@ impl Sleep {
         }
     }
 
-    /// `poll`; `give_way`: not ready while something more urgent waits.
+    /// Polls the future. `give_way`: it is not ready while more urgent work waits.
     #[inline]
     pub(super) fn advance(&mut self, cx: &mut Context<'_>, give_way: bool) -> Poll<()> {
-        let over = match &self.stage {
+        let elapsed = match &self.stage {
             Stage::Done => true,
             Stage::New => false,
             Stage::Armed(timers, key) => {
@@ -194,7 +217,8 @@ impl Sleep {
                 drop(self.disarm());
                 match fired {
                     Fired::Yes => true,
-                    // That one may be at rest, and serve no timers.
+                    // The timer's vCPU may be idle for ever and serve no
+                    // timers.
                     Fired::Not | Fired::Evicted => now() >= self.deadline,
                 }
             }
@@ -203,8 +227,8 @@ impl Sleep {
                 if !pause::has_fired(*key, cx.waker()) {
                     return Poll::Pending;
                 }
-                // Or the time goes on again.
-                pause::has_come(self.deadline)
+                // The time may have been resumed instead.
+                pause::has_passed(self.deadline)
             }
             Stage::Away => {
                 if self.poll_away(cx).is_pending() {
@@ -213,7 +237,7 @@ impl Sleep {
                 now() >= self.deadline
             }
         };
-        if over {
+        if elapsed {
             self.stage = Stage::Done;
         } else {
             self.stage = Stage::New;
@@ -228,7 +252,7 @@ impl Sleep {
         Poll::Ready(())
     }
 
-    /// Ready: the deadline has passed.
+    /// Arms the timer. Ready if the deadline has passed.
     #[inline]
     fn arm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         #[cfg(feature = "test-util")]
@@ -259,14 +283,14 @@ impl Sleep {
         }
         match self.stage {
             Stage::Done => return Poll::Ready(()),
-            // The next poll is on another vCPU.
+            // The vCPU has left: the next poll is on another one.
             Stage::New => cx.waker().wake_by_ref(),
             _ => {}
         }
         Poll::Pending
     }
 
-    /// On a thread that serves no vCPU.
+    /// Waits by way of a coroutine, since the calling thread serves no vCPU.
     #[cold]
     fn arm_away(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Ok(on_vcpu) = OnVcpu::run(Sleep::at(self.deadline)) else {
@@ -313,14 +337,14 @@ impl Drop for Sleep {
     }
 }
 
-/// Is the calling thread one of another runtime than that of these timers?
+/// Returns true if the calling thread belongs to another runtime than these timers.
 #[inline]
 fn is_elsewhere(timers: &Timers) -> bool {
     context::with_open(|worker| timers.are_of(worker.executor().domain().host()))
         .is_some_and(|is_here| !is_here)
 }
 
-/// What the wheel is given for a deadline.
+/// Returns the deadline for the wheel: where the time has been paused, in unpaused time.
 #[inline]
 fn real(deadline: u64) -> u64 {
     #[cfg(feature = "test-util")]

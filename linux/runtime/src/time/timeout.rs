@@ -10,11 +10,15 @@ use std::time::Duration;
 use super::Instant;
 use super::sleep::{Sleep, sleep, sleep_until};
 
-/// Awaits `future` for a duration at most, from this call on.
+/// Limits a future to a duration, which begins with this call.
 ///
-/// The future is polled first: if it is ready the deadline does not matter, and a
-/// future that is ready at its first poll costs no timer. When time is up the
-/// future is dropped together with the [`Timeout`].
+/// The future is polled before the deadline is checked, and a future that is ready at its
+/// first poll costs no timer. When the time is up the output is [`Elapsed`]; the future is
+/// dropped together with the [`Timeout`].
+///
+/// # Cancellation safety
+/// That of `future`, which is dropped with the [`Timeout`]. To keep it, pass a reference:
+/// `timeout(duration, &mut future)`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -29,7 +33,7 @@ use super::sleep::{Sleep, sleep, sleep_until};
 /// ```
 ///
 /// # Panics
-/// As [`sleep`](super::sleep), if the future is not ready at once.
+/// Like [`sleep`](super::sleep), if the future is not ready at once.
 pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoFuture> {
     Timeout {
         future: future.into_future(),
@@ -37,7 +41,7 @@ pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoF
     }
 }
 
-/// Awaits `future` until an instant at most. Otherwise as [`timeout`].
+/// Limits a future to an instant: [`timeout`] with a deadline.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -51,7 +55,7 @@ pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoF
 /// ```
 ///
 /// # Panics
-/// As [`timeout`].
+/// Like [`timeout`].
 pub fn timeout_at<F: IntoFuture>(
     deadline: impl Into<Instant>,
     future: F,
@@ -63,6 +67,15 @@ pub fn timeout_at<F: IntoFuture>(
 }
 
 /// The future of [`timeout`] and [`timeout_at`].
+///
+/// ```
+/// use std::time::Duration;
+/// use upshift::time::timeout;
+///
+/// let never = std::future::pending::<()>();
+/// let limited = timeout(Duration::from_secs(1), never);
+/// let _never = limited.into_inner();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub struct Timeout<F> {
@@ -71,17 +84,17 @@ pub struct Timeout<F> {
 }
 
 impl<F> Timeout<F> {
-    /// The future inside.
+    /// Returns the future inside.
     pub fn get_ref(&self) -> &F {
         &self.future
     }
 
-    /// The future inside.
+    /// Returns the future inside.
     pub fn get_mut(&mut self) -> &mut F {
         &mut self.future
     }
 
-    /// The future inside, without its deadline.
+    /// Returns the future inside, without its deadline.
     pub fn into_inner(self) -> F {
         self.future
     }
@@ -103,12 +116,24 @@ impl<F: Future> Future for Timeout<F> {
             return Poll::Ready(Ok(output));
         }
         // A future that uses up the coroutine's budget in every poll must not keep
-        // the deadline from counting.
+        // the deadline from being checked.
         sleep.advance(cx, false).map(|()| Err(Elapsed(())))
     }
 }
 
-/// Time is up.
+/// The error of [`timeout`]: the deadline passed first.
+///
+/// ```
+/// use std::io;
+/// use std::time::Duration;
+/// use upshift::time::timeout;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let never = std::future::pending::<()>();
+/// let elapsed = timeout(Duration::from_millis(1), never).await.unwrap_err();
+/// assert_eq!(io::Error::from(elapsed).kind(), io::ErrorKind::TimedOut);
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elapsed(());
 

@@ -1,14 +1,13 @@
 //! The timers of one vCPU: a wheel of wakers behind a lock.
 //!
-//! Armed and expired by the thread that serves the vCPU; cancelled and reset from
-//! wherever a `Sleep` has been moved to. The lock is as good as never contended
-//! (one atomic step); wakers run, and are dropped, without it. The loop of the
-//! vCPU reads [`Timers::next_deadline`] without the lock.
+//! Armed and expired by the thread that serves the vCPU; cancelled and reset by any thread to
+//! which a `Sleep` has been moved. The lock is hardly ever contended (one atomic step); wakers
+//! run, and are dropped, without it. The loop of the vCPU reads [`Timers::next_deadline`] without
+//! the lock.
 //!
-//! Contract with the loop: a timer is armed only on the thread that serves the
-//! vCPU, which therefore sees the new deadline before it waits. What comes from
-//! other threads makes deadlines later or takes them away, and at worst the loop
-//! looks once for nothing.
+//! Contract with the loop: a timer is armed only on the thread that serves the vCPU, which
+//! therefore sees the new deadline before it waits. Other threads only make deadlines later or
+//! remove them; at worst the loop looks once for nothing.
 
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
@@ -25,23 +24,24 @@ use crate::host::{self, Linux};
 use crate::sync::lock::Lock;
 use crate::sync::spare::Spare;
 
-/// No timer is armed.
+/// The value of [`Timers::next`] while no timer is armed.
 const NEVER: u64 = u64::MAX;
 
-/// What a timer wakes.
+/// The waker of a timer.
 struct Alarm {
     waker: Waker,
-    /// The level of what has armed it, if the waker is not a coroutine's.
+    /// Level of the arming coroutine, if the waker is not a coroutine's.
     level: u8,
 }
 
 impl Alarm {
-    /// `level`: that of what arms it.
+    /// Creates an alarm. `level` returns the level of the arming coroutine.
     #[inline]
     fn of(waker: &mut Spare<'_>, level: impl FnOnce() -> Option<Level>) -> Alarm {
-        let level = match waker.is_foreign() {
-            true => level().unwrap_or_default().get(),
-            false => 0,
+        let level = if waker.is_foreign() {
+            level().unwrap_or_default().get()
+        } else {
+            0
         };
         let waker = waker.take();
         Alarm { waker, level }
@@ -54,7 +54,8 @@ impl Alarm {
 
 /// The timers of a vCPU.
 pub(crate) struct Timers {
-    /// Where the host of the vCPU's runtime is, which outlives these timers or has closed them.
+    /// Address of the host of the vCPU's runtime, which outlives these timers or has closed
+    /// them.
     host: usize,
     /// A lower bound of all deadlines; changes under the lock.
     next: AtomicU64,
@@ -63,42 +64,44 @@ pub(crate) struct Timers {
 
 struct State {
     wheel: Wheel<Alarm>,
-    /// How many [`Held`] there are.
+    /// Number of [`Held`]s.
     held: usize,
-    /// One count of the `Arc` is theirs, from the first timer on until they are gone and no more can come.
+    /// True while the [`Held`]s own one count of the `Arc`: from the first timer on, until the
+    /// timers are closed and the last `Held` is gone.
     counted: bool,
-    /// These timers are not expired any more.
+    /// Set when the vCPU leaves: these timers are not expired any more.
     closed: bool,
-    /// Kept between calls of `expire`.
+    /// Cache of `expire`, so that it does not allocate.
     due: Vec<(u64, Alarm)>,
 }
 
 impl State {
-    /// Is what the timers that are held count as to be given back? By the one that has made it so.
+    /// Returns true once, when the count of the [`Held`]s is to be released, by the caller.
     fn is_over(&mut self) -> bool {
         self.closed && self.held == 0 && std::mem::take(&mut self.counted)
     }
 }
 
-/// The timers, held by the one of them that was armed, which is taken away with it. Counted under the lock that both take anyway, not in the `Arc`.
+/// A reference to the timers that an armed timer holds; cancelling the timer consumes it. Counted
+/// under the lock that both steps take anyway, not in the `Arc`.
 pub(super) struct Held(NonNull<Timers>);
 
-// SAFETY: a reference to timers, which are `Sync`.
+// SAFETY: a reference to `Timers`, which are `Sync`.
 unsafe impl Send for Held {}
-// SAFETY: as above.
+// SAFETY: like above.
 unsafe impl Sync for Held {}
 
 impl Deref for Held {
     type Target = Timers;
     #[inline]
     fn deref(&self) -> &Timers {
-        // SAFETY: they have a count of the `Arc` as long as there is one of these.
+        // SAFETY: the `Held`s own a count of the `Arc` while there is one of them.
         unsafe { self.0.as_ref() }
     }
 }
 
 impl Held {
-    /// Takes the timer away; the waker if it has not fired.
+    /// Cancels the timer. Returns its waker if it has not fired.
     #[inline]
     pub(super) fn cancel(self, key: Key) -> Option<Waker> {
         let mut state = self.state.lock();
@@ -110,28 +113,28 @@ impl Held {
         let over = state.is_over();
         drop(state);
         if over {
-            self.give_count_back();
+            self.release_count();
         }
         alarm.map(|alarm| alarm.waker)
     }
 
     #[cold]
-    fn give_count_back(self) {
-        // SAFETY: the count is that of all that are held, of which this was the last.
+    fn release_count(self) {
+        // SAFETY: the count belongs to all `Held`s, of which this was the last.
         unsafe { Arc::decrement_strong_count(self.0.as_ptr()) };
     }
 }
 
-/// What [`Timers::arm`] did.
+/// The result of [`Timers::arm`].
 pub(super) enum Armed {
     At(Held, Key),
-    /// Nothing: the deadline has passed.
+    /// The deadline has passed; nothing is armed.
     Past,
-    /// Nothing: the vCPU has left.
+    /// The vCPU has left; nothing is armed.
     Closed,
 }
 
-/// What [`Timers::poll`] found.
+/// The result of [`Timers::poll`].
 pub(super) enum Fired {
     Not,
     /// The timer is gone: it has fired.
@@ -141,7 +144,7 @@ pub(super) enum Fired {
 }
 
 impl Timers {
-    /// No timers, at the time `now` (ns).
+    /// Creates an empty set of timers, at the time `now` (ns).
     pub(crate) fn new(now: u64, host: &Linux) -> Timers {
         Timers {
             host: ptr::from_ref(host).addr(),
@@ -156,13 +159,13 @@ impl Timers {
         }
     }
 
-    /// Are they of the runtime with this host?
+    /// Returns true if they belong to the runtime with this host.
     #[inline]
     pub(super) fn are_of(&self, host: &Linux) -> bool {
         ptr::from_ref(host).addr() == self.host
     }
 
-    /// When to call [`expire`](Timers::expire) next, in ns; at worst too early.
+    /// Returns when to call [`expire`](Timers::expire) next, in ns; at worst too early.
     /// One load.
     #[inline]
     pub(crate) fn next_deadline(&self) -> Option<u64> {
@@ -173,7 +176,8 @@ impl Timers {
     }
 
     /// Wakes all coroutines whose deadline is at or before `now` (ns), in the order of their
-    /// deadlines, and gives `foreign` the wakers of others; returns how many there were.
+    /// deadlines, and passes foreign wakers to `foreign`. Returns the number of timers that
+    /// fired.
     pub(crate) fn expire(&self, now: u64, mut foreign: impl FnMut(Foreign)) -> usize {
         if self.next.load(Ordering::Relaxed) > now {
             return 0;
@@ -205,7 +209,7 @@ impl Timers {
         count
     }
 
-    /// The vCPU leaves: all sleepers are woken, and arm elsewhere.
+    /// Wakes all sleepers, which then arm elsewhere: the vCPU leaves.
     pub(crate) fn close(self: &Arc<Self>) {
         let mut woken = Vec::new();
         let mut state = self.state.lock();
@@ -215,7 +219,8 @@ impl Timers {
         let over = state.is_over();
         drop(state);
         if over {
-            // SAFETY: the count is theirs, and this is not the last one: the caller has another.
+            // SAFETY: the count belongs to the `Held`s, and is not the last: the
+            // caller has another.
             unsafe { Arc::decrement_strong_count(Arc::as_ptr(self)) };
         }
         for alarm in woken {
@@ -223,7 +228,8 @@ impl Timers {
         }
     }
 
-    /// Arms a timer, on the thread that serves the vCPU, which polls at `level`. Runs no code of users.
+    /// Arms a timer, on the thread that serves the vCPU, which polls at `level`. Runs no
+    /// user code.
     #[inline]
     pub(super) fn arm(
         self: &Arc<Self>,
@@ -248,34 +254,34 @@ impl Timers {
             state.counted = true;
             std::mem::forget(self.clone());
         }
-        // Not by way of a reference, which would not reach the counts.
+        // Not by way of a reference, from which the counts cannot be reached.
         // SAFETY: an `Arc` is not null.
         let held = Held(unsafe { NonNull::new_unchecked(Arc::as_ptr(self).cast_mut()) });
         Armed::At(held, key)
     }
 
-    /// Has it fired? If not, this waker is woken in future.
+    /// Checks whether a timer has fired. If not, it will wake this waker.
     pub(super) fn poll(&self, key: Key, waker: &Waker) -> Fired {
         let mut waker = Spare::of(waker);
         let mut state = self.state.lock();
-        let Some(place) = state.wheel.get_mut(key) else {
+        let Some(alarm_slot) = state.wheel.get_mut(key) else {
             return if state.closed {
                 Fired::Evicted
             } else {
                 Fired::Yes
             };
         };
-        if !place.waker.will_wake(&waker) {
+        if !alarm_slot.waker.will_wake(&waker) {
             let alarm = Alarm::of(&mut waker, host::current_level);
-            let before = std::mem::replace(place, alarm);
+            let before = std::mem::replace(alarm_slot, alarm);
             drop(state);
             drop(before);
         }
         Fired::Not
     }
 
-    /// Another deadline for a timer that has not fired. Only on the thread that
-    /// serves the vCPU. False: it has fired.
+    /// Changes the deadline of a timer that has not fired, on the thread that serves the vCPU.
+    /// Returns false if it has fired.
     pub(super) fn reset(&self, key: Key, deadline: u64) -> bool {
         let mut state = self.state.lock();
         let armed = state.wheel.reset(key, deadline);

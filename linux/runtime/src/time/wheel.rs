@@ -1,8 +1,8 @@
-//! A hierarchical timer wheel: which of many deadlines are due.
+//! A hierarchical timer wheel: finds the deadlines that are due.
 //!
-//! A pure data structure without a clock: its owner says what time it is.
-//! Times are nanoseconds; the wheel counts in ticks of 1024 ns. A deadline is
-//! rounded up to a tick, so a timer is never early, and late by a tick at most.
+//! A pure data structure without a clock: the caller passes the time. Times are nanoseconds; the
+//! wheel counts in ticks of 1024 ns. A deadline is rounded up to a tick, so a timer is never
+//! early, and late by a tick at most.
 //!
 //! Level 0 has 64 slots of one tick, level 1 64 slots of 64 ticks, and so on; nine
 //! levels hold every `u64`. A timer lies at the level of the highest group of six
@@ -15,13 +15,12 @@
 //! * every timer in a slot has a tick > `elapsed`, and shares with `elapsed` all
 //!   groups above its level. So the first slot in use of a level has the level's
 //!   earliest timers, and the next deadline is the least bound of nine slots;
-//! * a node belongs to the one that inserted it until that removes it, also after it has
-//!   fired. So a key never names another's timer.
+//! * a node belongs to the caller that inserted it until that removes it, also after it has
+//!   fired. So a key never names a foreign timer.
 //!
-//! Costs: insert and remove O(1) without allocation (once the slab has grown);
-//! a timer is moved at most once per level before it fires; an empty stretch of
-//! time costs nothing, however long. A removed timer leaves its slot's bound as it
-//! was: at worst one look that finds nothing.
+//! Costs: insert and remove are O(1) without allocation (once the slab has grown); a timer is
+//! moved at most once per level before it fires; an empty stretch of time costs nothing, however
+//! long. A removed timer leaves its slot's bound as it was: at worst one look that finds nothing.
 
 use std::mem;
 
@@ -29,20 +28,20 @@ const TICK_BITS: u32 = 10;
 const GROUP_BITS: u32 = 6;
 const SLOTS: usize = 1 << GROUP_BITS;
 const WHEELS: usize = 9;
-/// Ticks beyond this do not exist: 584 years after the clock's zero.
+/// Last tick that exists: 584 years after the clock's zero.
 const LAST_TICK: u64 = (1 << (64 - TICK_BITS)) - 1;
 const NONE: u32 = u32::MAX;
 
-/// A timer's node.
+/// Names the node of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key(u32);
 
 pub(crate) struct Wheel<T> {
     nodes: Vec<Node<T>>,
     free: u32,
-    /// Timers in slots.
+    /// Number of timers in slots.
     armed: usize,
-    /// All ticks up to this one have been dealt with.
+    /// Last tick whose timers have fired.
     elapsed: u64,
     levels: Box<[Level; WHEELS]>,
 }
@@ -50,7 +49,7 @@ pub(crate) struct Wheel<T> {
 struct Level {
     used: u64,
     heads: [u32; SLOTS],
-    /// No timer in the slot has a tick before this one.
+    /// Lower bound of the ticks of each slot's timers.
     bounds: [u64; SLOTS],
 }
 
@@ -60,12 +59,12 @@ struct Node<T> {
     next: u32,
     level: u8,
     slot: u8,
-    /// None once it has fired.
+    /// `None` once it has fired.
     value: Option<T>,
 }
 
 impl<T> Wheel<T> {
-    /// An empty wheel that starts at `now` (ns).
+    /// Creates an empty wheel that starts at `now` (ns).
     pub(crate) fn new(now: u64) -> Wheel<T> {
         Wheel {
             nodes: Vec::new(),
@@ -84,7 +83,8 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Adds a timer. One whose deadline has passed fires at the next `expire`. With it, when it fires (ns).
+    /// Adds a timer. One whose deadline has passed fires at the next `expire`. Returns its key,
+    /// and the time at which it fires (ns).
     #[inline]
     pub(crate) fn insert(&mut self, deadline: u64, value: T) -> (Key, u64) {
         let tick = self.tick(deadline);
@@ -97,9 +97,9 @@ impl<T> Wheel<T> {
             value: Some(value),
         };
         let index = self.free;
-        let index = if let Some(place) = self.nodes.get_mut(index as usize) {
-            self.free = place.next;
-            *place = node;
+        let index = if let Some(unused) = self.nodes.get_mut(index as usize) {
+            self.free = unused.next;
+            *unused = node;
             index
         } else {
             self.nodes.push(node);
@@ -109,7 +109,7 @@ impl<T> Wheel<T> {
         (Key(index), tick << TICK_BITS)
     }
 
-    /// Removes a timer, fired or not; returns its value unless it has fired.
+    /// Removes a timer, fired or not. Returns its value unless it has fired.
     #[inline]
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
         let value = self.node(key.0).value.take();
@@ -120,7 +120,7 @@ impl<T> Wheel<T> {
         value
     }
 
-    /// Gives a timer that has not fired another deadline. False: it has fired.
+    /// Changes the deadline of a timer that has not fired. Returns false if it has fired.
     pub(crate) fn reset(&mut self, key: Key, deadline: u64) -> bool {
         let armed = self.node(key.0).value.is_some();
         if armed {
@@ -130,13 +130,13 @@ impl<T> Wheel<T> {
         armed
     }
 
-    /// The value of a timer that has not fired.
+    /// Returns the value of a timer that has not fired.
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         self.node(key.0).value.as_mut()
     }
 
-    /// When to call `expire` next, in ns: never after a deadline by more than a
-    /// tick; at worst too early.
+    /// Returns when to call `expire` next, in ns: never later than a tick after a deadline;
+    /// at worst too early.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         if self.armed == 0 {
             return None;
@@ -149,7 +149,7 @@ impl<T> Wheel<T> {
             .map(|tick| tick << TICK_BITS)
     }
 
-    /// Fires every timer whose deadline is at or before `now` (ns): hands its
+    /// Fires every timer whose deadline is at or before `now` (ns): passes its
     /// deadline (rounded up) and its value to `fire`, in no particular order.
     pub(crate) fn expire(&mut self, now: u64, mut fire: impl FnMut(u64, T)) {
         let now = now >> TICK_BITS;
@@ -158,13 +158,13 @@ impl<T> Wheel<T> {
         }
         let mut chain = NONE;
         for number in 0..WHEELS {
-            // Slots in order of time, until one that is wholly in the future.
+            // Slots in order of time, up to the first that lies wholly in the future.
             while let Some(slot) = self.levels[number].first_until(now) {
                 chain = self.detach(number, slot, chain);
             }
         }
         self.elapsed = now;
-        // Outside of any slot now, linked by `next`.
+        // The timers of the chain are in no slot now; `next` links them.
         while chain != NONE {
             let index = chain;
             let node = self.node(index);
@@ -180,7 +180,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Fires everything, due or not.
+    /// Fires every timer, due or not.
     pub(crate) fn drain(&mut self, mut fire: impl FnMut(T)) {
         for level in self.levels.iter_mut() {
             level.used = 0;
@@ -203,20 +203,20 @@ impl<T> Wheel<T> {
         self.link(index);
     }
 
-    /// The tick in which a deadline fires; the next one if it has passed.
+    /// Returns the tick in which a deadline fires: the next one if it has passed.
     #[inline]
     fn tick(&self, deadline: u64) -> u64 {
         let tick = deadline.div_ceil(1 << TICK_BITS);
         tick.max(self.elapsed + 1).min(LAST_TICK)
     }
 
-    /// When a timer of this deadline would fire (ns).
+    /// Returns the time at which a timer of this deadline would fire (ns).
     #[inline]
     pub(crate) fn rounded(&self, deadline: u64) -> u64 {
         self.tick(deadline) << TICK_BITS
     }
 
-    /// Has this deadline passed, as far as the wheel knows?
+    /// Returns true if this deadline has passed, as far as the wheel knows.
     #[inline]
     pub(crate) fn is_past(&self, deadline: u64) -> bool {
         deadline <= self.elapsed << TICK_BITS
@@ -274,7 +274,7 @@ impl<T> Wheel<T> {
         self.armed -= 1;
     }
 
-    /// Puts a slot's list in front of a chain and empties the slot.
+    /// Empties a slot and puts its list in front of a chain. Returns the new head.
     fn detach(&mut self, number: usize, slot: usize, chain: u32) -> u32 {
         let level = &mut self.levels[number];
         level.used &= !(1 << slot);
@@ -378,7 +378,7 @@ mod tests {
         assert!(keys.into_iter().all(|key| wheel.remove(key).is_none()));
     }
 
-    /// Near, far and all the magnitudes between.
+    /// Generates durations of all magnitudes.
     fn span() -> impl Strategy<Value = u64> {
         (0_u32..64, any::<u64>()).prop_map(|(bits, random)| random >> bits)
     }
@@ -388,9 +388,9 @@ mod tests {
         Insert(u64),
         Remove(prop::sample::Index),
         Reset(prop::sample::Index, u64),
-        /// So much later.
+        /// Expires after this many nanoseconds.
         Expire(u64),
-        /// When the wheel wants to be looked at.
+        /// Expires when the wheel asks for it.
         Next,
     }
 
@@ -407,10 +407,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// Against a plain list: a timer fires never early, and at the first look
+        /// Compares with a plain list: a timer never fires early, and fires at the first look
         /// from its tick on; `next_deadline` is never late.
         #[test]
-        fn it_fires_what_a_list_fires(
+        fn it_fires_the_timers_that_a_list_fires(
             start in span(),
             steps in proptest::collection::vec(step(), 1..150),
         ) {
@@ -422,7 +422,8 @@ mod tests {
                 match step {
                     Step::Insert(after) => {
                         let deadline = now.saturating_add(after);
-                        // One that has passed waits for the tick after the last look.
+                                                // A past deadline waits for the tick after the
+                                                // last look.
                         let at = due(deadline).max(wheel.rounded(deadline));
                         list.push((at, number, wheel.insert(deadline, number).0));
                     }

@@ -1,4 +1,4 @@
-//! Configuration out of PEM.
+//! Configurations from PEM files.
 
 use std::io;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn invalid(why: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.into())
 }
 
-/// Named, because a program may contain several.
+/// Returns the cryptography by name, because a program may contain several providers.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
@@ -32,12 +32,12 @@ fn certificates(pem: &[u8]) -> io::Result<Vec<CertificateDer<'static>>> {
     Ok(certificates)
 }
 
-/// A server's configuration: its certificate, followed by those that lead to a root, and
-/// its private key, both in PEM. Clients need no certificate. Set `alpn_protocols` of the
+/// Creates a server's configuration from its certificate, followed by those that lead to a root,
+/// and its private key, both in PEM. Clients need no certificate. Set `alpn_protocols` of the
 /// result to offer HTTP/2 and the like.
 ///
 /// # Errors
-/// `InvalidData`: what is missing or wrong, and that the key is not the certificate's.
+/// `InvalidData`: the text names the missing or wrong part, or a key of another certificate.
 pub fn server_config(certificates_pem: &[u8], key_pem: &[u8]) -> io::Result<ServerConfig> {
     let chain = certificates(certificates_pem)?;
     let key = PrivateKeyDer::from_pem_slice(key_pem).map_err(|error| match error {
@@ -54,10 +54,13 @@ pub fn server_config(certificates_pem: &[u8], key_pem: &[u8]) -> io::Result<Serv
         .map_err(|error| invalid(format!("certificate and key cannot be used: {error}")))
 }
 
-/// [`server_config`] out of two files.
+/// [`server_config`] from two files.
+///
+/// # Cancellation safety
+/// The future may be dropped at any time.
 ///
 /// # Errors
-/// Of reading them, with their names; as [`server_config`].
+/// Errors of reading the files, with their names; those of [`server_config`].
 pub async fn load_server_config(
     certificates: impl AsRef<Path>,
     key: impl AsRef<Path>,
@@ -75,14 +78,14 @@ pub async fn load_server_config(
     server_config(&certificates_pem, &key_pem)
 }
 
-/// A client's configuration that trusts the roots in a PEM file, those of the system for
-/// instance (`/etc/ssl/certs/ca-certificates.crt`), and no other.
+/// Creates a client's configuration that trusts the roots in a PEM file, for instance those of
+/// the system (`/etc/ssl/certs/ca-certificates.crt`), and no other.
 ///
 /// # Errors
-/// `InvalidData`: what is missing or wrong.
+/// `InvalidData`: the text names the missing or wrong part.
 pub fn client_config(roots_pem: &[u8]) -> io::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    // Systems carry old roots that are no longer understood; one that is will do.
+    // Systems carry old roots that rustls cannot parse: one usable root suffices.
     let (good, _) = roots.add_parsable_certificates(certificates(roots_pem)?);
     if good == 0 {
         return Err(invalid("none of the root certificates can be used"));

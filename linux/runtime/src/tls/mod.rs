@@ -1,20 +1,19 @@
 //! TLS by rustls over any stream. Feature `tls`.
 //!
 //! Versions 1.2 and 1.3, with the cryptography of the crate `ring`. The protocol is
-//! rustls' and `tokio-rustls`'s; here are the configuration from PEM files, and a stream
-//! with the traits of [`io`](crate::io). Reading hands out rustls' own plaintext, writing
-//! encrypts into rustls' buffers and sends those: no buffer is added.
+//! implemented by rustls and `tokio-rustls`; this module has the configuration from PEM files,
+//! and a stream with the traits of [`io`](crate::io). Reads lend rustls' own plaintext, writes
+//! encrypt into rustls' buffers and send those: no buffer is added.
 //!
-//! A handshake waits for the peer for as long as it takes: wrap [`Acceptor::accept`] in a
-//! [`timeout`](crate::time::timeout), and let each connection do it in a coroutine of its
-//! own.
+//! A handshake waits for the peer without a limit: wrap [`Acceptor::accept`] in a
+//! [`timeout`](crate::time::timeout), and make it in the coroutine of the connection.
 //!
-//! `examples/tls.rs` makes a certificate and talks to itself.
+//! `examples/tls.rs` creates a certificate and talks to itself.
 
 mod config;
 mod stream;
 
 pub use config::{client_config, load_server_config, server_config};
 pub use stream::{Acceptor, Connector, TlsStream};
-/// The library, for configuration beyond what is here.
+/// The library, for configuration beyond this module.
 pub use tokio_rustls::rustls;

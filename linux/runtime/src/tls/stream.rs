@@ -19,7 +19,8 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// With this configuration, as [`server_config`](super::server_config) makes it.
+    /// Creates an acceptor with a configuration, for instance of
+    /// [`server_config`](super::server_config).
     #[must_use]
     pub fn new(config: impl Into<Arc<ServerConfig>>) -> Acceptor {
         Acceptor {
@@ -27,10 +28,13 @@ impl Acceptor {
         }
     }
 
-    /// Makes the handshake with a client. Dropping the future closes the connection.
+    /// Makes the handshake with a client.
+    ///
+    /// # Cancellation safety
+    /// A dropped future closes the connection.
     ///
     /// # Errors
-    /// `InvalidData` for a client that speaks something else, `UnexpectedEof`, and those
+    /// `InvalidData` for a client that does not speak TLS, `UnexpectedEof`, and the errors
     /// of the stream.
     pub async fn accept<S>(&self, stream: S) -> io::Result<TlsStream<S>>
     where
@@ -55,7 +59,8 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// With this configuration, as [`client_config`](super::client_config) makes it.
+    /// Creates a connector with a configuration, for instance of
+    /// [`client_config`](super::client_config).
     #[must_use]
     pub fn new(config: impl Into<Arc<ClientConfig>>) -> Connector {
         Connector {
@@ -66,9 +71,12 @@ impl Connector {
     /// Makes the handshake with a server, whose certificate must be for `host` (a name or
     /// an IP address, without a port).
     ///
+    /// # Cancellation safety
+    /// A dropped future closes the connection.
+    ///
     /// # Errors
-    /// `InvalidInput` if `host` is no name; `InvalidData` if the certificate is not to be
-    /// trusted; those of the stream.
+    /// `InvalidInput` if `host` is not a name; `InvalidData` if the certificate is not
+    /// trusted; the errors of the stream.
     pub async fn connect<S>(&self, host: &str, stream: S) -> io::Result<TlsStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -96,27 +104,27 @@ impl fmt::Debug for Connector {
 
 /// An encrypted connection over the stream `S`.
 ///
-/// A write is reported as done when it is encrypted: flush to have it sent. Closing tells
-/// the peer that nothing more will come; an end without that is `UnexpectedEof`, because
+/// A write is reported as done when it is encrypted: flush to send it. A close tells
+/// the peer that no more data follows; an end without a close is `UnexpectedEof`, because
 /// the connection may have been cut off.
 pub struct TlsStream<S> {
     inner: tokio_rustls::TlsStream<S>,
 }
 
 impl<S> TlsStream<S> {
-    /// The stream beneath, for its options.
+    /// Returns the stream beneath, for its options.
     #[must_use]
     pub fn get_ref(&self) -> &S {
         self.inner.get_ref().0
     }
 
-    /// The protocol both sides have agreed upon (ALPN), `h2` for instance.
+    /// Returns the protocol that both sides have agreed upon (ALPN), for instance `h2`.
     #[must_use]
     pub fn alpn_protocol(&self) -> Option<&[u8]> {
         self.inner.get_ref().1.alpn_protocol()
     }
 
-    /// The certificates that the other side has shown, its own first.
+    /// Returns the certificates that the other side has presented, its own first.
     #[must_use]
     pub fn peer_certificates(&self) -> Option<&[CertificateDer<'static>]> {
         self.inner.get_ref().1.peer_certificates()

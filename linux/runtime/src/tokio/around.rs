@@ -1,4 +1,4 @@
-//! What a thread is within while it polls for a vCPU.
+//! Hooks around a thread's polls for a vCPU.
 //!
 //! An [`Around`] is begun when a thread takes the loop of a vCPU up, and ended when it leaves
 //! it: the thread of a vCPU once, that of `block_on` with each call, spare threads each time that
@@ -14,9 +14,9 @@ use crate::user_code::catch_panic::catch_panic;
 
 /// Code of users around the polls of a thread.
 pub(crate) trait Around: Send + Sync {
-    /// The calling thread will poll.
+    /// Called when the calling thread begins to poll.
     fn begin(&self);
-    /// It will not any more. Called on the same thread.
+    /// Called on the same thread when it ends to poll.
     fn end(&self);
 }
 
@@ -68,7 +68,7 @@ impl fmt::Debug for Surroundings {
     }
 }
 
-/// Of `Builder::on_vcpu_start`.
+/// The hook of `Builder::on_vcpu_start`.
 pub(crate) struct OnStart<F>(pub(crate) F);
 
 impl<F: Fn() + Send + Sync> Around for OnStart<F> {
@@ -78,7 +78,7 @@ impl<F: Fn() + Send + Sync> Around for OnStart<F> {
     fn end(&self) {}
 }
 
-/// Of `Builder::on_vcpu_stop`.
+/// The hook of `Builder::on_vcpu_stop`.
 pub(crate) struct OnStop<F>(pub(crate) F);
 
 impl<F: Fn() + Send + Sync> Around for OnStop<F> {

@@ -287,7 +287,7 @@ fn epoll_of(handle: &Handle) -> Option<OwnedFd> {
 /// Threads that poll are within it.
 struct Within(Handle);
 
-/// In this order: the guard goes first.
+/// The entered context of tokio. The fields are dropped in this order: the guard goes first.
 struct Entered {
     #[expect(dead_code, reason = "held for its drop")]
     guard: EnterGuard<'static>,
@@ -296,14 +296,14 @@ struct Entered {
 }
 
 thread_local! {
-    /// What this thread is within, the innermost last.
+    /// The contexts that this thread has entered, the innermost last.
     static ENTERED: RefCell<Vec<Entered>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Around for Within {
     fn begin(&self) {
         let handle = Box::new(self.0.clone());
-        // SAFETY: what it borrows is on the heap and is dropped after it.
+        // SAFETY: the guard borrows from the heap, from a handle that is dropped after it.
         let guard =
             unsafe { std::mem::transmute::<EnterGuard<'_>, EnterGuard<'static>>(handle.enter()) };
         ENTERED.with_borrow_mut(|entered| entered.push(Entered { guard, handle }));

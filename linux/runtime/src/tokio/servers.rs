@@ -44,8 +44,8 @@ pub(super) async fn watch() {
     }
 }
 
-/// Returns the addresses of the listening sockets that tokio's driver watches, if there are some and
-/// more than `own` tasks of tokio's are alive.
+/// Returns the addresses of the listening sockets that tokio's driver watches, if there are some
+/// and more than `own` tasks of tokio's are alive.
 fn server(tokio: &Handle, own: usize) -> Option<String> {
     if tokio.metrics().num_alive_tasks() <= own {
         return None;

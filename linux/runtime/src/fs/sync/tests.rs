@@ -1,7 +1,7 @@
 use super::*;
 use crate::{Level, Priority, Runtime};
 
-/// A file without a name, and a call that keeps its group.
+/// Returns a file without a name, and a call that keeps its group.
 fn file() -> (Fd, Call) {
     let path = std::env::temp_dir().join(format!(
         "upshift-sync-{}-{:?}",
@@ -68,7 +68,7 @@ fn a_call_waits_for_an_operation_that_began_after_it() {
 }
 
 #[test]
-fn others_go_on_when_the_leader_is_dropped() {
+fn other_calls_finish_when_the_leader_is_dropped() {
     on(1, async {
         let (fd, call) = file();
         for _ in 0..50 {
@@ -92,7 +92,7 @@ fn others_go_on_when_the_leader_is_dropped() {
 }
 
 #[test]
-fn an_error_is_told_to_all() {
+fn an_error_is_reported_to_all_calls() {
     on(1, async {
         let (_reader, writer) = std::io::pipe().unwrap();
         let fd = Fd::new(std::os::fd::OwnedFd::from(writer));
@@ -110,7 +110,7 @@ fn an_error_is_told_to_all() {
 }
 
 #[test]
-fn nothing_is_kept_of_a_file_that_no_task_waits_for() {
+fn a_file_without_waiting_calls_has_no_group() {
     on(1, async {
         let (fd, call) = file();
         sync(&fd, false).await.unwrap();

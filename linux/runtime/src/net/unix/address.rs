@@ -1,4 +1,4 @@
-//! From one form of an address to another.
+//! Conversions between the forms of an address.
 
 use std::ffi::OsStr;
 use std::io;
@@ -10,7 +10,7 @@ use std::path::Path;
 use socket2::SockAddr;
 use upshift_ring::Address;
 
-/// For the ring.
+/// Converts an address for the ring.
 pub(super) fn for_ring(address: &SocketAddr) -> io::Result<Address> {
     match (address.as_pathname(), address.as_abstract_name()) {
         (Some(path), _) => Address::unix(path),
@@ -19,7 +19,7 @@ pub(super) fn for_ring(address: &SocketAddr) -> io::Result<Address> {
     }
 }
 
-/// For system calls.
+/// Converts an address for system calls.
 pub(super) fn for_call(address: &SocketAddr) -> io::Result<SockAddr> {
     match (address.as_pathname(), address.as_abstract_name()) {
         (Some(path), _) => SockAddr::unix(path),
@@ -32,7 +32,7 @@ pub(super) fn for_call(address: &SocketAddr) -> io::Result<SockAddr> {
     }
 }
 
-/// As system calls answer it.
+/// Converts an address that a system call returned.
 pub(super) fn from_call(address: &SockAddr) -> io::Result<SocketAddr> {
     match (address.as_pathname(), address.as_abstract_namespace()) {
         (Some(path), _) => SocketAddr::from_pathname(path),

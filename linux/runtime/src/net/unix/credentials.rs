@@ -1,10 +1,10 @@
-//! The process at the other end.
+//! The credentials of the process at the other end.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// The process and user at the other end of a connection, as they were when it was
-/// made.
+/// established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UCred {
     pid: libc::pid_t,
@@ -13,26 +13,26 @@ pub struct UCred {
 }
 
 impl UCred {
-    /// The process; `None` if it cannot be named in our namespace of processes.
+    /// Returns the process id, or `None` if it has none in this process's PID namespace.
     #[must_use]
     pub fn pid(&self) -> Option<i32> {
         (self.pid != 0).then_some(self.pid)
     }
 
-    /// Its effective user.
+    /// Returns the effective user id.
     #[must_use]
     pub fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// Its effective group.
+    /// Returns the effective group id.
     #[must_use]
     pub fn gid(&self) -> u32 {
         self.gid
     }
 }
 
-/// `SO_PEERCRED`.
+/// Asks for the credentials of the peer (`SO_PEERCRED`).
 pub(super) fn of_peer(socket: BorrowedFd<'_>) -> io::Result<UCred> {
     let mut answer = libc::ucred {
         pid: 0,

@@ -37,7 +37,7 @@ impl UnixDatagram {
         self.fd
     }
 
-    /// Binds a path. The file stays when the socket is dropped.
+    /// Creates a socket and binds it to a path. The file stays when the socket is dropped.
     ///
     /// # Errors
     /// `AddrInUse` if there is a file, `PermissionDenied`, …
@@ -45,15 +45,15 @@ impl UnixDatagram {
         std::os::unix::net::UnixDatagram::bind(path).map(UnixDatagram::new)
     }
 
-    /// Binds a path or an abstract name.
+    /// Creates a socket and binds it to a path or an abstract name.
     ///
     /// # Errors
-    /// As [`bind`](UnixDatagram::bind).
+    /// Those of [`bind`](UnixDatagram::bind).
     pub fn bind_addr(address: &SocketAddr) -> io::Result<UnixDatagram> {
         std::os::unix::net::UnixDatagram::bind_addr(address).map(UnixDatagram::new)
     }
 
-    /// A socket without a name: it can send, and not be answered.
+    /// Creates a socket without a name: it can send, but gets no answers.
     ///
     /// # Errors
     /// When no descriptor is left.
@@ -61,7 +61,7 @@ impl UnixDatagram {
         std::os::unix::net::UnixDatagram::unbound().map(UnixDatagram::new)
     }
 
-    /// Two sockets that are connected to each other.
+    /// Creates two sockets that are connected to each other.
     ///
     /// # Errors
     /// When no descriptor is left.
@@ -70,7 +70,7 @@ impl UnixDatagram {
         Ok((UnixDatagram::new(one), UnixDatagram::new(other)))
     }
 
-    /// Takes over a socket of the standard library.
+    /// Converts a socket of the standard library.
     ///
     /// # Errors
     /// If it cannot be put into the mode the ring needs.
@@ -90,22 +90,28 @@ impl UnixDatagram {
     /// Sets the peer, by path or abstract name.
     ///
     /// # Errors
-    /// As [`connect`](UnixDatagram::connect).
+    /// Those of [`connect`](UnixDatagram::connect).
     pub fn connect_addr(&self, address: &SocketAddr) -> io::Result<()> {
         SockRef::from(&self.fd).connect(&address::for_call(address)?)
     }
 
-    /// Sends one message to the peer; waits while its queue is full.
+    /// Sends one message to the peer, waiting while its queue is full.
+    ///
+    /// # Cancellation safety
+    /// If the future is dropped before it is ready, the message has not been sent.
     ///
     /// # Errors
-    /// `NotConnected`, `ConnectionRefused` when the peer has gone, EMSGSIZE if it is
+    /// `NotConnected`, `ConnectionRefused` when the peer is closed, EMSGSIZE if the message is
     /// too long.
     pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         datagram::send(&self.fd, bytes).await
     }
 
-    /// Sends one message to the socket at a path; while its queue is full, looks
+    /// Sends one message to the socket at a path. While its queue is full, tries
     /// again every few milliseconds (a connected socket is woken instead).
+    ///
+    /// # Cancellation safety
+    /// If the future is dropped before it is ready, the message has not been sent.
     ///
     /// # Errors
     /// `NotFound`, `ConnectionRefused`, EMSGSIZE, …
@@ -114,41 +120,43 @@ impl UnixDatagram {
         self.send_to_addr(bytes, &to).await
     }
 
-    /// Sends one message to a path or an abstract name.
+    /// [`send_to`](UnixDatagram::send_to) a path or an abstract name.
     ///
     /// # Errors
-    /// As [`send_to`](UnixDatagram::send_to).
+    /// Those of [`send_to`](UnixDatagram::send_to).
     pub async fn send_to_addr(&self, bytes: &[u8], to: &SocketAddr) -> io::Result<usize> {
         datagram::send_to_queue(&self.fd, bytes, &address::for_call(to)?).await
     }
 
-    /// Receives one message; what does not fit is lost. Dropping the future loses
-    /// none.
+    /// Receives one message. Bytes that do not fit into `buffer` are lost.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time without losing a message.
     ///
     /// # Errors
-    /// What `recv` answers; outside a runtime.
+    /// The error of `recv`; and outside a runtime.
     pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         datagram::recv(&self.fd, buffer, 0).await
     }
 
-    /// As [`recv`](UnixDatagram::recv), with the sender.
+    /// [`recv`](UnixDatagram::recv) that returns the sender too.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`recv`](UnixDatagram::recv).
     pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let (count, from) = datagram::recv_from(&self.fd, buffer, 0).await?;
         Ok((count, address::from_call(&from)?))
     }
 
-    /// The address it is bound to.
+    /// Returns the address to which the socket is bound.
     ///
     /// # Errors
-    /// What `getsockname` answers.
+    /// The error of `getsockname`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         address::from_call(&SockRef::from(&self.fd).local_addr()?)
     }
 
-    /// The address of the peer.
+    /// Returns the address of the peer.
     ///
     /// # Errors
     /// `NotConnected`.

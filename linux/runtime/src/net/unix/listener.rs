@@ -1,4 +1,4 @@
-//! Accepting connections on a Unix socket.
+//! A listening Unix socket.
 
 use std::fmt;
 use std::io;
@@ -13,8 +13,8 @@ use crate::net::acceptor::Acceptor;
 
 /// A listening Unix socket.
 ///
-/// A drop closes it ([closing](crate::net#closing)). The file of a path stays; remove it before
-/// the next one binds, or use an abstract name.
+/// Dropping it closes it ([closing](crate::net#closing)). The file of a path stays; remove it
+/// before the next one binds, or use an abstract name.
 ///
 /// ```no_run
 /// # async fn example() -> std::io::Result<()> {
@@ -38,7 +38,7 @@ impl UnixListener {
         self.acceptor.fd
     }
 
-    /// Binds a path and listens.
+    /// Binds to a path and listens.
     ///
     /// # Errors
     /// `AddrInUse` if there is a file, `PermissionDenied`, …
@@ -46,15 +46,15 @@ impl UnixListener {
         std::os::unix::net::UnixListener::bind(path).map(UnixListener::new)
     }
 
-    /// Binds a path or an abstract name and listens.
+    /// Binds to a path or an abstract name and listens.
     ///
     /// # Errors
-    /// As [`bind`](UnixListener::bind).
+    /// Those of [`bind`](UnixListener::bind).
     pub fn bind_addr(address: &SocketAddr) -> io::Result<UnixListener> {
         std::os::unix::net::UnixListener::bind_addr(address).map(UnixListener::new)
     }
 
-    /// Takes over a listener of the standard library.
+    /// Converts a listener of the standard library.
     ///
     /// # Errors
     /// If it cannot be put into the mode the ring needs.
@@ -63,21 +63,24 @@ impl UnixListener {
         Ok(UnixListener::new(listener))
     }
 
-    /// Waits for the next connection. Dropping the future loses none. Several
-    /// coroutines may wait: they take turns, most urgent first.
+    /// Accepts the next connection. Several coroutines may wait: they take turns, most urgent
+    /// first.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time without losing a connection.
     ///
     /// # Errors
-    /// As [`TcpListener::accept`](crate::net::TcpListener::accept).
+    /// Those of [`TcpListener::accept`](crate::net::TcpListener::accept).
     pub async fn accept(&self) -> io::Result<(UnixStream, SocketAddr)> {
         let stream = UnixStream::new(self.acceptor.accept().await?);
         let peer = stream.peer_addr()?;
         Ok((stream, peer))
     }
 
-    /// The address it listens on.
+    /// Returns the address on which it listens.
     ///
     /// # Errors
-    /// What `getsockname` answers.
+    /// The error of `getsockname`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         address::from_call(&SockRef::from(&self.acceptor.fd).local_addr()?)
     }

@@ -7,7 +7,7 @@ mod datagram;
 mod listener;
 mod stream;
 
-/// An address of a Unix socket; abstract names by
+/// An address of a Unix socket; for abstract names see
 /// [`SocketAddrExt`](std::os::linux::net::SocketAddrExt).
 pub use std::os::unix::net::SocketAddr;
 

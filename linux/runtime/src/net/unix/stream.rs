@@ -37,16 +37,19 @@ impl UnixStream {
 
     /// Connects to the socket at a path.
     ///
+    /// # Cancellation safety
+    /// If the future is dropped, the attempt is cancelled and its socket closed.
+    ///
     /// # Errors
     /// `NotFound`, `ConnectionRefused` when no process listens, …; and outside a runtime.
     pub async fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
         Self::connect_to(upshift_ring::Address::unix(path.as_ref())?).await
     }
 
-    /// Connects to a path or an abstract name.
+    /// [`connect`](UnixStream::connect) to a path or an abstract name.
     ///
     /// # Errors
-    /// As [`connect`](UnixStream::connect).
+    /// Those of [`connect`](UnixStream::connect).
     pub async fn connect_addr(address: &SocketAddr) -> io::Result<UnixStream> {
         Self::connect_to(address::for_ring(address)?).await
     }
@@ -57,7 +60,7 @@ impl UnixStream {
         Ok(UnixStream::new(fd))
     }
 
-    /// Two ends of a connection without a name.
+    /// Creates both ends of a connection without a name.
     ///
     /// # Errors
     /// When no descriptor is left.
@@ -67,7 +70,7 @@ impl UnixStream {
         Ok((stream(one), stream(other)))
     }
 
-    /// Takes over a connection of the standard library.
+    /// Converts a connection of the standard library.
     ///
     /// # Errors
     /// If it cannot be put into the mode the ring needs.
@@ -76,23 +79,23 @@ impl UnixStream {
         Ok(UnixStream::from(OwnedFd::from(stream)))
     }
 
-    /// The process and the user at the other end.
+    /// Returns the process and the user at the other end.
     ///
     /// # Errors
-    /// What `getsockopt` answers.
+    /// The error of `getsockopt`.
     pub fn peer_cred(&self) -> io::Result<UCred> {
         credentials::of_peer(self.as_fd())
     }
 
-    /// The address of this end.
+    /// Returns the address of this end.
     ///
     /// # Errors
-    /// What `getsockname` answers.
+    /// The error of `getsockname`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         address::from_call(&SockRef::from(self.fd()).local_addr()?)
     }
 
-    /// The address of the other end.
+    /// Returns the address of the other end.
     ///
     /// # Errors
     /// `NotConnected`.
@@ -100,10 +103,10 @@ impl UnixStream {
         address::from_call(&SockRef::from(self.fd()).peer_addr()?)
     }
 
-    /// The error the socket has met, cleared by asking.
+    /// Returns the pending error of the socket, and clears it.
     ///
     /// # Errors
-    /// What `getsockopt` answers.
+    /// The error of `getsockopt`.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         SockRef::from(self.fd()).take_error()
     }

@@ -1,32 +1,34 @@
-//! What can go wrong with a broadcast channel.
+//! Errors of a broadcast channel.
 
 use std::error::Error;
 use std::fmt;
 
-use super::super::says::send_error;
+use super::super::error_text::send_error;
 
 send_error!(
     "There is no receiver; here is the value.",
     "the channel has no receiver: the message was not delivered"
 );
 
-/// Why `recv` has no message.
+/// The error of [`Receiver::recv`](super::Receiver::recv).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecvError {
-    /// There will be none: all senders are gone.
+    /// All senders are gone and every message has been received.
     Closed,
-    /// It was too slow, and has missed so many; the next call gives the oldest that is left.
+    /// The receiver was too slow and missed this many messages; the next call returns the oldest
+    /// one that is left.
     Lagged(u64),
 }
 
-/// Why `try_recv` has no message.
+/// The error of [`Receiver::try_recv`](super::Receiver::try_recv).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TryRecvError {
-    /// There is none now.
+    /// There is no message now, but there are senders.
     Empty,
-    /// There will be none: all senders are gone.
+    /// All senders are gone and every message has been received.
     Closed,
-    /// It was too slow, and has missed so many; the next call gives the oldest that is left.
+    /// The receiver was too slow and missed this many messages; the next call returns the oldest
+    /// one that is left.
     Lagged(u64),
 }
 

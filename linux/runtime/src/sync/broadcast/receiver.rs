@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::{Arc, PoisonError};
 
 use super::error::{RecvError, TryRecvError};
-use super::{PASSED_AT_ONCE, Shared, park, proceed, taken};
+use super::{DROP_BATCH, Shared, park, proceed, taken};
 
-/// Gets every message that is sent while it lives.
+/// Receives every message that is sent while it lives.
 pub struct Receiver<T> {
     shared: Arc<Shared<T>>,
-    /// The position of the message that it receives next.
+    /// Position of the next message to receive.
     next: u64,
 }
 
@@ -25,43 +25,54 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// How many messages wait for it, with those that it has missed.
+    /// Returns the number of messages not received yet, including those that it has missed.
     #[must_use]
     pub fn len(&self) -> usize {
         (self.shared.state.lock().tail - self.next) as usize
     }
 
-    /// Does no message wait for it?
+    /// Returns true if every message has been received.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Are both of one channel?
+    /// Returns true if both are receivers of one channel.
     #[must_use]
     pub fn same_channel(&self, other: &Receiver<T>) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Are all senders gone?
+    /// Returns true if all senders are gone.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.sender_strong_count() == 0
     }
 
-    /// How many senders there are.
+    /// Returns the number of senders.
     #[must_use]
     pub fn sender_strong_count(&self) -> usize {
         self.shared.state.lock().senders
     }
 
-    /// How many weak ones there are.
+    /// Returns the number of weak senders.
     #[must_use]
     pub fn sender_weak_count(&self) -> usize {
         self.shared.state.lock().weak
     }
 
-    /// One more receiver of the channel: of what is sent from now on.
+    /// Creates a receiver of the messages sent from now on.
+    ///
+    /// ```
+    /// use upshift::sync::broadcast;
+    ///
+    /// let (sender, mut first) = broadcast::channel(4);
+    /// sender.send(1).unwrap();
+    /// let mut second = first.resubscribe();
+    /// sender.send(2).unwrap();
+    /// assert_eq!(first.try_recv(), Ok(1));
+    /// assert_eq!(second.try_recv(), Ok(2));
+    /// ```
     #[must_use]
     pub fn resubscribe(&self) -> Receiver<T> {
         Receiver::new(&self.shared)
@@ -69,14 +80,34 @@ impl<T> Receiver<T> {
 }
 
 impl<T: Clone> Receiver<T> {
-    /// The next message. The future may be dropped at any time without losing one.
+    /// Receives the next message.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time without losing a message.
     ///
     /// # Errors
-    /// [`RecvError`]: messages were missed, or there will be none.
+    /// [`RecvError::Lagged`] if messages were missed, [`RecvError::Closed`] if there will
+    /// be none.
+    ///
+    /// ```
+    /// use upshift::sync::broadcast::{self, error::RecvError};
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (sender, mut receiver) = broadcast::channel(2);
+    /// for n in 0..3 {
+    ///     sender.send(n).unwrap();
+    /// }
+    /// drop(sender);
+    /// assert_eq!(receiver.recv().await, Err(RecvError::Lagged(1)));
+    /// assert_eq!(receiver.recv().await, Ok(1));
+    /// assert_eq!(receiver.recv().await, Ok(2));
+    /// assert_eq!(receiver.recv().await, Err(RecvError::Closed));
+    /// # });
+    /// ```
     pub async fn recv(&mut self) -> Result<T, RecvError> {
         proceed().await;
         loop {
-            // Asked for before the look, so that no message is missed.
+            // Created before the ring is read, so that no message is missed.
             let Receiver { shared, next } = &mut *self;
             let sent = shared.sent.notified();
             match shared.try_recv(next) {
@@ -88,24 +119,33 @@ impl<T: Clone> Receiver<T> {
         }
     }
 
-    /// The next message if there is one.
+    /// Receives the next message if there is one.
     ///
     /// # Errors
-    /// [`TryRecvError`]: there is none now, messages were missed, or there will be none.
+    /// [`TryRecvError`] if there is none now, messages were missed, or there will be none.
     ///
     /// # Panics
-    /// If the clone of the message does; it counts as received.
+    /// If the clone of the message panics; the message counts as received.
+    ///
+    /// ```
+    /// use upshift::sync::broadcast::{self, error::TryRecvError};
+    ///
+    /// let (sender, mut receiver) = broadcast::channel(1);
+    /// assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
+    /// sender.send(1).unwrap();
+    /// assert_eq!(receiver.try_recv(), Ok(1));
+    /// ```
     pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
         self.shared.try_recv(&mut self.next)
     }
 
-    /// [`recv`](Receiver::recv) for threads: blocks the calling one.
+    /// [`recv`](Receiver::recv) for threads: blocks the calling thread.
     ///
     /// # Errors
-    /// As [`recv`](Receiver::recv).
+    /// Those of [`recv`](Receiver::recv).
     ///
     /// # Panics
-    /// In a coroutine, whose vCPU it would stop.
+    /// When called in a coroutine, whose vCPU it would stop.
     #[track_caller]
     pub fn blocking_recv(&mut self) -> Result<T, RecvError> {
         park::block_on(self.recv())
@@ -113,7 +153,7 @@ impl<T: Clone> Receiver<T> {
 }
 
 impl<T: Clone> Shared<T> {
-    /// What the receiver at position `next` gets.
+    /// Receives for the receiver at position `next`, which moves on.
     fn try_recv(&self, next: &mut u64) -> Result<T, TryRecvError> {
         let mut state = self.state.lock();
         if *next == state.tail {
@@ -132,7 +172,7 @@ impl<T: Clone> Shared<T> {
         drop(state);
         *next += 1;
         let mut message = message.expect("there until the last receiver has passed it");
-        // The last takes it, unless another one is at its clone still.
+        // The last receiver takes the value, unless another one is still cloning it.
         if last && let Some(value) = Arc::get_mut(&mut message) {
             let value = value.get_mut().unwrap_or_else(PoisonError::into_inner);
             return Ok(value.take().expect("taken by the last only"));
@@ -148,7 +188,7 @@ impl<T> Drop for Receiver<T> {
             let mut dropped = Vec::new();
             let mut state = self.shared.state.lock();
             self.next = self.next.max(state.head());
-            let end = state.tail.min(self.next + PASSED_AT_ONCE);
+            let end = state.tail.min(self.next + DROP_BATCH);
             while self.next < end {
                 if let (message, true) = state.pass(self.next) {
                     dropped.extend(message);
@@ -156,14 +196,14 @@ impl<T> Drop for Receiver<T> {
                 self.next += 1;
             }
             let over = self.next == state.tail;
-            let mut deserted = false;
+            let mut no_receivers = false;
             if over {
                 state.receivers -= 1;
-                deserted = state.receivers == 0;
+                no_receivers = state.receivers == 0;
             }
             drop(state);
-            if deserted {
-                self.shared.deserted.notify_waiters();
+            if no_receivers {
+                self.shared.no_receivers.notify_waiters();
             }
             dropped.into_iter().for_each(|message| drop(taken(message)));
             if over {

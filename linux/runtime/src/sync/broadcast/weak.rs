@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Sender, Shared};
 
-/// A [`Sender`] that does not keep the channel open; made by [`Sender::downgrade`].
+/// A [`Sender`] that does not keep the channel open; created by [`Sender::downgrade`].
 pub struct WeakSender<T> {
     shared: Arc<Shared<T>>,
 }
@@ -18,7 +18,7 @@ impl<T> WeakSender<T> {
         }
     }
 
-    /// A sender, unless the last one is gone.
+    /// Returns a sender, or `None` if the last sender is gone.
     #[must_use]
     pub fn upgrade(&self) -> Option<Sender<T>> {
         let mut state = self.shared.state.lock();
@@ -32,13 +32,13 @@ impl<T> WeakSender<T> {
         })
     }
 
-    /// How many senders there are.
+    /// Returns the number of senders.
     #[must_use]
     pub fn strong_count(&self) -> usize {
         self.shared.state.lock().senders
     }
 
-    /// How many weak ones there are.
+    /// Returns the number of weak senders.
     #[must_use]
     pub fn weak_count(&self) -> usize {
         self.shared.state.lock().weak

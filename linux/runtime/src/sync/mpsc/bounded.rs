@@ -15,10 +15,10 @@ use super::weak::WeakSender;
 use crate::sync::park;
 use crate::sync::wait_queue::Key;
 
-/// A channel with room for `capacity` messages.
+/// Creates a channel with room for `capacity` messages.
 ///
 /// # Panics
-/// Without room for one.
+/// If `capacity` is 0.
 ///
 /// ```
 /// use upshift::sync::mpsc;
@@ -37,7 +37,21 @@ pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     (Sender { chan: chan.clone() }, Receiver { chan })
 }
 
-/// Puts messages into a [`channel`]. Clone it for more senders.
+/// Sends messages into a [`channel`]. Clone it for more senders.
+///
+/// ```
+/// use upshift::{Priority, sync::mpsc};
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let (sender, mut receiver) = mpsc::channel(2);
+/// let second = sender.clone();
+/// upshift::spawn(async move { second.send("from a coroutine").await },
+/// Priority::Inherit).detach();
+/// assert_eq!(receiver.recv().await, Some("from a coroutine"));
+/// drop(sender);
+/// assert_eq!(receiver.recv().await, None);
+/// # });
+/// ```
 pub struct Sender<T> {
     chan: Arc<Chan<T>>,
 }
@@ -47,15 +61,16 @@ impl<T> Sender<T> {
         &self.chan
     }
 
-    /// Puts the value in, waiting for room if there is none. Room goes to the most
+    /// Sends a value, waiting for room if the channel is full. Room goes to the most
     /// urgent waiting sender, first come first served within a level.
     ///
-    /// The future may be dropped at any time: until it is ready the value has not
-    /// been sent.
+    /// # Cancellation safety
+    /// The future may be dropped at any time: the value is then dropped, not sent, and the
+    /// sender loses its place in the queue. To keep the value, [`reserve`](Sender::reserve)
+    /// first and send with the permit.
     ///
     /// # Errors
-    /// [`SendError`] with the value (from the future) when the receiver is closed
-    /// or gone.
+    /// [`SendError`] with the value (from the future) when the receiver is closed or dropped.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -74,33 +89,76 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Puts the value in if there is room.
+    /// Sends a value if there is room.
     ///
     /// # Errors
-    /// [`TrySendError`] with the value: full, or closed.
+    /// [`TrySendError`] with the value if the channel is full or closed.
+    ///
+    /// ```
+    /// use upshift::sync::mpsc::{self, TrySendError};
+    ///
+    /// let (sender, receiver) = mpsc::channel(1);
+    /// sender.try_send(1)?;
+    /// assert_eq!(sender.try_send(2), Err(TrySendError::Full(2)));
+    /// drop(receiver);
+    /// assert_eq!(sender.try_send(3), Err(TrySendError::Closed(3)));
+    /// # Ok::<(), TrySendError<i32>>(())
+    /// ```
     pub fn try_send(&self, value: T) -> Result<(), TrySendError<T>> {
         self.chan.try_send(value)
     }
 
-    /// [`send`](Sender::send) for threads: blocks the calling one.
+    /// [`send`](Sender::send) for threads: blocks the calling thread.
     ///
     /// # Errors
-    /// As [`send`](Sender::send).
+    /// Those of [`send`](Sender::send).
     ///
     /// # Panics
-    /// In a coroutine, whose vCPU it would stop.
+    /// When called in a coroutine, whose vCPU it would stop.
+    ///
+    /// ```
+    /// let (sender, mut receiver) = upshift::sync::mpsc::channel(1);
+    /// let producer = std::thread::spawn(move || {
+    ///     for n in 0..3 {
+    ///         sender.blocking_send(n).unwrap();
+    ///     }
+    /// });
+    /// let mut sum = 0;
+    /// while let Some(n) = receiver.blocking_recv() {
+    ///     sum += n;
+    /// }
+    /// producer.join().unwrap();
+    /// assert_eq!(sum, 3);
+    /// ```
     #[track_caller]
     pub fn blocking_send(&self, value: T) -> Result<(), SendError<T>> {
         park::block_on(self.send(value))
     }
 
-    /// [`send`](Sender::send), for a duration at most.
+    /// [`send`](Sender::send) that gives up after a duration.
+    ///
+    /// # Cancellation safety
+    /// If the future is dropped, the value is dropped and not sent.
     ///
     /// # Errors
-    /// [`SendTimeoutError`] with the value: no room in time, or closed.
+    /// [`SendTimeoutError`] with the value if there was no room in time or the channel is
+    /// closed.
     ///
     /// # Panics
-    /// As [`sleep`](crate::time::sleep), if there is no room at once.
+    /// Like [`sleep`](crate::time::sleep), if there is no room at once.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use upshift::sync::mpsc::{self, SendTimeoutError};
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (sender, _receiver) = mpsc::channel(1);
+    /// let limit = Duration::from_millis(1);
+    /// sender.send_timeout(1, limit).await.unwrap();
+    /// let full = sender.send_timeout(2, limit).await.unwrap_err();
+    /// assert_eq!(full, SendTimeoutError::Timeout(2));
+    /// # });
+    /// ```
     #[cfg(not(loom))]
     pub async fn send_timeout(
         &self,
@@ -117,10 +175,14 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Waits for room, as [`send`](Sender::send) does, before there is a value.
+    /// Reserves room for one message, waiting like [`send`](Sender::send).
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped at any time: the sender loses its place in the queue, and room
+    /// that it had been given goes to the next one.
     ///
     /// # Errors
-    /// [`SendError`] (from the future) when the receiver is closed or gone.
+    /// [`SendError`] (from the future) when the receiver is closed or dropped.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -135,11 +197,25 @@ impl<T> Sender<T> {
         Reserve::new(&self.chan, 1)
     }
 
-    /// Waits for room for so many messages at once.
+    /// Reserves room for several messages at once, waiting like [`send`](Sender::send).
+    ///
+    /// # Cancellation safety
+    /// Like that of [`reserve`](Sender::reserve).
     ///
     /// # Errors
-    /// [`SendError`] when the receiver is closed or gone, and for more than there is room
-    /// for in all.
+    /// [`SendError`] when the receiver is closed or dropped, or if `messages` is above
+    /// [`max_capacity`](Sender::max_capacity).
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (sender, mut receiver) = upshift::sync::mpsc::channel(4);
+    /// for (permit, word) in sender.reserve_many(2).await.unwrap().zip(["one", "two"]) {
+    ///     permit.send(word);
+    /// }
+    /// assert_eq!(receiver.recv().await, Some("one"));
+    /// assert_eq!(receiver.recv().await, Some("two"));
+    /// # });
+    /// ```
     pub async fn reserve_many(
         &self,
         messages: usize,
@@ -151,8 +227,21 @@ impl<T> Sender<T> {
 
     /// [`reserve`](Sender::reserve) with a permit that can be moved into another coroutine.
     ///
+    /// # Cancellation safety
+    /// If the future is dropped, the sender is dropped with it: clone it first to keep it.
+    ///
     /// # Errors
-    /// As [`reserve`](Sender::reserve).
+    /// Those of [`reserve`](Sender::reserve).
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (sender, mut receiver) = upshift::sync::mpsc::channel(1);
+    /// let permit = sender.clone().reserve_owned().await.unwrap();
+    /// let task = async move { permit.send(7) };
+    /// upshift::spawn(task, upshift::Priority::Inherit).detach();
+    /// assert_eq!(receiver.recv().await, Some(7));
+    /// # });
+    /// ```
     pub async fn reserve_owned(self) -> Result<OwnedPermit<T>, SendError<()>> {
         {
             let mut reserve = Reserve::new(&self.chan, 1);
@@ -161,19 +250,28 @@ impl<T> Sender<T> {
         Ok(OwnedPermit::new(self))
     }
 
-    /// Room for a message, if there is some.
+    /// Reserves room for one message if there is some.
     ///
     /// # Errors
-    /// [`TrySendError`]: full, or closed.
+    /// [`TrySendError`] if the channel is full or closed.
+    ///
+    /// ```
+    /// let (sender, mut receiver) = upshift::sync::mpsc::channel(1);
+    /// let permit = sender.try_reserve()?;
+    /// assert!(sender.try_reserve().is_err());
+    /// permit.send(1);
+    /// assert_eq!(receiver.try_recv(), Ok(1));
+    /// # Ok::<(), upshift::sync::mpsc::TrySendError<()>>(())
+    /// ```
     pub fn try_reserve(&self) -> Result<Permit<'_, T>, TrySendError<()>> {
         self.chan.try_reserve(1)?;
         Ok(Permit::new(&self.chan))
     }
 
-    /// Room for so many messages, if there is as much.
+    /// Reserves room for several messages if there is enough.
     ///
     /// # Errors
-    /// As [`try_reserve`](Sender::try_reserve).
+    /// Those of [`try_reserve`](Sender::try_reserve).
     pub fn try_reserve_many(
         &self,
         messages: usize,
@@ -186,7 +284,15 @@ impl<T> Sender<T> {
     /// coroutine.
     ///
     /// # Errors
-    /// As [`try_reserve`](Sender::try_reserve), with the sender.
+    /// Those of [`try_reserve`](Sender::try_reserve), with the sender.
+    ///
+    /// ```
+    /// let (sender, mut receiver) = upshift::sync::mpsc::channel(1);
+    /// let permit = sender.try_reserve_owned().unwrap();
+    /// let sender = permit.send(1);
+    /// assert!(sender.try_reserve_owned().is_err());
+    /// assert_eq!(receiver.try_recv(), Ok(1));
+    /// ```
     pub fn try_reserve_owned(self) -> Result<OwnedPermit<T>, TrySendError<Self>> {
         match self.chan.try_reserve(1) {
             Ok(()) => Ok(OwnedPermit::new(self)),
@@ -195,13 +301,20 @@ impl<T> Sender<T> {
         }
     }
 
-    /// For how many messages there is room now.
+    /// Returns the number of messages for which there is room now.
+    ///
+    /// ```
+    /// let (sender, _receiver) = upshift::sync::mpsc::channel(5);
+    /// sender.try_send(1)?;
+    /// assert_eq!((sender.capacity(), sender.max_capacity()), (4, 5));
+    /// # Ok::<(), upshift::sync::mpsc::TrySendError<i32>>(())
+    /// ```
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.chan.room()
     }
 
-    /// For how many messages there is room in all.
+    /// Returns the number of messages for which there is room in all.
     #[must_use]
     pub fn max_capacity(&self) -> usize {
         self.chan.limit()
@@ -243,17 +356,18 @@ impl<T> fmt::Debug for Sending<'_, T> {
     }
 }
 
-/// Takes messages out of a [`channel`].
+/// Receives messages from a [`channel`].
 ///
-/// Dropping it closes the channel and drops the messages inside.
+/// When it is dropped the channel is closed, and the messages inside are dropped.
 pub struct Receiver<T> {
     chan: Arc<Chan<T>>,
 }
 
 impl<T> Receiver<T> {
-    /// The next message; `None` when the channel is empty and all senders are gone
-    /// or the receiver is [closed](Receiver::close).
+    /// Receives the next message. Returns `None` when the channel is empty and all senders are
+    /// gone or the receiver is [closed](Receiver::close).
     ///
+    /// # Cancellation safety
     /// The future may be dropped at any time without losing a message.
     ///
     /// ```
@@ -269,7 +383,10 @@ impl<T> Receiver<T> {
         Recv { chan: &self.chan }
     }
 
-    /// Lets no more messages in; what is inside can still be received.
+    /// Closes the channel: senders fail from now on; messages inside can still be received.
+    ///
+    /// A [`Permit`] that is held may still be used. To receive everything, call
+    /// [`recv`](Receiver::recv) until it returns `None`.
     ///
     /// ```
     /// let (sender, mut receiver) = upshift::sync::mpsc::channel(4);
@@ -282,13 +399,13 @@ impl<T> Receiver<T> {
         self.chan.close(false);
     }
 
-    /// For how many messages there is room now.
+    /// Returns the number of messages for which there is room now.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.chan.room()
     }
 
-    /// For how many messages there is room in all.
+    /// Returns the number of messages for which there is room in all.
     #[must_use]
     pub fn max_capacity(&self) -> usize {
         self.chan.limit()

@@ -1,16 +1,16 @@
-//! What sender and receiver share: the queue, and the waiters at its ends.
+//! The state that senders and the receiver share: the queue, and the waiters at its ends.
 //!
 //! Invariants, under the lock:
 //!
 //! * messages + reserved room ≤ limit;
-//! * the room that is free does not suffice for the first sender that waits: the thread that
-//!   makes room reserves it for the first of them at once, so none that comes later, and
+//! * the free room does not suffice for the first waiting sender: the thread that
+//!   makes room reserves it for that sender at once, so no sender that comes later, and
 //!   is not more urgent, can take it;
-//! * a receiver's waker is kept only while there is nothing to receive; the thread that
-//!   puts something in takes it out and wakes it, after the lock is given back.
+//! * a receiver's waker is stored only while there is nothing to receive; the thread that
+//!   puts a message in takes the waker out and wakes it, after the lock is released.
 //!
-//! What has reserved room may still send after the channel was closed; the receiver's end
-//! comes after it. Messages and wakers are dropped without the lock.
+//! The holder of reserved room may still send after the channel was closed; the receiver's
+//! end comes after that message. Messages and wakers are dropped without the lock.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -25,14 +25,14 @@ use crate::sync::spare::{self, Spare, register};
 use crate::sync::wait_queue::{Key, WaitQueue};
 use crate::sync::{Lock, Notify, may_proceed, waiting_level};
 
-/// Messages for which a bounded channel has room from the start, at most.
+/// Largest number of messages for which a bounded channel allocates room at once.
 const PREALLOCATED: usize = 1024;
-/// An empty queue with more room than this gives its memory back.
-const MAX_KEPT_CAPACITY: usize = 4096;
+/// Capacity, in messages, above which an emptied queue frees its memory.
+const MAX_IDLE_CAPACITY: usize = 4096;
 
 pub(super) struct Chan<T> {
     state: Lock<State<T>>,
-    /// Told when the channel is closed.
+    /// Notified when the channel is closed.
     closing: Notify,
 }
 
@@ -44,23 +44,23 @@ struct State<T> {
     senders: usize,
     weak: usize,
     closed: bool,
-    /// The receiver is gone: nothing is put in any more.
+    /// Set when the receiver is dropped: nothing is put in any more.
     gone: bool,
     receiver: Option<Waker>,
-    waiting: WaitQueue<Wish>,
+    waiting: WaitQueue<Claim>,
 }
 
-/// For how many messages a sender waits, then how much room it got. None: the channel is closed.
-type Wish = usize;
+/// Number of messages for which a sender waits; once granted, the room it got ([`CLOSED`]: none).
+type Claim = usize;
 
-const CLOSED: Wish = 0;
+const CLOSED: Claim = 0;
 
 impl<T> State<T> {
     fn room(&self) -> usize {
         self.limit - self.messages.len() - self.reserved
     }
 
-    /// May the caller be served before all that wait?
+    /// Returns true if the caller may be served before all waiters.
     #[inline]
     fn suffices(&self, wanted: usize) -> bool {
         wanted <= self.room()
@@ -72,14 +72,14 @@ impl<T> State<T> {
         self.receiver.take()
     }
 
-    /// Gives room to the first sender that waits, if there is enough; true: to the next
-    /// one too.
+    /// Gives room to the first waiting sender, if there is enough. The flag is true if the next
+    /// one may be served too.
     #[inline]
     fn grant(&mut self) -> Option<(Waker, bool)> {
         let (_, wanted) = self.waiting.first()?;
         let left = self.room().checked_sub(wanted)?;
         self.reserved += wanted;
-        let waker = self.waiting.pop(|wish| wish)?;
+        let waker = self.waiting.pop(|claim| claim)?;
         Some((waker, left > 0 && !self.waiting.is_empty()))
     }
 
@@ -87,22 +87,22 @@ impl<T> State<T> {
         let value = self.messages.pop_front()?;
         if self.limit == usize::MAX
             && self.messages.is_empty()
-            && self.messages.capacity() > MAX_KEPT_CAPACITY
+            && self.messages.capacity() > MAX_IDLE_CAPACITY
         {
             self.messages = VecDeque::new();
         }
         Some(value)
     }
 
-    /// Nothing will be put in any more.
+    /// Returns true if nothing will be put in any more.
     fn is_over(&self) -> bool {
         self.senders == 0 || (self.closed && self.reserved == 0)
     }
 }
 
-/// Is the first that waits less urgent than the caller?
+/// Returns true if the first waiter is less urgent than the caller.
 #[cold]
-fn goes_after_caller((first, _): (Level, Wish)) -> bool {
+fn goes_after_caller((first, _): (Level, Claim)) -> bool {
     waiting_level() < first
 }
 
@@ -112,8 +112,8 @@ fn wake(waker: Option<Waker>) {
     }
 }
 
-/// Wakes the receiver of a message that is in the channel. The panic of a foreign waker goes on in
-/// the sender, as in tokio: no other wake depends on this one.
+/// Wakes the receiver of a message that is in the channel. The panic of a foreign waker unwinds
+/// through the sender, as in tokio: no other wake depends on this one.
 #[inline]
 fn announce(receiver: Option<Waker>) {
     if let Some(receiver) = receiver {
@@ -122,7 +122,7 @@ fn announce(receiver: Option<Waker>) {
 }
 
 impl<T> Chan<T> {
-    /// With one sender and one receiver; `usize::MAX` is no limit.
+    /// Creates the state for one sender and one receiver; a limit of `usize::MAX` is none.
     pub(super) fn new(limit: usize) -> Arc<Chan<T>> {
         let messages = if limit == usize::MAX {
             VecDeque::new()
@@ -149,7 +149,7 @@ impl<T> Chan<T> {
         self.state.lock().senders += 1;
     }
 
-    /// One more sender, unless there is none any more.
+    /// Adds a sender, unless the last one is gone. Returns true if it was added.
     pub(super) fn revive_sender(&self) -> bool {
         let mut state = self.state.lock();
         let alive = state.senders > 0;
@@ -177,7 +177,7 @@ impl<T> Chan<T> {
         self.state.lock().weak -= 1;
     }
 
-    /// How many senders there are, and how many weak ones.
+    /// Returns the number of senders, and of weak ones.
     pub(super) fn counts(&self) -> (usize, usize) {
         let state = self.state.lock();
         (state.senders, state.weak)
@@ -211,7 +211,7 @@ impl<T> Chan<T> {
         Ok(())
     }
 
-    /// Reserves room for so many messages, if it is there.
+    /// Reserves room for `wanted` messages, if there is enough.
     pub(super) fn try_reserve(&self, wanted: usize) -> Result<(), TrySendError<()>> {
         let mut state = self.state.lock();
         if state.closed {
@@ -224,7 +224,7 @@ impl<T> Chan<T> {
         Ok(())
     }
 
-    /// Reserves room for so many messages, or makes the sender wait. `key` is the sender's
+    /// Reserves room for `wanted` messages, or makes the sender wait. `key` is the sender's
     /// node while it waits.
     pub(super) fn poll_reserve(
         &self,
@@ -256,7 +256,7 @@ impl<T> Chan<T> {
             }
             Some(key) => {
                 let before = state.waiting.refresh(key, level, &mut waker);
-                // A change of level may have made another one the first.
+                // After a change of level another waiter may be the first.
                 self.grant(state);
                 drop(before);
                 Poll::Pending
@@ -276,7 +276,7 @@ impl<T> Chan<T> {
         }
     }
 
-    /// A sender gives up waiting; room that was kept for it goes to the next.
+    /// Ends the wait of a sender; room that it had been given goes to the next one.
     pub(super) fn cancel_reserve(&self, key: Key) {
         let mut state = self.state.lock();
         let released = state.waiting.release(key);
@@ -284,7 +284,7 @@ impl<T> Chan<T> {
         drop(released.waker);
     }
 
-    /// Room that is not needed after all.
+    /// Gives back reserved room.
     pub(super) fn unreserve(&self, room: usize) {
         self.give_back(self.state.lock(), room);
     }
@@ -300,7 +300,7 @@ impl<T> Chan<T> {
         wake(receiver);
     }
 
-    /// Puts a message where room is reserved for it; gives it back if no receiver will see it.
+    /// Puts a message into reserved room. Returns the message if the receiver is gone.
     pub(super) fn put_reserved(&self, value: T) -> Result<(), T> {
         let mut state = self.state.lock();
         if state.gone {
@@ -314,8 +314,8 @@ impl<T> Chan<T> {
         Ok(())
     }
 
-    /// Puts the value in, or makes the sender wait. `value` is `Some` until the
-    /// result is ready, `key` is the sender's node while it waits.
+    /// Sends the value, or makes the sender wait. `value` is `Some` until the result is ready;
+    /// `key` is the sender's node while it waits.
     pub(super) fn poll_send(
         &self,
         value: &mut Option<T>,
@@ -332,7 +332,7 @@ impl<T> Chan<T> {
             match *key {
                 Some(key) => {
                     let before = state.waiting.refresh(key, waiting_level(), &mut waker);
-                    // A change of level may have made another one the first.
+                    // After a change of level another waiter may be the first.
                     self.grant(state);
                     drop(before);
                 }
@@ -359,7 +359,7 @@ impl<T> Chan<T> {
             }
             message => {
                 self.give_back(state, room);
-                // Without a message it was polled after its end.
+                // Without a message the future was polled after its end.
                 Poll::Ready(message.map_or(Ok(()), |message| Err(SendError(message))))
             }
         }
@@ -408,7 +408,7 @@ impl<T> Chan<T> {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        // All of them is one move, whatever their number.
+        // To take all of them is one move, however many they are.
         let messages = if limit >= state.messages.len() {
             mem::take(&mut state.messages)
         } else {
@@ -423,7 +423,7 @@ impl<T> Chan<T> {
         Poll::Ready(count)
     }
 
-    /// The receiver waits for a message; ready: there will be none.
+    /// Makes the receiver wait for a message. Ready if there will be none.
     #[inline]
     fn wait(mut state: Guard<'_, State<T>>, waker: &mut Spare<'_>) -> Poll<()> {
         if state.is_over() {
@@ -435,7 +435,7 @@ impl<T> Chan<T> {
         Poll::Pending
     }
 
-    /// No more messages are let in. `discard`: those inside will not be received.
+    /// Closes the channel. `discard`: the messages inside will not be received.
     pub(super) fn close(&self, discard: bool) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -446,7 +446,7 @@ impl<T> Chan<T> {
             VecDeque::new()
         };
         let mut woken = state.waiting.pop_all(|_| CLOSED);
-        // A receiver that waits (its future may be elsewhere) sees the end.
+        // A receiver that waits (its future may be elsewhere) learns of the end.
         woken.extend(state.receiver.take());
         drop(state);
         woken.into_iter().for_each(spare::wake);
@@ -469,7 +469,7 @@ impl<T> Chan<T> {
         self.state.lock().closed
     }
 
-    /// Closed, or without senders.
+    /// Returns true if the channel is closed or without senders.
     pub(super) fn is_shut(&self) -> bool {
         let state = self.state.lock();
         state.closed || state.senders == 0
@@ -479,7 +479,7 @@ impl<T> Chan<T> {
         self.state.lock().messages.len()
     }
 
-    /// For how many messages there is room now.
+    /// Returns the number of messages for which there is room now.
     pub(super) fn room(&self) -> usize {
         self.state.lock().room()
     }

@@ -1,8 +1,8 @@
-//! What can go wrong with a channel.
+//! Errors of the channels.
 
 use std::fmt;
 
-use super::super::says::{says, send_error};
+use super::super::error_text::{error_text, send_error};
 
 const GONE: &str = "the channel's receiver is gone: stop sending";
 
@@ -11,7 +11,7 @@ send_error!(
     "the channel's receiver is gone: stop sending"
 );
 
-/// Defines the error of a send that does not wait, or not for long, and may lack room.
+/// Defines the error of a send that does not wait, or waits for a limited time.
 macro_rules! no_room {
     ($(#[$doc:meta])* $error:ident { $(#[$lack_doc:meta])* $lack:ident => $text:literal }) => {
         $(#[$doc])*
@@ -19,12 +19,12 @@ macro_rules! no_room {
         pub enum $error<T> {
             $(#[$lack_doc])*
             $lack(T),
-            /// The receiver is closed or gone.
+            /// The receiver is closed or dropped.
             Closed(T),
         }
 
         impl<T> $error<T> {
-            /// The value that was not sent.
+            /// Returns the value that was not sent.
             pub fn into_inner(self) -> T {
                 match self {
                     $error::$lack(value) | $error::Closed(value) => value,
@@ -41,7 +41,7 @@ macro_rules! no_room {
             }
         }
 
-        says!([T] $error<T> {
+        error_text!([T] $error<T> {
             $error::$lack(_) => $text,
             $error::Closed(_) => GONE,
         });
@@ -49,9 +49,9 @@ macro_rules! no_room {
 }
 
 no_room!(
-    /// Why `try_send` failed; the value is inside.
+    /// The error of `try_send`, with the value.
     TrySendError {
-        /// There is no room now.
+        /// The channel is full.
         Full => "the channel is full: try again later, or wait with `send().await`"
     }
 );
@@ -63,23 +63,23 @@ impl<T> From<SendError<T>> for TrySendError<T> {
 }
 
 no_room!(
-    /// Why `send_timeout` failed; the value is inside.
+    /// The error of `send_timeout`, with the value.
     SendTimeoutError {
-        /// There was no room in time.
+        /// The channel was full until the timeout.
         Timeout => "the channel stayed full: try again later"
     }
 );
 
-/// Why `try_recv` has no value.
+/// The error of `try_recv`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TryRecvError {
-    /// There is none now.
+    /// The channel is empty, but there are senders.
     Empty,
-    /// There will be none: all senders are gone, or the receiver is closed.
+    /// The channel is empty, and all senders are gone or the receiver is closed.
     Disconnected,
 }
 
-says!([] TryRecvError {
+error_text!([] TryRecvError {
     TryRecvError::Empty => "the channel is empty: try again later, or wait with `recv().await`",
     TryRecvError::Disconnected => "the channel is closed and empty: stop receiving",
 });

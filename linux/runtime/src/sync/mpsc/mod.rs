@@ -2,20 +2,20 @@
 //!
 //! | | bounded: [`channel`] | unbounded: [`unbounded_channel`] |
 //! |---|---|---|
-//! | when full | `send` waits, `try_send` is an error | never full: memory grows as long as the receiver is slower |
+//! | when full | `send` waits, `try_send` fails | never full: memory grows instead |
 //! | room goes to | the most urgent waiting sender | |
-//! | memory | a ring buffer, reused | the same, grows by doubling, shrinks when emptied after a burst |
+//! | memory | a ring buffer, reused | the same; grows by doubling, shrinks when emptied |
 //!
-//! Messages arrive in the order in which they were put in. The receiver gets
-//! what was sent before the last sender went, then `None`; senders get their
-//! value back once the receiver is closed or gone.
+//! Messages arrive in the order in which they were put in. The receiver gets every
+//! message sent before the last sender was dropped, then `None`; senders get their
+//! value back once the receiver is closed or dropped.
 //!
-//! Room can be reserved before there is a message: [`Sender::reserve`]. What holds a
-//! [`Permit`] may use it even after the receiver was closed, and the receiver's end waits
-//! for it.
+//! Room can be reserved before there is a message: [`Sender::reserve`]. The holder of a
+//! [`Permit`] may use it even after the receiver was closed, and the receiver waits
+//! for it before it returns `None`.
 //!
-//! A message costs the sender and the receiver one short lock each, and the
-//! receiver's waker when it had to wait; nothing is allocated per message.
+//! A message costs the sender and the receiver one short lock each, and a wake if the receiver
+//! waited; nothing is allocated per message.
 //!
 //! ```
 //! use upshift::{Priority, sync::mpsc};

@@ -11,7 +11,7 @@ use super::chan::Chan;
 use super::error::SendError;
 use crate::sync::wait_queue::Key;
 
-/// The future of [`Sender::reserve`].
+/// The future of [`Sender::reserve`]. Dropped, it leaves the queue or gives its room back.
 #[must_use = "futures do nothing unless awaited"]
 pub struct Reserve<'a, T> {
     chan: &'a Chan<T>,
@@ -28,7 +28,7 @@ impl<'a, T> Reserve<'a, T> {
         }
     }
 
-    /// Leaves the room reserved, for what the caller makes of it.
+    /// Waits for the room and leaves it reserved: the caller makes a permit of it.
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendError<()>>> {
         self.chan.poll_reserve(self.wanted, &mut self.key, cx)
     }
@@ -56,22 +56,31 @@ impl<T> fmt::Debug for Reserve<'_, T> {
     }
 }
 
-/// Room for one message; given back if it is dropped instead of used.
+/// Room for one message in a [`channel`](super::channel); given back if it is dropped unused.
+///
+/// ```
+/// let (sender, mut receiver) = upshift::sync::mpsc::channel(1);
+/// let permit = sender.try_reserve()?;
+/// drop(permit);
+/// sender.try_reserve()?.send("the room was given back");
+/// assert!(receiver.try_recv().is_ok());
+/// # Ok::<(), upshift::sync::mpsc::TrySendError<()>>(())
+/// ```
 #[must_use = "the room is given back when this is dropped"]
 pub struct Permit<'a, T> {
     chan: &'a Chan<T>,
 }
 
 impl<'a, T> Permit<'a, T> {
-    /// The room is reserved.
+    /// Creates the permit. The room is reserved.
     pub(super) fn new(chan: &'a Chan<T>) -> Permit<'a, T> {
         Permit { chan }
     }
 
-    /// Puts the message in. If the receiver is gone it is dropped.
+    /// Sends the message. If the receiver is gone the message is dropped.
     pub fn send(self, value: T) {
         let chan = self.chan;
-        // The room is used, also if what the message wakes panics.
+        // The room is used even if the wake of the receiver panics.
         std::mem::forget(self);
         drop(chan.put_reserved(value));
     }
@@ -89,7 +98,18 @@ impl<T> fmt::Debug for Permit<'_, T> {
     }
 }
 
-/// Room for several messages, as [`Permit`]s; what is left is given back when it is dropped.
+/// Room for several messages, as an iterator of [`Permit`]s; dropped, it gives the rest back.
+///
+/// ```
+/// let (sender, mut receiver) = upshift::sync::mpsc::channel(3);
+/// let mut permits = sender.try_reserve_many(3)?;
+/// permits.next().unwrap().send(1);
+/// assert_eq!(permits.len(), 2);
+/// drop(permits);
+/// assert_eq!(sender.capacity(), 2);
+/// assert_eq!(receiver.try_recv(), Ok(1));
+/// # Ok::<(), upshift::sync::mpsc::TrySendError<()>>(())
+/// ```
 #[must_use = "the room is given back when this is dropped"]
 pub struct PermitIterator<'a, T> {
     chan: &'a Chan<T>,
@@ -97,7 +117,7 @@ pub struct PermitIterator<'a, T> {
 }
 
 impl<'a, T> PermitIterator<'a, T> {
-    /// The room is reserved.
+    /// Creates the permits. The room is reserved.
     pub(super) fn new(chan: &'a Chan<T>, left: usize) -> PermitIterator<'a, T> {
         PermitIterator { chan, left }
     }
@@ -135,7 +155,7 @@ impl<T> fmt::Debug for PermitIterator<'_, T> {
     }
 }
 
-/// [`Permit`] that has its own [`Sender`].
+/// [`Permit`] that owns a [`Sender`] and can be moved into another coroutine.
 #[must_use = "the room is given back when this is dropped"]
 pub struct OwnedPermit<T> {
     /// `None` once it has been used.
@@ -143,7 +163,7 @@ pub struct OwnedPermit<T> {
 }
 
 impl<T> OwnedPermit<T> {
-    /// The room is reserved.
+    /// Creates the permit. The room is reserved.
     pub(super) fn new(sender: Sender<T>) -> OwnedPermit<T> {
         OwnedPermit {
             sender: Some(sender),
@@ -154,22 +174,22 @@ impl<T> OwnedPermit<T> {
         self.sender.take().expect("there until it is used")
     }
 
-    /// Puts the message in; the sender is free again. If the receiver is gone the message
-    /// is dropped.
+    /// Sends the message and returns the sender. If the receiver is gone the message is
+    /// dropped.
     pub fn send(mut self, value: T) -> Sender<T> {
         let sender = self.take();
         drop(sender.chan().put_reserved(value));
         sender
     }
 
-    /// Gives the room back.
+    /// Gives the room back and returns the sender.
     pub fn release(mut self) -> Sender<T> {
         let sender = self.take();
         sender.chan().unreserve(1);
         sender
     }
 
-    /// Are both of one channel?
+    /// Returns true if both are permits of one channel.
     #[must_use]
     pub fn same_channel(&self, other: &Self) -> bool {
         match &other.sender {
@@ -178,7 +198,7 @@ impl<T> OwnedPermit<T> {
         }
     }
 
-    /// Is the sender of this channel?
+    /// Returns true if the sender is one of this channel.
     #[must_use]
     pub fn same_channel_as_sender(&self, sender: &Sender<T>) -> bool {
         self.sender

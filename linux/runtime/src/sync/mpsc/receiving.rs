@@ -1,41 +1,76 @@
-//! What the receivers of both kinds of channel have in common.
+//! The methods that the receivers of both kinds of channel have in common.
 
-/// The methods and traits of a receiver with a field `chan`, but for `recv` and `close`, whose docs and examples differ.
+/// Implements the methods and traits of a receiver with a field `chan`, except `recv` and
+/// `close`, whose docs and examples differ.
 macro_rules! receiving {
     ($receiver:ident) => {
         impl<T> $receiver<T> {
-            /// [`recv`](Self::recv) for hand-written futures. Only the last
-            /// waker is woken.
+            /// Polls for the next message: [`recv`](Self::recv) for hand-written futures. Only
+            /// the waker of the last call is woken.
             pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
                 self.chan.poll_recv(cx)
             }
 
-            /// The next message if there is one.
+            /// Receives the next message if there is one.
             ///
             /// # Errors
-            /// [`TryRecvError`]: empty for now, or for ever.
+            /// [`TryRecvError`] if the channel is empty, for now or for ever.
+            ///
+            /// ```
+            /// use upshift::sync::mpsc::{self, TryRecvError};
+            ///
+            /// let (sender, mut receiver) = mpsc::channel(1);
+            /// assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
+            /// sender.try_send(1).unwrap();
+            /// assert_eq!(receiver.try_recv(), Ok(1));
+            /// drop(sender);
+            /// assert_eq!(receiver.try_recv(), Err(TryRecvError::Disconnected));
+            /// ```
             pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
                 self.chan.try_recv()
             }
 
-            /// [`recv`](Self::recv) for threads: blocks the calling one.
+            /// [`recv`](Self::recv) for threads: blocks the calling thread.
             ///
             /// # Panics
-            /// In a coroutine, whose vCPU it would stop.
+            /// When called in a coroutine, whose vCPU it would stop.
+            ///
+            /// ```
+            /// let (sender, mut receiver) = upshift::sync::mpsc::channel(1);
+            /// std::thread::spawn(move || sender.blocking_send("from a thread"));
+            /// assert_eq!(receiver.blocking_recv(), Some("from a thread"));
+            /// assert_eq!(receiver.blocking_recv(), None);
+            /// ```
             #[track_caller]
             pub fn blocking_recv(&mut self) -> Option<T> {
                 park::block_on(self.recv())
             }
 
-            /// Up to `limit` messages at once, appended to `buffer`, as soon as there is one; how
-            /// many. None: as [`recv`](Self::recv), or `limit` is 0.
+            /// Receives up to `limit` messages, appended to `buffer`, as soon as there is one.
+            /// Returns their number: 0 where [`recv`](Self::recv) returns `None`, or if `limit`
+            /// is 0.
             ///
-            /// The future may be dropped at any time without losing a message.
+            /// # Cancellation safety
+            /// The future may be dropped at any time without losing a message: if it was not
+            /// ready, `buffer` is unchanged.
+            ///
+            /// ```
+            /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+            /// let (sender, mut receiver) = upshift::sync::mpsc::channel(4);
+            /// for n in 0..3 {
+            ///     sender.send(n).await.unwrap();
+            /// }
+            /// let mut batch = Vec::new();
+            /// assert_eq!(receiver.recv_many(&mut batch, 2).await, 2);
+            /// assert_eq!(batch, [0, 1]);
+            /// # });
+            /// ```
             pub async fn recv_many(&mut self, buffer: &mut Vec<T>, limit: usize) -> usize {
                 poll_fn(|cx| self.poll_recv_many(cx, buffer, limit)).await
             }
 
-            /// [`recv_many`](Self::recv_many) for hand-written futures.
+            /// Polls for messages: [`recv_many`](Self::recv_many) for hand-written
+            /// futures.
             pub fn poll_recv_many(
                 &mut self,
                 cx: &mut Context<'_>,
@@ -45,40 +80,54 @@ macro_rules! receiving {
                 self.chan.poll_recv_many(cx, buffer, limit)
             }
 
-            /// [`recv_many`](Self::recv_many) for threads: blocks the calling one.
+            /// [`recv_many`](Self::recv_many) for threads: blocks the calling thread.
             ///
             /// # Panics
-            /// In a coroutine, whose vCPU it would stop.
+            /// When called in a coroutine, whose vCPU it would stop.
             #[track_caller]
             pub fn blocking_recv_many(&mut self, buffer: &mut Vec<T>, limit: usize) -> usize {
                 park::block_on(self.recv_many(buffer, limit))
             }
 
-            /// Has it been closed, or are all senders gone?
+            /// Returns true if the channel has been closed or all senders are gone.
+            ///
+            /// ```
+            /// let (sender, receiver) = upshift::sync::mpsc::unbounded_channel::<()>();
+            /// assert!(!receiver.is_closed());
+            /// drop(sender);
+            /// assert!(receiver.is_closed());
+            /// ```
             #[must_use]
             pub fn is_closed(&self) -> bool {
                 self.chan.is_shut()
             }
 
-            /// How many senders the channel has.
+            /// Returns the number of senders.
             #[must_use]
             pub fn sender_strong_count(&self) -> usize {
                 self.chan.counts().0
             }
 
-            /// How many weak ones it has.
+            /// Returns the number of weak senders.
             #[must_use]
             pub fn sender_weak_count(&self) -> usize {
                 self.chan.counts().1
             }
 
-            /// How many messages are inside.
+            /// Returns the number of messages inside.
+            ///
+            /// ```
+            /// let (sender, receiver) = upshift::sync::mpsc::unbounded_channel();
+            /// sender.send("one").unwrap();
+            /// assert_eq!(receiver.len(), 1);
+            /// assert!(!receiver.is_empty());
+            /// ```
             #[must_use]
             pub fn len(&self) -> usize {
                 self.chan.len()
             }
 
-            /// Is no message inside?
+            /// Returns true if no message is inside.
             #[must_use]
             pub fn is_empty(&self) -> bool {
                 self.len() == 0

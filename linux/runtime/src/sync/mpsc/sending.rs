@@ -1,43 +1,66 @@
-//! What senders of both kinds of channels can do.
+//! The methods that the senders of both kinds of channel have in common.
 
 macro_rules! sending {
     ($sender:ident, $weak:ident) => {
         impl<T> $sender<T> {
-            /// The caller has counted it.
+            /// Creates a sender that the caller has counted.
             pub(super) fn of(chan: Arc<Chan<T>>) -> $sender<T> {
                 $sender { chan }
             }
 
-            /// Waits until the receiver is closed or gone.
+            /// Waits until the receiver is closed or dropped.
+            ///
+            /// # Cancellation safety
+            /// The future may be dropped at any time.
+            ///
+            /// ```
+            /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+            /// let (sender, receiver) = upshift::sync::mpsc::channel::<()>(1);
+            /// let task = async move { drop(receiver) };
+            /// upshift::spawn(task, upshift::Priority::Inherit).detach();
+            /// sender.closed().await;
+            /// assert!(sender.is_closed());
+            /// # });
+            /// ```
             pub async fn closed(&self) {
                 self.chan.closed().await;
             }
 
-            /// Is the receiver closed or gone?
+            /// Returns true if the receiver is closed or dropped.
             #[must_use]
             pub fn is_closed(&self) -> bool {
                 self.chan.is_closed()
             }
 
-            /// Are both of one channel?
+            /// Returns true if both are senders of one channel.
             #[must_use]
             pub fn same_channel(&self, other: &Self) -> bool {
                 Arc::ptr_eq(&self.chan, &other.chan)
             }
 
-            /// A sender that does not keep the channel open.
+            /// Creates a sender that does not keep the channel open.
+            ///
+            /// ```
+            /// let (sender, mut receiver) = upshift::sync::mpsc::channel(1);
+            /// let weak = sender.downgrade();
+            /// weak.upgrade().unwrap().try_send(1).unwrap();
+            /// drop(sender);
+            /// assert!(weak.upgrade().is_none());
+            /// assert_eq!(receiver.blocking_recv(), Some(1));
+            /// assert_eq!(receiver.blocking_recv(), None);
+            /// ```
             #[must_use]
             pub fn downgrade(&self) -> $weak<T> {
                 $weak::new(&self.chan)
             }
 
-            /// How many senders the channel has.
+            /// Returns the number of senders.
             #[must_use]
             pub fn strong_count(&self) -> usize {
                 self.chan.counts().0
             }
 
-            /// How many weak ones it has.
+            /// Returns the number of weak senders.
             #[must_use]
             pub fn weak_count(&self) -> usize {
                 self.chan.counts().1

@@ -13,11 +13,11 @@ use super::sending::sending;
 use super::weak::WeakUnboundedSender;
 use crate::sync::park;
 
-/// A channel without a bound.
+/// Creates a channel without a bound.
 ///
-/// **Unbounded**: if messages come faster than they are received for long enough,
-/// the process runs out of memory. Use [`channel`](super::channel) unless
-/// something else limits the number of messages.
+/// **Unbounded**: if messages arrive faster than they are received for long enough,
+/// the process runs out of memory. Use [`channel`](super::channel) unless the program
+/// limits the number of messages in another way.
 ///
 /// ```
 /// let (sender, mut receiver) = upshift::sync::mpsc::unbounded_channel();
@@ -33,17 +33,25 @@ pub fn unbounded_channel<T>() -> (UnboundedSender<T>, UnboundedReceiver<T>) {
     )
 }
 
-/// Puts messages into an [`unbounded_channel`], from coroutines and threads.
-/// Clone it for more senders.
+/// Sends messages into an [`unbounded_channel`], from coroutines and threads. Clone it for more
+/// senders.
 pub struct UnboundedSender<T> {
     chan: Arc<Chan<T>>,
 }
 
 impl<T> UnboundedSender<T> {
-    /// Puts the value in.
+    /// Sends a value. Never waits.
     ///
     /// # Errors
-    /// [`SendError`] with the value when the receiver is closed or gone.
+    /// [`SendError`] with the value when the receiver is closed or dropped.
+    ///
+    /// ```
+    /// let (sender, receiver) = upshift::sync::mpsc::unbounded_channel();
+    /// sender.send(1)?;
+    /// drop(receiver);
+    /// assert_eq!(sender.send(2).unwrap_err().0, 2);
+    /// # Ok::<(), upshift::sync::mpsc::SendError<i32>>(())
+    /// ```
     pub fn send(&self, value: T) -> Result<(), SendError<T>> {
         self.chan
             .try_send(value)
@@ -53,23 +61,34 @@ impl<T> UnboundedSender<T> {
 
 sending!(UnboundedSender, WeakUnboundedSender);
 
-/// Takes messages out of an [`unbounded_channel`].
+/// Receives messages from an [`unbounded_channel`].
 ///
-/// Dropping it closes the channel and drops the messages inside.
+/// When it is dropped the channel is closed, and the messages inside are dropped.
 pub struct UnboundedReceiver<T> {
     chan: Arc<Chan<T>>,
 }
 
 impl<T> UnboundedReceiver<T> {
-    /// The next message; `None` when the channel is empty and all senders are gone
-    /// or the receiver is [closed](UnboundedReceiver::close).
+    /// Receives the next message. Returns `None` when the channel is empty and all senders are
+    /// gone or the receiver is [closed](UnboundedReceiver::close).
     ///
+    /// # Cancellation safety
     /// The future may be dropped at any time without losing a message.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (sender, mut receiver) = upshift::sync::mpsc::unbounded_channel();
+    /// sender.send(7).unwrap();
+    /// drop(sender);
+    /// assert_eq!(receiver.recv().await, Some(7));
+    /// assert_eq!(receiver.recv().await, None);
+    /// # });
+    /// ```
     pub fn recv(&mut self) -> Recv<'_, T> {
         Recv::new(&self.chan)
     }
 
-    /// Lets no more messages in; what is inside can still be received.
+    /// Closes the channel: senders fail from now on; messages inside can still be received.
     pub fn close(&mut self) {
         self.chan.close(false);
     }

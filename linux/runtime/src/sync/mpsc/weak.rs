@@ -20,7 +20,7 @@ macro_rules! weak_sender {
                 $weak { chan: chan.clone() }
             }
 
-            /// A sender, unless the last one is gone.
+            /// Returns a sender, or `None` if the last sender is gone.
             #[must_use]
             pub fn upgrade(&self) -> Option<$sender<T>> {
                 self.chan
@@ -28,13 +28,13 @@ macro_rules! weak_sender {
                     .then(|| $sender::of(self.chan.clone()))
             }
 
-            /// How many senders the channel has.
+            /// Returns the number of senders.
             #[must_use]
             pub fn strong_count(&self) -> usize {
                 self.chan.counts().0
             }
 
-            /// How many weak ones it has.
+            /// Returns the number of weak senders.
             #[must_use]
             pub fn weak_count(&self) -> usize {
                 self.chan.counts().1
@@ -62,11 +62,11 @@ macro_rules! weak_sender {
 }
 
 weak_sender! {
-    /// A [`Sender`] that does not keep the channel open; made by [`Sender::downgrade`].
+    /// A [`Sender`] that does not keep the channel open; created by [`Sender::downgrade`].
     WeakSender, Sender, "WeakSender"
 }
 weak_sender! {
-    /// An [`UnboundedSender`] that does not keep the channel open; made by
+    /// An [`UnboundedSender`] that does not keep the channel open; created by
     /// [`UnboundedSender::downgrade`].
     WeakUnboundedSender, UnboundedSender, "WeakUnboundedSender"
 }

@@ -1,27 +1,37 @@
-//! The right to the value of a [`Mutex`], and the error of not getting it at once.
+//! The guard of a [`Mutex`], and the error of `try_lock`.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-use super::super::says::says;
+use super::super::error_text::error_text;
 use super::Mutex;
 
-/// The right to the value of a [`Mutex`]; gives it back when dropped.
+/// Exclusive access to the value of a [`Mutex`]; unlocks it when dropped.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let mutex = upshift::sync::Mutex::new(String::new());
+/// let mut guard = mutex.lock().await;
+/// guard.push_str("mine until the guard is dropped");
+/// drop(guard);
+/// assert!(mutex.try_lock().is_ok());
+/// # });
+/// ```
 #[must_use = "the mutex is given back when the guard is dropped"]
 pub struct MutexGuard<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
-    /// `Send` and `Sync` as an exclusive reference is.
+    /// Makes the guard `Send` and `Sync` where an exclusive reference is.
     exclusive: PhantomData<&'a mut T>,
 }
 
 impl<'a, T: ?Sized> MutexGuard<'a, T> {
-    /// The mutex.
+    /// Returns the mutex of a guard. Not a method, so that it does not hide one of the value.
     pub fn mutex(this: &Self) -> &'a Mutex<T> {
         this.mutex
     }
 
-    /// The caller has made the word its own.
+    /// Creates the guard. The word of the mutex is the caller's.
     #[inline]
     pub(super) fn new(mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
         MutexGuard {
@@ -67,7 +77,7 @@ impl<T: ?Sized + fmt::Display> fmt::Display for MutexGuard<'_, T> {
     }
 }
 
-/// The mutex is held.
+/// The mutex, or the [`RwLock`](super::super::RwLock), is held by others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TryLockError(());
 
@@ -77,6 +87,6 @@ impl TryLockError {
     }
 }
 
-says!([] TryLockError {
+error_text!([] TryLockError {
     TryLockError(()) => "the mutex is held: try again later, or wait with `lock().await`",
 });

@@ -1,4 +1,4 @@
-//! The future of [`Mutex::lock`]: transitions 1 and 3, and 4 if it is dropped after it was handed the mutex.
+//! The future of [`Mutex::lock`]: transitions 1 and 3, and 4 if it is dropped after the hand-over.
 
 use std::fmt;
 use std::future::Future;
@@ -12,7 +12,7 @@ use super::super::wait_queue::Key;
 use super::{CONTENDED, Mutex, MutexGuard, UNLOCKED, UNNAMED, holder, locked_by};
 use crate::context;
 
-/// The future of [`Mutex::lock`].
+/// The future of [`Mutex::lock`]. Dropped after the mutex was handed to it, it passes it on.
 #[must_use = "futures do nothing unless awaited"]
 pub struct Locking<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
@@ -46,7 +46,7 @@ impl<'a, T: ?Sized> Locking<'a, T> {
         Locking { mutex, key: None }
     }
 
-    /// None: it has just become free.
+    /// Queues, or takes the lock that was handed over. `None`: the mutex has just become free.
     #[cold]
     fn poll_contended(&mut self, cx: &mut Context<'_>) -> Option<Poll<MutexGuard<'a, T>>> {
         let mutex = self.mutex;
@@ -63,12 +63,13 @@ impl<'a, T: ?Sized> Locking<'a, T> {
                 let granted = waiters.release(key).granted.unwrap_or(UNNAMED);
                 self.key = None;
                 if holder(granted) != context::current_in(runtime) {
-                    // The future has moved to another coroutine.
+                    // Another coroutine polls the future now: the word
+                    // names that one.
                     let (word, _) = mutex.name();
                     let contended = if waiters.is_empty() { 0 } else { CONTENDED };
                     mutex.lend_on(&waiters, word);
                     mutex.word.store(word | contended, Ordering::Release);
-                    mutex.forget(granted);
+                    mutex.release_name(granted);
                 }
                 drop(waiters);
                 return Some(Poll::Ready(mutex.guard()));
@@ -77,7 +78,7 @@ impl<'a, T: ?Sized> Locking<'a, T> {
             None => mutex.contend()?,
         };
         let level = context::level_to_lend().unwrap_or_default();
-        // What is lent changes under the queue's lock: see the module.
+        // Loans change under the queue's lock: see the module.
         let before = match self.key {
             Some(key) => {
                 let before = waiters.refresh(key, level, &mut waker);
@@ -115,7 +116,7 @@ impl<T: ?Sized> Locking<'_, T> {
         let mut waiters = self.mutex.waiters.lock();
         let released = waiters.release(key);
         let Some(word) = released.granted else {
-            // It waited, so the mutex is held.
+            // The future still waited, so the mutex is held by another.
             let word = self.mutex.word.load(Ordering::Relaxed);
             self.mutex.lend_again(&waiters, word);
             drop(waiters);
@@ -123,7 +124,7 @@ impl<T: ?Sized> Locking<'_, T> {
         };
         let runtime = self.mutex.runtime.load(Ordering::Relaxed);
         self.mutex.hand_over(waiters);
-        // What others lent it since the hand-over ends too.
+        // Loans that it got since the hand-over end too.
         if let Some(id) = holder(word) {
             context::lock_released(runtime, id);
         }

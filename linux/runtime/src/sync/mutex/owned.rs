@@ -9,7 +9,17 @@ use super::super::park;
 use super::{Mutex, MutexGuard, TryLockError};
 
 /// [`MutexGuard`] that keeps its [`Mutex`] alive, and can be moved into another coroutine.
-/// While it lives, waiters lend to the coroutine that has taken the lock.
+/// Until it is dropped, waiters lend to the coroutine that has taken the lock.
+///
+/// ```
+/// use std::sync::Arc;
+/// use upshift::sync::Mutex;
+///
+/// let mutex = Arc::new(Mutex::new(0));
+/// let mut guard = mutex.clone().try_lock_owned().unwrap();
+/// std::thread::spawn(move || *guard += 1).join().unwrap();
+/// assert_eq!(*mutex.blocking_lock(), 1);
+/// ```
 #[must_use = "the mutex is given back when the guard is dropped"]
 pub struct OwnedMutexGuard<T: ?Sized> {
     mutex: Arc<Mutex<T>>,
@@ -19,7 +29,7 @@ pub struct OwnedMutexGuard<T: ?Sized> {
 unsafe impl<T: ?Sized + Send + Sync> Sync for OwnedMutexGuard<T> {}
 
 impl<T: ?Sized> OwnedMutexGuard<T> {
-    /// The mutex.
+    /// Returns the mutex of a guard.
     pub fn mutex(this: &Self) -> &Arc<Mutex<T>> {
         &this.mutex
     }
@@ -27,6 +37,9 @@ impl<T: ?Sized> OwnedMutexGuard<T> {
 
 impl<T: ?Sized> Mutex<T> {
     /// [`lock`](Mutex::lock) with a guard that can be moved into another coroutine.
+    ///
+    /// # Cancellation safety
+    /// Like that of [`lock`](Mutex::lock).
     ///
     /// ```
     /// use std::sync::Arc;
@@ -45,25 +58,61 @@ impl<T: ?Sized> Mutex<T> {
     /// [`try_lock`](Mutex::try_lock) with a guard that can be moved into another coroutine.
     ///
     /// # Errors
-    /// [`TryLockError`]: it is taken.
+    /// [`TryLockError`] if the mutex is locked.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::sync::Mutex;
+    ///
+    /// let mutex = Arc::new(Mutex::new(0));
+    /// let guard = mutex.clone().try_lock_owned()?;
+    /// assert!(mutex.clone().try_lock_owned().is_err());
+    /// drop(guard);
+    /// assert!(mutex.try_lock_owned().is_ok());
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn try_lock_owned(self: Arc<Self>) -> Result<OwnedMutexGuard<T>, TryLockError> {
         mem::forget(self.try_lock()?);
         Ok(OwnedMutexGuard { mutex: self })
     }
 
-    /// [`lock`](Mutex::lock) for threads: blocks the calling one.
+    /// [`lock`](Mutex::lock) for threads: blocks the calling thread.
     ///
     /// # Panics
-    /// In a coroutine, whose vCPU it would stop.
+    /// When called in a coroutine, whose vCPU it would stop.
+    ///
+    /// ```
+    /// use upshift::sync::Mutex;
+    ///
+    /// let total = Mutex::new(0);
+    /// std::thread::scope(|scope| {
+    ///     for n in 1..=3 {
+    ///         let total = &total;
+    ///         scope.spawn(move || *total.blocking_lock() += n);
+    ///     }
+    /// });
+    /// assert_eq!(total.into_inner(), 6);
+    /// ```
     #[track_caller]
     pub fn blocking_lock(&self) -> MutexGuard<'_, T> {
         park::block_on(self.lock())
     }
 
-    /// [`lock_owned`](Mutex::lock_owned) for threads: blocks the calling one.
+    /// [`lock_owned`](Mutex::lock_owned) for threads: blocks the calling thread.
     ///
     /// # Panics
-    /// In a coroutine, whose vCPU it would stop.
+    /// When called in a coroutine, whose vCPU it would stop.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::sync::Mutex;
+    ///
+    /// let mutex = Arc::new(Mutex::new(1));
+    /// let mut guard = mutex.clone().blocking_lock_owned();
+    /// *guard += 1;
+    /// drop(guard);
+    /// assert_eq!(*mutex.blocking_lock(), 2);
+    /// ```
     #[track_caller]
     pub fn blocking_lock_owned(self: Arc<Self>) -> OwnedMutexGuard<T> {
         park::block_on(self.lock_owned())

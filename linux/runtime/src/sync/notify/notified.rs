@@ -12,7 +12,7 @@ use super::super::wait_queue::Key;
 use super::super::{may_proceed, waiting_level};
 use super::{By, Notify};
 
-/// What both have in common: how far the wait has come.
+/// The common part of both futures.
 pub(super) struct Waiting {
     broadcasts: u64,
     stage: Stage,
@@ -26,7 +26,7 @@ enum Stage {
 }
 
 impl Waiting {
-    /// Sees every broadcast after so many.
+    /// Creates a wait that every broadcast after the given number ends.
     pub(super) fn since(broadcasts: u64) -> Waiting {
         Waiting {
             broadcasts,
@@ -60,7 +60,8 @@ impl Waiting {
                 Stage::Done => {}
                 Stage::Waiting(key) => drop(state.waiters.release(key)),
                 Stage::New => {
-                    // A broadcast takes no permit away.
+                    // A notification by broadcast leaves the stored permit
+                    // in place.
                     if notify.broadcasts.load(Ordering::Relaxed) == self.broadcasts {
                         state.permit = false;
                     }
@@ -111,11 +112,11 @@ impl<'a> Notified<'a> {
         Notified { notify, waiting }
     }
 
-    /// Enters the queue now instead of at the first poll; true if there already
-    /// is a notification for it, which it takes.
+    /// Enters the queue now instead of at the first poll. Returns true if the future has already
+    /// been notified; it then takes the notification.
     ///
-    /// Then a `notify_one` from here on counts for this future before any that is
-    /// polled later.
+    /// From then on a `notify_one` reaches this future before any that is polled later. Use it
+    /// to queue before a condition is checked, so that no notification is missed in between.
     ///
     /// ```
     /// let notify = upshift::sync::Notify::new();
@@ -150,7 +151,7 @@ impl fmt::Debug for Notified<'_> {
     }
 }
 
-/// The future of [`Notify::notified_owned`]; otherwise as [`Notified`].
+/// The future of [`Notify::notified_owned`]; otherwise like [`Notified`].
 #[must_use = "futures do nothing unless awaited"]
 pub struct OwnedNotified {
     notify: Arc<Notify>,
@@ -163,7 +164,7 @@ impl OwnedNotified {
         OwnedNotified { notify, waiting }
     }
 
-    /// As [`Notified::enable`].
+    /// Enters the queue now instead of at the first poll: see [`Notified::enable`].
     pub fn enable(self: Pin<&mut Self>) -> bool {
         let OwnedNotified { notify, waiting } = self.get_mut();
         waiting.enable(notify)

@@ -1,25 +1,25 @@
-//! What can go wrong with a oneshot channel.
+//! Errors of a oneshot channel.
 
-use super::super::says::says;
+use super::super::error_text::error_text;
 
-/// There is and will be no value.
+/// The sender was dropped without sending a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvError(pub(super) ());
 
-says!([] RecvError {
+error_text!([] RecvError {
     RecvError(()) => "the sender went without sending a value: look why it ended",
 });
 
-/// Why [`Receiver::try_recv`](super::Receiver::try_recv) has no value.
+/// The error of [`Receiver::try_recv`](super::Receiver::try_recv).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TryRecvError {
-    /// It has not been sent yet.
+    /// The value has not been sent yet.
     Empty,
-    /// The sender went without sending, or the value was taken before.
+    /// The sender was dropped without sending, or the value has been taken.
     Closed,
 }
 
-says!([] TryRecvError {
+error_text!([] TryRecvError {
     TryRecvError::Empty => "no value yet: try again later, or await the receiver",
     TryRecvError::Closed => "there will be no value: stop asking",
 });

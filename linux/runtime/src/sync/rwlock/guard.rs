@@ -1,8 +1,8 @@
-//! The rights to the value of an [`RwLock`], or to a part of it.
+//! Guards of the value of an [`RwLock`], or of a part of it.
 //!
-//! A guard is the right to be inside ([`Inside`]), by a reference to the lock or as one of its
-//! owners, and a pointer to the part of the value that it gives access to, which lives as long as
-//! the lock. In guards that own, `T` is the value and `U` the part.
+//! A guard holds the lock ([`Held`]), by reference or as one of its owners, and a pointer to
+//! the part of the value that it gives access to, which lives as long as the lock. In owned
+//! guards, `T` is the value and `U` the part.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::RwLock;
 use super::raw::{Raw, Side};
 
-/// A way to a lock.
+/// A reference to a lock, borrowed or owned.
 trait ToRaw {
     fn raw(&self) -> &Raw;
 }
@@ -31,20 +31,20 @@ impl<T> ToRaw for Arc<RwLock<T>> {
     }
 }
 
-/// The right to be inside, as a writer or as a reader. Given back when it is dropped.
-struct Inside<L: ToRaw, const WRITES: bool>(L);
+/// The lock, held for writing or for reading; released when dropped.
+struct Held<L: ToRaw, const WRITES: bool>(L);
 
-impl<L: ToRaw> Inside<L, true> {
-    /// Makes the writer a reader.
-    fn downgrade(self) -> Inside<L, false> {
+impl<L: ToRaw> Held<L, true> {
+    /// Turns the write lock into a read lock.
+    fn downgrade(self) -> Held<L, false> {
         self.0.raw().downgrade();
         let this = ManuallyDrop::new(self);
-        // SAFETY: read once, since the writer's right is not dropped.
-        Inside(unsafe { ptr::read(&raw const this.0) })
+        // SAFETY: read once, since `this`, the write lock, is not dropped.
+        Held(unsafe { ptr::read(&raw const this.0) })
     }
 }
 
-impl<L: ToRaw, const WRITES: bool> Drop for Inside<L, WRITES> {
+impl<L: ToRaw, const WRITES: bool> Drop for Held<L, WRITES> {
     fn drop(&mut self) {
         let side = if WRITES { Side::Write } else { Side::Read };
         self.0.raw().leave(side);
@@ -52,34 +52,37 @@ impl<L: ToRaw, const WRITES: bool> Drop for Inside<L, WRITES> {
 }
 
 /// Implements shared access through the pointer of a guard.
-macro_rules! gives_access {
+macro_rules! impl_deref {
     ([$($generics:tt)*] $guard:ty, $part:ty) => {
         impl<$($generics)*> Deref for $guard {
             type Target = $part;
             fn deref(&self) -> &$part {
-                // SAFETY: all guards give shared access, or there is one; the lock outlives it.
+                                // SAFETY: all guards give shared access, or this is the only
+                                // one; the lock
+                                // outlives it.
                 unsafe { &*self.value }
             }
         }
-        shows!([$($generics)*] $guard, $part);
+        impl_fmt!([$($generics)*] $guard, $part);
     };
 }
 
 /// Implements exclusive access through the pointer of a guard of a writer.
-macro_rules! gives_exclusive_access {
+macro_rules! impl_deref_mut {
     ([$($generics:tt)*] $guard:ty, $part:ty) => {
-        gives_access!([$($generics)*] $guard, $part);
+        impl_deref!([$($generics)*] $guard, $part);
         impl<$($generics)*> DerefMut for $guard {
             fn deref_mut(&mut self) -> &mut $part {
-                // SAFETY: it is the only guard, is borrowed exclusively, and the lock outlives it.
+                                // SAFETY: it is the only guard, is borrowed exclusively, and
+                                // the lock outlives it.
                 unsafe { &mut *self.value }
             }
         }
     };
 }
 
-/// Implements access through the guard of a part, which is the whole.
-macro_rules! is_of_the_whole {
+/// Implements access for the guard of the whole, which wraps the guard of a part.
+macro_rules! impl_deref_inner {
     ([$($generics:tt)*] $guard:ty, $part:ty) => {
         impl<$($generics)*> Deref for $guard {
             type Target = $part;
@@ -92,12 +95,12 @@ macro_rules! is_of_the_whole {
                 &mut self.0
             }
         }
-        shows!([$($generics)*] $guard, $part);
+        impl_fmt!([$($generics)*] $guard, $part);
     };
 }
 
-/// Formats a guard as the value that it gives access to.
-macro_rules! shows {
+/// Formats a guard like the value that it gives access to.
+macro_rules! impl_fmt {
     ([$($generics:tt)*] $guard:ty, $part:ty) => {
         impl<$($generics)*> fmt::Debug for $guard where $part: fmt::Debug {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -112,45 +115,65 @@ macro_rules! shows {
     };
 }
 
-/// Shared access to the value of an [`RwLock`], or to a part of it.
+/// Shared access to the value of an [`RwLock`], or to a part of it; unlocks when dropped.
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct RwLockReadGuard<'a, T: ?Sized> {
-    inside: Inside<&'a Raw, false>,
+    held: Held<&'a Raw, false>,
     value: *const T,
     access: PhantomData<&'a T>,
 }
 
 impl<'a, T: ?Sized> RwLockReadGuard<'a, T> {
-    /// The caller is inside.
+    /// Creates the guard. The caller holds the lock for reading.
     pub(super) fn new(lock: &'a RwLock<T>) -> RwLockReadGuard<'a, T> {
         RwLockReadGuard {
-            inside: Inside(&lock.raw),
+            held: Held(&lock.raw),
             value: lock.value.get(),
             access: PhantomData,
         }
     }
 
-    /// Returns a guard of a part of the value only.
+    /// Narrows the guard to a part of the value.
+    ///
+    /// ```
+    /// use upshift::sync::{RwLock, RwLockReadGuard};
+    ///
+    /// let lock = RwLock::new((1, "one"));
+    /// let name = RwLockReadGuard::map(lock.try_read()?, |pair| &pair.1);
+    /// assert_eq!(*name, "one");
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn map<U: ?Sized>(this: Self, part: impl FnOnce(&T) -> &U) -> RwLockReadGuard<'a, U> {
         let value: *const U = part(&*this);
         RwLockReadGuard {
-            inside: this.inside,
+            held: this.held,
             value,
             access: PhantomData,
         }
     }
 
-    /// Returns a guard of a part of the value only, if there is one.
+    /// Narrows the guard to a part of the value, if `part` returns one.
     ///
     /// # Errors
-    /// The guard of the whole, if there is not.
+    /// The guard as it was, if `part` returns `None`.
+    ///
+    /// ```
+    /// use upshift::sync::{RwLock, RwLockReadGuard};
+    ///
+    /// let lock = RwLock::new(vec![1, 2]);
+    /// let list = lock.try_read()?;
+    /// let list = RwLockReadGuard::try_map(list, |list| list.get(9)).unwrap_err();
+    /// let first = RwLockReadGuard::try_map(list, |list| list.first()).unwrap();
+    /// assert_eq!(*first, 1);
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn try_map<U: ?Sized>(
         this: Self,
         part: impl FnOnce(&T) -> Option<&U>,
     ) -> Result<RwLockReadGuard<'a, U>, Self> {
         match part(&*this).map(|part| part as *const U) {
             Some(value) => Ok(RwLockReadGuard {
-                inside: this.inside,
+                held: this.held,
                 value,
                 access: PhantomData,
             }),
@@ -159,46 +182,46 @@ impl<'a, T: ?Sized> RwLockReadGuard<'a, T> {
     }
 }
 
-gives_access!([T: ?Sized] RwLockReadGuard<'_, T>, T);
+impl_deref!([T: ?Sized] RwLockReadGuard<'_, T>, T);
 
-// SAFETY: as a shared reference; what waits may be let in from any thread.
+// SAFETY: like a shared reference; any thread may let waiters in.
 unsafe impl<T: ?Sized + Sync> Send for RwLockReadGuard<'_, T> {}
-// SAFETY: through a shared guard there is shared access only.
+// SAFETY: a shared guard gives shared access only.
 unsafe impl<T: ?Sized + Send + Sync> Sync for RwLockReadGuard<'_, T> {}
 
-/// Exclusive access to a part of the value of an [`RwLock`].
+/// Exclusive access to a part of the value of an [`RwLock`]; unlocks when dropped.
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct RwLockMappedWriteGuard<'a, T: ?Sized> {
-    inside: Inside<&'a Raw, true>,
+    held: Held<&'a Raw, true>,
     value: *mut T,
     access: PhantomData<&'a mut T>,
 }
 
 impl<'a, T: ?Sized> RwLockMappedWriteGuard<'a, T> {
-    /// Returns a guard of a part of the value only.
+    /// Narrows the guard to a part of its part.
     pub fn map<U: ?Sized>(
         mut this: Self,
         part: impl FnOnce(&mut T) -> &mut U,
     ) -> RwLockMappedWriteGuard<'a, U> {
         let value: *mut U = part(&mut *this);
         RwLockMappedWriteGuard {
-            inside: this.inside,
+            held: this.held,
             value,
             access: PhantomData,
         }
     }
 
-    /// Returns a guard of a part of the value only, if there is one.
+    /// Narrows the guard to a part of its part, if `part` returns one.
     ///
     /// # Errors
-    /// The guard of the whole, if there is not.
+    /// The guard as it was, if `part` returns `None`.
     pub fn try_map<U: ?Sized>(
         mut this: Self,
         part: impl FnOnce(&mut T) -> Option<&mut U>,
     ) -> Result<RwLockMappedWriteGuard<'a, U>, Self> {
         match part(&mut *this).map(|part| part as *mut U) {
             Some(value) => Ok(RwLockMappedWriteGuard {
-                inside: this.inside,
+                held: this.held,
                 value,
                 access: PhantomData,
             }),
@@ -207,28 +230,37 @@ impl<'a, T: ?Sized> RwLockMappedWriteGuard<'a, T> {
     }
 }
 
-gives_exclusive_access!([T: ?Sized] RwLockMappedWriteGuard<'_, T>, T);
+impl_deref_mut!([T: ?Sized] RwLockMappedWriteGuard<'_, T>, T);
 
-// SAFETY: as an exclusive reference; waiters may be let in from any thread.
+// SAFETY: like an exclusive reference; any thread may let waiters in.
 unsafe impl<T: ?Sized + Send + Sync> Send for RwLockMappedWriteGuard<'_, T> {}
-// SAFETY: through a shared guard there is shared access only.
+// SAFETY: a shared guard gives shared access only.
 unsafe impl<T: ?Sized + Send + Sync> Sync for RwLockMappedWriteGuard<'_, T> {}
 
-/// Exclusive access to the value of an [`RwLock`].
+/// Exclusive access to the value of an [`RwLock`]; unlocks when dropped.
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct RwLockWriteGuard<'a, T: ?Sized>(RwLockMappedWriteGuard<'a, T>);
 
 impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
-    /// The caller is inside.
+    /// Creates the guard. The caller holds the lock for writing.
     pub(super) fn new(lock: &'a RwLock<T>) -> RwLockWriteGuard<'a, T> {
         RwLockWriteGuard(RwLockMappedWriteGuard {
-            inside: Inside(&lock.raw),
+            held: Held(&lock.raw),
             value: lock.value.get(),
             access: PhantomData,
         })
     }
 
-    /// Returns a guard of a part of the value only.
+    /// Narrows the guard to a part of the value.
+    ///
+    /// ```
+    /// use upshift::sync::{RwLock, RwLockWriteGuard};
+    ///
+    /// let lock = RwLock::new((1, "one"));
+    /// *RwLockWriteGuard::map(lock.try_write()?, |pair| &mut pair.0) += 1;
+    /// assert_eq!(lock.into_inner(), (2, "one"));
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn map<U: ?Sized>(
         this: Self,
         part: impl FnOnce(&mut T) -> &mut U,
@@ -236,10 +268,10 @@ impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
         RwLockMappedWriteGuard::map(this.0, part)
     }
 
-    /// Returns a guard of a part of the value only, if there is one.
+    /// Narrows the guard to a part of the value, if `part` returns one.
     ///
     /// # Errors
-    /// The guard of the whole, if there is not.
+    /// The guard as it was, if `part` returns `None`.
     pub fn try_map<U: ?Sized>(
         this: Self,
         part: impl FnOnce(&mut T) -> Option<&mut U>,
@@ -247,40 +279,50 @@ impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
         RwLockMappedWriteGuard::try_map(this.0, part).map_err(RwLockWriteGuard)
     }
 
-    /// Returns a guard of the whole value as one of a part.
+    /// Converts the guard into the type of a guard of a part, which is the whole value.
     pub fn into_mapped(this: Self) -> RwLockMappedWriteGuard<'a, T> {
         this.0
     }
 
-    /// Makes the writer a reader: no other writer comes between.
+    /// Turns the write lock into a read lock, with no other writer in between. Waiting readers
+    /// may enter.
+    ///
+    /// ```
+    /// let lock = upshift::sync::RwLock::new(1);
+    /// let mut writer = lock.try_write()?;
+    /// *writer += 1;
+    /// let reader = writer.downgrade();
+    /// assert_eq!(*reader + *lock.try_read()?, 4);
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn downgrade(self) -> RwLockReadGuard<'a, T> {
         RwLockWriteGuard::downgrade_map(self, |value| value)
     }
 
-    /// Makes the writer a reader of a part of the value only.
+    /// Turns the write lock into a read lock of a part of the value.
     pub fn downgrade_map<U: ?Sized>(
         this: Self,
         part: impl FnOnce(&T) -> &U,
     ) -> RwLockReadGuard<'a, U> {
         let value: *const U = part(&this);
         RwLockReadGuard {
-            inside: this.0.inside.downgrade(),
+            held: this.0.held.downgrade(),
             value,
             access: PhantomData,
         }
     }
 
-    /// Makes the writer a reader of a part of the value only, if there is one.
+    /// Turns the write lock into a read lock of a part of the value, if `part` returns one.
     ///
     /// # Errors
-    /// The writer's guard, if there is not.
+    /// The guard as it was, if `part` returns `None`.
     pub fn try_downgrade_map<U: ?Sized>(
         this: Self,
         part: impl FnOnce(&T) -> Option<&U>,
     ) -> Result<RwLockReadGuard<'a, U>, Self> {
         match part(&this).map(|part| part as *const U) {
             Some(value) => Ok(RwLockReadGuard {
-                inside: this.0.inside.downgrade(),
+                held: this.0.held.downgrade(),
                 value,
                 access: PhantomData,
             }),
@@ -289,22 +331,22 @@ impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
     }
 }
 
-is_of_the_whole!([T: ?Sized] RwLockWriteGuard<'_, T>, T);
+impl_deref_inner!([T: ?Sized] RwLockWriteGuard<'_, T>, T);
 
 /// [`RwLockReadGuard`] that keeps its [`RwLock`] alive.
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct OwnedRwLockReadGuard<T, U: ?Sized = T> {
-    inside: Inside<Arc<RwLock<T>>, false>,
+    held: Held<Arc<RwLock<T>>, false>,
     value: *const U,
     access: PhantomData<U>,
 }
 
 impl<T> OwnedRwLockReadGuard<T> {
-    /// The caller is inside.
+    /// Creates the guard. The caller holds the lock for reading.
     pub(super) fn new(lock: Arc<RwLock<T>>) -> OwnedRwLockReadGuard<T> {
         let value = lock.value.get();
         OwnedRwLockReadGuard {
-            inside: Inside(lock),
+            held: Held(lock),
             value,
             access: PhantomData,
         }
@@ -312,27 +354,27 @@ impl<T> OwnedRwLockReadGuard<T> {
 }
 
 impl<T, U: ?Sized> OwnedRwLockReadGuard<T, U> {
-    /// Returns a guard of a part of the value only.
+    /// Narrows the guard to a part of the value.
     pub fn map<V: ?Sized>(this: Self, part: impl FnOnce(&U) -> &V) -> OwnedRwLockReadGuard<T, V> {
         let value: *const V = part(&*this);
         OwnedRwLockReadGuard {
-            inside: this.inside,
+            held: this.held,
             value,
             access: PhantomData,
         }
     }
 
-    /// Returns a guard of a part of the value only, if there is one.
+    /// Narrows the guard to a part of the value, if `part` returns one.
     ///
     /// # Errors
-    /// The guard of the whole, if there is not.
+    /// The guard as it was, if `part` returns `None`.
     pub fn try_map<V: ?Sized>(
         this: Self,
         part: impl FnOnce(&U) -> Option<&V>,
     ) -> Result<OwnedRwLockReadGuard<T, V>, Self> {
         match part(&*this).map(|part| part as *const V) {
             Some(value) => Ok(OwnedRwLockReadGuard {
-                inside: this.inside,
+                held: this.held,
                 value,
                 access: PhantomData,
             }),
@@ -341,46 +383,46 @@ impl<T, U: ?Sized> OwnedRwLockReadGuard<T, U> {
     }
 }
 
-gives_access!([T, U: ?Sized] OwnedRwLockReadGuard<T, U>, U);
+impl_deref!([T, U: ?Sized] OwnedRwLockReadGuard<T, U>, U);
 
-// SAFETY: as a reference to the value beside an owner of the lock.
+// SAFETY: like a reference to the value beside an owner of the lock.
 unsafe impl<T: Send + Sync, U: ?Sized + Sync> Send for OwnedRwLockReadGuard<T, U> {}
-// SAFETY: through a shared guard there is shared access only.
+// SAFETY: a shared guard gives shared access only.
 unsafe impl<T: Send + Sync, U: ?Sized + Send + Sync> Sync for OwnedRwLockReadGuard<T, U> {}
 
-/// Exclusive access to a part of the value of an [`RwLock`], which it keeps alive.
+/// [`RwLockMappedWriteGuard`] that keeps its [`RwLock`] alive.
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct OwnedRwLockMappedWriteGuard<T, U: ?Sized = T> {
-    inside: Inside<Arc<RwLock<T>>, true>,
+    held: Held<Arc<RwLock<T>>, true>,
     value: *mut U,
     access: PhantomData<U>,
 }
 
 impl<T, U: ?Sized> OwnedRwLockMappedWriteGuard<T, U> {
-    /// Returns a guard of a part of the value only.
+    /// Narrows the guard to a part of its part.
     pub fn map<V: ?Sized>(
         mut this: Self,
         part: impl FnOnce(&mut U) -> &mut V,
     ) -> OwnedRwLockMappedWriteGuard<T, V> {
         let value: *mut V = part(&mut *this);
         OwnedRwLockMappedWriteGuard {
-            inside: this.inside,
+            held: this.held,
             value,
             access: PhantomData,
         }
     }
 
-    /// Returns a guard of a part of the value only, if there is one.
+    /// Narrows the guard to a part of its part, if `part` returns one.
     ///
     /// # Errors
-    /// The guard of the whole, if there is not.
+    /// The guard as it was, if `part` returns `None`.
     pub fn try_map<V: ?Sized>(
         mut this: Self,
         part: impl FnOnce(&mut U) -> Option<&mut V>,
     ) -> Result<OwnedRwLockMappedWriteGuard<T, V>, Self> {
         match part(&mut *this).map(|part| part as *mut V) {
             Some(value) => Ok(OwnedRwLockMappedWriteGuard {
-                inside: this.inside,
+                held: this.held,
                 value,
                 access: PhantomData,
             }),
@@ -389,11 +431,11 @@ impl<T, U: ?Sized> OwnedRwLockMappedWriteGuard<T, U> {
     }
 }
 
-gives_exclusive_access!([T, U: ?Sized] OwnedRwLockMappedWriteGuard<T, U>, U);
+impl_deref_mut!([T, U: ?Sized] OwnedRwLockMappedWriteGuard<T, U>, U);
 
-// SAFETY: as a reference to the value beside an owner of the lock.
+// SAFETY: like a reference to the value beside an owner of the lock.
 unsafe impl<T: Send + Sync, U: ?Sized + Send + Sync> Send for OwnedRwLockMappedWriteGuard<T, U> {}
-// SAFETY: through a shared guard there is shared access only.
+// SAFETY: a shared guard gives shared access only.
 unsafe impl<T: Send + Sync, U: ?Sized + Send + Sync> Sync for OwnedRwLockMappedWriteGuard<T, U> {}
 
 /// [`RwLockWriteGuard`] that keeps its [`RwLock`] alive.
@@ -401,17 +443,17 @@ unsafe impl<T: Send + Sync, U: ?Sized + Send + Sync> Sync for OwnedRwLockMappedW
 pub struct OwnedRwLockWriteGuard<T>(OwnedRwLockMappedWriteGuard<T>);
 
 impl<T> OwnedRwLockWriteGuard<T> {
-    /// The caller is inside.
+    /// Creates the guard. The caller holds the lock for writing.
     pub(super) fn new(lock: Arc<RwLock<T>>) -> OwnedRwLockWriteGuard<T> {
         let value = lock.value.get();
         OwnedRwLockWriteGuard(OwnedRwLockMappedWriteGuard {
-            inside: Inside(lock),
+            held: Held(lock),
             value,
             access: PhantomData,
         })
     }
 
-    /// Returns a guard of a part of the value only.
+    /// Narrows the guard to a part of the value.
     pub fn map<U: ?Sized>(
         this: Self,
         part: impl FnOnce(&mut T) -> &mut U,
@@ -419,10 +461,10 @@ impl<T> OwnedRwLockWriteGuard<T> {
         OwnedRwLockMappedWriteGuard::map(this.0, part)
     }
 
-    /// Returns a guard of a part of the value only, if there is one.
+    /// Narrows the guard to a part of the value, if `part` returns one.
     ///
     /// # Errors
-    /// The guard of the whole, if there is not.
+    /// The guard as it was, if `part` returns `None`.
     pub fn try_map<U: ?Sized>(
         this: Self,
         part: impl FnOnce(&mut T) -> Option<&mut U>,
@@ -430,14 +472,14 @@ impl<T> OwnedRwLockWriteGuard<T> {
         OwnedRwLockMappedWriteGuard::try_map(this.0, part).map_err(OwnedRwLockWriteGuard)
     }
 
-    /// Makes the writer a reader: no other writer comes between.
+    /// Turns the write lock into a read lock, with no other writer in between.
     pub fn downgrade(self) -> OwnedRwLockReadGuard<T> {
         OwnedRwLockReadGuard {
-            inside: self.0.inside.downgrade(),
+            held: self.0.held.downgrade(),
             value: self.0.value,
             access: PhantomData,
         }
     }
 }
 
-is_of_the_whole!([T] OwnedRwLockWriteGuard<T>, T);
+impl_deref_inner!([T] OwnedRwLockWriteGuard<T>, T);

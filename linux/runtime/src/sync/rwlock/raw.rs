@@ -1,17 +1,17 @@
-//! What is inside, and what waits.
+//! An [`RwLock`](super::RwLock) without its value: its holders and its waiters.
 //!
-//! Invariants, under the lock:
+//! Invariants, under the lock of the state:
 //!
-//! * inside is one writer or up to `max` readers;
-//! * the first that waits cannot be let in: every step that lets a holder out, or takes a
-//!   waiter away, lets in what it can. A newcomer enters at once only if it is more urgent than
-//!   the first that waits;
-//! * the writer that is inside counts the lock among its own, from before `writer` names it
-//!   until after: so what it is lent for one lock does not end with another. What waits lends
-//!   to it, and takes back what it has lent, under the lock.
+//! * the holders are one writer or up to `max` readers;
+//! * the first waiter cannot be let in: every step that removes a holder or a waiter lets
+//!   in the waiters that it can. A newcomer enters at once only if it is more urgent than
+//!   the first waiter;
+//! * the writer counts the lock among its own, from before `writer` names it until after: so
+//!   a level lent for one lock does not end with another. Waiters lend to the writer, and
+//!   withdraw the loan, under the lock.
 //!
-//! A writer is named by its runtime and its id, if both have one; it is lent to by what waits
-//! in the same runtime.
+//! A writer is named by its runtime and its id, if it has both; waiters of the same runtime
+//! lend to it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -26,7 +26,7 @@ use super::super::wait_queue::{Key, WaitQueue};
 use super::super::{TryLockError, may_proceed, waiting_level, wake};
 use crate::context;
 
-/// A coroutine: the number of its runtime, and its id.
+/// Names a coroutine: the number of its runtime, and its id. `None` outside a coroutine.
 type Name = Option<(u64, CoroutineId)>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,14 +42,14 @@ pub(super) struct Raw {
 
 struct State {
     readers: u32,
-    /// The writer that is inside; and whether it has a name.
+    /// The writer that holds the lock, and its name.
     writer: Option<Name>,
-    waiting: WaitQueue<Wish>,
+    waiting: WaitQueue<Claim>,
 }
 
-/// What a waiter wants, and its name; when it is let in, the name that it gets.
+/// A waiter's side, and its name; once granted, the name under which it holds the lock.
 #[derive(Clone, Copy)]
-struct Wish {
+struct Claim {
     side: Side,
     name: Name,
 }
@@ -63,59 +63,61 @@ impl State {
             }
     }
 
-    /// May a newcomer of this level enter before all that wait?
+    /// Returns true if a newcomer of this level may enter before all waiters.
     fn suffices(&self, side: Side, level: Level, max: u32) -> bool {
         self.has_room(side, max) && self.waiting.first().is_none_or(|(first, _)| level < first)
     }
 
-    /// Lets the first that waits in, if there is room.
+    /// Lets the first waiter in, if there is room.
     fn admit(&mut self, max: u32) -> Option<Waker> {
         if self.writer.is_none() {
-            self.waiting.settle_first(|wish| {
-                let (runtime, id) = wish.name?;
+            self.waiting.settle_first(|claim| {
+                let (runtime, id) = claim.name?;
                 context::level_of(runtime, id)
             });
         }
-        let (_, wish) = self.waiting.first()?;
-        if !self.has_room(wish.side, max) {
+        let (_, claim) = self.waiting.first()?;
+        if !self.has_room(claim.side, max) {
             return None;
         }
-        let mut name = wish.name;
-        match wish.side {
+        let mut name = claim.name;
+        match claim.side {
             Side::Read => self.readers += 1,
             Side::Write => {
-                // Its future may have moved on, and the coroutine be gone.
+                // The coroutine that queued may be gone, and its future elsewhere.
                 name = name.filter(|&(runtime, id)| context::lock_granted(runtime, id));
                 self.writer = Some(name);
             }
         }
-        let side = wish.side;
-        let waker = self.waiting.pop(|_| Wish { side, name });
+        let side = claim.side;
+        let waker = self.waiting.pop(|_| Claim { side, name });
         self.lend_on();
         waker
     }
 
-    /// What still waits has lent to the writer before; this one may be new.
+    /// Lends the level of the first waiter to a new writer. Waiters have lent to the former
+    /// one.
     fn lend_on(&self) {
         if let Some(Some((runtime, id))) = self.writer
-            && let Some((level, wish)) = self.waiting.first()
-            && wish.name.is_some_and(|(theirs, _)| theirs == runtime)
+            && let Some((level, claim)) = self.waiting.first()
+            && claim.name.is_some_and(|(theirs, _)| theirs == runtime)
         {
             context::lend(runtime, id, level);
         }
     }
 
-    /// A waiter has another level, or waits no more: what the writer is lent follows.
+    /// Adjusts the loan of the writer after a waiter left or changed its level.
     fn lend_again(&self) {
         let Some(Some((runtime, id))) = self.writer else {
             return;
         };
         let level = match self.waiting.first() {
             None => None,
-            Some((level, wish)) if wish.name.is_some_and(|(theirs, _)| theirs == runtime) => {
+            Some((level, claim)) if claim.name.is_some_and(|(theirs, _)| theirs == runtime) => {
                 Some(level)
             }
-            // Its level is not known there; those behind it may have lent.
+            // The level of a foreign waiter is not known; those behind it may have
+            // lent.
             Some(_) => return,
         };
         context::lend_again(runtime, id, level);
@@ -154,7 +156,7 @@ impl Raw {
         Ok(())
     }
 
-    /// There is room, and the caller enters.
+    /// Records the caller as a holder. There is room.
     fn take(&self, state: &mut State, side: Side) {
         match side {
             Side::Read => state.readers += 1,
@@ -178,7 +180,7 @@ impl Raw {
         give_name_back(name);
     }
 
-    /// The writer becomes a reader; no other writer comes between.
+    /// Turns the writer into a reader; no other writer comes between.
     pub(super) fn downgrade(&self) {
         let mut state = self.state.lock();
         let name = state.writer.take().flatten();
@@ -196,7 +198,7 @@ impl Raw {
     }
 }
 
-/// The caller's name, with one lock more counted.
+/// Returns the caller's name, with this lock added to its count.
 fn take_name() -> Name {
     let (runtime, id) = context::name()?;
     match context::lock_taken(runtime) {
@@ -244,9 +246,9 @@ impl Future for Entering<'_> {
                 .waiting
                 .release(key)
                 .granted
-                .and_then(|wish| wish.name);
+                .and_then(|claim| claim.name);
             if side == Side::Write && granted != context::name() {
-                // The future has moved to another coroutine.
+                // Another coroutine polls the future now: the lock names that one.
                 state.writer = Some(take_name());
                 state.lend_on();
                 give_name_back(granted);
@@ -261,19 +263,19 @@ impl Future for Entering<'_> {
                 before
             }
             None => {
-                let wish = Wish {
+                let claim = Claim {
                     side,
                     name: context::name(),
                 };
                 let waker = waker.take();
-                self.key = Some(state.waiting.insert(level, wish, waker));
+                self.key = Some(state.waiting.insert(level, claim, waker));
                 if let Some(Some((runtime, id))) = state.writer {
                     context::lend_to_holder(runtime, id);
                 }
                 None
             }
         };
-        // A change of level may have made another one the first.
+        // After a change of level another waiter may be the first.
         raw.admit(state);
         drop(before);
         Poll::Pending
@@ -289,9 +291,9 @@ impl Drop for Entering<'_> {
         let released = state.waiting.release(key);
         let mut name = None;
         match released.granted {
-            Some(wish) if wish.side == Side::Write => {
+            Some(claim) if claim.side == Side::Write => {
                 state.writer = None;
-                name = wish.name;
+                name = claim.name;
             }
             Some(_) => state.readers -= 1,
             None => state.lend_again(),

@@ -1,6 +1,6 @@
-//! Why a semaphore gives nothing.
+//! Errors of a semaphore.
 
-use super::super::says::says;
+use super::super::error_text::error_text;
 
 const CLOSED: &str = "the semaphore is closed and has no more permits: stop asking for them";
 
@@ -8,18 +8,18 @@ const CLOSED: &str = "the semaphore is closed and has no more permits: stop aski
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcquireError(pub(super) ());
 
-says!([] AcquireError { AcquireError(()) => CLOSED });
+error_text!([] AcquireError { AcquireError(()) => CLOSED });
 
-/// Why [`Semaphore::try_acquire`](super::Semaphore::try_acquire) got nothing.
+/// The error of [`Semaphore::try_acquire`](super::Semaphore::try_acquire) and its relatives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TryAcquireError {
-    /// Too few are free, or a waiter goes before.
+    /// Too few permits are free, or a waiter goes first.
     NoPermits,
-    /// There will be no more.
+    /// The semaphore is closed.
     Closed,
 }
 
-says!([] TryAcquireError {
+error_text!([] TryAcquireError {
     TryAcquireError::NoPermits => "too few permits are free: try again later, or wait with `acquire`",
     TryAcquireError::Closed => CLOSED,
 });

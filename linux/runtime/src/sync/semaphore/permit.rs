@@ -1,10 +1,23 @@
-//! Permits of a [`Semaphore`]: borrowed ones, and such as keep it alive.
+//! Permits of a [`Semaphore`], borrowed and owned.
 
 use std::sync::Arc;
 
 use super::Semaphore;
 
-/// Permits of a [`Semaphore`]; dropping it gives them back.
+/// Permits of a [`Semaphore`]; given back when dropped.
+///
+/// ```
+/// use upshift::sync::{Semaphore, TryAcquireError};
+///
+/// let semaphore = Semaphore::new(4);
+/// let mut permits = semaphore.try_acquire_many(3)?;
+/// let one = permits.split(1).unwrap();
+/// assert_eq!((permits.num_permits(), one.num_permits()), (2, 1));
+/// permits.merge(one);
+/// permits.forget();
+/// assert_eq!(semaphore.available_permits(), 1);
+/// # Ok::<(), TryAcquireError>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "the permits are given back when this is dropped"]
 pub struct SemaphorePermit<'a> {
@@ -12,7 +25,7 @@ pub struct SemaphorePermit<'a> {
     permits: usize,
 }
 
-/// [`SemaphorePermit`] that keeps its [`Semaphore`] alive.
+/// [`SemaphorePermit`] that keeps its [`Semaphore`] alive and can be moved into another coroutine.
 #[derive(Debug)]
 #[must_use = "the permits are given back when this is dropped"]
 pub struct OwnedSemaphorePermit {
@@ -25,15 +38,15 @@ impl<'a> SemaphorePermit<'a> {
         SemaphorePermit { semaphore, permits }
     }
 
-    /// Takes the permits away for good.
+    /// Removes the permits from the semaphore: they are not given back.
     pub fn forget(mut self) {
         self.permits = 0;
     }
 
-    /// Makes the permits of `other` those of this.
+    /// Adds the permits of `other` to this one.
     ///
     /// # Panics
-    /// If they are of another semaphore.
+    /// If `other` is of another semaphore.
     #[track_caller]
     pub fn merge(&mut self, mut other: Self) {
         assert!(
@@ -43,19 +56,19 @@ impl<'a> SemaphorePermit<'a> {
         self.permits += std::mem::take(&mut other.permits);
     }
 
-    /// Takes so many permits out; `None` if there are fewer.
+    /// Splits off `permits` of the permits. Returns `None` if there are fewer.
     pub fn split(&mut self, permits: usize) -> Option<Self> {
         self.permits = self.permits.checked_sub(permits)?;
         Some(SemaphorePermit::new(self.semaphore, permits))
     }
 
-    /// Whose permits they are.
+    /// Returns the semaphore of the permits.
     #[must_use]
     pub fn semaphore(&self) -> &Semaphore {
         self.semaphore
     }
 
-    /// How many.
+    /// Returns the number of permits.
     #[must_use]
     pub fn num_permits(&self) -> usize {
         self.permits
@@ -67,15 +80,15 @@ impl OwnedSemaphorePermit {
         OwnedSemaphorePermit { semaphore, permits }
     }
 
-    /// Takes the permits away for good.
+    /// Removes the permits from the semaphore: they are not given back.
     pub fn forget(mut self) {
         self.permits = 0;
     }
 
-    /// Makes the permits of `other` those of this.
+    /// Adds the permits of `other` to this one.
     ///
     /// # Panics
-    /// If they are of another semaphore.
+    /// If `other` is of another semaphore.
     #[track_caller]
     pub fn merge(&mut self, mut other: Self) {
         assert!(
@@ -85,19 +98,19 @@ impl OwnedSemaphorePermit {
         self.permits += std::mem::take(&mut other.permits);
     }
 
-    /// Takes so many permits out; `None` if there are fewer.
+    /// Splits off `permits` of the permits. Returns `None` if there are fewer.
     pub fn split(&mut self, permits: usize) -> Option<Self> {
         self.permits = self.permits.checked_sub(permits)?;
         Some(OwnedSemaphorePermit::new(self.semaphore.clone(), permits))
     }
 
-    /// Whose permits they are.
+    /// Returns the semaphore of the permits.
     #[must_use]
     pub fn semaphore(&self) -> &Arc<Semaphore> {
         &self.semaphore
     }
 
-    /// How many.
+    /// Returns the number of permits.
     #[must_use]
     pub fn num_permits(&self) -> usize {
         self.permits

@@ -1,7 +1,7 @@
 //! Errors of the primitives: a text for each variant, and the value that was not sent.
 
 /// Implements `Display`, with a text for each variant, and `Error`.
-macro_rules! says {
+macro_rules! error_text {
     ([$($generics:tt)*] $error:ty { $($variant:pat => $text:expr),+ $(,)? }) => {
         impl<$($generics)*> std::fmt::Display for $error {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -28,9 +28,9 @@ macro_rules! send_error {
             }
         }
 
-        $crate::sync::says::says!([T] SendError<T> { SendError(_) => $text });
+        $crate::sync::error_text::error_text!([T] SendError<T> { SendError(_) => $text });
     };
 }
 
-pub(super) use says;
+pub(super) use error_text;
 pub(super) use send_error;
