@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use upshift_elevate::events::{Events, Interest};
-use upshift_elevate::sys::{CpuSet, Kernel, SchedAttr, Sys};
+use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 use upshift_elevate::{Elevator, Policy, Priority};
 use upshift_sched::policies::{Levels, RoundRobin};
 use upshift_sched::{
@@ -177,11 +177,8 @@ fn a_thread_that_leaves_its_cpu_or_its_policy_is_brought_back() {
     assert!(report.tasks[0].share > 0.02, "{report:#?}");
     assert!(report.tasks[1].share > 0.3, "{report:#?}");
     let after = standing(escaper.pid());
-    // A thread that is taken again after it has left keeps the nice value that it was given.
-    let policies = |all: &[(i32, SchedAttr, CpuSet)]| -> Vec<_> {
-        let policy = |&(_, attr, _): &(i32, SchedAttr, CpuSet)| (attr.policy, attr.flags);
-        all.iter().map(policy).collect()
-    };
+    let policies =
+        |all: &[(i32, _, CpuSet)]| all.iter().map(|&(_, attr, _)| attr).collect::<Vec<_>>();
     assert_eq!(policies(&before), policies(&after));
 }
 
